@@ -1,0 +1,1 @@
+//! Object model, matching, completion, discovery and protocol state machines of Ferrofabric: no device, no C, no I/O.

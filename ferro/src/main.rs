@@ -1,0 +1,3 @@
+//! The command line of Ferrofabric.
+
+fn main() {}

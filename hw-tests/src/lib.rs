@@ -1,0 +1,1 @@
+//! Tests of Ferrofabric on a real verbs device.

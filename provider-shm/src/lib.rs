@@ -1,0 +1,1 @@
+//! The shared-memory provider of Ferrofabric: alone, or as a peer of another provider.

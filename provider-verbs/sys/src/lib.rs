@@ -1,0 +1,1 @@
+//! Bindings to libibverbs and librdmacm, loaded at run time.
