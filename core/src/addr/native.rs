@@ -1,0 +1,318 @@
+//! The native address: 64 bytes that hold all a peer needs to reach an endpoint, over verbs and through shared memory,
+//! with no name service asked. Its layout is part of the wire protocol (`docs/wire-protocol.md`).
+
+use std::fmt;
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Size of a native address in bytes.
+pub const NATIVE_LEN: usize = 64;
+
+const MAGIC: u16 = 0xfe0f;
+const VERSION: u8 = 1;
+const HAS_VERBS: u8 = 1 << 0;
+const HAS_SHM: u8 = 1 << 1;
+
+/// How a GID is carried: it decides the network header that a device puts in front of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum GidKind {
+    /// InfiniBand.
+    Ib = 0,
+    /// RoCE version 1: an Ethernet type of its own.
+    RoceV1 = 1,
+    /// RoCE version 2: over UDP.
+    RoceV2 = 2,
+}
+
+impl GidKind {
+    fn from_u8(value: u8) -> Option<Self> {
+        [Self::Ib, Self::RoceV1, Self::RoceV2]
+            .into_iter()
+            .find(|kind| *kind as u8 == value)
+    }
+}
+
+/// Where an endpoint's UD queue pair is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VerbsAddr {
+    /// Global identifier of the port.
+    pub gid: [u8; 16],
+    /// How the GID is carried.
+    pub gid_kind: GidKind,
+    /// Number of the UD queue pair, 24 bits.
+    pub qpn: u32,
+    /// Key that datagrams to it carry.
+    pub qkey: u32,
+    /// Local identifier of the port, 0 on Ethernet.
+    pub lid: u16,
+    /// Partition key.
+    pub pkey: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Port number on its device, from 1.
+    pub port: u8,
+    /// Largest packet payload that the port takes, in bytes: 256 to 4096, a power of two.
+    pub mtu_bytes: u16,
+}
+
+/// The address of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NativeAddr {
+    /// Drawn at random when the endpoint was enabled: tells a restarted process from the one before.
+    pub incarnation: u64,
+    /// Identity of the node: equal addresses hint at shared memory, the handshake proves it.
+    pub node: u64,
+    /// Name of the shared-memory endpoint, `None` where shared memory is off.
+    pub shm: Option<u64>,
+    /// The queue pair, `None` where there is no device.
+    pub verbs: Option<VerbsAddr>,
+}
+
+/// Why bytes or text are not a native address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddrError {
+    /// Too few or too many bytes.
+    #[error("a native address has {NATIVE_LEN} bytes, this has {0}")]
+    Length(usize),
+    /// Not an address of ours.
+    #[error("not a native address: it starts with {0:#06x} in place of {MAGIC:#06x}")]
+    Magic(u16),
+    /// From a version that this one does not know.
+    #[error("native address of version {0}, this library knows version {VERSION}")]
+    Version(u8),
+    /// A field holds what it can not.
+    #[error("native address with an impossible {0}")]
+    Field(&'static str),
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Wire {
+    magic: U16,
+    version: u8,
+    flags: u8,
+    qpn: U32,
+    qkey: U32,
+    lid: U16,
+    pkey: U16,
+    gid: [u8; 16],
+    incarnation: U64,
+    node: U64,
+    shm: U64,
+    sl: u8,
+    port: u8,
+    gid_kind: u8,
+    reserved: u8,
+    mtu_bytes: U16,
+    reserved_tail: U16,
+}
+
+const _: () = assert!(size_of::<Wire>() == NATIVE_LEN);
+
+impl NativeAddr {
+    /// The address as bytes, for the wire and for address vectors.
+    pub fn to_bytes(&self) -> [u8; NATIVE_LEN] {
+        let mut flags = 0;
+        if self.verbs.is_some() {
+            flags |= HAS_VERBS;
+        }
+        if self.shm.is_some() {
+            flags |= HAS_SHM;
+        }
+        let v = self.verbs.unwrap_or(VerbsAddr {
+            gid: [0; 16],
+            gid_kind: GidKind::Ib,
+            qpn: 0,
+            qkey: 0,
+            lid: 0,
+            pkey: 0,
+            sl: 0,
+            port: 0,
+            mtu_bytes: 0,
+        });
+        let wire = Wire {
+            magic: MAGIC.into(),
+            version: VERSION,
+            flags,
+            qpn: v.qpn.into(),
+            qkey: v.qkey.into(),
+            lid: v.lid.into(),
+            pkey: v.pkey.into(),
+            gid: v.gid,
+            incarnation: self.incarnation.into(),
+            node: self.node.into(),
+            shm: self.shm.unwrap_or(0).into(),
+            sl: v.sl,
+            port: v.port,
+            gid_kind: v.gid_kind as u8,
+            reserved: 0,
+            mtu_bytes: v.mtu_bytes.into(),
+            reserved_tail: 0.into(),
+        };
+        let mut bytes = [0; NATIVE_LEN];
+        bytes.copy_from_slice(wire.as_bytes());
+        bytes
+    }
+
+    /// Reads an address from exactly [`NATIVE_LEN`] bytes that somebody else wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`AddrError`] names what is wrong; each value has one form, so that equal addresses are equal bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, AddrError> {
+        let w = Wire::ref_from_bytes(bytes).map_err(|_| AddrError::Length(bytes.len()))?;
+        if w.magic.get() != MAGIC {
+            return Err(AddrError::Magic(w.magic.get()));
+        }
+        if w.version != VERSION {
+            return Err(AddrError::Version(w.version));
+        }
+        if w.flags & !(HAS_VERBS | HAS_SHM) != 0 {
+            return Err(AddrError::Field("set of flags"));
+        }
+        if w.reserved != 0 || w.reserved_tail.get() != 0 {
+            return Err(AddrError::Field("reserved field"));
+        }
+        let addr = Self {
+            incarnation: w.incarnation.get(),
+            node: w.node.get(),
+            shm: (w.flags & HAS_SHM != 0).then(|| w.shm.get()),
+            verbs: if w.flags & HAS_VERBS != 0 {
+                Some(VerbsAddr {
+                    gid: w.gid,
+                    gid_kind: GidKind::from_u8(w.gid_kind).ok_or(AddrError::Field("GID type"))?,
+                    qpn: w.qpn.get(),
+                    qkey: w.qkey.get(),
+                    lid: w.lid.get(),
+                    pkey: w.pkey.get(),
+                    sl: w.sl,
+                    port: w.port,
+                    mtu_bytes: w.mtu_bytes.get(),
+                })
+            } else {
+                None
+            },
+        };
+        addr.validate()?;
+        if addr.to_bytes() != *bytes {
+            return Err(AddrError::Field("field of a path that it does not have"));
+        }
+        Ok(addr)
+    }
+
+    /// Whether each field holds what it can.
+    pub(super) fn validate(&self) -> Result<(), AddrError> {
+        if let Some(v) = &self.verbs {
+            if v.qpn >> 24 != 0 {
+                return Err(AddrError::Field("queue pair number (24 bits)"));
+            }
+            if v.port == 0 {
+                return Err(AddrError::Field("port (from 1)"));
+            }
+            if v.sl > 15 {
+                return Err(AddrError::Field("service level (0 to 15)"));
+            }
+            if !(v.mtu_bytes.is_power_of_two() && (256..=4096).contains(&v.mtu_bytes)) {
+                return Err(AddrError::Field("MTU (256 to 4096, a power of two)"));
+            }
+        } else if self.shm.is_none() {
+            return Err(AddrError::Field("set of paths (none)"));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for NativeAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        super::native_text::print(self, f)
+    }
+}
+
+impl std::str::FromStr for NativeAddr {
+    type Err = AddrError;
+
+    fn from_str(text: &str) -> Result<Self, AddrError> {
+        super::native_text::parse(text)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(in super::super) fn any_addr() -> impl Strategy<Value = NativeAddr> {
+        let verbs = (
+            any::<[u8; 16]>(),
+            prop_oneof![
+                Just(GidKind::Ib),
+                Just(GidKind::RoceV1),
+                Just(GidKind::RoceV2)
+            ],
+            (0u32..1 << 24, any::<u32>(), any::<u16>(), any::<u16>()),
+            (0u8..16, 1u8.., 8u32..=12),
+        )
+            .prop_map(|(gid, gid_kind, (qpn, qkey, lid, pkey), (sl, port, mtu))| {
+                VerbsAddr {
+                    gid,
+                    gid_kind,
+                    qpn,
+                    qkey,
+                    lid,
+                    pkey,
+                    sl,
+                    port,
+                    mtu_bytes: 1 << mtu,
+                }
+            });
+        (
+            any::<u64>(),
+            any::<u64>(),
+            proptest::option::of(any::<u64>()),
+            proptest::option::of(verbs),
+        )
+            .prop_map(|(incarnation, node, shm, verbs)| NativeAddr {
+                incarnation,
+                node,
+                shm,
+                verbs,
+            })
+            .prop_filter("an address has a path", |a| a.validate().is_ok())
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_give_the_address_back(addr in any_addr()) {
+            prop_assert_eq!(NativeAddr::from_bytes(&addr.to_bytes()), Ok(addr));
+        }
+
+        #[test]
+        fn text_gives_the_address_back(addr in any_addr()) {
+            prop_assert_eq!(addr.to_string().parse::<NativeAddr>(), Ok(addr));
+        }
+
+        #[test]
+        fn hostile_bytes_are_refused_or_have_one_form(mut bytes in any::<[u8; NATIVE_LEN]>(), keep in any::<bool>()) {
+            if keep {
+                bytes[..3].copy_from_slice(&[0x0f, 0xfe, 1]);
+            }
+            if let Ok(addr) = NativeAddr::from_bytes(&bytes) {
+                prop_assert_eq!(addr.to_bytes(), bytes);
+            }
+        }
+
+        #[test]
+        fn hostile_text_never_panics(text in ".{0,200}", tail in "[a-z0-9=;:.-]{0,120}") {
+            let _ = text.parse::<NativeAddr>();
+            let _ = format!("ferro://{tail}").parse::<NativeAddr>();
+        }
+    }
+
+    #[test]
+    fn a_wrong_length_is_named() {
+        assert_eq!(NativeAddr::from_bytes(&[0; 63]), Err(AddrError::Length(63)));
+        assert_eq!(NativeAddr::from_bytes(&[]), Err(AddrError::Length(0)));
+    }
+}

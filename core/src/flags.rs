@@ -1,0 +1,149 @@
+//! Capability, operation and completion flags with libfabric's numbers (fi_getinfo(3), fi_endpoint(3), fi_cq(3)), so
+//! that the C plugin passes them through untouched.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// Capabilities of an endpoint, flags of an operation, flags of a completion: libfabric draws all from one set
+    /// of 64 bits; a few high bits mean one thing as a capability and another as an operation flag.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct Flags: u64 {
+        /// Untagged messages.
+        const MSG = 1 << 1;
+        /// Remote memory access.
+        const RMA = 1 << 2;
+        /// Tagged messages.
+        const TAGGED = 1 << 3;
+        /// Atomic operations.
+        const ATOMIC = 1 << 4;
+        /// Multicast.
+        const MULTICAST = 1 << 5;
+        /// Collective operations.
+        const COLLECTIVE = 1 << 6;
+        /// Initiates reads.
+        const READ = 1 << 8;
+        /// Initiates writes.
+        const WRITE = 1 << 9;
+        /// Receives messages.
+        const RECV = 1 << 10;
+        /// Sends messages.
+        const SEND = 1 << 11;
+        /// Is the target of reads.
+        const REMOTE_READ = 1 << 12;
+        /// Is the target of writes.
+        const REMOTE_WRITE = 1 << 13;
+        /// A receive buffer takes several messages.
+        const MULTI_RECV = 1 << 16;
+        /// The message carries CQ data.
+        const REMOTE_CQ_DATA = 1 << 17;
+        /// More operations follow at once.
+        const MORE = 1 << 18;
+        /// Look for a message, do not receive it.
+        const PEEK = 1 << 19;
+        /// The operation waits for the ones before it.
+        const FENCE = 1 << 21;
+        /// The operation reports its completion.
+        const COMPLETION = 1 << 24;
+        /// The buffer can be reused at return.
+        const INJECT = 1 << 25;
+        /// Complete when the buffer can be reused.
+        const INJECT_COMPLETE = 1 << 26;
+        /// Complete when the message has left for good.
+        const TRANSMIT_COMPLETE = 1 << 27;
+        /// Complete when the message has reached the peer's memory.
+        const DELIVERY_COMPLETE = 1 << 28;
+        /// A shared-memory or other peer provider transfers for its owner.
+        const PEER_TRANSFER = 1 << 36;
+        /// Addresses are reported as the user's own IDs.
+        const AV_USER_ID = 1 << 41;
+        /// The object is opened for a peer provider.
+        const PEER = 1 << 43;
+        /// Directed receives of tagged messages.
+        const TAGGED_DIRECTED_RECV = 1 << 45;
+        /// Multi-receive of tagged messages.
+        const TAGGED_MULTI_RECV = 1 << 46;
+        /// Device memory.
+        const HMEM = 1 << 47;
+        /// Persistent memory.
+        const RMA_PMEM = 1 << 49;
+        /// A receive from a source that is not in the AV is an error that names it.
+        const SOURCE_ERR = 1 << 50;
+        /// Talks to peers of this node.
+        const LOCAL_COMM = 1 << 51;
+        /// Talks to peers of other nodes.
+        const REMOTE_COMM = 1 << 52;
+        /// AVs shared between processes.
+        const SHARED_AV = 1 << 53;
+        /// Counters count remote accesses.
+        const RMA_EVENT = 1 << 56;
+        /// Completions carry the source address.
+        const SOURCE = 1 << 57;
+        /// Receive contexts have addresses.
+        const NAMED_RX_CTX = 1 << 58;
+        /// Receives may name their source. As an operation flag the bit is [`Flags::CLAIM`].
+        const DIRECTED_RECV = 1 << 59;
+        /// Take a message that a peek has found. As a capability the bit is [`Flags::DIRECTED_RECV`].
+        const CLAIM = 1 << 59;
+        /// Drop the message.
+        const DISCARD = 1 << 58;
+    }
+}
+
+bitflags! {
+    /// What an application must do for a provider, or a provider wants done (`fi_info::mode`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct Mode: u64 {
+        /// The context points to memory that the provider uses during the operation.
+        const CONTEXT = 1 << 59;
+        /// Buffers have room for a header in front.
+        const MSG_PREFIX = 1 << 58;
+        /// Receives with CQ data take a buffer.
+        const RX_CQ_DATA = 1 << 56;
+        /// As `CONTEXT`, twice the size.
+        const CONTEXT2 = 1 << 52;
+    }
+}
+
+bitflags! {
+    /// What memory registration asks of the application (`fi_domain_attr::mr_mode`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct MrMode: u32 {
+        /// Local buffers must be registered.
+        const LOCAL = 1 << 2;
+        /// Raw keys.
+        const RAW = 1 << 3;
+        /// Remote addresses are virtual addresses.
+        const VIRT_ADDR = 1 << 4;
+        /// Memory must be allocated when registered.
+        const ALLOCATED = 1 << 5;
+        /// The provider chooses the key.
+        const PROV_KEY = 1 << 6;
+        /// Regions are bound to endpoints.
+        const ENDPOINT = 1 << 9;
+    }
+}
+
+bitflags! {
+    /// Which operations keep their order (`fi_tx_attr::msg_order`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct Order: u64 {
+        /// Read after read.
+        const RAR = 1 << 0;
+        /// Read after write.
+        const RAW = 1 << 1;
+        /// Read after send.
+        const RAS = 1 << 2;
+        /// Write after read.
+        const WAR = 1 << 3;
+        /// Write after write.
+        const WAW = 1 << 4;
+        /// Write after send.
+        const WAS = 1 << 5;
+        /// Send after read.
+        const SAR = 1 << 6;
+        /// Send after write.
+        const SAW = 1 << 7;
+        /// Send after send.
+        const SAS = 1 << 8;
+    }
+}

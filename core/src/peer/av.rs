@@ -1,0 +1,13 @@
+//! The owner's side of an address vector.
+
+use crate::addr::NativeAddr;
+use crate::types::FiAddr;
+
+/// What a peer asks of the owner's address vector.
+pub trait PeerAv {
+    /// The address that was inserted as `addr`; `None` when there is none (any more).
+    fn lookup(&self, addr: FiAddr) -> Option<NativeAddr>;
+    /// The `FiAddr` of an address, [`FiAddr::NOTAVAIL`] if it was not inserted. Also answers `ep_addr` of fi_peer(3), asked
+    /// with the endpoint's own name.
+    fn find(&self, name: &NativeAddr) -> FiAddr;
+}

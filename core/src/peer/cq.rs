@@ -1,0 +1,48 @@
+//! The owner's side of a completion queue.
+
+use crate::error::Errno;
+use crate::flags::Flags;
+use crate::types::FiAddr;
+
+/// A completion. The first six fields lie as in libfabric's `fi_cq_tagged_entry`, of which every other format is a prefix.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The context of the operation.
+    pub context: u64,
+    /// What completed: `MSG` or `TAGGED` with `SEND` or `RECV`, `REMOTE_CQ_DATA` where `data` is valid.
+    pub flags: Flags,
+    /// Bytes received; 0 for sends.
+    pub len: usize,
+    /// Where a received message lies (its part of a multi-receive buffer, too).
+    pub buf: usize,
+    /// The sender's CQ data.
+    pub data: u64,
+    /// The sender's tag.
+    pub tag: u64,
+    /// The sender, or [`FiAddr::NOTAVAIL`].
+    pub src: FiAddr,
+}
+
+/// An operation that failed (`fi_cq_err_entry`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqError {
+    /// As for a completion; `src` is the peer, also for sends.
+    pub completion: Completion,
+    /// Bytes that did not fit the buffer.
+    pub olen: usize,
+    /// Why.
+    pub errno: Errno,
+    /// The transport's own number for it: a work completion status, 0 for none.
+    pub prov_errno: i32,
+    /// In words.
+    pub why: &'static str,
+}
+
+/// Where a peer puts completions (`fi_ops_cq_owner`). The owner sees to locks, waiters and overflow: nothing is lost.
+pub trait PeerCq {
+    /// Reports success.
+    fn write(&mut self, completion: &Completion);
+    /// Reports a failure.
+    fn write_error(&mut self, error: CqError);
+}

@@ -1,0 +1,161 @@
+//! Peers: how a provider hands its objects to another one, after fi_peer(3).
+//!
+//! The *owner* is the provider that the application sees: its completion queues, counters, shared receive context and
+//! address vector are used by a *peer*, which carries the traffic that the owner routes to it. One trait for each
+//! object's owner side, and [`Transport`] for the peer's side of all of them.
+//!
+//! Locking is written into the signatures. Every call here is a progress-level call of fi_peer(3) and takes `&mut`:
+//! whoever makes it holds the lock of the owner's domain ([`Serial`](crate::serial::Serial)) for the whole of it, so
+//! `arrive` and the `queue` that may follow are one step, and nobody else drives the same peer. A peer never calls its
+//! owner outside a call that the owner made to it, and no owner call ever calls back into the peer: a message that a
+//! receive has just matched is returned by value, and started when the call that matched it is over.
+
+mod av;
+mod cntr;
+mod cq;
+mod srx;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+mod transport;
+
+pub use av::PeerAv;
+pub use cntr::PeerCntr;
+pub use cq::{Completion, CqError, PeerCq};
+pub use srx::{Arrived, Matched, PeerSrx, Start, Token};
+pub use transport::{SendDone, Transport};
+
+use crate::error::Errno;
+use crate::flags::Flags;
+use crate::types::{MsgKind, SendOp};
+
+/// All that an owner lends to the peers of one endpoint.
+pub trait Owner {
+    /// The shared receive context.
+    fn srx(&mut self) -> &mut impl PeerSrx;
+    /// The completion queue for sends.
+    fn tx_cq(&mut self) -> &mut impl PeerCq;
+    /// The completion queue for receives.
+    fn rx_cq(&mut self) -> &mut impl PeerCq;
+    /// The counter for sends.
+    fn tx_cntr(&mut self) -> &mut impl PeerCntr;
+    /// The counter for receives.
+    fn rx_cntr(&mut self) -> &mut impl PeerCntr;
+    /// The address vector.
+    fn av(&self) -> &impl PeerAv;
+
+    /// Reports a send that is done.
+    #[inline]
+    fn complete_send(&mut self, done: &SendDone) {
+        if done.flags.contains(Flags::COMPLETION) {
+            self.tx_cq().write(&Completion {
+                context: done.context,
+                flags: done.kind.send_flags(),
+                len: 0,
+                buf: 0,
+                data: 0,
+                tag: 0,
+                src: crate::types::FiAddr::NOTAVAIL,
+            });
+        }
+        self.tx_cntr().inc();
+    }
+
+    /// Reports a send that failed; errors are reported whether or not a completion was asked for.
+    #[cold]
+    fn fail_send(&mut self, done: &SendDone, errno: Errno, prov_errno: i32, why: &'static str) {
+        self.tx_cq().write_error(CqError {
+            completion: Completion {
+                context: done.context,
+                flags: done.kind.send_flags(),
+                len: 0,
+                buf: 0,
+                data: 0,
+                tag: done.tag,
+                src: done.dest,
+            },
+            olen: 0,
+            errno,
+            prov_errno,
+            why,
+        });
+        self.tx_cntr().inc_error();
+    }
+
+    /// Reports a received message of `len` bytes, all of which arrived.
+    #[inline]
+    fn complete_recv(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
+        if a.len > m.buf.len as u64 {
+            return self.truncate_recv(kind, m, a);
+        }
+        if m.flags.contains(Flags::COMPLETION) {
+            let mut flags = kind.recv_flags() | a.flags;
+            if m.last {
+                flags |= Flags::MULTI_RECV;
+            }
+            self.rx_cq().write(&Completion {
+                context: m.context,
+                flags,
+                len: a.len as usize,
+                buf: m.buf.addr,
+                data: a.data,
+                tag: a.tag,
+                src: a.src,
+            });
+        }
+        self.rx_cntr().inc();
+    }
+
+    /// Reports a message that was longer than the buffer which it met: the buffer is full, the rest is lost.
+    #[cold]
+    fn truncate_recv(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
+        let olen = a.len - (m.buf.len as u64).min(a.len);
+        self.fail_recv(
+            kind,
+            m,
+            a,
+            Errno::ETRUNC,
+            olen,
+            "the message is longer than the receive buffer",
+        );
+    }
+
+    /// Reports a receive that failed after it had matched.
+    #[cold]
+    fn fail_recv(
+        &mut self,
+        kind: MsgKind,
+        m: &Matched,
+        a: &Arrived,
+        errno: Errno,
+        olen: u64,
+        why: &'static str,
+    ) {
+        self.rx_cq().write_error(CqError {
+            completion: Completion {
+                context: m.context,
+                flags: kind.recv_flags() | a.flags,
+                len: (m.buf.len as u64).min(a.len) as usize,
+                buf: m.buf.addr,
+                data: a.data,
+                tag: a.tag,
+                src: a.src,
+            },
+            olen: olen as usize,
+            errno,
+            prov_errno: 0,
+            why,
+        });
+        self.rx_cntr().inc_error();
+    }
+}
+
+impl From<&SendOp> for SendDone {
+    fn from(op: &SendOp) -> Self {
+        Self {
+            kind: op.kind,
+            dest: op.dest,
+            tag: op.tag,
+            context: op.context,
+            flags: op.flags,
+        }
+    }
+}

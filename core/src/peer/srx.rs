@@ -1,0 +1,81 @@
+//! The owner's side of a shared receive context.
+
+use crate::flags::Flags;
+use crate::types::{FiAddr, IoBuf, MsgKind};
+
+/// A message that a transport announces to the owner of the receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// The sender; [`FiAddr::NOTAVAIL`] when it is not in the address vector: then no directed receive matches.
+    pub src: FiAddr,
+    /// Tag; 0 for untagged messages.
+    pub tag: u64,
+    /// Length of the whole message in bytes.
+    pub len: u64,
+    /// CQ data, where `flags` says so.
+    pub data: u64,
+    /// `REMOTE_CQ_DATA` or nothing.
+    pub flags: Flags,
+}
+
+/// A receive that a message has matched, taken out of the queue by value: it is the transport's now, which reports its
+/// completion once. (What fi_peer(3) does by entries that stay with the owner until `free_entry`.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matched {
+    /// Where the message goes.
+    pub buf: IoBuf,
+    /// Memory descriptor of the buffer, 0 for none.
+    pub desc: u64,
+    /// The receive's context.
+    pub context: u64,
+    /// The receive's flags (`COMPLETION`).
+    pub flags: Flags,
+    /// Whether this is the last that a multi-receive buffer takes.
+    pub last: bool,
+}
+
+/// What a transport needs to start an unexpected message later; the owner keeps it unread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Which of the endpoint's transports it belongs to.
+    pub transport: u32,
+    /// The transport's own.
+    pub value: u64,
+}
+
+/// An unexpected message and the receive that it now matches: the owner hands it to [`Transport::start`]
+/// once the call that matched them is over.
+///
+/// [`Transport::start`]: super::Transport::start
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Tagged or not.
+    pub kind: MsgKind,
+    /// Of the transport that queued it.
+    pub token: Token,
+    /// The message.
+    pub arrived: Arrived,
+    /// The receive.
+    pub matched: Matched,
+}
+
+/// The receive queue that transports share (`fi_ops_srx_owner`).
+pub trait PeerSrx {
+    /// A message has arrived: takes the oldest receive that matches (`get_msg`, `get_tag`). `None`: the transport keeps the
+    /// message and calls [`queue`](Self::queue) at once.
+    fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched>;
+    /// Leaves a message with the queue until a receive matches it (`queue_msg`, `queue_tag`).
+    fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token);
+    /// The sender of queued messages with a token for which `of` says so is now known as `src`
+    /// (`foreach_unspec_addr`); receives posted for just that sender may match them now, and are started in turn.
+    fn resolve(&mut self, src: FiAddr, of: impl FnMut(Token) -> bool);
+    /// The peer is gone: receives that only it could match are reported as failed with `errno`, its queued messages for
+    /// which `lost` says so can not be had any more and are dropped.
+    fn fail_source(
+        &mut self,
+        src: FiAddr,
+        errno: crate::error::Errno,
+        why: &'static str,
+        lost: impl FnMut(Token) -> bool,
+    );
+}

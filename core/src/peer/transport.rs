@@ -1,0 +1,74 @@
+//! The peer's side: one endpoint's way of carrying messages.
+
+use super::{Owner, Start, Token};
+use crate::addr::NativeAddr;
+use crate::error::{OpError, Result};
+use crate::flags::Flags;
+use crate::types::{FiAddr, IoBuf, MsgKind, SendOp};
+
+/// What of a send operation its completion needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendDone {
+    /// Tagged or not.
+    pub kind: MsgKind,
+    /// The peer.
+    pub dest: FiAddr,
+    /// The tag.
+    pub tag: u64,
+    /// The operation's context.
+    pub context: u64,
+    /// The operation's flags.
+    pub flags: Flags,
+}
+
+/// A transport of one RDM endpoint: shared memory, verbs, or both paired. The owner drives it, always with the domain's
+/// lock held; it reports through the [`Owner`] that it is given, and only then.
+pub trait Transport: Send + 'static {
+    /// Sends a message gathered from `iov`, or takes it over whole: it may still be queued behind others at return.
+    /// With [`Flags::INJECT`] the buffers are free at return.
+    ///
+    /// # Safety
+    ///
+    /// The buffers stay valid for reads until the operation completes (with `INJECT`: until return).
+    ///
+    /// # Errors
+    ///
+    /// [`OpError::Again`] when there is no room now; nothing was sent. `EADDRNOTAVAIL`: no such peer in the address vector.
+    /// `EHOSTUNREACH`: the peer has no path that this transport knows. `EMSGSIZE`: above the limit.
+    unsafe fn send<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError>;
+
+    /// Delivers an unexpected message into the receive that now matches it (`start_msg`, `start_tag`).
+    ///
+    /// # Safety
+    ///
+    /// The matched buffer stays valid for writes until its completion is reported.
+    unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O);
+
+    /// Drops an unexpected message (`discard_msg`, `discard_tag`); its sender's operation completes as if it had
+    /// been received.
+    fn discard<O: Owner>(&mut self, kind: MsgKind, token: Token, owner: &mut O);
+
+    /// Moves everything that can move: takes what has arrived, sends what is queued, reports what is done. Returns how
+    /// many things it did; 0 says that the caller may sleep if it wants.
+    fn progress<O: Owner>(&mut self, owner: &mut O) -> usize;
+
+    /// `name` is in the address vector as `addr` from now on.
+    fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O);
+
+    /// `addr` was removed from the address vector: sends to it fail, nothing sent before reaches whoever gets the
+    /// number next.
+    fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O);
+
+    /// Asks to be woken through the domain's wait descriptor by whatever comes next. Returns false when something is
+    /// there already: the caller drives progress once more before it sleeps.
+    ///
+    /// # Errors
+    ///
+    /// When the device can not be armed.
+    fn arm(&mut self) -> Result<bool>;
+}
