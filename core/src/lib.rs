@@ -6,7 +6,12 @@
 #![deny(unsafe_code)]
 
 pub mod addr;
+pub mod av;
+pub mod cq;
 pub mod error;
 pub mod flags;
 pub mod peer;
+#[allow(unsafe_code, reason = "a lock hands out exclusive access")]
+pub mod serial;
 pub mod types;
+pub mod wait;
