@@ -1,0 +1,526 @@
+//! Unexpected messages.
+//!
+//! All are on one list in order of arrival. A receive that looks for one has an ignore mask and names a source or
+//! not; for each such pair that is being asked for there is a *view*, an index of the messages by what remains of
+//! source and tag. A view is made by one pass over the list when a search finds the list long, kept up to date
+//! while it is used, and dropped when it is not or when the list runs empty. Messages that nobody searches for
+//! cost a link.
+
+use super::index::{Fifo, Link, Linked, NIL, Seed, SideIndex};
+use super::{Unexpected, UnexpectedId};
+use crate::flags::Flags;
+use crate::peer::Arrived;
+use crate::types::FiAddr;
+
+/// Up to this many messages are searched one by one.
+const SCAN_MAX: usize = 8;
+/// Views that are kept at one time. Receives that go round more different masks than that, on a long list,
+/// make one anew each time.
+const VIEWS_MAX: usize = 8;
+/// Messages queued since a view's last use after which it is dropped.
+const VIEW_IDLE: u64 = if cfg!(test) { 16 } else { 4096 };
+
+/// The half of an entry that searches read.
+struct Hot {
+    src: FiAddr,
+    tag: u64,
+    /// Number of the message.
+    order: u64,
+    /// In the list of all that are queued, or of all that are claimed; the free list while not in use.
+    link: Link,
+}
+
+impl Linked for Hot {
+    #[inline]
+    fn link(&self) -> Link {
+        self.link
+    }
+
+    #[inline]
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Queued,
+    Claimed,
+}
+
+/// The half that a match hands out.
+struct Cold<T> {
+    len: u64,
+    data: u64,
+    flags: Flags,
+    token: T,
+    generation: u32,
+    state: State,
+}
+
+#[derive(Default)]
+struct View {
+    on: bool,
+    ignore: u64,
+    directed: bool,
+    used_at: u64,
+    index: SideIndex,
+}
+
+impl View {
+    /// Adds a message at its place by age.
+    #[inline]
+    fn insert(&mut self, seed: Seed, hot: &[Hot], id: u32) {
+        let Hot {
+            src, tag, order, ..
+        } = hot[id as usize];
+        let (directed, ignore) = (self.directed, self.ignore);
+        if directed && src == FiAddr::NOTAVAIL {
+            return;
+        }
+        let same = |other: u32| {
+            let other = &hot[other as usize];
+            (!directed || other.src == src) && (other.tag ^ tag) & !ignore == 0
+        };
+        let later = |other: u32| hot[other as usize].order > order;
+        self.index
+            .insert(self.hash(seed, src, tag), id, same, later);
+    }
+
+    #[inline]
+    fn remove(&mut self, seed: Seed, hot: &Hot, id: u32) {
+        if !self.directed || hot.src != FiAddr::NOTAVAIL {
+            self.index.remove(self.hash(seed, hot.src, hot.tag), id);
+        }
+    }
+
+    #[inline]
+    fn hash(&self, seed: Seed, src: FiAddr, tag: u64) -> u64 {
+        let src = if self.directed { src } else { FiAddr::UNSPEC };
+        seed.hash(src.0, tag & !self.ignore)
+    }
+
+    #[cold]
+    fn drop_all(&mut self) {
+        self.on = false;
+        self.index.clear();
+    }
+}
+
+/// All unexpected messages of a matcher, claimed ones too.
+pub(super) struct UnexpectedQueue<T> {
+    seed: Seed,
+    hot: Vec<Hot>,
+    cold: Vec<Cold<T>>,
+    free: u32,
+    /// Queued messages.
+    queued: Fifo,
+    len: usize,
+    len_max: usize,
+    arrivals: u64,
+    views: Vec<View>,
+    views_on: usize,
+    /// Claimed messages, and their contexts by entry.
+    claimed: Fifo,
+    claims: SideIndex,
+    contexts: Vec<u64>,
+    claims_len: usize,
+    /// Messages of unknown source, queued or claimed, in order of arrival.
+    unknown: Fifo,
+    unknown_links: Vec<Link>,
+    scratch: Vec<u32>,
+}
+
+impl<T: Copy> UnexpectedQueue<T> {
+    pub(super) fn new(seed: Seed) -> UnexpectedQueue<T> {
+        UnexpectedQueue {
+            seed,
+            hot: Vec::new(),
+            cold: Vec::new(),
+            free: NIL,
+            queued: Fifo::EMPTY,
+            len: 0,
+            len_max: 0,
+            arrivals: 0,
+            views: Vec::new(),
+            views_on: 0,
+            claimed: Fifo::EMPTY,
+            claims: SideIndex::default(),
+            contexts: Vec::new(),
+            claims_len: 0,
+            unknown: Fifo::EMPTY,
+            unknown_links: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Queued messages, claimed ones not counted.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn len_max(&self) -> usize {
+        self.len_max
+    }
+
+    pub(super) fn claims_len(&self) -> usize {
+        self.claims_len
+    }
+
+    pub(super) fn views(&self) -> usize {
+        self.views_on
+    }
+
+    /// Adds a message behind all others.
+    #[inline]
+    pub(super) fn push(&mut self, a: Arrived, token: T) -> UnexpectedId {
+        let hot = Hot {
+            src: a.src,
+            tag: a.tag,
+            order: self.arrivals,
+            link: Link::LOOSE,
+        };
+        self.arrivals += 1;
+        let id = self.free;
+        if id == NIL {
+            return self.push_new(hot, a, token);
+        }
+        self.free = self.hot[id as usize].link.next;
+        self.hot[id as usize] = hot;
+        let cold = &mut self.cold[id as usize];
+        let generation = cold.generation;
+        *cold = Cold {
+            len: a.len,
+            data: a.data,
+            flags: a.flags,
+            token,
+            generation,
+            state: State::Queued,
+        };
+        self.enlist(id);
+        UnexpectedId {
+            index: id,
+            generation,
+        }
+    }
+
+    /// The oldest message that a receive matches, or [`NIL`].
+    #[inline]
+    pub(super) fn find(&mut self, src: FiAddr, tag: u64, ignore: u64) -> u32 {
+        let directed = src != FiAddr::UNSPEC;
+        if ignore == u64::MAX && !directed {
+            return self.queued.head;
+        }
+        let mut id = self.queued.head;
+        if self.len <= SCAN_MAX {
+            while id != NIL {
+                let hot = &self.hot[id as usize];
+                if (!directed || hot.src == src) && (hot.tag ^ tag) & !ignore == 0 {
+                    break;
+                }
+                id = hot.link.next;
+            }
+            return id;
+        }
+        let view = self.view(directed, ignore);
+        let view = &self.views[view];
+        let same = |other: u32| {
+            let other = &self.hot[other as usize];
+            (!directed || other.src == src) && (other.tag ^ tag) & !ignore == 0
+        };
+        view.index
+            .first(view.hash(self.seed, src, tag), same)
+            .unwrap_or(NIL)
+    }
+
+    /// A copy of a message.
+    #[inline]
+    pub(super) fn copy(&self, id: u32) -> Unexpected<T> {
+        let (hot, cold) = (&self.hot[id as usize], &self.cold[id as usize]);
+        Unexpected {
+            arrived: Arrived {
+                src: hot.src,
+                tag: hot.tag,
+                len: cold.len,
+                data: cold.data,
+                flags: cold.flags,
+            },
+            token: cold.token,
+        }
+    }
+
+    /// Takes a message out, queued or claimed.
+    #[inline]
+    pub(super) fn take(&mut self, id: u32) -> Unexpected<T> {
+        let message = self.copy(id);
+        if self.cold[id as usize].state == State::Queued {
+            self.unqueue(id);
+        } else {
+            self.unclaim(id);
+        }
+        if message.arrived.src == FiAddr::NOTAVAIL {
+            self.unknown.unlink(&mut self.unknown_links, id);
+        }
+        let cold = &mut self.cold[id as usize];
+        cold.state = State::Free;
+        cold.generation = cold.generation.wrapping_add(1);
+        self.hot[id as usize].link.next = self.free;
+        self.free = id;
+        message
+    }
+
+    /// The entry that a handle names, if it is still there.
+    pub(super) fn entry(&self, id: UnexpectedId) -> Option<u32> {
+        let cold = self.cold.get(id.index as usize)?;
+        let there = cold.state != State::Free && cold.generation == id.generation;
+        there.then_some(id.index)
+    }
+
+    /// Moves a queued message to the claimed ones.
+    #[cold]
+    pub(super) fn claim(&mut self, id: u32, context: u64) {
+        self.unqueue(id);
+        self.cold[id as usize].state = State::Claimed;
+        self.claimed.push_back(&mut self.hot, id);
+        if self.contexts.len() <= id as usize {
+            self.contexts.resize(self.hot.len(), 0);
+        }
+        self.contexts[id as usize] = context;
+        let contexts = &self.contexts;
+        let same = |other: u32| contexts[other as usize] == context;
+        let hash = self.seed.hash(context, 0);
+        self.claims.insert(hash, id, same, |_| false);
+        self.claims_len += 1;
+    }
+
+    /// The message that was claimed with a context (the first of several), or [`NIL`].
+    pub(super) fn claimed_with(&self, context: u64) -> u32 {
+        let same = |other: u32| self.contexts[other as usize] == context;
+        let hash = self.seed.hash(context, 0);
+        self.claims.first(hash, same).unwrap_or(NIL)
+    }
+
+    /// The oldest message of unknown source, or [`NIL`].
+    pub(super) fn unknown_first(&self) -> u32 {
+        self.unknown.head
+    }
+
+    /// The next one.
+    pub(super) fn unknown_next(&self, id: u32) -> u32 {
+        self.unknown_links[id as usize].next
+    }
+
+    /// Gives a message of unknown source its source. Says whether it is queued, so that receives can match it.
+    pub(super) fn set_source(&mut self, id: u32, src: FiAddr) -> bool {
+        self.unknown.unlink(&mut self.unknown_links, id);
+        self.hot[id as usize].src = src;
+        let queued = self.cold[id as usize].state == State::Queued;
+        if queued {
+            for view in self.views.iter_mut().filter(|v| v.on && v.directed) {
+                view.insert(self.seed, &self.hot, id);
+            }
+        }
+        queued
+    }
+
+    /// Makes the source of all messages from `src` unknown.
+    pub(super) fn forget_source(&mut self, src: FiAddr) {
+        let ids = self.ids_from(src);
+        for &id in &ids {
+            if self.cold[id as usize].state == State::Queued {
+                for view in self.views.iter_mut().filter(|v| v.on && v.directed) {
+                    view.remove(self.seed, &self.hot[id as usize], id);
+                }
+            }
+            self.hot[id as usize].src = FiAddr::NOTAVAIL;
+            self.enlist_unknown(id);
+        }
+        self.scratch = ids;
+    }
+
+    /// Takes the messages from `src` that are `lost`, oldest first.
+    pub(super) fn fail_source(
+        &mut self,
+        src: FiAddr,
+        mut lost: impl FnMut(&Unexpected<T>) -> bool,
+        out: &mut Vec<Unexpected<T>>,
+    ) {
+        let ids = self.ids_from(src);
+        for &id in &ids {
+            if lost(&self.copy(id)) {
+                out.push(self.take(id));
+            }
+        }
+        self.scratch = ids;
+    }
+
+    /// Takes everything, oldest first.
+    pub(super) fn drain(&mut self, out: &mut Vec<Unexpected<T>>) {
+        let mut ids = std::mem::take(&mut self.scratch);
+        ids.clear();
+        ids.extend(
+            (0..self.hot.len() as u32).filter(|&id| self.cold[id as usize].state != State::Free),
+        );
+        ids.sort_unstable_by_key(|&id| self.hot[id as usize].order);
+        out.extend(ids.iter().map(|&id| self.take(id)));
+        self.scratch = ids;
+    }
+
+    #[inline]
+    fn enlist(&mut self, id: u32) {
+        self.queued.push_back(&mut self.hot, id);
+        self.len += 1;
+        self.len_max = self.len_max.max(self.len);
+        if self.views_on != 0 {
+            self.enlist_views(id);
+        }
+        if self.hot[id as usize].src == FiAddr::NOTAVAIL {
+            self.enlist_unknown(id);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_new(&mut self, hot: Hot, a: Arrived, token: T) -> UnexpectedId {
+        let id = self.hot.len() as u32;
+        assert!(id < NIL, "quotas keep this below 2^32 messages");
+        self.hot.push(hot);
+        self.cold.push(Cold {
+            len: a.len,
+            data: a.data,
+            flags: a.flags,
+            token,
+            generation: 0,
+            state: State::Queued,
+        });
+        self.enlist(id);
+        UnexpectedId {
+            index: id,
+            generation: 0,
+        }
+    }
+
+    #[inline(never)]
+    fn enlist_views(&mut self, id: u32) {
+        for view in self.views.iter_mut().filter(|view| view.on) {
+            // Dropping reads the table, making it anew the list: wait for messages in proportion.
+            let idle = VIEW_IDLE.max((view.index.slots() / 16 + self.len / 4) as u64);
+            if self.arrivals - view.used_at > idle {
+                view.drop_all();
+                self.views_on -= 1;
+            } else {
+                view.insert(self.seed, &self.hot, id);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn enlist_unknown(&mut self, id: u32) {
+        if self.unknown_links.len() <= id as usize {
+            let len = self.hot.len().next_power_of_two();
+            self.unknown_links.resize(len, Link::LOOSE);
+        }
+        let hot = &self.hot;
+        let order = hot[id as usize].order;
+        let later = |other: u32| hot[other as usize].order > order;
+        self.unknown
+            .insert_ordered(&mut self.unknown_links, id, later);
+    }
+
+    #[inline]
+    fn unqueue(&mut self, id: u32) {
+        self.queued.unlink(&mut self.hot, id);
+        self.len -= 1;
+        if self.views_on != 0 {
+            for view in self.views.iter_mut().filter(|view| view.on) {
+                view.remove(self.seed, &self.hot[id as usize], id);
+                // An empty table costs nothing to drop, and the next burst may ask for another one.
+                view.on = self.len != 0;
+            }
+            if self.len == 0 {
+                self.views_on = 0;
+            }
+        }
+    }
+
+    #[cold]
+    fn unclaim(&mut self, id: u32) {
+        self.claimed.unlink(&mut self.hot, id);
+        let hash = self.seed.hash(self.contexts[id as usize], 0);
+        self.claims.remove(hash, id);
+        self.claims_len -= 1;
+    }
+
+    /// The number of the view for such receives.
+    #[inline]
+    fn view(&mut self, directed: bool, ignore: u64) -> usize {
+        let wanted = |v: &View| v.on && v.ignore == ignore && v.directed == directed;
+        let number = match self.views.iter().position(wanted) {
+            Some(number) => number,
+            None => self.make_view(directed, ignore),
+        };
+        self.views[number].used_at = self.arrivals;
+        number
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_view(&mut self, directed: bool, ignore: u64) -> usize {
+        let number = match self.views.iter().position(|view| !view.on) {
+            Some(number) => number,
+            None if self.views.len() < VIEWS_MAX => {
+                self.views.push(View::default());
+                self.views.len() - 1
+            }
+            None => {
+                let oldest = (0..self.views.len()).min_by_key(|&v| self.views[v].used_at);
+                let oldest = oldest.unwrap_or(0);
+                self.views[oldest].drop_all();
+                self.views_on -= 1;
+                oldest
+            }
+        };
+        let view = &mut self.views[number];
+        (view.on, view.directed, view.ignore) = (true, directed, ignore);
+        self.views_on += 1;
+        let mut id = self.queued.head;
+        while id != NIL {
+            view.insert(self.seed, &self.hot, id);
+            id = self.hot[id as usize].link.next;
+        }
+        number
+    }
+
+    /// All messages from `src`, queued and claimed, oldest first, in the scratch vector.
+    fn ids_from(&mut self, src: FiAddr) -> Vec<u32> {
+        let mut ids = std::mem::take(&mut self.scratch);
+        ids.clear();
+        if src == FiAddr::NOTAVAIL {
+            return ids;
+        }
+        let mut id = self.find(src, 0, u64::MAX);
+        let by_view = self.len > SCAN_MAX;
+        while id != NIL {
+            if self.hot[id as usize].src == src {
+                ids.push(id);
+            }
+            id = if by_view {
+                let view = self.view(true, u64::MAX);
+                self.views[view].index.next(id)
+            } else {
+                self.hot[id as usize].link.next
+            };
+        }
+        let mut id = self.claimed.head;
+        while id != NIL {
+            if self.hot[id as usize].src == src {
+                ids.push(id);
+            }
+            id = self.hot[id as usize].link.next;
+        }
+        ids.sort_unstable_by_key(|&id| self.hot[id as usize].order);
+        ids
+    }
+}
