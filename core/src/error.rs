@@ -189,7 +189,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// The result of a control-path call.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[cfg(test)]
 mod tests {

@@ -7,9 +7,15 @@
 
 pub mod addr;
 pub mod av;
+pub mod config;
 pub mod cq;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+pub mod domain;
 pub mod error;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+pub mod fabric;
 pub mod flags;
+pub mod info;
 pub mod matching;
 pub mod peer;
 #[allow(unsafe_code, reason = "a lock hands out exclusive access")]

@@ -69,6 +69,8 @@ pub trait PeerSrx {
     /// The sender of queued messages with a token for which `of` says so is now known as `src`
     /// (`foreach_unspec_addr`); receives posted for just that sender may match them now, and are started in turn.
     fn resolve(&mut self, src: FiAddr, of: impl FnMut(Token) -> bool);
+    /// `src` is no longer in the address vector: its queued messages are of an unknown sender from now on.
+    fn forget_source(&mut self, src: FiAddr);
     /// The peer is gone: receives that only it could match are reported as failed with `errno`, its queued messages for
     /// which `lost` says so can not be had any more and are dropped.
     fn fail_source(

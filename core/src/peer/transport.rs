@@ -40,7 +40,7 @@ pub trait Transport: Send + 'static {
         op: &SendOp,
         iov: &[IoBuf],
         owner: &mut O,
-    ) -> std::result::Result<(), OpError>;
+    ) -> Result<(), OpError>;
 
     /// Delivers an unexpected message into the receive that now matches it (`start_msg`, `start_tag`).
     ///

@@ -1,0 +1,252 @@
+//! Every setting, declared once: its name, type, default, range and help. The parser and the documentation
+//! (`ferro info --settings`) both come from this table.
+//!
+//! A setting `shm_eager` is read from `FERRO_SHM_EAGER`, else from `FI_FERRO_SHM_EAGER` (the name under which
+//! libfabric shows it); a value that does not parse is an error that names the variable.
+
+use std::time::Duration;
+
+use crate::error::{Errno, Error, Result};
+
+/// What a setting looks like, for documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct SettingInfo {
+    /// Name, as `shm_eager`.
+    pub name: &'static str,
+    /// What values it takes.
+    pub values: &'static str,
+    /// The default, as text.
+    pub default: &'static str,
+    /// What it does.
+    pub help: &'static str,
+}
+
+/// A type that settings have.
+trait Value: Sized {
+    fn parse(text: &str) -> Result<Self, String>;
+}
+
+macro_rules! settings {
+    ($($(#[doc = $help:literal])+ $name:ident: $type:ty = $default:literal, $values:literal, $check:expr;)*) => {
+        /// All settings, with their values.
+        #[derive(Clone, Debug)]
+        pub struct Settings {
+            $($(#[doc = $help])+ pub $name: $type,)*
+        }
+
+        /// The table of settings.
+        pub const SETTINGS: &[SettingInfo] = &[
+            $(SettingInfo {
+                name: stringify!($name),
+                values: $values,
+                default: $default,
+                help: concat!($($help),+),
+            },)*
+        ];
+
+        impl Settings {
+            /// Reads the settings through `lookup`, which is asked for `FERRO_NAME` and `FI_FERRO_NAME`.
+            ///
+            /// # Errors
+            ///
+            /// `EINVAL` that names the variable, its value and what it takes.
+            pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+                $(
+                    let $name = {
+                        let upper = stringify!($name).to_uppercase();
+                        let found = [format!("FERRO_{upper}"), format!("FI_FERRO_{upper}")]
+                            .into_iter()
+                            .find_map(|variable| lookup(&variable).map(|value| (variable, value)));
+                        let (variable, text) = found.unwrap_or((String::new(), $default.to_owned()));
+                        let check: fn(&$type) -> bool = $check;
+                        <$type as Value>::parse(text.trim())
+                            .and_then(|v| if check(&v) { Ok(v) } else { Err("out of range".to_owned()) })
+                            .map_err(|why| {
+                                Error::new(Errno::EINVAL, "read setting", format!("{variable}={text}"))
+                                    .mend(format!("{why}; it takes {}", $values))
+                            })?
+                    };
+                )*
+                Ok(Self { $($name,)* })
+            }
+        }
+    };
+}
+
+settings! {
+    /// Whether local peers are reached through shared memory.
+    shm: bool = "on", "on or off", |_| true;
+    /// Whether verbs devices are used.
+    verbs: bool = "on", "on or off", |_| true;
+    /// The one verbs device to use; empty for all that are active.
+    device: String = "", "a device name as `ibv_devices` lists it, or nothing", |_| true;
+    /// Port of the device; 0 for every active one.
+    port: u64 = "0", "0 to 255", |v| *v <= 255;
+    /// GID index to use; `auto` prefers RoCE v2 with an IPv4 address, then IPv6, then link-local, then RoCE v1.
+    gid_index: Auto = "auto", "auto or 0 to 255", |v| v.0.is_none_or(|i| i <= 255);
+    /// Largest message that verbs sends eagerly, in bytes; `auto` asks the table of the device.
+    eager: Auto = "auto", "auto or 0 to 65536", |v| v.0.is_none_or(|b| b <= 65536);
+    /// Receive buffers that an endpoint posts to its shared receive queue; they are all the receive memory it has,
+    /// whatever the number of peers.
+    rx_buffers: u64 = "512", "16 to 16384", |v| (16..=16384).contains(v);
+    /// Most bytes of a bulk transfer that one RDMA read moves.
+    read_chunk: u64 = "1M", "4K to 1G", |v| (4096..=1 << 30).contains(v);
+    /// Give a peer up that answered nothing for so long; `off` waits for evidence of its death for ever.
+    peer_timeout: Patience = "off", "off or a duration such as 5s", |_| true;
+    /// How long a blocking read of a completion queue spins before it sleeps.
+    spin: Patience = "20us", "off or a duration such as 20us", |_| true;
+    /// Whether local copies may go straight from process to process (cross memory attach).
+    shm_cma: Choice = "auto", "auto (the faster by measurement), on or off", |_| true;
+}
+
+impl Settings {
+    /// Reads the settings from the environment.
+    ///
+    /// # Errors
+    ///
+    /// As [`Settings::read`].
+    pub fn from_env() -> Result<Self> {
+        Self::read(|name| std::env::var(name).ok())
+    }
+}
+
+/// A number that is chosen for the user unless given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Auto(pub Option<u64>);
+
+/// A duration, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience(pub Option<Duration>);
+
+/// Use something, do not, or find out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Find out.
+    Auto,
+    /// Use it wherever it works.
+    On,
+    /// Do not.
+    Off,
+}
+
+impl Value for bool {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "on" | "1" | "yes" | "true" => Ok(true),
+            "off" | "0" | "no" | "false" => Ok(false),
+            _ => Err("neither on nor off".to_owned()),
+        }
+    }
+}
+
+impl Value for String {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+}
+
+impl Value for u64 {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (digits, unit) = text.split_at(
+            text.find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(text.len()),
+        );
+        let shift = match unit {
+            "" => 0,
+            "k" | "K" => 10,
+            "m" | "M" => 20,
+            "g" | "G" => 30,
+            _ => return Err("not a number".to_owned()),
+        };
+        let n: u64 = digits.parse().map_err(|_| "not a number".to_owned())?;
+        n.checked_mul(1 << shift)
+            .ok_or_else(|| "too large".to_owned())
+    }
+}
+
+impl Value for Auto {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self(None)),
+            _ => u64::parse(text).map(|n| Self(Some(n))),
+        }
+    }
+}
+
+impl Value for Patience {
+    fn parse(text: &str) -> Result<Self, String> {
+        if matches!(text, "off" | "0") {
+            return Ok(Self(None));
+        }
+        let at = text
+            .find(|c: char| !c.is_ascii_digit())
+            .ok_or("a duration needs a unit: us, ms or s")?;
+        let n: u64 = text[..at]
+            .parse()
+            .map_err(|_| "not a duration".to_owned())?;
+        let duration = match &text[at..] {
+            "us" => Duration::from_micros(n),
+            "ms" => Duration::from_millis(n),
+            "s" => Duration::from_secs(n),
+            _ => return Err("unknown unit: us, ms or s".to_owned()),
+        };
+        Ok(Self(Some(duration)))
+    }
+}
+
+impl Value for Choice {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => bool::parse(text).map(|on| if on { Self::On } else { Self::Off }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Settings> {
+        Settings::read(|name| {
+            pairs
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, v)| (*v).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_defaults_of_the_table_parse() {
+        let s = read(&[]).unwrap();
+        assert!(s.shm && s.verbs);
+        assert_eq!(s.read_chunk, 1 << 20);
+        assert_eq!(s.spin, Patience(Some(Duration::from_micros(20))));
+    }
+
+    #[test]
+    fn our_variable_wins_over_libfabrics() {
+        let s = read(&[("FI_FERRO_SHM", "off"), ("FERRO_VERBS", "0")]).unwrap();
+        assert!(!s.shm && !s.verbs);
+        let s = read(&[("FI_FERRO_RX_BUFFERS", "32"), ("FERRO_RX_BUFFERS", "64")]).unwrap();
+        assert_eq!(s.rx_buffers, 64);
+    }
+
+    #[test]
+    fn a_bad_value_names_the_variable_and_what_it_takes() {
+        let all = [
+            ("FERRO_SHM", "maybe", "on or off"),
+            ("FERRO_RX_BUFFERS", "3", "16 to 16384"),
+            ("FERRO_RX_BUFFERS", "99999999999999999999G", "16 to 16384"),
+            ("FERRO_READ_CHUNK", "20000000000G", "4K to 1G"),
+            ("FERRO_GID_INDEX", "256", "auto or 0 to 255"),
+            ("FERRO_SPIN", "20", "a duration such as 20us"),
+            ("FERRO_SHM_CMA", "", "auto (the faster by measurement)"),
+        ];
+        for (name, value, takes) in all {
+            let text = read(&[(name, value)]).unwrap_err().to_string();
+            assert!(text.contains(&format!("{name}={value}")), "{text}");
+            assert!(text.contains(takes), "{text}");
+        }
+    }
+}

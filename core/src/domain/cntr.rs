@@ -1,0 +1,98 @@
+//! Counters (fi_cntr(3)).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Backend, Inner, Object};
+use crate::error::{Errno, OpError, Result};
+use crate::fabric::{Cntr, ObjectId};
+use crate::peer::PeerCntr;
+
+/// The numbers of a counter. The domain's lock guards them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    value: u64,
+    errors: u64,
+}
+
+impl PeerCntr for Count {
+    #[inline]
+    fn inc(&mut self) {
+        self.value += 1;
+    }
+
+    #[cold]
+    fn inc_error(&mut self) {
+        self.errors += 1;
+    }
+}
+
+struct CntrHandle<B: Backend> {
+    domain: Arc<Inner<B>>,
+    index: usize,
+}
+
+pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>) -> Result<Arc<dyn Cntr>> {
+    let index = domain
+        .lock_to("open", "counter")?
+        .cntrs
+        .insert(Count::default());
+    Ok(Arc::new(CntrHandle {
+        domain: domain.clone(),
+        index,
+    }))
+}
+
+impl<B: Backend> Cntr for CntrHandle<B> {
+    fn read(&self) -> Result<u64, OpError> {
+        let mut state = self.domain.lock()?;
+        self.domain.progress(&mut state);
+        Ok(state.cntrs[self.index].value)
+    }
+
+    fn read_errors(&self) -> Result<u64, OpError> {
+        let mut state = self.domain.lock()?;
+        self.domain.progress(&mut state);
+        Ok(state.cntrs[self.index].errors)
+    }
+
+    fn add(&self, value: u64) -> Result<(), OpError> {
+        self.domain.lock()?.cntrs[self.index].value += value;
+        self.domain.wait.signal();
+        Ok(())
+    }
+
+    fn set(&self, value: u64) -> Result<(), OpError> {
+        self.domain.lock()?.cntrs[self.index].value = value;
+        self.domain.wait.signal();
+        Ok(())
+    }
+
+    fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<u64, OpError> {
+        let deadline = timeout.map(|t| Instant::now() + t);
+        let errors = self.domain.lock()?.cntrs[self.index].errors;
+        super::cq::wait_until(&self.domain, deadline, |state| {
+            let count = state.cntrs[self.index];
+            if count.value >= threshold {
+                Some(Ok(count.value))
+            } else if count.errors != errors {
+                Some(Err(OpError::Failed(Errno::EAVAIL)))
+            } else {
+                None
+            }
+        })
+    }
+
+    fn id(&self) -> ObjectId {
+        ObjectId {
+            domain: self.domain.id(),
+            index: self.index,
+        }
+    }
+}
+
+impl<B: Backend> Drop for CntrHandle<B> {
+    fn drop(&mut self) {
+        self.domain.close(Object::Cntr(self.index));
+    }
+}

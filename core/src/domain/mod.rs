@@ -1,0 +1,258 @@
+//! A domain and what is opened on it, made of a provider's [`Transport`]: all state of a domain lies in one value behind its
+//! [`Serial`] lock, the objects that an application holds are handles into it.
+
+mod av;
+mod cntr;
+mod cq;
+mod endpoint;
+mod owner;
+mod srx;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use slab::Slab;
+
+use crate::av::{AvAttr, AvTable};
+use crate::cq::CqQueue;
+use crate::error::{Errno, Error, OpError, Result};
+use crate::fabric::{self, CqAttr, EndpointConfig, Mr};
+use crate::flags::Flags;
+use crate::info::Info;
+use crate::peer::Transport;
+use crate::serial::{Held, Serial};
+use crate::types::IoBuf;
+use crate::wait::WaitSet;
+
+use cntr::Count;
+use endpoint::EndpointState;
+
+/// What a provider puts under a domain.
+pub trait Backend: Send + Sync + 'static {
+    /// How its endpoints carry messages.
+    type Transport: Transport;
+
+    /// What the domain offers.
+    fn info(&self) -> &Info;
+
+    /// Opens an endpoint's transport and adds the descriptors that wake it to `wait`. Returns the transport and the
+    /// endpoint's own address.
+    ///
+    /// # Errors
+    ///
+    /// When a resource can not be had; the error names it.
+    fn open_transport(&self, wait: &WaitSet) -> Result<(Self::Transport, crate::addr::NativeAddr)>;
+
+    /// Registers memory.
+    ///
+    /// # Safety
+    ///
+    /// As [`fabric::Domain::register`].
+    ///
+    /// # Errors
+    ///
+    /// As [`fabric::Domain::register`].
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>>;
+}
+
+/// A domain over a provider's backend.
+pub struct Domain<B: Backend>(Arc<Inner<B>>);
+
+pub(crate) struct Inner<B: Backend> {
+    // The state goes first: transports use what the backend owns.
+    serial: Serial<State<B::Transport>>,
+    backend: B,
+    wait: WaitSet,
+    /// Objects whose handles were dropped where the lock could not be had.
+    abandoned: Mutex<Vec<Object>>,
+    has_abandoned: AtomicBool,
+    spin: std::time::Duration,
+}
+
+/// An object of a domain, by its place in the state.
+#[derive(Clone, Copy, Debug)]
+enum Object {
+    Endpoint(usize),
+    Cq(usize),
+    Cntr(usize),
+    Av(usize),
+}
+
+struct State<T> {
+    endpoints: Slab<EndpointState<T>>,
+    cqs: Slab<CqQueue>,
+    cntrs: Slab<Count>,
+    avs: Slab<AvTable>,
+    /// Threads that sleep on the wait set.
+    sleepers: usize,
+}
+
+/// The counter of those that bound none.
+const NO_CNTR: usize = 0;
+
+impl<B: Backend> Domain<B> {
+    /// A domain whose calls are serialized as its info says.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor to wait on can be had.
+    pub fn open(backend: B, spin: std::time::Duration) -> Result<Self> {
+        let state = State::new();
+        let serial = Serial::new(backend.info().domain.threading, state);
+        Self::over(backend, serial, spin)
+    }
+
+    /// A domain that is not locked at all, for callers that serialize their calls themselves.
+    ///
+    /// # Safety
+    ///
+    /// As [`Serial::unchecked`]: no two calls into the domain or any object of it at a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::open`].
+    pub unsafe fn open_unchecked(backend: B, spin: std::time::Duration) -> Result<Self> {
+        // SAFETY: the caller promises the same.
+        let serial = unsafe { Serial::unchecked(State::new()) };
+        Self::over(backend, serial, spin)
+    }
+
+    fn over(
+        backend: B,
+        serial: Serial<State<B::Transport>>,
+        spin: std::time::Duration,
+    ) -> Result<Self> {
+        Ok(Self(Arc::new(Inner {
+            serial,
+            backend,
+            wait: WaitSet::new()?,
+            abandoned: Mutex::new(Vec::new()),
+            has_abandoned: AtomicBool::new(false),
+            spin,
+        })))
+    }
+}
+
+impl<B: Backend> fabric::Domain for Domain<B> {
+    fn info(&self) -> &Info {
+        self.0.backend.info()
+    }
+
+    fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn fabric::Cq>> {
+        cq::open(&self.0, attr)
+    }
+
+    fn open_cntr(&self) -> Result<Arc<dyn fabric::Cntr>> {
+        cntr::open(&self.0)
+    }
+
+    fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn fabric::Av>> {
+        av::open(&self.0, attr)
+    }
+
+    fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn fabric::Endpoint>> {
+        endpoint::open(&self.0, config)
+    }
+
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.0.backend.register(buf, access) }
+    }
+}
+
+impl<B: Backend> Inner<B> {
+    /// The state, for a data-path call.
+    #[inline]
+    fn lock(&self) -> Result<Held<'_, State<B::Transport>>, OpError> {
+        self.serial.lock().map_err(OpError::Failed)
+    }
+
+    /// The state, for a control-path call.
+    fn lock_to(&self, doing: &'static str, object: &str) -> Result<Held<'_, State<B::Transport>>> {
+        self.serial.lock().map_err(|errno| {
+            Error::new(errno, doing, object).mend(
+                "the domain was opened for one thread and another has used it: open it with threading level Safe",
+            )
+        })
+    }
+
+    /// Drives every endpoint; wakes sleepers when that did something.
+    #[inline]
+    fn progress(&self, state: &mut State<B::Transport>) {
+        if self.has_abandoned.load(Ordering::Relaxed) {
+            self.bury(state);
+        }
+        if state.progress() != 0 && state.sleepers != 0 {
+            self.wait.signal();
+        }
+    }
+
+    /// Closes an object whose handle goes away: at once, or by the thread that the domain belongs to.
+    fn close(&self, object: Object) {
+        match self.serial.lock() {
+            Ok(mut state) => state.remove(object),
+            Err(_) => {
+                self.abandoned.lock().push(object);
+                self.has_abandoned.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    #[cold]
+    fn bury(&self, state: &mut State<B::Transport>) {
+        let mut abandoned = self.abandoned.lock();
+        self.has_abandoned.store(false, Ordering::Relaxed);
+        for object in abandoned.drain(..) {
+            state.remove(object);
+        }
+    }
+
+    /// Tells objects of this domain from those of others.
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self) as *const () as usize
+    }
+
+    /// The place of a bound object, if it is of this domain.
+    fn own(&self, handle: fabric::ObjectId, what: &str) -> Result<usize> {
+        if handle.domain != self.id() {
+            return Err(Error::new(Errno::EDOMAIN, "bind", what)
+                .mend("it was opened on another domain than the endpoint"));
+        }
+        Ok(handle.index)
+    }
+}
+
+impl<T: Transport> State<T> {
+    fn new() -> Self {
+        let mut cntrs = Slab::new();
+        cntrs.insert(Count::default());
+        Self {
+            endpoints: Slab::new(),
+            cqs: Slab::new(),
+            cntrs,
+            avs: Slab::new(),
+            sleepers: 0,
+        }
+    }
+
+    #[inline]
+    fn progress(&mut self) -> usize {
+        let mut done = 0;
+        for (_, endpoint) in &mut self.endpoints {
+            let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+            done += transport.progress(&mut owner);
+            owner.start_deferred(transport);
+        }
+        done
+    }
+
+    fn remove(&mut self, object: Object) {
+        match object {
+            Object::Endpoint(i) => drop(self.endpoints.try_remove(i)),
+            Object::Cq(i) => drop(self.cqs.try_remove(i)),
+            Object::Cntr(i) => drop(self.cntrs.try_remove(i)),
+            Object::Av(i) => drop(self.avs.try_remove(i)),
+        }
+    }
+}

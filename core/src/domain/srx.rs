@@ -1,0 +1,202 @@
+//! The receive queue of one endpoint, which its transports share: a matcher for tagged and one for untagged messages, and
+//! what is to be started once the call under way is over.
+
+use std::collections::VecDeque;
+
+use crate::error::Errno;
+use crate::fabric::RecvOp;
+use crate::flags::Flags;
+use crate::matching::{self, Buffers, Matcher, Posted, Unexpected};
+use crate::peer::{Arrived, Completion, CqError, Matched, PeerSrx, Start, Token};
+use crate::types::{FiAddr, IoBuf, MsgKind};
+
+/// Left of a multi-receive buffer, below this it is done (fi_endpoint(3), `FI_OPT_MIN_MULTI_RECV`), in bytes.
+const MIN_MULTI_RECV: usize = 64;
+
+/// Work that a call leaves for when it is over.
+#[derive(Debug)]
+pub(super) enum Deferred {
+    /// A message and a receive have met.
+    Start(Start),
+    /// A receive has failed.
+    Fail(CqError),
+}
+
+/// A shared receive context with its owner.
+pub(super) struct SharedRx {
+    tagged: Matcher<Token>,
+    untagged: Matcher<Token>,
+    deferred: VecDeque<Deferred>,
+}
+
+impl SharedRx {
+    pub(super) fn new() -> Self {
+        Self {
+            tagged: Matcher::new(MIN_MULTI_RECV),
+            untagged: Matcher::new(MIN_MULTI_RECV),
+            deferred: VecDeque::new(),
+        }
+    }
+
+    /// Posts a receive. `Some`: a message was there, to be started now. A multi-receive may start several: those are
+    /// deferred.
+    #[inline]
+    pub(super) fn post(&mut self, op: &RecvOp, buf: IoBuf) -> Option<Start> {
+        let (tag, ignore) = match op.kind {
+            MsgKind::Tagged => (op.tag, op.ignore),
+            MsgKind::Msg => (0, u64::MAX),
+        };
+        let posted = Posted {
+            src: op.src,
+            tag,
+            ignore,
+            buf: Buffers::One(buf),
+            desc: op.desc,
+            context: op.context,
+            flags: op.flags,
+        };
+        if op.flags.contains(Flags::MULTI_RECV) {
+            let mut starts = Vec::new();
+            self.matcher(op.kind).post_multi(posted, &mut starts);
+            self.defer_starts(op.kind, starts);
+            return None;
+        }
+        self.matcher(op.kind)
+            .post(posted)
+            .map(|s| start_of(op.kind, s))
+    }
+
+    /// Takes a receive back; its error completion is deferred. False: none is posted with that context.
+    pub(super) fn cancel(&mut self, context: u64) -> bool {
+        for kind in [MsgKind::Tagged, MsgKind::Msg] {
+            if let Some(posted) = self.matcher(kind).cancel(context) {
+                self.defer_failure(kind, &posted, Errno::ECANCELED, "cancelled");
+                return true;
+            }
+        }
+        false
+    }
+
+    #[inline]
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    pub(super) fn take_deferred(&mut self) -> Option<Deferred> {
+        self.deferred.pop_front()
+    }
+
+    #[inline]
+    fn matcher(&mut self, kind: MsgKind) -> &mut Matcher<Token> {
+        match kind {
+            MsgKind::Tagged => &mut self.tagged,
+            MsgKind::Msg => &mut self.untagged,
+        }
+    }
+
+    fn defer_starts(&mut self, kind: MsgKind, starts: Vec<matching::Start<Token>>) {
+        let starts = starts.into_iter().map(|s| start_of(kind, s));
+        self.deferred.extend(starts.map(Deferred::Start));
+    }
+
+    fn defer_failure(&mut self, kind: MsgKind, posted: &Posted, errno: Errno, why: &'static str) {
+        self.deferred.push_back(Deferred::Fail(CqError {
+            completion: Completion {
+                context: posted.context,
+                flags: kind.recv_flags() | (posted.flags & Flags::MULTI_RECV),
+                len: 0,
+                buf: only(&posted.buf).addr,
+                data: 0,
+                tag: posted.tag,
+                src: posted.src,
+            },
+            olen: 0,
+            errno,
+            prov_errno: 0,
+            why,
+        }));
+    }
+}
+
+impl PeerSrx for SharedRx {
+    #[inline]
+    fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
+        self.matcher(kind).arrive(arrived).map(matched_of)
+    }
+
+    #[inline]
+    fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token) {
+        self.matcher(kind).queue(arrived, token);
+    }
+
+    fn resolve(&mut self, src: FiAddr, mut of: impl FnMut(Token) -> bool) {
+        for kind in [MsgKind::Tagged, MsgKind::Msg] {
+            let mut starts = Vec::new();
+            self.matcher(kind).resolve(
+                |message| match of(message.token) {
+                    true => src,
+                    false => FiAddr::NOTAVAIL,
+                },
+                &mut starts,
+            );
+            self.defer_starts(kind, starts);
+        }
+    }
+
+    fn forget_source(&mut self, src: FiAddr) {
+        self.tagged.forget_source(src);
+        self.untagged.forget_source(src);
+    }
+
+    #[cold]
+    fn fail_source(
+        &mut self,
+        src: FiAddr,
+        errno: Errno,
+        why: &'static str,
+        mut lost: impl FnMut(Token) -> bool,
+    ) {
+        for kind in [MsgKind::Tagged, MsgKind::Msg] {
+            let (mut receives, mut messages) = (Vec::new(), Vec::new());
+            self.matcher(kind).fail_source(
+                src,
+                |message: &Unexpected<Token>| lost(message.token),
+                &mut receives,
+                &mut messages,
+            );
+            for posted in &receives {
+                self.defer_failure(kind, posted, errno, why);
+            }
+        }
+    }
+}
+
+#[inline]
+fn start_of(kind: MsgKind, start: matching::Start<Token>) -> Start {
+    Start {
+        kind,
+        token: start.message.token,
+        arrived: start.message.arrived,
+        matched: matched_of(start.matched),
+    }
+}
+
+#[inline]
+fn matched_of(matched: matching::Matched) -> Matched {
+    Matched {
+        buf: only(&matched.buf),
+        desc: matched.desc,
+        context: matched.context,
+        flags: matched.flags,
+        last: matched.last,
+    }
+}
+
+/// The one buffer of a receive: endpoints take lists of one (`rx_attr.iov_limit`).
+#[inline]
+fn only(buffers: &Buffers) -> IoBuf {
+    match buffers {
+        Buffers::One(one) => *one,
+        Buffers::Many(many) => many.first().copied().unwrap_or(IoBuf::EMPTY),
+    }
+}

@@ -1,0 +1,295 @@
+//! The objects that an application sees, as traits that every provider's objects have: provider, domain, endpoint,
+//! address vector, completion queue, counter, memory region.
+//!
+//! Objects are closed by dropping them; each keeps open what it was opened on or bound to.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::addr::NativeAddr;
+use crate::av::AvAttr;
+use crate::config::Settings;
+use crate::error::{Error, OpError, Result};
+use crate::flags::Flags;
+use crate::info::Info;
+use crate::peer::{Completion, CqError};
+use crate::types::{FiAddr, IoBuf, MsgKind, SendOp};
+
+/// A source of domains: shared memory, verbs.
+pub trait Provider: Send + Sync {
+    /// Its name, as `fi_fabric_attr::prov_name`.
+    fn name(&self) -> &'static str;
+
+    /// What this machine offers through it, best first, and why there is not more.
+    fn discover(&self, settings: &Settings) -> Discovery;
+
+    /// Opens the domain that `info`, one of those discovered, describes.
+    ///
+    /// # Errors
+    ///
+    /// When the device is gone or a resource can not be had; the error names it.
+    fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn Domain>>;
+}
+
+/// What a provider has found.
+#[derive(Debug, Default)]
+pub struct Discovery {
+    /// Each with all that it can do.
+    pub candidates: Vec<Info>,
+    /// What is missing, and how it may be had.
+    pub notices: Vec<Error>,
+}
+
+/// A domain (fi_domain(3)): what shares a device, its memory registrations and its lock.
+pub trait Domain: Send + Sync {
+    /// What it offers.
+    fn info(&self) -> &Info;
+
+    /// Opens a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for an impossible size.
+    fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn Cq>>;
+
+    /// Opens a counter.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    fn open_cntr(&self) -> Result<Arc<dyn Cntr>>;
+
+    /// Opens an address vector.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` when there is no room for the entries that are asked for.
+    fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn Av>>;
+
+    /// Opens an endpoint, bound and enabled: it receives from now on.
+    ///
+    /// # Errors
+    ///
+    /// `EDOMAIN` for objects of another domain; what the device or the system lacks.
+    fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>>;
+
+    /// Registers memory (fi_mr(3)) with the access that `access` asks for (`SEND`, `RECV`, `REMOTE_READ`, …).
+    ///
+    /// # Safety
+    ///
+    /// The memory stays allocated until the region is dropped, and while it is registered for remote writes nobody
+    /// holds Rust references to it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` when the limit of locked memory is too low (the error names it); `EINVAL`, `EFAULT` for memory that is none.
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>>;
+}
+
+/// What a completion queue is opened with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CqAttr {
+    /// Entries to make room for; 0 takes the default. The queue grows beyond, nothing is lost.
+    pub size: usize,
+}
+
+/// What an endpoint is bound to.
+#[derive(Clone)]
+pub struct EndpointConfig {
+    /// Where peers are looked up.
+    pub av: Arc<dyn Av>,
+    /// Where sends complete.
+    pub tx_cq: Arc<dyn Cq>,
+    /// Where receives complete.
+    pub rx_cq: Arc<dyn Cq>,
+    /// What counts sends.
+    pub tx_cntr: Option<Arc<dyn Cntr>>,
+    /// What counts receives.
+    pub rx_cntr: Option<Arc<dyn Cntr>>,
+    /// Whether receives may name their source (`FI_DIRECTED_RECV`); without it the source of a receive is ignored.
+    pub directed_recv: bool,
+}
+
+impl EndpointConfig {
+    /// One completion queue for everything, no counters, directed receives.
+    pub fn new(av: &Arc<dyn Av>, cq: &Arc<dyn Cq>) -> Self {
+        Self {
+            av: av.clone(),
+            tx_cq: cq.clone(),
+            rx_cq: cq.clone(),
+            tx_cntr: None,
+            rx_cntr: None,
+            directed_recv: true,
+        }
+    }
+}
+
+/// An object of a domain, to tell it from those of other domains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectId {
+    pub(crate) domain: usize,
+    pub(crate) index: usize,
+}
+
+/// A receive operation, without its buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvOp {
+    /// Tagged or not.
+    pub kind: MsgKind,
+    /// The only sender to receive from, or [`FiAddr::UNSPEC`].
+    pub src: FiAddr,
+    /// Tag wanted; no matter for untagged receives.
+    pub tag: u64,
+    /// Bits of the tag that do not count.
+    pub ignore: u64,
+    /// Memory descriptor of the buffer, 0 for none.
+    pub desc: u64,
+    /// The application's context, returned in the completion.
+    pub context: u64,
+    /// `COMPLETION` and `MULTI_RECV` count here.
+    pub flags: Flags,
+}
+
+/// An endpoint (fi_endpoint(3)): reliable, unconnected, messages kept in order for each peer.
+pub trait Endpoint: Send + Sync {
+    /// Its address (`fi_getname`).
+    fn name(&self) -> NativeAddr;
+
+    /// Sends a message.
+    ///
+    /// # Safety
+    ///
+    /// The buffers stay valid for reads until the operation completes; with `INJECT` until return.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: read the completion queue, then try again. `EMSGSIZE`: longer than the domain's limit.
+    /// `EADDRNOTAVAIL`: no such peer. Whatever else goes wrong comes as an error completion.
+    unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError>;
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    ///
+    /// The buffers stay valid for writes, and nobody else uses them, until the operation completes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: more buffers than the limit.
+    unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError>;
+
+    /// Takes back a receive that has not matched; it completes with `ECANCELED`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: none is posted with that context.
+    fn cancel(&self, context: u64) -> Result<(), OpError>;
+}
+
+/// An address vector (fi_av(3)).
+pub trait Av: Send + Sync {
+    /// Inserts an address, 64 bytes as [`NativeAddr::to_bytes`] gives them. One that is there already keeps its `FiAddr`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for what is no address, with the reason.
+    fn insert(&self, name: &[u8]) -> Result<FiAddr>;
+
+    /// Removes an address.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when it is not there.
+    fn remove(&self, addr: FiAddr) -> Result<()>;
+
+    /// The address that was inserted.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when it is not there.
+    fn lookup(&self, addr: FiAddr) -> Result<NativeAddr>;
+
+    /// Which object this is.
+    fn id(&self) -> ObjectId;
+}
+
+/// A completion queue (fi_cq(3)). Reading it drives everything in its domain.
+pub trait Cq: Send + Sync {
+    /// Moves completions to `out`, at least one.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: there is none. `EAVAIL`: an error is next, see [`read_error`](Self::read_error).
+    fn read(&self, out: &mut [Completion]) -> Result<usize, OpError>;
+
+    /// Takes the error that is next, if one is.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    fn read_error(&self) -> Result<Option<CqError>, OpError>;
+
+    /// As `read`, and waits for a completion as long as `timeout` says (`None`: for ever).
+    ///
+    /// # Errors
+    ///
+    /// `Again`: none came in time, or somebody called [`signal`](Self::signal).
+    fn sread(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize, OpError>;
+
+    /// Ends one waiting `sread`.
+    fn signal(&self);
+
+    /// Which object this is.
+    fn id(&self) -> ObjectId;
+}
+
+/// A counter (fi_cntr(3)). Reading it drives everything in its domain.
+pub trait Cntr: Send + Sync {
+    /// Operations that succeeded.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    fn read(&self) -> Result<u64, OpError>;
+
+    /// Operations that failed.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn read_errors(&self) -> Result<u64, OpError>;
+
+    /// Adds to the value.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn add(&self, value: u64) -> Result<(), OpError>;
+
+    /// Sets the value.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn set(&self, value: u64) -> Result<(), OpError>;
+
+    /// Waits until the value is at least `threshold`, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: not in time. `EAVAIL`: an operation failed meanwhile.
+    fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<u64, OpError>;
+
+    /// Which object this is.
+    fn id(&self) -> ObjectId;
+}
+
+/// Registered memory (fi_mr(3)).
+pub trait Mr: Send + Sync + Any {
+    /// The descriptor that operations on the memory carry.
+    fn desc(&self) -> u64;
+
+    /// The key by which peers reach it.
+    fn key(&self) -> u64;
+}
