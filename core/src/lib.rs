@@ -17,6 +17,11 @@ pub mod fabric;
 pub mod flags;
 pub mod info;
 pub mod matching;
+#[allow(
+    unsafe_code,
+    reason = "it keeps the promises that the data path asks for"
+)]
+pub mod owning;
 pub mod peer;
 #[allow(unsafe_code, reason = "a lock hands out exclusive access")]
 pub mod serial;

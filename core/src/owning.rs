@@ -1,0 +1,370 @@
+//! The safe way to send and receive: an endpoint that owns the buffers of its operations while they are under way, and
+//! gives them back with the completion.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::addr::NativeAddr;
+use crate::av::AvAttr;
+use crate::error::{Errno, Error, OpError, Result};
+use crate::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr, RecvOp};
+use crate::flags::Flags;
+use crate::peer::{Completion, CqError};
+use crate::types::{FiAddr, IoBuf, MsgKind, SendOp};
+
+const PAGE_BYTES: usize = 4096;
+
+/// Memory for messages: page-aligned, zeroed, of one size for its life.
+pub struct Buffer {
+    // The registration ends before the memory does.
+    mr: Option<Arc<dyn Mr>>,
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a `Buffer` owns its memory as a `Box<[u8]>` does.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; `&Buffer` gives shared reads only.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Memory of `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a length that no allocation can have.
+    pub fn new(len: usize) -> Result<Self> {
+        let layout = Self::layout(len)?;
+        // SAFETY: the layout's size is not 0.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        let Some(ptr) = NonNull::new(ptr) else {
+            handle_alloc_error(layout);
+        };
+        Ok(Self { mr: None, ptr, len })
+    }
+
+    fn layout(len: usize) -> Result<Layout> {
+        Layout::from_size_align(len.max(1), PAGE_BYTES)
+            .map_err(|_| Error::new(Errno::EINVAL, "allocate", format!("buffer of {len} bytes")))
+    }
+
+    /// Registers the memory with a domain, so that devices move it without copying.
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::register`].
+    pub fn register(&mut self, domain: &dyn Domain) -> Result<()> {
+        let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
+        // SAFETY: the memory is freed after the region (`drop`), and while an operation on it is under way
+        // nobody holds a reference, for the endpoint owns the buffer then. Peers get no more than reads.
+        self.mr = Some(unsafe { domain.register(self.io(self.len), access)? });
+        Ok(())
+    }
+
+    fn io(&self, len: usize) -> IoBuf {
+        IoBuf::new(self.ptr.as_ptr(), len.min(self.len))
+    }
+
+    fn desc(&self) -> u64 {
+        self.mr.as_ref().map_or(0, |mr| mr.desc())
+    }
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the memory is allocated, initialized, and ours.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl std::ops::DerefMut for Buffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.mr = None;
+        if let Ok(layout) = Self::layout(self.len) {
+            // SAFETY: allocated in `new` with the same layout.
+            unsafe { dealloc(self.ptr.as_ptr(), layout) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer of {} bytes", self.len)
+    }
+}
+
+/// What became of an operation.
+#[derive(Debug)]
+pub struct Done {
+    /// The token that the operation was given.
+    pub token: u64,
+    /// Its buffer.
+    pub buffer: Buffer,
+    /// Its completion, or why it failed.
+    pub outcome: std::result::Result<Completion, CqError>,
+}
+
+struct InFlight {
+    buffer: Buffer,
+    token: u64,
+}
+
+const READ_BATCH: usize = 16;
+
+/// The context of operations that hold no buffer.
+const NO_SLOT: u64 = 0;
+
+#[inline]
+fn context_of(slot: usize) -> u64 {
+    slot as u64 + 1
+}
+
+/// An endpoint with an address vector and a completion queue of its own.
+pub struct OwningEndpoint {
+    endpoint: ManuallyDrop<Arc<dyn Endpoint>>,
+    cq: Arc<dyn Cq>,
+    av: Arc<dyn Av>,
+    in_flight: ManuallyDrop<Slab<InFlight>>,
+    batch: [Completion; READ_BATCH],
+    batch_at: usize,
+    batch_end: usize,
+}
+
+impl OwningEndpoint {
+    /// Opens an endpoint on a domain.
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::open_endpoint`].
+    pub fn open(domain: &dyn Domain, av: &AvAttr) -> Result<Self> {
+        let av = domain.open_av(av)?;
+        let cq = domain.open_cq(&CqAttr::default())?;
+        let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
+        let blank = Completion {
+            context: 0,
+            flags: Flags::empty(),
+            len: 0,
+            buf: 0,
+            data: 0,
+            tag: 0,
+            src: FiAddr::NOTAVAIL,
+        };
+        Ok(Self {
+            endpoint: ManuallyDrop::new(endpoint),
+            cq,
+            av,
+            in_flight: ManuallyDrop::new(Slab::new()),
+            batch: [blank; READ_BATCH],
+            batch_at: 0,
+            batch_end: 0,
+        })
+    }
+
+    /// Its address.
+    pub fn name(&self) -> NativeAddr {
+        self.endpoint.name()
+    }
+
+    /// Its address vector.
+    pub fn av(&self) -> &Arc<dyn Av> {
+        &self.av
+    }
+
+    /// Operations under way.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Sends the first `len` bytes of a buffer with a tag.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::send`]; the buffer comes back.
+    #[inline]
+    pub fn tsend(
+        &mut self,
+        buffer: Buffer,
+        len: usize,
+        dest: FiAddr,
+        tag: u64,
+        token: u64,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        let (io, desc) = (buffer.io(len), buffer.desc());
+        let slot = self.in_flight.insert(InFlight { buffer, token });
+        let op = SendOp {
+            kind: MsgKind::Tagged,
+            dest,
+            tag,
+            data: 0,
+            desc,
+            context: context_of(slot),
+            flags: Flags::COMPLETION,
+        };
+        // SAFETY: `in_flight` keeps the buffer, untouched, until the completion of this slot.
+        match unsafe { self.endpoint.send(&op, &[io]) } {
+            Ok(()) => Ok(()),
+            Err(e) => Err((e, self.in_flight.remove(slot).buffer)),
+        }
+    }
+
+    /// Sends a copy of some bytes with a tag, with no completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::send`].
+    #[inline]
+    pub fn tinject(
+        &self,
+        bytes: &[u8],
+        dest: FiAddr,
+        tag: u64,
+    ) -> std::result::Result<(), OpError> {
+        let op = SendOp {
+            kind: MsgKind::Tagged,
+            dest,
+            tag,
+            data: 0,
+            desc: 0,
+            context: NO_SLOT,
+            flags: Flags::INJECT,
+        };
+        // SAFETY: with `INJECT` the bytes are needed until return only.
+        unsafe {
+            self.endpoint
+                .send(&op, &[IoBuf::new(bytes.as_ptr(), bytes.len())])
+        }
+    }
+
+    /// Receives a message whose tag is `tag` but for the bits of `ignore`, from `src` or from anybody.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::recv`]; the buffer comes back.
+    #[inline]
+    pub fn trecv(
+        &mut self,
+        buffer: Buffer,
+        src: FiAddr,
+        tag: u64,
+        ignore: u64,
+        token: u64,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        let (io, desc) = (buffer.io(usize::MAX), buffer.desc());
+        let slot = self.in_flight.insert(InFlight { buffer, token });
+        let op = RecvOp {
+            kind: MsgKind::Tagged,
+            src,
+            tag,
+            ignore,
+            desc,
+            context: context_of(slot),
+            flags: Flags::COMPLETION,
+        };
+        // SAFETY: `in_flight` keeps the buffer, untouched, until the completion of this slot.
+        match unsafe { self.endpoint.recv(&op, &[io]) } {
+            Ok(()) => Ok(()),
+            Err(e) => Err((e, self.in_flight.remove(slot).buffer)),
+        }
+    }
+
+    /// Drives the endpoint and returns an operation that is over, if one is.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread; the error of an inject that failed.
+    #[inline]
+    pub fn poll(&mut self) -> std::result::Result<Option<Done>, OpError> {
+        if self.batch_at == self.batch_end {
+            match self.cq.read(&mut self.batch) {
+                Ok(n) => (self.batch_at, self.batch_end) = (0, n),
+                Err(OpError::Again) => return Ok(None),
+                Err(e) => return self.poll_error(e).map(Some),
+            }
+        }
+        Ok(self.next_of_batch())
+    }
+
+    /// As `poll`, and waits as long as `timeout` says (`None`: for ever). `Ok(None)`: nothing in time.
+    ///
+    /// # Errors
+    ///
+    /// As `poll`.
+    pub fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> std::result::Result<Option<Done>, OpError> {
+        if self.batch_at == self.batch_end {
+            match self.cq.sread(&mut self.batch, timeout) {
+                Ok(n) => (self.batch_at, self.batch_end) = (0, n),
+                Err(OpError::Again) => return Ok(None),
+                Err(e) => return self.poll_error(e).map(Some),
+            }
+        }
+        Ok(self.next_of_batch())
+    }
+
+    #[inline]
+    fn next_of_batch(&mut self) -> Option<Done> {
+        let completion = self.batch[self.batch_at];
+        self.batch_at += 1;
+        let InFlight { buffer, token } = self.take(completion.context)?;
+        Some(Done {
+            token,
+            buffer,
+            outcome: Ok(completion),
+        })
+    }
+
+    /// The operation of a context, none for an inject.
+    #[inline]
+    fn take(&mut self, context: u64) -> Option<InFlight> {
+        self.in_flight
+            .try_remove((context as usize).wrapping_sub(1))
+    }
+
+    #[cold]
+    fn poll_error(&mut self, error: OpError) -> std::result::Result<Done, OpError> {
+        if error != OpError::Failed(Errno::EAVAIL) {
+            return Err(error);
+        }
+        let failed = self.cq.read_error()?.ok_or(OpError::Again)?;
+        let InFlight { buffer, token } = self
+            .take(failed.completion.context)
+            .ok_or(OpError::Failed(failed.errno))?;
+        Ok(Done {
+            token,
+            buffer,
+            outcome: Err(failed),
+        })
+    }
+}
+
+impl Drop for OwningEndpoint {
+    fn drop(&mut self) {
+        // On a domain of another thread the endpoint closes later, and uses its buffers until then: they are leaked.
+        let closes_now = self.endpoint.cancel(u64::MAX) != Err(OpError::Failed(Errno::EBUSY));
+        // SAFETY: neither is used again.
+        unsafe {
+            ManuallyDrop::drop(&mut self.endpoint);
+            if closes_now {
+                ManuallyDrop::drop(&mut self.in_flight);
+            }
+        }
+    }
+}
