@@ -47,3 +47,55 @@ debian_mirror() {
     apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null \
         | awk -v codename="$codename" '$1 == codename && $2 == "main" && $3 ~ /^http/ { print $3; exit }' || true
 }
+
+# need_rust: makes cargo and rustc, at least the workspace's minimum, callable; installs Debian's own where they do.
+need_rust() {
+    local minimum=1.85 rustc cargo
+    [[ ! -d ${CARGO_HOME:-$HOME/.cargo}/bin ]] || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+    rust_is "$minimum" && return 0
+    # Debian 12 has a current Rust under another name; both put their programs into /usr/bin.
+    for rustc in rustc rustc-web; do
+        cargo=${rustc/rustc/cargo}
+        package_offers "$rustc" "$minimum" || { apt_update_once && package_offers "$rustc" "$minimum"; } || continue
+        need_packages "$rustc" "$cargo" gcc libc6-dev
+        hash -r
+        rust_is "$minimum" && return 0
+        PATH=/usr/bin:$PATH
+        rust_is "$minimum" && return 0
+    done
+    die "needs Rust $minimum or newer, which this system does not offer; see https://rustup.rs"
+}
+
+# need_rust_checks: rustfmt and clippy of the same origin as Debian's cargo; nothing where cargo has them or is not
+# Debian's. Callers look for them afterwards, and go on without.
+need_rust_checks() {
+    if package_installed cargo-web; then
+        [[ $(id -u) != 0 ]] || need_packages rustfmt-web rust-web-clippy
+    elif package_installed cargo; then
+        [[ $(id -u) != 0 ]] || need_packages rustfmt rust-clippy
+    fi
+}
+
+rust_is() {
+    local version
+    command -v cargo >/dev/null || return 1
+    version=$(rustc --version 2>/dev/null | cut -d ' ' -f 2)
+    at_least "${version:-0}" "$1"
+}
+
+package_offers() {
+    local version
+    version=$(apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: *//p')
+    [[ -n $version && $version != "(none)" ]] && at_least "$version" "$2"
+}
+
+apt_update_once() {
+    [[ -z ${apt_updated:-} && $(id -u) == 0 ]] || return 0
+    apt_updated=1
+    apt-get -qq update >&2 || say "apt-get update failed"
+}
+
+# at_least VERSION MINIMUM
+at_least() {
+    [[ $(printf '%s\n' "$1" "$2" | sort -V | head -n 1) == "$2" ]]
+}
