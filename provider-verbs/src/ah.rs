@@ -1,0 +1,158 @@
+//! Paths and address handles: how packets reach a port.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ferrofabric_core::error::Result;
+use ferrofabric_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_global_route};
+
+use crate::device::{Gid, failed, last_errno};
+use crate::pd::Pd;
+
+/// The way from a port of ours to a port of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// Our port.
+    pub port: u8,
+    /// Our GID, by slot.
+    pub gid_index: u8,
+    /// The peer's GID. Required on Ethernet; on InfiniBand only across subnets.
+    pub remote_gid: Option<Gid>,
+    /// The peer's LID; 0 on Ethernet.
+    pub remote_lid: u16,
+    /// Which of our LIDs to speak from (low bits).
+    pub lid_path_bits: u8,
+    /// Service level.
+    pub service_level: u8,
+    /// Rate limit, as `ibv_rate` has it; 0 for none.
+    pub static_rate: u8,
+    /// Routers that a packet may pass.
+    pub hop_limit: u8,
+    /// Traffic class (on RoCE v2: the IP header's).
+    pub traffic_class: u8,
+    /// Flow label, 20 bits (on RoCE v2 it decides the UDP source port).
+    pub flow_label: u32,
+}
+
+impl Path {
+    /// A path by GID, as all on Ethernet are.
+    pub fn to_gid(port: u8, gid_index: u8, remote_gid: Gid) -> Self {
+        Self {
+            port,
+            gid_index,
+            remote_gid: Some(remote_gid),
+            hop_limit: 64,
+            ..Self::to_lid(port, 0)
+        }
+    }
+
+    /// A path by LID, within an InfiniBand subnet.
+    pub fn to_lid(port: u8, remote_lid: u16) -> Self {
+        Self {
+            port,
+            gid_index: 0,
+            remote_gid: None,
+            remote_lid,
+            lid_path_bits: 0,
+            service_level: 0,
+            static_rate: 0,
+            hop_limit: 0,
+            traffic_class: 0,
+            flow_label: 0,
+        }
+    }
+
+    pub(crate) fn to_raw(self) -> ibv_ah_attr {
+        ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: self.remote_gid.unwrap_or_default().to_raw(),
+                flow_label: self.flow_label & 0xf_ffff,
+                sgid_index: self.gid_index,
+                hop_limit: self.hop_limit,
+                traffic_class: self.traffic_class,
+            },
+            dlid: self.remote_lid,
+            sl: self.service_level,
+            src_path_bits: self.lid_path_bits,
+            static_rate: self.static_rate,
+            is_global: u8::from(self.remote_gid.is_some()),
+            port_num: self.port,
+        }
+    }
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.remote_gid {
+            Some(gid) => write!(
+                f,
+                "{gid} from port {} GID index {}",
+                self.port, self.gid_index
+            ),
+            None => write!(f, "LID {} from port {}", self.remote_lid, self.port),
+        }
+    }
+}
+
+/// An address handle: a path that the device has taken in, for datagrams.
+#[derive(Debug)]
+pub struct Ah {
+    raw: NonNull<ibv_ah>,
+    path: Path,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: libibverbs takes calls on an address handle from any thread; it does not change.
+unsafe impl Send for Ah {}
+// SAFETY: as above.
+unsafe impl Sync for Ah {}
+
+impl Ah {
+    /// Creates one. On RoCE this resolves the peer's hardware address and may wait for it, for a second and more: not for
+    /// a thread that must make progress.
+    ///
+    /// # Errors
+    ///
+    /// When the peer's address does not resolve, the GID index is empty, or the device has no handles left.
+    pub fn create(pd: &Arc<Pd>, path: &Path) -> Result<Self> {
+        let mut attributes = path.to_raw();
+        // SAFETY: the protection domain is live.
+        let raw = unsafe { (pd.context().verbs().ibv_create_ah)(pd.as_ptr(), &raw mut attributes) };
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            failed(
+                last_errno(),
+                "create",
+                format!("address handle on {} to {path}", pd.context().name()),
+            )
+        })?;
+        Ok(Self {
+            raw,
+            path: *path,
+            pd: Arc::clone(pd),
+        })
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The raw handle. It lives as long as `self`.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut ibv_ah {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Ah {
+    fn drop(&mut self) {
+        // SAFETY: destroyed once.
+        let rc = unsafe { (self.pd.context().verbs().ibv_destroy_ah)(self.as_ptr()) };
+        if rc != 0 {
+            tracing::warn!(
+                "{}",
+                failed(rc, "destroy", format!("address handle to {}", self.path))
+            );
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Errors of verbs calls, with advice where the number alone says little.
+
+use ferrofabric_core::error::{Errno, Error};
+use ferrofabric_verbs_sys::LoadError;
+
+/// The thread's errno, after a call that returned null or -1.
+pub(crate) fn last_errno() -> i32 {
+    std::io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(libc::EIO)
+}
+
+/// The error of a verbs call. Drivers return errno positive or negative.
+#[cold]
+pub(crate) fn failed(errno: i32, doing: &'static str, object: impl Into<String>) -> Error {
+    let errno = errno.abs();
+    let error = Error::new(Errno(errno), doing, object);
+    match advice(errno) {
+        Some(mend) => error.mend(mend),
+        None => error,
+    }
+}
+
+/// The error of a library that could not be loaded.
+#[cold]
+pub(crate) fn not_loaded(error: LoadError) -> Error {
+    match error {
+        LoadError::Open {
+            library,
+            reason,
+            mend,
+        } => Error::new(Errno::ENOENT, "load", format!("{library} ({reason})")).mend(mend),
+        LoadError::Symbol {
+            library,
+            symbol,
+            mend,
+            ..
+        } => Error::new(
+            Errno::ENOSYS,
+            "load",
+            format!("{library}, which lacks {symbol}"),
+        )
+        .mend(mend),
+    }
+}
+
+fn advice(errno: i32) -> Option<&'static str> {
+    Some(match errno {
+        libc::EACCES | libc::EPERM => {
+            "this user needs read and write access to /dev/infiniband/uverbs* (often: membership of the group rdma)"
+        }
+        libc::ENODEV | libc::EIO => "the device may have been removed or reset: open it again",
+        libc::EMFILE => "raise the limit of open files (ulimit -n)",
+        libc::EOPNOTSUPP | libc::ENOSYS => "this device or its driver does not have the feature",
+        libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH => {
+            "the address was not resolved: check that the peer's host answers on this network (ip neigh)"
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_negative_errno_is_read_as_its_positive() {
+        assert_eq!(failed(-libc::ENOMEM, "post", "x").errno(), Errno::ENOMEM);
+    }
+
+    #[test]
+    fn a_missing_library_says_what_to_install() {
+        let text = not_loaded(LoadError::Open {
+            library: "libibverbs.so.1",
+            reason: "no such file".into(),
+            mend: "install libibverbs1",
+        })
+        .to_string();
+        assert!(
+            text.contains("no such file") && text.contains("install libibverbs1"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+//! RDMA devices: which there are, what they can do, and which GID to speak from.
+//!
+//! [`Device::list`] looks at everything that this process can see, [`Context::open`] takes one for use. All other verbs
+//! objects (protection domain, queues, regions) hold their parent by `Arc`, so that none outlives it.
+
+mod context;
+mod events;
+mod facts;
+mod failure;
+mod fork;
+mod gid;
+mod gid_choice;
+mod limits;
+mod memory_lock;
+mod port;
+mod quirks;
+
+use std::sync::Arc;
+
+use ferrofabric_core::error::{Error, Result};
+
+pub use context::Context;
+pub use events::{AsyncEvent, EventSubject};
+pub use facts::{DeviceFacts, PciFacts};
+pub(crate) use failure::{failed, last_errno};
+pub use ferrofabric_core::addr::GidKind;
+pub use fork::{ForkSafety, fork_safety};
+pub use gid::{Gid, GidEntry, GidScope};
+pub use gid_choice::{GidChoice, GidReason, GidRequest, GidSelection, NoGid, choose_gid};
+pub use limits::DeviceLimits;
+pub(crate) use memory_lock::memory_lock_advice;
+pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
+pub use quirks::Quirks;
+
+/// The devices of this machine, as far as this process may see them.
+#[derive(Debug)]
+pub struct Device;
+
+impl Device {
+    /// Looks at every device. One that cannot be opened is listed with the reason.
+    ///
+    /// # Errors
+    ///
+    /// When libibverbs cannot be loaded, or cannot list. No device is not an error: the list is empty.
+    pub fn list() -> Result<Vec<DeviceInfo>> {
+        Ok(Context::device_names()?
+            .into_iter()
+            .map(|name| DeviceInfo::of(&name))
+            .collect())
+    }
+}
+
+/// What [`Device::list`] found out about one device.
+#[derive(Debug)]
+pub struct DeviceInfo {
+    /// The kernel's name, such as `mlx5_0`.
+    pub name: String,
+    /// What sysfs says; there even when the device cannot be opened.
+    pub facts: DeviceFacts,
+    /// What the opened device says, or why it could not be opened.
+    pub opened: Result<OpenedDevice>,
+}
+
+/// What an opened device says of itself.
+#[derive(Debug)]
+pub struct OpenedDevice {
+    /// Its limits and abilities.
+    pub limits: DeviceLimits,
+    /// Its known defects.
+    pub quirks: Quirks,
+    /// Its ports, from number 1 on.
+    pub ports: Vec<PortInfo>,
+}
+
+/// One port and its GIDs.
+#[derive(Debug)]
+pub struct PortInfo {
+    /// State, speed, sizes.
+    pub attributes: PortAttributes,
+    /// The GIDs in use.
+    pub gids: Vec<GidEntry>,
+    /// The GID that would be chosen, and why, with what was passed over.
+    pub selection: Result<GidSelection>,
+}
+
+impl DeviceInfo {
+    fn of(name: &str) -> Self {
+        match Context::open(name) {
+            Ok(context) => Self {
+                name: name.to_owned(),
+                facts: context.facts().clone(),
+                opened: OpenedDevice::of(&context),
+            },
+            Err(error) => Self {
+                name: name.to_owned(),
+                facts: DeviceFacts::read(name),
+                opened: Err(error),
+            },
+        }
+    }
+}
+
+impl OpenedDevice {
+    fn of(context: &Arc<Context>) -> Result<Self> {
+        let ports = (1..=context.limits().ports)
+            .map(|number| PortInfo::of(context, number))
+            .collect::<Result<_, Error>>()?;
+        Ok(Self {
+            limits: context.limits().clone(),
+            quirks: context.quirks(),
+            ports,
+        })
+    }
+}
+
+impl PortInfo {
+    fn of(context: &Arc<Context>, number: u8) -> Result<Self> {
+        let attributes = context.port(number)?;
+        let gids = context.gid_table(number)?;
+        let selection = choose_gid(&gids, attributes.link_layer, GidRequest::Best)
+            .map_err(|error| error.on(context.name(), number));
+        Ok(Self {
+            attributes,
+            gids,
+            selection,
+        })
+    }
+}

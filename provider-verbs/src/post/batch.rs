@@ -1,0 +1,292 @@
+//! Send requests, the extended way: written straight into the driver's queue, one doorbell for all.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use ferrofabric_core::error::OpError;
+use ferrofabric_verbs_sys::{self as sys, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
+
+use super::{Remote, SendFlags, post_error};
+use crate::ah::Ah;
+
+/// An open batch: each request is one operation call, then one payload call ([`SendBatch::entry`],
+/// [`SendBatch::entries`], [`SendBatch::inline`]), and for datagrams [`SendBatch::to`].
+///
+/// The queue pair is locked while it is open, so it stays on its thread; dropped, it posts nothing.
+#[derive(Debug)]
+pub struct SendBatch<'q> {
+    raw: NonNull<ibv_qp_ex>,
+    queue_pair: PhantomData<&'q ()>,
+    thread: PhantomData<*const ()>,
+}
+
+impl SendBatch<'_> {
+    /// # Safety
+    ///
+    /// `raw` is live for the borrow, and has no batch open on this thread.
+    #[inline]
+    pub(crate) unsafe fn start(raw: NonNull<ibv_qp_ex>) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { sys::ibv_wr_start(raw.as_ptr()) };
+        Self {
+            raw,
+            queue_pair: PhantomData,
+            thread: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, wr_id: u64, flags: SendFlags) -> *mut ibv_qp_ex {
+        let raw = self.raw.as_ptr();
+        // SAFETY: live, and this batch has it locked.
+        unsafe {
+            (*raw).wr_id = wr_id;
+            (*raw).wr_flags = flags.bits();
+        }
+        raw
+    }
+
+    /// A message.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair was created for the operation.
+    #[inline]
+    pub unsafe fn send(&mut self, wr_id: u64, flags: SendFlags) -> &mut Self {
+        let raw = self.begin(wr_id, flags);
+        // SAFETY: a batch is open; the rest is the caller's promise.
+        unsafe { sys::ibv_wr_send(raw) };
+        self
+    }
+
+    /// A message with immediate data, in network byte order.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendBatch::send`].
+    #[inline]
+    pub unsafe fn send_immediate(&mut self, wr_id: u64, flags: SendFlags, data: u32) -> &mut Self {
+        let raw = self.begin(wr_id, flags);
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_send_imm(raw, data) };
+        self
+    }
+
+    /// A message that makes `rkey` of the receiver invalid.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendBatch::send`].
+    #[inline]
+    pub unsafe fn send_with_invalidate(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        rkey: u32,
+    ) -> &mut Self {
+        let raw = self.begin(wr_id, flags);
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_send_inv(raw, rkey) };
+        self
+    }
+
+    /// A write to `remote`.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendBatch::send`].
+    #[inline]
+    pub unsafe fn write(&mut self, wr_id: u64, flags: SendFlags, remote: Remote) -> &mut Self {
+        let raw = self.begin(wr_id, flags);
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_rdma_write(raw, remote.rkey, remote.addr) };
+        self
+    }
+
+    /// A write to `remote` that consumes a receive there; the data in network byte order.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendBatch::send`].
+    #[inline]
+    pub unsafe fn write_immediate(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        remote: Remote,
+        data: u32,
+    ) -> &mut Self {
+        let raw = self.begin(wr_id, flags);
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_rdma_write_imm(raw, remote.rkey, remote.addr, data) };
+        self
+    }
+
+    /// A read of `remote`.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendBatch::send`].
+    #[inline]
+    pub unsafe fn read(&mut self, wr_id: u64, flags: SendFlags, remote: Remote) -> &mut Self {
+        let raw = self.begin(wr_id, flags);
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_rdma_read(raw, remote.rkey, remote.addr) };
+        self
+    }
+
+    /// Puts `swap` in the 8 bytes at `remote` if they equal `compare`.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendBatch::send`].
+    #[inline]
+    pub unsafe fn compare_swap(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        remote: Remote,
+        compare: u64,
+        swap: u64,
+    ) -> &mut Self {
+        let raw = self.begin(wr_id, flags);
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_atomic_cmp_swp(raw, remote.rkey, remote.addr, compare, swap) };
+        self
+    }
+
+    /// Adds to the 8 bytes at `remote`.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendBatch::send`].
+    #[inline]
+    pub unsafe fn fetch_add(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        remote: Remote,
+        add: u64,
+    ) -> &mut Self {
+        let raw = self.begin(wr_id, flags);
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_atomic_fetch_add(raw, remote.rkey, remote.addr, add) };
+        self
+    }
+
+    /// Binds a type 2 window, which gets the key `rkey`. It has no payload.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendBatch::send`]; window and region live until the request completes.
+    #[inline]
+    pub unsafe fn bind_window(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        window: *mut ibv_mw,
+        rkey: u32,
+        info: &ibv_mw_bind_info,
+    ) -> &mut Self {
+        let raw = self.begin(wr_id, flags);
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_bind_mw(raw, window, rkey, info) };
+        self
+    }
+
+    /// Makes a key of this side invalid. It has no payload.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendBatch::send`].
+    #[inline]
+    pub unsafe fn invalidate_local(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        rkey: u32,
+    ) -> &mut Self {
+        let raw = self.begin(wr_id, flags);
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_local_inv(raw, rkey) };
+        self
+    }
+
+    /// The last operation is a datagram to this queue pair.
+    ///
+    /// # Safety
+    ///
+    /// An operation stands in the batch; the handle lives until the request completes.
+    #[inline]
+    pub unsafe fn to(&mut self, handle: &Ah, qp_num: u32, qkey: u32) -> &mut Self {
+        // SAFETY: a batch is open; the rest is the caller's promise.
+        unsafe { sys::ibv_wr_set_ud_addr(self.raw.as_ptr(), handle.as_ptr(), qp_num, qkey) };
+        self
+    }
+
+    /// The last operation's payload is one piece of registered memory.
+    ///
+    /// # Safety
+    ///
+    /// An operation without payload stands in the batch; memory as [`super::SendRequest::post`] has it.
+    #[inline]
+    pub unsafe fn entry(&mut self, entry: ibv_sge) -> &mut Self {
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_set_sge(self.raw.as_ptr(), entry.lkey, entry.addr, entry.length) };
+        self
+    }
+
+    /// The last operation's payload is pieces of registered memory.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendBatch::entry`].
+    #[inline]
+    pub unsafe fn entries(&mut self, entries: &[ibv_sge]) -> &mut Self {
+        // SAFETY: as above.
+        unsafe { sys::ibv_wr_set_sge_list(self.raw.as_ptr(), entries.len(), entries.as_ptr()) };
+        self
+    }
+
+    /// The last operation's payload is copied from here. Its flags must have [`SendFlags::INLINE`]: not all drivers add it
+    /// themselves.
+    ///
+    /// # Safety
+    ///
+    /// An operation without payload stands in the batch.
+    #[inline]
+    pub unsafe fn inline(&mut self, bytes: &[u8]) -> &mut Self {
+        // SAFETY: a batch is open; the driver copies before it returns.
+        unsafe {
+            sys::ibv_wr_set_inline_data(
+                self.raw.as_ptr(),
+                bytes.as_ptr().cast_mut().cast(),
+                bytes.len(),
+            )
+        };
+        self
+    }
+
+    /// Posts the batch.
+    ///
+    /// # Errors
+    ///
+    /// Nothing of it was posted; [`OpError::Again`] when it does not fit into the queue.
+    #[inline]
+    pub fn complete(self) -> Result<(), OpError> {
+        let raw = self.raw.as_ptr();
+        std::mem::forget(self);
+        // SAFETY: a batch is open and ends once, here.
+        match unsafe { sys::ibv_wr_complete(raw) } {
+            0 => Ok(()),
+            errno => Err(post_error(errno)),
+        }
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    fn drop(&mut self) {
+        // SAFETY: a batch is open and ends once: completed ones are forgotten.
+        unsafe { sys::ibv_wr_abort(self.raw.as_ptr()) };
+    }
+}

@@ -1,0 +1,90 @@
+//! Posting work requests. Nothing here allocates: requests are built where the caller has them, mostly on the stack.
+//!
+//! Two ways: [`SendRequest`] and [`RecvRequest`] hand the driver a structure (`ibv_post_send`), [`SendBatch`] writes
+//! straight into the driver's queue (`ibv_wr_*`) on queue pairs created for it.
+
+mod batch;
+mod recv;
+mod send;
+
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_verbs_sys::{ibv_send_flags as RawFlags, ibv_sge};
+
+pub use batch::SendBatch;
+pub use recv::RecvRequest;
+pub use send::SendRequest;
+
+/// Why posting stopped, and where. Requests of the list before `first` were posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rejected<W> {
+    /// [`OpError::Again`] when the queue is full.
+    pub reason: OpError,
+    /// The first request that was not posted (null where the driver did not say).
+    pub first: *mut W,
+}
+
+bitflags::bitflags! {
+    /// How a send request is to be carried out (`ibv_post_send(3)`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct SendFlags: u32 {
+        /// Wait for the reads and atomics posted before.
+        const FENCE = RawFlags::IBV_SEND_FENCE.0;
+        /// Complete in the completion queue on success too.
+        const SIGNALED = RawFlags::IBV_SEND_SIGNALED.0;
+        /// Wake a receiver that armed its queue for solicited events.
+        const SOLICITED = RawFlags::IBV_SEND_SOLICITED.0;
+        /// The payload is copied at the post; its memory needs no registration and is free afterwards.
+        const INLINE = RawFlags::IBV_SEND_INLINE.0;
+    }
+}
+
+/// Where a one-sided operation goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Address in the peer's region, or offset in a zero-based one.
+    pub addr: u64,
+    /// The peer's key for it.
+    pub rkey: u32,
+}
+
+/// A scatter/gather entry of plain memory, for inline sends.
+#[inline]
+pub fn inline_sge(bytes: &[u8]) -> ibv_sge {
+    ibv_sge {
+        addr: bytes.as_ptr() as u64,
+        // Longer than any device takes inline is refused at the post.
+        length: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+        lkey: 0,
+    }
+}
+
+#[cold]
+pub(crate) fn rejected<W>(errno: i32, first: *mut W) -> Rejected<W> {
+    Rejected {
+        reason: post_error(errno),
+        first,
+    }
+}
+
+/// Some drivers return errno negative; a full queue is `ENOMEM` with most.
+#[cold]
+pub(crate) fn post_error(errno: i32) -> OpError {
+    match errno.wrapping_abs() {
+        libc::ENOMEM | libc::EAGAIN => OpError::Again,
+        errno => OpError::Failed(Errno(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_is_back_pressure_whatever_the_sign() {
+        for errno in [libc::ENOMEM, -libc::ENOMEM, libc::EAGAIN] {
+            assert_eq!(post_error(errno), OpError::Again);
+        }
+        assert_eq!(post_error(-libc::EINVAL), OpError::Failed(Errno::EINVAL));
+        assert_eq!(post_error(i32::MIN), OpError::Failed(Errno(i32::MIN)));
+    }
+}

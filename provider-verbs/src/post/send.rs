@@ -1,0 +1,224 @@
+//! Send requests, the legacy way: a structure that the driver copies into its queue.
+
+use std::ptr;
+
+use ferrofabric_core::error::OpError;
+use ferrofabric_verbs_sys::{ibv_mw, ibv_mw_bind_info, ibv_send_wr, ibv_sge, ibv_wr_opcode};
+
+use super::{Remote, SendFlags};
+use crate::ah::Ah;
+use crate::qp::Qp;
+
+/// One send request with `N` scatter/gather entries.
+///
+/// It may be kept as a template: copied, changed and posted again and again.
+#[derive(Clone, Copy)]
+pub struct SendRequest<const N: usize> {
+    wr: ibv_send_wr,
+    entries: [ibv_sge; N],
+}
+
+impl<const N: usize> SendRequest<N> {
+    #[inline]
+    fn new(wr_id: u64, opcode: ibv_wr_opcode, entries: [ibv_sge; N]) -> Self {
+        let wr = ibv_send_wr {
+            wr_id,
+            opcode,
+            num_sge: N as i32,
+            ..Default::default()
+        };
+        Self { wr, entries }
+    }
+
+    #[inline]
+    fn one_sided(wr_id: u64, opcode: ibv_wr_opcode, entries: [ibv_sge; N], remote: Remote) -> Self {
+        let mut this = Self::new(wr_id, opcode, entries);
+        this.wr.wr.rdma.remote_addr = remote.addr;
+        this.wr.wr.rdma.rkey = remote.rkey;
+        this
+    }
+
+    /// A message.
+    #[inline]
+    pub fn send(wr_id: u64, entries: [ibv_sge; N]) -> Self {
+        Self::new(wr_id, ibv_wr_opcode::IBV_WR_SEND, entries)
+    }
+
+    /// A message that makes `rkey` of the receiver invalid.
+    #[inline]
+    pub fn send_with_invalidate(wr_id: u64, entries: [ibv_sge; N], rkey: u32) -> Self {
+        let mut this = Self::new(wr_id, ibv_wr_opcode::IBV_WR_SEND_WITH_INV, entries);
+        this.wr.__bindgen_anon_1.invalidate_rkey = rkey;
+        this
+    }
+
+    /// A write of the entries to `remote`.
+    #[inline]
+    pub fn write(wr_id: u64, entries: [ibv_sge; N], remote: Remote) -> Self {
+        Self::one_sided(wr_id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, entries, remote)
+    }
+
+    /// A read of `remote` into the entries.
+    #[inline]
+    pub fn read(wr_id: u64, entries: [ibv_sge; N], remote: Remote) -> Self {
+        Self::one_sided(wr_id, ibv_wr_opcode::IBV_WR_RDMA_READ, entries, remote)
+    }
+
+    /// Puts `swap` in the 8 bytes at `remote` if they equal `compare`; what was there goes to the entries.
+    #[inline]
+    pub fn compare_swap(
+        wr_id: u64,
+        entries: [ibv_sge; N],
+        remote: Remote,
+        compare: u64,
+        swap: u64,
+    ) -> Self {
+        let mut this = Self::new(wr_id, ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, entries);
+        let atomic = ferrofabric_verbs_sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+            remote_addr: remote.addr,
+            compare_add: compare,
+            swap,
+            rkey: remote.rkey,
+        };
+        this.wr.wr.atomic = atomic;
+        this
+    }
+
+    /// Adds to the 8 bytes at `remote`; what was there goes to the entries.
+    #[inline]
+    pub fn fetch_add(wr_id: u64, entries: [ibv_sge; N], remote: Remote, add: u64) -> Self {
+        let mut this = Self::compare_swap(wr_id, entries, remote, add, 0);
+        this.wr.opcode = ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+        this
+    }
+
+    /// With immediate data, in network byte order: for a message or a write.
+    #[inline]
+    #[must_use]
+    pub fn immediate(mut self, data: u32) -> Self {
+        self.wr.__bindgen_anon_1.imm_data = data;
+        self.wr.opcode = match self.wr.opcode {
+            ibv_wr_opcode::IBV_WR_SEND => ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+            other => other,
+        };
+        self
+    }
+
+    /// As a datagram to a queue pair at the end of a path. The handle must live until the request completes.
+    #[inline]
+    #[must_use]
+    pub fn to(mut self, handle: &Ah, qp_num: u32, qkey: u32) -> Self {
+        self.wr.wr.ud.ah = handle.as_ptr();
+        self.wr.wr.ud.remote_qpn = qp_num;
+        self.wr.wr.ud.remote_qkey = qkey;
+        self
+    }
+
+    /// With these flags, in place of any before.
+    #[inline]
+    #[must_use]
+    pub fn flags(mut self, flags: SendFlags) -> Self {
+        self.wr.send_flags = flags.bits();
+        self
+    }
+
+    /// With another identifier.
+    #[inline]
+    pub fn set_wr_id(&mut self, wr_id: u64) {
+        self.wr.wr_id = wr_id;
+    }
+
+    /// The entries, to change.
+    #[inline]
+    pub fn entries_mut(&mut self) -> &mut [ibv_sge; N] {
+        &mut self.entries
+    }
+
+    /// Posts it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError::Again`] when the queue is full; nothing was posted.
+    ///
+    /// # Safety
+    ///
+    /// Each entry's memory is registered in the queue pair's protection domain (inline: readable now) and stays so, not
+    /// written by others, until the request completes; what a read or atomic fetches into is the device's alone till
+    /// then. An address handle lives until the request completes. On a datagram queue pair [`SendRequest::to`] was called.
+    #[inline]
+    pub unsafe fn post(&mut self, qp: &Qp) -> Result<(), OpError> {
+        self.wr.sg_list = self.entries.as_mut_ptr();
+        self.wr.next = ptr::null_mut();
+        // SAFETY: a list of one, complete; the rest is the caller's promise.
+        unsafe { qp.post_send(&raw mut self.wr) }.map_err(|rejected| rejected.reason)
+    }
+
+    /// Posts several with one doorbell, in order.
+    ///
+    /// # Errors
+    ///
+    /// The reason and how many were posted before; [`OpError::Again`] when the queue is full.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendRequest::post`], for each.
+    #[inline]
+    pub unsafe fn post_all(requests: &mut [Self], qp: &Qp) -> Result<(), (OpError, usize)> {
+        let mut next = ptr::null_mut();
+        for request in requests.iter_mut().rev() {
+            request.wr.sg_list = request.entries.as_mut_ptr();
+            request.wr.next = next;
+            next = &raw mut request.wr;
+        }
+        if next.is_null() {
+            return Ok(());
+        }
+        // SAFETY: a list of complete requests, ended by null; the rest is the caller's promise.
+        unsafe { qp.post_send(next) }.map_err(|rejected| {
+            let at = requests
+                .iter()
+                .position(|request| ptr::eq(&raw const request.wr, rejected.first));
+            (rejected.reason, at.unwrap_or(0))
+        })
+    }
+}
+
+impl SendRequest<0> {
+    /// Makes a key of this side invalid.
+    #[inline]
+    pub fn invalidate_local(wr_id: u64, rkey: u32) -> Self {
+        let mut this = Self::new(wr_id, ibv_wr_opcode::IBV_WR_LOCAL_INV, []);
+        this.wr.__bindgen_anon_1.invalidate_rkey = rkey;
+        this
+    }
+
+    /// Binds a type 2 window, which gets the key `rkey`. Window and region must live until the request completes.
+    #[inline]
+    pub fn bind_window(wr_id: u64, window: *mut ibv_mw, rkey: u32, info: ibv_mw_bind_info) -> Self {
+        let mut this = Self::new(wr_id, ibv_wr_opcode::IBV_WR_BIND_MW, []);
+        this.wr.__bindgen_anon_2.bind_mw =
+            ferrofabric_verbs_sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+                mw: window,
+                rkey,
+                bind_info: info,
+            };
+        this
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for SendRequest<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendRequest")
+            .field("wr_id", &self.wr.wr_id)
+            .field("opcode", &self.wr.opcode)
+            .field("send_flags", &self.wr.send_flags)
+            .field("entries", &self.entries)
+            .finish()
+    }
+}
+
+// SAFETY: a request is plain data; what its pointers name is the poster's concern.
+unsafe impl<const N: usize> Send for SendRequest<N> {}
+// SAFETY: as above.
+unsafe impl<const N: usize> Sync for SendRequest<N> {}

@@ -1,0 +1,107 @@
+//! Datagrams.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use ferrofabric_core::error::Result;
+use ferrofabric_verbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state, ibv_qp_type};
+
+use super::{Qp, QpConfig, state};
+use crate::pd::Pd;
+
+/// A queue pair of the unreliable datagram kind: one reaches every peer, with messages of up to an MTU.
+#[derive(Debug)]
+pub struct UdQp(Qp);
+
+/// What a datagram queue pair needs before it may be used.
+#[derive(Clone, Copy, Debug)]
+pub struct UdInit {
+    /// Our port.
+    pub port: u8,
+    /// Our partition key, by slot.
+    pub pkey_index: u16,
+    /// What senders must name; others are dropped.
+    pub qkey: u32,
+    /// Packet sequence number to start with, 24 bits.
+    pub psn: u32,
+}
+
+impl UdQp {
+    /// The routing header that stands before a received datagram, in bytes.
+    pub const HEADER_BYTES: usize = 40;
+
+    /// Creates one, in the reset state.
+    ///
+    /// # Errors
+    ///
+    /// When what is asked for is beyond the device's limits, or it has no room.
+    pub fn create(pd: &Arc<Pd>, config: &QpConfig) -> Result<Self> {
+        Qp::create(pd, config, ibv_qp_type::IBV_QPT_UD).map(Self)
+    }
+
+    /// Reset → initialised: receives may be posted.
+    ///
+    /// # Errors
+    ///
+    /// When it is in another state, or port or P_Key do not exist.
+    pub fn to_init(&self, init: &UdInit) -> Result<()> {
+        let attributes = ibv_qp_attr {
+            port_num: init.port,
+            pkey_index: init.pkey_index,
+            qkey: init.qkey,
+            ..state(ibv_qp_state::IBV_QPS_INIT)
+        };
+        let what =
+            Mask::IBV_QP_STATE | Mask::IBV_QP_PORT | Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_QKEY;
+        self.modify(attributes, what, "initialise")
+    }
+
+    /// Initialised → ready to receive.
+    ///
+    /// # Errors
+    ///
+    /// When it is in another state.
+    pub fn to_rtr(&self) -> Result<()> {
+        self.modify(
+            state(ibv_qp_state::IBV_QPS_RTR),
+            Mask::IBV_QP_STATE,
+            "make ready to receive",
+        )
+    }
+
+    /// Ready to receive → ready to send, from this packet sequence number on.
+    ///
+    /// # Errors
+    ///
+    /// When it is in another state.
+    pub fn to_rts(&self, psn: u32) -> Result<()> {
+        let attributes = ibv_qp_attr {
+            sq_psn: psn,
+            ..state(ibv_qp_state::IBV_QPS_RTS)
+        };
+        self.modify(
+            attributes,
+            Mask::IBV_QP_STATE | Mask::IBV_QP_SQ_PSN,
+            "make ready to send",
+        )
+    }
+
+    /// Reset → ready to send, in one go.
+    ///
+    /// # Errors
+    ///
+    /// As the steps.
+    pub fn activate(&self, init: &UdInit) -> Result<()> {
+        self.to_init(init)?;
+        self.to_rtr()?;
+        self.to_rts(init.psn)
+    }
+}
+
+impl Deref for UdQp {
+    type Target = Qp;
+
+    fn deref(&self) -> &Qp {
+        &self.0
+    }
+}
