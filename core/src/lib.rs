@@ -23,6 +23,7 @@ pub mod matching;
 )]
 pub mod owning;
 pub mod peer;
+pub mod protocol;
 #[allow(unsafe_code, reason = "a lock hands out exclusive access")]
 pub mod serial;
 pub mod types;

@@ -1,0 +1,319 @@
+//! Credits: how much eager data a sender may have at a receiver that has not consumed it.
+//!
+//! Both sides count up, in units, modulo 2³²; the counters only ever grow:
+//!
+//! ```text
+//!   released as the sender knows it  ≤  released  ≤  arrived  ≤  sent        (all of one session)
+//!   sent − released as the sender knows it  ≤  quota                        (the sender's rule)
+//!   so: arrived − released, what the receiver holds, ≤ quota                (checked by the receiver)
+//! ```
+//!
+//! A sender out of credit does not wait: it sends the message as a rendezvous request, whose envelope is always taken.
+//! So no credit has ever to arrive for a message to go on, and a full receiver cannot deadlock. And credit comes back:
+//! a receiver that has consumed everything owes less than a quarter of the quota ([`ReceiveCredit::owes`]), so the sender
+//! then has more than three quarters. Counters rather than increments make repeated, lost and overtaken returns harmless.
+
+use thiserror::Error;
+
+/// Size of a credit unit in bytes.
+pub const UNIT_BYTES: u32 = 64;
+
+/// Largest quota in units (2 MiB − 64 B): half the range of the counter on the wire, so that old values are told apart.
+pub const MAX_QUOTA_UNITS: u16 = 0x7fff;
+
+/// What an eager message of so many bytes costs, in units: its bytes, and one unit for keeping it.
+#[inline]
+#[must_use]
+pub fn cost_units(payload_bytes: u32) -> u32 {
+    1 + payload_bytes.div_ceil(UNIT_BYTES)
+}
+
+/// The peer broke the rules of credit; the session is to be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum CreditError {
+    /// More eager data than the quota allows.
+    #[error("the peer sent more than its quota")]
+    OverQuota,
+    /// More credit returned than was used.
+    #[error("the peer returned credit that was not used")]
+    OverReturned,
+}
+
+/// How a message may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// In the packet; the credit is taken.
+    Eager,
+    /// By rendezvous.
+    Rendezvous,
+}
+
+/// The sender's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendCredit {
+    quota: u32,
+    sent: u32,
+    released: u32,
+}
+
+impl SendCredit {
+    /// The start of a session with a peer that grants `quota_units`.
+    #[must_use]
+    pub fn new(quota_units: u16) -> Self {
+        SendCredit {
+            quota: u32::from(quota_units.min(MAX_QUOTA_UNITS)),
+            sent: 0,
+            released: 0,
+        }
+    }
+
+    /// Takes credit for an eager message, if there is enough.
+    #[inline]
+    pub fn admit(&mut self, payload_bytes: u32) -> Admission {
+        let cost = cost_units(payload_bytes);
+        if cost > self.available_units() {
+            return Admission::Rendezvous;
+        }
+        self.sent = self.sent.wrapping_add(cost);
+        Admission::Eager
+    }
+
+    /// Gives back what [`SendCredit::admit`] took for a message that then was not sent (a full send queue).
+    pub fn undo(&mut self, payload_bytes: u32) {
+        let cost = cost_units(payload_bytes).min(self.outstanding_units());
+        self.sent = self.sent.wrapping_sub(cost);
+    }
+
+    /// Takes the credit field of a packet. An old value, overtaken by a newer one, changes nothing.
+    ///
+    /// # Errors
+    /// [`CreditError::OverReturned`].
+    #[inline]
+    pub fn on_credit(&mut self, credit: u16) -> Result<(), CreditError> {
+        let gained = credit.wrapping_sub(self.released as u16);
+        if gained > MAX_QUOTA_UNITS {
+            return Ok(());
+        }
+        if u32::from(gained) > self.outstanding_units() {
+            return Err(CreditError::OverReturned);
+        }
+        self.released = self.released.wrapping_add(u32::from(gained));
+        Ok(())
+    }
+
+    /// Units that may be sent at once.
+    #[must_use]
+    pub fn available_units(&self) -> u32 {
+        self.quota - self.outstanding_units()
+    }
+
+    fn outstanding_units(&self) -> u32 {
+        self.sent.wrapping_sub(self.released)
+    }
+}
+
+/// The receiver's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveCredit {
+    quota: u32,
+    arrived: u32,
+    released: u32,
+    told: u32,
+    retell: bool,
+}
+
+impl ReceiveCredit {
+    /// The start of a session with a peer that was granted `quota_units`.
+    #[must_use]
+    pub fn new(quota_units: u16) -> Self {
+        let quota = u32::from(quota_units.min(MAX_QUOTA_UNITS));
+        ReceiveCredit {
+            quota,
+            arrived: 0,
+            released: 0,
+            told: 0,
+            retell: false,
+        }
+    }
+
+    /// An eager message arrived (delivered in order, not a repeat).
+    ///
+    /// # Errors
+    /// [`CreditError::OverQuota`]: nothing is counted.
+    #[inline]
+    pub fn take(&mut self, payload_bytes: u32) -> Result<(), CreditError> {
+        let cost = cost_units(payload_bytes);
+        if cost > self.quota - self.held_units() {
+            return Err(CreditError::OverQuota);
+        }
+        self.arrived = self.arrived.wrapping_add(cost);
+        Ok(())
+    }
+
+    /// An eager message that was taken has been consumed: copied to where it belongs, or discarded.
+    #[inline]
+    pub fn release(&mut self, payload_bytes: u32) {
+        let cost = cost_units(payload_bytes);
+        debug_assert!(cost <= self.held_units(), "released twice");
+        self.released = self.released.wrapping_add(cost.min(self.held_units()));
+    }
+
+    /// The credit field for a packet that goes out now. Stamp it once the packet is sure to go.
+    #[inline]
+    pub fn field(&mut self) -> u16 {
+        self.told = self.released;
+        self.retell = false;
+        self.released as u16
+    }
+
+    /// Whether a Credit packet should go out although nothing else does.
+    #[inline]
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.retell || self.released.wrapping_sub(self.told) >= (self.quota / 4).max(1)
+    }
+
+    /// The lane broke: what was told last may be lost.
+    pub fn on_lane_change(&mut self) {
+        self.retell = true;
+    }
+
+    /// Units that have arrived and are not consumed.
+    #[must_use]
+    pub fn held_units(&self) -> u32 {
+        self.arrived.wrapping_sub(self.released)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Send(u32),
+        Arrive,
+        Consume(usize),
+        Return,
+        CreditArrives,
+        CreditLost,
+        CreditRepeats,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..3000u32).prop_map(Step::Send),
+            4 => Just(Step::Arrive),
+            4 => any::<usize>().prop_map(Step::Consume),
+            2 => Just(Step::Return),
+            2 => Just(Step::CreditArrives),
+            1 => Just(Step::CreditLost),
+            1 => Just(Step::CreditRepeats),
+        ]
+    }
+
+    proptest! {
+        /// The invariant of the module's head, under any order of sending, arriving, consuming and (lossy, repeated)
+        /// returning; and at the end, with all consumed and one return, three quarters are there.
+        #[test]
+        fn held_never_exceeds_the_quota_and_credit_comes_back(
+            quota in 64u16..400,
+            start in prop_oneof![Just(0u32), any::<u32>()],
+            steps in proptest::collection::vec(step(), 0..400),
+        ) {
+            // Any point of the counters' circle is as good as zero.
+            let mut send = SendCredit { sent: start, released: start, ..SendCredit::new(quota) };
+            let mut receive =
+                ReceiveCredit { arrived: start, released: start, told: start, ..ReceiveCredit::new(quota) };
+            let mut wire = VecDeque::new();
+            let mut held: Vec<u32> = Vec::new();
+            let mut credits = VecDeque::new();
+            let mut last = start as u16;
+            for step in steps {
+                match step {
+                    Step::Send(bytes) => if send.admit(bytes) == Admission::Eager { wire.push_back(bytes) },
+                    Step::Arrive => if let Some(bytes) = wire.pop_front() {
+                        prop_assert_eq!(receive.take(bytes), Ok(()));
+                        held.push(bytes);
+                    },
+                    Step::Consume(which) => if !held.is_empty() {
+                        receive.release(held.swap_remove(which % held.len()));
+                    },
+                    Step::Return => credits.push_back(receive.field()),
+                    Step::CreditArrives => if let Some(credit) = credits.pop_front() {
+                        prop_assert_eq!(send.on_credit(credit), Ok(()));
+                        last = credit;
+                    },
+                    Step::CreditLost => { credits.pop_front(); }
+                    Step::CreditRepeats => prop_assert_eq!(send.on_credit(last), Ok(())),
+                }
+                let units: u32 = held.iter().map(|&bytes| cost_units(bytes)).sum();
+                prop_assert_eq!(receive.held_units(), units);
+                prop_assert!(units <= u32::from(quota));
+            }
+            while let Some(bytes) = wire.pop_front() {
+                receive.take(bytes).unwrap();
+                receive.release(bytes);
+            }
+            held.drain(..).for_each(|bytes| receive.release(bytes));
+            for credit in credits {
+                send.on_credit(credit).unwrap();
+            }
+            receive.on_lane_change(); // returns may have been lost above
+            prop_assert!(receive.owes());
+            send.on_credit(receive.field()).unwrap();
+            prop_assert_eq!(send.available_units(), u32::from(quota));
+        }
+
+        /// With no loss, a receiver that consumes at once and speaks only when it owes never starves the sender.
+        #[test]
+        fn a_prompt_receiver_keeps_three_quarters_available(
+            quota in 64u16..400,
+            sizes in proptest::collection::vec(0..600u32, 0..300),
+        ) {
+            let (mut send, mut receive) = (SendCredit::new(quota), ReceiveCredit::new(quota));
+            for bytes in sizes {
+                prop_assert_eq!(send.admit(bytes), Admission::Eager);
+                receive.take(bytes).unwrap();
+                receive.release(bytes);
+                if receive.owes() {
+                    send.on_credit(receive.field()).unwrap();
+                }
+                prop_assert!(send.available_units() > u32::from(quota) * 3 / 4);
+            }
+        }
+
+        /// Whatever a hostile peer puts into the field, the sender never exceeds its quota or gains what it did not use.
+        #[test]
+        fn hostile_returns_are_caught(quota in 0u16.., ops in proptest::collection::vec(any::<(bool, u16)>(), 0..200)) {
+            let mut send = SendCredit::new(quota);
+            for (is_send, n) in ops {
+                let before = send.available_units();
+                if is_send {
+                    let _ = send.admit(u32::from(n));
+                    prop_assert!(send.available_units() <= before);
+                } else {
+                    let _ = send.on_credit(n);
+                    prop_assert!(send.available_units() <= u32::from(quota.min(MAX_QUOTA_UNITS)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn breaking_the_rules_is_an_error() {
+        let mut receive = ReceiveCredit::new(10);
+        receive.take(64 * 8).unwrap();
+        assert_eq!(receive.take(64), Err(CreditError::OverQuota));
+        receive.take(0).unwrap();
+
+        let mut send = SendCredit::new(10);
+        assert_eq!(send.admit(64), Admission::Eager);
+        assert_eq!(send.on_credit(3), Err(CreditError::OverReturned));
+        assert_eq!(send.admit(64 * 9), Admission::Rendezvous);
+        send.undo(64);
+        assert_eq!(send.available_units(), 10);
+    }
+}

@@ -1,0 +1,267 @@
+//! The machine: what its owner tells it, and the steps of a lane's life. The steps of a lane are in `steps.rs`, packets are judged in `receive.rs`.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::super::rng::Rng;
+use super::super::rtt::RttEstimator;
+use super::super::table::{Key, Table};
+use super::super::timers::Timers;
+use super::super::wire::SessionId;
+use super::super::wire::control::LaneName;
+use super::super::{PLACE_BYTES, PeerKey, Time};
+use super::peer::{Peer, Phase};
+use super::{Action, Config, Counters, LaneError, LaneKey, Reason};
+
+/// The lanes of one endpoint.
+///
+/// Every method that takes `out` adds the actions to carry out to it; look at [`Connector::next_timeout`] afterwards.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    pub(super) me: PeerKey,
+    pub(super) config: Config,
+    pub(super) rng: Rng,
+    pub(super) rtt: RttEstimator,
+    /// The newest epoch of ours.
+    pub(super) epoch: u64,
+    pub(super) peers: Table<Peer>,
+    pub(super) by_place: HashMap<[u8; PLACE_BYTES], Key>,
+    /// The peer of each lane.
+    pub(super) lanes: Table<Key>,
+    pub(super) timers: Timers,
+    pub(super) queued: VecDeque<Key>,
+    pub(super) initiating: usize,
+    pub(super) half_open: usize,
+    /// The uninvited by age; those that are so no longer are skipped.
+    pub(super) half_open_order: VecDeque<(Time, Key)>,
+    pub(super) closing: bool,
+    pub(super) counters: Counters,
+}
+
+impl Connector {
+    /// The machine of the endpoint `me`.
+    #[must_use]
+    pub fn new(me: PeerKey, config: Config) -> Self {
+        Connector {
+            me,
+            rng: Rng::new(config.seed),
+            rtt: RttEstimator::new(
+                config.initial_timeout,
+                config.min_timeout,
+                config.max_interval,
+            ),
+            epoch: 0,
+            peers: Table::new(u32::MAX as usize),
+            by_place: HashMap::new(),
+            lanes: Table::new(config.max_lanes.min(SessionId::LIMIT)),
+            timers: Timers::default(),
+            queued: VecDeque::new(),
+            initiating: 0,
+            half_open: 0,
+            half_open_order: VecDeque::new(),
+            closing: false,
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// The engine wants a lane to `peer`: ends in [`Action::LaneUp`] and [`Action::MaySend`] or in
+    /// [`Action::ConnectFailed`]. If there is one, or one is on its way, nothing more is done. A lane to the endpoint
+    /// itself is a queue pair connected to itself.
+    pub fn connect(&mut self, now: Time, peer: PeerKey, out: &mut Vec<Action>) {
+        if self.closing {
+            out.push(Action::ConnectFailed {
+                peer,
+                reason: Reason::ShuttingDown,
+            });
+            return;
+        }
+        match self
+            .find(&peer)
+            .and_then(|key| Some((key, self.peers.get_mut(key)?)))
+        {
+            None => {
+                if let Some(key) = self.add(peer, now) {
+                    self.initiate(key, now, out);
+                }
+            }
+            Some((_, state)) if state.phase == Phase::Up => {}
+            Some((key, state)) => {
+                state.wanted = true;
+                self.invite(key);
+            }
+        }
+        self.settle(now, out);
+    }
+
+    /// The engine is done with `peer`: the lane is released at once, the peer told; ends in [`Action::Closed`].
+    pub fn close(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
+        if let Some(key) = self.find(peer) {
+            self.close_key(key, now, out);
+        }
+        self.settle(now, out);
+    }
+
+    /// The endpoint closes: as [`Connector::close`] for all peers, and no new lanes. Done when
+    /// [`Connector::is_idle`].
+    pub fn shutdown(&mut self, now: Time, out: &mut Vec<Action>) {
+        self.closing = true;
+        let keys: Vec<Key> = self.peers.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.close_key(key, now, out);
+        }
+    }
+
+    /// `MakeLane` was carried out: `made` is the number of the queue pair.
+    pub fn lane_made(
+        &mut self,
+        now: Time,
+        lane: LaneKey,
+        made: Result<u32, LaneError>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) else {
+            return;
+        };
+        let phase = peer.phase;
+        match (phase, made) {
+            (Phase::Making, Ok(qpn)) => {
+                peer.local_qpn = qpn;
+                peer.local_psn = (self.rng.next() as u32) >> 8;
+                peer.heard = now;
+                peer.tries = 0;
+                self.epoch += 1;
+                peer.name = LaneName {
+                    from_initiator: true,
+                    epoch: self.epoch,
+                    initiator_nonce: self.rng.non_zero(),
+                    responder_nonce: 0,
+                };
+                if peer.key == self.me {
+                    self.remote_is_local(key);
+                    self.join(key, Phase::Connecting, out);
+                } else {
+                    peer.phase = Phase::HelloSent;
+                    self.send_hello(key, now, out);
+                }
+            }
+            (Phase::Answering, Ok(qpn)) => {
+                peer.local_qpn = qpn;
+                peer.local_psn = (self.rng.next() as u32) >> 8;
+                self.join(key, Phase::Joining, out);
+            }
+            (Phase::Making | Phase::Answering, Err(error)) => {
+                peer.lane = None;
+                self.lanes.remove(lane.0);
+                self.lane_failed(key, phase, error, now, out);
+            }
+            _ => {}
+        }
+        self.settle(now, out);
+    }
+
+    /// `ConnectLane` was carried out.
+    pub fn lane_connected(
+        &mut self,
+        now: Time,
+        lane: LaneKey,
+        result: Result<(), LaneError>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) else {
+            return;
+        };
+        let phase = peer.phase;
+        match (phase, result) {
+            (Phase::Connecting, Ok(())) => {
+                self.announce(key, true, out);
+                self.up(key, now, out);
+                self.send_ready(key, out);
+            }
+            (Phase::Joining, Ok(())) => {
+                peer.phase = Phase::HalfOpen;
+                peer.tries = 0;
+                peer.heard = now;
+                self.announce(key, false, out);
+                self.send_hello_ack(key, now, out);
+            }
+            (Phase::Connecting | Phase::Joining, Err(error)) => {
+                self.drop_lane(key, Reason::PeerReset, out);
+                self.lane_failed(key, phase, error, now, out);
+            }
+            _ => {}
+        }
+        self.settle(now, out);
+    }
+
+    /// The engine received a packet on a lane that it may not send on yet (or any other, where a peer timeout is set).
+    pub fn lane_heard(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
+        let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) else {
+            return;
+        };
+        peer.heard = now;
+        if peer.phase == Phase::HalfOpen {
+            out.push(Action::MaySend { lane });
+            self.up(key, now, out);
+        }
+        self.settle(now, out);
+    }
+
+    /// The engine has evidence that a lane is dead (retries exhausted, queue pair in error, session broken): it is
+    /// released and the peer told, as far as that goes.
+    pub fn lane_broken(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
+        if let Some((key, _)) = peer_of(&self.lanes, &mut self.peers, lane) {
+            self.tell_no_such_lane(key, out);
+            self.fail(key, Reason::Broken, out);
+        }
+        self.settle(now, out);
+    }
+
+    /// The owner has evidence that `peer` cannot be reached (no address handle, no route).
+    pub fn unreachable(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
+        if let Some(key) = self.find(peer) {
+            self.fail(key, Reason::Unreachable, out);
+        }
+        self.settle(now, out);
+    }
+
+    /// Time has come: call when [`Connector::next_timeout`] has passed (earlier does no harm).
+    pub fn timeout(&mut self, now: Time, out: &mut Vec<Action>) {
+        while let Some(key) = self.timers.pop(now, &mut self.peers) {
+            self.wake(key, now, out);
+        }
+        self.settle(now, out);
+    }
+
+    /// When to call [`Connector::timeout`]; `None`: nothing waits for time.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Whether no peer is known: every lane is released, every goodbye said.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Lanes that were asked for and not yet released.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+}
+
+fn peer_of<'a>(
+    lanes: &Table<Key>,
+    peers: &'a mut Table<Peer>,
+    lane: LaneKey,
+) -> Option<(Key, &'a mut Peer)> {
+    let key = *lanes.get(lane.0)?;
+    peers.get_mut(key).map(|peer| (key, peer))
+}

@@ -1,0 +1,300 @@
+//! Establishing, keeping and ending RC lanes over the lossy UD channel.
+//!
+//! [`Connector`] is the machine; its owner is the service thread. Lane in, lane out:
+//!
+//! ```text
+//!   initiator                                       responder
+//!     MakeLane … lane_made
+//!        ──────────── Hello (repeated) ────────────►  MakeLane … lane_made
+//!                                                     ConnectLane … lane_connected
+//!                                                     LaneUp { may_send: false }
+//!     ConnectLane … ◄── HelloAck (repeated) ────────
+//!     lane_connected, LaneUp { may_send: true }
+//!        ──────────── Ready, or data on the lane ──►  MaySend
+//! ```
+//!
+//! What holds, whatever is lost, repeated, delayed or reordered:
+//!
+//! * A lane is named by its initiator, the initiator's epoch (never used twice) and a nonce of each side. A packet about
+//!   another lane than the one at hand changes nothing but, at most, makes its sender drop that other lane.
+//! * Both initiate at once: the lower key's attempt stands, the other side turns responder with the queue pair that it
+//!   has begun to make.
+//! * Hellos are void once their sender says a newer epoch; so an old one cannot end a lane that came after it.
+//! * Another incarnation is another peer until it has proven to live by answering; only then the old one has failed.
+//! * Silence is not death: tries go on for ever, at a capped interval, unless a peer timeout is set.
+
+mod connector;
+mod peer;
+mod receive;
+mod registry;
+mod send;
+mod steps;
+
+pub use connector::Connector;
+
+use std::time::Duration;
+
+use super::PeerKey;
+use super::table::Key;
+use super::wire::SessionId;
+use super::wire::control::{CONTROL_BYTES, Keys, LaneParameters, Limits, RejectReason};
+
+/// A lane at this end, that is: one queue pair. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneKey(pub(crate) Key);
+
+impl LaneKey {
+    /// The session that starts with this lane, as data packets towards us name it.
+    #[must_use]
+    pub fn session(self) -> SessionId {
+        SessionId::of(self.0)
+    }
+
+    /// As a number, for work request IDs and maps.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        self.0.to_bits()
+    }
+
+    /// The lane that [`LaneKey::to_bits`] gave.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        LaneKey(Key::from_bits(bits))
+    }
+}
+
+/// How a [`Connector`] behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Seed of nonces, packet sequence numbers and jitter; from the system's random source.
+    pub seed: u64,
+    /// Keys of our queue pairs; a peer's must be the same (of the P_Key, the membership bit aside).
+    pub keys: Keys,
+    /// What our end of each lane can take.
+    pub limits: Limits,
+    /// First wait for an answer, before any was measured.
+    pub initial_timeout: Duration,
+    /// Shortest wait for an answer.
+    pub min_timeout: Duration,
+    /// Longest wait between tries.
+    pub max_interval: Duration,
+    /// First wait after a lack of resources, here or at the peer.
+    pub busy_interval: Duration,
+    /// After so long without a word a peer has failed; `None`: never.
+    pub peer_timeout: Option<Duration>,
+    /// How long a closed lane's Bye is repeated.
+    pub linger: Duration,
+    /// Attempts begun at a time; more wait in line. An attempt that goes unanswered long leaves its place to others.
+    pub max_initiating: usize,
+    /// Lanes that peers began, that are not up, and that nobody here asked for.
+    pub max_half_open: usize,
+    /// When `max_half_open` is reached, the oldest is dropped if it is older than this; else the newcomer is sent away.
+    pub half_open_min_age: Duration,
+    /// Lanes in all; at most [`SessionId::LIMIT`].
+    pub max_lanes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            seed: 0,
+            keys: Keys::default(),
+            limits: Limits::default(),
+            initial_timeout: Duration::from_millis(200),
+            min_timeout: Duration::from_millis(5),
+            max_interval: Duration::from_secs(5),
+            busy_interval: Duration::from_millis(20),
+            peer_timeout: None,
+            linger: Duration::from_secs(1),
+            max_initiating: 512,
+            max_half_open: 1024,
+            half_open_min_age: Duration::from_secs(1),
+            max_lanes: SessionId::LIMIT,
+        }
+    }
+}
+
+/// What the owner shall do. Actions are carried out in order. `MakeLane` and `ConnectLane` are answered by
+/// [`Connector::lane_made`] and [`Connector::lane_connected`], also if `ReleaseLane` was queued in between (the answer is
+/// then ignored).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send a datagram on the UD queue pair; it may get lost.
+    SendControl {
+        /// To whom.
+        to: PeerKey,
+        /// The payload.
+        bytes: [u8; CONTROL_BYTES],
+    },
+    /// Create a queue pair (state INIT) for a lane.
+    MakeLane {
+        /// The lane.
+        lane: LaneKey,
+        /// For which peer.
+        peer: PeerKey,
+    },
+    /// Take a lane's queue pair to ready-to-send.
+    ConnectLane(ConnectLane),
+    /// Tell the engine: the lane can receive, and send if `may_send`. To be known to the engine before a later
+    /// `SendControl` goes out, since that lets the peer send.
+    LaneUp(LaneUp),
+    /// Tell the engine: the peer's end of the lane is up, send.
+    MaySend {
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// Tell the engine: a lane that was up is no more. Unless `reason` says otherwise, its operations failed.
+    LaneDown {
+        /// The lane.
+        lane: LaneKey,
+        /// Its peer.
+        peer: PeerKey,
+        /// Why.
+        reason: Reason,
+    },
+    /// Destroy the lane's queue pair, if it was made.
+    ReleaseLane {
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// Tell the engine: the connection that it asked for did not come about.
+    ConnectFailed {
+        /// To whom.
+        peer: PeerKey,
+        /// Why.
+        reason: Reason,
+    },
+    /// A closed peer is gone: it has answered, or the linger time is over.
+    Closed {
+        /// The peer.
+        peer: PeerKey,
+    },
+}
+
+/// The other end of a lane, and what was agreed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectLane {
+    /// The lane.
+    pub lane: LaneKey,
+    /// Its peer; this endpoint itself for a queue pair to be connected to itself.
+    pub peer: PeerKey,
+    /// Queue pair number of the other end.
+    pub remote_qpn: u32,
+    /// First packet sequence number to send.
+    pub local_psn: u32,
+    /// First packet sequence number to expect.
+    pub remote_psn: u32,
+    /// Path MTU as verbs encode it: the smaller of the two.
+    pub path_mtu: u8,
+    /// RDMA reads and atomics to have outstanding towards the peer.
+    pub max_rd_atomic: u8,
+    /// RDMA reads and atomics to hold for the peer.
+    pub max_dest_rd_atomic: u8,
+}
+
+/// A lane that is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneUp {
+    /// The lane; [`LaneKey::session`] is our name of the session.
+    pub lane: LaneKey,
+    /// Its peer.
+    pub peer: PeerKey,
+    /// The peer's name of the session.
+    pub remote_session: SessionId,
+    /// Epoch of the lane, to start the session with.
+    pub epoch: u64,
+    /// What the peer's end can take.
+    pub remote_limits: Limits,
+    /// Whether to send at once, or first to wait for [`Action::MaySend`].
+    pub may_send: bool,
+}
+
+/// Why the owner could not make or connect a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneError {
+    /// Not now: out of queue pairs, memory or the like. It is tried again.
+    NoResources,
+    /// Not ever; the errno.
+    Fatal(i32),
+}
+
+/// Why a lane is no more, or did not come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The peer's process is another one now.
+    PeerRestarted {
+        /// The incarnation that lives there now.
+        incarnation: u64,
+    },
+    /// The peer lives and has no such lane any more.
+    PeerReset,
+    /// The peer closed the lane.
+    PeerClosed,
+    /// The peer is closing and takes no new lanes.
+    PeerShuttingDown,
+    /// The peer speaks another version of the protocol.
+    Version,
+    /// The peer's P_Key or Q_Key differs.
+    Keys,
+    /// The peer timeout passed without a word.
+    Timeout,
+    /// The lane broke: [`Connector::lane_broken`].
+    Broken,
+    /// The peer cannot be reached: [`Connector::unreachable`].
+    Unreachable,
+    /// A verb failed here; the errno.
+    Local(i32),
+    /// We are closing.
+    ShuttingDown,
+}
+
+impl Reason {
+    fn of_reject(reason: RejectReason, incarnation: u64) -> Self {
+        match reason {
+            RejectReason::Version => Reason::Version,
+            RejectReason::Keys => Reason::Keys,
+            RejectReason::ShuttingDown => Reason::PeerShuttingDown,
+            RejectReason::StaleIncarnation => Reason::PeerRestarted { incarnation },
+            RejectReason::Busy | RejectReason::NoSuchLane => Reason::PeerReset,
+        }
+    }
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Control packets sent.
+    pub sent: u64,
+    /// Of those: repeats that a timer caused.
+    pub resent: u64,
+    /// Control packets received that were well-formed and for us.
+    pub received: u64,
+    /// Datagrams dropped: not a packet of ours, or damaged.
+    pub malformed: u64,
+    /// Packets dropped: about what is long over, or settled otherwise.
+    pub stale: u64,
+    /// Packets refused with a Reject.
+    pub rejected: u64,
+    /// Half-open lanes dropped for newer ones.
+    pub evicted: u64,
+    /// Lanes that came up.
+    pub lanes_up: u64,
+}
+
+fn connect_lane(
+    lane: LaneKey,
+    peer: PeerKey,
+    local: &LaneParameters,
+    remote: &LaneParameters,
+) -> Action {
+    Action::ConnectLane(ConnectLane {
+        lane,
+        peer,
+        remote_qpn: remote.qpn,
+        local_psn: local.psn,
+        remote_psn: remote.psn,
+        path_mtu: local.limits.path_mtu.min(remote.limits.path_mtu),
+        max_rd_atomic: local.limits.rd_atomic_out.min(remote.limits.rd_atomic_in),
+        max_dest_rd_atomic: local.limits.rd_atomic_in.min(remote.limits.rd_atomic_out),
+    })
+}

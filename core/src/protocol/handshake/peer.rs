@@ -1,0 +1,110 @@
+//! What a [`super::Connector`] knows of one incarnation of one peer.
+
+use super::super::table::Key;
+use super::super::timers::{Deadline, Timed};
+use super::super::wire::control::{Control, LaneName, LaneParameters};
+use super::super::{PeerKey, Time};
+use super::LaneKey;
+
+/// Where the lane to a peer stands. The initiator's way is `Queued`, `Making`, `HelloSent`, `Connecting`, `Up`; the
+/// responder's `Answering`, `Joining`, `HalfOpen`, `Up`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// In line for a place among those that initiate.
+    Queued,
+    /// `MakeLane` is out; no Hello has been sent.
+    Making,
+    /// There were no resources, or the attempt was lost: begins anew when the timer says.
+    Waiting,
+    /// Hello is out, and repeated.
+    HelloSent,
+    /// HelloAck came; `ConnectLane` is out.
+    Connecting,
+    /// Hello came; `MakeLane` is out.
+    Answering,
+    /// `ConnectLane` is out.
+    Joining,
+    /// HelloAck is out, and repeated; the lane can receive.
+    HalfOpen,
+    /// Both ends can send.
+    Up,
+    /// Closed here, the lane released; Bye is out, and repeated.
+    Closing,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) key: PeerKey,
+    /// The next peer at the same place (another incarnation).
+    pub(super) next_at_place: Option<Key>,
+    pub(super) phase: Phase,
+    /// The engine asked for a lane and has not got it.
+    pub(super) wanted: bool,
+    /// The engine knows the lane ([`super::Action::LaneUp`]).
+    pub(super) announced: bool,
+    /// Counts among those that initiate.
+    pub(super) has_place: bool,
+    /// Counts among the half-open.
+    pub(super) uninvited: bool,
+    pub(super) lane: Option<LaneKey>,
+    /// Name of the lane at hand: which side we are, epoch, nonces (0 if not known yet).
+    pub(super) name: LaneName,
+    pub(super) local_qpn: u32,
+    pub(super) local_psn: u32,
+    pub(super) remote: LaneParameters,
+    /// The peer's attempts up to this epoch are void.
+    pub(super) void_epochs: u64,
+    /// Stamp of the newest Hello, to be echoed.
+    pub(super) stamp_ns: u64,
+    /// Tries of what is being repeated.
+    pub(super) tries: u32,
+    /// When it became uninvited; for a closed one, when the linger time is over.
+    pub(super) since: Time,
+    /// When the peer was heard last, or first spoken to.
+    pub(super) heard: Time,
+    pub(super) deadline: Deadline,
+}
+
+impl Peer {
+    pub(super) fn new(key: PeerKey, now: Time) -> Self {
+        Peer {
+            key,
+            next_at_place: None,
+            phase: Phase::Waiting,
+            wanted: false,
+            announced: false,
+            has_place: false,
+            uninvited: false,
+            lane: None,
+            name: LaneName::default(),
+            local_qpn: 0,
+            local_psn: 0,
+            remote: LaneParameters::default(),
+            void_epochs: 0,
+            stamp_ns: 0,
+            tries: 0,
+            since: now,
+            heard: now,
+            deadline: Deadline::default(),
+        }
+    }
+
+    /// Whether `packet` is about the lane at hand, named in full.
+    pub(super) fn is_named_by(&self, packet: &Control) -> bool {
+        self.is_attempt_of(packet) && packet.lane.responder_nonce == self.name.responder_nonce
+    }
+
+    /// Whether `packet` is about the attempt at hand; its responder's nonce may be another.
+    pub(super) fn is_attempt_of(&self, packet: &Control) -> bool {
+        packet.lane.from_initiator != self.name.from_initiator
+            && packet.lane.epoch == self.name.epoch
+            && packet.lane.initiator_nonce == self.name.initiator_nonce
+            && self.name.initiator_nonce != 0
+    }
+}
+
+impl Timed for Peer {
+    fn deadline(&mut self) -> &mut Deadline {
+        &mut self.deadline
+    }
+}

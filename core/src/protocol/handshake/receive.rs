@@ -1,0 +1,342 @@
+//! The packets that a [`Connector`] receives. Each is judged by what it names: sender, receiver and lane.
+
+use super::super::PeerKey;
+use super::super::Time;
+use super::super::table::Key;
+use super::super::wire::WireError;
+use super::super::wire::control::{Body, Control, Foreign, LaneName, LaneParameters, RejectReason};
+use super::peer::Phase;
+use super::{Action, Connector, Reason};
+
+/// The membership bit of a P_Key: limited and full members of a partition have the same key but for it.
+const P_KEY_MEMBERSHIP: u16 = 0x8000;
+
+impl Connector {
+    /// A datagram arrived on the UD queue pair: `bytes` without the 40 in front. What is not a packet of ours is counted
+    /// and dropped.
+    pub fn receive(&mut self, now: Time, bytes: &[u8], out: &mut Vec<Action>) {
+        match Control::parse(bytes) {
+            Ok(packet) => self.on_packet(now, &packet, out),
+            Err(WireError::Version(_)) => match Foreign::parse(bytes) {
+                Some(foreign)
+                    if !foreign.is_reject && foreign.to_incarnation == self.me.incarnation =>
+                {
+                    self.reject_foreign(&foreign, out);
+                }
+                _ => self.counters.malformed += 1,
+            },
+            Err(_) => self.counters.malformed += 1,
+        }
+        self.settle(now, out);
+    }
+
+    fn on_packet(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
+        if packet.from == self.me {
+            self.counters.malformed += 1;
+            return;
+        }
+        self.counters.received += 1;
+        if let Body::Reject {
+            reason,
+            named_incarnation,
+        } = packet.body
+        {
+            self.on_reject(now, packet, reason, named_incarnation, out);
+            return;
+        }
+        if packet.to_incarnation != self.me.incarnation {
+            self.reject(packet, RejectReason::StaleIncarnation, out);
+            return;
+        }
+        if (packet.keys.p_key ^ self.config.keys.p_key) & !P_KEY_MEMBERSHIP != 0
+            || packet.keys.q_key != self.config.keys.q_key
+        {
+            self.reject(packet, RejectReason::Keys, out);
+            return;
+        }
+        match packet.body {
+            Body::Hello {
+                stamp_ns,
+                parameters,
+            } => self.on_hello(now, packet, stamp_ns, parameters, out),
+            Body::HelloAck {
+                stamp_ns,
+                parameters,
+            } => self.on_hello_ack(now, packet, stamp_ns, parameters, out),
+            Body::Ready => self.on_ready(now, packet, out),
+            Body::Bye => self.on_bye(now, packet, out),
+            Body::ByeAck => self.on_bye_ack(now, packet, out),
+            Body::KeepAlive { stamp_ns } => self.on_keep_alive(now, packet, stamp_ns, out),
+            Body::KeepAliveAck { .. } => self.on_keep_alive_ack(now, packet),
+            Body::Reject { .. } => {}
+        }
+    }
+
+    fn on_hello(
+        &mut self,
+        now: Time,
+        packet: &Control,
+        stamp_ns: u64,
+        remote: LaneParameters,
+        out: &mut Vec<Action>,
+    ) {
+        let Some((key, peer)) = self
+            .find(&packet.from)
+            .and_then(|key| Some((key, self.peers.get_mut(key)?)))
+        else {
+            if self.closing {
+                self.reject(packet, RejectReason::ShuttingDown, out);
+            } else if !self.admit_uninvited(now, out) {
+                self.reject(packet, RejectReason::Busy, out);
+            } else if let Some(key) = self.add(packet.from, now) {
+                self.count_uninvited(key, now);
+                self.answer(key, packet, stamp_ns, remote, now, out);
+            }
+            return;
+        };
+        if peer.is_attempt_of(packet) {
+            // A repeat.
+            peer.stamp_ns = stamp_ns;
+            peer.heard = now;
+            match peer.phase {
+                Phase::HalfOpen | Phase::Up => self.send_hello_ack(key, now, out),
+                _ => self.counters.stale += 1,
+            }
+            return;
+        }
+        let our_attempt_wins = peer.phase == Phase::HelloSent && self.me < packet.from;
+        if packet.lane.epoch <= peer.void_epochs || our_attempt_wins {
+            self.counters.stale += 1;
+            return;
+        }
+        match peer.phase {
+            // Our own attempt has not gone out, or gives way: the queue pair serves the peer's.
+            Phase::Queued | Phase::Making | Phase::Waiting | Phase::HelloSent => {}
+            // The queue pair is not connected to anything yet.
+            Phase::Answering => {}
+            // The peer has begun anew: what was there is gone at its end.
+            Phase::Connecting | Phase::Joining | Phase::HalfOpen | Phase::Up => {
+                self.drop_lane(key, Reason::PeerReset, out);
+            }
+            Phase::Closing => {
+                let wanted = peer.wanted;
+                out.push(Action::Closed { peer: packet.from });
+                if self.closing {
+                    self.remove(key);
+                    self.reject(packet, RejectReason::ShuttingDown, out);
+                    return;
+                }
+                if !wanted && !self.admit_uninvited(now, out) {
+                    self.remove(key);
+                    self.reject(packet, RejectReason::Busy, out);
+                    return;
+                }
+            }
+        }
+        if self
+            .peers
+            .get(key)
+            .is_some_and(|peer| !peer.wanted && !peer.uninvited)
+        {
+            self.count_uninvited(key, now);
+        }
+        self.answer(key, packet, stamp_ns, remote, now, out);
+    }
+
+    /// Turns responder for the attempt in `packet`, with the unconnected queue pair that is there or a new one.
+    fn answer(
+        &mut self,
+        key: Key,
+        packet: &Control,
+        stamp_ns: u64,
+        remote: LaneParameters,
+        now: Time,
+        out: &mut Vec<Action>,
+    ) {
+        self.leave_place(key);
+        let responder_nonce = self.rng.non_zero();
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        peer.name = LaneName {
+            from_initiator: false,
+            epoch: packet.lane.epoch,
+            initiator_nonce: packet.lane.initiator_nonce,
+            responder_nonce,
+        };
+        // This attempt itself is not void: should we fail to answer it, its repeat must get another chance.
+        peer.void_epochs = peer.void_epochs.max(packet.lane.epoch.saturating_sub(1));
+        peer.remote = remote;
+        peer.stamp_ns = stamp_ns;
+        peer.heard = now;
+        peer.tries = 0;
+        peer.deadline.clear();
+        match peer.phase {
+            Phase::Making | Phase::Answering => peer.phase = Phase::Answering,
+            Phase::HelloSent => self.join(key, Phase::Joining, out),
+            _ => {
+                if !self.make_lane(key, Phase::Answering, out) {
+                    self.reject(packet, RejectReason::Busy, out);
+                    self.wait_or_forget(key, now);
+                }
+            }
+        }
+    }
+
+    fn on_hello_ack(
+        &mut self,
+        now: Time,
+        packet: &Control,
+        stamp_ns: u64,
+        remote: LaneParameters,
+        out: &mut Vec<Action>,
+    ) {
+        let Some((key, peer)) = self.known(packet, |peer| peer.is_attempt_of(packet)) else {
+            self.reject(packet, RejectReason::NoSuchLane, out);
+            return;
+        };
+        match peer.phase {
+            Phase::HelloSent => {
+                peer.heard = now;
+                peer.void_epochs = peer.void_epochs.max(packet.newest_epoch);
+                peer.name.responder_nonce = packet.lane.responder_nonce;
+                peer.remote = remote;
+                if stamp_ns <= now.0 {
+                    self.rtt.sample(now - Time(stamp_ns));
+                }
+                self.leave_place(key);
+                self.join(key, Phase::Connecting, out);
+            }
+            // Also if the responder made another lane of the same Hello: it will say that ours is not there.
+            Phase::Up => {
+                peer.heard = now;
+                self.send_ready(key, out);
+            }
+            _ => self.counters.stale += 1,
+        }
+    }
+
+    fn on_ready(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
+        let Some((key, peer)) = self.known(packet, |peer| peer.is_named_by(packet)) else {
+            self.reject(packet, RejectReason::NoSuchLane, out);
+            return;
+        };
+        peer.heard = now;
+        match (peer.phase, peer.lane) {
+            (Phase::HalfOpen, Some(lane)) => {
+                out.push(Action::MaySend { lane });
+                self.up(key, now, out);
+            }
+            _ => self.counters.stale += 1,
+        }
+    }
+
+    fn on_reject(
+        &mut self,
+        now: Time,
+        packet: &Control,
+        reason: RejectReason,
+        named_incarnation: u64,
+        out: &mut Vec<Action>,
+    ) {
+        // What was refused went to the incarnation that it named, which need not be the one that refuses.
+        let named = PeerKey {
+            incarnation: named_incarnation,
+            ..packet.from
+        };
+        let found = self
+            .find(&named)
+            .and_then(|key| Some((key, self.peers.get_mut(key)?)));
+        let Some((key, peer)) = found.filter(|(_, peer)| {
+            packet.to_incarnation == self.me.incarnation && peer.is_named_by(packet)
+        }) else {
+            self.counters.stale += 1;
+            return;
+        };
+        peer.heard = now;
+        let failure = Reason::of_reject(reason, packet.from.incarnation);
+        match (peer.phase, reason) {
+            (Phase::Closing, _) => self.closed(key, now, out),
+            (Phase::HelloSent, RejectReason::Busy) => {
+                let wait = self
+                    .rtt
+                    .backoff(self.config.busy_interval, peer.tries, &mut self.rng);
+                peer.tries += 1;
+                self.arm(key, now, wait);
+            }
+            (Phase::HelloSent, RejectReason::NoSuchLane) | (_, RejectReason::Busy) => {
+                self.counters.stale += 1
+            }
+            (Phase::Up, _) => self.fail(key, failure, out),
+            (_, RejectReason::NoSuchLane) => {
+                self.drop_lane(key, failure, out);
+                self.wait_or_forget(key, now);
+            }
+            (_, _) => self.fail(key, failure, out),
+        }
+    }
+
+    fn on_bye(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
+        let nonce = packet.lane.responder_nonce;
+        let found = self.known(packet, |peer| {
+            peer.is_attempt_of(packet)
+                && (nonce == peer.name.responder_nonce
+                    || nonce == 0
+                    || peer.name.responder_nonce == 0)
+        });
+        let found = found.map(|(key, peer)| (key, peer.phase));
+        self.answer_packet(packet, Body::ByeAck, out);
+        match found {
+            None => self.counters.stale += 1,
+            Some((key, Phase::Closing)) => self.closed(key, now, out),
+            // We are the initiator of an attempt that the peer has closed; or the lane was up.
+            Some((key, Phase::HelloSent | Phase::Connecting | Phase::Up)) => {
+                self.fail(key, Reason::PeerClosed, out)
+            }
+            // The initiator gave up; what we want ourselves stays.
+            Some((key, _)) => {
+                self.drop_lane(key, Reason::PeerClosed, out);
+                self.wait_or_forget(key, now);
+            }
+        }
+    }
+
+    fn on_bye_ack(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
+        match self.known(packet, |peer| {
+            peer.phase == Phase::Closing && peer.is_named_by(packet)
+        }) {
+            Some((key, _)) => self.closed(key, now, out),
+            None => self.counters.stale += 1,
+        }
+    }
+
+    fn on_keep_alive(&mut self, now: Time, packet: &Control, stamp_ns: u64, out: &mut Vec<Action>) {
+        match self.known(packet, |peer| {
+            peer.is_named_by(packet) && peer.phase != Phase::Closing
+        }) {
+            Some((_, peer)) => {
+                peer.heard = now;
+                self.answer_packet(packet, Body::KeepAliveAck { stamp_ns }, out);
+            }
+            None => self.reject(packet, RejectReason::NoSuchLane, out),
+        }
+    }
+
+    fn on_keep_alive_ack(&mut self, now: Time, packet: &Control) {
+        match self.known(packet, |peer| peer.is_named_by(packet)) {
+            Some((_, peer)) => peer.heard = now,
+            None => self.counters.stale += 1,
+        }
+    }
+
+    /// The sender's state, if it passes `test`.
+    fn known(
+        &mut self,
+        packet: &Control,
+        test: impl FnOnce(&super::peer::Peer) -> bool,
+    ) -> Option<(Key, &mut super::peer::Peer)> {
+        let key = self.find(&packet.from)?;
+        let peer = self.peers.get_mut(key)?;
+        test(peer).then_some((key, peer))
+    }
+}

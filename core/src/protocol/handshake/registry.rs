@@ -1,0 +1,142 @@
+//! The peers of a [`Connector`]: found by place and incarnation, counted against the limits.
+
+use std::time::Duration;
+
+use super::super::table::Key;
+use super::super::wire::control::LaneParameters;
+use super::super::{PeerKey, Time};
+use super::peer::{Peer, Phase};
+use super::{Action, Connector, Reason};
+
+impl Connector {
+    pub(super) fn find(&self, key: &PeerKey) -> Option<Key> {
+        let mut at = self.by_place.get(&key.place).copied();
+        while let Some(candidate) = at {
+            let peer = self.peers.get(candidate)?;
+            if peer.key.incarnation == key.incarnation {
+                return Some(candidate);
+            }
+            at = peer.next_at_place;
+        }
+        None
+    }
+
+    pub(super) fn add(&mut self, key: PeerKey, now: Time) -> Option<Key> {
+        let mut peer = Peer::new(key, now);
+        peer.next_at_place = self.by_place.get(&key.place).copied();
+        let added = self.peers.insert(peer).ok()?;
+        self.by_place.insert(key.place, added);
+        Some(added)
+    }
+
+    pub(super) fn remove(&mut self, key: Key) {
+        self.leave_place(key);
+        self.invite(key);
+        let Some(gone) = self.peers.remove(key) else {
+            return;
+        };
+        let place = gone.key.place;
+        if self.by_place.get(&place) == Some(&key) {
+            match gone.next_at_place {
+                Some(next) => self.by_place.insert(place, next),
+                None => self.by_place.remove(&place),
+            };
+            return;
+        }
+        let mut at = self.by_place.get(&place).copied();
+        while let Some(before) = at.and_then(|at| self.peers.get_mut(at)) {
+            if before.next_at_place == Some(key) {
+                before.next_at_place = gone.next_at_place;
+                return;
+            }
+            at = before.next_at_place;
+        }
+    }
+
+    /// The peer counts no longer among those that initiate.
+    pub(super) fn leave_place(&mut self, key: Key) {
+        if let Some(peer) = self.peers.get_mut(key) {
+            self.initiating -= usize::from(std::mem::take(&mut peer.has_place));
+        }
+    }
+
+    /// The peer counts no longer among the half-open.
+    pub(super) fn invite(&mut self, key: Key) {
+        if let Some(peer) = self.peers.get_mut(key) {
+            self.half_open -= usize::from(std::mem::take(&mut peer.uninvited));
+        }
+    }
+
+    /// Makes room for an uninvited peer; `false` if those that are there are too young to go.
+    pub(super) fn admit_uninvited(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
+        while self.half_open >= self.config.max_half_open.max(1) {
+            let Some(&(since, key)) = self.half_open_order.front() else {
+                return true;
+            };
+            if self
+                .peers
+                .get(key)
+                .is_some_and(|peer| peer.uninvited && peer.since == since)
+            {
+                if now - since < self.config.half_open_min_age {
+                    return false;
+                }
+                self.counters.evicted += 1;
+                if self
+                    .peers
+                    .get(key)
+                    .is_some_and(|peer| peer.phase == Phase::HalfOpen)
+                {
+                    self.tell_no_such_lane(key, out);
+                }
+                self.fail(key, Reason::PeerReset, out);
+            }
+            self.half_open_order.pop_front();
+        }
+        true
+    }
+
+    pub(super) fn count_uninvited(&mut self, key: Key, now: Time) {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        peer.uninvited = true;
+        peer.since = now;
+        self.half_open += 1;
+        self.half_open_order.push_back((now, key));
+        if self.half_open_order.len() > 2 * self.half_open + 64 {
+            let peers = &self.peers;
+            self.half_open_order.retain(|(since, key)| {
+                peers
+                    .get(*key)
+                    .is_some_and(|peer| peer.uninvited && peer.since == *since)
+            });
+        }
+    }
+
+    /// Sets a peer's timer to `wait` from now, or to the end of its peer timeout if that is earlier.
+    pub(super) fn arm(&mut self, key: Key, now: Time, wait: Duration) {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        let silent_at = self.config.peer_timeout.map(|limit| peer.heard + limit);
+        let at = silent_at.map_or(now + wait, |silent_at| silent_at.min(now + wait));
+        self.timers.set(key, &mut peer.deadline, at);
+    }
+
+    pub(super) fn local_parameters(&self, key: Key) -> LaneParameters {
+        let Some((peer, lane)) = self
+            .peers
+            .get(key)
+            .and_then(|peer| Some((peer, peer.lane?)))
+        else {
+            return LaneParameters::default();
+        };
+        LaneParameters {
+            qpn: peer.local_qpn,
+            psn: peer.local_psn,
+            session: lane.session(),
+            limits: self.config.limits,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The packets that a [`Connector`] sends, and when it repeats them.
+
+use super::super::table::Key;
+use super::super::wire::control::{Body, Control, Foreign, LaneName, RejectReason};
+use super::super::{PeerKey, Time};
+use super::peer::Phase;
+use super::{Action, Connector};
+
+impl Connector {
+    pub(super) fn send_hello(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+        let parameters = self.local_parameters(key);
+        let Some(peer) = self.peers.get(key) else {
+            return;
+        };
+        let (to, lane, tries) = (peer.key, peer.name, peer.tries);
+        self.send(
+            to,
+            lane,
+            Body::Hello {
+                stamp_ns: now.0,
+                parameters,
+            },
+            out,
+        );
+        let wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
+        self.arm(key, now, wait);
+    }
+
+    pub(super) fn send_hello_ack(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+        let parameters = self.local_parameters(key);
+        let Some(peer) = self.peers.get(key) else {
+            return;
+        };
+        let (to, lane, tries, phase) = (peer.key, peer.name, peer.tries, peer.phase);
+        self.send(
+            to,
+            lane,
+            Body::HelloAck {
+                stamp_ns: peer.stamp_ns,
+                parameters,
+            },
+            out,
+        );
+        if phase == Phase::HalfOpen {
+            // Later than the initiator would repeat its Hello: only a lost Ready is to be mended from this side.
+            let wait = self
+                .rtt
+                .backoff(self.rtt.timeout() * 3, tries, &mut self.rng);
+            self.arm(key, now, wait);
+        }
+    }
+
+    pub(super) fn send_ready(&mut self, key: Key, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get(key) else {
+            return;
+        };
+        if peer.key != self.me {
+            self.send(peer.key, peer.name, Body::Ready, out);
+        }
+    }
+
+    pub(super) fn send_bye(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get(key) else {
+            return;
+        };
+        let (to, lane, tries, linger_end) = (peer.key, peer.name, peer.tries, peer.since);
+        self.send(to, lane, Body::Bye, out);
+        let wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
+        self.arm(key, now, wait.min(linger_end - now));
+    }
+
+    /// Asks whether a silent peer is there; only where a peer timeout is set.
+    pub(super) fn send_keep_alive(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+        let Some(limit) = self.config.peer_timeout else {
+            return;
+        };
+        let Some(peer) = self.peers.get(key) else {
+            return;
+        };
+        if now - peer.heard >= limit / 4 {
+            self.send(
+                peer.key,
+                peer.name,
+                Body::KeepAlive { stamp_ns: now.0 },
+                out,
+            );
+        }
+        self.arm_keep_alive(key, now);
+    }
+
+    pub(super) fn arm_keep_alive(&mut self, key: Key, now: Time) {
+        let Some(limit) = self.config.peer_timeout else {
+            return;
+        };
+        if self.peers.get(key).is_some_and(|peer| peer.key != self.me) {
+            self.arm(key, now, limit / 4);
+        }
+    }
+
+    /// Tells the peer that the lane at hand is no more; once, since the peer's next packet about it is answered so, too.
+    pub(super) fn tell_no_such_lane(&mut self, key: Key, out: &mut Vec<Action>) {
+        self.reject_attempt(key, RejectReason::NoSuchLane, out);
+    }
+
+    /// Refuses the attempt at hand.
+    pub(super) fn reject_attempt(&mut self, key: Key, reason: RejectReason, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get(key) else {
+            return;
+        };
+        if peer.key == self.me || peer.name.epoch == 0 {
+            return;
+        }
+        let mut lane = peer.name;
+        if reason == RejectReason::Busy {
+            lane.responder_nonce = 0; // the initiator knows none
+        }
+        let body = Body::Reject {
+            reason,
+            named_incarnation: self.me.incarnation,
+        };
+        self.counters.rejected += 1;
+        self.send(peer.key, lane, body, out);
+    }
+
+    /// Refuses a packet, without any state.
+    pub(super) fn reject(&mut self, packet: &Control, reason: RejectReason, out: &mut Vec<Action>) {
+        self.counters.rejected += 1;
+        let body = Body::Reject {
+            reason,
+            named_incarnation: packet.to_incarnation,
+        };
+        self.answer_packet(packet, body, out);
+    }
+
+    /// Refuses a packet of another version.
+    pub(super) fn reject_foreign(&mut self, packet: &Foreign, out: &mut Vec<Action>) {
+        self.counters.rejected += 1;
+        let body = Body::Reject {
+            reason: RejectReason::Version,
+            named_incarnation: packet.to_incarnation,
+        };
+        self.send(packet.from, opposite(packet.lane), body, out);
+    }
+
+    /// Answers a packet about the lane that it names.
+    pub(super) fn answer_packet(&mut self, packet: &Control, body: Body, out: &mut Vec<Action>) {
+        self.send(packet.from, opposite(packet.lane), body, out);
+    }
+
+    fn send(&mut self, to: PeerKey, lane: LaneName, body: Body, out: &mut Vec<Action>) {
+        let packet = Control {
+            from: self.me,
+            to_incarnation: to.incarnation,
+            lane,
+            newest_epoch: self.epoch,
+            keys: self.config.keys,
+            body,
+        };
+        self.counters.sent += 1;
+        out.push(Action::SendControl {
+            to,
+            bytes: packet.to_bytes(),
+        });
+    }
+}
+
+fn opposite(lane: LaneName) -> LaneName {
+    LaneName {
+        from_initiator: !lane.from_initiator,
+        ..lane
+    }
+}

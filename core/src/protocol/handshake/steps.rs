@@ -1,0 +1,307 @@
+//! The steps of a lane's life, as a [`Connector`] takes them.
+
+use super::super::table::Key;
+use super::super::wire::control::{LaneName, RejectReason};
+use super::super::{PeerKey, Time};
+use super::peer::Phase;
+use super::{Action, Connector, LaneError, LaneKey, LaneUp, Reason, connect_lane};
+
+/// Tries after which an unanswered attempt leaves its place to others.
+const PLACE_TRIES: u32 = 3;
+
+impl Connector {
+    pub(super) fn wake(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        let silent = self
+            .config
+            .peer_timeout
+            .is_some_and(|limit| peer.heard + limit <= now);
+        match peer.phase {
+            Phase::HelloSent | Phase::HalfOpen | Phase::Up if silent => {
+                self.tell_no_such_lane(key, out);
+                self.fail(key, Reason::Timeout, out);
+            }
+            Phase::HelloSent => {
+                peer.tries += 1;
+                if peer.tries >= PLACE_TRIES {
+                    self.leave_place(key);
+                }
+                self.counters.resent += 1;
+                self.send_hello(key, now, out);
+            }
+            Phase::HalfOpen => {
+                peer.tries += 1;
+                self.counters.resent += 1;
+                self.send_hello_ack(key, now, out);
+            }
+            Phase::Waiting => self.initiate(key, now, out),
+            Phase::Up => self.send_keep_alive(key, now, out),
+            Phase::Closing if now >= peer.since => self.closed(key, now, out),
+            Phase::Closing => {
+                peer.tries += 1;
+                self.counters.resent += 1;
+                self.send_bye(key, now, out);
+            }
+            Phase::Queued
+            | Phase::Making
+            | Phase::Connecting
+            | Phase::Answering
+            | Phase::Joining => {}
+        }
+    }
+
+    /// Begins an attempt of ours, or gets in line for it.
+    pub(super) fn initiate(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        peer.wanted = true;
+        peer.name = LaneName {
+            from_initiator: true,
+            ..LaneName::default()
+        };
+        if !peer.has_place {
+            if self.initiating >= self.config.max_initiating.max(1) {
+                peer.phase = Phase::Queued;
+                self.queued.push_back(key);
+                return;
+            }
+            peer.has_place = true;
+            self.initiating += 1;
+        }
+        if !self.make_lane(key, Phase::Making, out) {
+            self.wait(key, now);
+        }
+    }
+
+    /// Asks for a queue pair; `false` if there are too many lanes.
+    pub(super) fn make_lane(&mut self, key: Key, phase: Phase, out: &mut Vec<Action>) -> bool {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return false;
+        };
+        let Ok(lane) = self.lanes.insert(key).map(LaneKey) else {
+            return false;
+        };
+        peer.lane = Some(lane);
+        peer.phase = phase;
+        peer.deadline.clear();
+        out.push(Action::MakeLane {
+            lane,
+            peer: peer.key,
+        });
+        true
+    }
+
+    /// Asks for the queue pair to be connected.
+    pub(super) fn join(&mut self, key: Key, phase: Phase, out: &mut Vec<Action>) {
+        let local = self.local_parameters(key);
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        let Some(lane) = peer.lane else { return };
+        peer.phase = phase;
+        peer.deadline.clear();
+        out.push(connect_lane(lane, peer.key, &local, &peer.remote));
+    }
+
+    /// A lane to this endpoint itself: one queue pair is both ends.
+    pub(super) fn remote_is_local(&mut self, key: Key) {
+        let local = self.local_parameters(key);
+        if let Some(peer) = self.peers.get_mut(key) {
+            peer.remote = local;
+        }
+    }
+
+    pub(super) fn announce(&mut self, key: Key, may_send: bool, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        let Some(lane) = peer.lane else { return };
+        peer.announced = true;
+        out.push(Action::LaneUp(LaneUp {
+            lane,
+            peer: peer.key,
+            remote_session: peer.remote.session,
+            epoch: peer.name.epoch,
+            remote_limits: peer.remote.limits,
+            may_send,
+        }));
+    }
+
+    /// Both ends can send. The peer has proven to live: an earlier incarnation at its place does not.
+    pub(super) fn up(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+        self.leave_place(key);
+        self.invite(key);
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        peer.phase = Phase::Up;
+        peer.wanted = false;
+        peer.tries = 0;
+        peer.heard = now;
+        peer.deadline.clear();
+        self.counters.lanes_up += 1;
+        let PeerKey { place, incarnation } = peer.key;
+        self.arm_keep_alive(key, now);
+
+        let mut at = self.by_place.get(&place).copied();
+        while let Some(other) = at {
+            let Some(state) = self.peers.get(other) else {
+                break;
+            };
+            at = state.next_at_place;
+            if other != key && state.phase == Phase::Up {
+                self.fail(other, Reason::PeerRestarted { incarnation }, out);
+            }
+        }
+    }
+
+    /// An attempt ended for a reason that may pass: begin anew after a while.
+    pub(super) fn wait(&mut self, key: Key, now: Time) {
+        self.leave_place(key);
+        self.invite(key);
+        let base = self.config.busy_interval;
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        peer.phase = Phase::Waiting;
+        peer.name = LaneName {
+            from_initiator: true,
+            ..LaneName::default()
+        };
+        let wait = self.rtt.backoff(base, peer.tries, &mut self.rng);
+        peer.tries += 1;
+        self.timers.set(key, &mut peer.deadline, now + wait);
+    }
+
+    /// The lane is gone, the peer lives: go on with what the engine wants, or forget the peer.
+    pub(super) fn wait_or_forget(&mut self, key: Key, now: Time) {
+        match self.peers.get(key) {
+            Some(peer) if peer.wanted => self.wait(key, now),
+            _ => self.remove(key),
+        }
+    }
+
+    /// A lane could not be made or connected in `phase`; it is dropped already.
+    pub(super) fn lane_failed(
+        &mut self,
+        key: Key,
+        phase: Phase,
+        error: LaneError,
+        now: Time,
+        out: &mut Vec<Action>,
+    ) {
+        match phase {
+            Phase::Connecting => self.tell_no_such_lane(key, out),
+            Phase::Answering | Phase::Joining => self.reject_attempt(key, RejectReason::Busy, out),
+            _ => {}
+        }
+        match error {
+            LaneError::NoResources => self.wait_or_forget(key, now),
+            LaneError::Fatal(errno) => self.fail(key, Reason::Local(errno), out),
+        }
+    }
+
+    /// Ends all there is with a peer: its lane, and what the engine waits for.
+    pub(super) fn fail(&mut self, key: Key, reason: Reason, out: &mut Vec<Action>) {
+        self.drop_lane(key, reason, out);
+        let Some(peer) = self.peers.get(key) else {
+            return;
+        };
+        let peer_key = peer.key;
+        if peer.phase == Phase::Closing {
+            out.push(Action::Closed { peer: peer_key });
+        }
+        if peer.wanted {
+            out.push(Action::ConnectFailed {
+                peer: peer_key,
+                reason,
+            });
+        }
+        self.remove(key);
+    }
+
+    /// Releases the lane, if there is one.
+    pub(super) fn drop_lane(&mut self, key: Key, reason: Reason, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        peer.deadline.clear();
+        let Some(lane) = peer.lane.take() else { return };
+        if std::mem::take(&mut peer.announced) {
+            out.push(Action::LaneDown {
+                lane,
+                peer: peer.key,
+                reason,
+            });
+        }
+        self.lanes.remove(lane.0);
+        out.push(Action::ReleaseLane { lane });
+    }
+
+    pub(super) fn close_key(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        peer.wanted = false;
+        peer.announced = false; // the engine knows: it asked
+        let (phase, peer_key) = (peer.phase, peer.key);
+        match phase {
+            Phase::Closing => {}
+            Phase::Queued | Phase::Making | Phase::Waiting => {
+                self.drop_lane(key, Reason::ShuttingDown, out);
+                self.remove(key);
+                out.push(Action::Closed { peer: peer_key });
+            }
+            _ if peer_key == self.me => {
+                self.drop_lane(key, Reason::ShuttingDown, out);
+                self.remove(key);
+                out.push(Action::Closed { peer: peer_key });
+            }
+            _ => {
+                self.drop_lane(key, Reason::ShuttingDown, out);
+                self.leave_place(key);
+                self.invite(key);
+                let Some(peer) = self.peers.get_mut(key) else {
+                    return;
+                };
+                peer.phase = Phase::Closing;
+                peer.since = now + self.config.linger;
+                peer.tries = 0;
+                self.send_bye(key, now, out);
+            }
+        }
+    }
+
+    /// A close has come to its end. If the engine wants the peer again meanwhile, it begins anew.
+    pub(super) fn closed(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(key) else {
+            return;
+        };
+        out.push(Action::Closed { peer: peer.key });
+        peer.tries = 0;
+        if peer.wanted {
+            self.initiate(key, now, out);
+        } else {
+            self.remove(key);
+        }
+    }
+
+    /// Gives free places to those in line.
+    pub(super) fn settle(&mut self, now: Time, out: &mut Vec<Action>) {
+        while self.initiating < self.config.max_initiating.max(1) {
+            let Some(key) = self.queued.pop_front() else {
+                return;
+            };
+            if self
+                .peers
+                .get(key)
+                .is_some_and(|peer| peer.phase == Phase::Queued)
+            {
+                self.initiate(key, now, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The protocol between two endpoints, as pure state machines: an event and the time go in, actions come out.
+//!
+//! Nothing here knows a device, a thread or a clock; the verbs endpoint carries the actions out. Two families:
+//!
+//! * the *service thread's*: [`handshake`] makes, checks and ends RC lanes over the lossy UD channel;
+//! * the *engine's*: [`session`] (order, exactly-once, credits) and [`rendezvous`] (bulk by RDMA read).
+//!
+//! [`wire`] is what both put on the wire; `docs/wire-protocol.md` has the pictures.
+
+pub mod credit;
+pub mod handshake;
+mod peer_key;
+pub mod rendezvous;
+mod rng;
+mod rtt;
+pub mod session;
+pub mod table;
+mod time;
+mod timers;
+pub mod wire;
+
+#[cfg(test)]
+mod sim;
+
+pub use peer_key::{PLACE_BYTES, PeerKey};
+pub use time::Time;

@@ -1,0 +1,422 @@
+//! The data side of one session with a peer: sequence numbers and credits.
+//!
+//! A session outlives its lanes. It numbers what must arrive exactly once; a lane confirms it (an RC completion, or an
+//! Ack), and after a lane change both sides say what they expect next, and the rest is sent again. The machine keeps
+//! counters only: the owner keeps the messages that are not yet confirmed, in a ring indexed by sequence number.
+
+use std::ops::Range;
+
+use thiserror::Error;
+
+use super::credit::{ReceiveCredit, SendCredit};
+use super::wire::SessionId;
+use super::wire::data::Header;
+
+/// Numbered packets that a session may have unconfirmed: far below half the number space, so that old and new are
+/// told apart.
+pub const WINDOW: u32 = 1 << 24;
+
+/// What a sequence number says about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// It is the next one; it counts as taken now.
+    Deliver,
+    /// It was taken before: drop it.
+    Duplicate,
+    /// One before it is missing: drop it too (a lane without order) or end the session (an in-order lane).
+    Gap,
+}
+
+/// The session cannot go on, or the request does not fit its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SessionError {
+    /// A packet is missing or repeated on a lane that keeps order.
+    #[error("sequence broken: expected {expected}, got {got}")]
+    Sequence {
+        /// The number that should have come.
+        expected: u32,
+        /// The number that came.
+        got: u32,
+    },
+    /// A confirmation of what was never sent, or one that takes back an earlier one.
+    #[error("the peer confirmed up to {got}, possible is {confirmed} to {next}")]
+    Confirmation {
+        /// What had been confirmed.
+        confirmed: u32,
+        /// What would be sent next.
+        next: u32,
+        /// What the peer claims to expect next.
+        got: u32,
+    },
+    /// A lane change to an epoch that is not newer.
+    #[error("lane epoch {got} is not newer than {current}")]
+    Epoch {
+        /// The epoch in use.
+        current: u64,
+        /// The one offered.
+        got: u64,
+    },
+}
+
+/// One session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The session's name at the peer: goes into every data header.
+    pub remote: SessionId,
+    /// Credit to send eager messages.
+    pub send_credit: SendCredit,
+    /// Credit that the peer uses.
+    pub receive_credit: ReceiveCredit,
+    epoch: u64,
+    next: u32,
+    confirmed: u32,
+    expected: u32,
+}
+
+impl Session {
+    /// A new session on a lane of `epoch`, both sides at sequence 0. The quotas are what the peer grants us and what we
+    /// grant the peer ([`super::wire::control::Limits::quota_units`]).
+    #[must_use]
+    pub fn new(remote: SessionId, epoch: u64, peer_grants_units: u16, we_grant_units: u16) -> Self {
+        Session {
+            remote,
+            send_credit: SendCredit::new(peer_grants_units),
+            receive_credit: ReceiveCredit::new(we_grant_units),
+            epoch,
+            next: 0,
+            confirmed: 0,
+            expected: 0,
+        }
+    }
+
+    /// The header of the next numbered packet, which takes the number and tells the credit; `None` while [`WINDOW`]
+    /// packets are unconfirmed. Call it when the packet is sure to be posted.
+    #[inline]
+    pub fn stamp(&mut self) -> Option<Header> {
+        if self.unconfirmed() >= WINDOW {
+            return None;
+        }
+        let sequence = self.next;
+        self.next = sequence.wrapping_add(1);
+        Some(Header {
+            session: self.remote,
+            sequence,
+            credit: self.receive_credit.field(),
+        })
+    }
+
+    /// The header of a Credit packet.
+    pub fn stamp_credit(&mut self) -> Header {
+        Header {
+            session: self.remote,
+            sequence: self.next,
+            credit: self.receive_credit.field(),
+        }
+    }
+
+    /// The header of an Ack packet.
+    pub fn stamp_ack(&mut self) -> Header {
+        Header {
+            session: self.remote,
+            sequence: self.expected,
+            credit: self.receive_credit.field(),
+        }
+    }
+
+    /// Judges the number of a packet that arrived.
+    #[inline]
+    pub fn accept(&mut self, sequence: u32) -> Accept {
+        if sequence == self.expected {
+            self.expected = sequence.wrapping_add(1);
+            return Accept::Deliver;
+        }
+        if sequence.wrapping_sub(self.expected) > u32::MAX / 2 {
+            Accept::Duplicate
+        } else {
+            Accept::Gap
+        }
+    }
+
+    /// Takes the number of a packet that came on a lane that keeps order and loses nothing.
+    ///
+    /// # Errors
+    /// [`SessionError::Sequence`] for any but the next number: one side is broken.
+    #[inline]
+    pub fn accept_in_order(&mut self, sequence: u32) -> Result<(), SessionError> {
+        let expected = self.expected;
+        match self.accept(sequence) {
+            Accept::Deliver => Ok(()),
+            Accept::Duplicate | Accept::Gap => Err(SessionError::Sequence {
+                expected,
+                got: sequence,
+            }),
+        }
+    }
+
+    /// All packets below `expected` have arrived: an Ack says so, or the completion of `expected − 1` on an RC lane.
+    /// Returns how many that newly confirms; a confirmation overtaken by a later one confirms none.
+    ///
+    /// # Errors
+    /// [`SessionError::Confirmation`] for packets that were never sent.
+    #[inline]
+    pub fn confirm(&mut self, expected: u32) -> Result<u32, SessionError> {
+        let newly = expected.wrapping_sub(self.confirmed);
+        if newly > self.unconfirmed() {
+            if newly > u32::MAX / 2 {
+                return Ok(0);
+            }
+            return Err(self.bad_confirmation(expected));
+        }
+        self.confirmed = expected;
+        Ok(newly)
+    }
+
+    /// The session moves to a new lane. The old one is fenced: both sides have moved it to error, drained it, and told
+    /// each other their [`Session::expected`]. Returns the numbers to send again, oldest first
+    /// (`first.wrapping_add(i)`); the packets go out as they were, with their old numbers.
+    ///
+    /// # Errors
+    /// [`SessionError::Epoch`], [`SessionError::Confirmation`]; nothing is changed.
+    pub fn change_lane(&mut self, epoch: u64, peer_expects: u32) -> Result<Replay, SessionError> {
+        if epoch <= self.epoch {
+            return Err(SessionError::Epoch {
+                current: self.epoch,
+                got: epoch,
+            });
+        }
+        if peer_expects.wrapping_sub(self.confirmed) > self.unconfirmed() {
+            return Err(self.bad_confirmation(peer_expects));
+        }
+        self.epoch = epoch;
+        self.confirmed = peer_expects;
+        self.receive_credit.on_lane_change();
+        Ok(Replay {
+            first: peer_expects,
+            count: self.unconfirmed(),
+        })
+    }
+
+    /// Numbered packets that no lane has confirmed.
+    #[inline]
+    #[must_use]
+    pub fn unconfirmed(&self) -> u32 {
+        self.next.wrapping_sub(self.confirmed)
+    }
+
+    /// The number of the oldest packet that no lane has confirmed; that of the next packet if all are.
+    #[must_use]
+    pub fn oldest_unconfirmed(&self) -> u32 {
+        self.confirmed
+    }
+
+    /// The number that the next numbered packet of the peer must have.
+    #[must_use]
+    pub fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    /// Epoch of the lane in use.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    #[cold]
+    fn bad_confirmation(&self, got: u32) -> SessionError {
+        SessionError::Confirmation {
+            confirmed: self.confirmed,
+            next: self.next,
+            got,
+        }
+    }
+}
+
+/// What to send again after a lane change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// The oldest number.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl Replay {
+    /// The numbers, oldest first.
+    pub fn sequences(self) -> impl Iterator<Item = u32> {
+        let Range { start, end } = 0..self.count;
+        (start..end).map(move |i| self.first.wrapping_add(i))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    fn session_at(sequence: u32) -> Session {
+        let mut session = Session::new(SessionId(1), 1, 100, 100);
+        (session.next, session.confirmed, session.expected) = (sequence, sequence, sequence);
+        session
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Send,
+        Arrive,
+        Complete,
+        Break,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => Just(Step::Send),
+            4 => Just(Step::Arrive),
+            3 => Just(Step::Complete),
+            1 => Just(Step::Break),
+        ]
+    }
+
+    proptest! {
+        /// An in-order lane that breaks at any point, losing what is under way: each message is delivered once, in order.
+        #[test]
+        fn exactly_once_over_broken_lanes(
+            start in prop_oneof![Just(0u32), Just(u32::MAX - 3), any::<u32>()],
+            steps in proptest::collection::vec(step(), 0..300),
+        ) {
+            let (mut tx, mut rx) = (session_at(start), session_at(start));
+            let mut kept: VecDeque<(u32, usize)> = VecDeque::new();
+            let mut lane: VecDeque<(u32, usize)> = VecDeque::new();
+            let mut completions: VecDeque<u32> = VecDeque::new();
+            let (mut sent, mut delivered) = (0, Vec::new());
+            for step in steps.into_iter().chain([Step::Break]) {
+                match step {
+                    Step::Send => {
+                        let header = tx.stamp().unwrap();
+                        kept.push_back((header.sequence, sent));
+                        lane.push_back((header.sequence, sent));
+                        sent += 1;
+                    }
+                    Step::Arrive => if let Some((sequence, message)) = lane.pop_front() {
+                        rx.accept_in_order(sequence).unwrap();
+                        delivered.push(message);
+                        completions.push_back(sequence);
+                    },
+                    Step::Complete => if let Some(sequence) = completions.pop_front() {
+                        let newly = tx.confirm(sequence.wrapping_add(1)).unwrap();
+                        kept.drain(..newly as usize);
+                    },
+                    Step::Break => {
+                        lane.clear();
+                        completions.clear();
+                        let before = tx.unconfirmed();
+                        let replay = tx.change_lane(tx.epoch() + 1, rx.expected()).unwrap();
+                        kept.drain(..(before - replay.count) as usize);
+                        prop_assert!(replay.sequences().eq(kept.iter().map(|(sequence, _)| *sequence)));
+                        lane.extend(kept.iter());
+                    }
+                }
+                prop_assert_eq!(kept.len() as u32, tx.unconfirmed());
+            }
+            for (sequence, message) in lane {
+                rx.accept_in_order(sequence).unwrap();
+                delivered.push(message);
+            }
+            prop_assert!(delivered.into_iter().eq(0..sent));
+        }
+
+        /// On a lane that loses, repeats and reorders, what is delivered is delivered once and in order.
+        #[test]
+        fn repeats_and_gaps_are_told_apart(
+            start in prop_oneof![Just(0u32), Just(u32::MAX - 5), any::<u32>()],
+            arrivals in proptest::collection::vec(0..40u32, 0..200),
+        ) {
+            let mut rx = session_at(start);
+            let mut next = 0;
+            for arrival in arrivals {
+                let expected = match arrival {
+                    n if n == next => Accept::Deliver,
+                    n if n < next => Accept::Duplicate,
+                    _ => Accept::Gap,
+                };
+                prop_assert_eq!(rx.accept(start.wrapping_add(arrival)), expected);
+                next += u32::from(expected == Accept::Deliver);
+            }
+            prop_assert_eq!(rx.expected(), start.wrapping_add(next));
+        }
+
+        /// Hostile confirmations never confirm what was not sent, and never go back.
+        #[test]
+        fn hostile_confirmations_are_caught(sent in 0..50u32, claims in proptest::collection::vec(any::<u32>(), 0..50)) {
+            let mut tx = session_at(0);
+            (0..sent).for_each(|_| { tx.stamp().unwrap(); });
+            for claim in claims {
+                let confirmed = tx.oldest_unconfirmed();
+                match tx.confirm(claim % 100) {
+                    Ok(newly) => prop_assert_eq!(tx.oldest_unconfirmed(), confirmed + newly),
+                    Err(_) => prop_assert!(claim % 100 > sent),
+                }
+                prop_assert!((confirmed..=sent).contains(&tx.oldest_unconfirmed()));
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_lane_changes_are_refused() {
+        let mut tx = session_at(10);
+        (0..5).for_each(|_| assert!(tx.stamp().is_some()));
+        tx.confirm(12).unwrap();
+        assert_eq!(
+            tx.change_lane(1, 13),
+            Err(SessionError::Epoch { current: 1, got: 1 })
+        );
+        let lies = |got| SessionError::Confirmation {
+            confirmed: 12,
+            next: 15,
+            got,
+        };
+        assert_eq!(tx.change_lane(2, 16), Err(lies(16)));
+        assert_eq!(tx.change_lane(2, 11), Err(lies(11)));
+        assert_eq!(tx.confirm(16), Err(lies(16)));
+        assert_eq!(
+            tx.change_lane(2, 13),
+            Ok(Replay {
+                first: 13,
+                count: 2
+            })
+        );
+        assert!(
+            tx.receive_credit.owes(),
+            "the credit told last may be lost with the lane"
+        );
+    }
+
+    #[test]
+    fn a_full_window_takes_no_more() {
+        let mut tx = session_at(0);
+        tx.next = WINDOW;
+        assert_eq!(tx.stamp(), None);
+        assert_eq!(tx.confirm(1), Ok(1));
+        assert_eq!(tx.stamp().map(|header| header.sequence), Some(WINDOW));
+    }
+
+    #[test]
+    fn a_gap_or_repeat_on_an_in_order_lane_is_an_error() {
+        let mut rx = session_at(5);
+        assert_eq!(
+            rx.accept_in_order(6),
+            Err(SessionError::Sequence {
+                expected: 5,
+                got: 6
+            })
+        );
+        assert_eq!(
+            rx.accept_in_order(4),
+            Err(SessionError::Sequence {
+                expected: 5,
+                got: 4
+            })
+        );
+        assert_eq!(rx.accept_in_order(5), Ok(()));
+    }
+}

@@ -1,0 +1,1 @@
+//! A simulated network with a virtual clock, and what is tested on it.

@@ -1,0 +1,422 @@
+//! Control packets: the handshake's, all of one size, on the UD queue pairs.
+//!
+//! Each names its sender in full, the incarnation of the receiver that it means, and the lane that it is about; so any
+//! packet can be judged on its own, however late it comes.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{SessionId, VERSION, WireError};
+use crate::protocol::{PLACE_BYTES, PeerKey};
+
+/// Size of every control packet in bytes: below the smallest path MTU there is (256).
+pub const CONTROL_BYTES: usize = size_of::<Raw>();
+
+/// The first bytes of a control packet.
+pub const MAGIC: [u8; 4] = *b"FFc\x01";
+
+/// A control packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// Who sends it.
+    pub from: PeerKey,
+    /// Which incarnation of the receiver is meant.
+    pub to_incarnation: u64,
+    /// Which lane it is about.
+    pub lane: LaneName,
+    /// The sender's newest epoch: all its Hellos up to this one are void, but for the lane named here.
+    pub newest_epoch: u64,
+    /// Keys of the sender's queue pairs.
+    pub keys: Keys,
+    /// What it says.
+    pub body: Body,
+}
+
+/// A lane of a pair of endpoints, unique over their incarnations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LaneName {
+    /// Whether the sender of the packet is the side that initiated the lane.
+    pub from_initiator: bool,
+    /// Number of the attempt; an incarnation of an initiator counts up and never uses one twice.
+    pub epoch: u64,
+    /// Drawn by the initiator for this attempt; not 0.
+    pub initiator_nonce: u64,
+    /// Drawn by the responder for this lane; 0 where the sender cannot know it.
+    pub responder_nonce: u64,
+}
+
+/// What protects UD traffic and is checked here for RC, which has no such key of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// Partition key.
+    pub p_key: u16,
+    /// Queue key.
+    pub q_key: u32,
+}
+
+/// What a control packet says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Initiator: connect a queue pair of yours to this one. Repeated until answered.
+    Hello {
+        /// The sender's clock in nanoseconds, to be echoed.
+        stamp_ns: u64,
+        /// The initiator's queue pair.
+        parameters: LaneParameters,
+    },
+    /// Responder: done, here is mine. Repeated until the lane is heard.
+    HelloAck {
+        /// Echo of the newest Hello's stamp.
+        stamp_ns: u64,
+        /// The responder's queue pair.
+        parameters: LaneParameters,
+    },
+    /// Initiator: connected, you may send.
+    Ready,
+    /// Either side: no, and why.
+    Reject {
+        /// Why.
+        reason: RejectReason,
+        /// The incarnation of the sender that the rejected packet named.
+        named_incarnation: u64,
+    },
+    /// Either side: this lane is closed. Repeated until answered or the linger time is over.
+    Bye,
+    /// Answer to every Bye.
+    ByeAck,
+    /// Are you there? Sent only where a peer timeout is set.
+    KeepAlive {
+        /// The sender's clock in nanoseconds, to be echoed.
+        stamp_ns: u64,
+    },
+    /// Answer to a KeepAlive about a lane that stands.
+    KeepAliveAck {
+        /// Echo of the KeepAlive's stamp.
+        stamp_ns: u64,
+    },
+}
+
+/// One end of a lane: a queue pair and what its owner can take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneParameters {
+    /// Queue pair number, 24 bits, at least 2.
+    pub qpn: u32,
+    /// First packet sequence number that this end sends, 24 bits.
+    pub psn: u32,
+    /// The session at this end, to be named in data packets towards it.
+    pub session: SessionId,
+    /// Limits of this end.
+    pub limits: Limits,
+}
+
+/// What one end of a lane can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Eager data that a sender may have unconsumed at this end, in units of [`crate::protocol::credit::UNIT_BYTES`];
+    /// at most [`crate::protocol::credit::MAX_QUOTA_UNITS`].
+    pub quota_units: u16,
+    /// Size of this end's receive buffers in bytes: the largest data packet, header included.
+    pub receive_bytes: u32,
+    /// Path MTU as verbs encode it: 1 (256 bytes) to 5 (4096).
+    pub path_mtu: u8,
+    /// RDMA reads and atomics that this end wants to have outstanding.
+    pub rd_atomic_out: u8,
+    /// RDMA reads and atomics of the other end that this end's queue pair can hold.
+    pub rd_atomic_in: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            quota_units: 4096,
+            receive_bytes: 8192,
+            path_mtu: 3,
+            rd_atomic_out: 16,
+            rd_atomic_in: 16,
+        }
+    }
+}
+
+/// Why a packet was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RejectReason {
+    /// The receiver speaks another version (its own is in the header).
+    Version = 1,
+    /// P_Key or Q_Key differ.
+    Keys = 2,
+    /// No resources at the moment: try again later.
+    Busy = 3,
+    /// The receiver is closing.
+    ShuttingDown = 4,
+    /// The incarnation that was meant is gone; the sender of this is its successor.
+    StaleIncarnation = 5,
+    /// The lane named does not exist, or no longer.
+    NoSuchLane = 6,
+}
+
+/// The start of a Hello or other packet of a version that we do not speak: enough to refuse it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// Its version.
+    pub version: u8,
+    /// Who sent it.
+    pub from: PeerKey,
+    /// Which incarnation of the receiver was meant.
+    pub to_incarnation: u64,
+    /// Which lane it is about.
+    pub lane: LaneName,
+    /// Whether it is a refusal itself, and so never to be answered.
+    pub is_reject: bool,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Raw {
+    head: RawHead,
+    newest_epoch: U64,
+    stamp_ns: U64,
+    q_key: U32,
+    p_key: U16,
+    quota_units: U16,
+    session: U32,
+    qpn: U32,
+    psn: U32,
+    receive_bytes: U32,
+    path_mtu: u8,
+    rd_atomic_out: u8,
+    rd_atomic_in: u8,
+    reserved: [u8; 5],
+}
+
+/// The part that is the same in every version.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawHead {
+    magic: [u8; 4],
+    version: u8,
+    kind: u8,
+    flags: u8,
+    reason: u8,
+    place: [u8; PLACE_BYTES],
+    incarnation: U64,
+    to_incarnation: U64,
+    epoch: U64,
+    initiator_nonce: U64,
+    responder_nonce: U64,
+}
+
+const _: () = assert!(size_of::<RawHead>() == 112 && CONTROL_BYTES == 160);
+
+const FROM_INITIATOR: u8 = 1;
+
+const HELLO: u8 = 1;
+const HELLO_ACK: u8 = 2;
+const READY: u8 = 3;
+const REJECT: u8 = 4;
+const BYE: u8 = 5;
+const BYE_ACK: u8 = 6;
+const KEEP_ALIVE: u8 = 7;
+const KEEP_ALIVE_ACK: u8 = 8;
+
+impl Control {
+    /// The packet as bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; CONTROL_BYTES] {
+        let (kind, stamp_ns, reason, parameters) = match self.body {
+            Body::Hello {
+                stamp_ns,
+                parameters,
+            } => (HELLO, stamp_ns, 0, Some(parameters)),
+            Body::HelloAck {
+                stamp_ns,
+                parameters,
+            } => (HELLO_ACK, stamp_ns, 0, Some(parameters)),
+            Body::Ready => (READY, 0, 0, None),
+            Body::Reject {
+                reason,
+                named_incarnation,
+            } => (REJECT, named_incarnation, reason as u8, None),
+            Body::Bye => (BYE, 0, 0, None),
+            Body::ByeAck => (BYE_ACK, 0, 0, None),
+            Body::KeepAlive { stamp_ns } => (KEEP_ALIVE, stamp_ns, 0, None),
+            Body::KeepAliveAck { stamp_ns } => (KEEP_ALIVE_ACK, stamp_ns, 0, None),
+        };
+        let mut raw = Raw {
+            head: RawHead {
+                magic: MAGIC,
+                version: VERSION,
+                kind,
+                flags: if self.lane.from_initiator {
+                    FROM_INITIATOR
+                } else {
+                    0
+                },
+                reason,
+                place: self.from.place,
+                incarnation: self.from.incarnation.into(),
+                to_incarnation: self.to_incarnation.into(),
+                epoch: self.lane.epoch.into(),
+                initiator_nonce: self.lane.initiator_nonce.into(),
+                responder_nonce: self.lane.responder_nonce.into(),
+            },
+            newest_epoch: self.newest_epoch.into(),
+            stamp_ns: stamp_ns.into(),
+            q_key: self.keys.q_key.into(),
+            p_key: self.keys.p_key.into(),
+            ..Raw::new_zeroed()
+        };
+        if let Some(parameters) = parameters {
+            parameters.write(&mut raw);
+        }
+        let mut bytes = [0; CONTROL_BYTES];
+        bytes.copy_from_slice(raw.as_bytes());
+        bytes
+    }
+
+    /// Reads a packet: the payload of a datagram, without the 40 bytes that UD puts in front.
+    ///
+    /// # Errors
+    /// [`WireError`]; on [`WireError::Version`], [`Foreign::parse`] says whom to tell.
+    pub fn parse(bytes: &[u8]) -> Result<Control, WireError> {
+        let (head, _) = RawHead::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
+        if head.magic != MAGIC {
+            return Err(WireError::Magic);
+        }
+        if head.version != VERSION {
+            return Err(WireError::Version(head.version));
+        }
+        let raw = Raw::ref_from_bytes(bytes).map_err(|_| WireError::Length)?;
+        let stamp_ns = raw.stamp_ns.get();
+        let body = match head.kind {
+            HELLO => Body::Hello {
+                stamp_ns,
+                parameters: LaneParameters::read(raw)?,
+            },
+            HELLO_ACK => Body::HelloAck {
+                stamp_ns,
+                parameters: LaneParameters::read(raw)?,
+            },
+            READY => Body::Ready,
+            REJECT => Body::Reject {
+                reason: RejectReason::from_u8(head.reason).ok_or(WireError::Field)?,
+                named_incarnation: stamp_ns,
+            },
+            BYE => Body::Bye,
+            BYE_ACK => Body::ByeAck,
+            KEEP_ALIVE => Body::KeepAlive { stamp_ns },
+            KEEP_ALIVE_ACK => Body::KeepAliveAck { stamp_ns },
+            other => return Err(WireError::Kind(other)),
+        };
+        let control = Control {
+            from: head.from(),
+            to_incarnation: head.to_incarnation.get(),
+            lane: head.lane(),
+            newest_epoch: raw.newest_epoch.get(),
+            keys: Keys {
+                p_key: raw.p_key.get(),
+                q_key: raw.q_key.get(),
+            },
+            body,
+        };
+        // Every field that this kind leaves out must be zero: one packet, one meaning.
+        let lane = control.lane;
+        let has_nonce = !matches!(body, Body::Reject { .. });
+        if control.to_bytes() != *bytes
+            || has_nonce && lane.initiator_nonce == 0
+            || matches!(body, Body::Hello { .. })
+                && !(lane.from_initiator && lane.responder_nonce == 0)
+            || matches!(body, Body::HelloAck { .. })
+                && (lane.from_initiator || lane.responder_nonce == 0)
+            || matches!(body, Body::Ready) && !(lane.from_initiator && lane.responder_nonce != 0)
+        {
+            return Err(WireError::Field);
+        }
+        Ok(control)
+    }
+}
+
+impl Foreign {
+    /// Reads the part that all versions share; `None` if there is none or it is too short.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Foreign> {
+        let (head, _) = RawHead::ref_from_prefix(bytes).ok()?;
+        (head.magic == MAGIC).then(|| Foreign {
+            version: head.version,
+            from: head.from(),
+            to_incarnation: head.to_incarnation.get(),
+            lane: head.lane(),
+            is_reject: head.kind == REJECT,
+        })
+    }
+}
+
+impl RejectReason {
+    fn from_u8(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => RejectReason::Version,
+            2 => RejectReason::Keys,
+            3 => RejectReason::Busy,
+            4 => RejectReason::ShuttingDown,
+            5 => RejectReason::StaleIncarnation,
+            6 => RejectReason::NoSuchLane,
+            _ => return None,
+        })
+    }
+}
+
+impl RawHead {
+    fn from(&self) -> PeerKey {
+        PeerKey {
+            place: self.place,
+            incarnation: self.incarnation.get(),
+        }
+    }
+
+    fn lane(&self) -> LaneName {
+        LaneName {
+            from_initiator: self.flags & FROM_INITIATOR != 0,
+            epoch: self.epoch.get(),
+            initiator_nonce: self.initiator_nonce.get(),
+            responder_nonce: self.responder_nonce.get(),
+        }
+    }
+}
+
+impl LaneParameters {
+    fn write(&self, raw: &mut Raw) {
+        raw.qpn = self.qpn.into();
+        raw.psn = self.psn.into();
+        raw.session = self.session.0.into();
+        raw.quota_units = self.limits.quota_units.into();
+        raw.receive_bytes = self.limits.receive_bytes.into();
+        raw.path_mtu = self.limits.path_mtu;
+        raw.rd_atomic_out = self.limits.rd_atomic_out;
+        raw.rd_atomic_in = self.limits.rd_atomic_in;
+    }
+
+    fn read(raw: &Raw) -> Result<Self, WireError> {
+        let parameters = LaneParameters {
+            qpn: raw.qpn.get(),
+            psn: raw.psn.get(),
+            session: SessionId(raw.session.get()),
+            limits: Limits {
+                quota_units: raw.quota_units.get(),
+                receive_bytes: raw.receive_bytes.get(),
+                path_mtu: raw.path_mtu,
+                rd_atomic_out: raw.rd_atomic_out,
+                rd_atomic_in: raw.rd_atomic_in,
+            },
+        };
+        let limits = &parameters.limits;
+        let sound = (2..1 << 24).contains(&parameters.qpn)
+            && parameters.psn < 1 << 24
+            && limits.quota_units <= crate::protocol::credit::MAX_QUOTA_UNITS
+            && limits.receive_bytes >= super::data::MIN_RECEIVE_BYTES
+            && (1..=5).contains(&limits.path_mtu);
+        sound.then_some(parameters).ok_or(WireError::Field)
+    }
+}
+
+#[cfg(test)]
+mod tests;

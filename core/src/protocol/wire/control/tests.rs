@@ -1,0 +1,179 @@
+//! Control packets: round trips, hostile bytes.
+
+use super::*;
+use proptest::prelude::*;
+
+fn key() -> impl Strategy<Value = PeerKey> {
+    (any::<[u8; 32]>(), any::<u64>()).prop_map(|(half, incarnation)| {
+        let mut place = [0; PLACE_BYTES];
+        place[..32].copy_from_slice(&half);
+        PeerKey { place, incarnation }
+    })
+}
+
+fn parameters() -> impl Strategy<Value = LaneParameters> {
+    let limits = (0..=0x7fffu16, 512u32.., 1..=5u8, any::<u8>(), any::<u8>()).prop_map(
+        |(quota_units, receive_bytes, path_mtu, rd_atomic_out, rd_atomic_in)| Limits {
+            quota_units,
+            receive_bytes,
+            path_mtu,
+            rd_atomic_out,
+            rd_atomic_in,
+        },
+    );
+    (2..1u32 << 24, 0..1u32 << 24, any::<u32>(), limits).prop_map(|(qpn, psn, session, limits)| {
+        LaneParameters {
+            qpn,
+            psn,
+            session: SessionId(session),
+            limits,
+        }
+    })
+}
+
+fn control() -> impl Strategy<Value = Control> {
+    let body = prop_oneof![
+        (any::<u64>(), parameters()).prop_map(|(stamp_ns, parameters)| Body::Hello {
+            stamp_ns,
+            parameters
+        }),
+        (any::<u64>(), parameters()).prop_map(|(stamp_ns, parameters)| Body::HelloAck {
+            stamp_ns,
+            parameters
+        }),
+        Just(Body::Ready),
+        (1..=6u8, any::<u64>()).prop_map(|(code, named_incarnation)| Body::Reject {
+            reason: RejectReason::from_u8(code).unwrap(),
+            named_incarnation
+        }),
+        Just(Body::Bye),
+        Just(Body::ByeAck),
+        any::<u64>().prop_map(|stamp_ns| Body::KeepAlive { stamp_ns }),
+        any::<u64>().prop_map(|stamp_ns| Body::KeepAliveAck { stamp_ns }),
+    ];
+    let nonces = (1u64.., 1u64.., any::<bool>());
+    (
+        key(),
+        any::<u64>(),
+        nonces,
+        any::<[u64; 2]>(),
+        any::<(u16, u32)>(),
+        body,
+    )
+        .prop_map(
+            |(
+                from,
+                to_incarnation,
+                (initiator_nonce, responder_nonce, side),
+                [epoch, newest_epoch],
+                keys,
+                body,
+            )| {
+                let from_initiator = match body {
+                    Body::Hello { .. } | Body::Ready => true,
+                    Body::HelloAck { .. } => false,
+                    _ => side,
+                };
+                let responder_nonce = if matches!(body, Body::Hello { .. }) {
+                    0
+                } else {
+                    responder_nonce
+                };
+                Control {
+                    from,
+                    to_incarnation,
+                    lane: LaneName {
+                        from_initiator,
+                        epoch,
+                        initiator_nonce,
+                        responder_nonce,
+                    },
+                    newest_epoch,
+                    keys: Keys {
+                        p_key: keys.0,
+                        q_key: keys.1,
+                    },
+                    body,
+                }
+            },
+        )
+}
+
+#[test]
+fn each_byte_of_a_hello_matters() {
+    let hello = Control {
+        from: PeerKey {
+            place: [3; PLACE_BYTES],
+            incarnation: 4,
+        },
+        to_incarnation: 5,
+        lane: LaneName {
+            from_initiator: true,
+            epoch: 6,
+            initiator_nonce: 7,
+            responder_nonce: 0,
+        },
+        newest_epoch: 6,
+        keys: Keys {
+            p_key: 0xffff,
+            q_key: 8,
+        },
+        body: Body::Hello {
+            stamp_ns: 9,
+            parameters: LaneParameters {
+                qpn: 10,
+                psn: 11,
+                ..Default::default()
+            },
+        },
+    };
+    let bytes = hello.to_bytes();
+    assert_eq!(Control::parse(&bytes), Ok(hello));
+    for at in 0..CONTROL_BYTES {
+        let mut other = bytes;
+        other[at] ^= 0x40;
+        assert_ne!(Control::parse(&other), Ok(hello), "byte {at}");
+    }
+    let mut newer = bytes;
+    newer[4] = 2;
+    assert_eq!(Control::parse(&newer[..112]), Err(WireError::Version(2)));
+    let foreign = Foreign::parse(&newer[..112]).unwrap();
+    assert_eq!(
+        (foreign.version, foreign.from, foreign.lane),
+        (2, hello.from, hello.lane)
+    );
+    assert_eq!(Control::parse(&bytes[..159]), Err(WireError::Length));
+    assert_eq!(
+        Control::parse(&[bytes.as_slice(), &[0]].concat()),
+        Err(WireError::Length)
+    );
+    assert_eq!(Control::parse(&bytes[..20]), Err(WireError::Length));
+}
+
+proptest! {
+    #[test]
+    fn parses_what_it_prints(packet in control()) {
+        prop_assert_eq!(Control::parse(&packet.to_bytes()), Ok(packet));
+    }
+
+    #[test]
+    fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Foreign::parse(&bytes);
+        prop_assert!(Control::parse(&bytes).is_err());
+    }
+
+    /// Damaged packets are refused, or read as another packet that prints as those very bytes.
+    #[test]
+    fn damaged_bytes_are_judged(
+        packet in control(),
+        damage in proptest::collection::vec((0..CONTROL_BYTES, any::<u8>()), 1..6),
+    ) {
+        let mut bytes = packet.to_bytes();
+        for (at, byte) in damage {
+            bytes[at] = byte;
+        }
+        if let Ok(read) = Control::parse(&bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes);
+        }
+    }
+}
