@@ -1,10 +1,20 @@
 //! The verbs provider of Ferrofabric: RDM and DGRAM endpoints over InfiniBand, RoCE and Soft-RoCE.
 
 pub mod ah;
+mod connect;
 pub mod cq;
 pub mod device;
+mod domain;
+mod endpoint;
 pub mod mr;
+mod pairing;
 pub mod pd;
+mod port;
 pub mod post;
+mod provider;
 pub mod qp;
+mod session;
 pub mod srq;
+mod tuning;
+
+pub use provider::{NAME, VerbsProvider};

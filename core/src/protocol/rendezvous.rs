@@ -302,6 +302,12 @@ impl<T> Fetcher<T> {
             .map(|(_, fetch)| fetch.ended(FinStatus::ReadFailed))
     }
 
+    /// What the owner gave for a fetch; `None` once it has ended.
+    #[must_use]
+    pub fn receive(&self, fetch: Key) -> Option<&T> {
+        self.fetches.get(fetch).map(|fetch| &fetch.receive)
+    }
+
     /// Fetches under way.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -147,6 +147,16 @@ impl Mtu {
         128 << self as u8
     }
 
+    /// As the device encodes it: 1 (256 bytes) to 5 (4096).
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The MTU of a code.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|mtu| mtu.code() == code)
+    }
+
     /// The largest path MTU of at most so many bytes; `None` below 256.
     pub fn at_most(bytes: usize) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)

@@ -1,0 +1,122 @@
+//! Address handles, one for each path, made by threads of their own: making one on RoCE waits for the neighbour's
+//! hardware address, a second and more when nobody answers. What is to be sent meanwhile waits here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use ferrofabric_core::error::{Error, Result};
+
+use crate::ah::{Ah, Path};
+use crate::pd::Pd;
+
+/// Paths that are resolved at a time; more wait in line.
+const MAX_RESOLVERS: usize = 64;
+
+/// Datagrams that wait for one path; older ones are dropped, as on the wire.
+const MAX_WAITING: usize = 8;
+
+/// A path's handle, or what waits for it.
+enum Entry<D> {
+    Ready(Arc<Ah>),
+    Resolving(Vec<D>),
+}
+
+/// The handles of one endpoint. `D` is a datagram that waits.
+pub(super) struct AhCache<D> {
+    pd: Arc<Pd>,
+    entries: HashMap<Path, Entry<D>>,
+    line: Vec<Path>,
+    resolvers: usize,
+    done: (Sender<Resolved>, Receiver<Resolved>),
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// What a resolver brings back.
+pub(super) struct Resolved {
+    path: Path,
+    handle: Result<Ah>,
+}
+
+/// What came of a path.
+pub(super) enum Outcome<D> {
+    /// Its handle, and what waited for it.
+    Ready(Arc<Ah>, Vec<D>),
+    /// It can not be had; what waited for it is lost.
+    Failed(Error, Vec<D>),
+}
+
+impl<D> AhCache<D> {
+    /// An empty cache; `wake` is called by resolvers when [`AhCache::resolved`] has something.
+    pub(super) fn new(pd: &Arc<Pd>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+        Self {
+            pd: pd.clone(),
+            entries: HashMap::new(),
+            line: Vec::new(),
+            resolvers: 0,
+            done: unbounded(),
+            wake,
+        }
+    }
+
+    /// The handle of a path, and the datagram back; or keeps the datagram until there is one.
+    pub(super) fn handle_for(&mut self, path: Path, datagram: D) -> Option<(Arc<Ah>, D)> {
+        match self.entries.get_mut(&path) {
+            Some(Entry::Ready(handle)) => Some((handle.clone(), datagram)),
+            Some(Entry::Resolving(waiting)) => {
+                if waiting.len() == MAX_WAITING {
+                    waiting.remove(0);
+                }
+                waiting.push(datagram);
+                None
+            }
+            None => {
+                self.entries.insert(path, Entry::Resolving(vec![datagram]));
+                self.line.push(path);
+                self.start_resolvers();
+                None
+            }
+        }
+    }
+
+    /// The next path that a resolver is done with.
+    pub(super) fn resolved(&mut self) -> Option<Outcome<D>> {
+        let Resolved { path, handle } = self.done.1.try_recv().ok()?;
+        self.resolvers -= 1;
+        self.start_resolvers();
+        let waiting = match self.entries.remove(&path) {
+            Some(Entry::Resolving(waiting)) => waiting,
+            _ => Vec::new(),
+        };
+        Some(match handle {
+            Ok(handle) => {
+                let handle = Arc::new(handle);
+                self.entries.insert(path, Entry::Ready(handle.clone()));
+                Outcome::Ready(handle, waiting)
+            }
+            // Not remembered: the next try resolves anew.
+            Err(error) => Outcome::Failed(error, waiting),
+        })
+    }
+
+    fn start_resolvers(&mut self) {
+        while self.resolvers < MAX_RESOLVERS {
+            let Some(path) = self.line.pop() else { return };
+            let (pd, done, wake) = (self.pd.clone(), self.done.0.clone(), self.wake.clone());
+            let resolve = move || {
+                let handle = Ah::create(&pd, &path);
+                // The cache may be gone by now; the handle then goes too.
+                let _ = done.send(Resolved { path, handle });
+                wake();
+            };
+            let thread = std::thread::Builder::new().name("ferro-resolve".to_owned());
+            self.resolvers += 1;
+            if let Err(error) = thread.spawn(resolve) {
+                let handle = Err(Error::from_io(&error, "start", "resolver thread"));
+                let _ = self.done.0.send(Resolved { path, handle });
+                (self.wake)();
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The UD queue pair of an endpoint, and the buffers behind it. The service thread alone uses it.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use ferrofabric_core::error::{OpError, Result};
+use ferrofabric_core::protocol::wire::control::CONTROL_BYTES;
+use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_status};
+
+use crate::ah::Ah;
+use crate::cq::{CompChannel, Cq, CqConfig};
+use crate::mr::Access;
+use crate::pd::Pd;
+use crate::post::{RecvRequest, SendFlags, SendRequest};
+use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
+use crate::session::SlotPool;
+
+/// Receives that are posted: of a burst of handshakes beyond that some are lost, and tried again.
+const RECEIVES: u32 = 256;
+
+/// Sends that may be under way; what comes on top is lost, as on the wire.
+const SENDS: u32 = 128;
+
+const RECEIVE_BYTES: usize = UdQp::HEADER_BYTES + CONTROL_BYTES;
+
+/// High bit of a work request ID: a send.
+const SEND: u64 = 1 << 63;
+
+/// A datagram queue pair for control packets.
+pub(crate) struct Datagrams {
+    // The queue pair goes first: the device uses what the rest holds.
+    qp: UdQp,
+    cq: Arc<Cq>,
+    channel: Arc<CompChannel>,
+    receives: SlotPool,
+    sends: SlotPool,
+    /// Handles of sends under way, by slot.
+    handles: Vec<Option<Arc<Ah>>>,
+}
+
+impl Datagrams {
+    /// Creates the queue pair and makes it ready.
+    ///
+    /// # Errors
+    ///
+    /// When the device or the limit of locked memory has no room; the error names it.
+    pub(crate) fn open(pd: &Arc<Pd>, init: &UdInit) -> Result<Self> {
+        let context = pd.context();
+        let channel = CompChannel::create(context)?;
+        let cq = Cq::create(
+            context,
+            &CqConfig {
+                depth: RECEIVES + SENDS,
+                channel: Some(channel.clone()),
+                ..CqConfig::default()
+            },
+        )?;
+        let receives = SlotPool::create(pd, RECEIVES as usize, RECEIVE_BYTES, Access::LOCAL_WRITE)?;
+        let sends = SlotPool::create(pd, SENDS as usize, CONTROL_BYTES, Access::empty())?;
+        let qp = UdQp::create(
+            pd,
+            &QpConfig {
+                send_cq: cq.clone(),
+                recv_cq: cq.clone(),
+                srq: None,
+                caps: QpCaps {
+                    send_depth: SENDS,
+                    recv_depth: RECEIVES,
+                    send_entries: 1,
+                    recv_entries: 1,
+                    inline_bytes: 0,
+                },
+                signal_all: true,
+                extended: None,
+            },
+        )?;
+        qp.activate(init)?;
+        let mut this = Self {
+            qp,
+            cq,
+            channel,
+            receives,
+            sends,
+            handles: vec![None; SENDS as usize],
+        };
+        while let Some(slot) = this.receives.take() {
+            this.post_receive(slot);
+        }
+        Ok(this)
+    }
+
+    /// Number of the queue pair.
+    pub(crate) fn number(&self) -> u32 {
+        self.qp.number()
+    }
+
+    /// Readable when something has come, once [`Datagrams::arm`] has been called.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    /// Asks for a wake-up by what comes next. What has come before does not count: receive once more after it.
+    pub(super) fn arm(&self) -> std::result::Result<(), OpError> {
+        while matches!(self.channel.take_event(), Ok(Some(_))) {}
+        self.cq.arm(false)
+    }
+
+    /// Sends a packet, if there is room.
+    pub(super) fn send(
+        &mut self,
+        handle: Arc<Ah>,
+        qpn: u32,
+        qkey: u32,
+        bytes: &[u8; CONTROL_BYTES],
+    ) {
+        let Some(slot) = self.sends.take() else {
+            tracing::debug!("control packet dropped: the send queue is full");
+            return;
+        };
+        let at = self.sends.address(slot);
+        // SAFETY: the slot holds a packet, and is ours until its send completes.
+        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), CONTROL_BYTES) };
+        let entry = ibv_sge {
+            addr: at as u64,
+            length: CONTROL_BYTES as u32,
+            lkey: self.sends.lkey(),
+        };
+        let mut request = SendRequest::send(SEND | u64::from(slot), [entry])
+            .to(&handle, qpn, qkey)
+            .flags(SendFlags::SIGNALED);
+        self.handles[slot as usize] = Some(handle);
+        // SAFETY: slot and handle are kept until the completion.
+        if let Err(error) = unsafe { request.post(&self.qp) } {
+            tracing::debug!("control packet dropped: {error}");
+            self.handles[slot as usize] = None;
+            self.sends.give(slot);
+        }
+    }
+
+    /// Takes up to 32 completions, and hands each packet that has come to `take`. False: there was none.
+    pub(super) fn receive(&mut self, mut take: impl FnMut(&[u8])) -> bool {
+        let mut room = [MaybeUninit::<ibv_wc>::uninit(); 32];
+        let cq = self.cq.clone();
+        let completions = match cq.poll(&mut room) {
+            Ok(completions) => completions,
+            Err(error) => {
+                tracing::error!("completion queue of the UD queue pair failed: {error}");
+                return false;
+            }
+        };
+        for completion in completions {
+            let slot = (completion.wr_id & !SEND) as u32;
+            if completion.wr_id & SEND != 0 {
+                self.handles[slot as usize] = None;
+                self.sends.give(slot);
+                continue;
+            }
+            if completion.status == ibv_wc_status::IBV_WC_SUCCESS {
+                let length =
+                    (completion.byte_len as usize).clamp(UdQp::HEADER_BYTES, RECEIVE_BYTES);
+                let mut packet = [0; CONTROL_BYTES];
+                let packet = &mut packet[..length - UdQp::HEADER_BYTES];
+                let at = self.receives.address(slot);
+                // SAFETY: the device has written the slot and is done with it.
+                unsafe {
+                    at.add(UdQp::HEADER_BYTES)
+                        .copy_to_nonoverlapping(packet.as_mut_ptr(), packet.len());
+                }
+                take(packet);
+            }
+            self.post_receive(slot);
+        }
+        !completions.is_empty()
+    }
+
+    fn post_receive(&mut self, slot: u32) {
+        let entry = ibv_sge {
+            addr: self.receives.address(slot) as u64,
+            length: RECEIVE_BYTES as u32,
+            lkey: self.receives.lkey(),
+        };
+        // SAFETY: the slot is the device's until the receive completes.
+        let posted = unsafe { RecvRequest::new(u64::from(slot), [entry]).post(&self.qp) };
+        if let Err(error) = posted {
+            // One receive less; handshakes get slower, not wrong.
+            tracing::warn!("receive of the UD queue pair not posted: {error}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Making lanes: a service thread speaks the handshake over the UD queue pair and makes the RC queue pairs, so that no
+//! slow verb runs on a caller's path. It and the engine talk by messages.
+
+mod ah_cache;
+mod datagrams;
+mod service;
+
+use std::sync::Arc;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::protocol::PeerKey;
+use ferrofabric_core::protocol::handshake::{LaneKey, LaneUp, Reason};
+
+use crate::qp::RcQp;
+
+pub(crate) use datagrams::Datagrams;
+pub(crate) use service::{Service, ServiceConfig};
+
+/// What the service thread tells the engine.
+pub(crate) enum ToEngine {
+    /// A lane is up; it is the engine's now.
+    LaneUp {
+        /// What was agreed.
+        up: LaneUp,
+        /// Its queue pair, ready to send.
+        qp: Arc<RcQp>,
+    },
+    /// The peer's end is up: messages may go.
+    MaySend(LaneKey),
+    /// A lane is no more.
+    LaneDown {
+        /// The lane.
+        lane: LaneKey,
+        /// Its peer.
+        peer: PeerKey,
+        /// Why.
+        reason: Reason,
+    },
+    /// A connection that was asked for did not come about.
+    ConnectFailed {
+        /// To whom.
+        peer: PeerKey,
+        /// Why.
+        reason: Reason,
+    },
+}
+
+/// What the engine tells the service thread.
+pub(crate) enum ToService {
+    /// Make a lane to a peer.
+    Connect(PeerKey),
+    /// A packet came on a lane that may not send yet.
+    LaneHeard(LaneKey),
+    /// A lane is dead.
+    LaneBroken(LaneKey),
+    /// Say goodbye to all and end.
+    Close,
+}
+
+/// Where the incarnation lies in a native address's bytes.
+const INCARNATION: std::ops::Range<usize> = 32..40;
+
+/// The peer that a native address names.
+pub(crate) fn peer_key(name: &NativeAddr) -> PeerKey {
+    let mut place = name.to_bytes();
+    place[INCARNATION].fill(0);
+    PeerKey {
+        place,
+        incarnation: name.incarnation,
+    }
+}
+
+/// The native address of a peer; `None` when the bytes are none (they may be anybody's).
+pub(crate) fn native_addr(key: &PeerKey) -> Option<NativeAddr> {
+    let mut bytes = key.place;
+    bytes[INCARNATION].copy_from_slice(&key.incarnation.to_le_bytes());
+    NativeAddr::from_bytes(&bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferrofabric_core::addr::{GidKind, VerbsAddr};
+
+    #[test]
+    fn a_peer_key_gives_the_address_back() {
+        let name = NativeAddr {
+            incarnation: 0x1122_3344_5566_7788,
+            node: 9,
+            shm: Some(3),
+            verbs: Some(VerbsAddr {
+                gid: [7; 16],
+                gid_kind: GidKind::RoceV2,
+                qpn: 17,
+                qkey: 18,
+                lid: 19,
+                pkey: 0xffff,
+                sl: 0,
+                port: 1,
+                mtu_bytes: 1024,
+            }),
+        };
+        assert_eq!(native_addr(&peer_key(&name)), Some(name));
+        let restarted = NativeAddr {
+            incarnation: 5,
+            ..name
+        };
+        assert_eq!(peer_key(&restarted).place, peer_key(&name).place);
+    }
+}

@@ -1,0 +1,402 @@
+//! The service thread of an endpoint: asleep until a control packet, a request of the engine, a resolved path or a timer
+//! wakes it; so peers are answered while the application computes.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::protocol::handshake::{
+    Action, Config, ConnectLane, Connector, LaneError, LaneKey,
+};
+use ferrofabric_core::protocol::wire::control::CONTROL_BYTES;
+use ferrofabric_core::protocol::{PeerKey, Time};
+use ferrofabric_core::wait::WaitSet;
+
+use super::ah_cache::{AhCache, Outcome};
+use super::datagrams::Datagrams;
+use super::{ToEngine, ToService, native_addr};
+use crate::ah::Path;
+use crate::device::Mtu;
+use crate::pd::Pd;
+use crate::port::LocalPort;
+use crate::qp::{QpConfig, RcConnect, RcInit, RcQp, RcTimers};
+
+/// How long to wait for an acknowledgement on a lane: 4.096 µs · 2^16 = 268 ms.
+const TIMEOUT_EXPONENT: u8 = 16;
+
+/// Times to send again without one: a peer is given up 2 s after its last word.
+const RETRIES: u8 = 7;
+
+/// A peer with no receive posted is tried again for ever: it may only be slow, or stopped.
+const RECEIVER_NOT_READY_RETRIES: u8 = 7;
+
+/// How long a peer waits when we have no receive posted: 0.64 ms.
+const RECEIVER_NOT_READY_CODE: u8 = 12;
+
+/// What the service thread works with.
+pub(crate) struct ServiceConfig {
+    /// The protection domain of the endpoint.
+    pub(crate) pd: Arc<Pd>,
+    /// The port that it speaks from.
+    pub(crate) port: LocalPort,
+    /// What each lane's queue pair is created with.
+    pub(crate) lane: QpConfig,
+    /// What peers may do through a lane.
+    pub(crate) access: crate::mr::Access,
+    /// The handshake's own settings.
+    pub(crate) handshake: Config,
+}
+
+/// The engine's end of the service thread. Dropping it closes the endpoint's lanes, says goodbye to the peers (for at
+/// most the linger time) and ends the thread.
+pub(crate) struct Service {
+    requests: Sender<ToService>,
+    wait: Arc<WaitSet>,
+    inbox: Arc<Inbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the service thread has for the engine.
+struct Inbox {
+    messages: Receiver<ToEngine>,
+    filled: AtomicBool,
+    wake: EventFd,
+}
+
+impl Service {
+    /// Starts the thread for the endpoint `me`, whose datagrams these are.
+    ///
+    /// # Errors
+    ///
+    /// When a thread or a descriptor can not be had.
+    pub(crate) fn start(me: PeerKey, datagrams: Datagrams, config: ServiceConfig) -> Result<Self> {
+        let wait = Arc::new(WaitSet::new()?);
+        wait.add(datagrams.fd())?;
+        let (requests, requested) = unbounded();
+        let (outbox, messages) = unbounded();
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|e| Error::new(Errno(e as i32), "create", "event descriptor"))?;
+        let inbox = Arc::new(Inbox {
+            messages,
+            filled: AtomicBool::new(false),
+            wake,
+        });
+        let waker = {
+            let wait = wait.clone();
+            Arc::new(move || wait.signal())
+        };
+        let handles = AhCache::new(&config.pd, waker);
+        let worker = Worker {
+            lanes: HashMap::new(),
+            connector: Connector::new(me, config.handshake),
+            config,
+            datagrams,
+            handles,
+            actions: VecDeque::new(),
+            requests: requested,
+            outbox,
+            inbox: inbox.clone(),
+            wait: wait.clone(),
+            origin: Instant::now(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("ferro-service".to_owned())
+            .spawn(move || worker.run())
+            .map_err(|e| Error::from_io(&e, "start", "service thread"))?;
+        Ok(Self {
+            requests,
+            wait,
+            inbox,
+            thread: Some(thread),
+        })
+    }
+
+    /// Asks the thread for something.
+    pub(crate) fn request(&self, request: ToService) {
+        // It ends only when told to.
+        let _ = self.requests.send(request);
+        self.wait.signal();
+    }
+
+    /// Whether [`Service::message`] has something. Costs a load.
+    #[inline]
+    pub(crate) fn has_messages(&self) -> bool {
+        self.inbox.filled.load(Ordering::Relaxed)
+    }
+
+    /// The next message, if there is one.
+    pub(crate) fn message(&self) -> Option<ToEngine> {
+        // The mark is taken away first: what comes in between sets it again.
+        self.inbox.filled.store(false, Ordering::SeqCst);
+        let _ = self.inbox.wake.read();
+        let message = self.inbox.messages.try_recv().ok();
+        if message.is_some() {
+            self.inbox.filled.store(true, Ordering::SeqCst);
+        }
+        message
+    }
+
+    /// Readable when there are messages.
+    pub(crate) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.inbox.wake)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.request(ToService::Close);
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so; its queue pairs are gone with it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A control packet and where it goes.
+struct Datagram {
+    qpn: u32,
+    qkey: u32,
+    bytes: [u8; CONTROL_BYTES],
+    peer: PeerKey,
+}
+
+struct Worker {
+    // Lanes go first: their queue pairs use the rest.
+    lanes: HashMap<LaneKey, Arc<RcQp>>,
+    connector: Connector,
+    config: ServiceConfig,
+    datagrams: Datagrams,
+    handles: AhCache<Datagram>,
+    actions: VecDeque<Action>,
+    requests: Receiver<ToService>,
+    outbox: Sender<ToEngine>,
+    inbox: Arc<Inbox>,
+    wait: Arc<WaitSet>,
+    origin: Instant,
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mut closing: Option<Instant> = None;
+        loop {
+            while let Ok(request) = self.requests.try_recv() {
+                closing = self.serve(request, closing);
+            }
+            while let Some(outcome) = self.handles.resolved() {
+                self.path_resolved(outcome);
+            }
+            while self.receive() {}
+            let now = self.now();
+            if self.connector.next_timeout().is_some_and(|at| at <= now) {
+                self.drive(|connector, now, out| connector.timeout(now, out));
+            }
+            if closing.is_some_and(|until| self.connector.is_idle() || Instant::now() >= until) {
+                return;
+            }
+            if let Err(error) = self.datagrams.arm() {
+                tracing::error!("service thread ends: its completion queue failed: {error}");
+                return;
+            }
+            if self.receive() {
+                continue;
+            }
+            let timer = self
+                .connector
+                .next_timeout()
+                .map(|at| self.origin + Duration::from_nanos(at.0));
+            let deadline = match (timer, closing) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            if let Err(error) = self.wait.sleep(deadline) {
+                tracing::error!("service thread ends: {error}");
+                return;
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Lets the machine have an event, then carries out what it wants.
+    fn drive(&mut self, event: impl FnOnce(&mut Connector, Time, &mut Vec<Action>)) {
+        let mut out = Vec::new();
+        let now = self.now();
+        event(&mut self.connector, now, &mut out);
+        self.actions.extend(out);
+        while let Some(action) = self.actions.pop_front() {
+            self.carry_out(action);
+        }
+    }
+
+    /// As `drive`, for events that come of an action: the outer loop carries on.
+    fn answer(&mut self, event: impl FnOnce(&mut Connector, Time, &mut Vec<Action>)) {
+        let mut out = Vec::new();
+        let now = self.now();
+        event(&mut self.connector, now, &mut out);
+        self.actions.extend(out);
+    }
+
+    fn serve(&mut self, request: ToService, closing: Option<Instant>) -> Option<Instant> {
+        match request {
+            ToService::Connect(peer) => self.drive(|c, now, out| c.connect(now, peer, out)),
+            ToService::LaneHeard(lane) => self.drive(|c, now, out| c.lane_heard(now, lane, out)),
+            ToService::LaneBroken(lane) => self.drive(|c, now, out| c.lane_broken(now, lane, out)),
+            ToService::Close => {
+                self.drive(|c, now, out| c.shutdown(now, out));
+                return Some(Instant::now() + self.config.handshake.linger);
+            }
+        }
+        closing
+    }
+
+    fn receive(&mut self) -> bool {
+        let mut packets: Vec<Vec<u8>> = Vec::new();
+        let any = self
+            .datagrams
+            .receive(|packet| packets.push(packet.to_vec()));
+        for packet in packets {
+            self.drive(|c, now, out| c.receive(now, &packet, out));
+        }
+        any
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::SendControl { to, bytes } => self.send(to, bytes),
+            Action::MakeLane { lane, .. } => {
+                let made = self.make_lane(lane);
+                self.answer(|c, now, out| c.lane_made(now, lane, made, out));
+            }
+            Action::ConnectLane(connect) => {
+                let connected = self.connect_lane(&connect);
+                self.answer(|c, now, out| c.lane_connected(now, connect.lane, connected, out));
+            }
+            Action::LaneUp(up) => {
+                if let Some(qp) = self.lanes.get(&up.lane) {
+                    let qp = qp.clone();
+                    self.tell(ToEngine::LaneUp { up, qp });
+                }
+            }
+            Action::MaySend { lane } => self.tell(ToEngine::MaySend(lane)),
+            Action::LaneDown { lane, peer, reason } => {
+                self.tell(ToEngine::LaneDown { lane, peer, reason });
+            }
+            Action::ReleaseLane { lane } => drop(self.lanes.remove(&lane)),
+            Action::ConnectFailed { peer, reason } => {
+                self.tell(ToEngine::ConnectFailed { peer, reason });
+            }
+            Action::Closed { .. } => {}
+        }
+    }
+
+    fn tell(&mut self, message: ToEngine) {
+        // While the endpoint closes nobody listens any more.
+        let _ = self.outbox.send(message);
+        self.inbox.filled.store(true, Ordering::SeqCst);
+        let _ = self.inbox.wake.write(1);
+    }
+
+    fn send(&mut self, to: PeerKey, bytes: [u8; CONTROL_BYTES]) {
+        let Some((path, qpn, qkey)) = self.way_to(&to) else {
+            return self.answer(|c, now, out| c.unreachable(now, &to, out));
+        };
+        let datagram = Datagram {
+            qpn,
+            qkey,
+            bytes,
+            peer: to,
+        };
+        if let Some((handle, d)) = self.handles.handle_for(path, datagram) {
+            self.datagrams.send(handle, d.qpn, d.qkey, &d.bytes);
+        }
+    }
+
+    fn path_resolved(&mut self, outcome: Outcome<Datagram>) {
+        match outcome {
+            Outcome::Ready(handle, waiting) => {
+                for d in waiting {
+                    self.datagrams.send(handle.clone(), d.qpn, d.qkey, &d.bytes);
+                }
+            }
+            Outcome::Failed(error, waiting) => {
+                tracing::debug!("{error}");
+                // A neighbour that is silent now may answer the next try; what has no route or no handle will not.
+                if !matches!(
+                    error.errno(),
+                    Errno::ETIMEDOUT | Errno::EAGAIN | Errno::ENOMEM
+                ) {
+                    for d in waiting {
+                        self.drive(|c, now, out| c.unreachable(now, &d.peer, out));
+                    }
+                }
+            }
+        }
+    }
+
+    fn way_to(&self, peer: &PeerKey) -> Option<(Path, u32, u32)> {
+        let verbs = native_addr(peer)?.verbs?;
+        Some((self.config.port.path_to(&verbs)?, verbs.qpn, verbs.qkey))
+    }
+
+    fn make_lane(&mut self, lane: LaneKey) -> std::result::Result<u32, LaneError> {
+        let make = || -> Result<RcQp> {
+            let qp = RcQp::create(&self.config.pd, &self.config.lane)?;
+            qp.to_init(&RcInit {
+                port: self.config.port.number,
+                pkey_index: self.config.port.pkey_index,
+                access: self.config.access,
+            })?;
+            Ok(qp)
+        };
+        let qp = make().map_err(|e| lane_error(&e))?;
+        let number = qp.number();
+        self.lanes.insert(lane, Arc::new(qp));
+        Ok(number)
+    }
+
+    fn connect_lane(&self, connect: &ConnectLane) -> std::result::Result<(), LaneError> {
+        let qp = self
+            .lanes
+            .get(&connect.lane)
+            .ok_or(LaneError::Fatal(Errno::ENOENT.0))?;
+        let (path, ..) = self
+            .way_to(&connect.peer)
+            .ok_or(LaneError::Fatal(Errno::EHOSTUNREACH.0))?;
+        let mtu = Mtu::from_code(connect.path_mtu).ok_or(LaneError::Fatal(Errno::EPROTO.0))?;
+        qp.to_rtr(&RcConnect {
+            path,
+            mtu,
+            remote_qp: connect.remote_qpn,
+            remote_psn: connect.remote_psn,
+            reads_as_target: connect.max_dest_rd_atomic,
+            receiver_not_ready_code: RECEIVER_NOT_READY_CODE,
+        })
+        .and_then(|()| {
+            qp.to_rts(&RcTimers {
+                psn: connect.local_psn,
+                timeout_exponent: TIMEOUT_EXPONENT,
+                retries: RETRIES,
+                receiver_not_ready_retries: RECEIVER_NOT_READY_RETRIES,
+                reads_as_initiator: connect.max_rd_atomic,
+            })
+        })
+        .map_err(|e| lane_error(&e))
+    }
+}
+
+/// Whether a failed verb may work later.
+fn lane_error(error: &Error) -> LaneError {
+    tracing::debug!("{error}");
+    match error.errno() {
+        Errno::ENOMEM | Errno::EAGAIN | Errno::ENOSPC | Errno::ETIMEDOUT => LaneError::NoResources,
+        errno => LaneError::Fatal(errno.0),
+    }
+}

@@ -1,0 +1,166 @@
+//! A verbs domain: one port of one device, its protection domain, and the node's shared memory beside it.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::domain::Backend;
+use ferrofabric_core::error::Result;
+use ferrofabric_core::fabric;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::info::Info;
+use ferrofabric_core::types::IoBuf;
+use ferrofabric_core::wait::WaitSet;
+use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
+
+use crate::device::{Context, GidRequest};
+use crate::endpoint::rdm::RdmTransport;
+use crate::mr::{Access, Mr};
+use crate::pairing::{Paired, SHM_TRANSPORT};
+use crate::pd::Pd;
+use crate::port::LocalPort;
+use crate::tuning::Tuning;
+
+/// What is under a verbs domain.
+pub(crate) struct VerbsBackend {
+    pd: Arc<Pd>,
+    port: LocalPort,
+    tuning: Tuning,
+    settings: Settings,
+    info: Info,
+}
+
+impl VerbsBackend {
+    /// Opens a port of a device.
+    ///
+    /// # Errors
+    ///
+    /// When the device or its port is not there or not usable; the error names it.
+    pub(crate) fn open(device: &str, port: u8, info: &Info, settings: &Settings) -> Result<Self> {
+        let context = Context::open(device)?;
+        let port = local_port(&context, port, settings)?;
+        let pd = Pd::allocate(&context)?;
+        let tuning = Tuning::of(context.limits(), context.quirks(), settings);
+        Ok(Self {
+            pd,
+            port,
+            tuning,
+            settings: settings.clone(),
+            info: info.clone(),
+        })
+    }
+}
+
+/// The port as endpoints use it, with the GID that was asked for or the best.
+pub(crate) fn local_port(
+    context: &Arc<Context>,
+    number: u8,
+    settings: &Settings,
+) -> Result<LocalPort> {
+    let attributes = context.port(number)?;
+    let request = match settings.gid_index.0 {
+        Some(index) => GidRequest::Index(index as u32),
+        None => GidRequest::Best,
+    };
+    let chosen = context.choose_gid(number, request)?.chosen;
+    Ok(LocalPort {
+        number,
+        gid: chosen.gid,
+        gid_kind: chosen.kind,
+        gid_index: chosen.index as u8,
+        lid: attributes.lid,
+        pkey: context.pkey(number, 0)?,
+        pkey_index: 0,
+        mtu: attributes.active_mtu,
+    })
+}
+
+impl Backend for VerbsBackend {
+    type Transport = Paired;
+
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn open_transport(&self, wait: &WaitSet) -> Result<(Paired, NativeAddr)> {
+        let incarnation = random();
+        let shm = match self.settings.shm {
+            true => Some(ShmTransport::open(
+                ShmConfig {
+                    unreachable: Unreachable::HandBack,
+                    ..ShmConfig::from_settings(&self.settings)
+                },
+                incarnation,
+                node_id(),
+                SHM_TRANSPORT,
+            )?),
+            false => None,
+        };
+        let qkey = DEFAULT_QKEY;
+        let datagrams = RdmTransport::open_datagrams(&self.pd, &self.port, qkey)?;
+        let name = NativeAddr {
+            incarnation,
+            node: node_id(),
+            shm: shm.as_ref().and_then(|shm| shm.native().shm),
+            verbs: Some(self.port.address(datagrams.number(), qkey)),
+        };
+        let verbs = RdmTransport::open(
+            &self.pd,
+            self.port,
+            self.tuning,
+            datagrams,
+            &name,
+            self.settings.peer_timeout.0,
+            wait,
+        )?;
+        let shm = match shm {
+            Some(mut shm) => {
+                shm.set_name(name);
+                wait.add(shm.wait_fd())?;
+                Some(shm)
+            }
+            None => None,
+        };
+        Ok((Paired::new(verbs, shm, &name), name))
+    }
+
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn fabric::Mr>> {
+        let mut rights = Access::empty();
+        if access.intersects(Flags::RECV | Flags::READ) {
+            rights |= Access::LOCAL_WRITE;
+        }
+        // A large message is read by its receiver.
+        if access.intersects(Flags::SEND | Flags::REMOTE_READ) {
+            rights |= Access::REMOTE_READ;
+        }
+        if access.contains(Flags::REMOTE_WRITE) {
+            rights |= Access::REMOTE_WRITE | Access::LOCAL_WRITE;
+        }
+        // SAFETY: the caller's promise.
+        let region = unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, rights)? };
+        Ok(Arc::new(Region(region)))
+    }
+}
+
+/// Queue key of our UD queue pairs; the handshake checks it for the lanes too. The high bit is for privileged ones.
+const DEFAULT_QKEY: u32 = 0x00fe_0f0f;
+
+/// A number that nobody can guess.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Registered memory.
+struct Region(Mr);
+
+impl fabric::Mr for Region {
+    /// Both keys: the local one in the low half, the remote one in the high half.
+    fn desc(&self) -> u64 {
+        u64::from(self.0.rkey()) << 32 | u64::from(self.0.lkey())
+    }
+
+    fn key(&self) -> u64 {
+        self.0.rkey().into()
+    }
+}

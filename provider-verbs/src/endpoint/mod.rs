@@ -1,0 +1,3 @@
+//! Endpoints: how messages travel over a verbs device.
+
+pub(crate) mod rdm;

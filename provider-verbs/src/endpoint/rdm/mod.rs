@@ -1,0 +1,362 @@
+//! The RDM endpoint over verbs: the engine that runs under the domain's lock.
+//!
+//! One shared receive queue and one completion queue serve all peers; a peer that is spoken to gets a lane (an RC queue
+//! pair, made by the service thread). Small messages travel eagerly into the shared receive buffers, large ones as a
+//! request upon which the receiver reads them.
+
+mod lanes;
+mod receive;
+mod send;
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::error::{Errno, Error, OpError, Result};
+use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx, Start, Token, Transport};
+use ferrofabric_core::protocol::handshake::Config;
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::control::{Keys, Limits};
+use ferrofabric_core::protocol::wire::data::MAX_HEADER_BYTES;
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_core::wait::WaitSet;
+use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
+
+use crate::connect::{Datagrams, Service, ServiceConfig, peer_key};
+use crate::cq::{CompChannel, Cq, CqConfig};
+use crate::mr::Access;
+use crate::pd::Pd;
+use crate::port::LocalPort;
+use crate::qp::{QpCaps, QpConfig, UdInit};
+use crate::session::{Held, Lanes, Peers, SlotPool, WrId};
+use crate::srq::{Srq, SrqConfig};
+use crate::tuning::Tuning;
+
+/// Which transport of an endpoint a token belongs to: this one.
+pub(crate) const TRANSPORT: u32 = 0;
+
+/// Credit that each peer has for eager messages which nobody waits for, in units of 64 bytes: 256 KiB.
+const QUOTA_UNITS: u16 = 4096;
+
+/// Completions taken at a time.
+const POLL: usize = 16;
+
+/// Sends that wait for one peer's lane, at most; then the caller is told to try again.
+const MAX_PENDING: usize = 1024;
+
+/// What the endpoint has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) eager_sent: u64,
+    pub(crate) rendezvous_sent: u64,
+    pub(crate) received: u64,
+    pub(crate) dropped: u64,
+    pub(crate) unexpected: u64,
+    pub(crate) lanes_failed: u64,
+}
+
+/// The engine of an RDM endpoint.
+pub(crate) struct RdmTransport {
+    // Lanes go first: the device uses what the rest holds. The service ends with them.
+    lanes: Lanes,
+    service: Service,
+    srq: Arc<Srq>,
+    cq: Arc<Cq>,
+    channel: Arc<CompChannel>,
+    receives: SlotPool,
+    bounces: SlotPool,
+    pd: Arc<Pd>,
+    peers: Peers,
+    held: Held,
+    tuning: Tuning,
+    /// Lanes that have something to do.
+    work: std::collections::VecDeque<SessionId>,
+    /// Receive buffers to be posted again.
+    spent: Vec<u32>,
+    /// Work requests under way, of all lanes.
+    outstanding: usize,
+    armed: bool,
+    counters: Counters,
+}
+
+impl RdmTransport {
+    /// Opens an endpoint's datagram queue pair: its number is part of the endpoint's address.
+    ///
+    /// # Errors
+    ///
+    /// What the device or a limit does not allow; the error names it.
+    pub(crate) fn open_datagrams(pd: &Arc<Pd>, port: &LocalPort, qkey: u32) -> Result<Datagrams> {
+        Datagrams::open(
+            pd,
+            &UdInit {
+                port: port.number,
+                pkey_index: port.pkey_index,
+                qkey,
+                psn: 0,
+            },
+        )
+    }
+
+    /// Opens the rest of an endpoint, whose address is complete now.
+    ///
+    /// # Errors
+    ///
+    /// What the device or a limit does not allow; the error names it.
+    pub(crate) fn open(
+        pd: &Arc<Pd>,
+        port: LocalPort,
+        tuning: Tuning,
+        datagrams: Datagrams,
+        name: &NativeAddr,
+        peer_timeout: Option<std::time::Duration>,
+        wait: &WaitSet,
+    ) -> Result<Self> {
+        let verbs = name.verbs.ok_or_else(|| {
+            Error::new(
+                Errno::EINVAL,
+                "open",
+                "verbs endpoint with no verbs address",
+            )
+        })?;
+        let context = pd.context();
+        let channel = CompChannel::create(context)?;
+        let cq = Cq::create(
+            context,
+            &CqConfig {
+                depth: (tuning.receives + tuning.send_total) as u32,
+                channel: Some(channel.clone()),
+                ..CqConfig::default()
+            },
+        )?;
+        let srq = Srq::create(
+            pd,
+            &SrqConfig {
+                depth: tuning.receives as u32,
+                entries: 1,
+            },
+        )?;
+        let slot_bytes = MAX_HEADER_BYTES + tuning.eager_bytes;
+        let slot_bytes =
+            slot_bytes.max(ferrofabric_core::protocol::wire::data::MIN_RECEIVE_BYTES as usize);
+        let mut receives = SlotPool::create(pd, tuning.receives, slot_bytes, Access::LOCAL_WRITE)?;
+        let bounces = SlotPool::create(pd, tuning.bounces, slot_bytes, Access::empty())?;
+        let mut spent = Vec::with_capacity(tuning.receives);
+        spent.extend(std::iter::from_fn(|| receives.take()));
+
+        let config = ServiceConfig {
+            pd: pd.clone(),
+            port,
+            lane: QpConfig {
+                send_cq: cq.clone(),
+                recv_cq: cq.clone(),
+                srq: Some(srq.clone()),
+                caps: QpCaps {
+                    send_depth: tuning.send_depth as u32,
+                    recv_depth: 0,
+                    send_entries: 2,
+                    recv_entries: 0,
+                    inline_bytes: tuning.inline_bytes as u32,
+                },
+                signal_all: false,
+                extended: None,
+            },
+            access: Access::REMOTE_READ,
+            handshake: Config {
+                seed: name.incarnation,
+                keys: Keys {
+                    p_key: verbs.pkey,
+                    q_key: verbs.qkey,
+                },
+                limits: Limits {
+                    quota_units: QUOTA_UNITS,
+                    receive_bytes: receives.slot_bytes() as u32,
+                    path_mtu: port.mtu.code(),
+                    rd_atomic_out: tuning.reads_per_lane,
+                    rd_atomic_in: tuning.reads_per_lane,
+                },
+                peer_timeout,
+                ..Config::default()
+            },
+        };
+        let service = Service::start(peer_key(name), datagrams, config)?;
+        wait.add(channel.as_fd())?;
+        wait.add(service.fd())?;
+        let mut this = Self {
+            lanes: Lanes::default(),
+            service,
+            srq,
+            cq,
+            channel,
+            receives,
+            bounces,
+            pd: pd.clone(),
+            peers: Peers::default(),
+            held: Held::default(),
+            tuning,
+            work: std::collections::VecDeque::new(),
+            spent,
+            outstanding: 0,
+            armed: false,
+            counters: Counters::default(),
+        };
+        this.post_spent();
+        Ok(this)
+    }
+
+    /// Sends something that was already taken over: it is queued whatever waits before it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Transport::send`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Transport::send`], but never [`OpError::Again`].
+    pub(crate) unsafe fn send_whatever_waits<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> Result<(), OpError> {
+        let peer = self.peer_for(op.dest, owner)?;
+        self.enqueue(peer, op, iov);
+        Ok(())
+    }
+
+    #[inline]
+    fn peer_for<O: Owner>(&mut self, dest: FiAddr, owner: &O) -> Result<u32, OpError> {
+        if let Some(peer) = self.peers.routed(dest) {
+            return Ok(peer);
+        }
+        let name = owner
+            .av()
+            .lookup(dest)
+            .ok_or(OpError::Failed(Errno::EADDRNOTAVAIL))?;
+        self.add_route(dest, &name)
+    }
+
+    /// What it has done so far.
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    #[inline]
+    fn poll<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];
+        let cq = Arc::as_ptr(&self.cq);
+        // SAFETY: `self` holds the queue; only the count of holders is not touched, for this is polled all the time.
+        let completions = match unsafe { (*cq).poll(&mut room) } {
+            Ok(completions) => completions,
+            Err(error) => {
+                self.queue_failed(error);
+                return 0;
+            }
+        };
+        for completion in completions {
+            let ok = completion.status == ibv_wc_status::IBV_WC_SUCCESS;
+            match WrId::parse(completion.wr_id) {
+                WrId::Receive(slot) if ok => {
+                    self.received(slot, completion.byte_len, completion.qp_num, owner);
+                }
+                WrId::Receive(slot) => self.spent.push(slot),
+                WrId::Send(session, number) => {
+                    let status = (!ok).then_some(completion.status);
+                    self.sent(session, number, status, owner);
+                }
+            }
+        }
+        if !completions.is_empty() {
+            self.armed = false;
+            if self.spent.len() >= POLL {
+                self.post_spent();
+            }
+        }
+        completions.len()
+    }
+
+    #[cold]
+    fn queue_failed(&mut self, error: OpError) {
+        if self.counters.lanes_failed == 0 {
+            tracing::error!(
+                "completion queue of {} failed: {error}",
+                self.pd.context().name()
+            );
+        }
+        self.counters.lanes_failed += 1;
+    }
+}
+
+impl Transport for RdmTransport {
+    #[inline]
+    unsafe fn send<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> Result<(), OpError> {
+        let peer = self.peer_for(op.dest, owner)?;
+        self.send_to(peer, op, iov)
+    }
+
+    unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
+        self.start_held(start, owner);
+    }
+
+    fn discard<O: Owner>(&mut self, _kind: MsgKind, token: Token, _owner: &mut O) {
+        self.discard_held(token);
+    }
+
+    #[inline]
+    fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let mut done = 0;
+        if self.service.has_messages() {
+            done += self.take_messages(owner);
+        }
+        done += self.poll(owner);
+        if !self.work.is_empty() {
+            done += self.run_work(owner);
+        }
+        done
+    }
+
+    fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
+        let Some(peer) = self.peers.find(&peer_key(name)) else {
+            return;
+        };
+        self.peers.route(addr, name);
+        let held = &self.held;
+        owner.srx().resolve(addr, |token| {
+            token.transport == TRANSPORT
+                && held.message(token.value).is_some_and(|m| m.peer == peer)
+        });
+    }
+
+    fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        if let Some(peer) = self.peers.unroute(addr) {
+            self.fail_pending(
+                peer,
+                Errno::ECANCELED,
+                "the peer was removed from the address vector",
+                owner,
+            );
+        }
+        owner.srx().forget_source(addr);
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        if self.service.has_messages() || !self.work.is_empty() {
+            return Ok(false);
+        }
+        if self.armed {
+            return Ok(true);
+        }
+        while self.channel.take_event()?.is_some() {}
+        self.cq
+            .arm(false)
+            .map_err(|e| Error::new(e.errno(), "arm", "completion queue"))?;
+        // What came before does not wake: the caller looks once more, then asks again.
+        self.armed = true;
+        Ok(false)
+    }
+}

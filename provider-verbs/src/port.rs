@@ -1,0 +1,60 @@
+//! The local end of every path: one port, the GID and partition that an endpoint speaks from.
+
+use ferrofabric_core::addr::{GidKind, VerbsAddr};
+
+use crate::ah::Path;
+use crate::device::{Gid, Mtu};
+
+/// A port as endpoints use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LocalPort {
+    /// Number, from 1.
+    pub(crate) number: u8,
+    /// Our GID.
+    pub(crate) gid: Gid,
+    /// How it is carried.
+    pub(crate) gid_kind: GidKind,
+    /// Its slot.
+    pub(crate) gid_index: u8,
+    /// Our LID, 0 on Ethernet.
+    pub(crate) lid: u16,
+    /// Our partition key.
+    pub(crate) pkey: u16,
+    /// Its slot.
+    pub(crate) pkey_index: u16,
+    /// The MTU in force.
+    pub(crate) mtu: Mtu,
+}
+
+impl LocalPort {
+    /// The address of a queue pair of ours on this port.
+    pub(crate) fn address(&self, qpn: u32, qkey: u32) -> VerbsAddr {
+        VerbsAddr {
+            gid: self.gid.0,
+            gid_kind: self.gid_kind,
+            qpn,
+            qkey,
+            lid: self.lid,
+            pkey: self.pkey,
+            sl: 0,
+            port: self.number,
+            mtu_bytes: self.mtu.bytes() as u16,
+        }
+    }
+
+    /// The path to a peer; `None` when our port can not speak to such a GID.
+    pub(crate) fn path_to(&self, peer: &VerbsAddr) -> Option<Path> {
+        if peer.gid_kind != self.gid_kind {
+            return None;
+        }
+        let mut path = Path::to_gid(self.number, self.gid_index, Gid(peer.gid));
+        path.remote_lid = peer.lid;
+        path.service_level = peer.sl;
+        // Within a subnet InfiniBand goes by LID alone.
+        let same_subnet = self.gid.0[..8] == peer.gid[..8];
+        if self.gid_kind == GidKind::Ib && same_subnet {
+            path.remote_gid = None;
+        }
+        Some(path)
+    }
+}

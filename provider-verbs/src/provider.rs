@@ -1,0 +1,242 @@
+//! What the application sees first: which domains this machine has over verbs.
+
+use std::sync::Arc;
+
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::domain::Domain;
+use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::fabric::{self, Discovery, Provider};
+use ferrofabric_core::flags::{Flags, Order};
+use ferrofabric_core::info::{
+    AddrFormat, DomainAttr, EpAttr, EpType, FabricAttr, Info, NicAttr, Progress, RxAttr, TxAttr,
+};
+use ferrofabric_core::serial::Threading;
+
+use crate::device::{Context, Device, DeviceInfo, LinkLayer, PortInfo, PortState};
+use crate::domain::{VerbsBackend, local_port};
+use crate::tuning::Tuning;
+
+/// The provider's name.
+pub const NAME: &str = "ferro";
+
+/// Longest message in bytes.
+const MAX_MSG_BYTES: usize = 1 << 30;
+
+/// Domains over verbs devices, paired with shared memory for local peers.
+#[derive(Debug, Default)]
+pub struct VerbsProvider;
+
+impl VerbsProvider {
+    /// The provider. Nothing is loaded or opened yet.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl Provider for VerbsProvider {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn discover(&self, settings: &Settings) -> Discovery {
+        let mut found = Discovery::default();
+        if !settings.verbs {
+            let off = Error::new(Errno::ENODEV, "use", "verbs devices");
+            found
+                .notices
+                .push(off.mend("switched off by setting verbs"));
+            return found;
+        }
+        let devices = match Device::list() {
+            Ok(devices) => devices,
+            Err(error) => {
+                found.notices.push(error);
+                return found;
+            }
+        };
+        if !settings.device.is_empty() && !devices.iter().any(|d| d.name == settings.device) {
+            let there: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
+            let unknown = Error::new(Errno::ENODEV, "find", format!("device {}", settings.device));
+            found.notices.push(unknown.mend(match there.is_empty() {
+                true => "this machine has no RDMA device".to_owned(),
+                false => format!("there are: {}", there.join(", ")),
+            }));
+        } else if devices.is_empty() {
+            let none = Error::new(Errno::ENODEV, "find", "an RDMA device");
+            found.notices.push(
+                none.mend(
+                    "`./scripts/rxe up` makes a Soft-RoCE one, where the kernel has rdma_rxe",
+                ),
+            );
+        }
+        for device in &devices {
+            if settings.device.is_empty() || settings.device == device.name {
+                self.discover_device(device, settings, &mut found);
+            }
+        }
+        found.candidates.sort_by_key(|info| {
+            std::cmp::Reverse(info.nic.as_ref().map_or(0, |nic| nic.speed_bps))
+        });
+        found
+    }
+
+    fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
+        let (device, port) = parse_name(&info.domain.name).ok_or_else(|| {
+            Error::new(
+                Errno::EINVAL,
+                "open",
+                format!("domain {}", info.domain.name),
+            )
+            .mend("verbs domains are named DEVICE:PORT")
+        })?;
+        let backend = VerbsBackend::open(device, port, info, settings)?;
+        let spin = settings.spin.0.unwrap_or_default();
+        Ok(Arc::new(Domain::open(backend, spin)?))
+    }
+}
+
+impl VerbsProvider {
+    fn discover_device(&self, device: &DeviceInfo, settings: &Settings, found: &mut Discovery) {
+        let opened = match &device.opened {
+            Ok(opened) => opened,
+            Err(error) => return found.notices.push(error.clone()),
+        };
+        for port in &opened.ports {
+            let number = port.attributes.number;
+            if settings.port != 0 && settings.port != u64::from(number) {
+                continue;
+            }
+            if port.attributes.state != PortState::Active {
+                let down = Error::new(
+                    Errno::EHOSTDOWN,
+                    "use",
+                    format!("port {number} of {}", device.name),
+                );
+                found.notices.push(down.mend("bring its link up"));
+                continue;
+            }
+            // What an endpoint would speak from, so that a wrong setting shows here.
+            let usable = Context::open(&device.name)
+                .and_then(|context| local_port(&context, number, settings));
+            match usable {
+                Ok(_) => {
+                    let tuning = Tuning::of(&opened.limits, opened.quirks, settings);
+                    found
+                        .candidates
+                        .push(candidate(device, port, &tuning, settings));
+                }
+                Err(error) => found.notices.push(error),
+            }
+        }
+    }
+}
+
+fn candidate(device: &DeviceInfo, port: &PortInfo, tuning: &Tuning, settings: &Settings) -> Info {
+    let mut caps = Flags::MSG
+        | Flags::TAGGED
+        | Flags::SEND
+        | Flags::RECV
+        | Flags::DIRECTED_RECV
+        | Flags::MULTI_RECV
+        | Flags::SOURCE
+        | Flags::REMOTE_COMM;
+    if settings.shm {
+        caps |= Flags::LOCAL_COMM;
+    }
+    let attributes = &port.attributes;
+    let gid = port
+        .selection
+        .as_ref()
+        .map(|selection| selection.chosen.gid.to_string())
+        .unwrap_or_default();
+    Info {
+        caps,
+        addr_format: AddrFormat::Native,
+        tx: TxAttr {
+            msg_order: Order::SAS,
+            inject_size: tuning
+                .inline_bytes
+                .min(tuning.eager_bytes)
+                .saturating_sub(64),
+            size: tuning.send_depth,
+            iov_limit: 4,
+        },
+        rx: RxAttr {
+            msg_order: Order::SAS,
+            size: 1 << 20,
+            iov_limit: 1,
+        },
+        ep: EpAttr {
+            ep_type: EpType::Rdm,
+            max_msg_size: MAX_MSG_BYTES,
+        },
+        domain: DomainAttr {
+            name: format!("{}:{}", device.name, attributes.number),
+            threading: Threading::Safe,
+            progress: Progress::Manual,
+            cq_data_size: 8,
+            ..DomainAttr::default()
+        },
+        fabric: FabricAttr {
+            name: match attributes.link_layer {
+                LinkLayer::Ethernet => "RoCE".to_owned(),
+                _ => "InfiniBand".to_owned(),
+            },
+            provider: NAME.to_owned(),
+        },
+        nic: Some(NicAttr {
+            device: device.name.clone(),
+            address: gid,
+            mtu_bytes: attributes.active_mtu.bytes(),
+            up: true,
+            ..nic(device, port)
+        }),
+        ..Info::default()
+    }
+}
+
+fn nic(device: &DeviceInfo, port: &PortInfo) -> NicAttr {
+    let Ok(opened) = &device.opened else {
+        return NicAttr::default();
+    };
+    NicAttr {
+        id: format!(
+            "{:#06x}:{:#06x}",
+            opened.limits.vendor_id, opened.limits.vendor_part_id
+        ),
+        firmware: opened.limits.firmware.clone(),
+        driver: device.facts.driver.clone().unwrap_or_default(),
+        speed_bps: port.attributes.speed_mbps.unwrap_or(0) * 1_000_000,
+        network: match port.attributes.link_layer {
+            LinkLayer::Ethernet => "Ethernet".to_owned(),
+            _ => "InfiniBand".to_owned(),
+        },
+        ..NicAttr::default()
+    }
+}
+
+fn parse_name(name: &str) -> Option<(&str, u8)> {
+    let (device, port) = name.rsplit_once(':')?;
+    Some((device, port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_name_gives_device_and_port() {
+        assert_eq!(parse_name("mlx5_0:1"), Some(("mlx5_0", 1)));
+        assert_eq!(parse_name("mlx5_0"), None);
+        assert_eq!(parse_name("mlx5_0:x"), None);
+    }
+
+    #[test]
+    fn verbs_switched_off_says_so() {
+        let settings =
+            Settings::read(|name| (name == "FERRO_VERBS").then(|| "off".to_owned())).unwrap();
+        let found = VerbsProvider::new().discover(&settings);
+        assert!(found.candidates.is_empty());
+        assert!(found.notices[0].to_string().contains("switched off"));
+    }
+}

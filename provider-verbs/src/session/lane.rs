@@ -1,0 +1,197 @@
+//! A lane: an RC queue pair under a session, and what was posted to it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::{Arrived, Matched, SendDone};
+use ferrofabric_core::protocol::handshake::LaneKey;
+use ferrofabric_core::protocol::rendezvous::{Fetcher, SendTable};
+use ferrofabric_core::protocol::session::Session;
+use ferrofabric_core::protocol::table::Key;
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::data::FinStatus;
+use ferrofabric_core::types::MsgKind;
+
+use crate::mr::Mr;
+use crate::qp::RcQp;
+
+/// What lies in the send queue, in the order of posting.
+pub(crate) struct Wqe {
+    /// Counts requests of this lane, modulo 2³².
+    pub(crate) number: u32,
+    /// What it is.
+    pub(crate) kind: WqeKind,
+    /// Memory that it uses until it is over.
+    pub(crate) slot: SendSlot,
+    /// The packet's number in the session, if it has one.
+    pub(crate) sequence: Option<u32>,
+}
+
+/// What a work request does.
+pub(crate) enum WqeKind {
+    /// A whole message.
+    Message(SendDone),
+    /// A request, which ends with its Fin, or another packet of our own.
+    Notice,
+    /// A read of a fetch.
+    Read(Key),
+    /// The last: when it is flushed all is.
+    Marker,
+}
+
+/// A slot of the bounce pool, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SendSlot(pub(crate) Option<u32>);
+
+/// The sender's side of a rendezvous: what is to be kept until the peer is done.
+pub(crate) struct RendezvousSend {
+    pub(crate) done: SendDone,
+    /// Registrations made for this message alone.
+    pub(crate) _regions: Vec<Mr>,
+    /// A copy of an inject.
+    pub(crate) _copy: Option<Box<[u8]>>,
+}
+
+/// The receiver's side of a rendezvous.
+pub(crate) struct Fetching {
+    pub(crate) kind: MsgKind,
+    pub(crate) arrived: Arrived,
+    pub(crate) matched: Matched,
+    pub(crate) lkey: u32,
+    /// A registration made for this message alone.
+    pub(crate) region: Option<Mr>,
+}
+
+/// A lane that is up, or being drained.
+pub(crate) struct Lane {
+    // The queue pair goes first: the device uses what the rest holds.
+    pub(crate) qp: Arc<RcQp>,
+    pub(crate) key: LaneKey,
+    pub(crate) peer: u32,
+    pub(crate) session: Session,
+    /// The peer's end is up.
+    pub(crate) may_send: bool,
+    /// The peer's receive buffers, in bytes.
+    pub(crate) peer_receive_bytes: usize,
+    pub(crate) heard: bool,
+    pub(crate) sends: SendTable<RendezvousSend>,
+    pub(crate) fetches: Fetcher<Fetching>,
+    pub(crate) queue: VecDeque<Wqe>,
+    pub(crate) depth: usize,
+    pub(crate) next_number: u32,
+    /// Requests posted since the last that was signalled.
+    pub(crate) unsignaled: u32,
+    /// Notices that wait for room.
+    pub(crate) fins: VecDeque<(u64, FinStatus)>,
+    /// Set once the lane is given up: what its operations end with.
+    pub(crate) failing: Option<(Errno, &'static str)>,
+    /// The peer said goodbye, in good order.
+    pub(crate) closed_by_peer: bool,
+    /// Nothing will be flushed: wait for the queue pair to be destroyed.
+    pub(crate) unflushed: bool,
+    /// The queue pair has refused a request: what is entered behind it will not complete.
+    pub(crate) refused: bool,
+    /// Whether the lane is in the list of those with work.
+    pub(crate) listed: bool,
+}
+
+/// Room in each send queue that messages leave to notices and reads.
+const RESERVED: usize = 8;
+
+impl Lane {
+    /// Whether a message can be posted now.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.len() + RESERVED < self.depth
+    }
+
+    /// Whether a notice or a read can be posted now.
+    pub(crate) fn has_reserved_room(&self) -> bool {
+        self.queue.len() + 1 < self.depth
+    }
+
+    /// The number for the next work request, and whether it must be signalled although nobody waits for it, so that the
+    /// queue does not fill up with requests of which we never hear.
+    #[inline]
+    pub(crate) fn next(&mut self, signaled: bool) -> (u64, bool) {
+        let number = self.next_number;
+        self.next_number = number.wrapping_add(1);
+        let signaled = signaled || self.unsignaled as usize >= self.depth / 4;
+        self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
+        (send_wr_id(self.key.session(), number), signaled)
+    }
+}
+
+/// The lanes of an endpoint, by the session that starts with them.
+#[derive(Default)]
+pub(crate) struct Lanes(Vec<Option<Box<Lane>>>);
+
+impl Lanes {
+    /// Enters a lane.
+    pub(crate) fn insert(&mut self, lane: Lane) {
+        let at = lane.key.session().index();
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, || None);
+        }
+        self.0[at] = Some(Box::new(lane));
+    }
+
+    /// The lane of a session, if it still is that one's.
+    #[inline]
+    pub(crate) fn of(&mut self, session: SessionId) -> Option<&mut Lane> {
+        self.0
+            .get_mut(session.index())?
+            .as_deref_mut()
+            .filter(|lane| lane.key.session() == session)
+    }
+
+    /// Takes a lane out.
+    pub(crate) fn remove(&mut self, session: SessionId) -> Option<Box<Lane>> {
+        self.of(session)?;
+        self.0.get_mut(session.index())?.take()
+    }
+
+    /// All sessions that have a lane.
+    pub(crate) fn sessions(&self) -> Vec<SessionId> {
+        self.0
+            .iter()
+            .flatten()
+            .map(|lane| lane.key.session())
+            .collect()
+    }
+}
+
+/// High half of the work request ID of receives; no session has it, for a table never has so many lanes.
+const RECEIVE: u32 = u32::MAX;
+
+/// A work request ID: session and number for sends.
+#[inline]
+fn send_wr_id(session: SessionId, number: u32) -> u64 {
+    u64::from(session.0) << 32 | u64::from(number)
+}
+
+/// The work request ID of a receive into a slot.
+#[inline]
+pub(crate) fn receive_wr_id(slot: u32) -> u64 {
+    u64::from(RECEIVE) << 32 | u64::from(slot)
+}
+
+/// What a work request ID names.
+pub(crate) enum WrId {
+    /// A receive into a slot.
+    Receive(u32),
+    /// A request of a lane.
+    Send(SessionId, u32),
+}
+
+impl WrId {
+    #[inline]
+    pub(crate) fn parse(wr_id: u64) -> Self {
+        let (high, low) = ((wr_id >> 32) as u32, wr_id as u32);
+        match high {
+            RECEIVE => Self::Receive(low),
+            session => Self::Send(SessionId(session), low),
+        }
+    }
+}

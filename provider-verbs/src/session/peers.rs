@@ -1,0 +1,123 @@
+//! The peers of an endpoint: who they are, how they are linked, and what waits for the link.
+
+use std::collections::{HashMap, VecDeque};
+
+use slab::Slab;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::peer::SendDone;
+use ferrofabric_core::protocol::PeerKey;
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::types::{FiAddr, IoBuf, SendOp};
+
+/// How a peer is reached at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// Not at all; nobody has asked.
+    Idle,
+    /// The service thread is connecting.
+    Connecting,
+    /// Through the lane of this session.
+    Up(SessionId),
+}
+
+/// A send that waits for its lane, or for room on it.
+pub(crate) struct Pending {
+    pub(crate) op: SendOp,
+    pub(crate) iov: Gathered,
+}
+
+/// What a waiting send sends.
+pub(crate) enum Gathered {
+    /// The application's buffers, in order.
+    Borrowed(Box<[IoBuf]>),
+    /// A copy (`INJECT`).
+    Copied(Box<[u8]>),
+}
+
+impl Pending {
+    pub(crate) fn done(&self) -> SendDone {
+        SendDone::from(&self.op)
+    }
+}
+
+/// A peer.
+pub(crate) struct Peer {
+    pub(crate) key: PeerKey,
+    /// Its number in the address vector, if it has one.
+    pub(crate) addr: FiAddr,
+    pub(crate) link: Link,
+    pub(crate) pending: VecDeque<Pending>,
+}
+
+/// All peers that were spoken to, or that spoke to us.
+#[derive(Default)]
+pub(crate) struct Peers {
+    peers: Slab<Peer>,
+    by_key: HashMap<PeerKey, u32>,
+    /// Where each number of the address vector leads, by its low 32 bits.
+    routes: Vec<Route>,
+}
+
+#[derive(Clone, Copy)]
+struct Route {
+    addr: FiAddr,
+    peer: u32,
+}
+
+const NO_ROUTE: Route = Route {
+    addr: FiAddr::NOTAVAIL,
+    peer: 0,
+};
+
+impl Peers {
+    /// The peer that an address leads to, if it was used before.
+    #[inline]
+    pub(crate) fn routed(&self, addr: FiAddr) -> Option<u32> {
+        let route = self.routes.get(addr.0 as u32 as usize)?;
+        (route.addr == addr && addr.is_some()).then_some(route.peer)
+    }
+
+    /// Makes an address lead to a peer, which is made if there is none of that name.
+    pub(crate) fn route(&mut self, addr: FiAddr, name: &NativeAddr) -> u32 {
+        let peer = self.peer_of(crate::connect::peer_key(name), addr);
+        self.peers[peer as usize].addr = addr;
+        let at = addr.0 as u32 as usize;
+        if self.routes.len() <= at {
+            self.routes.resize(at + 1, NO_ROUTE);
+        }
+        self.routes[at] = Route { addr, peer };
+        peer
+    }
+
+    /// Forgets where an address leads. The peer stays: it may still speak to us.
+    pub(crate) fn unroute(&mut self, addr: FiAddr) -> Option<u32> {
+        let peer = self.routed(addr)?;
+        self.routes[addr.0 as u32 as usize] = NO_ROUTE;
+        self.peers[peer as usize].addr = FiAddr::NOTAVAIL;
+        Some(peer)
+    }
+
+    /// The peer of a key, made if there is none.
+    pub(crate) fn peer_of(&mut self, key: PeerKey, addr: FiAddr) -> u32 {
+        *self.by_key.entry(key).or_insert_with(|| {
+            self.peers.insert(Peer {
+                key,
+                addr,
+                link: Link::Idle,
+                pending: VecDeque::new(),
+            }) as u32
+        })
+    }
+
+    /// The peer of a key, if there is one.
+    pub(crate) fn find(&self, key: &PeerKey) -> Option<u32> {
+        self.by_key.get(key).copied()
+    }
+
+    /// A peer by its place.
+    #[inline]
+    pub(crate) fn at(&mut self, peer: u32) -> &mut Peer {
+        &mut self.peers[peer as usize]
+    }
+}

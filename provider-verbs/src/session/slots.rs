@@ -1,0 +1,109 @@
+//! Registered memory cut into slots of one size: receive buffers, and bounce buffers for sends.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ferrofabric_core::error::{Errno, Error, Result};
+
+use crate::mr::{Access, Mr};
+use crate::pd::Pd;
+
+const PAGE_BYTES: usize = 4096;
+
+/// A pool of slots in one registered region.
+pub(crate) struct SlotPool {
+    // Deregistered before the memory is freed.
+    mr: Mr,
+    memory: Pages,
+    slot_bytes: usize,
+    free: Vec<u32>,
+}
+
+impl SlotPool {
+    /// `count` slots of `slot_bytes` (rounded up to whole cache lines), all free.
+    pub(crate) fn create(
+        pd: &Arc<Pd>,
+        count: usize,
+        slot_bytes: usize,
+        access: Access,
+    ) -> Result<Self> {
+        let slot_bytes = slot_bytes.next_multiple_of(64);
+        let memory = Pages::allocate(count * slot_bytes)?;
+        // SAFETY: the memory is freed after the region is deregistered, and only raw pointers go to it.
+        let mr = unsafe { Mr::register(pd, memory.ptr.as_ptr(), memory.layout.size(), access)? };
+        Ok(Self {
+            mr,
+            memory,
+            slot_bytes,
+            free: (0..count as u32).rev().collect(),
+        })
+    }
+
+    /// Takes a free slot, the one given back last.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// Gives a slot back.
+    #[inline]
+    pub(crate) fn give(&mut self, slot: u32) {
+        debug_assert!(!self.free.contains(&slot), "slot given back twice");
+        self.free.push(slot);
+    }
+
+    /// Where a slot is. Slots of a pool that is not empty lie within its memory; others have no address.
+    #[inline]
+    pub(crate) fn address(&self, slot: u32) -> *mut u8 {
+        let offset = slot as usize * self.slot_bytes;
+        assert!(
+            offset < self.memory.layout.size(),
+            "slot {slot} is not of this pool"
+        );
+        self.memory.ptr.as_ptr().wrapping_add(offset)
+    }
+
+    /// Size of a slot in bytes.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// Key of the region.
+    #[inline]
+    pub(crate) fn lkey(&self) -> u32 {
+        self.mr.lkey()
+    }
+}
+
+/// Zeroed pages of our own.
+struct Pages {
+    ptr: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its memory; access goes through raw pointers under the domain's lock.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    fn allocate(len: usize) -> Result<Self> {
+        let too_large = || {
+            Error::new(
+                Errno::ENOMEM,
+                "allocate",
+                format!("{len} bytes of message buffers"),
+            )
+        };
+        let layout = Layout::from_size_align(len.max(1), PAGE_BYTES).map_err(|_| too_large())?;
+        // SAFETY: the size is not 0.
+        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(too_large)?;
+        Ok(Self { ptr, layout })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, freed once.
+        unsafe { dealloc(self.ptr.as_ptr(), self.layout) };
+    }
+}

@@ -1,0 +1,56 @@
+//! Messages that wait for a receive: eager ones with their data (bounded by the credit that each sender has), requests
+//! of large ones as where to read them.
+
+use slab::Slab;
+
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::data::Segment;
+
+/// One waiting message.
+pub(crate) struct HeldMessage {
+    /// The peer it came from, by its place in the peer table.
+    pub(crate) peer: u32,
+    /// The session it came on: a request can be read, and credit returned, only while that lives.
+    pub(crate) session: SessionId,
+    /// The message.
+    pub(crate) body: Body,
+}
+
+/// What was kept of it.
+pub(crate) enum Body {
+    /// The data.
+    Eager(Box<[u8]>),
+    /// Where the data is.
+    Request {
+        /// The sender's operation.
+        op: u64,
+        /// Pieces of its memory.
+        segments: Vec<Segment>,
+    },
+}
+
+/// All waiting messages of an endpoint.
+#[derive(Default)]
+pub(crate) struct Held(Slab<HeldMessage>);
+
+impl Held {
+    /// Keeps a message; returns the token's value by which it is found again.
+    pub(crate) fn keep(&mut self, message: HeldMessage) -> u64 {
+        self.0.insert(message) as u64
+    }
+
+    /// Takes a message out.
+    pub(crate) fn take(&mut self, token: u64) -> Option<HeldMessage> {
+        self.0.try_remove(token as usize)
+    }
+
+    /// Looks at a message.
+    pub(crate) fn message(&self, token: u64) -> Option<&HeldMessage> {
+        self.0.get(token as usize)
+    }
+
+    /// Messages that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}

@@ -1,0 +1,56 @@
+//! Which protocol at which size, and how long the queues: a table by device, for what is best on one is not on another.
+
+use ferrofabric_core::config::Settings;
+
+use crate::device::{DeviceLimits, Quirks};
+
+/// The numbers that an endpoint works with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tuning {
+    /// Largest message sent at once, in bytes; larger ones are read by the receiver.
+    pub(crate) eager_bytes: usize,
+    /// Header and payload up to here travel in the work request itself, in bytes.
+    pub(crate) inline_bytes: usize,
+    /// Work requests of a lane.
+    pub(crate) send_depth: usize,
+    /// Work requests of all lanes together: the completion queue must hold them.
+    pub(crate) send_total: usize,
+    /// Receive buffers of the endpoint.
+    pub(crate) receives: usize,
+    /// Bounce buffers for sends.
+    pub(crate) bounces: usize,
+    /// Largest single RDMA read, in bytes.
+    pub(crate) read_chunk: u64,
+    /// RDMA reads of a lane under way.
+    pub(crate) reads_per_lane: u8,
+    /// Completions that one message's reads may have under way.
+    pub(crate) reads_per_message: u32,
+}
+
+/// Eager threshold where nothing better is known: about where the copy costs what the extra round trip does.
+const EAGER_BYTES: usize = 8192;
+
+impl Tuning {
+    pub(crate) fn of(limits: &DeviceLimits, quirks: Quirks, settings: &Settings) -> Self {
+        let receives = (settings.rx_buffers as usize).min(limits.shared_receive_depth as usize);
+        let send_total = (limits.completion_depth as usize)
+            .saturating_sub(receives)
+            .min(16_384);
+        // A software device copies in the kernel whatever the way, so that requests of its own size cost nothing more.
+        let software = quirks.contains(Quirks::LONG_DATAGRAM_LOST);
+        Self {
+            eager_bytes: settings.eager.0.map_or(EAGER_BYTES, |bytes| bytes as usize),
+            inline_bytes: if software { 512 } else { 220 },
+            send_depth: 256.min(limits.queue_depth as usize),
+            send_total,
+            receives,
+            bounces: 256,
+            read_chunk: settings.read_chunk,
+            reads_per_lane: 16
+                .min(limits.reads_as_initiator)
+                .min(limits.reads_as_target)
+                .max(1),
+            reads_per_message: 4,
+        }
+    }
+}
