@@ -1,1 +1,64 @@
 //! The shared-memory provider of Ferrofabric: alone, or as a peer of another provider.
+//!
+//! [`ShmTransport`] carries the messages of one RDM endpoint to others on the same node: a sealed segment of 64 KiB for
+//! each pair, in it a ring of cache lines and one of payload for each direction; a service thread that makes and ends
+//! links; a doorbell to wake who sleeps. `docs/shared-memory.md` describes the protocol.
+
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "the ring lies in memory that another process writes to")]
+mod ring;
+#[allow(unsafe_code, reason = "membarrier(2)")]
+mod status;
+mod sync;
+
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "process_vm_readv(2)")]
+mod cma;
+#[cfg(not(loom))]
+mod config;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "copies into and out of shared memory")]
+mod copy;
+#[cfg(not(loom))]
+mod doorbell;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "fills slots and records")]
+mod link;
+#[cfg(not(loom))]
+mod node;
+#[cfg(not(loom))]
+mod paths;
+#[cfg(not(loom))]
+mod peers;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "copies the data of sends")]
+mod pending;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "the data path takes buffers as addresses")]
+mod provider;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "copies out of slots and records")]
+mod receive;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "places the rings in the mapping")]
+mod segment;
+#[cfg(not(loom))]
+mod service;
+#[cfg(not(loom))]
+mod stats;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "the data path takes buffers as addresses")]
+mod transport;
+#[cfg(not(loom))]
+mod wire;
+
+#[cfg(not(loom))]
+pub use self::{
+    config::{Cma, ShmConfig, Unreachable},
+    node::node_id,
+    pending::PendingSend,
+    provider::ShmProvider,
+    stats::ShmStats,
+    transport::ShmTransport,
+};

@@ -1,0 +1,254 @@
+//! Half round trips and one-way rates between two pinned processes, beside what a bare cache line takes just before and
+//! after: `cargo bench -p ferrofabric-shm [-- SECONDS]`. Only the ratio to that counts.
+
+#[path = "../tests/owner/mod.rs"]
+mod owner;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_shm::{Cma, ShmConfig};
+use owner::Ep;
+
+const SIZES: [usize; 13] = [
+    0, 8, 32, 48, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20,
+];
+
+fn pin(core: usize) {
+    // SAFETY: a zeroed set is an empty one.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+    }
+}
+
+/// One way of a cache line between the two cores, in ns: the least of some bursts.
+fn probe() -> f64 {
+    static LINE: AtomicU64 = AtomicU64::new(0);
+    const ROUNDS: u64 = 20_000;
+    LINE.store(0, Ordering::SeqCst);
+    let other = std::thread::spawn(|| {
+        pin(1);
+        for i in 0..ROUNDS {
+            while LINE.load(Ordering::Acquire) != 2 * i + 1 {
+                std::hint::spin_loop();
+            }
+            LINE.store(2 * i + 2, Ordering::Release);
+        }
+    });
+    let mut start = Instant::now();
+    for i in 0..ROUNDS {
+        if i == ROUNDS / 4 {
+            start = Instant::now();
+        }
+        LINE.store(2 * i + 1, Ordering::Release);
+        while LINE.load(Ordering::Acquire) != 2 * i + 2 {
+            std::hint::spin_loop();
+        }
+    }
+    let ns = start.elapsed().as_nanos() as f64 / (ROUNDS - ROUNDS / 4) as f64 / 2.0;
+    other.join().unwrap();
+    ns
+}
+
+fn config() -> ShmConfig {
+    let mut config = ShmConfig::default();
+    let set = |name: &str| std::env::var(name).ok().and_then(|v| v.parse().ok());
+    if let Some(bytes) = set("CHUNK") {
+        config.chunk_bytes = bytes;
+    }
+    if let Some(bytes) = set("EAGER") {
+        config.eager_bytes = bytes;
+    }
+    match std::env::var("CMA").as_deref() {
+        Ok("on") => config.cma = Cma::On,
+        Ok("auto") => config.cma = Cma::Auto,
+        _ => config.cma = Cma::Off,
+    }
+    config
+}
+
+struct Pair {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+    ep: Ep,
+    peer: FiAddr,
+}
+
+impl Pair {
+    fn spawn() -> Self {
+        let mut ep = Ep::open(config());
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child", &ep.name().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        let peer = ep.insert(&line.trim().parse::<NativeAddr>().unwrap());
+        Self {
+            child,
+            lines,
+            ep,
+            peer,
+        }
+    }
+
+    fn tell(&mut self, what: &str) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        writeln!(stdin, "{what}").unwrap();
+        stdin.flush().unwrap();
+    }
+
+    fn hear(&mut self) {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+    }
+}
+
+/// Waits for `n` completions.
+#[inline]
+fn reap(ep: &mut Ep, mut n: usize) {
+    while n > 0 {
+        if let Some(done) = ep.poll() {
+            done.unwrap();
+            n -= 1;
+        }
+    }
+}
+
+/// Ping-pong; how long each `burst` rounds took.
+fn pong(ep: &mut Ep, peer: FiAddr, size: usize, rounds: usize, burst: usize, first: bool) -> Vec<Duration> {
+    let out = vec![1u8; size];
+    let mut into = vec![0u8; size];
+    let mut took = Vec::new();
+    let mut start = Instant::now();
+    for round in 0..rounds {
+        ep.trecv(7, 0, &mut into, 1);
+        if first {
+            ep.tsend(peer, 7, &out, 2).unwrap();
+            reap(ep, 2);
+            if (round + 1) % burst == 0 {
+                let now = Instant::now();
+                took.push(now - start);
+                start = now;
+            }
+        } else {
+            // What comes first is the receive.
+            reap(ep, 1);
+            ep.tsend(peer, 7, &out, 2).unwrap();
+            reap(ep, 1);
+        }
+    }
+    took
+}
+
+const WINDOW: usize = 64;
+
+/// Messages one way; how long each `WINDOW` of them took.
+fn stream(ep: &mut Ep, peer: FiAddr, size: usize, batches: usize, sends: bool) -> Vec<Duration> {
+    let out = vec![1u8; size];
+    let mut into = vec![0u8; size];
+    let mut took = Vec::new();
+    let mut start = Instant::now();
+    for _ in 0..batches {
+        for _ in 0..WINDOW {
+            if sends {
+                while ep.tsend(peer, 7, &out, 2).is_err() {
+                    ep.progress();
+                }
+            } else {
+                ep.trecv(7, 0, &mut into, 1);
+            }
+        }
+        reap(ep, WINDOW);
+        let now = Instant::now();
+        took.push(now - start);
+        start = now;
+    }
+    // One answer for all.
+    if sends {
+        ep.trecv(9, 0, &mut into, 1);
+    } else {
+        ep.tsend(peer, 9, &[], 2).unwrap();
+    }
+    reap(ep, 1);
+    took
+}
+
+fn child(name: &str) {
+    pin(1);
+    let mut ep = Ep::open(config());
+    println!("{}", ep.name());
+    let peer = ep.insert(&name.parse::<NativeAddr>().unwrap());
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let mut words = line.split(' ');
+        let what = words.next().unwrap().to_owned();
+        let mut number = || words.next().unwrap().parse::<usize>().unwrap();
+        let (size, rounds) = (number(), number());
+        println!("ready");
+        match what.as_str() {
+            "pong" => drop(pong(&mut ep, peer, size, rounds, 1, false)),
+            _ => drop(stream(&mut ep, peer, size, rounds, false)),
+        }
+    }
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    if args.get(1).is_some_and(|a| a == "child") {
+        return child(&args[2]);
+    }
+    let seconds: f64 = args.iter().find_map(|a| a.parse().ok()).unwrap_or(0.1);
+    let only: Option<usize> = std::env::var("SIZE").ok().and_then(|v| v.parse().ok());
+    pin(0);
+    let mut pair = Pair::spawn();
+    println!(
+        "{:>8} {:>9} {:>9} {:>9} {:>9} {:>9}   (half round trip µs: least, lower quartile)",
+        "bytes", "least", "quartile", "M/s", "GB/s", "line ns"
+    );
+    for size in SIZES.into_iter().filter(|s| only.is_none_or(|o| o == *s)) {
+        let before = probe();
+        let guess = 300.0 + size as f64 / 20.0;
+        let rounds = ((seconds * 1e9 / guess) as usize).max(40);
+        let burst = ((50e3 / guess) as usize).clamp(1, rounds / 20);
+        pair.tell(&format!("pong {size} {rounds}"));
+        pair.hear();
+        let mut half: Vec<f64> = pong(&mut pair.ep, pair.peer, size, rounds, burst, true)
+            .iter()
+            .map(|d| d.as_secs_f64() * 1e6 / burst as f64 / 2.0)
+            .collect();
+        half.sort_by(f64::total_cmp);
+
+        let batches = (rounds / WINDOW * 4).max(10);
+        pair.tell(&format!("stream {size} {batches}"));
+        pair.hear();
+        let mut rate: Vec<f64> = stream(&mut pair.ep, pair.peer, size, batches, true)
+            .iter()
+            .map(|d| WINDOW as f64 / d.as_secs_f64() / 1e6)
+            .collect();
+        rate.sort_by(|a, b| b.total_cmp(a));
+        // The sender runs ahead by what a ring holds: the best bursts flatter.
+        let rate = rate[rate.len() / 4];
+        println!(
+            "{size:>8} {:>9.3} {:>9.3} {rate:>9.2} {:>9.2} {:>9.0}",
+            half[0],
+            half[half.len() / 4],
+            rate * size as f64 / 1e3,
+            before.max(probe()),
+        );
+    }
+    drop(pair.child.stdin.take());
+    pair.child.wait().unwrap();
+    if std::env::var("STATS").is_ok() {
+        println!("{:?}", pair.ep.shm.stats());
+    }
+}

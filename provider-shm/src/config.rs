@@ -1,0 +1,66 @@
+//! Settings of the transport. Read from nowhere: whoever opens it fills them in.
+
+use std::time::Duration;
+
+/// Whether large messages may be read straight out of the sender's memory (`process_vm_readv`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cma {
+    /// Where it works and was measured to be faster.
+    Auto,
+    /// Wherever it works.
+    On,
+    /// Never.
+    Off,
+}
+
+/// What becomes of sends to a peer that shared memory does not reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// They fail with `EHOSTUNREACH`.
+    Fail,
+    /// They are kept for [`ShmTransport::take_unreachable`](crate::ShmTransport::take_unreachable).
+    HandBack,
+}
+
+/// Settings of a [`ShmTransport`](crate::ShmTransport).
+#[derive(Clone, Debug)]
+pub struct ShmConfig {
+    /// Bytes of a message that are sent before a receive is known to wait for it; longer messages stop there until one
+    /// does. At most 65536.
+    pub eager_bytes: usize,
+    /// Largest piece in which long messages are copied, in bytes; the payload ring holds three or more.
+    pub chunk_bytes: usize,
+    /// Whether to copy from process to process directly.
+    pub cma: Cma,
+    /// Messages from this length on may go by CMA, in bytes.
+    pub cma_bytes: usize,
+    /// Sends to one peer that wait for room, at most; then sends are turned away with `EAGAIN`.
+    pub queue_sends: usize,
+    /// Unexpected bytes from one peer that are kept; above, it is asked for envelopes only.
+    pub unexpected_bytes: usize,
+    /// How long a connection is tried to be made with a peer that exists but does not answer.
+    pub connect_deadline: Duration,
+    /// How long an incoming connection may take to say what it has to say.
+    pub accept_deadline: Duration,
+    /// How often it is looked whether peers still exist.
+    pub sweep_interval: Duration,
+    /// Sends to who can not be reached.
+    pub unreachable: Unreachable,
+}
+
+impl Default for ShmConfig {
+    fn default() -> Self {
+        Self {
+            eager_bytes: 16_384,
+            chunk_bytes: 8_192,
+            cma: Cma::Auto,
+            cma_bytes: 65_536,
+            queue_sends: 1024,
+            unexpected_bytes: 4 << 20,
+            connect_deadline: Duration::from_secs(60),
+            accept_deadline: Duration::from_secs(5),
+            sweep_interval: Duration::from_millis(100),
+            unreachable: Unreachable::Fail,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Copies into and out of memory that another process may be writing to: raw pointers, never references.
+
+use ferrofabric_core::types::IoBuf;
+
+/// Copies `n` bytes, up to 64, without a call.
+///
+/// # Safety
+///
+/// `src` is valid for reads and `dst` for writes of `n` bytes; they do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn copy_short(src: *const u8, dst: *mut u8, n: usize) {
+    // Two loads that overlap cover each range of lengths: no loop, and nothing outside of the `n` bytes is touched.
+    macro_rules! ends {
+        ($t:ty) => {{
+            const N: usize = size_of::<$t>();
+            // SAFETY: `n` is between `N` and `2 * N`, so both pieces lie within the `n` bytes.
+            unsafe {
+                let first = src.cast::<$t>().read_unaligned();
+                let last = src.add(n - N).cast::<$t>().read_unaligned();
+                dst.cast::<$t>().write_unaligned(first);
+                dst.add(n - N).cast::<$t>().write_unaligned(last);
+            }
+        }};
+    }
+    if n == 8 {
+        // SAFETY: the caller's promise.
+        unsafe { dst.cast::<u64>().write_unaligned(src.cast::<u64>().read_unaligned()) };
+    } else if n > 32 {
+        ends!([u128; 2]);
+    } else if n > 16 {
+        ends!(u128);
+    } else if n > 8 {
+        ends!(u64);
+    } else if n >= 4 {
+        ends!(u32);
+    } else if n >= 2 {
+        ends!(u16);
+    } else if n == 1 {
+        // SAFETY: the caller's promise.
+        unsafe { *dst = *src };
+    }
+}
+
+/// Copies `n` bytes of any number.
+///
+/// # Safety
+///
+/// As for [`copy_short`].
+#[inline(always)]
+pub(crate) unsafe fn copy_bulk(src: *const u8, dst: *mut u8, n: usize) {
+    // SAFETY: the caller's promise. A racing write of the other process gives unspecified bytes, which is what it asked for.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, n) }
+}
+
+/// Copies `n` bytes from `offset` of a scatter-gather list on; returns how many there were.
+///
+/// # Safety
+///
+/// The list's buffers are valid for reads, `dst` for writes of `n` bytes.
+#[inline]
+pub(crate) unsafe fn gather(iov: &[IoBuf], offset: usize, dst: *mut u8, n: usize) -> usize {
+    if let [one] = iov {
+        let part = one.part(offset, n);
+        // SAFETY: `part` is within the buffer and not longer than `n`.
+        unsafe { copy_bulk(part.as_ptr(), dst, part.len) };
+        return part.len;
+    }
+    let (mut skip, mut done) = (offset, 0);
+    for buf in iov {
+        if skip >= buf.len {
+            skip -= buf.len;
+            continue;
+        }
+        let part = buf.part(skip, n - done);
+        skip = 0;
+        // SAFETY: `part` is within its buffer, `done + part.len` at most `n`.
+        unsafe { copy_bulk(part.as_ptr(), dst.add(done), part.len) };
+        done += part.len;
+        if done == n {
+            break;
+        }
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_copies_touch_exactly_their_bytes() {
+        let src: Vec<u8> = (1..=64).collect();
+        for n in 0..=64 {
+            let mut dst = [0u8; 80];
+            // SAFETY: both are longer than `n`.
+            unsafe { copy_short(src.as_ptr(), dst.as_mut_ptr().add(8), n) };
+            assert_eq!(&dst[8..8 + n], &src[..n], "{n} bytes");
+            assert!(dst[..8].iter().chain(&dst[8 + n..]).all(|b| *b == 0), "{n} bytes");
+        }
+    }
+
+    #[test]
+    fn a_list_is_gathered_from_any_offset() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let iov = [(0, 10), (10, 0), (10, 57), (67, 33)]
+            .map(|(at, len): (usize, usize)| IoBuf::new(bytes[at..].as_ptr(), len));
+        for offset in 0..=100 {
+            for n in [0, 1, 9, 40, 100] {
+                let mut out = vec![0; n];
+                // SAFETY: the list names parts of `bytes`; `out` has `n` bytes.
+                let got = unsafe { gather(&iov, offset, out.as_mut_ptr(), n) };
+                assert_eq!(got, n.min(100 - offset));
+                assert_eq!(out[..got], bytes[offset..offset + got]);
+            }
+        }
+    }
+}

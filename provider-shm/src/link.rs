@@ -1,0 +1,655 @@
+//! A link: what an endpoint keeps of a peer with which it shares a segment. This file has its shape and the sending side;
+//! `receive` has the other one.
+//!
+//! Sends are announced in order: a message's first slot goes into the ring before the next one's. What does not fit there
+//! follows in pieces, which the pieces and first slots of other messages may overtake; so neither a long message nor one that
+//! nobody receives holds up those behind it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::{Owner, SendDone};
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
+use slab::Slab;
+
+use crate::cma::CmaPeer;
+use crate::config::ShmConfig;
+use crate::copy::{copy_short, gather};
+use crate::pending::{PendingSend, Source};
+use crate::receive::Incoming;
+use crate::ring::{Broken, CONTROL_SLOTS, Head, Rx, Tx};
+use crate::segment::{Segment, Side};
+use crate::service::{NewLink, Shared};
+use crate::stats::ShmStats;
+use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
+use crate::wire::{
+    CHUNK, DATA, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, START, TAGGED, pack,
+};
+
+/// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies one while the sender
+/// copies the next.
+const RECORD_BYTES: usize = 4096;
+/// First piece of a longer one.
+const FIRST_BYTES: usize = 4096;
+/// Bytes of one message that are sent before the next one in line gets its turn.
+const TURN_BYTES: usize = 32_768;
+
+/// The sizes that a link works with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    window: usize,
+    chunk: usize,
+    queue: usize,
+    pub(crate) held: usize,
+}
+
+impl Sizes {
+    pub(crate) fn new(config: &ShmConfig) -> Self {
+        Self {
+            window: config.eager_bytes.min(MAX_WINDOW as usize),
+            chunk: config.chunk_bytes.clamp(256, crate::ring::PAYLOAD_BYTES / 3),
+            queue: config.queue_sends.max(1),
+            held: config.unexpected_bytes,
+        }
+    }
+}
+
+/// A message of ours that is announced but not all in the ring.
+pub(crate) struct Outgoing {
+    done: SendDone,
+    source: Source,
+    sent: usize,
+    /// How far the receiver lets us go.
+    until: usize,
+    /// It has said so.
+    go: bool,
+}
+
+/// A slot that the receiving side wants sent: how far a message is wanted.
+#[derive(Clone, Copy)]
+pub(crate) struct Go {
+    pub(crate) id: u32,
+    pub(crate) until: u64,
+}
+
+/// What became of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// It is done: all of it is in the ring.
+    Done,
+    /// It is under way, so far; its data is to be kept with [`Link::keep`].
+    Started(Begun),
+    /// There is no room to announce it.
+    Full,
+}
+
+/// A message that is announced, but not all in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Begun {
+    sent: usize,
+    window: usize,
+    len: usize,
+}
+
+/// A peer with which there is a segment.
+pub(crate) struct Link {
+    pub(crate) tx: Tx,
+    pub(crate) rx: Rx,
+    /// The peer, in the owner's address vector.
+    pub(crate) addr: FiAddr,
+    /// There is something to send: see `push`.
+    pub(crate) busy: bool,
+    /// Whether the peer can not make the kernel run our half of its barrier.
+    fence: bool,
+    pub(crate) sizes: Sizes,
+    /// Calls to progress since the last message.
+    pub(crate) idle: u32,
+    pub(crate) id: u64,
+    side: Side,
+    pub(crate) loopback: bool,
+    /// The peer may read our memory.
+    offers_cma: bool,
+    segment: Arc<Segment>,
+    shared: Arc<Shared>,
+    pub(crate) control: VecDeque<Go>,
+    pub(crate) pending: VecDeque<PendingSend>,
+    pub(crate) outgoing: Slab<Outgoing>,
+    /// Those of them that have something to send now.
+    streaming: VecDeque<u32>,
+    pub(crate) incoming: Vec<Incoming>,
+    /// Those of them that are read by CMA.
+    pub(crate) reading: VecDeque<u32>,
+    pub(crate) cma: Option<CmaPeer>,
+    /// Bytes of unexpected messages kept for it, and whether it was asked for envelopes only.
+    pub(crate) held_bytes: usize,
+    pub(crate) pressed: bool,
+    pub(crate) native: NativeAddr,
+}
+
+impl Link {
+    /// Takes a link over from the service thread.
+    pub(crate) fn new(new: NewLink, shared: &Arc<Shared>, sizes: Sizes) -> Self {
+        // SAFETY: the service thread uses the status words only, each link comes once, and `segment` stays below.
+        let (tx, rx) = unsafe { new.segment.rings(new.side) };
+        Self::assemble(tx, rx, new, shared, sizes, false)
+    }
+
+    /// A link with oneself, in a segment of one's own.
+    pub(crate) fn loopback(
+        segment: Segment,
+        native: NativeAddr,
+        id: u64,
+        shared: &Arc<Shared>,
+        sizes: Sizes,
+    ) -> Self {
+        // SAFETY: the segment was just made, and `segment` stays below.
+        let (tx, rx) = unsafe { segment.loopback() };
+        let new = NewLink {
+            native,
+            id,
+            segment: Arc::new(segment),
+            side: Side::Initiator,
+            cma: None,
+            offers_cma: false,
+            fence: false,
+        };
+        Self::assemble(tx, rx, new, shared, sizes, true)
+    }
+
+    fn assemble(
+        tx: Tx,
+        rx: Rx,
+        new: NewLink,
+        shared: &Arc<Shared>,
+        sizes: Sizes,
+        loopback: bool,
+    ) -> Self {
+        Self {
+            tx,
+            rx,
+            addr: FiAddr::NOTAVAIL,
+            busy: false,
+            fence: new.fence,
+            sizes,
+            idle: 0,
+            id: new.id,
+            side: new.side,
+            loopback,
+            offers_cma: new.offers_cma,
+            segment: new.segment,
+            shared: Arc::clone(shared),
+            control: VecDeque::new(),
+            pending: VecDeque::new(),
+            outgoing: Slab::new(),
+            streaming: VecDeque::new(),
+            incoming: Vec::new(),
+            reading: VecDeque::new(),
+            cma: new.cma,
+            held_bytes: 0,
+            pressed: false,
+            native: new.native,
+        }
+    }
+
+    /// Our status word.
+    #[inline(always)]
+    pub(crate) fn own_status(&self) -> &Status {
+        self.segment.status(self.side)
+    }
+
+    #[inline(always)]
+    fn peer_status(&self) -> &Status {
+        self.segment.status(match (self.side, self.loopback) {
+            (Side::Initiator, false) => Side::Acceptor,
+            _ => Side::Initiator,
+        })
+    }
+
+    /// Wakes the peer if it sleeps, after something was published for it.
+    #[inline(always)]
+    pub(crate) fn nudge(&self, stats: &mut ShmStats) {
+        waker_fence(self.fence);
+        if self.peer_status().load() & SLEEPS != 0 {
+            self.wake(stats);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, stats: &mut ShmStats) {
+        if !self.loopback && self.peer_status().take_wish() {
+            stats.doorbells += 1;
+            self.shared.doorbell.ring(self.id);
+        }
+    }
+
+    /// Tells the producer how far we are, and wakes it if it sleeps for that.
+    #[inline(always)]
+    pub(crate) fn tell(&mut self, stats: &mut ShmStats) {
+        self.rx.tell();
+        waker_fence(self.fence);
+        if self.peer_status().load() & WANTS_ROOM != 0 {
+            self.wake(stats);
+        }
+    }
+
+    /// Whether this message can go at once, into a slot that is known to be free.
+    #[inline(always)]
+    pub(crate) fn takes_inline(&self, op: &SendOp, len: usize) -> bool {
+        let most = match op.flags.contains(Flags::REMOTE_CQ_DATA) {
+            true => INLINE_BYTES - 8,
+            false => INLINE_BYTES,
+        };
+        len <= most && self.pending.is_empty() && self.tx.has_slot(CONTROL_SLOTS)
+    }
+
+    /// Sends a message for which `takes_inline` said so.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are valid for reads, and `len` bytes long together.
+    #[inline(always)]
+    pub(crate) unsafe fn send_inline(&mut self, op: &SendOp, iov: &[IoBuf], len: usize) {
+        let head = Head::new(INLINE, head_flags(op), len as u32);
+        self.tx.publish(head, |body| {
+            // SAFETY: the body has a tag's word, then `INLINE_BYTES`, of which the data word is beyond `len` (both by
+            // `takes_inline`); the buffers are the caller's promise.
+            unsafe {
+                *body = op.tag;
+                if op.flags.contains(Flags::REMOTE_CQ_DATA) {
+                    *body.add(INLINE_DATA_WORD) = op.data;
+                }
+                let to = body.add(1).cast::<u8>();
+                match iov {
+                    [one] => copy_short(one.as_ptr(), to, len),
+                    _ => {
+                        gather(iov, 0, to, len);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Keeps a send until there is room; `Err` gives it back when too many wait.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PendingSend::new`].
+    pub(crate) unsafe fn enqueue(&mut self, op: &SendOp, iov: &[IoBuf]) -> Result<(), ()> {
+        if self.pending.len() >= self.sizes.queue {
+            return Err(());
+        }
+        // SAFETY: the caller's promise.
+        self.pending.push_back(unsafe { PendingSend::new(op, iov) });
+        self.busy = true;
+        Ok(())
+    }
+
+    /// Announces a message, with as much of it as has room.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are valid for reads until the operation completes; with `INJECT` until return.
+    pub(crate) unsafe fn announce(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        stats: &mut ShmStats,
+    ) -> Result<Announced, Broken> {
+        if !self.tx.has_slot(CONTROL_SLOTS) {
+            self.tx.refresh()?;
+            if !self.tx.has_slot(CONTROL_SLOTS) {
+                return Ok(Announced::Full);
+            }
+        }
+        let len = total_len(iov);
+        stats.sent += 1;
+        stats.sent_bytes += len as u64;
+        let inline = match op.flags.contains(Flags::REMOTE_CQ_DATA) {
+            true => INLINE_BYTES - 8,
+            false => INLINE_BYTES,
+        };
+        if len <= inline {
+            // SAFETY: the length fits, a slot is free; the buffers are the caller's promise.
+            unsafe { self.send_inline(op, iov, len) };
+            stats.sent_inline += 1;
+            self.nudge(stats);
+            return Ok(Announced::Done);
+        }
+        if self.tx.is_pressed() {
+            self.tx.refresh()?;
+        }
+        if len <= RECORD_BYTES && !self.tx.is_pressed() {
+            // SAFETY: the caller's promise.
+            let sent = unsafe { self.send_record(op, iov, len)? };
+            if sent == Announced::Full {
+                stats.sent -= 1;
+                stats.sent_bytes -= len as u64;
+            } else {
+                stats.sent_eager += 1;
+                self.nudge(stats);
+            }
+            return Ok(sent);
+        }
+        stats.sent_pipe += 1;
+        // SAFETY: the caller's promise.
+        unsafe { self.send_start(op, iov, len, stats) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::announce`].
+    #[inline]
+    unsafe fn send_record(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        len: usize,
+    ) -> Result<Announced, Broken> {
+        let record = match self.tx.reserve(len) {
+            Some(record) => record,
+            None => {
+                self.tx.refresh()?;
+                match self.tx.reserve(len) {
+                    Some(record) => record,
+                    None => return Ok(Announced::Full),
+                }
+            }
+        };
+        // SAFETY: the record has `len` bytes; the buffers are the caller's promise.
+        unsafe { gather(iov, 0, self.tx.record_ptr(record), len) };
+        let head = Head::new(EAGER, head_flags(op), len as u32);
+        self.tx.publish_record(head, record, |body| {
+            // SAFETY: a body has these words.
+            unsafe {
+                *body = op.tag;
+                *body.add(1) = u64::from(record.offset);
+                *body.add(2) = op.data;
+            }
+        });
+        Ok(Announced::Done)
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::announce`].
+    unsafe fn send_start(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        len: usize,
+        stats: &mut ShmStats,
+    ) -> Result<Announced, Broken> {
+        // A receiver short of memory gets the envelope, and the rest when it asks for it.
+        let window = match self.tx.is_pressed() {
+            true => 0,
+            false => len.min(self.sizes.window),
+        };
+        let id = self.outgoing.vacant_key() as u32;
+        let piece = match window {
+            0 => None,
+            _ => self.tx.reserve_some(FIRST_BYTES.min(window)),
+        };
+        let cma_addr = match iov {
+            [one] if self.offers_cma && !op.flags.contains(Flags::INJECT) => one.addr as u64,
+            _ => 0,
+        };
+        let body = |offset: u32| {
+            [
+                op.tag,
+                pack(id, offset),
+                len as u64,
+                op.data,
+                window as u64,
+                cma_addr,
+            ]
+        };
+        let write = |words: [u64; 6]| {
+            move |body: *mut u64| {
+                for (i, word) in words.into_iter().enumerate() {
+                    // SAFETY: a body has seven words.
+                    unsafe { *body.add(i) = word };
+                }
+            }
+        };
+        let mut sent = 0;
+        match piece {
+            Some((record, n)) => {
+                // SAFETY: the record has `n` bytes; the buffers are the caller's promise.
+                unsafe { gather(iov, 0, self.tx.record_ptr(record), n) };
+                let head = Head::new(START, head_flags(op), n as u32);
+                self.tx
+                    .publish_record(head, record, write(body(record.offset)));
+                sent = n;
+            }
+            None => {
+                let head = Head::new(START, head_flags(op), 0);
+                self.tx.publish(head, write(body(0)));
+            }
+        }
+        self.nudge(stats);
+        // SAFETY: the caller's promise.
+        while sent < window {
+            match unsafe { send_chunk(&mut self.tx, id, iov, sent, window, self.sizes.chunk)? } {
+                0 => break,
+                n => sent += n,
+            }
+        }
+        if sent == len {
+            self.nudge(stats);
+            return Ok(Announced::Done);
+        }
+        self.nudge(stats);
+        Ok(Announced::Started(Begun { sent, window, len }))
+    }
+
+    /// Keeps what was just announced until all of it is in the ring.
+    pub(crate) fn keep(&mut self, op: &SendOp, source: Source, begun: Begun) {
+        let Begun { sent, window, len } = begun;
+        // It gets the key that `send_start` announced: the vacant one.
+        let id = self.outgoing.insert(Outgoing {
+            done: op.into(),
+            source,
+            sent,
+            until: window,
+            go: window == len,
+        });
+        if sent < window {
+            self.streaming.push_back(id as u32);
+            self.busy = true;
+        }
+    }
+
+    /// The receiver says how far it wants a message.
+    pub(crate) fn go<O: Owner>(
+        &mut self,
+        id: u32,
+        until: u64,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        let Some(out) = self.outgoing.get_mut(id as usize).filter(|out| !out.go) else {
+            return Err(Broken("it asked for a message that is not there"));
+        };
+        if until > total_len(out.source.iov()) as u64 {
+            return Err(Broken("it asked for more than a message has"));
+        }
+        let streams = out.sent < out.until;
+        out.go = true;
+        out.until = out.until.max(until as usize);
+        if out.sent == out.until {
+            let out = self.outgoing.remove(id as usize);
+            owner.complete_send(&out.done);
+        } else if !streams {
+            self.streaming.push_back(id);
+            self.busy = true;
+        }
+        Ok(())
+    }
+
+    /// Sends what waits: control first, then sends in order, then pieces of long messages in turns. Returns how many
+    /// things it did.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn push<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        stats: &mut ShmStats,
+    ) -> Result<usize, Broken> {
+        let mut did = self.push_control(stats)?;
+        while let Some(next) = self.pending.pop_front() {
+            let op = next.op;
+            // SAFETY: who queued it vouched for the buffers until it completes; a copy lives as long as `next`.
+            match unsafe { self.announce(&op, next.iov(), stats)? } {
+                Announced::Full => {
+                    self.pending.push_front(next);
+                    break;
+                }
+                Announced::Done => owner.complete_send(&SendDone::from(&op)),
+                Announced::Started(progress) => self.keep(&op, next.into_source(), progress),
+            }
+            did += 1;
+        }
+        did += self.stream(owner, stats)?;
+        self.busy = !(self.control.is_empty()
+            && self.pending.is_empty()
+            && self.streaming.is_empty()
+            && self.reading.is_empty());
+        Ok(did)
+    }
+
+    /// Sends control slots that wait.
+    pub(crate) fn push_control(&mut self, stats: &mut ShmStats) -> Result<usize, Broken> {
+        let mut did = 0;
+        while let Some(&Go { id, until }) = self.control.front() {
+            if !self.tx.has_slot(0) {
+                self.tx.refresh()?;
+                if !self.tx.has_slot(0) {
+                    break;
+                }
+            }
+            self.tx.publish(Head::new(GO, 0, 0), |body| {
+                // SAFETY: a body has these words.
+                unsafe {
+                    *body = u64::from(id);
+                    *body.add(1) = until;
+                }
+            });
+            self.control.pop_front();
+            did += 1;
+        }
+        if did > 0 {
+            self.nudge(stats);
+        }
+        Ok(did)
+    }
+
+    fn stream<O: Owner>(
+        &mut self,
+        owner: &mut O,
+        stats: &mut ShmStats,
+    ) -> Result<usize, Broken> {
+        let mut did = 0;
+        while let Some(&id) = self.streaming.front() {
+            let out = &mut self.outgoing[id as usize];
+            let turn = out.until.min(out.sent + TURN_BYTES);
+            let mut full = false;
+            while out.sent < turn && !full {
+                // SAFETY: who sent the message vouched for its buffers until it completes; a copy is ours.
+                let n = unsafe {
+                    send_chunk(
+                        &mut self.tx,
+                        id,
+                        out.source.iov(),
+                        out.sent,
+                        out.until,
+                        self.sizes.chunk,
+                    )?
+                };
+                full = n == 0;
+                out.sent += n;
+                did += usize::from(!full);
+            }
+            if out.sent == out.until {
+                self.streaming.pop_front();
+                if out.go {
+                    let out = self.outgoing.remove(id as usize);
+                    owner.complete_send(&out.done);
+                }
+            } else if full {
+                break;
+            } else {
+                self.streaming.rotate_left(1);
+            }
+        }
+        if did > 0 {
+            self.nudge(stats);
+        }
+        Ok(did)
+    }
+
+    /// All sends that are not done, oldest first, when the link fails.
+    pub(crate) fn take_unfinished(&mut self) -> Vec<SendDone> {
+        let mut announced: Vec<_> = std::mem::take(&mut self.outgoing)
+            .into_iter()
+            .map(|(_, out)| out.done)
+            .collect();
+        announced.extend(self.pending.drain(..).map(|p| SendDone::from(&p.op)));
+        announced
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.own_status().close();
+    }
+}
+
+/// Sends the next piece of a message; returns its length, 0 when there is no room.
+///
+/// # Safety
+///
+/// The buffers are valid for reads.
+unsafe fn send_chunk(
+    tx: &mut Tx,
+    id: u32,
+    iov: &[IoBuf],
+    sent: usize,
+    until: usize,
+    most: usize,
+) -> Result<usize, Broken> {
+    let want = most.min(until - sent);
+    let room = |tx: &Tx| match tx.has_slot(CONTROL_SLOTS) {
+        true => tx.reserve_some(want),
+        false => None,
+    };
+    let (record, n) = match room(tx) {
+        Some(found) => found,
+        None => {
+            tx.refresh()?;
+            match room(tx) {
+                Some(found) => found,
+                None => return Ok(0),
+            }
+        }
+    };
+    // SAFETY: the record has `n` bytes; the buffers are the caller's promise.
+    unsafe { gather(iov, sent, tx.record_ptr(record), n) };
+    tx.publish_record(Head::new(CHUNK, 0, n as u32), record, |body| {
+        // SAFETY: a body has this word.
+        unsafe { *body = pack(id, record.offset) };
+    });
+    Ok(n)
+}
+
+#[inline(always)]
+fn head_flags(op: &SendOp) -> u8 {
+    let tagged = match op.kind {
+        MsgKind::Tagged => TAGGED,
+        MsgKind::Msg => 0,
+    };
+    match op.flags.contains(Flags::REMOTE_CQ_DATA) {
+        true => tagged | DATA,
+        false => tagged,
+    }
+}

@@ -1,0 +1,129 @@
+//! Which way large messages go: through the ring, or read out of the sender's memory. Measured on real transfers, for each
+//! size class, for it differs from machine to machine by factors.
+
+use std::time::Duration;
+
+/// The two ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// Two copies, through the payload ring.
+    Pipe,
+    /// One copy, by the kernel.
+    Cma,
+}
+
+const CLASSES: usize = 32;
+/// After so many transfers the slower way is tried again; doubled each time that it stays slower.
+const FIRST_RETRY: u32 = 16;
+const LAST_RETRY: u32 = 4096;
+/// First transfers of a class, taken in turns.
+const TRIALS: u32 = 4;
+
+#[derive(Clone, Copy)]
+struct Class {
+    /// Picoseconds per byte of each way, the best of late; 0 when not measured yet.
+    cost: [u64; 2],
+    transfers: u32,
+    retry_at: u32,
+    retry_after: u32,
+}
+
+/// What was measured so far.
+pub(crate) struct Paths {
+    class: [Class; CLASSES],
+}
+
+impl Paths {
+    pub(crate) fn new() -> Self {
+        Self {
+            class: [Class {
+                cost: [0; 2],
+                transfers: 0,
+                retry_at: FIRST_RETRY,
+                retry_after: FIRST_RETRY,
+            }; CLASSES],
+        }
+    }
+
+    /// The way for a message of `len` bytes.
+    pub(crate) fn choose(&mut self, len: usize) -> Path {
+        let class = &mut self.class[class_of(len)];
+        class.transfers = class.transfers.wrapping_add(1);
+        if class.transfers <= TRIALS {
+            return if class.transfers % 2 == 1 {
+                Path::Pipe
+            } else {
+                Path::Cma
+            };
+        }
+        let (better, worse) = if class.cost[1] != 0 && class.cost[1] < class.cost[0] {
+            (Path::Cma, Path::Pipe)
+        } else {
+            (Path::Pipe, Path::Cma)
+        };
+        if class.transfers == class.retry_at {
+            class.retry_after = (class.retry_after * 2).min(LAST_RETRY);
+            class.retry_at = class.transfers.wrapping_add(class.retry_after);
+            return worse;
+        }
+        better
+    }
+
+    /// A transfer took so long.
+    pub(crate) fn record(&mut self, path: Path, len: usize, took: Duration) {
+        let cost = &mut self.class[class_of(len)].cost[path as usize];
+        let now = (took.as_nanos() as u64 * 1000 / len.max(1) as u64).max(1);
+        // The best of late: one transfer that was held up says nothing, a change for the worse does in the end.
+        *cost = if *cost == 0 || now < *cost {
+            now
+        } else {
+            *cost + (now - *cost) / 16
+        };
+    }
+}
+
+fn class_of(len: usize) -> usize {
+    (len.max(1).ilog2() as usize).min(CLASSES - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(paths: &mut Paths, transfers: usize, pipe_ns: u64, cma_ns: u64) -> usize {
+        (0..transfers)
+            .filter(|_| {
+                let path = paths.choose(1 << 20);
+                let ns = [pipe_ns, cma_ns][path as usize];
+                paths.record(path, 1 << 20, Duration::from_nanos(ns));
+                path == Path::Cma
+            })
+            .count()
+    }
+
+    #[test]
+    fn the_faster_way_is_taken_and_the_slower_one_tried_ever_less() {
+        let mut paths = Paths::new();
+        let cma = run(&mut paths, 10_000, 20_000, 72_000);
+        assert!((2..=14).contains(&cma), "{cma} of 10000 by CMA");
+        let mut paths = Paths::new();
+        let cma = run(&mut paths, 10_000, 72_000, 20_000);
+        assert!((9_980..=9_998).contains(&cma), "{cma} of 10000 by CMA");
+    }
+
+    #[test]
+    fn a_change_is_noticed() {
+        let mut paths = Paths::new();
+        run(&mut paths, 1_000, 20_000, 40_000);
+        let cma = run(&mut paths, 10_000, 80_000, 40_000);
+        assert!(cma > 8_000, "{cma} of 10000 by CMA");
+    }
+
+    #[test]
+    fn one_slow_transfer_changes_nothing() {
+        let mut paths = Paths::new();
+        run(&mut paths, 100, 20_000, 72_000);
+        paths.record(Path::Pipe, 1 << 20, Duration::from_micros(500));
+        assert_eq!(paths.choose(1 << 20), Path::Pipe);
+    }
+}

@@ -1,0 +1,160 @@
+//! The shared-memory domain by itself: what a machine without RDMA devices has, and who talks to this node alone.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::config::{Choice, Settings};
+use ferrofabric_core::domain::{Backend, Domain};
+use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::fabric::{self, Discovery, Provider};
+use ferrofabric_core::flags::{Flags, Order};
+use ferrofabric_core::info::{
+    AddrFormat, DomainAttr, EpAttr, EpType, FabricAttr, Info, Progress, RxAttr, TxAttr,
+};
+use ferrofabric_core::types::IoBuf;
+use ferrofabric_core::wait::WaitSet;
+
+use crate::{Cma, ShmConfig, ShmTransport, node_id};
+
+/// The domain's name.
+const DOMAIN: &str = "shm";
+
+/// Longest message in bytes.
+const MAX_MSG_BYTES: usize = 1 << 40;
+
+/// Longest inject in bytes.
+const INJECT_BYTES: usize = 4096;
+
+/// The shared-memory domain of this node.
+#[derive(Debug, Default)]
+pub struct ShmProvider;
+
+impl ShmProvider {
+    /// The provider.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl ShmConfig {
+    /// How settings want the transport.
+    pub fn from_settings(settings: &Settings) -> Self {
+        Self {
+            cma: match settings.shm_cma {
+                Choice::Auto => Cma::Auto,
+                Choice::On => Cma::On,
+                Choice::Off => Cma::Off,
+            },
+            ..Self::default()
+        }
+    }
+}
+
+impl Provider for ShmProvider {
+    fn name(&self) -> &'static str {
+        "ferro"
+    }
+
+    fn discover(&self, settings: &Settings) -> Discovery {
+        if settings.shm {
+            return Discovery {
+                candidates: vec![candidate()],
+                notices: Vec::new(),
+            };
+        }
+        let off = Error::new(Errno::ENODEV, "use", "shared memory");
+        Discovery {
+            candidates: Vec::new(),
+            notices: vec![off.mend("switched off by setting shm")],
+        }
+    }
+
+    fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
+        let backend = ShmBackend {
+            info: info.clone(),
+            config: ShmConfig::from_settings(settings),
+        };
+        let spin = settings.spin.0.unwrap_or_default();
+        Ok(Arc::new(Domain::open(backend, spin)?))
+    }
+}
+
+fn candidate() -> Info {
+    Info {
+        caps: Flags::MSG
+            | Flags::TAGGED
+            | Flags::SEND
+            | Flags::RECV
+            | Flags::DIRECTED_RECV
+            | Flags::MULTI_RECV
+            | Flags::SOURCE
+            | Flags::LOCAL_COMM,
+        addr_format: AddrFormat::Native,
+        tx: TxAttr {
+            msg_order: Order::SAS,
+            inject_size: INJECT_BYTES,
+            size: ShmConfig::default().queue_sends,
+            iov_limit: 4,
+        },
+        rx: RxAttr {
+            msg_order: Order::SAS,
+            size: 1 << 20,
+            iov_limit: 1,
+        },
+        ep: EpAttr {
+            ep_type: EpType::Rdm,
+            max_msg_size: MAX_MSG_BYTES,
+        },
+        domain: DomainAttr {
+            name: DOMAIN.to_owned(),
+            progress: Progress::Manual,
+            cq_data_size: 8,
+            ..DomainAttr::default()
+        },
+        fabric: FabricAttr {
+            name: DOMAIN.to_owned(),
+            provider: "ferro".to_owned(),
+        },
+        ..Info::default()
+    }
+}
+
+struct ShmBackend {
+    info: Info,
+    config: ShmConfig,
+}
+
+impl Backend for ShmBackend {
+    type Transport = ShmTransport;
+
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn open_transport(&self, wait: &WaitSet) -> Result<(ShmTransport, NativeAddr)> {
+        let incarnation = RandomState::new().build_hasher().finish();
+        let transport = ShmTransport::open(self.config.clone(), incarnation, node_id(), 0)?;
+        wait.add(transport.wait_fd())?;
+        let name = transport.native();
+        Ok((transport, name))
+    }
+
+    unsafe fn register(&self, buf: IoBuf, _access: Flags) -> Result<Arc<dyn fabric::Mr>> {
+        let _ = buf;
+        Ok(Arc::new(Unregistered))
+    }
+}
+
+/// Shared memory needs no registration for messages: there is nothing to describe.
+struct Unregistered;
+
+impl fabric::Mr for Unregistered {
+    fn desc(&self) -> u64 {
+        0
+    }
+
+    fn key(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,667 @@
+//! The receiving side of a link: what to do with each slot.
+
+use std::time::Instant;
+
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Start, Token};
+use ferrofabric_core::types::{IoBuf, MsgKind};
+use slab::Slab;
+
+use crate::copy::{copy_bulk, copy_short};
+use crate::link::{Go, Link};
+use crate::paths::{Path, Paths};
+use crate::ring::{Broken, Seen};
+use crate::stats::ShmStats;
+use crate::wire::{
+    CHUNK, DATA, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, START, TAGGED,
+    unpack,
+};
+
+/// Most that one call reads by CMA before others get their turn, in bytes.
+const CMA_TURN_BYTES: usize = 4 << 20;
+/// Buffers of unexpected messages that are kept for the next ones.
+const SPARE_BUFFERS: usize = 64;
+
+/// A message of the peer of which more is to come.
+pub(crate) enum Incoming {
+    /// No message has this id now.
+    Free,
+    /// Into a receive.
+    Matched(Box<Delivery>),
+    /// Into memory of ours, until a receive matches.
+    Held(usize),
+}
+
+/// A message on its way into a receive.
+pub(crate) struct Delivery {
+    kind: MsgKind,
+    matched: Matched,
+    arrived: Arrived,
+    /// Bytes that came, and that will come, through the ring.
+    got: usize,
+    expected: usize,
+    cma: Option<CmaRead>,
+    /// The way and when it was taken, of one that is measured.
+    timed: Option<(Path, Instant)>,
+    /// Nobody wants it: it is only taken out of the ring.
+    dropped: bool,
+}
+
+struct CmaRead {
+    addr: u64,
+    next: usize,
+    end: usize,
+}
+
+/// An unexpected message.
+pub(crate) struct Held {
+    /// Whose it is.
+    pub(crate) link: usize,
+    /// What came of it.
+    bytes: Vec<u8>,
+    /// How more comes.
+    rest: Option<Rest>,
+}
+
+impl Held {
+    /// Whether it is lost if its sender is.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.rest.is_some()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Rest {
+    id: u32,
+    /// Length of the whole message, and how much of that comes unasked.
+    total: u64,
+    window: usize,
+    cma_addr: u64,
+}
+
+/// What all links of an endpoint receive with.
+pub(crate) struct Receiver {
+    /// Our number among the endpoint's transports.
+    pub(crate) number: u32,
+    pub(crate) held: Slab<Held>,
+    pub(crate) paths: Paths,
+    pub(crate) cma: crate::config::Cma,
+    pub(crate) cma_bytes: usize,
+    pub(crate) stats: ShmStats,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Receiver {
+    pub(crate) fn new(number: u32, cma: crate::config::Cma, cma_bytes: usize) -> Self {
+        Self {
+            number,
+            held: Slab::new(),
+            paths: Paths::new(),
+            cma,
+            cma_bytes,
+            stats: ShmStats::default(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Takes one slot of the link with the key `key`.
+    #[inline(always)]
+    pub(crate) fn take<O: Owner>(
+        &mut self,
+        key: usize,
+        link: &mut Link,
+        seen: Seen,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        if seen.head.kind() == INLINE {
+            self.take_inline(key, link, seen, owner)
+        } else {
+            self.take_other(key, link, seen, owner)
+        }
+    }
+
+    #[inline(always)]
+    fn take_inline<O: Owner>(
+        &mut self,
+        key: usize,
+        link: &mut Link,
+        seen: Seen,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        let len = seen.head.len();
+        if len > INLINE_BYTES {
+            return Err(Broken("it sent a short message that is too long"));
+        }
+        let (kind, flags) = kind_and_flags(seen);
+        let (tag, data) = seen.with_body(|body| {
+            // SAFETY: a body has these words; volatile, for the other process may write to them.
+            unsafe {
+                (
+                    body.read_volatile(),
+                    match flags.is_empty() {
+                        true => 0,
+                        false => body.add(INLINE_DATA_WORD).read_volatile(),
+                    },
+                )
+            }
+        });
+        let arrived = Arrived {
+            src: link.addr,
+            tag,
+            len: len as u64,
+            data,
+            flags,
+        };
+        self.stats.received += 1;
+        self.stats.received_bytes += len as u64;
+        let from = seen.with_body(|body| body.wrapping_add(1).cast::<u8>());
+        match owner.srx().arrive(kind, &arrived) {
+            Some(matched) => {
+                // SAFETY: the slot has `INLINE_BYTES` there; whoever posted the receive vouched for its buffer.
+                unsafe { copy_short(from, matched.buf.as_mut_ptr(), len.min(matched.buf.len)) };
+                self.consume(link, 0);
+                owner.complete_recv(kind, &matched, &arrived);
+            }
+            None => {
+                // SAFETY: the slot has `INLINE_BYTES` there.
+                unsafe { self.hold(key, link, kind, arrived, from, len, None, owner) };
+                self.consume(link, 0);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn take_other<O: Owner>(
+        &mut self,
+        key: usize,
+        link: &mut Link,
+        seen: Seen,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        match seen.head.kind() {
+            EAGER => self.take_eager(key, link, seen, owner),
+            CHUNK => self.take_chunk(link, seen, owner),
+            START => self.take_start(key, link, seen, owner),
+            GO => {
+                let [id, until] = seen.words();
+                self.consume(link, 0);
+                link.go(id as u32, until, owner)
+            }
+            _ => Err(Broken("it sent a slot of no known kind")),
+        }
+    }
+
+    /// The slot is done with.
+    #[inline(always)]
+    fn consume(&mut self, link: &mut Link, record_bytes: usize) {
+        if link.rx.consume(record_bytes) {
+            link.tell(&mut self.stats);
+        }
+    }
+
+    #[inline(always)]
+    fn take_eager<O: Owner>(
+        &mut self,
+        key: usize,
+        link: &mut Link,
+        seen: Seen,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        let len = seen.head.len();
+        let [tag, offset, data] = seen.words();
+        let from = link.rx.record(offset as u32, len)?;
+        let (kind, flags) = kind_and_flags(seen);
+        let arrived = Arrived {
+            src: link.addr,
+            tag,
+            len: len as u64,
+            data: if flags.is_empty() { 0 } else { data },
+            flags,
+        };
+        self.stats.received += 1;
+        self.stats.received_bytes += len as u64;
+        match owner.srx().arrive(kind, &arrived) {
+            Some(matched) => {
+                // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
+                unsafe { copy_bulk(from, matched.buf.as_mut_ptr(), len.min(matched.buf.len)) };
+                self.consume(link, len);
+                owner.complete_recv(kind, &matched, &arrived);
+            }
+            None => {
+                // SAFETY: the record was checked.
+                unsafe { self.hold(key, link, kind, arrived, from, len, None, owner) };
+                self.consume(link, len);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_start<O: Owner>(
+        &mut self,
+        key: usize,
+        link: &mut Link,
+        seen: Seen,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        let len = seen.head.len();
+        let [tag, place, total, data, window, cma_addr] = seen.words();
+        let (id, offset) = unpack(place);
+        let from = link.rx.record(offset, len)?;
+        if window > MAX_WINDOW || window > total || len as u64 > window {
+            return Err(Broken("it announced a message with an impossible window"));
+        }
+        if total > isize::MAX as u64 {
+            return Err(Broken("it announced a message that is too long"));
+        }
+        // Ids are given out lowest first, so that this table is as long as the most messages at one time.
+        match link.incoming.get(id as usize) {
+            Some(Incoming::Free) => {}
+            None if id as usize == link.incoming.len() => link.incoming.push(Incoming::Free),
+            _ => return Err(Broken("it announced a message under an id that is not free")),
+        }
+        let (kind, flags) = kind_and_flags(seen);
+        let arrived = Arrived {
+            src: link.addr,
+            tag,
+            len: total,
+            data: if flags.is_empty() { 0 } else { data },
+            flags,
+        };
+        self.stats.received += 1;
+        self.stats.received_bytes += total;
+        let rest = Rest {
+            id,
+            total,
+            window: window as usize,
+            cma_addr,
+        };
+        match owner.srx().arrive(kind, &arrived) {
+            Some(matched) => {
+                // The sender is told to go on before the first piece is copied.
+                self.deliver(link, kind, matched, arrived, 0, rest);
+                // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
+                unsafe { copy_bulk(from, matched.buf.as_mut_ptr(), len.min(matched.buf.len)) };
+                self.consume(link, len);
+                self.got(link, id, len, owner)
+            }
+            None => {
+                // SAFETY: the record was checked.
+                let held =
+                    unsafe { self.hold(key, link, kind, arrived, from, len, Some(rest), owner) };
+                link.incoming[id as usize] = Incoming::Held(held);
+                self.consume(link, len);
+                self.arrived_whole(link, id);
+                Ok(())
+            }
+        }
+    }
+
+    fn take_chunk<O: Owner>(
+        &mut self,
+        link: &mut Link,
+        seen: Seen,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        let len = seen.head.len();
+        let [place] = seen.words();
+        let (id, offset) = unpack(place);
+        let from = link.rx.record(offset, len)?;
+        match link.incoming.get_mut(id as usize) {
+            Some(Incoming::Matched(d)) if len > 0 && len <= d.expected - d.got => {
+                let to = d.matched.buf.part(d.got, len);
+                // SAFETY: the record was checked; `part` is within the buffer, for which whoever posted it vouched.
+                unsafe { copy_bulk(from, to.as_mut_ptr(), to.len) };
+                self.consume(link, len);
+                self.got(link, id, len, owner)
+            }
+            Some(&mut Incoming::Held(held)) => {
+                let held = &mut self.held[held];
+                let window = held.rest.map_or(0, |rest| rest.window);
+                if len == 0 || len > window - held.bytes.len() {
+                    return Err(Broken("it sent more of a message than was asked for"));
+                }
+                // SAFETY: the record was checked.
+                unsafe { append(&mut held.bytes, from, len) };
+                link.held_bytes += len;
+                self.consume(link, len);
+                self.arrived_whole(link, id);
+                Ok(())
+            }
+            _ => Err(Broken("it sent a piece of no message")),
+        }
+    }
+
+    /// Sets out to deliver a message into a receive: decides how the rest of it comes. `got` bytes are there.
+    #[allow(clippy::too_many_arguments, reason = "what a delivery consists of")]
+    fn deliver(
+        &mut self,
+        link: &mut Link,
+        kind: MsgKind,
+        matched: Matched,
+        arrived: Arrived,
+        got: usize,
+        rest: Rest,
+    ) {
+        let mut delivery = Box::new(Delivery {
+            kind,
+            matched,
+            arrived,
+            got,
+            expected: rest.window,
+            cma: None,
+            timed: None,
+            dropped: false,
+        });
+        if rest.window as u64 != rest.total {
+            let wanted = (matched.buf.len as u64).min(rest.total) as usize;
+            if wanted > rest.window && self.by_cma(link, &rest, wanted, &mut delivery) {
+                delivery.cma = Some(CmaRead {
+                    addr: rest.cma_addr,
+                    next: rest.window,
+                    end: wanted,
+                });
+                link.reading.push_back(rest.id);
+                link.busy = true;
+            } else {
+                delivery.expected = wanted.max(rest.window);
+                self.say_go(link, rest.id, wanted);
+            }
+        }
+        link.incoming[rest.id as usize] = Incoming::Matched(delivery);
+    }
+
+    fn by_cma(&mut self, link: &Link, rest: &Rest, wanted: usize, d: &mut Delivery) -> bool {
+        if link.cma.is_none() || rest.cma_addr == 0 || wanted < self.cma_bytes {
+            return false;
+        }
+        let path = match self.cma {
+            crate::config::Cma::On => Path::Cma,
+            crate::config::Cma::Off => Path::Pipe,
+            crate::config::Cma::Auto => {
+                let path = self.paths.choose(wanted);
+                d.timed = Some((path, Instant::now()));
+                path
+            }
+        };
+        path == Path::Cma
+    }
+
+    fn say_go(&mut self, link: &mut Link, id: u32, until: usize) {
+        link.control.push_back(Go {
+            id,
+            until: until as u64,
+        });
+        link.busy = true;
+        // At once if it can be; what the other side did wrong is found when it is next pushed.
+        let _ = link.push_control(&mut self.stats);
+    }
+
+    /// More of a message has been delivered.
+    fn got<O: Owner>(
+        &mut self,
+        link: &mut Link,
+        id: u32,
+        len: usize,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        let slot = &mut link.incoming[id as usize];
+        let Incoming::Matched(d) = slot else {
+            return Err(Broken("it sent a piece of no message"));
+        };
+        d.got += len;
+        if d.got < d.expected || d.cma.is_some() {
+            return Ok(());
+        }
+        if let Incoming::Matched(d) = std::mem::replace(slot, Incoming::Free) {
+            if let Some((path, since)) = d.timed {
+                let bytes = d.matched.buf.len.min(d.arrived.len as usize);
+                self.paths.record(path, bytes, since.elapsed());
+            }
+            if !d.dropped {
+                owner.complete_recv(d.kind, &d.matched, &d.arrived);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is to be read by CMA, for a while. Returns how many pieces it read.
+    #[cold]
+    pub(crate) fn read<O: Owner>(&mut self, link: &mut Link, owner: &mut O) -> Result<usize, Broken> {
+        let Some(id) = link.reading.pop_front() else {
+            return Ok(0);
+        };
+        let Some(Incoming::Matched(d)) = link.incoming.get_mut(id as usize) else {
+            return Ok(0);
+        };
+        let (Some(cma), Some(read)) = (link.cma, d.cma.as_mut()) else {
+            return Ok(0);
+        };
+        let into = d
+            .matched
+            .buf
+            .part(read.next, CMA_TURN_BYTES.min(read.end - read.next));
+        // SAFETY: `part` is within the buffer, for which whoever posted it vouched.
+        if unsafe { cma.read(read.addr.wrapping_add(read.next as u64), into) } {
+            read.next += into.len;
+            if read.next < read.end {
+                link.reading.push_back(id);
+                return Ok(1);
+            }
+            self.stats.received_cma += 1;
+            d.cma = None;
+            self.say_go(link, id, 0);
+        } else {
+            // Not allowed any more, or gone: the ring will tell.
+            link.cma = None;
+            let wanted = read.end;
+            d.cma = None;
+            d.timed = None;
+            d.expected = d.expected.max(wanted);
+            self.say_go(link, id, wanted);
+        }
+        self.got(link, id, 0, owner)?;
+        Ok(1)
+    }
+
+    /// Keeps a message that no receive matches.
+    ///
+    /// # Safety
+    ///
+    /// `from` is valid for reads of `len` bytes.
+    #[cold]
+    #[allow(clippy::too_many_arguments, reason = "what a message consists of")]
+    unsafe fn hold<O: Owner>(
+        &mut self,
+        key: usize,
+        link: &mut Link,
+        kind: MsgKind,
+        arrived: Arrived,
+        from: *const u8,
+        len: usize,
+        rest: Option<Rest>,
+        owner: &mut O,
+    ) -> usize {
+        self.stats.unexpected += 1;
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        // SAFETY: the caller's promise.
+        unsafe { append(&mut bytes, from, len) };
+        link.held_bytes += len;
+        let index = self.held.insert(Held {
+            link: key,
+            bytes,
+            rest,
+        });
+        self.ease(link);
+        let token = Token {
+            transport: self.number,
+            value: index as u64,
+        };
+        owner.srx().queue(kind, arrived, token);
+        index
+    }
+
+    /// If all of a held message is there now, its id is free again.
+    fn arrived_whole(&mut self, link: &mut Link, id: u32) {
+        let Some(&Incoming::Held(index)) = link.incoming.get(id as usize) else {
+            return;
+        };
+        let held = &mut self.held[index];
+        if held
+            .rest
+            .is_some_and(|rest| held.bytes.len() as u64 == rest.total)
+        {
+            held.rest = None;
+            link.incoming[id as usize] = Incoming::Free;
+        }
+        self.ease(link);
+    }
+
+    /// Asks the peer for envelopes only when too much of it is held, and lifts that again.
+    fn ease(&mut self, link: &mut Link) {
+        let limit = link.sizes.held;
+        if !link.pressed && link.held_bytes > limit || link.pressed && link.held_bytes <= limit / 2
+        {
+            link.pressed = !link.pressed;
+            link.rx.press(link.pressed);
+            link.tell(&mut self.stats);
+        }
+    }
+
+    fn release(&mut self, link: Option<&mut Link>, mut held: Held) {
+        if let Some(link) = link {
+            link.held_bytes -= held.bytes.len().min(link.held_bytes);
+            self.ease(link);
+        }
+        if self.spare.len() < SPARE_BUFFERS && held.bytes.capacity() <= 65_536 {
+            held.bytes.clear();
+            self.spare.push(held.bytes);
+        }
+    }
+
+    /// Delivers a held message into the receive that has matched it.
+    ///
+    /// # Safety
+    ///
+    /// The receive's buffer is valid for writes.
+    pub(crate) unsafe fn start<O: Owner>(
+        &mut self,
+        link: Option<&mut Link>,
+        start: Start,
+        owner: &mut O,
+    ) {
+        let Some(held) = self.held.try_remove(start.token.value as usize) else {
+            return;
+        };
+        let (into, len) = (start.matched.buf, held.bytes.len());
+        // SAFETY: `bytes` has `len` bytes; the buffer is the caller's promise.
+        unsafe { copy_bulk(held.bytes.as_ptr(), into.as_mut_ptr(), len.min(into.len)) };
+        match (held.rest, link) {
+            (Some(rest), Some(link)) => {
+                self.deliver(
+                    link,
+                    start.kind,
+                    start.matched,
+                    start.arrived,
+                    len,
+                    rest,
+                );
+                // Nothing more may be wanted. (The id is one that `deliver` has just filled.)
+                let _ = self.got(link, rest.id, 0, owner);
+                self.release(Some(link), held);
+            }
+            (None, link) => {
+                self.release(link, held);
+                owner.complete_recv(start.kind, &start.matched, &start.arrived);
+            }
+            (Some(_), None) => owner.fail_recv(
+                start.kind,
+                &start.matched,
+                &start.arrived,
+                ferrofabric_core::error::Errno::ECONNRESET,
+                0,
+                "the sender is gone",
+            ),
+        }
+    }
+
+    /// Drops a held message.
+    pub(crate) fn discard<O: Owner>(
+        &mut self,
+        link: Option<&mut Link>,
+        kind: MsgKind,
+        token: Token,
+        owner: &mut O,
+    ) {
+        let Some(held) = self.held.try_remove(token.value as usize) else {
+            return;
+        };
+        let got = held.bytes.len();
+        match (held.rest, link) {
+            (Some(rest), Some(link)) => {
+                let nowhere = Matched {
+                    buf: IoBuf::EMPTY,
+                    desc: 0,
+                    context: 0,
+                    flags: Flags::empty(),
+                    last: false,
+                };
+                let arrived = Arrived {
+                    src: link.addr,
+                    tag: 0,
+                    len: rest.total,
+                    data: 0,
+                    flags: Flags::empty(),
+                };
+                self.deliver(link, kind, nowhere, arrived, got, rest);
+                if let Incoming::Matched(d) = &mut link.incoming[rest.id as usize] {
+                    d.dropped = true;
+                }
+                let _ = self.got(link, rest.id, 0, owner);
+                self.release(Some(link), held);
+            }
+            (_, link) => self.release(link, held),
+        }
+    }
+
+    /// Receives that wait for more of a message, when the link fails.
+    pub(crate) fn take_unfinished(link: &mut Link) -> Vec<(MsgKind, Matched, Arrived)> {
+        link.reading.clear();
+        std::mem::take(&mut link.incoming)
+            .into_iter()
+            .filter_map(|incoming| match incoming {
+                Incoming::Matched(d) if !d.dropped => Some((d.kind, d.matched, d.arrived)),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+#[inline(always)]
+fn kind_and_flags(seen: Seen) -> (MsgKind, Flags) {
+    let bits = seen.head.flags();
+    (
+        match bits & TAGGED != 0 {
+            true => MsgKind::Tagged,
+            false => MsgKind::Msg,
+        },
+        match bits & DATA != 0 {
+            true => Flags::REMOTE_CQ_DATA,
+            false => Flags::empty(),
+        },
+    )
+}
+
+/// Appends bytes that another process may be writing to.
+///
+/// # Safety
+///
+/// `from` is valid for reads of `len` bytes.
+unsafe fn append(bytes: &mut Vec<u8>, from: *const u8, len: usize) {
+    bytes.reserve(len);
+    // SAFETY: there is room for `len` more, which the copy fills.
+    unsafe {
+        copy_bulk(from, bytes.as_mut_ptr().add(bytes.len()), len);
+        bytes.set_len(bytes.len() + len);
+    }
+}

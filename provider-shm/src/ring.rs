@@ -1,0 +1,387 @@
+//! One direction of a segment: a ring of slots of one cache line each, and beside it a ring of payload bytes.
+//!
+//! The first word of a slot publishes it: it holds the lap, so one release store hands the line over and one acquire
+//! load sees it, and a message that fits the line costs one line transfer. Payload never lies where a publish word is
+//! looked for, so old data can not pass for a message. The consumer counts the slots that it is done with in a line of
+//! its own, which the producer reads only when its last reading says "full".
+//!
+//! The two sides do not trust each other: each keeps its own position, and reads every shared word once.
+
+use std::ptr::NonNull;
+
+use crate::sync::{AtomicU64, Ordering, UnsafeCell};
+
+/// Slots of a direction.
+#[cfg(not(loom))]
+pub(crate) const SLOTS: usize = 64;
+#[cfg(loom)]
+pub(crate) const SLOTS: usize = 2;
+
+/// Bytes of the payload ring of a direction.
+pub(crate) const PAYLOAD_BYTES: usize = 28_416;
+
+/// Slots that only control messages may take: they get through while bulk data fills the ring.
+#[cfg(not(loom))]
+pub(crate) const CONTROL_SLOTS: usize = 8;
+#[cfg(loom)]
+pub(crate) const CONTROL_SLOTS: usize = 0;
+
+/// Words of a slot after the publish word.
+pub(crate) const BODY_WORDS: usize = 7;
+
+const LINE: usize = 64;
+const LAP_SHIFT: u32 = SLOTS.trailing_zeros();
+const MASK: u32 = SLOTS as u32 - 1;
+const PRESSED: u64 = 1 << 63;
+
+const _: () = assert!(SLOTS.is_power_of_two() && PAYLOAD_BYTES % LINE == 0);
+
+/// A slot. Zeroed memory is a slot that was never published.
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    word: AtomicU64,
+    body: UnsafeCell<[u64; BODY_WORDS]>,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Slot>() == LINE);
+
+/// What the consumer tells the producer: slots done with (low half), whether it is short of memory (top bit).
+#[repr(C, align(128))]
+pub(crate) struct Progress {
+    word: AtomicU64,
+}
+
+/// The other side wrote what it can not have meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken(pub(crate) &'static str);
+
+/// What the publish word says beside the lap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head(u64);
+
+impl Head {
+    #[inline(always)]
+    pub(crate) const fn new(kind: u8, flags: u8, len: u32) -> Self {
+        Self(kind as u64 | (flags as u64) << 8 | (len as u64) << 16)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn kind(self) -> u8 {
+        self.0 as u8
+    }
+
+    #[inline(always)]
+    pub(crate) const fn flags(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    #[inline(always)]
+    pub(crate) const fn len(self) -> usize {
+        (self.0 >> 16) as u32 as usize
+    }
+}
+
+#[inline(always)]
+const fn lap(position: u32) -> u64 {
+    ((position >> LAP_SHIFT).wrapping_add(1) & 0xffff) as u64
+}
+
+/// A piece of the payload ring that the producer may fill and then publish.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    /// Where it starts, in bytes from the start of the payload ring.
+    pub(crate) offset: u32,
+    advance: u32,
+    next: u32,
+}
+
+/// The producer's side.
+pub(crate) struct Tx {
+    slots: NonNull<Slot>,
+    progress: NonNull<Progress>,
+    payload: NonNull<u8>,
+    /// Slots published, slots known to be consumed.
+    head: u32,
+    tail: u32,
+    /// Next free payload offset; payload bytes taken, and known to be free again, since the start (with what was skipped).
+    next: u32,
+    taken: u32,
+    freed: u32,
+    pressed: bool,
+    /// `taken` as it was after each slot.
+    taken_at: [u32; SLOTS],
+}
+
+// SAFETY: the pointers lead into a mapping that outlives the ring (its `Link` holds the segment), and the shared words are
+// atomics; the rest is plain data.
+unsafe impl Send for Tx {}
+
+impl Tx {
+    /// # Safety
+    ///
+    /// The pointers lead to `SLOTS` slots, a progress line and `PAYLOAD_BYTES` bytes that stay mapped, of which this
+    /// is the only producer in this process.
+    pub(crate) unsafe fn new(
+        slots: NonNull<Slot>,
+        progress: NonNull<Progress>,
+        payload: NonNull<u8>,
+    ) -> Self {
+        Self {
+            slots,
+            progress,
+            payload,
+            head: 0,
+            tail: 0,
+            next: 0,
+            taken: 0,
+            freed: 0,
+            pressed: false,
+            taken_at: [0; SLOTS],
+        }
+    }
+
+    /// Whether `spare + 1` slots are free, as far as known without looking at the shared line.
+    #[inline(always)]
+    pub(crate) fn has_slot(&self, spare: usize) -> bool {
+        (self.head.wrapping_sub(self.tail) as usize) < SLOTS - spare
+    }
+
+    /// Whether the consumer asked for envelopes only, as far as known.
+    #[inline(always)]
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.pressed
+    }
+
+    /// Reads how far the consumer is.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refresh(&mut self) -> Result<(), Broken> {
+        // SAFETY: mapped as long as `self` (see `new`). Acquire pairs with the release in `Rx::tell`: what the consumer
+        // read from a slot or record, it has read before it is written again.
+        let word = unsafe { self.progress.as_ref() }.word.load(Ordering::Acquire);
+        let consumed = word as u32;
+        if consumed.wrapping_sub(self.tail) > self.head.wrapping_sub(self.tail) {
+            return Err(Broken("it consumed more than it was sent"));
+        }
+        self.pressed = word & PRESSED != 0;
+        if consumed != self.tail {
+            self.tail = consumed;
+            self.freed = self.taken_at[(consumed.wrapping_sub(1) & MASK) as usize];
+        }
+        Ok(())
+    }
+
+    /// Whether the consumer is further than it was known to be; also when what it says makes no sense, for `refresh` to find.
+    pub(crate) fn moved(&mut self) -> bool {
+        let before = (self.tail, self.pressed);
+        self.refresh().is_err() || (self.tail, self.pressed) != before
+    }
+
+    /// Payload room for exactly `len` bytes in one piece; `None` when there is none now.
+    #[inline]
+    pub(crate) fn reserve(&self, len: usize) -> Option<Record> {
+        let need = (len + LINE - 1) & !(LINE - 1);
+        let free = PAYLOAD_BYTES - self.taken.wrapping_sub(self.freed) as usize;
+        let to_end = PAYLOAD_BYTES - self.next as usize;
+        let (offset, advance) = if need <= to_end {
+            (self.next as usize, need)
+        } else {
+            (0, to_end + need)
+        };
+        (advance <= free).then(|| Record {
+            offset: offset as u32,
+            advance: advance as u32,
+            next: (offset + need) as u32,
+        })
+    }
+
+    /// Payload room for up to `most` bytes, but no tiny leftovers; `None` when there is none now.
+    #[inline]
+    pub(crate) fn reserve_some(&self, most: usize) -> Option<(Record, usize)> {
+        const WORTHWHILE: usize = 2048;
+        let free = PAYLOAD_BYTES - self.taken.wrapping_sub(self.freed) as usize;
+        let here = free.min(PAYLOAD_BYTES - self.next as usize);
+        let len = if here >= most.min(WORTHWHILE) {
+            most.min(here)
+        } else {
+            most.min(free.saturating_sub(PAYLOAD_BYTES - self.next as usize))
+        };
+        if len < most.min(WORTHWHILE) {
+            return None;
+        }
+        self.reserve(len).map(|record| (record, len))
+    }
+
+    /// Where a record is filled.
+    #[inline(always)]
+    pub(crate) fn record_ptr(&self, record: Record) -> *mut u8 {
+        // SAFETY: `reserve` keeps offset and length within the payload ring.
+        unsafe { self.payload.as_ptr().add(record.offset as usize) }
+    }
+
+    /// Publishes a slot: `fill` writes what it needs of the body. The caller has seen a free slot.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, head: Head, fill: impl FnOnce(*mut u64)) {
+        debug_assert!(self.has_slot(0));
+        let position = self.head;
+        self.taken_at[(position & MASK) as usize] = self.taken;
+        // SAFETY: the index is masked; the slots stay mapped (see `new`).
+        let slot = unsafe { &*self.slots.as_ptr().add((position & MASK) as usize) };
+        slot.body.with_mut(|body| fill(body.cast()));
+        self.head = position.wrapping_add(1);
+        // Release pairs with the acquire in `Rx::peek`: the body, and the record that it names, are there.
+        slot.word
+            .store(head.0 << 16 | lap(position), Ordering::Release);
+    }
+
+    /// Publishes a slot that gives a record away.
+    #[inline(always)]
+    pub(crate) fn publish_record(
+        &mut self,
+        head: Head,
+        record: Record,
+        fill: impl FnOnce(*mut u64),
+    ) {
+        self.taken = self.taken.wrapping_add(record.advance);
+        self.next = record.next;
+        self.publish(head, fill);
+    }
+}
+
+/// The consumer's side.
+pub(crate) struct Rx {
+    slots: NonNull<Slot>,
+    progress: NonNull<Progress>,
+    payload: NonNull<u8>,
+    /// Slots consumed, and how many of them the producer was told of.
+    head: u32,
+    told: u32,
+    /// Payload bytes consumed since.
+    untold_bytes: u32,
+    pressed: bool,
+}
+
+// SAFETY: as for `Tx`.
+unsafe impl Send for Rx {}
+
+/// A slot that the producer has published.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    /// What its publish word says.
+    pub(crate) head: Head,
+    slot: NonNull<Slot>,
+}
+
+impl Seen {
+    /// The body, to copy out of; valid until the slot is consumed. The other process may write to it at any time.
+    #[inline(always)]
+    pub(crate) fn with_body<R>(&self, f: impl FnOnce(*const u64) -> R) -> R {
+        // SAFETY: the slot stays mapped (see `Rx::new`).
+        unsafe { self.slot.as_ref() }
+            .body
+            .with(|body| f(body.cast()))
+    }
+
+    /// The first `N` words of the body, each read once.
+    #[inline(always)]
+    pub(crate) fn words<const N: usize>(&self) -> [u64; N] {
+        const { assert!(N <= BODY_WORDS) };
+        self.with_body(|body| {
+            // SAFETY: a slot has `BODY_WORDS` words; volatile, for the other process may write to them.
+            std::array::from_fn(|i| unsafe { body.add(i).read_volatile() })
+        })
+    }
+}
+
+impl Rx {
+    /// # Safety
+    ///
+    /// As for [`Tx::new`], and this is the only consumer.
+    pub(crate) unsafe fn new(
+        slots: NonNull<Slot>,
+        progress: NonNull<Progress>,
+        payload: NonNull<u8>,
+    ) -> Self {
+        Self {
+            slots,
+            progress,
+            payload,
+            head: 0,
+            told: 0,
+            untold_bytes: 0,
+            pressed: false,
+        }
+    }
+
+    /// The next slot, if it has been published.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> Option<Seen> {
+        // SAFETY: the index is masked; the slots stay mapped (see `new`).
+        let slot = unsafe { self.slots.add((self.head & MASK) as usize) };
+        // SAFETY: as above. Acquire pairs with the release in `Tx::publish`.
+        let word = unsafe { slot.as_ref() }.word.load(Ordering::Acquire);
+        (word & 0xffff == lap(self.head)).then_some(Seen {
+            head: Head(word >> 16),
+            slot,
+        })
+    }
+
+    /// The record of `len` bytes at `offset`, checked to lie in the payload ring.
+    #[inline(always)]
+    pub(crate) fn record(&self, offset: u32, len: usize) -> Result<*const u8, Broken> {
+        let offset = offset as usize;
+        if offset > PAYLOAD_BYTES || len > PAYLOAD_BYTES - offset {
+            return Err(Broken("it sent a record outside its payload ring"));
+        }
+        // SAFETY: just checked.
+        Ok(unsafe { self.payload.as_ptr().add(offset) })
+    }
+
+    /// The slot of the last `peek`, and `record_bytes` of payload, are done with. True when the producer should be
+    /// told soon.
+    #[inline(always)]
+    pub(crate) fn consume(&mut self, record_bytes: usize) -> bool {
+        self.head = self.head.wrapping_add(1);
+        self.untold_bytes += record_bytes as u32;
+        self.head.wrapping_sub(self.told) as usize >= SLOTS / 4
+            || self.untold_bytes as usize >= PAYLOAD_BYTES / 8
+    }
+
+    /// Whether there is something that the producer was not told.
+    #[inline(always)]
+    pub(crate) fn owes(&self) -> bool {
+        self.head != self.told
+    }
+
+    /// Asks for envelopes only, or lifts that again; takes effect with the next `tell`.
+    pub(crate) fn press(&mut self, pressed: bool) {
+        self.pressed = pressed;
+    }
+
+    /// Tells the producer how far the consumer is.
+    #[inline(always)]
+    pub(crate) fn tell(&mut self) {
+        self.told = self.head;
+        self.untold_bytes = 0;
+        let pressed = if self.pressed { PRESSED } else { 0 };
+        // SAFETY: mapped as long as `self`. Release pairs with the acquire in `Tx::refresh`.
+        unsafe { self.progress.as_ref() }
+            .word
+            .store(self.head as u64 | pressed, Ordering::Release);
+    }
+
+    /// Brings the line that the slot after the next one lies in closer.
+    #[inline(always)]
+    pub(crate) fn prefetch_next(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch has no effect that could be unsound, and the address is in the ring.
+        unsafe {
+            let slot = self
+                .slots
+                .as_ptr()
+                .add((self.head.wrapping_add(1) & MASK) as usize);
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(slot.cast());
+        }
+    }
+}

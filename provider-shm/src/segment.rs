@@ -1,0 +1,194 @@
+//! The memory that two endpoints share: one memfd for a pair, both directions in it, sealed against shrinking before it is
+//! handed over, so that no access can fault whatever the other process does. A hostile peer can spoil its own pair only.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use ferrofabric_core::error::{Error, Errno, Result};
+use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::ring::{PAYLOAD_BYTES, Progress, Rx, SLOTS, Slot, Tx};
+use crate::status::Status;
+
+/// Size of a segment: what an active pair costs in shared memory.
+pub(crate) const SEGMENT_BYTES: usize = 65_536;
+
+/// One direction's part of it.
+#[repr(C)]
+struct Direction {
+    slots: [Slot; SLOTS],
+    payload: [u8; PAYLOAD_BYTES],
+}
+
+#[repr(C)]
+struct Layout {
+    status: [Status; 2],
+    progress: [Progress; 2],
+    direction: [Direction; 2],
+}
+
+const _: () = assert!(size_of::<Layout>() <= SEGMENT_BYTES);
+
+/// Which side of a segment an endpoint has: it produces in the direction of that number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The one that connected and made the segment.
+    Initiator = 0,
+    /// The one that was connected to.
+    Acceptor = 1,
+}
+
+/// A mapped segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    map: MmapRaw,
+}
+
+impl Segment {
+    /// Makes a segment, with the descriptor to hand over.
+    pub(crate) fn create() -> Result<(Self, OwnedFd)> {
+        let fail = |e: nix::Error, doing| {
+            Error::new(Errno(e as i32), doing, "the shared memory of a pair of endpoints")
+                .mend("free memory, or turn shared memory off")
+        };
+        let fd = memfd_create(
+            c"ferrofabric-pair",
+            MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+        )
+        .map_err(|e| fail(e, "create"))?;
+        nix::unistd::ftruncate(&fd, SEGMENT_BYTES as i64).map_err(|e| fail(e, "size"))?;
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals())).map_err(|e| fail(e, "seal"))?;
+        Ok((Self::map(fd.as_fd())?, fd))
+    }
+
+    /// Maps a segment that somebody else made, once its seals and its size are what they must be.
+    pub(crate) fn accept(fd: BorrowedFd<'_>) -> Result<Self> {
+        let refuse = |why: &str| {
+            Error::new(
+                Errno::EPROTO,
+                "map",
+                format!("a segment from another process: {why}"),
+            )
+        };
+        let has = fcntl(fd, FcntlArg::F_GET_SEALS)
+            .map_err(|_| refuse("it is not a memfd"))
+            .map(SealFlag::from_bits_retain)?;
+        if !has.contains(seals()) || has.intersects(SealFlag::F_SEAL_WRITE) {
+            return Err(refuse("it is not sealed as it should be"));
+        }
+        let size = nix::sys::stat::fstat(fd)
+            .map_err(|_| refuse("its size is unknown"))?
+            .st_size;
+        if size != SEGMENT_BYTES as i64 {
+            return Err(refuse("it has the wrong size"));
+        }
+        Self::map(fd)
+    }
+
+    fn map(fd: BorrowedFd<'_>) -> Result<Self> {
+        MmapOptions::new()
+            .len(SEGMENT_BYTES)
+            .populate()
+            .map_raw(fd.as_raw_fd())
+            .map(|map| Self { map })
+            .map_err(|e| Error::from_io(&e, "map", "the shared memory of a pair of endpoints"))
+    }
+
+    fn layout(&self) -> *mut Layout {
+        self.map.as_mut_ptr().cast()
+    }
+
+    /// The status word of a side.
+    #[inline(always)]
+    pub(crate) fn status(&self, side: Side) -> &Status {
+        // SAFETY: the mapping has the layout's size and alignment, lives as long as `self`, and a `Status` is an atomic.
+        unsafe { &(*self.layout()).status[side as usize] }
+    }
+
+    /// The rings as `side` uses them: what it sends in, what it receives from.
+    ///
+    /// # Safety
+    ///
+    /// Called once for each side that this process is, and the segment outlives the rings.
+    pub(crate) unsafe fn rings(&self, side: Side) -> (Tx, Rx) {
+        let (own, peer) = (side as usize, 1 - side as usize);
+        // SAFETY: the caller's promise; the pointers lead into the mapping, which `layout` describes.
+        unsafe {
+            let (slots, progress, payload) = self.parts(own);
+            let tx = Tx::new(slots, progress, payload);
+            let (slots, progress, payload) = self.parts(peer);
+            (tx, Rx::new(slots, progress, payload))
+        }
+    }
+
+    /// The rings of an endpoint that talks to itself: it receives from what it sends in.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::rings`].
+    pub(crate) unsafe fn loopback(&self) -> (Tx, Rx) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (slots, progress, payload) = self.parts(0);
+            (
+                Tx::new(slots, progress, payload),
+                Rx::new(slots, progress, payload),
+            )
+        }
+    }
+
+    fn parts(&self, direction: usize) -> (NonNull<Slot>, NonNull<Progress>, NonNull<u8>) {
+        let layout = self.layout();
+        // SAFETY: `direction` is 0 or 1; the fields lie within the mapping, which is not at address 0.
+        unsafe {
+            let part = &raw mut (*layout).direction[direction];
+            (
+                NonNull::new_unchecked((&raw mut (*part).slots).cast()),
+                NonNull::new_unchecked(&raw mut (*layout).progress[direction]),
+                NonNull::new_unchecked((&raw mut (*part).payload).cast()),
+            )
+        }
+    }
+}
+
+fn seals() -> SealFlag {
+    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memfd(size: i64, seal: SealFlag) -> OwnedFd {
+        let fd = memfd_create(c"test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        nix::unistd::ftruncate(&fd, size).unwrap();
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(seal)).unwrap();
+        fd
+    }
+
+    #[test]
+    fn a_segment_is_shared_with_who_gets_its_descriptor() {
+        let (ours, fd) = Segment::create().unwrap();
+        let theirs = Segment::accept(fd.as_fd()).unwrap();
+        ours.status(Side::Initiator).close();
+        assert_eq!(theirs.status(Side::Initiator).load(), crate::status::CLOSED);
+        assert_eq!(theirs.status(Side::Acceptor).load(), 0);
+    }
+
+    #[test]
+    fn what_could_fault_later_is_refused() {
+        let size = SEGMENT_BYTES as i64;
+        for (fd, why) in [
+            (memfd(size, SealFlag::F_SEAL_GROW), "sealed"),
+            (memfd(size, seals() | SealFlag::F_SEAL_WRITE), "sealed"),
+            (memfd(size - 4096, seals()), "size"),
+            (memfd(size * 2, seals()), "size"),
+            (std::fs::File::open("/dev/zero").unwrap().into(), "memfd"),
+        ] {
+            let error = Segment::accept(fd.as_fd()).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What two service threads say to each other (`docs/shared-memory.md`, "Handshake"): records of one size.
+
+use ferrofabric_core::addr::NATIVE_LEN;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::cma::Cookie;
+
+const MAGIC: u32 = 0x4d48_5346;
+/// Counts every change of the segment's layout, the slots or the handshake.
+const VERSION: u16 = 1;
+
+/// Size of a record in bytes.
+pub(crate) const FRAME_LEN: usize = size_of::<Frame>();
+
+/// Initiator: who I am, whom I look for.
+pub(crate) const HELLO: u8 = 1;
+/// Acceptor: who I am, or why not.
+pub(crate) const WELCOME: u8 = 2;
+/// Initiator: here is the segment.
+pub(crate) const MAP: u8 = 3;
+/// Acceptor: I have mapped it.
+pub(crate) const READY: u8 = 4;
+
+/// Go on.
+pub(crate) const OK: u8 = 0;
+/// A connection between the two is being made, or there is one: try again if nothing comes of it.
+pub(crate) const BUSY: u8 = 1;
+/// I am not whom you look for, or can not do it.
+pub(crate) const REFUSED: u8 = 2;
+
+/// The sender has registered for membarrier(2).
+pub(crate) const REGISTERED: u32 = 1;
+
+/// A record.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(crate) struct Frame {
+    magic: u32,
+    version: u16,
+    /// What it is.
+    pub(crate) kind: u8,
+    /// Of an answer: yes or no.
+    pub(crate) verdict: u8,
+    /// Drawn by the initiator, repeated in each record.
+    pub(crate) nonce: u64,
+    /// Incarnation of the endpoint that the initiator looks for.
+    pub(crate) wanted: u64,
+    /// Where the sender's cookie lies in its memory, 0 where reading it is not wanted.
+    pub(crate) cookie_addr: u64,
+    /// What lies there.
+    pub(crate) cookie: Cookie,
+    /// `REGISTERED`.
+    pub(crate) flags: u32,
+    reserved: u32,
+    /// Address of the sender.
+    pub(crate) from: [u8; NATIVE_LEN],
+}
+
+impl Frame {
+    /// An empty record.
+    pub(crate) fn new(kind: u8, nonce: u64, from: [u8; NATIVE_LEN]) -> Self {
+        Self {
+            magic: MAGIC,
+            version: VERSION,
+            kind,
+            verdict: OK,
+            nonce,
+            wanted: 0,
+            cookie_addr: 0,
+            cookie: [0; 16],
+            flags: 0,
+            reserved: 0,
+            from,
+        }
+    }
+
+    /// Reads a record; `None` when it is not one of this version and of the kind that is due.
+    pub(crate) fn parse(bytes: &[u8], due: u8) -> Option<Self> {
+        let frame = Self::read_from_bytes(bytes).ok()?;
+        (frame.magic == MAGIC
+            && frame.version == VERSION
+            && frame.kind == due
+            && frame.verdict <= REFUSED
+            && frame.reserved == 0)
+            .then_some(frame)
+    }
+}

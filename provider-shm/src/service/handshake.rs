@@ -1,0 +1,215 @@
+//! One connection of a handshake: four records, either side can give up at any of them, and all of it is over before the
+//! first message is sent through the segment.
+//!
+//! ```text
+//! initiator                                   acceptor
+//!     HELLO  who I am, whom I look for  ──▶
+//!                                       ◀──   WELCOME  who I am, or why not
+//!     MAP    the segment's descriptor   ──▶
+//!                                       ◀──   READY    mapped, or why not
+//! ```
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use ferrofabric_core::addr::NativeAddr;
+
+use super::frame::{Frame, HELLO, MAP, OK, READY, REFUSED, REGISTERED, WELCOME};
+use super::{NewLink, Shared, socket};
+use crate::cma::CmaPeer;
+use crate::segment::{Segment, Side};
+
+/// Where a connection is.
+pub(super) enum Stage {
+    /// Acceptor: somebody is there.
+    AwaitHello,
+    /// Acceptor: welcomed; the segment comes next.
+    AwaitMap(Met),
+    /// Initiator: said hello.
+    AwaitWelcome(NativeAddr),
+    /// Initiator: has handed the segment over.
+    AwaitReady(Box<NewLink>),
+}
+
+/// Whom an acceptor has met.
+#[derive(Clone, Copy)]
+pub(super) struct Met {
+    native: NativeAddr,
+    id: u64,
+    cma: Option<CmaPeer>,
+    registered: bool,
+}
+
+/// A connection.
+pub(super) struct Connection {
+    pub(super) fd: OwnedFd,
+    pub(super) stage: Stage,
+    pub(super) deadline: Instant,
+    /// The peer's id, once it is known.
+    pub(super) peer: Option<u64>,
+    /// As the kernel says; 0 where it can not be seen from here.
+    pub(super) pid: i32,
+    nonce: u64,
+}
+
+/// Why a connection came to nothing.
+pub(super) enum Failure {
+    /// The other side hung up or is busy: try again.
+    Later,
+    /// It will not do, ever.
+    Never(&'static str),
+}
+
+impl Connection {
+    /// Somebody has connected.
+    pub(super) fn accepted(fd: OwnedFd, pid: i32, deadline: Instant) -> Self {
+        Self {
+            fd,
+            stage: Stage::AwaitHello,
+            deadline,
+            peer: None,
+            pid,
+            nonce: 0,
+        }
+    }
+
+    /// Says hello at `target`.
+    pub(super) fn hello(
+        fd: OwnedFd,
+        pid: i32,
+        target: NativeAddr,
+        nonce: u64,
+        shared: &Shared,
+        offer_cma: bool,
+        deadline: Instant,
+    ) -> nix::Result<Self> {
+        let mut frame = introduce(HELLO, nonce, shared, offer_cma);
+        frame.wanted = target.incarnation;
+        socket::send(&fd, &frame, None)?;
+        Ok(Self {
+            fd,
+            stage: Stage::AwaitWelcome(target),
+            deadline,
+            peer: target.shm,
+            pid,
+            nonce,
+        })
+    }
+
+    /// Acceptor: reads a hello. `Err`: it is not one, or it looks for somebody else; the connection is to be closed.
+    pub(super) fn read_hello(&mut self, bytes: &[u8], shared: &Shared) -> Result<Met, ()> {
+        let frame = Frame::parse(bytes, HELLO).ok_or(())?;
+        self.nonce = frame.nonce;
+        let native = NativeAddr::from_bytes(&frame.from).map_err(|_| ())?;
+        let id = native.shm.ok_or(())?;
+        if frame.wanted != shared.name().incarnation {
+            self.answer(WELCOME, REFUSED, shared, false);
+            return Err(());
+        }
+        Ok(Met {
+            native,
+            id,
+            cma: CmaPeer::probe(self.pid, frame.cookie_addr, frame.cookie),
+            registered: frame.flags & REGISTERED != 0,
+        })
+    }
+
+    /// Acceptor: answers.
+    pub(super) fn answer(&self, kind: u8, verdict: u8, shared: &Shared, offer_cma: bool) -> bool {
+        let mut frame = introduce(kind, self.nonce, shared, offer_cma);
+        frame.verdict = verdict;
+        socket::send(&self.fd, &frame, None).is_ok()
+    }
+
+    /// Initiator: reads the welcome, makes the segment and hands it over.
+    pub(super) fn read_welcome(
+        &mut self,
+        bytes: &[u8],
+        target: &NativeAddr,
+        shared: &Shared,
+    ) -> Result<(), Failure> {
+        let frame = self.read_answer(bytes, WELCOME)?;
+        let native = NativeAddr::from_bytes(&frame.from)
+            .map_err(|_| Failure::Never("its address makes no sense"))?;
+        if native.shm != target.shm || native.incarnation != target.incarnation {
+            return Err(Failure::Never("somebody else has its name"));
+        }
+        let (segment, fd) = Segment::create().map_err(|_| Failure::Later)?;
+        let frame_out = introduce(MAP, self.nonce, shared, false);
+        socket::send(&self.fd, &frame_out, Some(fd.as_fd())).map_err(|_| Failure::Later)?;
+        self.stage = Stage::AwaitReady(Box::new(NewLink {
+            native: *target,
+            id: target.shm.unwrap_or_default(),
+            segment: Arc::new(segment),
+            side: Side::Initiator,
+            cma: CmaPeer::probe(self.pid, frame.cookie_addr, frame.cookie),
+            offers_cma: frame.cookie_addr != 0,
+            fence: !(shared.registered && frame.flags & REGISTERED != 0),
+        }));
+        Ok(())
+    }
+
+    /// Initiator: reads the last record.
+    pub(super) fn read_ready(&self, bytes: &[u8]) -> Result<(), Failure> {
+        self.read_answer(bytes, READY).map(drop)
+    }
+
+    /// Acceptor: takes the segment.
+    pub(super) fn read_map(
+        &self,
+        bytes: &[u8],
+        fds: &[OwnedFd],
+        met: &Met,
+        shared: &Shared,
+    ) -> Result<NewLink, ()> {
+        let frame = Frame::parse(bytes, MAP).ok_or(())?;
+        let [fd] = fds else { return Err(()) };
+        if frame.nonce != self.nonce {
+            return Err(());
+        }
+        let segment = Segment::accept(fd.as_fd()).map_err(|error| {
+            tracing::warn!(%error, peer = %met.native, "refused a shared-memory link");
+        })?;
+        Ok(NewLink {
+            native: met.native,
+            id: met.id,
+            segment: Arc::new(segment),
+            side: Side::Acceptor,
+            cma: met.cma,
+            offers_cma: met.cma.is_some(),
+            fence: !(shared.registered && met.registered),
+        })
+    }
+
+    fn read_answer(&self, bytes: &[u8], due: u8) -> Result<Frame, Failure> {
+        let frame = Frame::parse(bytes, due)
+            .ok_or(Failure::Never("it speaks another version of the protocol"))?;
+        if frame.nonce != self.nonce {
+            return Err(Failure::Never("it does not repeat our nonce"));
+        }
+        match frame.verdict {
+            OK => Ok(frame),
+            REFUSED => Err(Failure::Never("it refused")),
+            _ => Err(Failure::Later),
+        }
+    }
+}
+
+impl Met {
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+fn introduce(kind: u8, nonce: u64, shared: &Shared, offer_cma: bool) -> Frame {
+    let mut frame = Frame::new(kind, nonce, shared.name().to_bytes());
+    if offer_cma {
+        frame.cookie_addr = shared.cookie.as_ptr() as u64;
+        frame.cookie = shared.cookie;
+    }
+    if shared.registered {
+        frame.flags |= REGISTERED;
+    }
+    frame
+}

@@ -1,0 +1,507 @@
+//! The loop of the service thread: clients that come, peers that are asked for, links that end.
+//!
+//! Of two endpoints that connect to each other at once, the one with the lower id makes the link: it answers the other's
+//! hello with "busy", the other one drops its attempt for the lower one's. Every attempt can be repeated.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::error::Errno;
+use nix::errno::Errno as Sys;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::EventFd;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use slab::Slab;
+
+use super::frame::{BUSY, OK, READY, REFUSED, WELCOME};
+use super::handshake::{Connection, Failure, Stage};
+use super::liveness::Liveness;
+use super::{Command, Event, NewLink, Shared, socket};
+use crate::config::{Cma, ShmConfig};
+use crate::segment::{Segment, Side};
+use crate::status::CLOSED;
+
+const LISTENER: u64 = u64::MAX;
+const WAKE: u64 = u64::MAX - 1;
+/// Clients that are talked to at once; more wait in the listener's queue.
+const CLIENTS: usize = 256;
+/// Peers that are asked after in one sweep: keeps its cost small however many there are.
+const SWEPT: usize = 256;
+/// How long clients wait when there are too many, or no descriptor for another one.
+const PAUSE: Duration = Duration::from_millis(20);
+const RETRY: Duration = Duration::from_millis(5);
+
+/// How a peer stands.
+enum Peer {
+    /// We try to connect; the connection, if there is one now.
+    Attempting(Attempt, Option<usize>),
+    /// It has connected to us. If we wanted that, too, the attempt waits for what comes of it.
+    Accepting(usize, Option<Attempt>),
+    /// There is a link.
+    Up(Arc<Segment>, Side),
+}
+
+#[derive(Clone, Copy)]
+struct Attempt {
+    target: NativeAddr,
+    deadline: Instant,
+    next_try: Instant,
+}
+
+/// The state of the service thread.
+pub(super) struct Server {
+    id: u64,
+    shared: Arc<Shared>,
+    config: ShmConfig,
+    epoll: Epoll,
+    wake: Arc<EventFd>,
+    listener: OwnedFd,
+    /// When to listen again, where we do not.
+    listen_again: Option<Instant>,
+    liveness: Liveness,
+    commands: Receiver<Command>,
+    events: Sender<Event>,
+    /// Empty while it is talked to.
+    connections: Slab<Option<Connection>>,
+    peers: HashMap<u64, Peer>,
+    nonce: u64,
+    next_sweep: Instant,
+    sweep_from: usize,
+}
+
+impl Server {
+    pub(super) fn new(
+        id: u64,
+        shared: Arc<Shared>,
+        config: ShmConfig,
+        wake: Arc<EventFd>,
+        commands: Receiver<Command>,
+        events: Sender<Event>,
+    ) -> nix::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let listener = socket::listen_at(id)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        epoll.add(&*wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        Ok(Self {
+            id,
+            nonce: u64::from_le_bytes(shared.cookie[..8].try_into().unwrap_or_default()) ^ id,
+            shared,
+            config,
+            epoll,
+            wake,
+            listener,
+            listen_again: None,
+            liveness: Liveness::new()?,
+            commands,
+            events,
+            connections: Slab::new(),
+            peers: HashMap::new(),
+            next_sweep: Instant::now(),
+            sweep_from: 0,
+        })
+    }
+
+    /// Runs until told to stop.
+    pub(super) fn run(mut self) {
+        // Signals are the application's, on its own threads.
+        let _ = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
+        let mut ready = [EpollEvent::empty(); 64];
+        loop {
+            let n = match self.epoll.wait(&mut ready, self.timeout()) {
+                Ok(n) => n,
+                Err(Sys::EINTR) => 0,
+                Err(error) => {
+                    tracing::error!(%error, "the service thread of shared memory can not wait");
+                    return;
+                }
+            };
+            for event in &ready[..n] {
+                match event.data() {
+                    WAKE => {
+                        let _ = self.wake.read();
+                        if !self.obey() {
+                            return;
+                        }
+                    }
+                    LISTENER => self.accept(),
+                    key => self.talk(key as usize),
+                }
+            }
+            self.keep_time();
+        }
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        let now = Instant::now();
+        let connections = self
+            .connections
+            .iter()
+            .filter_map(|(_, c)| Some(c.as_ref()?.deadline));
+        let attempts = self.peers.values().filter_map(|peer| match peer {
+            Peer::Attempting(attempt, None) => Some(attempt.next_try.min(attempt.deadline)),
+            _ => None,
+        });
+        let sweep = self
+            .peers
+            .values()
+            .any(|p| matches!(p, Peer::Up(..)))
+            .then_some(self.next_sweep);
+        match connections
+            .chain(attempts)
+            .chain(sweep)
+            .chain(self.listen_again)
+            .min()
+        {
+            Some(next) => {
+                let wait = next.saturating_duration_since(now).as_micros().div_ceil(1000);
+                EpollTimeout::from(u16::try_from(wait).unwrap_or(u16::MAX))
+            }
+            None => EpollTimeout::NONE,
+        }
+    }
+
+    /// Does what the transport asks for; false when that is to stop.
+    fn obey(&mut self) -> bool {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Stop => return false,
+                Command::Forget(id) => {
+                    self.peers.remove(&id);
+                }
+                Command::Connect(target) => self.connect(target),
+            }
+        }
+        true
+    }
+
+    fn report(&self, event: Event) {
+        // The transport ends this thread before it goes, so somebody listens.
+        let _ = self.events.send(event);
+        self.shared.has_events.store(true, Ordering::Release);
+        self.shared.doorbell.ring(self.id);
+    }
+
+    fn connect(&mut self, target: NativeAddr) {
+        let Some(id) = target.shm else { return };
+        let now = Instant::now();
+        let attempt = Attempt {
+            target,
+            deadline: now + self.config.connect_deadline,
+            next_try: now,
+        };
+        match self.peers.get_mut(&id) {
+            // The link's event is on its way.
+            Some(Peer::Up(..) | Peer::Attempting(..)) => {}
+            Some(Peer::Accepting(_, wanted)) => *wanted = Some(attempt),
+            None => {
+                self.peers.insert(id, Peer::Attempting(attempt, None));
+                self.try_connect(id);
+            }
+        }
+    }
+
+    fn offers_cma(&self) -> bool {
+        self.config.cma != Cma::Off
+    }
+
+    fn try_connect(&mut self, id: u64) {
+        let Some(&Peer::Attempting(attempt, None)) = self.peers.get(&id) else {
+            return;
+        };
+        let fd = match socket::connect_to(id) {
+            Ok(fd) => fd,
+            Err(Sys::ECONNREFUSED) => {
+                return self.give_up(id, Errno::EHOSTUNREACH, "no such endpoint on this node");
+            }
+            Err(Sys::EACCES | Sys::EPERM) => {
+                return self.give_up(id, Errno::EHOSTUNREACH, "connecting is not permitted");
+            }
+            Err(_) => return self.retry(id),
+        };
+        let pid = match socket::credentials(&fd) {
+            Ok(who) if same_user(who.uid()) => who.pid(),
+            _ => return self.give_up(id, Errno::EHOSTUNREACH, "it belongs to another user"),
+        };
+        self.nonce = self.nonce.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let hello = Connection::hello(
+            fd,
+            pid,
+            attempt.target,
+            self.nonce,
+            &self.shared,
+            self.offers_cma(),
+            attempt.deadline,
+        );
+        match hello.map(|c| self.enter(c)) {
+            Ok(Some(key)) => {
+                self.peers.insert(id, Peer::Attempting(attempt, Some(key)));
+            }
+            _ => self.retry(id),
+        }
+    }
+
+    /// Tries again soon, while there is time.
+    fn retry(&mut self, id: u64) {
+        if let Some(Peer::Attempting(attempt, connection)) = self.peers.get_mut(&id) {
+            *connection = None;
+            attempt.next_try = Instant::now() + RETRY;
+        }
+    }
+
+    fn give_up(&mut self, id: u64, errno: Errno, why: &'static str) {
+        self.peers.remove(&id);
+        self.report(Event::Unreachable(id, errno, why));
+    }
+
+    /// Watches a connection; `None` when that is not possible now.
+    fn enter(&mut self, connection: Connection) -> Option<usize> {
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        self.epoll
+            .add(&connection.fd, EpollEvent::new(EpollFlags::EPOLLIN, key as u64))
+            .ok()?;
+        entry.insert(Some(connection));
+        Some(key)
+    }
+
+    fn accept(&mut self) {
+        while self.connections.len() < CLIENTS {
+            let fd = match socket::accept(&self.listener) {
+                Ok(fd) => fd,
+                Err(Sys::EAGAIN) => return,
+                Err(Sys::EINTR | Sys::ECONNABORTED) => continue,
+                // Out of descriptors: let clients wait, and no busy loop.
+                Err(_) => break,
+            };
+            match socket::credentials(&fd) {
+                Ok(who) if same_user(who.uid()) => {
+                    let deadline = Instant::now() + self.config.accept_deadline;
+                    let _ = self.enter(Connection::accepted(fd, who.pid(), deadline));
+                }
+                _ => tracing::warn!("refused a shared-memory connection of another user"),
+            }
+        }
+        self.listen(false);
+    }
+
+    /// Pauses or resumes listening.
+    fn listen(&mut self, on: bool) {
+        let flags = if on {
+            EpollFlags::EPOLLIN
+        } else {
+            EpollFlags::empty()
+        };
+        let _ = self
+            .epoll
+            .modify(&self.listener, &mut EpollEvent::new(flags, LISTENER));
+        self.listen_again = (!on).then(|| Instant::now() + PAUSE);
+    }
+
+    /// A connection has something to read, or has ended.
+    fn talk(&mut self, key: usize) {
+        // It may have been closed earlier in the same round.
+        let Some(mut connection) = self.connections.get_mut(key).and_then(Option::take) else {
+            return;
+        };
+        let (bytes, fds) = match socket::receive(&connection.fd) {
+            Ok(record) => record,
+            Err(Sys::EAGAIN | Sys::EINTR) => {
+                self.connections[key] = Some(connection);
+                return;
+            }
+            Err(_) => return self.closed(key, connection, &Failure::Later),
+        };
+        let stage = std::mem::replace(&mut connection.stage, Stage::AwaitHello);
+        let next = match stage {
+            Stage::AwaitHello => self.hello(key, &mut connection, &bytes),
+            Stage::AwaitMap(met) => {
+                match connection.read_map(&bytes, &fds, &met, &self.shared) {
+                    Ok(link) => {
+                        self.connections.remove(key);
+                        self.up(link);
+                        connection.answer(READY, OK, &self.shared, false);
+                        return;
+                    }
+                    Err(()) => {
+                        connection.answer(READY, REFUSED, &self.shared, false);
+                        Err(Failure::Later)
+                    }
+                }
+            }
+            Stage::AwaitWelcome(target) => {
+                connection.read_welcome(&bytes, &target, &self.shared)
+            }
+            Stage::AwaitReady(link) => match connection.read_ready(&bytes) {
+                Ok(()) => {
+                    self.connections.remove(key);
+                    return self.up(*link);
+                }
+                Err(failure) => {
+                    link.segment.status(Side::Initiator).close();
+                    Err(failure)
+                }
+            },
+        };
+        match next {
+            Ok(()) => self.connections[key] = Some(connection),
+            Err(failure) => self.closed(key, connection, &failure),
+        }
+    }
+
+    /// Acceptor: somebody says who it is.
+    fn hello(&mut self, key: usize, c: &mut Connection, bytes: &[u8]) -> Result<(), Failure> {
+        let met = c.read_hello(bytes, &self.shared).map_err(|()| Failure::Later)?;
+        let id = met.id();
+        let wanted = match self.peers.get(&id) {
+            // A link that the other side has given up is no obstacle.
+            Some(Peer::Up(segment, side)) if segment.status(other(*side)).load() & CLOSED == 0 => {
+                c.answer(WELCOME, BUSY, &self.shared, false);
+                return Err(Failure::Later);
+            }
+            Some(Peer::Up(..)) => {
+                self.report(Event::Gone(id, true));
+                None
+            }
+            Some(Peer::Attempting(..)) if self.id < id => {
+                c.answer(WELCOME, BUSY, &self.shared, false);
+                return Err(Failure::Later);
+            }
+            Some(&Peer::Attempting(attempt, connection)) => {
+                if let Some(old) = connection {
+                    self.connections.try_remove(old);
+                }
+                Some(attempt)
+            }
+            Some(&Peer::Accepting(old, attempt)) => {
+                self.connections.try_remove(old);
+                attempt
+            }
+            None => None,
+        };
+        if id == self.id || !c.answer(WELCOME, OK, &self.shared, self.offers_cma()) {
+            return Err(Failure::Later);
+        }
+        c.peer = Some(id);
+        c.stage = Stage::AwaitMap(met);
+        self.peers.insert(id, Peer::Accepting(key, wanted));
+        Ok(())
+    }
+
+    fn up(&mut self, link: NewLink) {
+        tracing::info!(
+            peer = %link.native,
+            cma = link.cma.is_some(),
+            fence = link.fence,
+            "shared-memory link"
+        );
+        self.peers
+            .insert(link.id, Peer::Up(Arc::clone(&link.segment), link.side));
+        self.next_sweep = Instant::now() + self.config.sweep_interval;
+        self.report(Event::Up(link));
+    }
+
+    /// A connection has come to nothing. (Closing its descriptor takes it out of the epoll set.)
+    fn closed(&mut self, key: usize, connection: Connection, failure: &Failure) {
+        self.connections.remove(key);
+        if let Stage::AwaitReady(link) = &connection.stage {
+            link.segment.status(Side::Initiator).close();
+        }
+        let Some(id) = connection.peer else { return };
+        match self.peers.get(&id) {
+            Some(&Peer::Attempting(_, Some(current))) if current == key => match failure {
+                Failure::Later => self.retry(id),
+                Failure::Never(why) => self.give_up(id, Errno::EHOSTUNREACH, why),
+            },
+            Some(&Peer::Accepting(current, wanted)) if current == key => match wanted {
+                Some(attempt) => {
+                    self.peers.insert(id, Peer::Attempting(attempt, None));
+                    self.retry(id);
+                }
+                None => {
+                    self.peers.remove(&id);
+                }
+            },
+            _ => {}
+        }
+    }
+
+    /// Deadlines, retries and the sweep.
+    fn keep_time(&mut self) {
+        let now = Instant::now();
+        let late: Vec<usize> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.as_ref().is_some_and(|c| c.deadline <= now))
+            .map(|(key, _)| key)
+            .collect();
+        for key in late {
+            if let Some(connection) = self.connections[key].take() {
+                self.closed(key, connection, &Failure::Later);
+            }
+        }
+        if self.listen_again <= Some(now) && self.listen_again.is_some() {
+            self.listen(true);
+        }
+        let due: Vec<(u64, bool)> = self
+            .peers
+            .iter()
+            .filter_map(|(id, peer)| match peer {
+                Peer::Attempting(a, None) if a.deadline <= now => Some((*id, true)),
+                Peer::Attempting(a, None) if a.next_try <= now => Some((*id, false)),
+                _ => None,
+            })
+            .collect();
+        for (id, over) in due {
+            if over {
+                self.give_up(id, Errno::ETIMEDOUT, "it does not answer");
+            } else {
+                self.try_connect(id);
+            }
+        }
+        if self.next_sweep <= now {
+            self.next_sweep = now + self.config.sweep_interval;
+            self.sweep();
+        }
+    }
+
+    /// Looks which peers have left or died.
+    fn sweep(&mut self) {
+        let mut up: Vec<u64> = self
+            .peers
+            .iter()
+            .filter_map(|(id, peer)| matches!(peer, Peer::Up(..)).then_some(*id))
+            .collect();
+        up.sort_unstable();
+        if up.is_empty() {
+            return;
+        }
+        let from = self.sweep_from % up.len();
+        self.sweep_from = from + SWEPT;
+        for id in up.iter().cycle().skip(from).take(up.len().min(SWEPT)) {
+            let Some(Peer::Up(segment, side)) = self.peers.get(id) else {
+                continue;
+            };
+            let left = segment.status(other(*side)).load() & CLOSED != 0;
+            if left || !self.liveness.exists(*id) {
+                self.peers.remove(id);
+                self.report(Event::Gone(*id, left));
+            }
+        }
+    }
+}
+
+fn other(side: Side) -> Side {
+    match side {
+        Side::Initiator => Side::Acceptor,
+        Side::Acceptor => Side::Initiator,
+    }
+}
+
+fn same_user(uid: u32) -> bool {
+    uid == nix::unistd::geteuid().as_raw()
+}

@@ -1,0 +1,32 @@
+//! What a transport has done.
+
+/// Counters since the transport was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShmStats {
+    /// Messages sent, and their bytes.
+    pub sent: u64,
+    /// Bytes of them.
+    pub sent_bytes: u64,
+    /// Messages received (matched or not).
+    pub received: u64,
+    /// Bytes of them.
+    pub received_bytes: u64,
+    /// Messages sent within a slot.
+    pub sent_inline: u64,
+    /// Messages sent as one record of the payload ring.
+    pub sent_eager: u64,
+    /// Messages sent in several records.
+    pub sent_pipe: u64,
+    /// Messages received by reading the sender's memory.
+    pub received_cma: u64,
+    /// Messages that arrived before their receive.
+    pub unexpected: u64,
+    /// Sends that had to wait for room.
+    pub queued: u64,
+    /// Doorbells rung.
+    pub doorbells: u64,
+    /// Links made.
+    pub links: u64,
+    /// Links lost to death or to nonsense.
+    pub links_failed: u64,
+}

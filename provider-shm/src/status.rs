@@ -1,0 +1,95 @@
+//! What each side of a link lets the other one know at a glance: that it sleeps, that it waits for room, that it has closed.
+//!
+//! A sender loads its peer's status after each message, and no fence stands between the two: the sleeper pays. It sets its
+//! flag, then has the kernel run a barrier on every processor that runs a registered process (membarrier(2)), then looks at
+//! its rings once more. So either the sender's load comes after the barrier and sees the flag, or its message was stored
+//! before the barrier and the second look sees that. Where membarrier is missing on a side, senders pay for a fence.
+
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// Wake me when a message comes.
+pub(crate) const SLEEPS: u32 = 1;
+/// Wake me when you have consumed something, too.
+pub(crate) const WANTS_ROOM: u32 = 2;
+/// I have left; nothing more comes.
+pub(crate) const CLOSED: u32 = 4;
+
+/// A side's status word, in a line of its own: its owner writes it, the peer reads it and takes the wish to be woken.
+#[repr(C, align(128))]
+pub(crate) struct Status {
+    word: AtomicU32,
+}
+
+impl Status {
+    #[cfg(any(test, loom))]
+    pub(crate) fn new() -> Self {
+        Self {
+            word: AtomicU32::new(0),
+        }
+    }
+
+    /// The flags.
+    #[inline(always)]
+    pub(crate) fn load(&self) -> u32 {
+        self.word.load(Ordering::Acquire)
+    }
+
+    /// Sleeper: asks to be woken. A barrier and another look at the rings must follow.
+    pub(crate) fn sleep(&self, flags: u32) {
+        self.word.fetch_or(flags, Ordering::SeqCst);
+    }
+
+    /// Sleeper: is awake.
+    pub(crate) fn awake(&self) {
+        self.word.fetch_and(!(SLEEPS | WANTS_ROOM), Ordering::Relaxed);
+    }
+
+    /// Waker: takes the wish, so that it is fulfilled once. True when it is the caller's to fulfil.
+    #[cold]
+    pub(crate) fn take_wish(&self) -> bool {
+        let before = self
+            .word
+            .fetch_and(!(SLEEPS | WANTS_ROOM), Ordering::AcqRel);
+        before & SLEEPS != 0
+    }
+
+    /// Owner: leaves. What it published before is seen by who sees this.
+    pub(crate) fn close(&self) {
+        self.word.fetch_or(CLOSED, Ordering::Release);
+    }
+}
+
+/// A waker's half of the barrier, where the sleeper can not make the kernel do both.
+#[inline(always)]
+pub(crate) fn waker_fence(needed: bool) {
+    if needed {
+        fence(Ordering::SeqCst);
+    } else {
+        #[cfg(not(loom))]
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
+}
+
+/// A sleeper's half.
+#[cfg(not(loom))]
+pub(crate) fn sleeper_barrier(registered: bool) {
+    fence(Ordering::SeqCst);
+    if registered {
+        membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+    }
+}
+
+/// Registers this process for the barriers of others; false when the kernel has none.
+#[cfg(not(loom))]
+pub(crate) fn register() -> bool {
+    let commands = membarrier(libc::MEMBARRIER_CMD_QUERY);
+    commands > 0
+        && commands & i64::from(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0
+        && membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0
+}
+
+#[cfg(not(loom))]
+fn membarrier(command: libc::c_int) -> i64 {
+    // SAFETY: membarrier(2) takes no pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) as i64 }
+}

@@ -1,0 +1,633 @@
+//! The transport of one endpoint over shared memory: its links, and what its owner drives them with.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::error::{Errno, Error, OpError, Result};
+use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx, SendDone, Start, Token, Transport};
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
+use slab::Slab;
+
+use crate::cma::Cookie;
+use crate::config::{ShmConfig, Unreachable};
+use crate::doorbell::Doorbell;
+use crate::link::{Announced, Link, Sizes};
+use crate::peers::{Peer, Peers};
+use crate::pending::{PendingSend, Source};
+use crate::receive::{Held, Receiver};
+use crate::ring::SLOTS;
+use crate::segment::Segment;
+use crate::service::{Command, Event, NewLink, Service, Shared};
+use crate::stats::ShmStats;
+use crate::status::{SLEEPS, WANTS_ROOM, register, sleeper_barrier};
+
+/// Messages of one link that are taken before the next one gets its turn.
+const BATCH: usize = 32;
+/// So many links are all looked at in each call; of more, those where something came lately, and one other.
+const FEW_LINKS: usize = 4;
+/// Calls without a message after which a link is looked at in turns only.
+const IDLE_CALLS: u32 = 10_000;
+/// Whose link is gone, of a message that is kept.
+const NO_LINK: usize = usize::MAX;
+
+/// A shared-memory endpoint.
+pub struct ShmTransport {
+    peers: Peers,
+    links: Slab<Box<Link>>,
+    /// Keys of the links, those that are looked at in each call first.
+    order: Vec<usize>,
+    hot: usize,
+    next_cold: usize,
+    receiver: Receiver,
+    service: Service,
+    /// Peers were asked to wake us.
+    armed: bool,
+    sizes: Sizes,
+    config: ShmConfig,
+    id: u64,
+    node: u64,
+    unreachable: VecDeque<(FiAddr, Vec<PendingSend>)>,
+    shared: Arc<Shared>,
+}
+
+impl ShmTransport {
+    /// Opens an endpoint that others find by its address, and starts its service thread. `number` is what tokens of this
+    /// transport carry; `incarnation` and `node` become part of the address ([`native`](Self::native)).
+    ///
+    /// # Errors
+    ///
+    /// When a socket or the thread can not be had.
+    pub fn open(config: ShmConfig, incarnation: u64, node: u64, number: u32) -> Result<Self> {
+        let (mut id, mut cookie) = ([0; 8], Cookie::default());
+        random(&mut id)?;
+        random(&mut cookie)?;
+        let id = u64::from_le_bytes(id);
+        let name = NativeAddr {
+            incarnation,
+            node,
+            shm: Some(id),
+            verbs: None,
+        };
+        let shared = Arc::new(Shared::new(name, cookie, register(), Doorbell::open(id)?));
+        let service = Service::start(id, Arc::clone(&shared), &config)?;
+        Ok(Self {
+            peers: Peers::new(),
+            links: Slab::new(),
+            order: Vec::new(),
+            hot: 0,
+            next_cold: 0,
+            receiver: Receiver::new(number, config.cma, config.cma_bytes),
+            service,
+            armed: false,
+            sizes: Sizes::new(&config),
+            config,
+            id,
+            node,
+            unreachable: VecDeque::new(),
+            shared,
+        })
+    }
+
+    /// The address, as far as it is known.
+    pub fn native(&self) -> NativeAddr {
+        self.shared.name()
+    }
+
+    /// Sets the full address, by which peers know the endpoint; before it is given to anybody.
+    pub fn set_name(&mut self, name: NativeAddr) {
+        self.shared.set_name(NativeAddr {
+            shm: Some(self.id),
+            ..name
+        });
+    }
+
+    /// Becomes readable when somebody should call progress, once [`Transport::arm`] has said true.
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.shared.doorbell.as_fd()
+    }
+
+    /// What it has done.
+    pub fn stats(&self) -> ShmStats {
+        self.receiver.stats
+    }
+
+    /// Sends to a peer that shared memory does not reach, in their order, to be sent some other way
+    /// ([`Unreachable::HandBack`]).
+    pub fn take_unreachable(&mut self) -> Option<(FiAddr, Vec<PendingSend>)> {
+        self.unreachable.pop_front()
+    }
+
+    /// Whether there is a link with `addr`, for owners that choose between paths.
+    pub fn is_connected(&self, addr: FiAddr) -> bool {
+        self.peers.route(addr).is_some()
+    }
+
+    /// Sends what does not go in one slot, or not now.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::send`].
+    #[inline(never)]
+    unsafe fn send_long<O: Owner>(
+        &mut self,
+        key: usize,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        let link = &mut *self.links[key];
+        let stats = &mut self.receiver.stats;
+        if link.pending.is_empty() {
+            // SAFETY: the caller's promise.
+            match unsafe { link.announce(op, iov, stats) } {
+                Ok(Announced::Done) => {
+                    owner.complete_send(&SendDone::from(op));
+                    return Ok(());
+                }
+                Ok(Announced::Started(begun)) => {
+                    // SAFETY: the caller's promise.
+                    link.keep(op, unsafe { Source::new(op.flags, iov) }, begun);
+                    return Ok(());
+                }
+                Ok(Announced::Full) => {}
+                Err(broken) => {
+                    self.fail_link(key, Errno::EPROTO, broken.0, owner);
+                    return Err(OpError::Failed(Errno::EPROTO));
+                }
+            }
+        }
+        stats.queued += 1;
+        // SAFETY: the caller's promise.
+        unsafe { link.enqueue(op, iov) }.map_err(|()| OpError::Again)
+    }
+
+    /// Sends to an address that is not known to lead to a link.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::send`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn send_first<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        let id = match self.peers.id(op.dest) {
+            Some(id) => id,
+            None => {
+                let native = owner
+                    .av()
+                    .lookup(op.dest)
+                    .ok_or(OpError::Failed(Errno::EADDRNOTAVAIL))?;
+                let id = native.shm.ok_or(OpError::Failed(Errno::EHOSTUNREACH))?;
+                if native.node != self.node && native.node != 0 && self.node != 0 {
+                    return Err(OpError::Failed(Errno::EHOSTUNREACH));
+                }
+                self.peers.set_id(op.dest, id);
+                if self.peers.get_mut(id).is_none() {
+                    self.connect(id, native, owner)?;
+                }
+                id
+            }
+        };
+        match self.peers.get_mut(id) {
+            Some(Peer::Up(key)) => {
+                let key = *key;
+                self.peers.learn(op.dest, key, self.links.len());
+                // SAFETY: the caller's promise.
+                unsafe { self.send_long(key, op, iov, owner) }
+            }
+            Some(Peer::Connecting(queue)) => {
+                if queue.len() >= self.config.queue_sends {
+                    return Err(OpError::Again);
+                }
+                self.receiver.stats.queued += 1;
+                // SAFETY: the caller's promise.
+                queue.push_back(unsafe { PendingSend::new(op, iov) });
+                Ok(())
+            }
+            Some(Peer::Gone(errno)) => Err(OpError::Failed(*errno)),
+            None => {
+                // The link was given up for a while: look the address up again.
+                self.peers.forget_addr(op.dest);
+                Err(OpError::Again)
+            }
+        }
+    }
+
+    fn connect<O: Owner>(
+        &mut self,
+        id: u64,
+        native: NativeAddr,
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        if id != self.id {
+            self.peers.set(id, Peer::Connecting(VecDeque::new()));
+            self.service.tell(Command::Connect(native));
+            return Ok(());
+        }
+        let (segment, _) = Segment::create().map_err(|e| OpError::Failed(e.errno()))?;
+        let link = Link::loopback(segment, native, id, &self.shared, self.sizes);
+        self.link_up(link, owner);
+        Ok(())
+    }
+
+    fn link_up<O: Owner>(&mut self, mut link: Link, owner: &mut O) {
+        self.receiver.stats.links += 1;
+        link.addr = owner.av().find(&link.native);
+        let (id, addr) = (link.id, link.addr);
+        let before = self.peers.remove(id);
+        if let Some(Peer::Connecting(queue)) = before {
+            link.busy = !queue.is_empty();
+            link.pending = queue;
+        }
+        if self.armed {
+            link.own_status().sleep(SLEEPS | WANTS_ROOM);
+        }
+        let key = self.links.insert(Box::new(link));
+        self.peers.set(id, Peer::Up(key));
+        self.order.push(key);
+        let last = self.order.len() - 1;
+        self.order.swap(self.hot, last);
+        self.hot += 1;
+        if addr.is_some() {
+            self.peers.set_id(addr, id);
+            self.peers.learn(addr, key, self.links.len());
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_events<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let mut did = 0;
+        self.service.lower_flag();
+        while let Some(event) = self.service.next_event() {
+            did += 1;
+            match event {
+                Event::Up(new) => self.new_link(new, owner),
+                Event::Gone(id, said_so) => {
+                    if let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) {
+                        let why = match said_so {
+                            true => "the peer has closed its endpoint",
+                            false => "the peer's process is gone",
+                        };
+                        self.drain(key, owner);
+                        self.fail_link(key, Errno::ECONNRESET, why, owner);
+                    }
+                }
+                Event::Unreachable(id, errno, why) => self.give_up(id, errno, why, owner),
+            }
+        }
+        did
+    }
+
+    fn new_link<O: Owner>(&mut self, new: NewLink, owner: &mut O) {
+        if let Some(&mut Peer::Up(key)) = self.peers.get_mut(new.id) {
+            // Its end was overtaken by a new beginning.
+            self.drain(key, owner);
+            self.fail_link(key, Errno::ECONNRESET, "the peer has connected anew", owner);
+        }
+        let link = Link::new(new, &self.shared, self.sizes);
+        self.link_up(link, owner);
+    }
+
+    /// No link can be had with a peer.
+    fn give_up<O: Owner>(&mut self, id: u64, errno: Errno, why: &'static str, owner: &mut O) {
+        let Some(Peer::Connecting(queue)) = self.peers.remove(id) else {
+            return;
+        };
+        // A peer that does not answer may do so later; one that is not there will not come.
+        if errno == Errno::EHOSTUNREACH {
+            self.peers.set(id, Peer::Gone(errno));
+        }
+        let Some(first) = queue.front() else { return };
+        tracing::info!(peer = id, why, "no shared-memory link");
+        match self.config.unreachable {
+            Unreachable::HandBack => {
+                self.unreachable.push_back((first.op.dest, queue.into()));
+            }
+            Unreachable::Fail => {
+                for send in queue {
+                    owner.fail_send(&SendDone::from(&send.op), errno, 0, why);
+                }
+            }
+        }
+    }
+
+    /// Takes what a peer that is gone has left in its ring: no more than the ring holds, should it still be writing.
+    fn drain<O: Owner>(&mut self, key: usize, owner: &mut O) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        for _ in 0..SLOTS {
+            let Some(seen) = link.rx.peek() else { break };
+            if self.receiver.take(key, link, seen, owner).is_err() {
+                break;
+            }
+        }
+    }
+
+    /// Ends a link: what waits for its peer fails, everybody else goes on.
+    #[cold]
+    #[inline(never)]
+    fn fail_link<O: Owner>(
+        &mut self,
+        key: usize,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut O,
+    ) {
+        let Some(mut link) = self.links.try_remove(key) else {
+            return;
+        };
+        tracing::info!(peer = %link.native, why, "shared-memory link ended");
+        self.receiver.stats.links_failed += 1;
+        if errno == Errno::EPROTO {
+            self.service.tell(Command::Forget(link.id));
+        }
+        self.peers.unlearn();
+        self.peers.set(link.id, Peer::Gone(errno));
+        if let Some(at) = self.order.iter().position(|k| *k == key) {
+            if at < self.hot {
+                self.hot -= 1;
+                self.order.swap(at, self.hot);
+                self.order.swap_remove(self.hot);
+            } else {
+                self.order.swap_remove(at);
+            }
+        }
+        for done in link.take_unfinished() {
+            owner.fail_send(&done, errno, 0, why);
+        }
+        for (kind, matched, arrived) in Receiver::take_unfinished(&mut link) {
+            owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
+        }
+        // What arrived whole can still be received; of the rest, the owner forgets.
+        let (number, held) = (self.receiver.number, &mut self.receiver.held);
+        let is_lost = |held: &Slab<Held>, token: Token| {
+            token.transport == number
+                && held
+                    .get(token.value as usize)
+                    .is_some_and(|h| h.link == key && h.is_partial())
+        };
+        let lost = |token| is_lost(held, token);
+        match link.addr.is_some() {
+            true => owner.srx().fail_source(link.addr, errno, why, lost),
+            false => owner.srx().lose_messages(FiAddr::NOTAVAIL, lost),
+        }
+        held.retain(|_, h| h.link != key || !h.is_partial());
+        for (_, h) in held.iter_mut().filter(|(_, h)| h.link == key) {
+            h.link = NO_LINK;
+        }
+    }
+
+    /// Looks after one link. Returns how many things it did.
+    #[inline(always)]
+    fn poll<O: Owner>(&mut self, key: usize, owner: &mut O) -> usize {
+        let Some(link) = self.links.get_mut(key) else {
+            return 0;
+        };
+        let link = &mut **link;
+        let mut did = 0;
+        while let Some(seen) = link.rx.peek() {
+            if let Err(broken) = self.receiver.take(key, link, seen, owner) {
+                self.fail_link(key, Errno::EPROTO, broken.0, owner);
+                return did + 1;
+            }
+            did += 1;
+            if did == BATCH {
+                break;
+            }
+        }
+        if did == 0 {
+            link.idle += 1;
+            if link.rx.owes() {
+                link.tell(&mut self.receiver.stats);
+            }
+        } else {
+            link.idle = 0;
+        }
+        if link.busy {
+            return did + self.push(key, owner);
+        }
+        did
+    }
+
+    #[inline(never)]
+    fn push<O: Owner>(&mut self, key: usize, owner: &mut O) -> usize {
+        let Some(link) = self.links.get_mut(key) else {
+            return 0;
+        };
+        let read = match link.reading.is_empty() {
+            true => Ok(0),
+            false => self.receiver.read(link, owner),
+        };
+        let pushed = read.and_then(|n| Ok(n + link.push(owner, &mut self.receiver.stats)?));
+        pushed.unwrap_or_else(|broken| {
+            self.fail_link(key, Errno::EPROTO, broken.0, owner);
+            1
+        })
+    }
+
+    /// Looks at one of the links where nothing came lately, and lets others join them.
+    #[cold]
+    #[inline(never)]
+    fn poll_others<O: Owner>(&mut self, owner: &mut O) -> usize {
+        if self.next_cold < self.hot || self.next_cold >= self.order.len() {
+            self.next_cold = self.hot;
+            self.cool();
+        }
+        let mut did = 0;
+        if let Some(&key) = self.order.get(self.next_cold) {
+            did = self.poll(key, owner);
+            // Still at that place, if it has not failed.
+            if did > 0 && self.order.get(self.next_cold) == Some(&key) {
+                self.order.swap(self.next_cold, self.hot);
+                self.hot += 1;
+            }
+            self.next_cold += 1;
+        }
+        did
+    }
+
+    fn cool(&mut self) {
+        let mut at = 0;
+        while at < self.hot {
+            let busy = |key| {
+                let link: &Link = &self.links[key];
+                link.busy || link.idle < IDLE_CALLS
+            };
+            if busy(self.order[at]) {
+                at += 1;
+            } else {
+                self.hot -= 1;
+                self.order.swap(at, self.hot);
+            }
+        }
+    }
+
+    #[cold]
+    fn disarm(&mut self) {
+        self.armed = false;
+        for (_, link) in &self.links {
+            link.own_status().awake();
+        }
+    }
+}
+
+impl Transport for ShmTransport {
+    #[inline]
+    unsafe fn send<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        let Some(key) = self.peers.route(op.dest) else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.send_first(op, iov, owner) };
+        };
+        let link = &mut *self.links[key];
+        let len = total_len(iov);
+        if link.takes_inline(op, len) {
+            // SAFETY: `takes_inline` said so; the buffers are the caller's promise.
+            unsafe { link.send_inline(op, iov, len) };
+            let stats = &mut self.receiver.stats;
+            link.nudge(stats);
+            stats.sent += 1;
+            stats.sent_bytes += len as u64;
+            stats.sent_inline += 1;
+            owner.complete_send(&SendDone::from(op));
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.send_long(key, op, iov, owner) }
+    }
+
+    unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
+        let key = self
+            .receiver
+            .held
+            .get(start.token.value as usize)
+            .map_or(NO_LINK, |held| held.link);
+        let link = self.links.get_mut(key).map(|link| &mut **link);
+        // SAFETY: the caller's promise.
+        unsafe { self.receiver.start(link, start, owner) };
+    }
+
+    fn discard<O: Owner>(&mut self, kind: MsgKind, token: Token, owner: &mut O) {
+        let key = self
+            .receiver
+            .held
+            .get(token.value as usize)
+            .map_or(NO_LINK, |held| held.link);
+        let link = self.links.get_mut(key).map(|link| &mut **link);
+        self.receiver.discard(link, kind, token, owner);
+    }
+
+    #[inline]
+    fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let mut did = 0;
+        if self.service.has_events() {
+            did += self.take_events(owner);
+        }
+        if self.armed {
+            self.disarm();
+        }
+        let mut at = 0;
+        while at < self.hot {
+            did += self.poll(self.order[at], owner);
+            at += 1;
+        }
+        if self.order.len() > FEW_LINKS {
+            did += self.poll_others(owner);
+        }
+        did
+    }
+
+    fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
+        let Some(&mut Peer::Up(key)) = name.shm.and_then(|id| self.peers.get_mut(id)) else {
+            return;
+        };
+        let link = &mut *self.links[key];
+        if link.native != *name || link.addr.is_some() {
+            return;
+        }
+        link.addr = addr;
+        let (number, held) = (self.receiver.number, &self.receiver.held);
+        owner.srx().resolve(addr, |token| {
+            token.transport == number
+                && held
+                    .get(token.value as usize)
+                    .is_some_and(|h| h.link == key)
+        });
+    }
+
+    fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        let id = self.peers.forget_addr(addr);
+        for (_, link) in self.links.iter_mut().filter(|(_, l)| l.addr == addr) {
+            link.addr = FiAddr::NOTAVAIL;
+        }
+        owner.srx().forget_source(addr);
+        let Some(peer) = id.and_then(|id| self.peers.get_mut(id)) else {
+            return;
+        };
+        let queue = match peer {
+            Peer::Connecting(queue) => queue,
+            Peer::Up(key) => &mut self.links[*key].pending,
+            Peer::Gone(_) => return,
+        };
+        let (dropped, kept) = std::mem::take(queue)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|send| send.op.dest == addr);
+        *queue = kept;
+        for send in dropped {
+            owner.fail_send(
+                &SendDone::from(&send.op),
+                Errno::EADDRNOTAVAIL,
+                0,
+                "the peer was removed from the address vector",
+            );
+        }
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        // What was rung before now is for nothing that can be missed: everything is looked at once more below.
+        self.shared.doorbell.drain();
+        self.armed = true;
+        for (_, link) in &mut self.links {
+            if link.rx.owes() {
+                link.tell(&mut self.receiver.stats);
+            }
+            let wish = match link.busy {
+                true => SLEEPS | WANTS_ROOM,
+                false => SLEEPS,
+            };
+            link.own_status().sleep(wish);
+        }
+        sleeper_barrier(self.shared.registered);
+        let mut quiet = !self.service.has_events();
+        for (_, link) in &mut self.links {
+            let more_room = link.busy && (link.tx.moved() || !link.reading.is_empty());
+            quiet &= link.rx.peek().is_none() && !more_room;
+        }
+        Ok(quiet)
+    }
+}
+
+fn random(bytes: &mut [u8]) -> Result<()> {
+    // SAFETY: the buffer is ours, with its length. (Short requests are answered whole or not at all.)
+    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    match n == bytes.len() as isize {
+        true => Ok(()),
+        false => Err(Error::from_io(
+            &std::io::Error::last_os_error(),
+            "draw",
+            "random bytes",
+        )),
+    }
+}

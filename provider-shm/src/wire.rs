@@ -1,0 +1,37 @@
+//! What lies in a slot: the kinds of messages and the words of their bodies (`docs/shared-memory.md`).
+
+/// A whole message: tag, then up to 48 bytes; the last 8 of them are the CQ data where there are.
+pub(crate) const INLINE: u8 = 1;
+/// A whole message in one record: tag, offset of the record, CQ data.
+pub(crate) const EAGER: u8 = 2;
+/// Start of a message in pieces: tag, id and offset of the first piece, whole length, CQ data, window, address for CMA.
+pub(crate) const START: u8 = 3;
+/// The next piece of a message: id and offset.
+pub(crate) const CHUNK: u8 = 4;
+/// Receiver to sender: id, up to where the message is wanted.
+pub(crate) const GO: u8 = 5;
+
+/// The message is tagged.
+pub(crate) const TAGGED: u8 = 1;
+/// The message has CQ data.
+pub(crate) const DATA: u8 = 2;
+
+/// Bytes of payload in an inline slot.
+pub(crate) const INLINE_BYTES: usize = 48;
+/// Word of an inline slot's body that has the CQ data.
+pub(crate) const INLINE_DATA_WORD: usize = 6;
+
+/// Largest window: what may come before the receiver says go.
+pub(crate) const MAX_WINDOW: u64 = 65_536;
+
+/// An id and a record offset in one word.
+#[inline(always)]
+pub(crate) const fn pack(id: u32, offset: u32) -> u64 {
+    id as u64 | (offset as u64) << 32
+}
+
+/// Both out of it again.
+#[inline(always)]
+pub(crate) const fn unpack(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}

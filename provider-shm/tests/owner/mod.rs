@@ -1,0 +1,379 @@
+//! A plain owner for tests and benches: the matcher, queue and address vector of the core, and nothing around them, so that
+//! the transport is driven directly.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
+
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::av::{AvAttr, AvTable};
+use ferrofabric_core::cq::CqQueue;
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::matching::{self, Buffers, Matcher, Posted};
+use ferrofabric_core::peer::{
+    Arrived, Completion, CqError, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Start, Token,
+    Transport,
+};
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_shm::{ShmConfig, ShmTransport, node_id};
+
+#[derive(Default)]
+pub struct Count {
+    pub ok: u64,
+    pub err: u64,
+}
+
+impl PeerCntr for Count {
+    fn inc(&mut self) {
+        self.ok += 1;
+    }
+    fn inc_error(&mut self) {
+        self.err += 1;
+    }
+}
+
+pub struct Srx {
+    tagged: Matcher<Token>,
+    untagged: Matcher<Token>,
+    starts: VecDeque<Start>,
+    failed: Vec<CqError>,
+}
+
+fn buf_of(buffers: &Buffers) -> IoBuf {
+    buffers.segments()[0]
+}
+
+fn matched_of(m: matching::Matched) -> Matched {
+    Matched {
+        buf: buf_of(&m.buf),
+        desc: m.desc,
+        context: m.context,
+        flags: m.flags,
+        last: m.last,
+    }
+}
+
+fn start_of(kind: MsgKind, s: matching::Start<Token>) -> Start {
+    Start {
+        kind,
+        token: s.message.token,
+        arrived: s.message.arrived,
+        matched: matched_of(s.matched),
+    }
+}
+
+impl Srx {
+    fn of(&mut self, kind: MsgKind) -> &mut Matcher<Token> {
+        match kind {
+            MsgKind::Tagged => &mut self.tagged,
+            MsgKind::Msg => &mut self.untagged,
+        }
+    }
+}
+
+impl PeerSrx for Srx {
+    #[inline]
+    fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
+        self.of(kind).arrive(arrived).map(matched_of)
+    }
+
+    fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token) {
+        self.of(kind).queue(arrived, token);
+    }
+
+    fn resolve(&mut self, src: FiAddr, mut of: impl FnMut(Token) -> bool) {
+        for kind in [MsgKind::Tagged, MsgKind::Msg] {
+            let mut starts = Vec::new();
+            self.of(kind).resolve(
+                |m| match of(m.token) {
+                    true => src,
+                    false => FiAddr::NOTAVAIL,
+                },
+                &mut starts,
+            );
+            self.starts
+                .extend(starts.into_iter().map(|s| start_of(kind, s)));
+        }
+    }
+
+    fn forget_source(&mut self, src: FiAddr) {
+        self.tagged.forget_source(src);
+        self.untagged.forget_source(src);
+    }
+
+    fn fail_source(
+        &mut self,
+        src: FiAddr,
+        errno: Errno,
+        why: &'static str,
+        mut lost: impl FnMut(Token) -> bool,
+    ) {
+        for kind in [MsgKind::Tagged, MsgKind::Msg] {
+            let (mut receives, mut messages) = (Vec::new(), Vec::new());
+            self.of(kind)
+                .fail_source(src, |m| lost(m.token), &mut receives, &mut messages);
+            for posted in receives {
+                self.failed.push(CqError {
+                    completion: Completion {
+                        context: posted.context,
+                        flags: kind.recv_flags(),
+                        len: 0,
+                        buf: buf_of(&posted.buf).addr,
+                        data: 0,
+                        tag: posted.tag,
+                        src: posted.src,
+                    },
+                    olen: 0,
+                    errno,
+                    prov_errno: 0,
+                    why,
+                });
+            }
+        }
+    }
+
+    fn lose_messages(&mut self, src: FiAddr, mut lost: impl FnMut(Token) -> bool) {
+        for kind in [MsgKind::Tagged, MsgKind::Msg] {
+            self.of(kind)
+                .lose_from(src, |m| lost(m.token), &mut Vec::new());
+        }
+    }
+}
+
+pub struct Plain {
+    pub srx: Srx,
+    pub cq: CqQueue,
+    pub tx: Count,
+    pub rx: Count,
+    pub av: AvTable,
+}
+
+impl Owner for Plain {
+    #[inline]
+    fn srx(&mut self) -> &mut impl PeerSrx {
+        &mut self.srx
+    }
+    #[inline]
+    fn tx_cq(&mut self) -> &mut impl PeerCq {
+        &mut self.cq
+    }
+    #[inline]
+    fn rx_cq(&mut self) -> &mut impl PeerCq {
+        &mut self.cq
+    }
+    #[inline]
+    fn tx_cntr(&mut self) -> &mut impl PeerCntr {
+        &mut self.tx
+    }
+    #[inline]
+    fn rx_cntr(&mut self) -> &mut impl PeerCntr {
+        &mut self.rx
+    }
+    #[inline]
+    fn av(&self) -> &impl PeerAv {
+        &self.av
+    }
+}
+
+/// An endpoint: the transport and its owner.
+pub struct Ep {
+    pub shm: ShmTransport,
+    pub owner: Plain,
+}
+
+pub const NO_COMPLETION: Completion = Completion {
+    context: 0,
+    flags: Flags::empty(),
+    len: 0,
+    buf: 0,
+    data: 0,
+    tag: 0,
+    src: FiAddr::NOTAVAIL,
+};
+
+impl Ep {
+    pub fn open(config: ShmConfig) -> Self {
+        let incarnation = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id());
+        Self {
+            shm: ShmTransport::open(config, incarnation, node_id(), 3).unwrap(),
+            owner: Plain {
+                srx: Srx {
+                    tagged: Matcher::new(64),
+                    untagged: Matcher::new(64),
+                    starts: VecDeque::new(),
+                    failed: Vec::new(),
+                },
+                cq: CqQueue::new(4096),
+                tx: Count::default(),
+                rx: Count::default(),
+                av: AvTable::new(&AvAttr::default()).unwrap(),
+            },
+        }
+    }
+
+    pub fn name(&self) -> NativeAddr {
+        self.shm.native()
+    }
+
+    pub fn insert(&mut self, name: &NativeAddr) -> FiAddr {
+        let (addr, new) = self.owner.av.insert(&name.to_bytes()).unwrap();
+        if new {
+            self.shm.peer_inserted(addr, name, &mut self.owner);
+            self.after();
+        }
+        addr
+    }
+
+    pub fn remove(&mut self, addr: FiAddr) {
+        self.owner.av.remove(addr).unwrap();
+        self.shm.peer_removed(addr, &mut self.owner);
+        self.after();
+    }
+
+    #[inline]
+    fn after(&mut self) {
+        if !self.owner.srx.starts.is_empty() || !self.owner.srx.failed.is_empty() {
+            self.run_deferred();
+        }
+    }
+
+    #[cold]
+    fn run_deferred(&mut self) {
+        while let Some(start) = self.owner.srx.starts.pop_front() {
+            // SAFETY: whoever posted the receive keeps its buffer.
+            unsafe { self.shm.start(start, &mut self.owner) };
+        }
+        for error in std::mem::take(&mut self.owner.srx.failed) {
+            self.owner.cq.write_error(error);
+            self.owner.rx.inc_error();
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for the transport.
+    #[inline]
+    pub unsafe fn send_op(&mut self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        // SAFETY: the caller's promise.
+        let sent = unsafe { self.shm.send(op, iov, &mut self.owner) };
+        self.after();
+        sent
+    }
+
+    /// Tagged, with a completion; the bytes have to live until it.
+    #[inline]
+    pub fn tsend(&mut self, dest: FiAddr, tag: u64, bytes: &[u8], context: u64) -> Result<(), OpError> {
+        let op = tagged(dest, tag, context);
+        // SAFETY: tests keep their buffers.
+        unsafe { self.send_op(&op, &[IoBuf::new(bytes.as_ptr(), bytes.len())]) }
+    }
+
+    #[inline]
+    pub fn recv_from(&mut self, kind: MsgKind, src: FiAddr, tag: u64, ignore: u64, buf: &mut [u8], context: u64) {
+        let posted = Posted {
+            src,
+            tag,
+            ignore,
+            buf: Buffers::One(IoBuf::new(buf.as_mut_ptr(), buf.len())),
+            desc: 0,
+            context,
+            flags: Flags::COMPLETION,
+        };
+        let start = self.owner.srx.of(kind).post(posted);
+        if let Some(start) = start {
+            // SAFETY: tests keep their buffers.
+            unsafe { self.shm.start(start_of(kind, start), &mut self.owner) };
+        }
+        self.after();
+    }
+
+    #[inline]
+    pub fn trecv(&mut self, tag: u64, ignore: u64, buf: &mut [u8], context: u64) {
+        self.recv_from(MsgKind::Tagged, FiAddr::UNSPEC, tag, ignore, buf, context);
+    }
+
+    /// Drops the oldest unexpected message with this tag.
+    pub fn discard(&mut self, tag: u64) -> bool {
+        let Some(message) = self.owner.srx.tagged.discard(FiAddr::UNSPEC, tag, 0) else {
+            return false;
+        };
+        self.shm.discard(MsgKind::Tagged, message.token, &mut self.owner);
+        self.after();
+        true
+    }
+
+    #[inline]
+    pub fn progress(&mut self) -> usize {
+        let did = self.shm.progress(&mut self.owner);
+        self.after();
+        did
+    }
+
+    /// The next completion or error, if there is one after one call to progress.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Result<Completion, CqError>> {
+        let mut out = [NO_COMPLETION];
+        match self.owner.cq.read(&mut out) {
+            Ok(_) => return Some(Ok(out[0])),
+            Err(OpError::Again) => {}
+            Err(_) => return self.owner.cq.read_error().map(Err),
+        }
+        self.progress();
+        match self.owner.cq.read(&mut out) {
+            Ok(_) => Some(Ok(out[0])),
+            Err(OpError::Again) => None,
+            Err(_) => self.owner.cq.read_error().map(Err),
+        }
+    }
+
+    /// The next completion or error, which has to come within 30 s. Yields the core between looks.
+    pub fn wait(&mut self) -> Result<Completion, CqError> {
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(found) = self.poll() {
+                return found;
+            }
+            assert!(Instant::now() < end, "nothing within 30 s: {:?}", self.shm.stats());
+            std::thread::yield_now();
+        }
+    }
+
+    /// As `wait`, asleep where nothing is to be done.
+    pub fn wait_asleep(&mut self) -> Result<Completion, CqError> {
+        loop {
+            if let Some(found) = self.poll() {
+                return found;
+            }
+            self.sleep(Duration::from_secs(30));
+        }
+    }
+
+    /// Sleeps until the transport is woken, unless there is something to do. False: nobody woke it in time.
+    pub fn sleep(&mut self, most: Duration) {
+        if self.shm.arm().unwrap() {
+            let mut fd = libc::pollfd {
+                fd: self.shm.wait_fd().as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one entry, ours.
+            let n = unsafe { libc::poll(&raw mut fd, 1, most.as_millis() as i32) };
+            assert_eq!(n, 1, "nobody woke us within {most:?}: {:?}", self.shm.stats());
+        }
+    }
+}
+
+pub fn tagged(dest: FiAddr, tag: u64, context: u64) -> SendOp {
+    SendOp {
+        kind: MsgKind::Tagged,
+        dest,
+        tag,
+        data: 0,
+        desc: 0,
+        context,
+        flags: Flags::COMPLETION,
+    }
+}
