@@ -1,0 +1,174 @@
+//! RDM endpoints over verbs: tagged messages of every protocol between two domains of one process.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_hw_tests::Rig;
+use ferrofabric_verbs::VerbsProvider;
+use serial_test::file_serial;
+
+/// A run that takes so long hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn settings(pairs: &[(&str, &str)]) -> Settings {
+    Settings::read(|name| {
+        let found = pairs.iter().find(|(n, _)| *n == name);
+        found.map(|(_, v)| (*v).to_owned())
+    })
+    .unwrap()
+}
+
+fn verbs_only() -> Settings {
+    settings(&[("FERRO_SHM", "off")])
+}
+
+fn domain(settings: &Settings) -> Arc<dyn Domain> {
+    let provider = VerbsProvider::new();
+    let found = provider.discover(settings);
+    let info = found.candidates.first().unwrap_or_else(|| {
+        panic!("no verbs domain: {:?}", found.notices);
+    });
+    provider.open(info, settings).unwrap()
+}
+
+fn pair(settings: &Settings) -> (OwningEndpoint, OwningEndpoint, FiAddr, FiAddr) {
+    let a = OwningEndpoint::open(&*domain(settings), &AvAttr::default()).unwrap();
+    let b = OwningEndpoint::open(&*domain(settings), &AvAttr::default()).unwrap();
+    let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
+    let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+    (a, b, to_b, to_a)
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
+}
+
+/// Drives both until one of `a` or `b` has an operation done for each token wanted.
+fn finish(a: &mut OwningEndpoint, b: &mut OwningEndpoint, mut want: Vec<(usize, u64)>) -> Vec<Done> {
+    let mut done = Vec::new();
+    let until = Instant::now() + PATIENCE;
+    while !want.is_empty() {
+        for (i, ep) in [&mut *a, &mut *b].into_iter().enumerate() {
+            if let Some(d) = ep.poll().unwrap() {
+                let at = want.iter().position(|w| *w == (i, d.token)).expect("a wanted completion");
+                want.remove(at);
+                done.push(d);
+            }
+        }
+        assert!(Instant::now() < until, "still waiting for {want:?}");
+    }
+    done
+}
+
+const SIZES: [usize; 12] = [0, 1, 8, 200, 479, 481, 4096, 8192, 8193, 65536, 1 << 20, (5 << 20) + 3];
+
+#[test]
+#[file_serial(verbs)]
+fn messages_of_every_size_arrive_whole() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for registered in [false, true] {
+        let settings = verbs_only();
+        let (da, db) = (domain(&settings), domain(&settings));
+        let mut a = OwningEndpoint::open(&*da, &AvAttr::default()).unwrap();
+        let mut b = OwningEndpoint::open(&*db, &AvAttr::default()).unwrap();
+        let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
+        let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+        for (seed, &len) in SIZES.iter().enumerate() {
+            let expected = pattern(seed, len);
+            let (mut out, mut into) = (Buffer::new(len).unwrap(), Buffer::new(len).unwrap());
+            out.copy_from_slice(&expected);
+            if registered && len > 0 {
+                out.register(&*da).unwrap();
+                into.register(&*db).unwrap();
+            }
+            b.trecv(into, to_a, seed as u64, 0, 1).unwrap();
+            a.tsend(out, len, to_b, seed as u64, 2).unwrap();
+            for done in finish(&mut a, &mut b, vec![(0, 2), (1, 1)]) {
+                let completion = done.outcome.unwrap();
+                if done.token == 1 {
+                    assert_eq!((completion.len, completion.src, completion.tag), (len, to_a, seed as u64));
+                    assert!(done.buffer[..] == expected[..], "content of {len} bytes");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn unexpected_messages_wait_for_their_receives() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let (mut a, mut b, to_b, to_a) = pair(&verbs_only());
+    let count = SIZES.len();
+    for (seed, &len) in SIZES.iter().enumerate() {
+        let mut out = Buffer::new(len).unwrap();
+        out.copy_from_slice(&pattern(seed, len));
+        a.tsend(out, len, to_b, seed as u64, seed as u64).unwrap();
+    }
+    // What comes after all of them has come after all of them.
+    a.tinject(b"last", to_b, 99).unwrap();
+    let into = Buffer::new(16).unwrap();
+    b.trecv(into, FiAddr::UNSPEC, 99, 0, 99).unwrap();
+    let mut early = Vec::new();
+    let until = Instant::now() + PATIENCE;
+    'last: loop {
+        if let Some(d) = a.poll().unwrap() {
+            early.push(d.token);
+        }
+        if let Some(d) = b.poll().unwrap() {
+            assert_eq!(d.outcome.unwrap().len, 4);
+            break 'last;
+        }
+        assert!(Instant::now() < until, "the last message did not come");
+    }
+    let mut want: Vec<(usize, u64)> = (0..count as u64).filter(|t| !early.contains(t)).map(|t| (0, t)).collect();
+    for (seed, &len) in SIZES.iter().enumerate().rev() {
+        let into = Buffer::new(len).unwrap();
+        b.trecv(into, to_a, seed as u64, 0, 100 + seed as u64).unwrap();
+        want.push((1, 100 + seed as u64));
+    }
+    for done in finish(&mut a, &mut b, want) {
+        let completion = done.outcome.unwrap();
+        if done.token >= 100 {
+            let seed = (done.token - 100) as usize;
+            assert!(done.buffer[..] == pattern(seed, SIZES[seed])[..]);
+            assert_eq!(completion.len, SIZES[seed]);
+        }
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn a_message_longer_than_its_buffer_is_truncated() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let (mut a, mut b, to_b, to_a) = pair(&verbs_only());
+    for (len, room) in [(100, 60), (8000, 7000), (100_000, 50_000), (20_000, 0)] {
+        let mut out = Buffer::new(len).unwrap();
+        out.copy_from_slice(&pattern(len, len));
+        b.trecv(Buffer::new(room).unwrap(), to_a, 5, 0, 1).unwrap();
+        a.tsend(out, len, to_b, 5, 2).unwrap();
+        for done in finish(&mut a, &mut b, vec![(0, 2), (1, 1)]) {
+            if done.token == 1 {
+                let error = done.outcome.unwrap_err();
+                assert_eq!((error.errno, error.olen), (Errno::ETRUNC, len - room));
+                assert!(done.buffer[..] == pattern(len, len)[..room]);
+            } else {
+                done.outcome.unwrap();
+            }
+        }
+    }
+}
