@@ -1,0 +1,197 @@
+//! Single packets in single states.
+
+use super::node::{Effect, Node, key_of};
+use crate::protocol::handshake::{Config, Reason};
+use crate::protocol::wire::control::{Body, Control, Keys, RejectReason};
+use crate::protocol::{PeerKey, Time};
+
+const NOW: Time = Time(1000);
+
+fn node(index: usize, keys: Keys) -> Node {
+    Node::new(
+        index,
+        0,
+        Config {
+            seed: index as u64,
+            keys,
+            ..Config::default()
+        },
+    )
+}
+
+/// The datagrams among effects, read.
+fn packets(effects: &[Effect]) -> Vec<(PeerKey, Control)> {
+    let read = |effect: &Effect| match effect {
+        Effect::Send { to, bytes } => Some((*to, Control::parse(bytes).unwrap())),
+        Effect::Make(_) | Effect::Connect(_) => None,
+    };
+    effects.iter().filter_map(read).collect()
+}
+
+fn hello_of(node: &mut Node, to: PeerKey) -> Control {
+    let effects = node.connect(NOW, to);
+    let [Effect::Make(lane)] = effects[..] else {
+        panic!("{effects:?}")
+    };
+    let sent = packets(&node.make(NOW, lane));
+    assert_eq!(sent[0].0, to);
+    sent[0].1
+}
+
+fn rejected(effects: &[Effect], with: RejectReason) -> Control {
+    match packets(effects)[..] {
+        [
+            (
+                _,
+                reject @ Control {
+                    body: Body::Reject { reason, .. },
+                    ..
+                },
+            ),
+        ] if reason == with => reject,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn other_keys_are_refused_and_the_initiator_fails() {
+    let mut a = node(
+        0,
+        Keys {
+            p_key: 0xffff,
+            q_key: 1,
+        },
+    );
+    let mut b = node(
+        1,
+        Keys {
+            p_key: 0xffff,
+            q_key: 2,
+        },
+    );
+    let hello = hello_of(&mut a, b.key);
+    let reject = rejected(&b.receive(NOW, &hello.to_bytes()), RejectReason::Keys);
+    assert!(b.lanes.is_empty());
+    a.receive(NOW, &reject.to_bytes());
+    assert_eq!(a.failures, [(b.key, Reason::Keys)]);
+    assert!(a.lanes.is_empty() && a.connector.is_idle());
+
+    // A limited member of the same partition is welcome.
+    let mut c = node(
+        2,
+        Keys {
+            p_key: 0x7fff,
+            q_key: 2,
+        },
+    );
+    let hello = hello_of(&mut c, b.key);
+    assert!(matches!(
+        b.receive(NOW, &hello.to_bytes())[..],
+        [Effect::Make(_)]
+    ));
+}
+
+#[test]
+fn another_version_is_refused_and_the_initiator_fails() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let hello = hello_of(&mut a, b.key);
+    let mut bytes = hello.to_bytes();
+    bytes[4] = 9;
+    let reject = rejected(&b.receive(NOW, &bytes), RejectReason::Version);
+    a.receive(NOW, &reject.to_bytes());
+    assert_eq!(a.failures, [(b.key, Reason::Version)]);
+    // A refusal is never refused in turn, or two versions would do nothing else.
+    let mut foreign = reject.to_bytes();
+    foreign[4] = 9;
+    assert_eq!(a.receive(NOW, &foreign), []);
+}
+
+#[test]
+fn another_incarnation_of_us_is_refused() {
+    let (mut a, mut b) = (node(0, Keys::default()), Node::new(1, 1, Config::default()));
+    let hello = hello_of(&mut a, key_of(1, 0));
+    let reject = rejected(
+        &b.receive(NOW, &hello.to_bytes()),
+        RejectReason::StaleIncarnation,
+    );
+    a.receive(NOW, &reject.to_bytes());
+    let reason = Reason::PeerRestarted {
+        incarnation: b.key.incarnation,
+    };
+    assert_eq!(a.failures, [(key_of(1, 0), reason)]);
+}
+
+#[test]
+fn a_forged_refusal_needs_the_nonce() {
+    let (mut a, b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let mut forged = hello_of(&mut a, b.key);
+    (forged.from, forged.to_incarnation) = (b.key, a.key.incarnation);
+    forged.lane.from_initiator = false;
+    forged.lane.initiator_nonce ^= 1;
+    for reason in [
+        RejectReason::Keys,
+        RejectReason::StaleIncarnation,
+        RejectReason::ShuttingDown,
+    ] {
+        forged.body = Body::Reject {
+            reason,
+            named_incarnation: b.key.incarnation,
+        };
+        assert_eq!(a.receive(NOW, &forged.to_bytes()), []);
+    }
+    assert!(a.failures.is_empty());
+    forged.lane.initiator_nonce ^= 1;
+    a.receive(NOW, &forged.to_bytes());
+    assert_eq!(
+        a.failures,
+        [(b.key, Reason::PeerShuttingDown)],
+        "the test's forgery is good but for the nonce"
+    );
+}
+
+#[test]
+fn a_closing_endpoint_takes_no_hello() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    b.shutdown(NOW);
+    let hello = hello_of(&mut a, b.key);
+    let reject = rejected(
+        &b.receive(NOW, &hello.to_bytes()),
+        RejectReason::ShuttingDown,
+    );
+    a.receive(NOW, &reject.to_bytes());
+    assert_eq!(a.failures, [(b.key, Reason::PeerShuttingDown)]);
+    b.connect(NOW, a.key);
+    assert_eq!(b.failures, [(a.key, Reason::ShuttingDown)]);
+}
+
+#[test]
+fn an_old_hello_does_not_end_a_newer_lane() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let old = hello_of(&mut a, b.key);
+    a.unreachable(NOW, b.key);
+    assert_eq!(a.failures, [(b.key, Reason::Unreachable)]);
+    let new = hello_of(&mut a, b.key);
+    assert!(new.lane.epoch > old.lane.epoch);
+    let effects = b.receive(NOW, &new.to_bytes());
+    let [Effect::Make(lane)] = effects[..] else {
+        panic!("{effects:?}")
+    };
+    b.make(NOW, lane);
+    assert_eq!(b.receive(NOW, &old.to_bytes()), []);
+    assert!(b.lanes.contains_key(&lane));
+}
+
+#[test]
+fn garbage_is_counted_and_costs_nothing() {
+    let mut a = node(0, Keys::default());
+    let mut other = node(1, Keys::default());
+    let hello = hello_of(&mut other, a.key).to_bytes();
+    for bytes in [&[][..], &[0; 160], &hello[..159], &hello[..100]] {
+        assert_eq!(a.receive(NOW, bytes), []);
+    }
+    let mut echo = Control::parse(&hello).unwrap();
+    echo.from = a.key; // our own voice
+    assert_eq!(a.receive(NOW, &echo.to_bytes()), []);
+    assert_eq!(a.connector.counters().malformed, 5);
+    assert!(a.connector.is_idle() && a.connector.next_timeout().is_none());
+}
