@@ -48,17 +48,26 @@ fn pair(settings: &Settings) -> (OwningEndpoint, OwningEndpoint, FiAddr, FiAddr)
 }
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
+    (0..len)
+        .map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8)
+        .collect()
 }
 
 /// Drives both until one of `a` or `b` has an operation done for each token wanted.
-fn finish(a: &mut OwningEndpoint, b: &mut OwningEndpoint, mut want: Vec<(usize, u64)>) -> Vec<Done> {
+fn finish(
+    a: &mut OwningEndpoint,
+    b: &mut OwningEndpoint,
+    mut want: Vec<(usize, u64)>,
+) -> Vec<Done> {
     let mut done = Vec::new();
     let until = Instant::now() + PATIENCE;
     while !want.is_empty() {
         for (i, ep) in [&mut *a, &mut *b].into_iter().enumerate() {
             if let Some(d) = ep.poll().unwrap() {
-                let at = want.iter().position(|w| *w == (i, d.token)).expect("a wanted completion");
+                let at = want
+                    .iter()
+                    .position(|w| *w == (i, d.token))
+                    .expect("a wanted completion");
                 want.remove(at);
                 done.push(d);
             }
@@ -68,7 +77,20 @@ fn finish(a: &mut OwningEndpoint, b: &mut OwningEndpoint, mut want: Vec<(usize, 
     done
 }
 
-const SIZES: [usize; 12] = [0, 1, 8, 200, 479, 481, 4096, 8192, 8193, 65536, 1 << 20, (5 << 20) + 3];
+const SIZES: [usize; 12] = [
+    0,
+    1,
+    8,
+    200,
+    479,
+    481,
+    4096,
+    8192,
+    8193,
+    65536,
+    1 << 20,
+    (5 << 20) + 3,
+];
 
 #[test]
 #[file_serial(verbs)]
@@ -96,7 +118,10 @@ fn messages_of_every_size_arrive_whole() {
             for done in finish(&mut a, &mut b, vec![(0, 2), (1, 1)]) {
                 let completion = done.outcome.unwrap();
                 if done.token == 1 {
-                    assert_eq!((completion.len, completion.src, completion.tag), (len, to_a, seed as u64));
+                    assert_eq!(
+                        (completion.len, completion.src, completion.tag),
+                        (len, to_a, seed as u64)
+                    );
                     assert!(done.buffer[..] == expected[..], "content of {len} bytes");
                 }
             }
@@ -133,10 +158,14 @@ fn unexpected_messages_wait_for_their_receives() {
         }
         assert!(Instant::now() < until, "the last message did not come");
     }
-    let mut want: Vec<(usize, u64)> = (0..count as u64).filter(|t| !early.contains(t)).map(|t| (0, t)).collect();
+    let mut want: Vec<(usize, u64)> = (0..count as u64)
+        .filter(|t| !early.contains(t))
+        .map(|t| (0, t))
+        .collect();
     for (seed, &len) in SIZES.iter().enumerate().rev() {
         let into = Buffer::new(len).unwrap();
-        b.trecv(into, to_a, seed as u64, 0, 100 + seed as u64).unwrap();
+        b.trecv(into, to_a, seed as u64, 0, 100 + seed as u64)
+            .unwrap();
         want.push((1, 100 + seed as u64));
     }
     for done in finish(&mut a, &mut b, want) {

@@ -212,6 +212,8 @@ mod tests {
         assert_eq!(Mtu::at_most(1500), Some(Mtu::B1024));
         assert_eq!(Mtu::at_most(255), None);
         assert_eq!(Mtu::B4096.bytes(), 4096);
+        assert_eq!(Mtu::from_code(Mtu::B2048.code()), Some(Mtu::B2048));
+        assert_eq!((Mtu::from_code(0), Mtu::from_code(6)), (None, None));
     }
 
     #[test]

@@ -182,11 +182,12 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`ferrofabric_core::error::OpError::Again`] when the queue is full. Requests before `rejected.first` were posted.
+    /// [`ferrofabric_core::error::OpError::Again`] when the queue is full, `EINVAL` with a shared receive queue. Requests
+    /// before `rejected.first` were posted.
     ///
     /// # Safety
     ///
-    /// The queue pair has a receive queue of its own. `list` heads a list of complete requests, with memory as
+    /// `list` heads a list of complete requests, with memory as
     /// [`crate::post::RecvRequest::post`] wants it.
     #[inline]
     pub unsafe fn post_recv(

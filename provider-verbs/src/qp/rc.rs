@@ -144,3 +144,9 @@ impl Deref for RcQp {
         &self.0
     }
 }
+
+impl std::fmt::Display for RcQp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -105,3 +105,9 @@ impl Deref for UdQp {
         &self.0
     }
 }
+
+impl std::fmt::Display for UdQp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
