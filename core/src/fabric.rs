@@ -185,6 +185,13 @@ pub trait Endpoint: Send + Sync {
     ///
     /// `ENOENT`: none is posted with that context.
     fn cancel(&self, context: u64) -> Result<(), OpError>;
+
+    /// What its transports have done so far, by name and number.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError>;
 }
 
 /// An address vector (fi_av(3)).

@@ -186,6 +186,15 @@ impl OwningEndpoint {
         &self.av
     }
 
+    /// What its transports have done so far, by name and number.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    pub fn stats(&self) -> std::result::Result<Vec<(&'static str, u64)>, OpError> {
+        self.endpoint.stats()
+    }
+
     /// Operations under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()

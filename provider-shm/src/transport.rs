@@ -617,6 +617,23 @@ impl Transport for ShmTransport {
         }
         Ok(quiet)
     }
+
+    fn stats(&self, report: &mut dyn FnMut(&'static str, u64)) {
+        let s = &self.receiver.stats;
+        report("shm_sent", s.sent);
+        report("shm_sent_bytes", s.sent_bytes);
+        report("shm_received", s.received);
+        report("shm_received_bytes", s.received_bytes);
+        report("shm_sent_inline", s.sent_inline);
+        report("shm_sent_eager", s.sent_eager);
+        report("shm_sent_pipe", s.sent_pipe);
+        report("shm_received_cma", s.received_cma);
+        report("shm_unexpected", s.unexpected);
+        report("shm_queued", s.queued);
+        report("shm_doorbells", s.doorbells);
+        report("shm_links", s.links);
+        report("shm_links_failed", s.links_failed);
+    }
 }
 
 fn random(bytes: &mut [u8]) -> Result<()> {

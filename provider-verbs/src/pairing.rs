@@ -191,4 +191,11 @@ impl Transport for Paired {
         }
         Ok(quiet)
     }
+
+    fn stats(&self, report: &mut dyn FnMut(&'static str, u64)) {
+        if let Some(shm) = &self.shm {
+            Transport::stats(shm, report);
+        }
+        self.verbs.stats(report);
+    }
 }

@@ -163,6 +163,15 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
             false => Err(OpError::Failed(Errno::ENOENT)),
         }
     }
+
+    fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
+        let state = self.domain.lock()?;
+        let mut stats = Vec::new();
+        state.endpoints[self.index]
+            .transport
+            .stats(&mut |name, value| stats.push((name, value)));
+        Ok(stats)
+    }
 }
 
 impl<B: Backend> EndpointHandle<B> {

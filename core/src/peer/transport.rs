@@ -71,4 +71,7 @@ pub trait Transport: Send + 'static {
     ///
     /// When the device can not be armed.
     fn arm(&mut self) -> Result<bool>;
+
+    /// Tells what the transport has done so far, by name and number; names start with the transport's own.
+    fn stats(&self, report: &mut dyn FnMut(&'static str, u64));
 }

@@ -151,15 +151,6 @@ impl Lanes {
         self.of(session)?;
         self.0.get_mut(session.index())?.take()
     }
-
-    /// All sessions that have a lane.
-    pub(crate) fn sessions(&self) -> Vec<SessionId> {
-        self.0
-            .iter()
-            .flatten()
-            .map(|lane| lane.key.session())
-            .collect()
-    }
 }
 
 /// High half of the work request ID of receives; no session has it, for a table never has so many lanes.

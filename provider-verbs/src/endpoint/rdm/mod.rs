@@ -236,11 +236,6 @@ impl RdmTransport {
         self.add_route(dest, &name)
     }
 
-    /// What it has done so far.
-    pub(crate) fn counters(&self) -> Counters {
-        self.counters
-    }
-
     #[inline]
     fn poll<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];
@@ -358,5 +353,16 @@ impl Transport for RdmTransport {
         // What came before does not wake: the caller looks once more, then asks again.
         self.armed = true;
         Ok(false)
+    }
+
+    fn stats(&self, report: &mut dyn FnMut(&'static str, u64)) {
+        let c = &self.counters;
+        report("verbs_eager_sent", c.eager_sent);
+        report("verbs_rendezvous_sent", c.rendezvous_sent);
+        report("verbs_packets_received", c.received);
+        report("verbs_packets_dropped", c.dropped);
+        report("verbs_unexpected", c.unexpected);
+        report("verbs_unexpected_now", self.held.len() as u64);
+        report("verbs_lanes_failed", c.lanes_failed);
     }
 }
