@@ -39,7 +39,6 @@ fn rc_ping_pong_with_another_implementation() {
     let their_pd = context.alloc_pd().unwrap();
     let prepared = their_pd
         .create_qp(&their_cq, &their_cq, ibverbs::ibv_qp_type::IBV_QPT_RC)
-        .unwrap()
         .set_gid_index(u32::from(rig.gid_index))
         .set_max_send_wr(4)
         .set_max_recv_wr(4)

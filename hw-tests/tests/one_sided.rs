@@ -90,10 +90,8 @@ fn a_write_with_immediate_data_tells_the_peer() {
     assert_eq!(told.opcode, ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM);
     assert_ne!(told.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0, 0);
     // SAFETY: the flag says that immediate data is there.
-    assert_eq!(
-        u32::from_be(unsafe { told.__bindgen_anon_1.imm_data }),
-        0xfeed
-    );
+    let data = unsafe { told.__bindgen_anon_1.imm_data };
+    assert_eq!(u32::from_be(data), 0xfeed);
     assert_eq!(there.read(0, 4096), message);
 }
 

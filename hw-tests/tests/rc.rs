@@ -264,10 +264,8 @@ fn a_full_queue_pushes_back_and_says_how_far_it_came() {
         "{posted} of {granted}"
     );
     // SAFETY: as above.
-    assert_eq!(
-        unsafe { RecvRequest::new(0, [entry]).post(&left) },
-        Err(OpError::Again)
-    );
+    let one_more = unsafe { RecvRequest::new(0, [entry]).post(&left) };
+    assert_eq!(one_more, Err(OpError::Again));
 }
 
 #[test]
@@ -345,11 +343,8 @@ fn wait_readable(channel: &CompChannel) {
         revents: 0,
     };
     // SAFETY: one descriptor, which is open.
-    assert_eq!(
-        unsafe { libc::poll(&raw mut wanted, 1, 60_000) },
-        1,
-        "no event came"
-    );
+    let ready = unsafe { libc::poll(&raw mut wanted, 1, 60_000) };
+    assert_eq!(ready, 1, "no event came");
 }
 
 #[test]

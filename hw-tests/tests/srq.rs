@@ -91,10 +91,8 @@ fn a_full_queue_pushes_back() {
         "{posted} of {granted}"
     );
     // SAFETY: as above.
-    assert_eq!(
-        unsafe { RecvRequest::new(0, [entry]).post_shared(&srq) },
-        Err(OpError::Again)
-    );
+    let one_more = unsafe { RecvRequest::new(0, [entry]).post_shared(&srq) };
+    assert_eq!(one_more, Err(OpError::Again));
 }
 
 #[test]
@@ -153,11 +151,8 @@ fn an_armed_limit_reports_once() {
         revents: 0,
     };
     // SAFETY: one descriptor, which is open.
-    assert_eq!(
-        unsafe { libc::poll(&raw mut wanted, 1, 60_000) },
-        1,
-        "no event came"
-    );
+    let ready = unsafe { libc::poll(&raw mut wanted, 1, 60_000) };
+    assert_eq!(ready, 1, "no event came");
     let expected = AsyncEvent {
         kind: ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
         subject: EventSubject::SharedReceiveQueue(srq.id()),
