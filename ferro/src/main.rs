@@ -1,3 +1,58 @@
-//! The command line of Ferrofabric.
+//! The command line of Ferrofabric: what this machine has (`info`), whether it works (`pingpong`), how fast it is (`bench`).
 
-fn main() {}
+#![deny(unsafe_code)]
+
+mod bench;
+mod cli;
+mod cores;
+mod failure;
+mod info;
+mod link;
+mod partner;
+mod pattern;
+mod phase;
+mod pingpong;
+mod providers;
+mod report;
+mod sizes;
+mod suite;
+
+use std::process::ExitCode;
+
+use bench::Measure;
+use clap::Parser;
+use cli::{BenchCommand, Cli, Command};
+use failure::Result;
+
+fn main() -> ExitCode {
+    log_to_stderr();
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("ferro: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    match cli.command {
+        Command::Info(options) => info::run(&options),
+        Command::Pingpong(options) => pingpong::run(&options),
+        Command::Bench(BenchCommand::Lat(options)) => bench::run(Measure::Latency, &options),
+        Command::Bench(BenchCommand::Bw(options)) => bench::run(Measure::Bandwidth, &options),
+        Command::Bench(BenchCommand::Rate(options)) => bench::run(Measure::Rate, &options),
+        Command::Partner => partner::serve_inherited(),
+        Command::BenchSuite(command) => suite::run(&command),
+    }
+}
+
+/// `RUST_LOG` chooses what is logged; warnings by default.
+fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+}

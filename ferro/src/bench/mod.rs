@@ -1,0 +1,115 @@
+//! `ferro bench`: how fast? For each size first some messages whose content is checked and whose time is not taken, then a
+//! warm-up, then those that count.
+
+mod bandwidth;
+mod latency;
+mod rate;
+
+use std::time::Duration;
+
+use crate::cli::RunOptions;
+use crate::failure::Result;
+use crate::link::Link;
+use crate::partner;
+use crate::phase::{Pattern, Phase, echo, stream};
+use crate::report::{print_json, print_text};
+use crate::sizes::Sizes;
+
+/// How long one size takes where the user does not say how many messages.
+const TIME_PER_SIZE: Duration = Duration::from_millis(500);
+
+/// Messages whose content is checked, for each size.
+const VERIFIED_MESSAGES: u64 = 16;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measure {
+    /// Half the round trip.
+    Latency,
+    /// Bytes a second.
+    Bandwidth,
+    /// Messages a second.
+    Rate,
+}
+
+/// Runs either side.
+///
+/// # Errors
+///
+/// When there is no partner, or a message is lost or damaged.
+pub(crate) fn run(measure: Measure, options: &RunOptions) -> Result<()> {
+    if options.listen.is_some() {
+        return partner::listen(options);
+    }
+    match measure {
+        Measure::Latency => measured(
+            options,
+            &[8, 4 << 10, 64 << 10, 1 << 20],
+            latency::measure,
+            latency::table,
+        ),
+        Measure::Bandwidth => measured(
+            options,
+            &[4 << 10, 64 << 10, 1 << 20],
+            bandwidth::measure,
+            bandwidth::table,
+        ),
+        Measure::Rate => measured(options, &[8], rate::measure, rate::table),
+    }
+}
+
+fn measured<R: serde::Serialize>(
+    options: &RunOptions,
+    default_sizes: &[usize],
+    measure: fn(&mut Link, usize, &RunOptions) -> Result<R>,
+    table: fn(&[R]) -> crate::report::Table,
+) -> Result<()> {
+    let sizes = match &options.sizes {
+        Some(Sizes(sizes)) => sizes,
+        None => default_sizes,
+    };
+    let mut results = Vec::new();
+    let mut route = String::new();
+    partner::with(options, |link| {
+        for size in sizes {
+            results.push(measure(link, *size, options)?);
+        }
+        route = link.route();
+        Ok(())
+    })?;
+    if options.json {
+        return print_json(&results);
+    }
+    let data = if options.verifies() {
+        "verified"
+    } else {
+        "not checked"
+    };
+    let waits = if options.block { "blocking" } else { "polling" };
+    print_text(&format!(
+        "{}over {route}, {waits}, data {data}\n",
+        table(&results)
+    ))
+}
+
+/// Sends messages whose content is checked.
+fn verify(link: &mut Link, phase: &Phase, options: &RunOptions) -> Result<()> {
+    if !options.verifies() {
+        return Ok(());
+    }
+    let checked = Phase {
+        messages: VERIFIED_MESSAGES.max(2 * phase.window),
+        verify: true,
+        ..*phase
+    };
+    match phase.pattern {
+        Pattern::Echo => echo::ask(link, &checked, 1, &mut |_, _| {}),
+        Pattern::Stream => stream::ask(link, &checked).map(drop),
+    }
+}
+
+/// How many messages, one of which takes so long, fill the time of a size.
+fn messages_for(one: Duration) -> u64 {
+    let one_ns = one.as_nanos().max(1);
+    ((TIME_PER_SIZE.as_nanos() / one_ns) as u64).clamp(20, 10_000_000)
+}

@@ -1,0 +1,183 @@
+//! The other side of a measurement: started here (`spawn`) or found over TCP (`tcp`); both agree on what is to be done over
+//! a [`channel`], and then exchange messages over a [`Link`].
+
+pub(crate) mod channel;
+mod spawn;
+mod tcp;
+
+use std::time::Duration;
+
+use channel::{Channel, Message, PATIENCE};
+
+use crate::cli::{DEFAULT_LISTEN, RunOptions};
+use crate::failure::{Failure, Result};
+use crate::link::{Link, Opened};
+use crate::phase;
+use crate::providers::Path;
+
+/// Runs `ask` on a link to the partner that the options name.
+///
+/// # Errors
+///
+/// What `ask` fails with, or why there is no partner.
+pub(crate) fn with(options: &RunOptions, ask: impl FnOnce(&mut Link) -> Result<()>) -> Result<()> {
+    if let Some(address) = &options.address {
+        return ask_over(tcp::connect(address)?, options, ask).1;
+    }
+    let (mut child, channel) = spawn::start(options.cores)?;
+    let (closed, result) = ask_over(channel, options, ask);
+    match result {
+        Ok(()) => child.finish(),
+        Err(failure) => Err(child.explain(failure, closed)),
+    }
+}
+
+/// Waits for a partner at the address of `--listen`, and does what it asks for.
+///
+/// # Errors
+///
+/// When the address is none, or the run fails.
+pub(crate) fn listen(options: &RunOptions) -> Result<()> {
+    let address = options.listen.as_deref().unwrap_or(DEFAULT_LISTEN);
+    let (channel, name) = tcp::accept(address)?;
+    let route = serve(channel)?;
+    eprintln!("ferro: did what {name} asked for, over {route}");
+    Ok(())
+}
+
+/// Serves the process that started this one.
+///
+/// # Errors
+///
+/// When it can not be told of what went wrong.
+pub(crate) fn serve_inherited() -> Result<()> {
+    let mut channel = spawn::inherited()?;
+    channel.greet()?;
+    serve(channel).map(|_| ())
+}
+
+/// The side that asks. Also says whether the partner closed the channel.
+fn ask_over(
+    mut channel: Channel,
+    options: &RunOptions,
+    ask: impl FnOnce(&mut Link) -> Result<()>,
+) -> (bool, Result<()>) {
+    let opened = match channel.greet().and_then(|()| Opened::on(options.path)) {
+        Ok(opened) => opened,
+        Err(failure) => return (channel.is_closed(), tell(&mut channel, Err(failure))),
+    };
+    let address = match introduce(&mut channel, options, &opened) {
+        Ok(address) => address,
+        Err(failure) => return (channel.is_closed(), tell(&mut channel, Err(failure))),
+    };
+    let patience = Duration::from_secs(options.patience);
+    let mut link = match opened.link(channel, &address, options.block, patience) {
+        Ok(link) => link,
+        Err(failure) => return (false, Err(failure)),
+    };
+    let result = ask(&mut link).and_then(|()| link.channel().send(&Message::Bye));
+    let result = tell(link.channel(), result);
+    (link.channel().is_closed(), result)
+}
+
+fn introduce(channel: &mut Channel, options: &RunOptions, opened: &Opened) -> Result<Vec<u8>> {
+    channel.send(&Message::Hello {
+        path: options.path,
+        block: options.block,
+        patience_s: options.patience,
+        address: to_hex(&opened.address()),
+    })?;
+    match channel.receive(PATIENCE)? {
+        Message::Welcome { address, domain: _ } => from_hex(&address),
+        _ => Err(out_of_turn()),
+    }
+}
+
+/// The side that answers: does what it is told until the partner says goodbye. Returns what carried the messages.
+fn serve(mut channel: Channel) -> Result<String> {
+    let start = channel.receive(PATIENCE).and_then(|message| match message {
+        Message::Hello {
+            path,
+            block,
+            patience_s,
+            address,
+        } => Ok((path, block, patience_s, from_hex(&address)?)),
+        _ => Err(out_of_turn()),
+    });
+    let (path, block, patience_s, address) = match start {
+        Ok(start) => start,
+        Err(failure) => return tell(&mut channel, Err(failure)),
+    };
+    let opened = match welcome(&mut channel, path) {
+        Ok(opened) => opened,
+        Err(failure) => return tell(&mut channel, Err(failure)),
+    };
+    let patience = Duration::from_secs(patience_s.clamp(1, 86_400));
+    let mut link = opened.link(channel, &address, block, patience)?;
+    let result = loop {
+        match link.message() {
+            Ok(Message::Phase(phase)) => {
+                if let Err(failure) = phase::answer(&mut link, &phase) {
+                    break Err(failure);
+                }
+            }
+            Ok(Message::Bye) => break Ok(link.route()),
+            Ok(_) => break Err(out_of_turn()),
+            Err(failure) => break Err(failure),
+        }
+    };
+    tell(link.channel(), result)
+}
+
+fn welcome(channel: &mut Channel, path: Path) -> Result<Opened> {
+    let opened = Opened::on(path)?;
+    channel.send(&Message::Welcome {
+        address: to_hex(&opened.address()),
+        domain: opened.domain_name().to_owned(),
+    })?;
+    Ok(opened)
+}
+
+/// Tells the partner of a failure, so that it need not wait for us.
+fn tell<T>(channel: &mut Channel, result: Result<T>) -> Result<T> {
+    if let Err(failure) = &result {
+        // It may be what has failed.
+        let _ = channel.send(&Message::Failed {
+            why: failure.to_string(),
+        });
+    }
+    result
+}
+
+fn out_of_turn() -> Failure {
+    Failure::new("the partner sent a message out of turn")
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Result<Vec<u8>> {
+    let digit = |c: u8| (c as char).to_digit(16);
+    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => Some((digit(*high)? << 4 | digit(*low)?) as u8),
+        _ => None,
+    });
+    pairs
+        .collect::<Option<Vec<u8>>>()
+        .ok_or_else(|| Failure::new("the partner sent an address that is not hexadecimal"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_travel_as_hexadecimal() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(from_hex(&to_hex(&bytes)).unwrap(), bytes);
+        for wrong in ["0", "0g", "é0", "+1"] {
+            assert!(from_hex(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Messages there and back. Each side has two receives posted, so that an answer leaves before the next receive is posted.
+
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::owning::Buffer;
+
+use super::{Phase, inspect, out_of_place};
+use crate::failure::Result;
+use crate::link::{Event, Link, Purpose, Received};
+use crate::partner::channel::Message;
+use crate::pattern::{self, Direction};
+
+/// Receives posted ahead, and buffers to send from.
+const DEPTH: u64 = 2;
+
+/// The asking side: `record` gets the time of each batch of round trips, and how many they were.
+///
+/// # Errors
+///
+/// When the phase is impossible, a message is damaged, or the partner is gone.
+pub(crate) fn ask(
+    link: &mut Link,
+    phase: &Phase,
+    batch: u64,
+    record: &mut dyn FnMut(Duration, u64),
+) -> Result<()> {
+    let mut echo = Echo::begin(link, phase)?;
+    phase.begin(link)?;
+    let mut number = 0;
+    while number < phase.messages {
+        let count = batch.clamp(1, phase.messages - number);
+        let start = Instant::now();
+        for _ in 0..count {
+            echo.send(link, number, Direction::There)?;
+            echo.receive(link, number, Direction::Back)?;
+            number += 1;
+        }
+        record(start.elapsed(), count);
+    }
+    echo.finish(link)
+}
+
+/// The answering side.
+///
+/// # Errors
+///
+/// As [`ask`].
+pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
+    let mut echo = Echo::begin(link, phase)?;
+    link.channel().send(&Message::Ready)?;
+    for number in 0..phase.messages {
+        echo.receive(link, number, Direction::There)?;
+        echo.send(link, number, Direction::Back)?;
+    }
+    echo.finish(link)
+}
+
+struct Echo<'a> {
+    phase: &'a Phase,
+    /// Buffers to send from.
+    free: Vec<Buffer>,
+    /// Messages whose buffer has not come back.
+    unsent: u64,
+    /// Receives posted so far.
+    posted: u64,
+    /// A receive's buffer that is not posted again yet.
+    emptied: Option<Buffer>,
+}
+
+impl<'a> Echo<'a> {
+    fn begin(link: &mut Link, phase: &'a Phase) -> Result<Self> {
+        let mut echo = Self {
+            phase,
+            free: Vec::new(),
+            unsent: 0,
+            posted: 0,
+            emptied: None,
+        };
+        for _ in 0..DEPTH {
+            echo.free.push(link.buffer(phase.size)?);
+            let buffer = link.buffer(phase.size)?;
+            echo.post(link, buffer)?;
+        }
+        Ok(echo)
+    }
+
+    #[inline]
+    fn send(&mut self, link: &mut Link, number: u64, direction: Direction) -> Result<()> {
+        let mut buffer = loop {
+            match self.free.pop() {
+                Some(buffer) => break buffer,
+                None => self.take(link)?,
+            };
+        };
+        if self.phase.verify {
+            pattern::fill(&mut buffer[..self.phase.size], number, direction);
+        }
+        match link.send(buffer, self.phase.size, Purpose::Data)? {
+            Some(buffer) => self.free.push(buffer),
+            None => self.unsent += 1,
+        }
+        match self.emptied.take() {
+            Some(buffer) => self.post(link, buffer),
+            None => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self, link: &mut Link, number: u64, direction: Direction) -> Result<()> {
+        let received = loop {
+            if let Some(received) = self.take(link)? {
+                break received;
+            }
+        };
+        if received.number != number {
+            return Err(out_of_place());
+        }
+        inspect(&received, self.phase, direction)?;
+        self.emptied = Some(received.buffer);
+        Ok(())
+    }
+
+    /// Takes in one event; the message, if it is one.
+    #[inline]
+    fn take(&mut self, link: &mut Link) -> Result<Option<Received>> {
+        match link.next()? {
+            Event::Sent(buffer) => {
+                self.unsent -= 1;
+                self.free.push(buffer);
+                Ok(None)
+            }
+            Event::Received(received) if received.purpose == Purpose::Data => Ok(Some(received)),
+            Event::Received(_) => Err(out_of_place()),
+        }
+    }
+
+    /// Posts a receive, if a message is still to come for it.
+    #[inline]
+    fn post(&mut self, link: &mut Link, buffer: Buffer) -> Result<()> {
+        if self.posted == self.phase.messages {
+            return Ok(());
+        }
+        self.posted += 1;
+        link.post(buffer, Purpose::Data, self.posted - 1)
+    }
+
+    /// Waits until all that was sent has left.
+    fn finish(mut self, link: &mut Link) -> Result<()> {
+        while self.unsent != 0 {
+            self.take(link)?;
+        }
+        Ok(())
+    }
+}
