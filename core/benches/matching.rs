@@ -4,6 +4,8 @@
 //! depth: one entry goes, one like it comes, in order (`fifo`: as senders keep order) or at random (`random`: every access
 //! a cache miss once the queue outgrows the caches).
 
+#![allow(missing_docs, reason = "what the macros make is public")]
+
 use std::hint::black_box;
 use std::time::Duration;
 

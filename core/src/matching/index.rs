@@ -1,8 +1,8 @@
 //! Hash of intrusive FIFO lists: one list per key, entries named by their slab index.
 //!
-//! Each key owns one 16-byte slot (full hash, head, tail) of an open-addressed table with linear probing, so a
-//! key with a hundred thousand entries costs its neighbours nothing, and growth never touches the entries. The
-//! entries live in the caller's slab; the table sees their [`Link`]s only.
+//! Each key owns one 8-byte slot (hash, head) of an open-addressed table with linear probing, so a key with a
+//! hundred thousand entries costs its neighbours nothing, eight keys share a cache line, and growth never touches the
+//! entries. The entries live in the caller's slab; the table sees their [`Link`]s only.
 //!
 //! Tags come from peers, so the hash is keyed with random secrets per matcher. Expected cost is O(1). The worst
 //! case, every key on one probe run, is linear in the number of distinct keys (never of entries with one key);
@@ -128,24 +128,32 @@ impl Seed {
         Seed(draw(), draw())
     }
 
-    /// Hash of two words: the folded 128-bit product of both, each masked by its secret.
+    /// Hash of two words, each masked by its secret. One folded product would leave a run of tags an arithmetic
+    /// sequence, which for some secrets falls on few slots: so two.
     #[inline]
-    pub(super) fn hash(self, a: u64, b: u64) -> u64 {
-        let product = u128::from(a ^ self.0) * u128::from(b ^ self.1);
-        (product as u64) ^ ((product >> 64) as u64)
+    pub(super) fn hash(self, a: u64, b: u64) -> u32 {
+        fold(fold(a ^ self.0, b ^ self.1), FOLD) as u32
     }
 }
 
-#[derive(Clone, Copy)]
-struct Slot {
-    hash: u64,
-    list: Fifo,
+/// An odd number with its bits well mixed: 2^64 over the golden ratio.
+const FOLD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Both halves of the product, one laid over the other.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ ((product >> 64) as u64)
 }
 
-const VACANT: Slot = Slot {
-    hash: 0,
-    list: Fifo::EMPTY,
-};
+/// A key's list: `prev` of the first entry is the last one, `next` of the last is [`NIL`].
+#[derive(Clone, Copy)]
+struct Slot {
+    hash: u32,
+    head: u32,
+}
+
+const VACANT: Slot = Slot { hash: 0, head: NIL };
 
 /// Slots of a table when it is first used.
 const FIRST_SLOTS: usize = 16;
@@ -159,29 +167,34 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// The list of a key and its place: `same(id)` says whether entry `id` has that key.
     #[inline]
-    pub(super) fn find(&self, hash: u64, same: impl Fn(u32) -> bool) -> Option<(usize, Fifo)> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys == 0
+    }
+
+    /// The place of a key, and its first entry: `same(id)` says whether entry `id` has that key.
+    #[inline]
+    pub(super) fn find(&self, hash: u32, same: impl Fn(u32) -> bool) -> Option<(usize, u32)> {
         let mask = self.slots.len().checked_sub(1)?;
         let mut at = hash as usize & mask;
         loop {
             let slot = self.slots[at];
-            if slot.list.is_empty() {
+            if slot.head == NIL {
                 return None;
             }
-            if slot.hash == hash && same(slot.list.head) {
-                return Some((at, slot.list));
+            if slot.hash == hash && same(slot.head) {
+                return Some((at, slot.head));
             }
             at = (at + 1) & mask;
         }
     }
 
     /// Adds an entry to the list of its key, before those at its end that are `later`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert<N: Linked>(
         &mut self,
         nodes: &mut [N],
-        hash: u64,
+        hash: u32,
         id: u32,
         same: impl Fn(&[N], u32) -> bool,
         later: impl Fn(u32) -> bool,
@@ -193,52 +206,61 @@ impl Index {
         let mut at = hash as usize & mask;
         loop {
             let slot = &mut self.slots[at];
-            if slot.list.is_empty() {
-                *nodes[id as usize].link_mut() = Link::LOOSE;
-                *slot = Slot {
-                    hash,
-                    list: Fifo { head: id, tail: id },
+            if slot.head == NIL {
+                let link = Link {
+                    next: NIL,
+                    prev: id,
                 };
+                *nodes[id as usize].link_mut() = link;
+                *slot = Slot { hash, head: id };
                 self.keys += 1;
                 return;
             }
-            if slot.hash == hash && same(nodes, slot.list.head) {
-                slot.list.insert_ordered(nodes, id, later);
+            if slot.hash == hash && same(nodes, slot.head) {
+                slot.head = enlist(nodes, slot.head, id, later);
                 return;
             }
             at = (at + 1) & mask;
         }
     }
 
-    /// Takes entry `id` out of the list at `at`, where `find` saw it.
+    /// Takes the first entry of a key out, which `find` has just seen.
     #[inline]
-    pub(super) fn remove_at<N: Linked>(&mut self, nodes: &mut [N], at: usize, id: u32) {
-        let list = &mut self.slots[at].list;
-        list.unlink(nodes, id);
-        if list.is_empty() {
+    pub(super) fn pop<N: Linked>(&mut self, nodes: &mut [N], at: usize, head: u32) {
+        let Link { next, prev } = nodes[head as usize].link();
+        if next == NIL {
             self.vacate(at);
+        } else {
+            nodes[next as usize].link_mut().prev = prev;
+            self.slots[at].head = next;
         }
     }
 
     /// Takes entry `id`, which is on the list of a key with that hash, out of it.
-    pub(super) fn remove<N: Linked>(&mut self, nodes: &mut [N], hash: u64, id: u32) {
+    pub(super) fn remove<N: Linked>(&mut self, nodes: &mut [N], hash: u32, id: u32) {
         let Link { next, prev } = nodes[id as usize].link();
-        if next != NIL && prev != NIL {
-            nodes[next as usize].link_mut().prev = prev;
+        let first = nodes[prev as usize].link().next != id;
+        if !first && next != NIL {
             nodes[prev as usize].link_mut().next = next;
+            nodes[next as usize].link_mut().prev = prev;
             return;
         }
         // At an end of its list, which tells the list apart from others with the same hash.
-        if let Some(mask) = self.slots.len().checked_sub(1) {
-            let mut at = hash as usize & mask;
-            while !self.slots[at].list.is_empty() {
-                let list = self.slots[at].list;
-                if list.head == id || list.tail == id {
-                    self.remove_at(nodes, at, id);
-                    return;
-                }
-                at = (at + 1) & mask;
+        let mask = self.slots.len().wrapping_sub(1);
+        let mut at = hash as usize & mask;
+        while let Some(&Slot { head, .. }) = self.slots.get(at) {
+            if head == NIL {
+                break;
             }
+            if head == id {
+                return self.pop(nodes, at, id);
+            }
+            if !first && nodes[head as usize].link().prev == id {
+                nodes[prev as usize].link_mut().next = NIL;
+                nodes[head as usize].link_mut().prev = prev;
+                return;
+            }
+            at = (at + 1) & mask;
         }
         debug_assert!(false, "entry {id} is on no list");
     }
@@ -264,7 +286,7 @@ impl Index {
         let mut next = (at + 1) & mask;
         loop {
             let slot = self.slots[next];
-            if slot.list.is_empty() {
+            if slot.head == NIL {
                 break;
             }
             let home = slot.hash as usize & mask;
@@ -283,14 +305,36 @@ impl Index {
     fn grow(&mut self) {
         let slots = (self.slots.len() * 2).max(FIRST_SLOTS);
         let old = std::mem::replace(&mut self.slots, vec![VACANT; slots]);
-        for slot in old.into_iter().filter(|slot| !slot.list.is_empty()) {
+        for slot in old.into_iter().filter(|slot| slot.head != NIL) {
             let mut at = slot.hash as usize & (slots - 1);
-            while !self.slots[at].list.is_empty() {
+            while self.slots[at].head != NIL {
                 at = (at + 1) & (slots - 1);
             }
             self.slots[at] = slot;
         }
     }
+}
+
+/// Puts an entry on a key's list, before those at its end that are `later`. Returns the first entry.
+#[inline]
+fn enlist<N: Linked>(nodes: &mut [N], head: u32, id: u32, later: impl Fn(u32) -> bool) -> u32 {
+    let tail = nodes[head as usize].link().prev;
+    let (mut prev, mut next) = (tail, NIL);
+    while later(prev) {
+        next = prev;
+        prev = nodes[prev as usize].link().prev;
+        if next == head {
+            // Before all others; `prev` is the last one.
+            *nodes[id as usize].link_mut() = Link { next, prev };
+            nodes[head as usize].link_mut().prev = id;
+            return id;
+        }
+    }
+    *nodes[id as usize].link_mut() = Link { next, prev };
+    nodes[prev as usize].link_mut().next = id;
+    let behind = if next == NIL { head } else { next };
+    nodes[behind as usize].link_mut().prev = id;
+    head
 }
 
 /// An [`Index`] with links of its own, beside those inside the slab it is about: for entries that are on
@@ -306,7 +350,7 @@ impl SideIndex {
     #[inline]
     pub(super) fn insert(
         &mut self,
-        hash: u64,
+        hash: u32,
         id: u32,
         same: impl Fn(u32) -> bool,
         later: impl Fn(u32) -> bool,
@@ -320,8 +364,8 @@ impl SideIndex {
 
     /// First entry with a key.
     #[inline]
-    pub(super) fn first(&self, hash: u64, same: impl Fn(u32) -> bool) -> Option<u32> {
-        self.index.find(hash, same).map(|(_, list)| list.head)
+    pub(super) fn first(&self, hash: u32, same: impl Fn(u32) -> bool) -> Option<u32> {
+        self.index.find(hash, same).map(|(_, head)| head)
     }
 
     /// The entry behind `id` on the same list, or [`NIL`].
@@ -330,7 +374,7 @@ impl SideIndex {
     }
 
     /// Takes out an entry that is in.
-    pub(super) fn remove(&mut self, hash: u64, id: u32) {
+    pub(super) fn remove(&mut self, hash: u32, id: u32) {
         self.index.remove(&mut self.links, hash, id);
     }
 
@@ -353,93 +397,4 @@ impl SideIndex {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Ids with equal `id % 7` share a key; hashes collide on purpose.
-    fn colliding(id: u32) -> u64 {
-        u64::from(id % 7 % 3)
-    }
-
-    fn lists(index: &Index, links: &[Link]) -> Vec<Vec<u32>> {
-        (0..7)
-            .map(|key| {
-                let mut ids = Vec::new();
-                if let Some((_, list)) = index.find(colliding(key), |id| id % 7 == key) {
-                    let (mut at, mut back) = (list.head, NIL);
-                    while at != NIL {
-                        assert_eq!(links[at as usize].prev, back);
-                        ids.push(at);
-                        back = at;
-                        at = links[at as usize].next;
-                    }
-                    assert_eq!(list.tail, back);
-                }
-                ids
-            })
-            .collect()
-    }
-
-    /// Keys whose hashes are equal keep lists of their own, in order, across growth and removal anywhere.
-    #[test]
-    fn equal_hashes_do_not_mix() {
-        let mut links = vec![Link::LOOSE; 210];
-        let mut index = Index::default();
-        let mut model: Vec<Vec<u32>> = vec![Vec::new(); 7];
-        for id in 0..210 {
-            let same = |_: &[Link], other: u32| other % 7 == id % 7;
-            index.insert(&mut links, colliding(id), id, same, |_| false);
-            model[(id % 7) as usize].push(id);
-        }
-        assert_eq!(lists(&index, &links), model);
-        // 101 is coprime to 210: every id once, in a scattered order.
-        for step in 0..210 {
-            let id = step * 101 % 210;
-            index.remove(&mut links, colliding(id), id);
-            model[(id % 7) as usize].retain(|&other| other != id);
-            assert_eq!(lists(&index, &links), model);
-        }
-        assert_eq!(index.keys, 0);
-        assert!(index.slots.iter().all(|slot| slot.list.is_empty()));
-    }
-
-    /// A probe run that wraps around the end of the table survives a removal in its middle.
-    #[test]
-    fn runs_wrap_around() {
-        let mut links = vec![Link::LOOSE; 8];
-        let mut index = Index::default();
-        let hash = |id: u32| [14, 15, 15, 14, 0, 1, 15, 0][id as usize];
-        for id in 0..8 {
-            index.insert(&mut links, hash(id), id, |_, other| other == id, |_| false);
-        }
-        for gone in [1, 3, 0, 6, 2, 7] {
-            index.remove(&mut links, hash(gone), gone);
-            assert!(index.find(hash(gone), |id| id == gone).is_none());
-            links[gone as usize] = Link { next: 99, prev: 99 };
-            for id in (0..8).filter(|&id| links[id as usize].next != 99) {
-                assert!(index.find(hash(id), |other| other == id).is_some(), "{id}");
-            }
-        }
-    }
-
-    /// Sequential, strided and high-bit-only keys spread: no probe run grows out of proportion.
-    #[test]
-    fn regular_keys_spread() {
-        for stride in [1, 2, 64, 1 << 16, 1 << 32, 1 << 48] {
-            let mut links = vec![Link::LOOSE; 4096];
-            let mut index = Index::default();
-            let seed = Seed::random();
-            for id in 0..4096u32 {
-                let hash = seed.hash(7, u64::from(id) * stride);
-                index.insert(&mut links, hash, id, |_, other| other == id, |_| false);
-            }
-            let mut run = 0;
-            let mut longest = 0;
-            for slot in &index.slots {
-                run = if slot.list.is_empty() { 0 } else { run + 1 };
-                longest = longest.max(run);
-            }
-            assert!(longest < 256, "stride {stride}: a run of {longest}");
-        }
-    }
-}
+mod tests;

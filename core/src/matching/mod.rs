@@ -50,6 +50,18 @@ impl Buffers {
         }
     }
 
+    /// Assigns, in the common case from registers.
+    #[inline(always)]
+    fn set(&mut self, buf: Buffers) {
+        match (&mut *self, buf) {
+            (Buffers::One(to), Buffers::One(IoBuf { addr, len })) => {
+                to.addr = addr;
+                to.len = len;
+            }
+            (to, buf) => *to = buf,
+        }
+    }
+
     /// Moves it out of memory that will be used again.
     #[inline]
     fn take(&mut self) -> Buffers {
@@ -61,6 +73,7 @@ impl Buffers {
 }
 
 /// A receive.
+#[repr(C)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Posted {
     /// The only sender to receive from; [`FiAddr::UNSPEC`] for any.
@@ -80,17 +93,20 @@ pub struct Posted {
 }
 
 /// What a message takes of a posted receive.
+// No two fields lie side by side here as they do in `Posted`: a compiler that copies such a pair in one load waits
+// for the two stores that have just made it.
+#[repr(C)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matched {
+    /// As posted.
+    pub context: u64,
     /// Where the message goes: all that was posted; of a multi-receive the piece that the message fills, or all that is
     /// left if it is the last. The transport tells truncation by it.
     pub buf: Buffers,
     /// As posted.
-    pub desc: u64,
-    /// As posted.
-    pub context: u64,
-    /// As posted.
     pub flags: Flags,
+    /// As posted.
+    pub desc: u64,
     /// A multi-receive hands out its last piece with this: no more follow, the buffer is the application's again
     /// once this one completes. Always false otherwise.
     pub last: bool,
@@ -177,26 +193,33 @@ impl<T: Copy> Matcher<T> {
     /// Posts a receive for one message. `Some`: a message was there already, the oldest that matches, and has taken it.
     ///
     /// [`Flags::MULTI_RECV`] is not looked at: the whole buffer goes to one message.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, posted: Posted) -> Option<Start<T>> {
         if self.unexpected.len() != 0 {
-            let id = self.unexpected.find(posted.src, posted.tag, posted.ignore);
-            if id != NIL {
-                let message = self.unexpected.take(id);
-                return Some(Start {
-                    matched: Matched {
-                        buf: posted.buf,
-                        desc: posted.desc,
-                        context: posted.context,
-                        flags: posted.flags,
-                        last: false,
-                    },
-                    message,
-                });
-            }
+            return self.post_to_unexpected(posted);
         }
         self.posted.push(posted, false);
         None
+    }
+
+    #[inline(never)]
+    fn post_to_unexpected(&mut self, posted: Posted) -> Option<Start<T>> {
+        let id = self.unexpected.find(posted.src, posted.tag, posted.ignore);
+        if id == NIL {
+            self.posted.push(posted, false);
+            return None;
+        }
+        let message = self.unexpected.take(id);
+        Some(Start {
+            matched: Matched {
+                buf: posted.buf,
+                desc: posted.desc,
+                context: posted.context,
+                flags: posted.flags,
+                last: false,
+            },
+            message,
+        })
     }
 
     /// Posts a receive that takes one message after another, each into the next piece of its buffer, until too little
@@ -323,6 +346,16 @@ impl<T: Copy> Matcher<T> {
         messages: &mut Vec<Unexpected<T>>,
     ) {
         self.posted.fail_source(src, receives);
+        self.unexpected.fail_source(src, lost, messages);
+    }
+
+    /// As `fail_source`, for messages alone: what `src` may still send, receives go on waiting for.
+    pub fn lose_from(
+        &mut self,
+        src: FiAddr,
+        lost: impl FnMut(&Unexpected<T>) -> bool,
+        messages: &mut Vec<Unexpected<T>>,
+    ) {
         self.unexpected.fail_source(src, lost, messages);
     }
 

@@ -2,32 +2,43 @@
 //!
 //! Receives with the same ignore mask, directed or not, are one *class*: within it a message matches those of one
 //! key, and the oldest of them heads that key's list. An arrival asks each class that holds receives (a bit set
-//! tells which) and takes the oldest of the heads. What a search reads is apart from what a match hands out.
+//! tells which) and takes the oldest of the heads.
 
-use super::index::{Fifo, Index, Link, Linked, NIL, Seed, SideIndex};
+mod withdraw;
+
+use super::index::{Fifo, Index, Link, Linked, NIL, Seed};
 use super::{Buffers, Matched, Posted};
+use crate::flags::Flags;
 use crate::peer::Arrived;
-use crate::types::FiAddr;
+use crate::types::{FiAddr, IoBuf};
+use withdraw::Aside;
 
 /// Classes with a table of their own. An application that has receives with more different masks than that posted
 /// at one time gets the others on a list that arrivals walk.
 const CLASSES_MAX: usize = 64;
-/// `Hot::order` of an entry that is not in use.
+/// Entries made at first.
+const FIRST_ENTRIES: usize = 16;
+/// `Entry::order` of an entry that is not in use.
 const FREE: u64 = u64::MAX;
-/// Posts without a cancellation (or failed source) after which the index for it is no longer kept up to date.
-const ASIDE_IDLE: u64 = if cfg!(test) { 16 } else { 4096 };
-
-/// The half of an entry that searches read. 32 bytes, two to a cache line.
-struct Hot {
+/// A posted receive. 96 bytes, never on more than two cache lines: what a search reads, and behind it what a match
+/// hands out at once.
+#[repr(C, align(32))]
+struct Entry {
     src: FiAddr,
     tag: u64,
     /// Number of the post, above the number of the class ([`CLASSES_MAX`]: none) in the low 8 bits.
     order: u64,
     /// In the list of its key; the free list while not in use.
     link: Link,
+    buf: Buffers,
+    desc: u64,
+    context: u64,
+    flags: Flags,
+    ignore: u64,
+    multi: bool,
 }
 
-impl Linked for Hot {
+impl Linked for Entry {
     #[inline]
     fn link(&self) -> Link {
         self.link
@@ -39,21 +50,9 @@ impl Linked for Hot {
     }
 }
 
-/// The half that a match hands out.
-#[repr(align(64))]
-struct Cold {
-    buf: Buffers,
-    desc: u64,
-    context: u64,
-    flags: crate::flags::Flags,
-    ignore: u64,
-    multi: bool,
-}
-
 struct Class {
     ignore: u64,
     directed: bool,
-    len: usize,
     index: Index,
 }
 
@@ -66,22 +65,24 @@ impl Class {
     }
 }
 
-/// An index that is made when first asked for and kept up to date while it is being used.
-#[derive(Default)]
-struct Aside {
-    on: bool,
-    used_at: u64,
-    index: SideIndex,
+/// Where the receive for a message is: at the head of a list.
+struct Found {
+    number: usize,
+    at: usize,
+    head: u32,
 }
 
 /// All posted receives of a matcher.
 pub(super) struct PostedQueue {
     seed: Seed,
-    hot: Vec<Hot>,
-    cold: Vec<Cold>,
+    entries: Vec<Entry>,
     free: u32,
     len: usize,
     len_max: usize,
+    /// Whether `alone` is the only receive posted, and in no table: one receive after another, each waited for,
+    /// costs a comparison.
+    is_alone: bool,
+    alone: Posted,
     posts: u64,
     classes: Vec<Class>,
     /// Bit n: `classes[n]` holds receives.
@@ -102,11 +103,20 @@ impl PostedQueue {
     pub(super) fn new(seed: Seed, min_multi_recv: usize) -> PostedQueue {
         PostedQueue {
             seed,
-            hot: Vec::new(),
-            cold: Vec::new(),
+            entries: Vec::new(),
             free: NIL,
             len: 0,
             len_max: 0,
+            is_alone: false,
+            alone: Posted {
+                src: FiAddr::UNSPEC,
+                tag: 0,
+                ignore: 0,
+                buf: Buffers::One(IoBuf::EMPTY),
+                desc: 0,
+                context: 0,
+                flags: Flags::empty(),
+            },
             posts: 0,
             classes: Vec::new(),
             filled: 0,
@@ -133,156 +143,165 @@ impl PostedQueue {
     }
 
     /// Adds a receive behind all others.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, p: Posted, multi: bool) {
+        if self.len == 0 && !multi {
+            // Field by field, here and below: a struct put together on the stack and then copied waits for its stores.
+            let alone = &mut self.alone;
+            alone.src = p.src;
+            alone.tag = p.tag;
+            alone.ignore = p.ignore;
+            alone.buf.set(p.buf);
+            alone.desc = p.desc;
+            alone.context = p.context;
+            alone.flags = p.flags;
+            self.is_alone = true;
+            self.len = 1;
+            self.len_max = self.len_max.max(1);
+            return;
+        }
+        self.push_indexed(p, multi);
+    }
+
+    fn push_indexed(&mut self, p: Posted, multi: bool) {
+        self.settle();
         let directed = p.src != FiAddr::UNSPEC;
-        let class = match self.classes.get(self.recent) {
+        let number = match self.classes.get(self.recent) {
             Some(c) if c.ignore == p.ignore && c.directed == directed => self.recent,
             _ => self.class_for(p.ignore, directed),
         };
-        let order = (self.posts << 8) | class as u64;
-        self.posts += 1;
-        let hot = Hot {
-            src: p.src,
-            tag: p.tag,
-            order,
-            link: Link::LOOSE,
-        };
-        let cold = Cold {
-            buf: p.buf,
-            desc: p.desc,
-            context: p.context,
-            flags: p.flags,
-            ignore: p.ignore,
-            multi,
-        };
-        let id = self.free;
-        if id == NIL {
-            return self.push_new(class, hot, cold);
+        if self.free == NIL {
+            self.grow();
         }
-        self.free = self.hot[id as usize].link.next;
-        self.hot[id as usize] = hot;
-        self.cold[id as usize] = cold;
-        self.enlist(class, id);
+        let id = self.free;
+        let entry = &mut self.entries[id as usize];
+        self.free = entry.link.next;
+        entry.src = p.src;
+        entry.tag = p.tag;
+        entry.order = (self.posts << 8) | number as u64;
+        entry.buf.set(p.buf);
+        entry.desc = p.desc;
+        entry.context = p.context;
+        entry.flags = p.flags;
+        entry.ignore = p.ignore;
+        entry.multi = multi;
+        self.posts += 1;
+        self.len += 1;
+        self.len_max = self.len_max.max(self.len);
+        if self.by_context.on | self.by_source.on {
+            self.enlist_aside(id);
+        }
+        let Some(class) = self.classes.get_mut(number) else {
+            return self.odd.push_back(&mut self.entries, id);
+        };
+        let (src, tag) = class.key(p.src, p.tag);
+        let ignore = class.ignore;
+        let same = |entries: &[Entry], other: u32| {
+            let other = &entries[other as usize];
+            other.src == src && other.tag & !ignore == tag
+        };
+        let hash = self.seed.hash(src.0, tag);
+        class
+            .index
+            .insert(&mut self.entries, hash, id, same, |_| false);
+        self.filled |= 1 << number;
+        self.recent = number;
     }
 
     /// Takes the oldest receive that the message matches, or the next piece of it if it is a multi-receive.
     #[inline]
     pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
-        let mut rest = self.filled;
-        let mut oldest = FREE;
-        let mut found = (NIL, 0);
-        while rest != 0 {
-            let class = &self.classes[rest.trailing_zeros() as usize];
-            rest &= rest - 1;
-            let (src, tag) = class.key(a.src, a.tag);
-            let hash = self.seed.hash(src.0, tag);
-            let same = |id: u32| {
-                let hot = &self.hot[id as usize];
-                hot.src == src && hot.tag & !class.ignore == tag
-            };
-            if let Some((at, list)) = class.index.find(hash, same) {
-                let order = self.hot[list.head as usize].order;
-                if order < oldest {
-                    (oldest, found) = (order, (list.head, at));
-                }
-            }
+        if !self.is_alone {
+            return self.arrive_indexed(a);
         }
-        if !self.odd.is_empty() {
-            let id = self.find_odd(a);
-            if id != NIL && self.hot[id as usize].order < oldest {
-                return Some(self.hand_out_odd(id, a.len));
-            }
-        }
-        let (id, at) = found;
-        if id == NIL {
+        let p = &mut self.alone;
+        let from = p.src == FiAddr::UNSPEC || p.src == a.src;
+        if !from || (p.tag ^ a.tag) & !p.ignore != 0 {
             return None;
         }
-        if self.cold[id as usize].multi {
+        self.is_alone = false;
+        self.len = 0;
+        Some(Matched {
+            buf: p.buf.take(),
+            desc: p.desc,
+            context: p.context,
+            flags: p.flags,
+            last: false,
+        })
+    }
+
+    fn arrive_indexed(&mut self, a: &Arrived) -> Option<Matched> {
+        let number = self.filled.trailing_zeros() as usize;
+        let found = if self.filled & self.filled.wrapping_sub(1) == 0 && self.odd.is_empty() {
+            let class = self.classes.get(number)?;
+            let (at, head) = self.find_in(class, a)?;
+            Found { number, at, head }
+        } else {
+            self.find_among_many(a)?
+        };
+        let id = found.head;
+        if self.entries[id as usize].multi {
             if let Some(piece) = self.piece(id, a.len) {
                 return Some(piece);
             }
         }
-        let number = (oldest & 0xff) as usize;
-        let class = &mut self.classes[number];
-        class.index.remove_at(&mut self.hot, at, id);
-        class.len -= 1;
-        if class.len == 0 {
-            self.filled &= !(1 << number);
+        if let Some(class) = self.classes.get_mut(found.number) {
+            class.index.pop(&mut self.entries, found.at, id);
+            if class.index.is_empty() {
+                self.filled &= !(1 << found.number);
+            }
+        } else {
+            self.odd.unlink(&mut self.entries, id);
         }
         Some(self.release(id))
     }
 
-    /// Takes the oldest receive with that context.
-    pub(super) fn cancel(&mut self, context: u64) -> Option<Posted> {
-        self.keep_by_context();
-        let cold = &self.cold;
-        let same = |id: u32| cold[id as usize].context == context;
-        let id = self
-            .by_context
-            .index
-            .first(self.seed.hash(context, 0), same)?;
-        Some(self.take(id))
-    }
-
-    /// Takes all receives that only a message from `src` could match, oldest first.
-    pub(super) fn fail_source(&mut self, src: FiAddr, out: &mut Vec<Posted>) {
-        if src == FiAddr::UNSPEC || self.len == 0 {
-            return;
-        }
-        self.keep_by_source();
-        let hash = self.seed.hash(src.0, 0);
-        while let Some(id) = {
-            let hot = &self.hot;
-            let same = |id: u32| hot[id as usize].src == src;
-            self.by_source.index.first(hash, same)
-        } {
-            out.push(self.take(id));
-        }
-    }
-
-    /// Takes everything, oldest first.
-    pub(super) fn drain(&mut self, out: &mut Vec<Posted>) {
-        let ids = self.ids_by_age();
-        out.extend(ids.iter().map(|&id| self.take(id)));
-        self.scratch = ids;
-    }
-
-    /// Puts a filled-in entry on the lists where it belongs.
+    /// Puts the receive that is alone where the others go.
     #[inline]
-    fn enlist(&mut self, number: usize, id: u32) {
-        if number < CLASSES_MAX {
-            let class = &mut self.classes[number];
-            let hot = &self.hot[id as usize];
-            let (src, tag) = class.key(hot.src, hot.tag);
-            let ignore = class.ignore;
-            let same = |hot: &[Hot], other: u32| {
-                let hot = &hot[other as usize];
-                hot.src == src && hot.tag & !ignore == tag
-            };
-            let hash = self.seed.hash(src.0, tag);
-            class.index.insert(&mut self.hot, hash, id, same, |_| false);
-            class.len += 1;
-            self.filled |= 1 << number;
-            self.recent = number;
-        } else {
-            self.odd.push_back(&mut self.hot, id);
+    fn settle(&mut self) {
+        if self.is_alone {
+            self.settle_alone();
         }
-        if self.by_context.on | self.by_source.on {
-            self.enlist_aside(id);
-        }
-        self.len += 1;
-        self.len_max = self.len_max.max(self.len);
     }
 
+    #[inline(never)]
+    fn settle_alone(&mut self) {
+        self.is_alone = false;
+        self.len = 0;
+        let p = Posted {
+            buf: self.alone.buf.take(),
+            ..self.alone
+        };
+        self.push_indexed(p, false);
+    }
+
+    /// Makes entries, as many again as there are.
     #[cold]
     #[inline(never)]
-    fn push_new(&mut self, class: usize, hot: Hot, cold: Cold) {
-        let id = self.hot.len() as u32;
-        assert!(id < NIL, "receive contexts are smaller than 2^32 entries");
-        self.hot.push(hot);
-        self.cold.push(cold);
-        self.enlist(class, id);
+    fn grow(&mut self) {
+        let len = self.entries.len();
+        let more = len.max(FIRST_ENTRIES);
+        assert!(len + more < NIL as usize, "a receive queue of 2^32 entries");
+        for id in len..len + more {
+            let next = if id + 1 < len + more {
+                id as u32 + 1
+            } else {
+                self.free
+            };
+            self.entries.push(Entry {
+                src: FiAddr::UNSPEC,
+                tag: 0,
+                order: FREE,
+                link: Link { next, prev: NIL },
+                buf: Buffers::One(IoBuf::EMPTY),
+                desc: 0,
+                context: 0,
+                flags: Flags::empty(),
+                ignore: 0,
+                multi: false,
+            });
+        }
+        self.free = len as u32;
     }
 
     /// The class of a mask; [`CLASSES_MAX`] when there are too many in use.
@@ -296,12 +315,11 @@ impl PostedQueue {
             self.classes.push(Class {
                 ignore,
                 directed,
-                len: 0,
                 index: Index::default(),
             });
             return self.classes.len() - 1;
         }
-        match self.classes.iter().position(|c| c.len == 0) {
+        match self.classes.iter().position(|c| c.index.is_empty()) {
             Some(number) => {
                 self.classes[number].ignore = ignore;
                 self.classes[number].directed = directed;
@@ -317,50 +335,17 @@ impl PostedQueue {
         if self.by_context.on | self.by_source.on {
             self.delist_aside(id);
         }
-        let hot = &mut self.hot[id as usize];
-        hot.order = FREE;
-        hot.link.next = self.free;
+        let entry = &mut self.entries[id as usize];
+        entry.order = FREE;
+        entry.link.next = self.free;
         self.free = id;
         self.len -= 1;
-        let cold = &mut self.cold[id as usize];
         Matched {
-            buf: cold.buf.take(),
-            desc: cold.desc,
-            context: cold.context,
-            flags: cold.flags,
-            last: cold.multi,
-        }
-    }
-
-    /// Takes any receive out, as it was posted (a multi-receive: what is left of it).
-    #[cold]
-    fn take(&mut self, id: u32) -> Posted {
-        let Hot {
-            src, tag, order, ..
-        } = self.hot[id as usize];
-        let number = (order & 0xff) as usize;
-        if number < CLASSES_MAX {
-            let class = &mut self.classes[number];
-            let key = class.key(src, tag);
-            let hash = self.seed.hash(key.0.0, key.1);
-            class.index.remove(&mut self.hot, hash, id);
-            class.len -= 1;
-            if class.len == 0 {
-                self.filled &= !(1 << number);
-            }
-        } else {
-            self.odd.unlink(&mut self.hot, id);
-        }
-        let ignore = self.cold[id as usize].ignore;
-        let m = self.release(id);
-        Posted {
-            src,
-            tag,
-            ignore,
-            buf: m.buf,
-            desc: m.desc,
-            context: m.context,
-            flags: m.flags,
+            buf: entry.buf.take(),
+            desc: entry.desc,
+            context: entry.context,
+            flags: entry.flags,
+            last: entry.multi,
         }
     }
 
@@ -368,126 +353,74 @@ impl PostedQueue {
     #[cold]
     #[inline(never)]
     fn piece(&mut self, id: u32, len: u64) -> Option<Matched> {
-        let cold = &mut self.cold[id as usize];
-        let Buffers::One(buf) = &mut cold.buf else {
+        let entry = &mut self.entries[id as usize];
+        let Buffers::One(buf) = &mut entry.buf else {
             return None;
         };
         let (piece, left) = super::cut(*buf, len, self.min_multi_recv)?;
         *buf = left;
         Some(Matched {
             buf: Buffers::One(piece),
-            desc: cold.desc,
-            context: cold.context,
-            flags: cold.flags,
+            desc: entry.desc,
+            context: entry.context,
+            flags: entry.flags,
             last: false,
         })
+    }
+
+    /// The list of a class that has what the message matches.
+    #[inline]
+    fn find_in(&self, class: &Class, a: &Arrived) -> Option<(usize, u32)> {
+        let (src, tag) = class.key(a.src, a.tag);
+        let same = |id: u32| {
+            let entry = &self.entries[id as usize];
+            entry.src == src && entry.tag & !class.ignore == tag
+        };
+        class.index.find(self.seed.hash(src.0, tag), same)
+    }
+
+    /// As `find_in`, in all classes: the list with the oldest head.
+    #[inline(never)]
+    fn find_among_many(&self, a: &Arrived) -> Option<Found> {
+        let mut oldest = FREE;
+        let mut found = None;
+        let mut rest = self.filled;
+        while rest != 0 {
+            let number = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            if let Some((at, head)) = self.find_in(&self.classes[number], a) {
+                let order = self.entries[head as usize].order;
+                if order < oldest {
+                    oldest = order;
+                    found = Some(Found { number, at, head });
+                }
+            }
+        }
+        if !self.odd.is_empty() {
+            let id = self.find_odd(a);
+            if id != NIL && self.entries[id as usize].order < oldest {
+                found = Some(Found {
+                    number: CLASSES_MAX,
+                    at: 0,
+                    head: id,
+                });
+            }
+        }
+        found
     }
 
     #[cold]
     fn find_odd(&self, a: &Arrived) -> u32 {
         let mut id = self.odd.head;
         while id != NIL {
-            let hot = &self.hot[id as usize];
-            let ignore = self.cold[id as usize].ignore;
-            let from = hot.src == FiAddr::UNSPEC || hot.src == a.src;
-            if from && (hot.tag ^ a.tag) & !ignore == 0 {
+            let entry = &self.entries[id as usize];
+            let ignore = self.entries[id as usize].ignore;
+            let from = entry.src == FiAddr::UNSPEC || entry.src == a.src;
+            if from && (entry.tag ^ a.tag) & !ignore == 0 {
                 break;
             }
-            id = hot.link.next;
+            id = entry.link.next;
         }
         id
-    }
-
-    #[cold]
-    fn hand_out_odd(&mut self, id: u32, len: u64) -> Matched {
-        if self.cold[id as usize].multi {
-            if let Some(piece) = self.piece(id, len) {
-                return piece;
-            }
-        }
-        self.odd.unlink(&mut self.hot, id);
-        self.release(id)
-    }
-
-    /// Entries in use, oldest first, in the scratch vector.
-    fn ids_by_age(&mut self) -> Vec<u32> {
-        let mut ids = std::mem::take(&mut self.scratch);
-        ids.clear();
-        let hot = &self.hot;
-        ids.extend((0..hot.len() as u32).filter(|&id| hot[id as usize].order != FREE));
-        ids.sort_unstable_by_key(|&id| hot[id as usize].order);
-        ids
-    }
-
-    fn keep_by_context(&mut self) {
-        self.by_context.used_at = self.posts;
-        if !self.by_context.on {
-            self.by_context.on = true;
-            let ids = self.ids_by_age();
-            for &id in &ids {
-                self.enlist_by_context(id);
-            }
-            self.scratch = ids;
-        }
-    }
-
-    fn keep_by_source(&mut self) {
-        self.by_source.used_at = self.posts;
-        if !self.by_source.on {
-            self.by_source.on = true;
-            let ids = self.ids_by_age();
-            for &id in &ids {
-                self.enlist_by_source(id);
-            }
-            self.scratch = ids;
-        }
-    }
-
-    #[inline(never)]
-    fn enlist_aside(&mut self, id: u32) {
-        for aside in [&mut self.by_context, &mut self.by_source] {
-            // Dropping reads the table, making it anew the slab: wait for posts in proportion.
-            let idle = ASIDE_IDLE.max((aside.index.slots() / 16 + self.hot.len() / 4) as u64);
-            if aside.on && self.posts - aside.used_at > idle {
-                aside.on = false;
-                aside.index.clear();
-            }
-        }
-        if self.by_context.on {
-            self.enlist_by_context(id);
-        }
-        if self.by_source.on {
-            self.enlist_by_source(id);
-        }
-    }
-
-    fn enlist_by_context(&mut self, id: u32) {
-        let cold = &self.cold;
-        let context = cold[id as usize].context;
-        let same = |other: u32| cold[other as usize].context == context;
-        let hash = self.seed.hash(context, 0);
-        self.by_context.index.insert(hash, id, same, |_| false);
-    }
-
-    fn enlist_by_source(&mut self, id: u32) {
-        let hot = &self.hot;
-        let src = hot[id as usize].src;
-        if src != FiAddr::UNSPEC {
-            let same = |other: u32| hot[other as usize].src == src;
-            let hash = self.seed.hash(src.0, 0);
-            self.by_source.index.insert(hash, id, same, |_| false);
-        }
-    }
-
-    #[inline(never)]
-    fn delist_aside(&mut self, id: u32) {
-        if self.by_context.on {
-            let hash = self.seed.hash(self.cold[id as usize].context, 0);
-            self.by_context.index.remove(hash, id);
-        }
-        let src = self.hot[id as usize].src;
-        if self.by_source.on && src != FiAddr::UNSPEC {
-            self.by_source.index.remove(self.seed.hash(src.0, 0), id);
-        }
     }
 }

@@ -6,12 +6,17 @@
 //! while it is used, and dropped when it is not or when the list runs empty. Messages that nobody searches for
 //! cost a link.
 
+mod view;
+
 use super::index::{Fifo, Link, Linked, NIL, Seed, SideIndex};
 use super::{Unexpected, UnexpectedId};
 use crate::flags::Flags;
 use crate::peer::Arrived;
 use crate::types::FiAddr;
+use view::View;
 
+/// Entries made at first.
+const FIRST_ENTRIES: usize = 16;
 /// Up to this many messages are searched one by one.
 const SCAN_MAX: usize = 8;
 /// Views that are kept at one time. Receives that go round more different masks than that, on a long list,
@@ -20,17 +25,24 @@ const VIEWS_MAX: usize = 8;
 /// Messages queued since a view's last use after which it is dropped.
 const VIEW_IDLE: u64 = if cfg!(test) { 16 } else { 4096 };
 
-/// The half of an entry that searches read.
-struct Hot {
+/// A message.
+#[repr(C)]
+struct Entry<T> {
     src: FiAddr,
     tag: u64,
     /// Number of the message.
     order: u64,
     /// In the list of all that are queued, or of all that are claimed; the free list while not in use.
     link: Link,
+    len: u64,
+    data: u64,
+    flags: Flags,
+    token: T,
+    generation: u32,
+    state: State,
 }
 
-impl Linked for Hot {
+impl<T> Linked for Entry<T> {
     #[inline]
     fn link(&self) -> Link {
         self.link
@@ -49,70 +61,10 @@ enum State {
     Claimed,
 }
 
-/// The half that a match hands out.
-struct Cold<T> {
-    len: u64,
-    data: u64,
-    flags: Flags,
-    token: T,
-    generation: u32,
-    state: State,
-}
-
-#[derive(Default)]
-struct View {
-    on: bool,
-    ignore: u64,
-    directed: bool,
-    used_at: u64,
-    index: SideIndex,
-}
-
-impl View {
-    /// Adds a message at its place by age.
-    #[inline]
-    fn insert(&mut self, seed: Seed, hot: &[Hot], id: u32) {
-        let Hot {
-            src, tag, order, ..
-        } = hot[id as usize];
-        let (directed, ignore) = (self.directed, self.ignore);
-        if directed && src == FiAddr::NOTAVAIL {
-            return;
-        }
-        let same = |other: u32| {
-            let other = &hot[other as usize];
-            (!directed || other.src == src) && (other.tag ^ tag) & !ignore == 0
-        };
-        let later = |other: u32| hot[other as usize].order > order;
-        self.index
-            .insert(self.hash(seed, src, tag), id, same, later);
-    }
-
-    #[inline]
-    fn remove(&mut self, seed: Seed, hot: &Hot, id: u32) {
-        if !self.directed || hot.src != FiAddr::NOTAVAIL {
-            self.index.remove(self.hash(seed, hot.src, hot.tag), id);
-        }
-    }
-
-    #[inline]
-    fn hash(&self, seed: Seed, src: FiAddr, tag: u64) -> u64 {
-        let src = if self.directed { src } else { FiAddr::UNSPEC };
-        seed.hash(src.0, tag & !self.ignore)
-    }
-
-    #[cold]
-    fn drop_all(&mut self) {
-        self.on = false;
-        self.index.clear();
-    }
-}
-
 /// All unexpected messages of a matcher, claimed ones too.
 pub(super) struct UnexpectedQueue<T> {
     seed: Seed,
-    hot: Vec<Hot>,
-    cold: Vec<Cold<T>>,
+    entries: Vec<Entry<T>>,
     free: u32,
     /// Queued messages.
     queued: Fifo,
@@ -136,8 +88,7 @@ impl<T: Copy> UnexpectedQueue<T> {
     pub(super) fn new(seed: Seed) -> UnexpectedQueue<T> {
         UnexpectedQueue {
             seed,
-            hot: Vec::new(),
-            cold: Vec::new(),
+            entries: Vec::new(),
             free: NIL,
             queued: Fifo::EMPTY,
             len: 0,
@@ -176,30 +127,31 @@ impl<T: Copy> UnexpectedQueue<T> {
     /// Adds a message behind all others.
     #[inline]
     pub(super) fn push(&mut self, a: Arrived, token: T) -> UnexpectedId {
-        let hot = Hot {
-            src: a.src,
-            tag: a.tag,
-            order: self.arrivals,
-            link: Link::LOOSE,
-        };
-        self.arrivals += 1;
-        let id = self.free;
-        if id == NIL {
-            return self.push_new(hot, a, token);
+        if self.free == NIL {
+            self.grow(token);
         }
-        self.free = self.hot[id as usize].link.next;
-        self.hot[id as usize] = hot;
-        let cold = &mut self.cold[id as usize];
-        let generation = cold.generation;
-        *cold = Cold {
-            len: a.len,
-            data: a.data,
-            flags: a.flags,
-            token,
-            generation,
-            state: State::Queued,
-        };
-        self.enlist(id);
+        let id = self.free;
+        let entry = &mut self.entries[id as usize];
+        self.free = entry.link.next;
+        entry.src = a.src;
+        entry.tag = a.tag;
+        entry.order = self.arrivals;
+        entry.len = a.len;
+        entry.data = a.data;
+        entry.flags = a.flags;
+        entry.token = token;
+        entry.state = State::Queued;
+        let generation = entry.generation;
+        self.arrivals += 1;
+        self.len += 1;
+        self.len_max = self.len_max.max(self.len);
+        self.queued.push_back(&mut self.entries, id);
+        if self.views_on != 0 {
+            self.enlist_views(id);
+        }
+        if a.src == FiAddr::NOTAVAIL {
+            self.enlist_unknown(id);
+        }
         UnexpectedId {
             index: id,
             generation,
@@ -216,18 +168,18 @@ impl<T: Copy> UnexpectedQueue<T> {
         let mut id = self.queued.head;
         if self.len <= SCAN_MAX {
             while id != NIL {
-                let hot = &self.hot[id as usize];
-                if (!directed || hot.src == src) && (hot.tag ^ tag) & !ignore == 0 {
+                let entry = &self.entries[id as usize];
+                if (!directed || entry.src == src) && (entry.tag ^ tag) & !ignore == 0 {
                     break;
                 }
-                id = hot.link.next;
+                id = entry.link.next;
             }
             return id;
         }
         let view = self.view(directed, ignore);
         let view = &self.views[view];
         let same = |other: u32| {
-            let other = &self.hot[other as usize];
+            let other = &self.entries[other as usize];
             (!directed || other.src == src) && (other.tag ^ tag) & !ignore == 0
         };
         view.index
@@ -238,16 +190,16 @@ impl<T: Copy> UnexpectedQueue<T> {
     /// A copy of a message.
     #[inline]
     pub(super) fn copy(&self, id: u32) -> Unexpected<T> {
-        let (hot, cold) = (&self.hot[id as usize], &self.cold[id as usize]);
+        let entry = &self.entries[id as usize];
         Unexpected {
             arrived: Arrived {
-                src: hot.src,
-                tag: hot.tag,
-                len: cold.len,
-                data: cold.data,
-                flags: cold.flags,
+                src: entry.src,
+                tag: entry.tag,
+                len: entry.len,
+                data: entry.data,
+                flags: entry.flags,
             },
-            token: cold.token,
+            token: entry.token,
         }
     }
 
@@ -255,7 +207,7 @@ impl<T: Copy> UnexpectedQueue<T> {
     #[inline]
     pub(super) fn take(&mut self, id: u32) -> Unexpected<T> {
         let message = self.copy(id);
-        if self.cold[id as usize].state == State::Queued {
+        if self.entries[id as usize].state == State::Queued {
             self.unqueue(id);
         } else {
             self.unclaim(id);
@@ -263,18 +215,18 @@ impl<T: Copy> UnexpectedQueue<T> {
         if message.arrived.src == FiAddr::NOTAVAIL {
             self.unknown.unlink(&mut self.unknown_links, id);
         }
-        let cold = &mut self.cold[id as usize];
-        cold.state = State::Free;
-        cold.generation = cold.generation.wrapping_add(1);
-        self.hot[id as usize].link.next = self.free;
+        let entry = &mut self.entries[id as usize];
+        entry.state = State::Free;
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.link.next = self.free;
         self.free = id;
         message
     }
 
     /// The entry that a handle names, if it is still there.
     pub(super) fn entry(&self, id: UnexpectedId) -> Option<u32> {
-        let cold = self.cold.get(id.index as usize)?;
-        let there = cold.state != State::Free && cold.generation == id.generation;
+        let entry = self.entries.get(id.index as usize)?;
+        let there = entry.state != State::Free && entry.generation == id.generation;
         there.then_some(id.index)
     }
 
@@ -282,10 +234,10 @@ impl<T: Copy> UnexpectedQueue<T> {
     #[cold]
     pub(super) fn claim(&mut self, id: u32, context: u64) {
         self.unqueue(id);
-        self.cold[id as usize].state = State::Claimed;
-        self.claimed.push_back(&mut self.hot, id);
+        self.entries[id as usize].state = State::Claimed;
+        self.claimed.push_back(&mut self.entries, id);
         if self.contexts.len() <= id as usize {
-            self.contexts.resize(self.hot.len(), 0);
+            self.contexts.resize(self.entries.len(), 0);
         }
         self.contexts[id as usize] = context;
         let contexts = &self.contexts;
@@ -315,11 +267,11 @@ impl<T: Copy> UnexpectedQueue<T> {
     /// Gives a message of unknown source its source. Says whether it is queued, so that receives can match it.
     pub(super) fn set_source(&mut self, id: u32, src: FiAddr) -> bool {
         self.unknown.unlink(&mut self.unknown_links, id);
-        self.hot[id as usize].src = src;
-        let queued = self.cold[id as usize].state == State::Queued;
+        self.entries[id as usize].src = src;
+        let queued = self.entries[id as usize].state == State::Queued;
         if queued {
             for view in self.views.iter_mut().filter(|v| v.on && v.directed) {
-                view.insert(self.seed, &self.hot, id);
+                view.insert(self.seed, &self.entries, id);
             }
         }
         queued
@@ -329,12 +281,12 @@ impl<T: Copy> UnexpectedQueue<T> {
     pub(super) fn forget_source(&mut self, src: FiAddr) {
         let ids = self.ids_from(src);
         for &id in &ids {
-            if self.cold[id as usize].state == State::Queued {
+            if self.entries[id as usize].state == State::Queued {
                 for view in self.views.iter_mut().filter(|v| v.on && v.directed) {
-                    view.remove(self.seed, &self.hot[id as usize], id);
+                    view.remove(self.seed, &self.entries[id as usize], id);
                 }
             }
-            self.hot[id as usize].src = FiAddr::NOTAVAIL;
+            self.entries[id as usize].src = FiAddr::NOTAVAIL;
             self.enlist_unknown(id);
         }
         self.scratch = ids;
@@ -361,45 +313,41 @@ impl<T: Copy> UnexpectedQueue<T> {
         let mut ids = std::mem::take(&mut self.scratch);
         ids.clear();
         ids.extend(
-            (0..self.hot.len() as u32).filter(|&id| self.cold[id as usize].state != State::Free),
+            (0..self.entries.len() as u32)
+                .filter(|&id| self.entries[id as usize].state != State::Free),
         );
-        ids.sort_unstable_by_key(|&id| self.hot[id as usize].order);
+        ids.sort_unstable_by_key(|&id| self.entries[id as usize].order);
         out.extend(ids.iter().map(|&id| self.take(id)));
         self.scratch = ids;
     }
 
-    #[inline]
-    fn enlist(&mut self, id: u32) {
-        self.queued.push_back(&mut self.hot, id);
-        self.len += 1;
-        self.len_max = self.len_max.max(self.len);
-        if self.views_on != 0 {
-            self.enlist_views(id);
-        }
-        if self.hot[id as usize].src == FiAddr::NOTAVAIL {
-            self.enlist_unknown(id);
-        }
-    }
-
+    /// Makes entries, as many again as there are. `token` fills them.
     #[cold]
     #[inline(never)]
-    fn push_new(&mut self, hot: Hot, a: Arrived, token: T) -> UnexpectedId {
-        let id = self.hot.len() as u32;
-        assert!(id < NIL, "quotas keep this below 2^32 messages");
-        self.hot.push(hot);
-        self.cold.push(Cold {
-            len: a.len,
-            data: a.data,
-            flags: a.flags,
-            token,
-            generation: 0,
-            state: State::Queued,
-        });
-        self.enlist(id);
-        UnexpectedId {
-            index: id,
-            generation: 0,
+    fn grow(&mut self, token: T) {
+        let len = self.entries.len();
+        let more = len.max(FIRST_ENTRIES);
+        assert!(len + more < NIL as usize, "2^32 unexpected messages");
+        for id in len..len + more {
+            let next = if id + 1 < len + more {
+                id as u32 + 1
+            } else {
+                self.free
+            };
+            self.entries.push(Entry {
+                src: FiAddr::NOTAVAIL,
+                tag: 0,
+                order: 0,
+                link: Link { next, prev: NIL },
+                len: 0,
+                data: 0,
+                flags: Flags::empty(),
+                token,
+                generation: 0,
+                state: State::Free,
+            });
         }
+        self.free = len as u32;
     }
 
     #[inline(never)]
@@ -411,7 +359,7 @@ impl<T: Copy> UnexpectedQueue<T> {
                 view.drop_all();
                 self.views_on -= 1;
             } else {
-                view.insert(self.seed, &self.hot, id);
+                view.insert(self.seed, &self.entries, id);
             }
         }
     }
@@ -419,23 +367,23 @@ impl<T: Copy> UnexpectedQueue<T> {
     #[inline(never)]
     fn enlist_unknown(&mut self, id: u32) {
         if self.unknown_links.len() <= id as usize {
-            let len = self.hot.len().next_power_of_two();
+            let len = self.entries.len().next_power_of_two();
             self.unknown_links.resize(len, Link::LOOSE);
         }
-        let hot = &self.hot;
-        let order = hot[id as usize].order;
-        let later = |other: u32| hot[other as usize].order > order;
+        let entries = &self.entries;
+        let order = entries[id as usize].order;
+        let later = |other: u32| entries[other as usize].order > order;
         self.unknown
             .insert_ordered(&mut self.unknown_links, id, later);
     }
 
     #[inline]
     fn unqueue(&mut self, id: u32) {
-        self.queued.unlink(&mut self.hot, id);
+        self.queued.unlink(&mut self.entries, id);
         self.len -= 1;
         if self.views_on != 0 {
             for view in self.views.iter_mut().filter(|view| view.on) {
-                view.remove(self.seed, &self.hot[id as usize], id);
+                view.remove(self.seed, &self.entries[id as usize], id);
                 // An empty table costs nothing to drop, and the next burst may ask for another one.
                 view.on = self.len != 0;
             }
@@ -447,7 +395,7 @@ impl<T: Copy> UnexpectedQueue<T> {
 
     #[cold]
     fn unclaim(&mut self, id: u32) {
-        self.claimed.unlink(&mut self.hot, id);
+        self.claimed.unlink(&mut self.entries, id);
         let hash = self.seed.hash(self.contexts[id as usize], 0);
         self.claims.remove(hash, id);
         self.claims_len -= 1;
@@ -487,8 +435,8 @@ impl<T: Copy> UnexpectedQueue<T> {
         self.views_on += 1;
         let mut id = self.queued.head;
         while id != NIL {
-            view.insert(self.seed, &self.hot, id);
-            id = self.hot[id as usize].link.next;
+            view.insert(self.seed, &self.entries, id);
+            id = self.entries[id as usize].link.next;
         }
         number
     }
@@ -503,24 +451,24 @@ impl<T: Copy> UnexpectedQueue<T> {
         let mut id = self.find(src, 0, u64::MAX);
         let by_view = self.len > SCAN_MAX;
         while id != NIL {
-            if self.hot[id as usize].src == src {
+            if self.entries[id as usize].src == src {
                 ids.push(id);
             }
             id = if by_view {
                 let view = self.view(true, u64::MAX);
                 self.views[view].index.next(id)
             } else {
-                self.hot[id as usize].link.next
+                self.entries[id as usize].link.next
             };
         }
         let mut id = self.claimed.head;
         while id != NIL {
-            if self.hot[id as usize].src == src {
+            if self.entries[id as usize].src == src {
                 ids.push(id);
             }
-            id = self.hot[id as usize].link.next;
+            id = self.entries[id as usize].link.next;
         }
-        ids.sort_unstable_by_key(|&id| self.hot[id as usize].order);
+        ids.sort_unstable_by_key(|&id| self.entries[id as usize].order);
         ids
     }
 }
