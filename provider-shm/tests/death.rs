@@ -1,0 +1,380 @@
+//! Peers that die, stop, leave or misbehave: what waits for them fails, all else goes on, nothing is left behind.
+
+mod exchange;
+mod owner;
+mod party;
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use exchange::{content, exchange};
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::CqError;
+use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_shm::{Cma, ShmConfig};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
+};
+use owner::Ep;
+use party::{Party, holdings, listen, role, say};
+
+const HUGE: usize = 256 << 20;
+
+/// What the child processes do.
+#[test]
+#[ignore = "run by the other tests, in processes of their own"]
+fn party() {
+    let Some(role) = role() else { return };
+    match role.as_str() {
+        "fresh" => return nothing_is_left(),
+        "garbage" => return garbage_at_the_door(),
+        "stranger" => {
+            let nobody = nix::unistd::Uid::from_raw(65_534);
+            nix::unistd::setuid(nobody).unwrap();
+        }
+        _ => {}
+    }
+    let pipe = ShmConfig { cma: Cma::Off, ..ShmConfig::default() };
+    let mut ep = Ep::open(pipe);
+    say(ep.name());
+    let parent = ep.insert(&listen().parse().unwrap());
+    match role.as_str() {
+        "receive" => {
+            let mut into = vec![0; HUGE];
+            ep.trecv(1, 0, &mut into, 1);
+            ep.wait().unwrap();
+            say("received");
+        }
+        "send" => {
+            let out = vec![1; HUGE];
+            ep.tsend(parent, 1, &out, 1).unwrap();
+            ep.wait().unwrap();
+        }
+        "leave letters" => {
+            for i in 0..40usize {
+                let out = content(1, 0, i, if i % 5 == 4 { 500 } else { 20 });
+                ep.tsend(parent, 1, &out, 1).unwrap();
+                ep.wait().unwrap();
+            }
+            say("sent");
+            listen();
+        }
+        "leave" => {
+            let out = content(1, 0, 0, 20);
+            ep.tsend(parent, 1, &out, 1).unwrap();
+            ep.wait().unwrap();
+            drop(ep);
+            say("left");
+            listen();
+        }
+        "exchange" => {
+            exchange(&mut ep, 1, &[Some(parent)], &[100; 2000], 1);
+            say("done");
+            listen();
+        }
+        "stranger" => {
+            ep.tsend(parent, 1, &[1; 8], 1).unwrap();
+            say(ep.wait().unwrap_err().errno.0);
+            listen();
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+fn meet(ep: &mut Ep, role: &str) -> (Party, FiAddr) {
+    let mut child = Party::start(role);
+    let addr = ep.insert(&child.hear_name());
+    child.tell(&ep.name().to_string());
+    (child, addr)
+}
+
+fn pipe() -> Ep {
+    Ep::open(ShmConfig { cma: Cma::Off, ..ShmConfig::default() })
+}
+
+fn progress_until(ep: &mut Ep, mut done: impl FnMut(&mut Ep) -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !done(ep) {
+        ep.progress();
+        assert!(Instant::now() < end, "{:?}", ep.shm.stats());
+        std::thread::yield_now();
+    }
+}
+
+fn fails_soon(ep: &mut Ep) -> CqError {
+    let start = Instant::now();
+    let error = ep.wait().unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    error
+}
+
+#[test]
+fn a_receiver_killed_in_the_middle_fails_its_sends_and_nobody_elses() {
+    let mut ep = pipe();
+    let (mut victim, to_victim) = meet(&mut ep, "receive");
+    let (mut other, to_other) = meet(&mut ep, "exchange");
+    let out = vec![7u8; HUGE];
+    let mut into = [0u8; 8];
+    ep.tsend(to_victim, 1, &out, 10).unwrap();
+    ep.tsend(to_victim, 2, &out[..100_000], 11).unwrap();
+    ep.recv_from(MsgKind::Tagged, to_victim, 3, 0, &mut into, 12);
+    progress_until(&mut ep, |ep| ep.shm.stats().links == 2);
+    for _ in 0..1000 {
+        ep.progress();
+    }
+    victim.kill();
+    let mut contexts: Vec<_> = (0..3)
+        .map(|_| {
+            let error = fails_soon(&mut ep);
+            assert_eq!((error.errno, error.completion.src), (Errno::ECONNRESET, to_victim));
+            error.completion.context
+        })
+        .collect();
+    contexts.sort_unstable();
+    assert_eq!(contexts, [10, 11, 12]);
+    assert_eq!(
+        ep.tsend(to_victim, 1, &out, 13),
+        Err(ferrofabric_core::error::OpError::Failed(Errno::ECONNRESET))
+    );
+    exchange(&mut ep, 0, &[None, Some(to_other)], &[100; 2000], 1);
+    assert_eq!(other.hear(), "done");
+}
+
+#[test]
+fn a_sender_killed_in_the_middle_fails_its_receive() {
+    let mut ep = pipe();
+    let (mut victim, from) = meet(&mut ep, "send");
+    let mut into = vec![0u8; HUGE];
+    let mut never = [0u8; 8];
+    ep.trecv(1, 0, &mut into, 10);
+    // From anybody: goes on waiting.
+    ep.trecv(99, 0, &mut never, 11);
+    progress_until(&mut ep, |ep| ep.shm.stats().received == 1);
+    victim.kill();
+    let error = fails_soon(&mut ep);
+    assert_eq!((error.errno, error.completion.context), (Errno::ECONNRESET, 10));
+    assert_eq!(error.completion.src, from);
+    let end = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < end {
+        assert!(ep.poll().is_none());
+    }
+}
+
+#[test]
+fn an_unexpected_message_that_was_not_all_there_is_lost_with_its_sender() {
+    let mut ep = pipe();
+    let (mut victim, _) = meet(&mut ep, "send");
+    progress_until(&mut ep, |ep| ep.shm.stats().unexpected == 1);
+    victim.kill();
+    progress_until(&mut ep, |ep| ep.shm.stats().links_failed == 1);
+    let mut into = [0u8; 8];
+    ep.trecv(1, 0, &mut into, 10);
+    for _ in 0..1000 {
+        assert!(ep.poll().is_none());
+    }
+}
+
+#[test]
+fn what_the_dead_had_sent_is_still_received() {
+    let mut ep = pipe();
+    let (mut victim, from) = meet(&mut ep, "leave letters");
+    // Only the link is made here; the messages stay in the ring until their sender is dead.
+    assert_eq!(victim.hear(), "sent");
+    victim.kill();
+    for i in 0..40usize {
+        let want = content(1, 0, i, if i % 5 == 4 { 500 } else { 20 });
+        let mut into = vec![0u8; want.len()];
+        ep.recv_from(MsgKind::Tagged, from, 1, 0, &mut into, i as u64);
+        assert_eq!(ep.wait().unwrap().context, i as u64);
+        assert_eq!(into, want);
+    }
+    let mut into = [0u8; 8];
+    progress_until(&mut ep, |ep| ep.shm.stats().links_failed == 1);
+    ep.recv_from(MsgKind::Tagged, from, 1, 0, &mut into, 99);
+    for _ in 0..1000 {
+        assert!(ep.poll().is_none(), "a receive posted after the death just waits");
+    }
+}
+
+#[test]
+fn who_leaves_in_order_has_said_all() {
+    let mut ep = pipe();
+    let (mut child, from) = meet(&mut ep, "leave");
+    assert_eq!(child.hear(), "left");
+    let mut into = [0u8; 20];
+    ep.recv_from(MsgKind::Tagged, from, 1, 0, &mut into, 1);
+    ep.wait().unwrap();
+    assert_eq!(into, content(1, 0, 0, 20)[..]);
+    let mut more = [0u8; 20];
+    ep.recv_from(MsgKind::Tagged, from, 1, 0, &mut more, 2);
+    let error = fails_soon(&mut ep);
+    assert_eq!((error.errno, error.completion.context), (Errno::ECONNRESET, 2));
+    assert!(error.why.contains("closed"), "{}", error.why);
+}
+
+#[test]
+fn stopped_is_not_dead() {
+    let mut ep = pipe();
+    let (mut child, to) = meet(&mut ep, "receive");
+    let out = vec![7u8; HUGE];
+    ep.tsend(to, 1, &out, 10).unwrap();
+    progress_until(&mut ep, |ep| ep.shm.stats().links == 1);
+    for _ in 0..1000 {
+        ep.progress();
+    }
+    child.signal(libc::SIGSTOP);
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        assert!(ep.poll().is_none());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.signal(libc::SIGCONT);
+    assert_eq!(ep.wait().unwrap().context, 10);
+    assert_eq!(child.hear(), "received");
+}
+
+#[test]
+fn a_sleeper_is_woken_by_the_death_of_its_peer() {
+    let mut ep = pipe();
+    let (mut victim, to) = meet(&mut ep, "receive");
+    let mut into = [0u8; 8];
+    ep.recv_from(MsgKind::Tagged, to, 3, 0, &mut into, 12);
+    ep.tsend(to, 77, &[1; 8], 1).unwrap();
+    assert_eq!(ep.wait_asleep().unwrap().context, 1);
+    victim.kill();
+    assert_eq!(ep.wait_asleep().unwrap_err().completion.context, 12);
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    Party::start("fresh").finish();
+}
+
+fn sockets() -> usize {
+    let all = std::fs::read_to_string("/proc/net/unix").unwrap();
+    all.lines().filter(|l| l.contains("@ferrofabric.")).count()
+}
+
+fn nothing_is_left() {
+    let before = holdings();
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let threads_before = threads();
+    for _ in 0..3 {
+        let mut ep = pipe();
+        let own = holdings().0;
+        assert!(own <= before.0 + 8, "{own} descriptors, {} before", before.0);
+        let mut victims: Vec<_> = (0..4).map(|_| meet(&mut ep, "receive")).collect();
+        let pipes = holdings().0 - own;
+        assert_eq!(pipes, 8, "two for each child's pipes, none for links");
+        let out = vec![1u8; 1 << 20];
+        for (_, to) in &victims {
+            ep.tsend(*to, 5, &out, 1).unwrap();
+        }
+        progress_until(&mut ep, |ep| ep.shm.stats().links == 4);
+        // The service thread may be just about to close the last one.
+        progress_until(&mut ep, |_| holdings().0 == own + pipes);
+        assert_eq!(holdings().1, 4 * 65_536);
+        for (victim, _) in &mut victims[..3] {
+            victim.kill();
+        }
+        progress_until(&mut ep, |ep| ep.shm.stats().links_failed == 3);
+        progress_until(&mut ep, |_| holdings().1 == 65_536);
+        drop(victims);
+        drop(ep);
+        assert_eq!(holdings(), before);
+        assert_eq!(threads(), threads_before);
+    }
+    let name = pipe().name().to_string();
+    assert!(sockets() == 0 || !std::fs::read_to_string("/proc/net/unix").unwrap().contains(&name));
+}
+
+fn door(id: u64) -> UnixAddr {
+    UnixAddr::new_abstract(format!("ferrofabric.{id:016x}.link").as_bytes()).unwrap()
+}
+
+fn knock(id: u64, kind: SockType) -> nix::Result<OwnedFd> {
+    let fd = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
+    connect(fd.as_raw_fd(), &door(id))?;
+    Ok(fd)
+}
+
+#[test]
+fn garbage_at_the_door_keeps_nobody_out() {
+    Party::start("garbage").finish();
+}
+
+fn garbage_at_the_door() {
+    let mut ep = Ep::open(ShmConfig { accept_deadline: Duration::from_millis(500), ..ShmConfig::default() });
+    let id = ep.name().shm.unwrap();
+    let before = holdings().0;
+    let mut draw = exchange::Draw::new(5);
+    let mut kept = Vec::new();
+    // Silent ones, more than are talked to at once; wrong lengths; noise; a right start and then noise; descriptors that
+    // nobody asked for, more than there is room for.
+    for i in 0..400 {
+        let Ok(fd) = knock(id, SockType::SeqPacket) else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        let mut bytes: Vec<u8> = (0..[0, 1, 128, 128, 129, 4000][i % 6]).map(|_| draw.next() as u8).collect();
+        if i % 6 == 3 {
+            bytes[..8].copy_from_slice(&[0x46, 0x53, 0x48, 0x4d, 1, 0, 1, 0]);
+        }
+        if i % 6 != 0 {
+            let many = vec![0; 5];
+            let rights = [ControlMessage::ScmRights(&many[..i % 6])];
+            let _ = sendmsg::<UnixAddr>(
+                fd.as_raw_fd(),
+                &[std::io::IoSlice::new(&bytes)],
+                &rights,
+                MsgFlags::MSG_NOSIGNAL,
+                None,
+            );
+        }
+        kept.push(fd);
+    }
+    assert!(kept.len() > 200);
+    assert!(knock(id, SockType::Stream).is_err());
+    let (child, to) = meet(&mut ep, "receive");
+    ep.tsend(to, 9, &[1; 8], 1).unwrap();
+    ep.wait().unwrap();
+    let mine = kept.len();
+    // Ours stay open; the other side closes all of its own.
+    progress_until(&mut ep, |_| holdings().0 == before + mine + 2);
+    drop(kept);
+    drop(child);
+}
+
+#[test]
+fn another_user_is_refused() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let mut ep = pipe();
+    let (mut child, to) = meet(&mut ep, "stranger");
+    assert_eq!(child.hear(), Errno::EHOSTUNREACH.0.to_string());
+    // And the other way round.
+    ep.tsend(to, 1, &[1; 8], 5).unwrap();
+    assert_eq!(ep.wait().unwrap_err().errno, Errno::EHOSTUNREACH);
+    assert_eq!(ep.shm.stats().links, 0);
+}
+
+#[test]
+fn a_peer_that_never_answers_is_given_up_and_holds_nobody_up() {
+    let mut ep = Ep::open(ShmConfig { connect_deadline: Duration::from_millis(400), ..ShmConfig::default() });
+    let (deaf, to_deaf) = meet(&mut ep, "receive");
+    deaf.signal(libc::SIGSTOP);
+    let (_child, to) = meet(&mut ep, "receive");
+    ep.tsend(to_deaf, 1, &[1; 8], 5).unwrap();
+    ep.tsend(to, 9, &[1; 8], 6).unwrap();
+    assert_eq!(ep.wait().unwrap().context, 6);
+    let error = fails_soon(&mut ep);
+    assert_eq!((error.errno, error.completion.context), (Errno::ETIMEDOUT, 5));
+    // Later it may be there.
+    deaf.signal(libc::SIGCONT);
+    ep.tsend(to_deaf, 9, &[1; 8], 7).unwrap_or_else(|e| assert_eq!(e.errno(), Errno::EAGAIN));
+    progress_until(&mut ep, |ep| ep.tsend(to_deaf, 9, &[1; 8], 8).is_ok());
+    assert!(ep.wait().unwrap().context >= 7);
+}
