@@ -163,9 +163,10 @@ impl RdmTransport {
                     Errno::EHOSTUNREACH,
                     "the peer does not acknowledge any more: its process or its network is gone",
                 ),
-                ibv_wc_status::IBV_WC_REM_ACCESS_ERR => {
-                    (Errno::EREMOTEIO, "the peer's memory could not be accessed")
-                }
+                ibv_wc_status::IBV_WC_REM_ACCESS_ERR => (
+                    Errno::EREMOTEIO,
+                    "the peer does not let its memory be read (any more): its process may be gone",
+                ),
                 _ => BROKEN,
             };
             self.break_lane(session, errno, why);

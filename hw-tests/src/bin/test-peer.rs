@@ -1,0 +1,86 @@
+//! The other processes of tests: `test-peer ROLE NUMBER…`, started by `party::Peer`.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use ferrofabric_core::owning::Buffer;
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_hw_tests::party::{self, Numbers, fill, succeeded, tsend, wait};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let role = arguments.next().expect("a role");
+    let numbers: Vec<u64> = arguments.map(|n| n.parse().expect("a number")).collect();
+    match role.as_str() {
+        "sender" => sender(&numbers),
+        "echo" => echo(&numbers),
+        _ => panic!("unknown role {role}"),
+    }
+}
+
+/// Sends `count` messages of `low` to `high` bytes to the hub, number `me` and the message's own number in the tag; ends when
+/// the hub says so.
+fn sender(numbers: &[u64]) {
+    let &[me, count, low, high, window] = numbers else {
+        panic!("sender ME COUNT LOW HIGH WINDOW");
+    };
+    let mut endpoint = party::endpoint(&[]);
+    let hub = party::report(&endpoint.name());
+    let hub = endpoint.av().insert(&hub.to_bytes()).unwrap();
+    let mut sizes = Numbers(me);
+    let mut free: Vec<Buffer> = (0..window)
+        .map(|_| Buffer::new(high as usize).unwrap())
+        .collect();
+    for i in 0..count {
+        let mut buffer = loop {
+            match free.pop() {
+                Some(buffer) => break buffer,
+                None => {
+                    let done = wait(&mut endpoint);
+                    succeeded(done.outcome);
+                    free.push(done.buffer);
+                }
+            }
+        };
+        let len = sizes.size(low as usize, high as usize);
+        let tag = me << 32 | i;
+        fill(&mut buffer[..len], tag);
+        tsend(&mut endpoint, buffer, len, hub, tag, 0, |done| {
+            succeeded(done.outcome);
+            free.push(done.buffer);
+        });
+    }
+    while endpoint.in_flight() > 0 {
+        succeeded(wait(&mut endpoint).outcome);
+    }
+    endpoint
+        .trecv(Buffer::new(0).unwrap(), hub, u64::MAX, 0, 0)
+        .unwrap();
+    succeeded(wait(&mut endpoint).outcome);
+}
+
+/// Sends every message back, of up to `size` bytes, until one comes that is empty.
+fn echo(numbers: &[u64]) {
+    let &[size] = numbers else {
+        panic!("echo SIZE");
+    };
+    let mut endpoint = party::endpoint(&[]);
+    let hub = party::report(&endpoint.name());
+    let hub = endpoint.av().insert(&hub.to_bytes()).unwrap();
+    let mut buffer = Buffer::new(size as usize).unwrap();
+    loop {
+        endpoint
+            .trecv(buffer, FiAddr::UNSPEC, 0, u64::MAX, 0)
+            .unwrap();
+        let done = wait(&mut endpoint);
+        let completion = succeeded(done.outcome);
+        if completion.len == 0 {
+            return;
+        }
+        endpoint
+            .tsend(done.buffer, completion.len, hub, completion.tag, 0)
+            .unwrap();
+        let done = wait(&mut endpoint);
+        succeeded(done.outcome);
+        buffer = done.buffer;
+    }
+}

@@ -1,0 +1,208 @@
+//! Tests with several processes: `test-peer` is the program of the others, told over its standard input what to be.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ferrofabric_core::addr::{NATIVE_LEN, NativeAddr};
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::error::OpError;
+use ferrofabric_core::fabric::Provider;
+use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_core::peer::{Completion, CqError};
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_verbs::VerbsProvider;
+
+/// A wait that takes so long hangs.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An RDM endpoint, with the settings of the environment but for those given.
+pub fn endpoint(overrides: &[(&str, &str)]) -> OwningEndpoint {
+    let settings = Settings::read(|name| {
+        let found = overrides.iter().find(|(n, _)| *n == name);
+        found.map_or_else(|| std::env::var(name).ok(), |(_, v)| Some((*v).to_owned()))
+    })
+    .unwrap();
+    let provider = VerbsProvider::new();
+    let found = provider.discover(&settings);
+    let info = found
+        .candidates
+        .first()
+        .unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices));
+    let domain = provider.open(info, &settings).unwrap();
+    OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap()
+}
+
+/// Another process with an endpoint of its own. Killed when dropped.
+pub struct Peer {
+    process: Child,
+    control: UnixStream,
+    /// Its endpoint's address.
+    pub name: NativeAddr,
+}
+
+impl Peer {
+    /// Starts `program` (`env!("CARGO_BIN_EXE_test-peer")`) in a role, with the numbers and the address that the role needs.
+    pub fn start(
+        program: &str,
+        role: &str,
+        environment: &[(&str, &str)],
+        numbers: &[u64],
+        hub: &NativeAddr,
+    ) -> Self {
+        let (mut control, theirs) = UnixStream::pair().unwrap();
+        let process = Command::new(program)
+            .arg(role)
+            .args(numbers.iter().map(u64::to_string))
+            .envs(environment.iter().copied())
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .unwrap();
+        control.write_all(&hub.to_bytes()).unwrap();
+        control.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut name = [0; NATIVE_LEN];
+        control
+            .read_exact(&mut name)
+            .expect("the peer says its name");
+        Self {
+            process,
+            control,
+            name: NativeAddr::from_bytes(&name).unwrap(),
+        }
+    }
+
+    /// Lets the peer begin.
+    pub fn go(&mut self) {
+        self.control.write_all(b"!").unwrap();
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: the process is a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
+    }
+
+    /// Waits for its end, which must be a success.
+    pub fn finish(mut self) {
+        assert!(self.process.wait().unwrap().success(), "the peer failed");
+    }
+
+    /// Waits for its end, however it came.
+    pub fn bury(mut self) {
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The other side of [`Peer::start`]: takes the hub's address, tells its own, waits for the start.
+pub fn report(name: &NativeAddr) -> NativeAddr {
+    let stdin = std::io::stdin();
+    let mut control = UnixStream::from(stdin.as_fd().try_clone_to_owned().unwrap());
+    let mut hub = [0; NATIVE_LEN];
+    control.read_exact(&mut hub).unwrap();
+    control.write_all(&name.to_bytes()).unwrap();
+    control.read_exact(&mut [0]).unwrap();
+    NativeAddr::from_bytes(&hub).unwrap()
+}
+
+/// An operation that is over, waited for asleep.
+pub fn wait(endpoint: &mut OwningEndpoint) -> Done {
+    endpoint
+        .wait(Some(PATIENCE))
+        .unwrap()
+        .expect("something completes in time")
+}
+
+/// Sends, however often it takes to try; what completes meanwhile goes to `done`.
+pub fn tsend(
+    endpoint: &mut OwningEndpoint,
+    mut buffer: Buffer,
+    len: usize,
+    dest: FiAddr,
+    tag: u64,
+    token: u64,
+    mut done: impl FnMut(Done),
+) {
+    loop {
+        match endpoint.tsend(buffer, len, dest, tag, token) {
+            Ok(()) => return,
+            Err((OpError::Again, back)) => buffer = back,
+            Err((error, _)) => panic!("send refused: {error}"),
+        }
+        while let Some(d) = endpoint.poll().unwrap() {
+            done(d);
+        }
+    }
+}
+
+/// The token of an operation, and what became of it.
+pub type Outcome = (u64, Result<Completion, CqError>);
+
+/// The outcome of an operation that must have succeeded.
+pub fn succeeded(outcome: Result<Completion, CqError>) -> Completion {
+    outcome.unwrap_or_else(|e| panic!("{} ({}): {e:?}", e.errno, e.why))
+}
+
+/// Numbers that look random and are the same for the same seed (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    /// The next one.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A size from `low` to `high` bytes, each power of two as likely as the next.
+    pub fn size(&mut self, low: usize, high: usize) -> usize {
+        let (from, to) = ((low + 1) as f64, (high + 1) as f64);
+        let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let size = from * (to / from).powf(unit);
+        (size as usize - 1).clamp(low, high)
+    }
+}
+
+/// Fills a message with what only this one has.
+pub fn fill(message: &mut [u8], seed: u64) {
+    let mut numbers = Numbers(seed);
+    let mut chunks = message.chunks_exact_mut(8);
+    let mut word = numbers.next();
+    for chunk in &mut chunks {
+        word = word
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(seed | 1);
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    for byte in chunks.into_remainder() {
+        *byte = seed as u8;
+    }
+}
+
+/// Whether a message is as [`fill`] made it.
+pub fn is_filled(message: &[u8], seed: u64) -> bool {
+    let mut numbers = Numbers(seed);
+    let mut chunks = message.chunks_exact(8);
+    let mut word = numbers.next();
+    for chunk in &mut chunks {
+        word = word
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(seed | 1);
+        if chunk != word.to_le_bytes() {
+            return false;
+        }
+    }
+    chunks.remainder().iter().all(|&b| b == seed as u8)
+}
