@@ -11,7 +11,8 @@ pub const PLACE_BYTES: usize = 64;
 /// from the same address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey {
-    /// The native address with its incarnation field set to zero: where the endpoint is. Opaque here.
+    /// Where the endpoint is: its native address with what a restart changes (incarnation, shared-memory name) set to
+    /// zero. Opaque here.
     pub place: [u8; PLACE_BYTES],
     /// Which of the processes that lived at that place, one after the other. Not ordered: a new one is only different.
     pub incarnation: u64,

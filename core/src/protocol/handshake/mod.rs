@@ -70,6 +70,8 @@ pub struct Config {
     pub seed: u64,
     /// Keys of our queue pairs; a peer's must be the same (of the P_Key, the membership bit aside).
     pub keys: Keys,
+    /// Name of our shared memory, 0 for none: told to peers, which can so put our whole native address together.
+    pub shm_name: u64,
     /// What our end of each lane can take.
     pub limits: Limits,
     /// First wait for an answer, before any was measured.
@@ -99,6 +101,7 @@ impl Default for Config {
         Config {
             seed: 0,
             keys: Keys::default(),
+            shm_name: 0,
             limits: Limits::default(),
             initial_timeout: Duration::from_millis(200),
             min_timeout: Duration::from_millis(5),
@@ -203,6 +206,8 @@ pub struct LaneUp {
     pub remote_session: SessionId,
     /// Epoch of the lane, to start the session with.
     pub epoch: u64,
+    /// Name of the peer's shared memory, 0 for none.
+    pub remote_shm_name: u64,
     /// What the peer's end can take.
     pub remote_limits: Limits,
     /// Whether to send at once, or first to wait for [`Action::MaySend`].

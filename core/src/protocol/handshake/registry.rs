@@ -136,6 +136,7 @@ impl Connector {
             qpn: peer.local_qpn,
             psn: peer.local_psn,
             session: lane.session(),
+            shm_name: self.config.shm_name,
             limits: self.config.limits,
         }
     }

@@ -125,6 +125,7 @@ impl Connector {
             peer: peer.key,
             remote_session: peer.remote.session,
             epoch: peer.name.epoch,
+            remote_shm_name: peer.remote.shm_name,
             remote_limits: peer.remote.limits,
             may_send,
         }));

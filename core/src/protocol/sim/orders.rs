@@ -25,6 +25,8 @@ struct World {
 
 struct Search {
     seen: HashSet<u64>,
+    /// Worlds to look at, and how many timers fired in a row to get there.
+    open: Vec<(World, u32)>,
     ends: usize,
     check: fn(&World),
 }
@@ -109,12 +111,19 @@ impl World {
 impl Search {
     fn run(world: World, check: fn(&World)) -> usize {
         let mut search = Search {
+            open: vec![(world, 0)],
             seen: HashSet::new(),
             ends: 0,
             check,
         };
-        search.visit(world, 0);
+        while let Some((world, quiet_fires)) = search.open.pop() {
+            search.visit(world, quiet_fires);
+        }
         search.ends
+    }
+
+    fn open_up(&mut self, world: World, quiet_fires: u32) {
+        self.open.push((world, quiet_fires));
     }
 
     fn visit(&mut self, world: World, quiet_fires: u32) {
@@ -127,7 +136,7 @@ impl Search {
             next.connects.remove(index);
             let effects = next.nodes[at].connect(next.now, key_of(to, 0));
             next.add(at, effects);
-            self.visit(next, 0);
+            self.open_up(next, 0);
         }
         for (index, &(at, to)) in world.closes.iter().enumerate() {
             if world.nodes[at].usable(&key_of(to, 0)).is_some() {
@@ -135,7 +144,7 @@ impl Search {
                 next.closes.remove(index);
                 let effects = next.nodes[at].close(next.now, key_of(to, 0));
                 next.add(at, effects);
-                self.visit(next, 0);
+                self.open_up(next, 0);
             }
         }
         for index in 0..world.pending.len() {
@@ -158,17 +167,17 @@ impl Search {
                 if world.losses > 0 {
                     let mut lost = next.clone();
                     lost.losses -= 1;
-                    self.visit(lost, quiet_fires);
+                    self.open_up(lost, quiet_fires);
                 }
                 if world.repeats > 0 {
                     let mut repeated = world.clone();
                     repeated.repeats -= 1;
                     repeated.happen(at, &effect);
-                    self.visit(repeated, 0);
+                    self.open_up(repeated, 0);
                 }
             }
             next.happen(at, &effect);
-            self.visit(next, 0);
+            self.open_up(next, 0);
         }
         for at in 0..2 {
             if world.early_timers > 0
@@ -178,7 +187,7 @@ impl Search {
                 let mut next = world.clone();
                 next.early_timers -= 1;
                 next.fire(at);
-                self.visit(next, 0);
+                self.open_up(next, 0);
             }
         }
         if !world.pending.is_empty() || !world.connects.is_empty() {
@@ -194,7 +203,7 @@ impl Search {
                     .unwrap_or(Time(u64::MAX))
             };
             next.fire(usize::from(due(1) < due(0)));
-            self.visit(next, quiet_fires + 1);
+            self.open_up(next, quiet_fires + 1);
             return;
         }
         if world

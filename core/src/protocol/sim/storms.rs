@@ -126,6 +126,25 @@ fn everybody_connects_to_one() {
     assert_eq!(network.nodes[0].lanes.len(), 2999);
 }
 
+/// Few places for the half-open and many who want one: they take turns, and nobody is thrown out half-way.
+#[test]
+fn a_rush_is_turned_away_not_thrown_out() {
+    let config = Config {
+        max_half_open: 8,
+        ..Config::default()
+    };
+    let mut network = Network::new(200, config, Weather::FAIR, 5);
+    (1..200).for_each(|at| network.connect(at, 0));
+    assert!(network.run_until(60 * SECOND, Network::settled), "stalled");
+    network.assert_agreement();
+    let counters = network.nodes[0].connector.counters();
+    assert_eq!(counters.evicted, 0);
+    assert!(
+        counters.rejected > 100,
+        "the test means nothing if there was room"
+    );
+}
+
 #[test]
 fn the_dead_do_not_hold_up_the_living() {
     let config = Config {
@@ -244,7 +263,10 @@ fn a_flood_of_invented_hellos_is_bounded() {
         half_open_min_age: SECOND,
         ..Config::default()
     };
-    let mut network = Network::new(3, config, Weather::FAIR, 5);
+    let mut network = Network::new(40, config, Weather::FAIR, 5);
+    // Honest lanes that are up do not count, before the flood or in it.
+    (3..40).for_each(|at| network.connect(at, 0));
+    assert!(network.run_until(30 * SECOND, Network::settled));
     // A real Hello, captured and sent again under 5,000 invented names, at 1,000 a second.
     let hello = {
         let mut strangers = super::node::Node::new(50, 0, config);
@@ -274,7 +296,7 @@ fn a_flood_of_invented_hellos_is_bounded() {
     );
     let node = &network.nodes[0];
     assert!(
-        node.max_lanes_seen <= 16 + 2,
+        node.max_lanes_seen <= 37 + 16 + 2,
         "{} lanes",
         node.max_lanes_seen
     );

@@ -186,7 +186,7 @@ fn garbage_is_counted_and_costs_nothing() {
     let mut a = node(0, Keys::default());
     let mut other = node(1, Keys::default());
     let hello = hello_of(&mut other, a.key).to_bytes();
-    for bytes in [&[][..], &[0; 160], &hello[..159], &hello[..100]] {
+    for bytes in [&[][..], &[0; 168], &hello[..167], &hello[..100]] {
         assert_eq!(a.receive(NOW, bytes), []);
     }
     let mut echo = Control::parse(&hello).unwrap();
@@ -194,4 +194,101 @@ fn garbage_is_counted_and_costs_nothing() {
     assert_eq!(a.receive(NOW, &echo.to_bytes()), []);
     assert_eq!(a.connector.counters().malformed, 5);
     assert!(a.connector.is_idle() && a.connector.next_timeout().is_none());
+}
+
+/// The handshake of `a` and `b` up to the Ready, which is returned and not delivered.
+fn ready_of(a: &mut Node, b: &mut Node) -> Control {
+    let hello = hello_of(a, b.key);
+    let [Effect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
+        panic!()
+    };
+    let [Effect::Connect(lane)] = b.make(NOW, lane)[..] else {
+        panic!()
+    };
+    let hello_ack = packets(&b.connect_lane(NOW, lane))[0].1;
+    let [Effect::Connect(lane)] = a.receive(NOW, &hello_ack.to_bytes())[..] else {
+        panic!()
+    };
+    let ready = packets(&a.connect_lane(NOW, lane))[0].1;
+    assert!(a.usable(&b.key).is_some());
+    ready
+}
+
+#[test]
+fn a_responder_sends_once_it_heard_the_lane_or_the_ready() {
+    for by_ready in [true, false] {
+        let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+        let ready = ready_of(&mut a, &mut b);
+        let (&lane, state) = b.lanes.iter().next().unwrap();
+        assert!(
+            state.up.is_some() && !state.may_send,
+            "it can receive, and must not send yet"
+        );
+        if by_ready {
+            b.receive(NOW, &ready.to_bytes());
+        } else {
+            b.heard(NOW, lane);
+        }
+        assert!(b.lanes[&lane].may_send);
+        let before = b.connector.counters().stale;
+        b.receive(NOW, &ready.to_bytes());
+        b.heard(NOW, lane);
+        assert_eq!(b.connector.counters().stale, before + 1);
+        assert_eq!(b.connector.counters().lanes_up, 1);
+        assert!(
+            b.timeout(Time(u64::MAX)).is_empty(),
+            "nothing more is repeated"
+        );
+    }
+}
+
+#[test]
+fn a_close_is_answered_and_both_forget() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let ready = ready_of(&mut a, &mut b);
+    b.receive(NOW, &ready.to_bytes());
+    let bye = packets(&b.close(NOW, a.key))[0].1;
+    assert!(b.lanes.is_empty() && b.closed.is_empty());
+    let bye_ack = packets(&a.receive(NOW, &bye.to_bytes()))[0].1;
+    assert_eq!(a.downs, [(b.key, Reason::PeerClosed)]);
+    assert!(a.connector.is_idle());
+    assert_eq!(
+        packets(&a.receive(NOW, &bye.to_bytes()))[0].1,
+        bye_ack,
+        "a repeat is answered, too"
+    );
+    b.receive(NOW, &bye_ack.to_bytes());
+    assert_eq!(b.closed, [a.key]);
+    assert!(b.connector.is_idle());
+}
+
+#[test]
+fn a_close_ends_with_the_linger_time() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    ready_of(&mut a, &mut b);
+    a.close(NOW, b.key);
+    let end = NOW + Config::default().linger;
+    let mut byes = 0;
+    while let Some(next) = a
+        .connector
+        .next_timeout()
+        .filter(|_| !a.connector.is_idle())
+    {
+        assert!(next <= end);
+        byes += packets(&a.timeout(next)).len();
+    }
+    assert_eq!(a.closed, [b.key]);
+    assert!((2..30).contains(&byes), "{byes} repeats");
+}
+
+#[test]
+fn a_lane_whose_other_end_was_dropped_is_reset_by_its_ready() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let ready = ready_of(&mut a, &mut b);
+    b.unreachable(NOW, a.key);
+    assert!(b.lanes.is_empty());
+    let reject = rejected(&b.receive(NOW, &ready.to_bytes()), RejectReason::NoSuchLane);
+    a.receive(NOW, &reject.to_bytes());
+    assert_eq!(a.downs, [(b.key, Reason::PeerReset)]);
+    assert!(a.connector.is_idle());
 }

@@ -105,6 +105,8 @@ pub struct LaneParameters {
     pub psn: u32,
     /// The session at this end, to be named in data packets towards it.
     pub session: SessionId,
+    /// Name of this endpoint's shared memory, 0 for none: what the native address has beside the [`PeerKey`]. Opaque here.
+    pub shm_name: u64,
     /// Limits of this end.
     pub limits: Limits,
 }
@@ -187,6 +189,7 @@ struct Raw {
     rd_atomic_out: u8,
     rd_atomic_in: u8,
     reserved: [u8; 5],
+    shm_name: U64,
 }
 
 /// The part that is the same in every version.
@@ -206,7 +209,7 @@ struct RawHead {
     responder_nonce: U64,
 }
 
-const _: () = assert!(size_of::<RawHead>() == 112 && CONTROL_BYTES == 160);
+const _: () = assert!(size_of::<RawHead>() == 112 && CONTROL_BYTES == 168);
 
 const FROM_INITIATOR: u8 = 1;
 
@@ -388,6 +391,7 @@ impl LaneParameters {
         raw.qpn = self.qpn.into();
         raw.psn = self.psn.into();
         raw.session = self.session.0.into();
+        raw.shm_name = self.shm_name.into();
         raw.quota_units = self.limits.quota_units.into();
         raw.receive_bytes = self.limits.receive_bytes.into();
         raw.path_mtu = self.limits.path_mtu;
@@ -400,6 +404,7 @@ impl LaneParameters {
             qpn: raw.qpn.get(),
             psn: raw.psn.get(),
             session: SessionId(raw.session.get()),
+            shm_name: raw.shm_name.get(),
             limits: Limits {
                 quota_units: raw.quota_units.get(),
                 receive_bytes: raw.receive_bytes.get(),

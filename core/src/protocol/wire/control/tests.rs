@@ -21,14 +21,20 @@ fn parameters() -> impl Strategy<Value = LaneParameters> {
             rd_atomic_in,
         },
     );
-    (2..1u32 << 24, 0..1u32 << 24, any::<u32>(), limits).prop_map(|(qpn, psn, session, limits)| {
-        LaneParameters {
+    (
+        2..1u32 << 24,
+        0..1u32 << 24,
+        any::<u32>(),
+        any::<u64>(),
+        limits,
+    )
+        .prop_map(|(qpn, psn, session, shm_name, limits)| LaneParameters {
             qpn,
             psn,
             session: SessionId(session),
+            shm_name,
             limits,
-        }
-    })
+        })
 }
 
 fn control() -> impl Strategy<Value = Control> {
@@ -142,7 +148,10 @@ fn each_byte_of_a_hello_matters() {
         (foreign.version, foreign.from, foreign.lane),
         (2, hello.from, hello.lane)
     );
-    assert_eq!(Control::parse(&bytes[..159]), Err(WireError::Length));
+    assert_eq!(
+        Control::parse(&bytes[..CONTROL_BYTES - 1]),
+        Err(WireError::Length)
+    );
     assert_eq!(
         Control::parse(&[bytes.as_slice(), &[0]].concat()),
         Err(WireError::Length)
