@@ -5,6 +5,11 @@
 //! links; a doorbell to wake who sleeps. `docs/shared-memory.md` describes the protocol.
 
 #![deny(unsafe_code)]
+#![cfg_attr(loom, allow(dead_code, reason = "only the ring and the status word are modelled"))]
+
+// The tests' owner names the crate as others do.
+#[cfg(all(test, not(loom)))]
+extern crate self as ferrofabric_shm;
 
 #[allow(unsafe_code, reason = "the ring lies in memory that another process writes to")]
 mod ring;
@@ -25,6 +30,9 @@ mod doorbell;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "fills slots and records")]
 mod link;
+#[cfg(all(test, not(loom)))]
+#[allow(unsafe_code, reason = "plays a hostile peer")]
+mod hostile;
 #[cfg(not(loom))]
 mod node;
 #[cfg(not(loom))]

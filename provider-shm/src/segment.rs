@@ -158,6 +158,22 @@ fn seals() -> SealFlag {
 }
 
 #[cfg(test)]
+impl Segment {
+    /// A word of a slot, for tests that play the other side.
+    pub(crate) fn slot_word(&self, side: Side, slot: usize, word: usize) -> *mut u64 {
+        assert!(slot < SLOTS && word < 8);
+        let (slots, ..) = self.parts(side as usize);
+        // SAFETY: just checked.
+        unsafe { slots.as_ptr().add(slot).cast::<u64>().add(word) }
+    }
+
+    /// The word in which the consumer of what `side` sends says how far it is.
+    pub(crate) fn progress_word(&self, side: Side) -> *mut u64 {
+        self.parts(side as usize).1.as_ptr().cast()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -21,7 +21,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    #[cfg(any(test, loom))]
+    #[cfg(all(test, loom))]
     pub(crate) fn new() -> Self {
         Self {
             word: AtomicU32::new(0),
@@ -92,4 +92,32 @@ pub(crate) fn register() -> bool {
 fn membarrier(command: libc::c_int) -> i64 {
     // SAFETY: membarrier(2) takes no pointers.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) as i64 }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Every order of a message and a sleep: whoever has gone to sleep is woken if there is a message. (With fences on both
+    /// sides, which is what membarrier(2) makes of the sleeper's.)
+    #[test]
+    fn no_wake_up_is_lost() {
+        loom::model(|| {
+            let status = Arc::new(Status::new());
+            let message = Arc::new(AtomicU32::new(0));
+            let (theirs, sent) = (Arc::clone(&status), Arc::clone(&message));
+            let sender = thread::spawn(move || {
+                sent.store(1, Ordering::Release);
+                waker_fence(true);
+                theirs.load() & SLEEPS != 0 && theirs.take_wish()
+            });
+            status.sleep(SLEEPS);
+            fence(Ordering::SeqCst);
+            let sleeps = message.load(Ordering::Acquire) == 0;
+            let rang = sender.join().unwrap();
+            assert!(!sleeps || rang, "asleep, and nobody rings");
+        });
+    }
 }

@@ -285,7 +285,7 @@ impl ShmTransport {
         did
     }
 
-    fn new_link<O: Owner>(&mut self, new: NewLink, owner: &mut O) {
+    pub(crate) fn new_link<O: Owner>(&mut self, new: NewLink, owner: &mut O) {
         if let Some(&mut Peer::Up(key)) = self.peers.get_mut(new.id) {
             // Its end was overtaken by a new beginning.
             self.drain(key, owner);

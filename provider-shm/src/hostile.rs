@@ -1,0 +1,255 @@
+//! A peer that writes what it likes into the segment: nothing it can write makes us panic, hang, or touch memory that is
+//! not ours; nonsense ends its link with `EPROTO`.
+
+#[path = "../tests/owner/mod.rs"]
+mod owner;
+
+use std::sync::Arc;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::Transport;
+use ferrofabric_core::types::FiAddr;
+use proptest::prelude::*;
+
+use self::owner::Ep;
+use crate::ShmConfig;
+use crate::cma::CmaPeer;
+use crate::ring::{PAYLOAD_BYTES, SLOTS};
+use crate::segment::{Segment, Side};
+use crate::service::NewLink;
+use crate::wire::{CHUNK, EAGER, GO, INLINE, START, TAGGED, pack};
+
+/// We are the initiator, the enemy the acceptor.
+struct Enemy {
+    segment: Arc<Segment>,
+    position: u64,
+}
+
+impl Enemy {
+    fn meet(ep: &mut Ep) -> (Self, FiAddr) {
+        let native = NativeAddr {
+            incarnation: 1,
+            node: ep.name().node,
+            shm: Some(0x0bad_0bad),
+            verbs: None,
+        };
+        let addr = ep.insert(&native);
+        let segment = Arc::new(Segment::create().unwrap().0);
+        let cookie = [1; 16];
+        let link = NewLink {
+            native,
+            id: 0x0bad_0bad,
+            segment: Arc::clone(&segment),
+            side: Side::Initiator,
+            cma: CmaPeer::probe(std::process::id() as i32, &raw const cookie as u64, cookie),
+            offers_cma: true,
+            fence: false,
+        };
+        ep.shm.new_link(link, &mut ep.owner);
+        (
+            Self {
+                segment,
+                position: 0,
+            },
+            addr,
+        )
+    }
+
+    fn publish(&mut self, kind: u8, flags: u8, len: u32, body: [u64; 7]) {
+        let slot = self.position as usize % SLOTS;
+        let lap = self.position / SLOTS as u64 + 1;
+        let head = lap | u64::from(kind) << 16 | u64::from(flags) << 24 | u64::from(len) << 32;
+        // SAFETY: words of the mapped slot; nobody else runs.
+        unsafe {
+            for (i, word) in body.into_iter().enumerate() {
+                self.segment
+                    .slot_word(Side::Acceptor, slot, i + 1)
+                    .write_volatile(word);
+            }
+            self.segment
+                .slot_word(Side::Acceptor, slot, 0)
+                .write_volatile(head);
+        }
+        self.position += 1;
+    }
+
+    fn claim_progress(&self, word: u64) {
+        // SAFETY: the mapped word; nobody else runs.
+        unsafe {
+            self.segment
+                .progress_word(Side::Initiator)
+                .write_volatile(word);
+        }
+    }
+}
+
+fn ends_with_eproto(what: &str, attack: impl FnOnce(&mut Enemy, &mut Ep, FiAddr)) {
+    let mut ep = Ep::open(ShmConfig::default());
+    let (mut enemy, addr) = Enemy::meet(&mut ep);
+    // Receives for whatever is announced with tag 1; nothing takes tag 2.
+    let mut into = vec![0u8; 1000];
+    let waiting = vec![0u8; 1 << 20];
+    ep.trecv(1, 0, &mut into, 1);
+    ep.tsend(addr, 5, &waiting, 2).unwrap();
+    attack(&mut enemy, &mut ep, addr);
+    for _ in 0..10 {
+        ep.progress();
+    }
+    assert_eq!(ep.shm.stats().links_failed, 1, "{what}");
+    let send = loop {
+        if let Some(Err(error)) = ep.poll() {
+            if error.completion.context == 2 {
+                break error;
+            }
+        }
+    };
+    assert_eq!(send.errno, Errno::EPROTO, "{what}");
+}
+
+#[test]
+fn nonsense_ends_the_link() {
+    const PAYLOAD: u64 = PAYLOAD_BYTES as u64;
+    let slots: &[(&str, u8, u32, [u64; 7])] = &[
+        ("kind 0", 0, 0, [0; 7]),
+        ("kind 200", 200, 0, [0; 7]),
+        ("inline too long", INLINE, 49, [1; 7]),
+        ("inline far too long", INLINE, u32::MAX, [1; 7]),
+        ("record beyond the end", EAGER, 100, [1, PAYLOAD - 99, 0, 0, 0, 0, 0]),
+        ("record far out", EAGER, 1, [1, u32::MAX as u64, 0, 0, 0, 0, 0]),
+        ("record too long", EAGER, u32::MAX, [1, 0, 0, 0, 0, 0, 0]),
+        ("window beyond the message", START, 10, [1, 0, 10, 0, 11, 0, 0]),
+        ("window beyond the limit", START, 10, [1, 0, 1 << 30, 0, 65_537, 0, 0]),
+        ("piece beyond the window", START, 11, [1, 0, 100, 0, 10, 0, 0]),
+        ("endless message", START, 0, [1, 0, u64::MAX, 0, 0, 0, 0]),
+        ("id out of line", START, 0, [2, pack(1, 0), 100, 0, 0, 0, 0]),
+        ("id far out of line", START, 0, [2, pack(u32::MAX, 0), 100, 0, 0, 0, 0]),
+        ("first piece outside", START, 100, [2, pack(0, 1 << 20), 100, 0, 100, 0, 0]),
+        ("piece of nothing", CHUNK, 10, [pack(0, 0), 0, 0, 0, 0, 0, 0]),
+        ("go for nothing", GO, 0, [7, 0, 0, 0, 0, 0, 0]),
+        ("go too far", GO, 0, [0, (1 << 20) + 1, 0, 0, 0, 0, 0]),
+        ("go far too far", GO, 0, [0, u64::MAX, 0, 0, 0, 0, 0]),
+    ];
+    for (what, kind, len, body) in slots {
+        ends_with_eproto(what, |enemy, _, _| enemy.publish(*kind, TAGGED, *len, *body));
+    }
+    // Sequences.
+    let start = |tag, total, window| [tag, 0, total, 0, window, 0, 0];
+    ends_with_eproto("an id twice", |enemy, _, _| {
+        enemy.publish(START, TAGGED, 0, start(2, 100, 0));
+        enemy.publish(START, TAGGED, 0, start(2, 100, 0));
+    });
+    for tag in [1, 2] {
+        ends_with_eproto("more than the window", |enemy, _, _| {
+            enemy.publish(START, TAGGED, 100, start(tag, 5000, 150));
+            enemy.publish(CHUNK, 0, 51, [0; 7]);
+            enemy.publish(CHUNK, 0, 5000, [0; 7]);
+        });
+        ends_with_eproto("empty pieces", |enemy, _, _| {
+            enemy.publish(START, TAGGED, 100, start(tag, 5000, 150));
+            enemy.publish(CHUNK, 0, 0, [0; 7]);
+        });
+        ends_with_eproto("a piece after the end", |enemy, _, _| {
+            enemy.publish(START, TAGGED, 100, start(tag, 200, 200));
+            enemy.publish(CHUNK, 0, 100, [0; 7]);
+            enemy.publish(CHUNK, 0, 100, [0; 7]);
+        });
+    }
+    ends_with_eproto("go twice", |enemy, _, _| {
+        enemy.publish(GO, 0, 0, [0, 100_000, 0, 0, 0, 0, 0]);
+        enemy.publish(GO, 0, 0, [0, 100_000, 0, 0, 0, 0, 0]);
+    });
+    for consumed in [4000, u64::from(u32::MAX)] {
+        ends_with_eproto("consumed more than was sent", |enemy, ep, addr| {
+            enemy.claim_progress(consumed);
+            for _ in 0..SLOTS {
+                let _ = ep.tsend(addr, 3, &[], 3);
+            }
+        });
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Publish(u8, u8, u32, [u64; 7]),
+    Scribble(Vec<(usize, usize, u64)>),
+    Claim(u64),
+    Receive(u64, usize),
+    Send(usize),
+    Go,
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        6 => 0u64..4,
+        3 => 0u64..200,
+        2 => (0u32..40).prop_map(|s| 1 << s),
+        2 => (0u64..4, 0u64..30_000).prop_map(|(id, at)| id | at << 32),
+        1 => any::<u64>(),
+    ]
+}
+
+fn a_move() -> impl Strategy<Value = Move> {
+    let body = || prop::array::uniform7(number());
+    let len = prop_oneof![4 => 0u32..100, 2 => 0u32..70_000, 1 => any::<u32>()];
+    prop_oneof![
+        10 => (1u8..7, 0u8..4, len, body()).prop_map(|(k, f, l, b)| Move::Publish(k, f, l, b)),
+        1 => prop::collection::vec((0..SLOTS, 0usize..8, number()), 0..40).prop_map(Move::Scribble),
+        2 => prop_oneof![0u64..80, any::<u64>(), (0u64..80).prop_map(|n| n | 1 << 63)].prop_map(Move::Claim),
+        3 => (0u64..4, 0usize..40_000).prop_map(|(tag, len)| Move::Receive(tag, len)),
+        3 => (0usize..200_000).prop_map(Move::Send),
+        3 => Just(Move::Go),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_it_writes_is_survived(moves in prop::collection::vec(a_move(), 1..60)) {
+        let mut ep = Ep::open(ShmConfig { unexpected_bytes: 50_000, ..ShmConfig::default() });
+        let (mut enemy, addr) = Enemy::meet(&mut ep);
+        let out = vec![0u8; 200_000];
+        let mut buffers: Vec<(usize, Vec<u8>)> = Vec::new();
+        for m in moves {
+            match m {
+                Move::Publish(kind, flags, len, body) => enemy.publish(kind, flags, len, body),
+                Move::Scribble(words) => for (slot, word, value) in words {
+                    // SAFETY: words of the mapped slots; nobody else runs.
+                    unsafe { enemy.segment.slot_word(Side::Acceptor, slot, word).write_volatile(value) };
+                },
+                Move::Claim(word) => enemy.claim_progress(word),
+                Move::Receive(tag, len) => {
+                    let mut buf = vec![0xaa; len + 64];
+                    ep.trecv(tag, 0, &mut buf[..len], 1);
+                    buffers.push((len, buf));
+                }
+                Move::Send(len) => {
+                    let _ = ep.tsend(addr, 1, &out[..len], 1);
+                }
+                Move::Go => {
+                    for _ in 0..3 {
+                        ep.progress();
+                    }
+                }
+            }
+        }
+        for _ in 0..10 {
+            ep.progress();
+        }
+        let _ = ep.shm.arm().unwrap();
+        ep.progress();
+        while ep.poll().is_some() {}
+        for (len, buf) in &buffers {
+            prop_assert!(buf[*len..].iter().all(|b| *b == 0xaa), "wrote beyond a receive");
+        }
+        // Another peer is served as ever.
+        let own = ep.name();
+        let me = ep.insert(&own);
+        let mut into = [0u8; 8];
+        ep.trecv(0xffff, 0, &mut into, 7);
+        ep.tsend(me, 0xffff, &[9; 8], 8).unwrap();
+        while ep.poll().is_some() {}
+        prop_assert_eq!(into, [9; 8]);
+    }
+}
