@@ -24,8 +24,9 @@ pub(crate) fn ask(
     batch: u64,
     record: &mut dyn FnMut(Duration, u64),
 ) -> Result<()> {
+    phase.check(link.max_bytes())?;
     let mut echo = Echo::begin(link, phase)?;
-    phase.begin(link)?;
+    phase.announce(link)?;
     let mut number = 0;
     while number < phase.messages {
         let count = batch.clamp(1, phase.messages - number);

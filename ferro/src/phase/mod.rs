@@ -42,7 +42,7 @@ pub(crate) struct Phase {
 }
 
 impl Phase {
-    /// Whether it can be done; the phase may come from a stranger.
+    /// Whether it can be done, before memory for it is taken; the phase may come from a stranger.
     ///
     /// # Errors
     ///
@@ -78,8 +78,7 @@ impl Phase {
     }
 
     /// Tells the partner of the phase, and waits until it is ready.
-    fn begin(&self, link: &mut Link) -> Result<()> {
-        self.check(link.max_bytes())?;
+    fn announce(&self, link: &mut Link) -> Result<()> {
         link.channel().send(&Message::Phase(*self))?;
         match link.message()? {
             Message::Ready => Ok(()),

@@ -19,8 +19,9 @@ const ACKS: u64 = 3;
 ///
 /// When the phase is impossible, or the partner is gone.
 pub(crate) fn ask(link: &mut Link, phase: &Phase) -> Result<Duration> {
+    phase.check(link.max_bytes())?;
     let mut sender = Sender::begin(link, phase)?;
-    phase.begin(link)?;
+    phase.announce(link)?;
     let start = Instant::now();
     for number in 0..phase.messages {
         sender.send(link, number)?;

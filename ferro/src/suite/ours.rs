@@ -1,0 +1,103 @@
+//! Our side of a comparison: `ferro bench` as a user runs it.
+
+use serde::Deserialize;
+
+use super::Bench;
+use super::process::run_one;
+use crate::failure::{Failure, Result};
+use crate::providers::Path;
+
+/// One burst of ours.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OurSample {
+    /// What stands against a peer's median.
+    pub(super) median: f64,
+    /// What stands against a peer's mean.
+    pub(super) mean: f64,
+}
+
+/// The fields of `ferro bench --json` that count here.
+#[derive(Deserialize)]
+struct Measured {
+    path: String,
+    median_us: Option<f64>,
+    mean_us: Option<f64>,
+    megabytes_per_s: Option<f64>,
+}
+
+/// Measures once.
+///
+/// # Errors
+///
+/// When the run fails, or another path carried the messages.
+pub(super) fn measure(
+    path: Path,
+    bench: Bench,
+    size: usize,
+    messages: u64,
+    on: (usize, usize),
+) -> Result<OurSample> {
+    let what = match bench {
+        Bench::Latency => "lat",
+        Bench::Bandwidth => "bw",
+    };
+    let path = match path {
+        Path::Verbs => "verbs",
+        Path::Shm => "shm",
+        Path::Auto => "auto",
+    };
+    let arguments = [
+        "bench".to_owned(),
+        what.to_owned(),
+        "--spawn".to_owned(),
+        "--json".to_owned(),
+        format!("--path={path}"),
+        format!("--sizes={size}"),
+        format!("--iters={messages}"),
+        format!("--cores={},{}", on.0, on.1),
+    ];
+    let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
+    parse(&run_one(&program, &arguments, &[on.0, on.1])?, path)
+}
+
+fn parse(json: &str, path: &str) -> Result<OurSample> {
+    let results: Vec<Measured> =
+        serde_json::from_str(json).map_err(|e| Failure::io("read the output of ferro bench", e))?;
+    let wrong = || Failure::new("the output of ferro bench has no result");
+    let result = results.first().ok_or_else(wrong)?;
+    if path != "auto" && result.path != path {
+        return Err(Failure::new(format!(
+            "asked for path {path}, carried by {}",
+            result.path
+        )));
+    }
+    let median = result
+        .median_us
+        .or(result.megabytes_per_s)
+        .ok_or_else(wrong)?;
+    Ok(OurSample {
+        median,
+        mean: result.mean_us.unwrap_or(median),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_is_checked() {
+        let lat = r#"[{"path": "shm", "median_us": 0.2, "mean_us": 0.3, "size": 8}]"#;
+        let sample = parse(lat, "shm").unwrap();
+        assert_eq!((sample.median, sample.mean), (0.2, 0.3));
+        assert!(
+            parse(lat, "verbs")
+                .unwrap_err()
+                .to_string()
+                .contains("carried by shm")
+        );
+        let bw = r#"[{"path": "verbs", "megabytes_per_s": 55.5}]"#;
+        assert_eq!(parse(bw, "verbs").unwrap().median, 55.5);
+        assert!(parse("[]", "shm").is_err());
+    }
+}

@@ -1,0 +1,56 @@
+//! libfabric: `fi_pingpong`, which prints means.
+
+use super::program;
+use crate::suite::process::Program;
+
+/// The program.
+pub(super) const PROGRAM: &str = "fi_pingpong";
+
+/// Server and client.
+pub(super) fn programs(
+    provider: &str,
+    address: &str,
+    size: usize,
+    messages: u64,
+    port: u16,
+) -> (Program, Program) {
+    let common = format!("-p {provider} -e rdm -m tagged -I {messages} -S {size}");
+    (
+        program(PROGRAM, format!("{common} -B {port}")),
+        program(PROGRAM, format!("{common} -P {port} {address}")),
+    )
+}
+
+/// The mean half round trip in µs.
+pub(super) fn figure(printed: &str) -> Option<f64> {
+    let mut lines = printed.lines().skip_while(|l| !l.starts_with("bytes"));
+    let column = lines
+        .next()?
+        .split_ascii_whitespace()
+        .position(|name| name == "usec/xfer")?;
+    lines
+        .next()?
+        .split_ascii_whitespace()
+        .nth(column)?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_libfabric_2_1() {
+        let printed = "\
+bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
+8       200     =200     3.1k        0.73s      0.00    1824.54       0.00
+";
+        assert_eq!(figure(printed), Some(1824.54));
+        assert_eq!(
+            figure("[error] util/pingpong.c:411 : failed to connect: Connection refused\n"),
+            None
+        );
+        assert_eq!(figure(""), None);
+    }
+}

@@ -1,0 +1,222 @@
+//! The programs that ours is compared with: how each is started, and where in its output the figure stands.
+
+mod libfabric;
+mod perftest;
+mod ucx;
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use super::Bench;
+use super::process::{Host, Program, run_pair};
+use crate::failure::{Failure, Result};
+
+/// What a peer reports of a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Statistic {
+    /// The median.
+    Median,
+    /// The mean.
+    Mean,
+}
+
+/// One way to run a program.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    /// As rows name it.
+    pub(super) name: String,
+    /// What its figure is.
+    pub(super) statistic: Statistic,
+    tool: Tool,
+    host: Host,
+    variables: Vec<(&'static str, String)>,
+    address: String,
+}
+
+#[derive(Clone, Debug)]
+enum Tool {
+    Perftest { device: String },
+    Libfabric { provider: &'static str },
+    Ucx,
+}
+
+/// A tool in its variants, of which the fastest counts.
+pub(super) struct Rival {
+    /// Its name where none of the variants runs.
+    pub(super) name: &'static str,
+    /// The variants; none where it is not installed.
+    pub(super) variants: Vec<Peer>,
+    /// The program that would have to be installed.
+    pub(super) program: &'static str,
+}
+
+/// Who is compared with over a verbs device that has an IPv4 address.
+pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
+    let set = |name: &'static str, value: &str| (name, value.to_owned());
+    let rivals = [
+        Some(Rival::of(
+            match bench {
+                Bench::Latency => "perftest ib_send_lat RC",
+                Bench::Bandwidth => "perftest ib_send_bw RC",
+            },
+            perftest::program_of(bench),
+            vec![Peer {
+                name: perftest::program_of(bench).to_owned(),
+                statistic: Statistic::Median,
+                tool: Tool::Perftest {
+                    device: device.to_owned(),
+                },
+                host: Host::Here,
+                variables: Vec::new(),
+                address: address.to_owned(),
+            }],
+        )),
+        // It measures latency only.
+        (bench == Bench::Latency).then(|| {
+            Rival::of(
+                "libfabric verbs;ofi_rxm (means)",
+                libfabric::PROGRAM,
+                vec![Peer {
+                    name: String::new(),
+                    statistic: Statistic::Mean,
+                    tool: Tool::Libfabric {
+                        provider: "verbs;ofi_rxm",
+                    },
+                    host: Host::Here,
+                    // Its completion queue would be larger than Soft-RoCE allows.
+                    variables: vec![set("FI_UNIVERSE_SIZE", "64")],
+                    address: address.to_owned(),
+                }],
+            )
+        }),
+        Some(Rival::of(
+            "UCX rc_verbs",
+            ucx::PROGRAM,
+            vec![Peer {
+                name: String::new(),
+                statistic: Statistic::Median,
+                tool: Tool::Ucx,
+                host: Host::Here,
+                variables: vec![
+                    set("UCX_TLS", "rc_verbs,ud_verbs"),
+                    set("UCX_NET_DEVICES", &format!("{device}:1")),
+                    set("UCX_UD_VERBS_ETH_DGID_CHECK", "n"),
+                ],
+                address: address.to_owned(),
+            }],
+        )),
+    ];
+    rivals.into_iter().flatten().collect()
+}
+
+/// Who is compared with through shared memory.
+pub(super) fn over_shm(bench: Bench, hosts: &[(Host, &str)]) -> Vec<Rival> {
+    let (mut fabric, mut ucx) = (Vec::new(), Vec::new());
+    for (host, place) in hosts {
+        let peer = |name: String, tool, statistic, variables| Peer {
+            name,
+            statistic,
+            tool,
+            host: host.clone(),
+            variables,
+            address: "127.0.0.1".to_owned(),
+        };
+        for (cma, off) in [("CMA", "0"), ("no CMA", "1")] {
+            fabric.push(peer(
+                format!("libfabric shm, {cma}, {place} (means)"),
+                Tool::Libfabric { provider: "shm" },
+                Statistic::Mean,
+                vec![("FI_SHM_DISABLE_CMA", off.to_owned())],
+            ));
+        }
+        for lanes in ["posix", "posix,cma"] {
+            ucx.push(peer(
+                format!("UCX {lanes}, {place}"),
+                Tool::Ucx,
+                Statistic::Median,
+                vec![("UCX_TLS", lanes.to_owned())],
+            ));
+        }
+    }
+    let mut rivals = vec![Rival::of("UCX posix", ucx::PROGRAM, ucx)];
+    if bench == Bench::Latency {
+        rivals.insert(0, Rival::of("libfabric shm", libfabric::PROGRAM, fabric));
+    }
+    rivals
+}
+
+impl Rival {
+    fn of(name: &'static str, program: &'static str, variants: Vec<Peer>) -> Self {
+        let mut variants: Vec<Peer> = variants
+            .into_iter()
+            .filter(|p| p.host.has(program))
+            .collect();
+        if let [only] = variants.as_mut_slice() {
+            if only.name.is_empty() || only.name == program {
+                only.name = name.to_owned();
+            }
+        }
+        Self {
+            name,
+            variants,
+            program,
+        }
+    }
+}
+
+impl Peer {
+    /// Measures once, in the unit of the bench.
+    ///
+    /// # Errors
+    ///
+    /// When it fails, or prints what can not be understood.
+    pub(super) fn measure(
+        &self,
+        bench: Bench,
+        size: usize,
+        messages: u64,
+        on: (usize, usize),
+    ) -> Result<f64> {
+        let port = next_port();
+        let (mut server, mut client) = match &self.tool {
+            Tool::Perftest { device } => {
+                perftest::programs(bench, device, &self.address, size, messages, port)
+            }
+            Tool::Libfabric { provider } => {
+                libfabric::programs(provider, &self.address, size, messages, port)
+            }
+            Tool::Ucx => ucx::programs(bench, &self.address, size, messages, port),
+        };
+        server.variables.clone_from(&self.variables);
+        client.variables.clone_from(&self.variables);
+        let printed = run_pair(&self.host, &server, &client, port, on)?;
+        let figure = match self.tool {
+            Tool::Perftest { .. } => perftest::figure(bench, &printed),
+            Tool::Libfabric { .. } => libfabric::figure(&printed),
+            Tool::Ucx => ucx::figure(bench, &printed),
+        };
+        figure.filter(|v| v.is_finite() && *v > 0.0).ok_or_else(|| {
+            Failure::new(format!(
+                "the output of {} has no figure where it should",
+                client.name
+            ))
+        })
+    }
+}
+
+/// A port that no earlier run has used: the last one's may still be held.
+fn next_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    23_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 6000
+}
+
+fn program(name: &'static str, arguments: String) -> Program {
+    Program {
+        name,
+        arguments: arguments
+            .split_ascii_whitespace()
+            .map(str::to_owned)
+            .collect(),
+        variables: Vec::new(),
+        on_terminal: false,
+    }
+}

@@ -1,0 +1,79 @@
+//! perftest: `ib_send_lat`, `ib_send_bw`.
+
+use super::program;
+use crate::suite::Bench;
+use crate::suite::process::Program;
+
+/// The GID index of the device's IPv4 address.
+const GID_INDEX: u32 = 1;
+
+/// The program of a bench.
+pub(super) fn program_of(bench: Bench) -> &'static str {
+    match bench {
+        Bench::Latency => "ib_send_lat",
+        Bench::Bandwidth => "ib_send_bw",
+    }
+}
+
+/// Server and client.
+pub(super) fn programs(
+    bench: Bench,
+    device: &str,
+    address: &str,
+    size: usize,
+    messages: u64,
+    port: u16,
+) -> (Program, Program) {
+    let common = format!("-d {device} -x {GID_INDEX} -c RC -F -s {size} -n {messages} -p {port}");
+    let name = program_of(bench);
+    (
+        program(name, common.clone()),
+        program(name, format!("{common} {address}")),
+    )
+}
+
+/// The typical half round trip in µs, or the average bandwidth in 10⁶ bytes a second.
+pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
+    // The row under the header `#bytes #iterations …`.
+    let row = printed
+        .lines()
+        .skip_while(|l| !l.trim_start().starts_with("#bytes"))
+        .nth(1)?;
+    let fields: Vec<&str> = row.split_ascii_whitespace().collect();
+    match bench {
+        // t_min t_max t_typical
+        Bench::Latency => fields.get(4)?.parse().ok(),
+        // peak, average, in MiB a second
+        Bench::Bandwidth => Some(fields.get(3)?.parse::<f64>().ok()? * f64::from(1 << 20) / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATENCY: &str = "\
+ GID: 00:00:00:00:00:00:00:00:00:00:255:255:10:01:00:01
+---------------------------------------------------------------------------------------
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
+ 8       200          244.96         12588.02      1586.80  	       1908.60     	1389.14		9539.06 		12588.02
+---------------------------------------------------------------------------------------
+";
+    const BANDWIDTH: &str = "\
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]
+ 65536      100              39.19              39.19  		     0.000627
+---------------------------------------------------------------------------------------
+";
+
+    #[test]
+    fn figures_of_perftest_24() {
+        assert_eq!(figure(Bench::Latency, LATENCY), Some(1586.80));
+        let mbs = figure(Bench::Bandwidth, BANDWIDTH).unwrap();
+        assert!((mbs - 41.0937).abs() < 1e-3, "{mbs}");
+        assert_eq!(
+            figure(Bench::Latency, "Couldn't connect to 10.1.0.1:18515\n"),
+            None
+        );
+    }
+}

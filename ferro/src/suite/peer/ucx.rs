@@ -1,0 +1,68 @@
+//! UCX: `ucx_perftest`.
+
+use super::program;
+use crate::suite::Bench;
+use crate::suite::process::Program;
+
+/// The program.
+pub(super) const PROGRAM: &str = "ucx_perftest";
+
+/// Server and client. A build with MPI takes it that mpirun has started it, unless a terminal is its input.
+pub(super) fn programs(
+    bench: Bench,
+    address: &str,
+    size: usize,
+    messages: u64,
+    port: u16,
+) -> (Program, Program) {
+    let test = match bench {
+        Bench::Latency => "tag_lat",
+        Bench::Bandwidth => "tag_bw",
+    };
+    let warmup = (messages / 10).clamp(10, 1000);
+    let on_terminal = |program: Program| Program {
+        on_terminal: true,
+        ..program
+    };
+    (
+        on_terminal(program(PROGRAM, format!("-p {port}"))),
+        on_terminal(program(
+            PROGRAM,
+            format!("{address} -p {port} -t {test} -s {size} -n {messages} -w {warmup} -f"),
+        )),
+    )
+}
+
+/// The median half round trip in µs, or the overall bandwidth in 10⁶ bytes a second.
+pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
+    let last = printed
+        .lines()
+        .rev()
+        .find(|l| l.trim_start().starts_with("Final:"))?;
+    let fields: Vec<&str> = last.split_ascii_whitespace().collect();
+    match bench {
+        // Final: iterations, then 50 %, average, overall
+        Bench::Latency => fields.get(2)?.parse().ok(),
+        // average, overall, in MiB a second
+        Bench::Bandwidth => Some(fields.get(6)?.parse::<f64>().ok()? * f64::from(1 << 20) / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_ucx_1_18() {
+        let latency = "\
+|    Stage     | # iterations | 50.0%ile | average | overall |  average |  overall |  average  |  overall  |
++--------------+--------------+----------+---------+---------+----------+----------+-----------+-----------+
+Final:                100000      0.100     0.691     0.691       11.05      11.05     1448077     1448077
+";
+        assert_eq!(figure(Bench::Latency, latency), Some(0.1));
+        let bandwidth = "Final:                 10000      5.560    99.133    99.133      630.47     630.47       10087       10087\n";
+        let mbs = figure(Bench::Bandwidth, bandwidth).unwrap();
+        assert!((mbs - 661.096).abs() < 1e-2, "{mbs}");
+        assert_eq!(figure(Bench::Latency, "perftest.c:716  UCX  ERROR\n"), None);
+    }
+}

@@ -1,0 +1,515 @@
+//! The command line as users meet it: what it lists, what it refuses, and what it does when a partner is none or dies.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a run may take on a busy machine before it counts as hanging.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+fn ferro(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferro"));
+    command.args(arguments).stdin(Stdio::null());
+    for variable in [
+        "FERRO_SHM",
+        "FERRO_VERBS",
+        "FI_FERRO_SHM",
+        "FI_FERRO_VERBS",
+        "FERRO_DEVICE",
+    ] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    ferro(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Fails with `code`, says all of `words` on standard error, and nothing on standard output.
+fn refuses(arguments: &[&str], code: i32, words: &[&str]) {
+    let output = output(arguments);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert!(!text.contains("panicked"), "{text}");
+    for word in words {
+        assert!(
+            text.contains(word),
+            "{arguments:?}: {word} is not in: {text}"
+        );
+    }
+}
+
+#[test]
+fn impossible_options_are_refused() {
+    refuses(
+        &["pingpong", "--sizes", "8,x"],
+        2,
+        &["\"x\" is no size", "--sizes"],
+    );
+    refuses(&["bench", "lat", "--sizes", "2G"], 2, &["2G is too large"]);
+    refuses(&["bench", "lat", "--sizes", "64-8"], 2, &["64-8 is empty"]);
+    refuses(
+        &["bench", "bw", "--path", "tcp"],
+        2,
+        &["tcp", "auto, verbs, shm"],
+    );
+    refuses(&["bench", "rate", "--iters", "0"], 2, &["--iters", "0"]);
+    refuses(&["bench", "rate", "--window", "100000"], 2, &["--window"]);
+    refuses(&["bench", "lat", "--cores", "1"], 2, &["two core numbers"]);
+    refuses(
+        &["bench", "lat", "--listen", "--spawn"],
+        2,
+        &["cannot be used with"],
+    );
+    refuses(&["pingpong", "--cores", "0,1000000"], 1, &["pin to core"]);
+}
+
+#[test]
+fn malformed_addresses_are_named() {
+    refuses(
+        &["pingpong", "nowhere"],
+        1,
+        &["\"nowhere\" is no address", "HOST:PORT"],
+    );
+    refuses(
+        &["pingpong", "--listen", "127.0.0.1:70000"],
+        1,
+        &["\"127.0.0.1:70000\" is no address"],
+    );
+    refuses(
+        &["pingpong", "--listen", "192.0.2.1:0"],
+        1,
+        &["listen at 192.0.2.1:0"],
+    );
+}
+
+#[test]
+fn a_bad_setting_is_named() {
+    let output = ferro(&["info"]).env("FERRO_SHM", "maybe").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("FERRO_SHM=maybe"),
+        "{}",
+        stderr(&output)
+    );
+    let output = ferro(&["pingpong", "--path", "shm"])
+        .env("FERRO_SHM", "off")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("the setting shm is off"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn info_lists_shared_memory_and_says_what_is_missing() {
+    let text = output(&["info"]);
+    assert!(text.status.success(), "{}", stderr(&text));
+    assert!(
+        stdout(&text)
+            .lines()
+            .any(|l| l.contains(" shm ") && l.contains("tagged")),
+        "{}",
+        stdout(&text)
+    );
+
+    let json = output(&["info", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+    let domains = value["domains"].as_array().unwrap();
+    assert!(
+        domains
+            .iter()
+            .any(|d| d["domain"] == "shm" && d["device"].is_null())
+    );
+    let verbs = domains.iter().any(|d| !d["device"].is_null());
+    let missing = value["missing"].as_array().unwrap();
+    assert!(
+        verbs
+            || missing
+                .iter()
+                .any(|why| why.as_str().unwrap().contains("RDMA")),
+        "{value}"
+    );
+}
+
+#[test]
+fn info_with_everything_off_fails() {
+    let output = ferro(&["info"])
+        .env("FERRO_SHM", "off")
+        .env("FERRO_VERBS", "off")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stdout(&output).contains("switched off by setting shm"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn the_settings_are_a_table() {
+    let text = stdout(&output(&["info", "--settings"]));
+    assert!(
+        text.lines()
+            .any(|l| l.starts_with("FERRO_SHM_CMA") && l.contains("auto")),
+        "{text}"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&output(&["info", "--settings", "--json"]))).unwrap();
+    assert!(
+        json.as_array()
+            .unwrap()
+            .iter()
+            .any(|s| s["variable"] == "FERRO_SPIN" && s["default"] == "20us")
+    );
+}
+
+#[test]
+fn pingpong_verifies_every_size() {
+    for block in [&[][..], &["--block"]] {
+        let arguments = [
+            &[
+                "pingpong",
+                "--spawn",
+                "--path",
+                "shm",
+                "--sizes",
+                "0,1,64,4K,5000,64K,1M",
+                "--iters",
+                "20",
+                "--json",
+            ],
+            block,
+        ];
+        let output = output(&arguments.concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let rows = json.as_array().unwrap();
+        let sizes: Vec<u64> = rows.iter().map(|r| r["size"].as_u64().unwrap()).collect();
+        assert_eq!(sizes, [0, 1, 64, 4096, 5000, 65536, 1 << 20]);
+        for row in rows {
+            assert_eq!(
+                (&row["path"], &row["verified"]),
+                (&"shm".into(), &true.into())
+            );
+            assert_eq!(row["round_trips"], 20);
+        }
+    }
+}
+
+#[test]
+fn benchmarks_give_figures_that_agree_with_themselves() {
+    let common = [
+        "--path", "shm", "--sizes", "8,64K", "--iters", "200", "--json",
+    ];
+    for (what, figure) in [
+        ("lat", "median_us"),
+        ("bw", "megabytes_per_s"),
+        ("rate", "messages_per_s"),
+    ] {
+        let output = output(&[&["bench", what][..], &common].concat());
+        assert!(output.status.success(), "{what}: {}", stderr(&output));
+        let json: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(json.as_array().unwrap().len(), 2);
+        for row in json.as_array().unwrap() {
+            let number = |name: &str| row[name].as_f64().unwrap();
+            assert!(number(figure) > 0.0, "{row}");
+            assert_eq!(row["verified"], true);
+            if what == "lat" {
+                assert!(
+                    number("min_us") <= number("median_us")
+                        && number("median_us") <= number("p99_us"),
+                    "{row}"
+                );
+            } else {
+                let bytes = number("messages_per_s") * number("size");
+                assert!(
+                    (number("megabytes_per_s") * 1e6 / bytes - 1.0).abs() < 1e-6,
+                    "{row}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_message_that_no_domain_takes_is_refused() {
+    let arguments = [
+        "bench", "bw", "--path", "shm", "--sizes", "1G", "--window", "64",
+    ];
+    refuses(&arguments, 1, &["64 messages of 1G", "memory"]);
+}
+
+/// A process that is ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    /// Its exit code and error output; fails the test when it hangs.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let deadline = Instant::now() + DEADLINE;
+        while self.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it hangs");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut text = String::new();
+        if let Some(err) = &mut self.0.stderr {
+            err.read_to_string(&mut text).unwrap();
+        }
+        (self.0.wait().unwrap().code(), text)
+    }
+}
+
+/// A listener, the rest of its error output, and where it listens.
+fn listener() -> (Running, BufReader<std::process::ChildStderr>, String) {
+    let mut child = Running(
+        ferro(&["pingpong", "--listen", "127.0.0.1:0"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let mut lines = BufReader::new(child.0.stderr.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    let address = line
+        .trim()
+        .strip_prefix("ferro: listening at ")
+        .unwrap()
+        .to_owned();
+    (child, lines, address)
+}
+
+#[test]
+fn two_processes_meet_over_tcp_though_strangers_came_first() {
+    let (mut child, mut lines, address) = listener();
+    let mut line = String::new();
+    for (said, complaint) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "not a ferro partner"),
+        (b"ferrob\0\x63", "version 99"),
+        (b"", "gone"),
+    ] {
+        let mut stranger = TcpStream::connect(&address).unwrap();
+        stranger.write_all(said).unwrap();
+        if said.is_empty() {
+            drop(stranger);
+        }
+        line.clear();
+        lines.read_line(&mut line).unwrap();
+        assert!(
+            line.contains(complaint) && line.contains("still listening"),
+            "{line}"
+        );
+    }
+    let arguments = [
+        "pingpong",
+        address.as_str(),
+        "--path",
+        "shm",
+        "--sizes",
+        "8,64K",
+        "--iters",
+        "10",
+    ];
+    let output = output(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("over shared memory"),
+        "{}",
+        stdout(&output)
+    );
+    let (code, _) = child.end();
+    line.clear();
+    lines.read_to_string(&mut line).unwrap();
+    assert_eq!(code, Some(0), "{line}");
+    assert!(line.contains("over shared memory"), "{line}");
+}
+
+#[test]
+fn a_hostile_partner_ends_the_listener_with_an_error() {
+    let hello = |address: &str, path: &str| {
+        format!(
+            r#"{{"hello":{{"path":"{path}","block":false,"patience_s":1,"address":"{address}"}}}}"#
+        )
+    };
+    let zeros = "00".repeat(64);
+    for (message, complaint) in [
+        (hello("zz", "shm"), "not hexadecimal"),
+        (hello("00", "shm"), "can not be used"),
+        (hello(&zeros, "shm"), "can not be used"),
+        (hello(&zeros, "carrier pigeon"), "no message"),
+        (r#"{"ready":7}"#.to_owned(), "no message"),
+        (r#""bye""#.to_owned(), "out of turn"),
+    ] {
+        let (mut child, mut lines, address) = listener();
+        let mut partner = TcpStream::connect(&address).unwrap();
+        partner.write_all(b"ferrob\0\x01").unwrap();
+        partner
+            .write_all(&(message.len() as u32).to_le_bytes())
+            .unwrap();
+        partner.write_all(message.as_bytes()).unwrap();
+        let (code, _) = child.end();
+        let mut text = String::new();
+        lines.read_to_string(&mut text).unwrap();
+        assert_eq!(code, Some(1), "{message}: {text}");
+        assert!(
+            text.contains(complaint) && !text.contains("panicked"),
+            "{message}: {text}"
+        );
+    }
+}
+
+#[test]
+fn connecting_to_garbage_is_an_error() {
+    let garbage = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = garbage.local_addr().unwrap().to_string();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = garbage.accept().unwrap();
+        stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    refuses(
+        &["pingpong", &address, "--path", "shm"],
+        1,
+        &["not a ferro partner", "SSH-2.0"],
+    );
+    server.join().unwrap();
+    refuses(&["pingpong", &address], 1, &["connect to", &address]);
+}
+
+#[test]
+fn a_partner_that_is_killed_is_noticed() {
+    for block in [&[][..], &["--block"]] {
+        let arguments = [
+            &[
+                "bench",
+                "lat",
+                "--path",
+                "shm",
+                "--sizes",
+                "8",
+                "--iters",
+                "1000000000000",
+            ],
+            block,
+        ]
+        .concat();
+        let mut parent = Running(
+            ferro(&arguments)
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
+        let partner = child_of(parent.0.id());
+        // It has run for a while when it has taken some processor time.
+        wait_until(|| cpu_ticks(partner) > 20);
+        assert!(
+            Command::new("kill")
+                .args(["-KILL", &partner.to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let (code, text) = parent.end();
+        assert_eq!(code, Some(1), "{text}");
+        assert!(
+            text.starts_with("ferro: ") && !text.contains("panicked"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_partner_does_not_outlive_the_process_that_started_it() {
+    let arguments = [
+        "bench",
+        "lat",
+        "--path",
+        "shm",
+        "--sizes",
+        "8",
+        "--iters",
+        "1000000000000",
+    ];
+    let mut parent = Running(
+        ferro(&arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let partner = child_of(parent.0.id());
+    wait_until(|| cpu_ticks(partner) > 20);
+    parent.0.kill().unwrap();
+    parent.0.wait().unwrap();
+    wait_until(|| {
+        !std::path::Path::new(&format!("/proc/{partner}/stat")).exists() || is_zombie(partner)
+    });
+}
+
+fn child_of(pid: u32) -> u32 {
+    let mut child = None;
+    wait_until(|| {
+        let listed =
+            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        child = listed
+            .split_ascii_whitespace()
+            .next()
+            .and_then(|c| c.parse().ok());
+        child.is_some()
+    });
+    child.unwrap()
+}
+
+/// Fields of /proc/PID/stat after the command's name: state is the first, user and system time the 12th and 13th.
+fn stat(pid: u32) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let rest = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    rest.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+fn is_zombie(pid: u32) -> bool {
+    stat(pid).first().is_some_and(|state| state == "Z")
+}
+
+fn cpu_ticks(pid: u32) -> u64 {
+    let fields = stat(pid);
+    let ticks = |at: usize| {
+        fields
+            .get(at)
+            .and_then(|f| f.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    ticks(11) + ticks(12)
+}
+
+fn wait_until(mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !done() {
+        assert!(Instant::now() < deadline, "it does not come to that");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
