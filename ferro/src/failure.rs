@@ -6,7 +6,10 @@ use ferrofabric_core::error::{Error, OpError};
 
 /// What is printed after `ferro: ` before the process exits with 1.
 #[derive(Debug)]
-pub(crate) struct Failure(String);
+pub(crate) struct Failure {
+    text: String,
+    told: bool,
+}
 
 /// The result of whatever a command does.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -14,18 +17,32 @@ pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 impl Failure {
     /// The failure that `text` tells.
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
+        Self {
+            text: text.into(),
+            told: false,
+        }
     }
 
     /// A system call's failure while `doing` something.
     pub(crate) fn io(doing: impl fmt::Display, error: impl fmt::Display) -> Self {
-        Self(format!("{doing}: {error}"))
+        Self::new(format!("{doing}: {error}"))
+    }
+
+    /// The same failure, which the partner tells the user.
+    pub(crate) fn told(mut self) -> Self {
+        self.told = true;
+        self
+    }
+
+    /// Whether the user hears of it from the partner.
+    pub(crate) fn is_told(&self) -> bool {
+        self.told
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -33,12 +50,12 @@ impl std::error::Error for Failure {}
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self(error.to_string())
+        Self::new(error.to_string())
     }
 }
 
 impl From<OpError> for Failure {
     fn from(error: OpError) -> Self {
-        Self(format!("drive the endpoint: {error}"))
+        Self::new(format!("drive the endpoint: {error}"))
     }
 }

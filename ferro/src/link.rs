@@ -195,7 +195,8 @@ impl Link {
     /// When it can not be registered.
     pub(crate) fn buffer(&self, len: usize) -> Result<Buffer> {
         let mut buffer = Buffer::new(len)?;
-        if self.carrier == "verbs" {
+        // There is no registration of nothing.
+        if self.carrier == "verbs" && len != 0 {
             buffer.register(self.domain.as_ref())?;
         }
         Ok(buffer)

@@ -29,7 +29,9 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("ferro: {failure}");
+            if !failure.is_told() {
+                eprintln!("ferro: {failure}");
+            }
             ExitCode::FAILURE
         }
     }

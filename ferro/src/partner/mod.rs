@@ -53,7 +53,7 @@ pub(crate) fn listen(options: &RunOptions) -> Result<()> {
 pub(crate) fn serve_inherited() -> Result<()> {
     let mut channel = spawn::inherited()?;
     channel.greet()?;
-    serve(channel).map(|_| ())
+    serve(channel).map(|_| ()).map_err(Failure::told)
 }
 
 /// The side that asks. Also says whether the partner closed the channel.

@@ -28,7 +28,7 @@ pub(super) fn programs(
         on_terminal(program(PROGRAM, format!("-p {port}"))),
         on_terminal(program(
             PROGRAM,
-            format!("{address} -p {port} -t {test} -s {size} -n {messages} -w {warmup} -f"),
+            format!("{address} -p {port} -t {test} -s {size} -n {messages} -w {warmup}"),
         )),
     )
 }
