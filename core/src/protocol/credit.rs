@@ -303,6 +303,22 @@ mod tests {
     }
 
     #[test]
+    fn a_return_that_was_overtaken_changes_nothing() {
+        let (mut send, mut receive) = (SendCredit::new(100), ReceiveCredit::new(100));
+        let mut returns = Vec::new();
+        for _ in 0..3 {
+            assert_eq!(send.admit(64 * 9), Admission::Eager);
+            receive.take(64 * 9).unwrap();
+            receive.release(64 * 9);
+            returns.push(receive.field());
+        }
+        for credit in returns.into_iter().rev() {
+            assert_eq!(send.on_credit(credit), Ok(()));
+            assert_eq!(send.available_units(), 100);
+        }
+    }
+
+    #[test]
     fn breaking_the_rules_is_an_error() {
         let mut receive = ReceiveCredit::new(10);
         receive.take(64 * 8).unwrap();

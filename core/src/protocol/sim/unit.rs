@@ -292,3 +292,50 @@ fn a_lane_whose_other_end_was_dropped_is_reset_by_its_ready() {
     assert_eq!(a.downs, [(b.key, Reason::PeerReset)]);
     assert!(a.connector.is_idle());
 }
+
+#[test]
+fn a_responder_without_queue_pairs_says_busy_and_keeps_nothing() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    b.queue_pairs_left = 0;
+    let hello = hello_of(&mut a, b.key);
+    let [Effect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
+        panic!()
+    };
+    let reject = rejected(&b.make(NOW, lane), RejectReason::Busy);
+    assert!(b.connector.is_idle());
+    a.receive(NOW, &reject.to_bytes());
+    assert!(a.failures.is_empty());
+    // The same Hello goes out again after the busy interval, spread by a quarter.
+    let next = a.connector.next_timeout().unwrap();
+    assert!(next - NOW <= Config::default().busy_interval * 5 / 4);
+    let again = packets(&a.timeout(next))[0].1;
+    assert_eq!(again.lane, hello.lane);
+}
+
+#[test]
+fn a_broken_lane_is_told_and_a_late_bye_about_it_harms_nothing_new() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let ready = ready_of(&mut a, &mut b);
+    b.receive(NOW, &ready.to_bytes());
+    let mut late = ready;
+    late.body = Body::Bye;
+    late.lane.responder_nonce = 0; // as one says that has no answer yet
+
+    let lane = a.usable(&b.key).unwrap().0;
+    let notice = rejected(&a.broken(NOW, lane), RejectReason::NoSuchLane);
+    assert_eq!(a.downs, [(b.key, Reason::Broken)]);
+    b.receive(NOW, &notice.to_bytes());
+    assert_eq!(b.downs, [(a.key, Reason::PeerReset)]);
+
+    let ready = ready_of(&mut a, &mut b);
+    b.receive(NOW, &ready.to_bytes());
+    let answer = packets(&b.receive(NOW, &late.to_bytes()))[0].1;
+    assert_eq!(answer.body, Body::ByeAck);
+    assert!(b.usable(&a.key).is_some());
+    late.lane = ready.lane;
+    b.receive(NOW, &late.to_bytes());
+    assert!(
+        b.usable(&a.key).is_none(),
+        "the Bye is good but for the lane"
+    );
+}
