@@ -191,6 +191,30 @@ pub fn fill(message: &mut [u8], seed: u64) {
     }
 }
 
+/// Checks that a message is as [`fill`] made it.
+///
+/// # Panics
+///
+/// If not; says where it differs, and whether what is there is of another message.
+pub fn check(message: &[u8], seed: u64, what: &str) {
+    if is_filled(message, seed) {
+        return;
+    }
+    let mut expected = vec![0; message.len()];
+    fill(&mut expected, seed);
+    let wrong: Vec<usize> = (0..message.len())
+        .filter(|&i| message[i] != expected[i])
+        .collect();
+    let (first, last) = (wrong[0], wrong[wrong.len() - 1]);
+    let at = &message[first..message.len().min(first + 16)];
+    panic!(
+        "{what}: {} of {} bytes differ, from {first} to {last}; there is {at:02x?}, expected {:02x?}",
+        wrong.len(),
+        message.len(),
+        &expected[first..first + at.len()]
+    );
+}
+
 /// Whether a message is as [`fill`] made it.
 pub fn is_filled(message: &[u8], seed: u64) -> bool {
     let mut numbers = Numbers(seed);
