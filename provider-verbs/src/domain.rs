@@ -147,7 +147,7 @@ impl Backend for VerbsBackend {
 const DEFAULT_QKEY: u32 = 0x00fe_0f0f;
 
 /// A number that nobody can guess.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 

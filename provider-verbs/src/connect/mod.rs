@@ -60,21 +60,30 @@ pub(crate) enum ToService {
 /// Where the incarnation lies in a native address's bytes.
 const INCARNATION: std::ops::Range<usize> = 32..40;
 
+/// Where the name of the shared-memory endpoint lies.
+const SHM: std::ops::Range<usize> = 48..56;
+
 /// The peer that a native address names.
 pub(crate) fn peer_key(name: &NativeAddr) -> PeerKey {
     let mut place = name.to_bytes();
     place[INCARNATION].fill(0);
+    place[SHM].fill(0);
     PeerKey {
         place,
         incarnation: name.incarnation,
     }
 }
 
-/// The native address of a peer; `None` when the bytes are none (they may be anybody's).
-pub(crate) fn native_addr(key: &PeerKey) -> Option<NativeAddr> {
+/// The native address of a peer whose shared-memory endpoint has this name; `None` when the bytes are no address (they may
+/// be anybody's).
+pub(crate) fn native_addr(key: &PeerKey, shm_name: u64) -> Option<NativeAddr> {
     let mut bytes = key.place;
     bytes[INCARNATION].copy_from_slice(&key.incarnation.to_le_bytes());
-    NativeAddr::from_bytes(&bytes).ok()
+    let name = NativeAddr::from_bytes(&bytes).ok()?;
+    Some(NativeAddr {
+        shm: name.shm.map(|_| shm_name),
+        ..name
+    })
 }
 
 #[cfg(test)]
@@ -100,9 +109,10 @@ mod tests {
                 mtu_bytes: 1024,
             }),
         };
-        assert_eq!(native_addr(&peer_key(&name)), Some(name));
+        assert_eq!(native_addr(&peer_key(&name), 3), Some(name));
         let restarted = NativeAddr {
             incarnation: 5,
+            shm: Some(4),
             ..name
         };
         assert_eq!(peer_key(&restarted).place, peer_key(&name).place);

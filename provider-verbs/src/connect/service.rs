@@ -342,7 +342,7 @@ impl Worker {
     }
 
     fn way_to(&self, peer: &PeerKey) -> Option<(Path, u32, u32)> {
-        let verbs = native_addr(peer)?.verbs?;
+        let verbs = native_addr(peer, 0)?.verbs?;
         Some((self.config.port.path_to(&verbs)?, verbs.qpn, verbs.qkey))
     }
 

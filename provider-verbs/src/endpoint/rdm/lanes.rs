@@ -56,7 +56,8 @@ impl RdmTransport {
     }
 
     fn lane_up<O: Owner>(&mut self, up: &LaneUp, qp: Arc<RcQp>, owner: &mut O) {
-        let addr = native_addr(&up.peer).map_or(FiAddr::NOTAVAIL, |name| owner.av().find(&name));
+        let addr = native_addr(&up.peer, up.remote_shm_name)
+            .map_or(FiAddr::NOTAVAIL, |name| owner.av().find(&name));
         let peer = self.peers.peer_of(up.peer, addr);
         let session = up.lane.session();
         self.peers.at(peer).link = Link::Up(session);

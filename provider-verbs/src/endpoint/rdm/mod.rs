@@ -163,7 +163,8 @@ impl RdmTransport {
             },
             access: Access::REMOTE_READ,
             handshake: Config {
-                seed: name.incarnation,
+                seed: crate::domain::random(),
+                shm_name: name.shm.unwrap_or(0),
                 keys: Keys {
                     p_key: verbs.pkey,
                     q_key: verbs.qkey,
