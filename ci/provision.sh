@@ -63,7 +63,7 @@ need_rust() {
         PATH=/usr/bin:$PATH
         rust_is "$minimum" && return 0
     done
-    die "needs Rust $minimum or newer, which this system does not offer; see https://rustup.rs"
+    die "needs Rust $minimum or newer, which this system does not offer"
 }
 
 # need_rust_checks: rustfmt and clippy of the same origin as Debian's cargo; nothing where cargo has them or is not

@@ -59,6 +59,10 @@ impl Buffer {
     ///
     /// As [`Domain::register`].
     pub fn register(&mut self, domain: &dyn Domain) -> Result<()> {
+        if self.len == 0 {
+            // Nothing to move, and devices refuse empty regions.
+            return Ok(());
+        }
         let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
         // SAFETY: the memory is freed after the region (`drop`), and while an operation on it is under way
         // nobody holds a reference, for the endpoint owns the buffer then. Peers get no more than reads.

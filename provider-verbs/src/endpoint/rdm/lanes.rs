@@ -61,7 +61,7 @@ impl RdmTransport {
         let peer = self.peers.peer_of(up.peer, addr);
         let session = up.lane.session();
         self.peers.at(peer).link = Link::Up(session);
-        let tuning = &self.tuning;
+        let tuning = &self.poster.tuning;
         self.lanes.insert(Lane {
             qp,
             key: up.lane,
@@ -115,11 +115,11 @@ impl RdmTransport {
             let Some(wqe) = lane.queue.pop_front() else {
                 return;
             };
-            self.outstanding -= 1;
+            self.poster.outstanding -= 1;
             let last = wqe.number == number;
             let failed = last && error.is_some();
             if let SendSlot(Some(slot)) = wqe.slot {
-                self.bounces.give(slot);
+                self.poster.bounces.give(slot);
             }
             if let (Some(sequence), false) = (wqe.sequence, failed) {
                 // Our own numbers, in order: never refused.
@@ -200,7 +200,7 @@ impl RdmTransport {
         if lane.failing.is_some() {
             return;
         }
-        self.counters.lanes_failed += 1;
+        self.poster.counters.lanes_failed += 1;
         lane.failing = Some((errno, why));
         let moved = lane.qp.to_error();
         let (wr_id, _) = lane.next(true);
@@ -214,7 +214,7 @@ impl RdmTransport {
             slot: SendSlot(None),
             sequence: None,
         });
-        self.outstanding += 1;
+        self.poster.outstanding += 1;
         if moved.is_err() || posted.is_err() || lane.refused {
             // Nothing will be flushed; the queue pair itself has to go.
             lane.unflushed = true;
@@ -230,9 +230,9 @@ impl RdmTransport {
         };
         let (errno, why) = lane.failing.unwrap_or(BROKEN);
         for wqe in lane.queue.drain(..) {
-            self.outstanding -= 1;
+            self.poster.outstanding -= 1;
             if let SendSlot(Some(slot)) = wqe.slot {
-                self.bounces.give(slot);
+                self.poster.bounces.give(slot);
             }
             if let WqeKind::Message(done) = wqe.kind {
                 owner.fail_send(&done, errno, 0, why);

@@ -33,6 +33,8 @@ use crate::session::{Held, Lanes, Peers, SlotPool, WrId};
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
+use send::Poster;
+
 /// Which transport of an endpoint a token belongs to: this one.
 pub(crate) const TRANSPORT: u32 = 0;
 
@@ -65,19 +67,14 @@ pub(crate) struct RdmTransport {
     cq: Arc<Cq>,
     channel: Arc<CompChannel>,
     receives: SlotPool,
-    bounces: SlotPool,
-    pd: Arc<Pd>,
+    poster: Poster,
     peers: Peers,
     held: Held,
-    tuning: Tuning,
     /// Lanes that have something to do.
     work: std::collections::VecDeque<SessionId>,
     /// Receive buffers to be posted again.
     spent: Vec<u32>,
-    /// Work requests under way, of all lanes.
-    outstanding: usize,
     armed: bool,
-    counters: Counters,
 }
 
 impl RdmTransport {
@@ -190,16 +187,18 @@ impl RdmTransport {
             cq,
             channel,
             receives,
-            bounces,
-            pd: pd.clone(),
+            poster: Poster {
+                bounces,
+                tuning,
+                outstanding: 0,
+                counters: Counters::default(),
+                pd: pd.clone(),
+            },
             peers: Peers::default(),
             held: Held::default(),
-            tuning,
             work: std::collections::VecDeque::new(),
             spent,
-            outstanding: 0,
             armed: false,
-            counters: Counters::default(),
         };
         this.post_spent();
         Ok(this)
@@ -273,13 +272,13 @@ impl RdmTransport {
 
     #[cold]
     fn queue_failed(&mut self, error: OpError) {
-        if self.counters.lanes_failed == 0 {
+        if self.poster.counters.lanes_failed == 0 {
             tracing::error!(
                 "completion queue of {} failed: {error}",
-                self.pd.context().name()
+                self.poster.pd.context().name()
             );
         }
-        self.counters.lanes_failed += 1;
+        self.poster.counters.lanes_failed += 1;
     }
 }
 
@@ -357,7 +356,7 @@ impl Transport for RdmTransport {
     }
 
     fn stats(&self, report: &mut dyn FnMut(&'static str, u64)) {
-        let c = &self.counters;
+        let c = &self.poster.counters;
         report("verbs_eager_sent", c.eager_sent);
         report("verbs_rendezvous_sent", c.rendezvous_sent);
         report("verbs_packets_received", c.received);

@@ -24,7 +24,7 @@ impl RdmTransport {
         // SAFETY: the device has written the slot and is done with it until it is posted again, below; no peer can
         // reach it.
         let packet = unsafe { std::slice::from_raw_parts(at, len) };
-        self.counters.received += 1;
+        self.poster.counters.received += 1;
         self.packet(packet, qp_num, owner);
         self.spent.push(slot);
     }
@@ -101,7 +101,7 @@ impl RdmTransport {
             owner.complete_recv(kind, &matched, &arrived);
             return self.return_credit(session, payload.len());
         }
-        self.counters.unexpected += 1;
+        self.poster.counters.unexpected += 1;
         let value = self.held.keep(HeldMessage {
             peer,
             session,
@@ -122,7 +122,7 @@ impl RdmTransport {
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             return self.fetch(session, (kind, arrived, matched), op, segments, owner);
         }
-        self.counters.unexpected += 1;
+        self.poster.counters.unexpected += 1;
         let value = self.held.keep(HeldMessage {
             peer,
             session,
@@ -266,7 +266,7 @@ impl RdmTransport {
                 // SAFETY: the receiver keeps the buffer until the completion, and the region ends before that.
                 let region = unsafe {
                     Mr::register(
-                        &self.pd,
+                        &self.poster.pd,
                         matched.buf.as_mut_ptr(),
                         fit as usize,
                         Access::LOCAL_WRITE,
@@ -393,7 +393,7 @@ impl RdmTransport {
                 slot: SendSlot(None),
                 sequence: None,
             });
-            self.outstanding += 1;
+            self.poster.outstanding += 1;
             done += 1;
             if let Err(error) = posted {
                 tracing::warn!("posting a read failed: {error}");
@@ -434,7 +434,7 @@ impl RdmTransport {
 
     #[cold]
     fn drop_packet(&mut self, qp_num: u32, why: &'static str) {
-        self.counters.dropped += 1;
+        self.poster.counters.dropped += 1;
         tracing::debug!("packet on queue pair {qp_num:#x} dropped: {why}");
     }
 }

@@ -1,5 +1,7 @@
 //! Sending: at once when the lane has room, else in line.
 
+use std::sync::Arc;
+
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::flags::Flags;
@@ -12,13 +14,15 @@ use ferrofabric_core::protocol::wire::data::{
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
-use super::{MAX_PENDING, RdmTransport};
+use super::{Counters, MAX_PENDING, RdmTransport};
 use crate::connect::ToService;
 use crate::mr::{Access, Mr};
+use crate::pd::Pd;
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::session::{
     Gathered, Lane, Link, Pending, RendezvousSend, SendSlot, SlotPool, Wqe, WqeKind,
 };
+use crate::tuning::Tuning;
 
 /// Largest inline send that is assembled on the stack, in bytes.
 const MAX_INLINE_BYTES: usize = 512;
@@ -49,15 +53,7 @@ impl RdmTransport {
             if peer.pending.is_empty() {
                 if let Some(lane) = self.lanes.of(session) {
                     if lane.may_send && lane.failing.is_none() {
-                        let mut post = Post {
-                            lane,
-                            bounces: &mut self.bounces,
-                            tuning: &self.tuning,
-                            outstanding: &mut self.outstanding,
-                            counters: &mut self.counters,
-                            pd: &self.pd,
-                        };
-                        match post.message(op, iov, None) {
+                        match self.poster.message(lane, op, iov, None) {
                             Ok(()) => return Ok(()),
                             Err(Stop::Wait) => {}
                             Err(Stop::Refused(errno, _)) => return Err(OpError::Failed(errno)),
@@ -111,17 +107,10 @@ impl RdmTransport {
             let Some(pending) = peer.pending.pop_front() else {
                 return done;
             };
-            let mut post = Post {
-                lane,
-                bounces: &mut self.bounces,
-                tuning: &self.tuning,
-                outstanding: &mut self.outstanding,
-                counters: &mut self.counters,
-                pd: &self.pd,
-            };
             let posted = match &pending.iov {
-                Gathered::Borrowed(iov) => post.message(&pending.op, iov, None),
-                Gathered::Copied(bytes) => post.message(
+                Gathered::Borrowed(iov) => self.poster.message(lane, &pending.op, iov, None),
+                Gathered::Copied(bytes) => self.poster.message(
+                    lane,
                     &pending.op,
                     &[IoBuf::new(bytes.as_ptr(), bytes.len())],
                     Some(bytes),
@@ -153,15 +142,7 @@ impl RdmTransport {
         if !lane.may_send || lane.failing.is_some() {
             return 0;
         }
-        let mut post = Post {
-            lane,
-            bounces: &mut self.bounces,
-            tuning: &self.tuning,
-            outstanding: &mut self.outstanding,
-            counters: &mut self.counters,
-            pd: &self.pd,
-        };
-        match post.notices() {
+        match self.poster.notices(lane) {
             Ok(done) => done,
             Err(_) => {
                 self.lane_broke(session);
@@ -171,55 +152,61 @@ impl RdmTransport {
     }
 }
 
-/// What posting to a lane needs.
-struct Post<'a> {
-    lane: &'a mut Lane,
-    bounces: &'a mut SlotPool,
-    tuning: &'a crate::tuning::Tuning,
-    outstanding: &'a mut usize,
-    counters: &'a mut super::Counters,
-    pd: &'a std::sync::Arc<crate::pd::Pd>,
+/// Posts to lanes: what all lanes share for that.
+pub(super) struct Poster {
+    pub(super) bounces: SlotPool,
+    pub(super) tuning: Tuning,
+    /// Work requests under way, of all lanes.
+    pub(super) outstanding: usize,
+    pub(super) counters: Counters,
+    pub(super) pd: Arc<Pd>,
 }
 
-impl Post<'_> {
+impl Poster {
     /// Posts a message: eagerly if it is small and the peer has room for it, else as a request. `copy` is what `iov`
     /// points to, if that is ours.
     #[inline]
-    fn message(&mut self, op: &SendOp, iov: &[IoBuf], copy: Option<&[u8]>) -> Result<(), Stop> {
-        if !self.lane.has_room() || *self.outstanding >= self.tuning.send_total {
+    fn message(
+        &mut self,
+        lane: &mut Lane,
+        op: &SendOp,
+        iov: &[IoBuf],
+        copy: Option<&[u8]>,
+    ) -> Result<(), Stop> {
+        if !lane.has_room() || self.outstanding >= self.tuning.send_total {
             return Err(Stop::Wait);
         }
         let len = total_len(iov);
-        let eager_bytes = self.tuning.eager_bytes.min(
-            self.lane
-                .peer_receive_bytes
-                .saturating_sub(MAX_HEADER_BYTES),
-        );
+        let eager_bytes = self
+            .tuning
+            .eager_bytes
+            .min(lane.peer_receive_bytes.saturating_sub(MAX_HEADER_BYTES));
         if len <= eager_bytes {
             let fits_inline = len + MAX_HEADER_BYTES <= self.tuning.inline_bytes;
             let slot = match fits_inline {
                 true => None,
                 false => Some(self.bounces.take().ok_or(Stop::Wait)?),
             };
-            if self.lane.session.send_credit.admit(len as u32) == Admission::Eager {
-                return self.eager(op, iov, len, slot);
+            if lane.session.send_credit.admit(len as u32) == Admission::Eager {
+                return self.eager(lane, op, iov, len, slot);
             }
             if let Some(slot) = slot {
                 self.bounces.give(slot);
             }
         }
-        self.request(op, iov, copy)
+        self.request(lane, op, iov, copy)
     }
 
     #[inline]
     fn eager(
         &mut self,
+        lane: &mut Lane,
         op: &SendOp,
         iov: &[IoBuf],
         len: usize,
         slot: Option<u32>,
     ) -> Result<(), Stop> {
-        let header = self.stamp()?;
+        let header = Self::stamp(lane)?;
         let mut head = [0; MAX_HEADER_BYTES];
         let head_len = header.write_eager(&envelope(op), len as u32, &mut head);
         let kind = WqeKind::Message(SendDone::from(op));
@@ -228,13 +215,13 @@ impl Post<'_> {
             let mut bytes = [0u8; MAX_INLINE_BYTES];
             bytes[..head_len].copy_from_slice(&head[..head_len]);
             gather(iov, bytes[head_len..].as_mut_ptr());
-            return self.inline(&bytes[..head_len + len], kind, header);
+            return self.inline(lane, &bytes[..head_len + len], kind, header);
         };
         let at = self.bounces.address(slot);
         // SAFETY: the slot holds the largest header and message, and is ours until its request is over.
         unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
         let lkey = self.bounces.lkey();
-        let (wr_id, flags) = self.next(&kind);
+        let (wr_id, flags) = Self::next(lane, &kind);
         let posted = match (iov, op.desc as u32) {
             ([one], desc) if desc != 0 => {
                 let entries = [
@@ -243,22 +230,34 @@ impl Post<'_> {
                 ];
                 let mut request = SendRequest::send(wr_id, entries).flags(flags);
                 // SAFETY: the slot is kept, and the application keeps its buffer until the completion.
-                unsafe { request.post(&self.lane.qp) }
+                unsafe { request.post(&lane.qp) }
             }
             _ => {
                 gather(iov, at.wrapping_add(head_len));
                 let mut request =
                     SendRequest::send(wr_id, [entry(at as u64, head_len + len, lkey)]).flags(flags);
                 // SAFETY: the slot is kept until the request is over.
-                unsafe { request.post(&self.lane.qp) }
+                unsafe { request.post(&lane.qp) }
             }
         };
-        self.posted(posted, kind, SendSlot(Some(slot)), Some(header.sequence))
+        self.posted(
+            lane,
+            posted,
+            kind,
+            SendSlot(Some(slot)),
+            Some(header.sequence),
+        )
     }
 
     /// Asks the peer to read the message.
     #[cold]
-    fn request(&mut self, op: &SendOp, iov: &[IoBuf], copy: Option<&[u8]>) -> Result<(), Stop> {
+    fn request(
+        &mut self,
+        lane: &mut Lane,
+        op: &SendOp,
+        iov: &[IoBuf],
+        copy: Option<&[u8]>,
+    ) -> Result<(), Stop> {
         let mut kept = None;
         let mut owned = [IoBuf::EMPTY];
         let iov = if op.flags.contains(Flags::INJECT) && !iov.is_empty() {
@@ -277,7 +276,7 @@ impl Post<'_> {
                 0 => {
                     // SAFETY: the buffer stays until the operation completes, and the region ends before that.
                     let region = unsafe {
-                        Mr::register(self.pd, buf.as_mut_ptr(), buf.len, Access::REMOTE_READ)
+                        Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, Access::REMOTE_READ)
                     };
                     let region = region.map_err(refused)?;
                     let rkey = region.rkey();
@@ -297,39 +296,39 @@ impl Post<'_> {
             _regions: regions,
             _copy: kept,
         };
-        let number = self.lane.sends.insert(send).map_err(|_| Stop::Wait)?;
-        let header = match self.stamp() {
+        let number = lane.sends.insert(send).map_err(|_| Stop::Wait)?;
+        let header = match Self::stamp(lane) {
             Ok(header) => header,
             Err(stop) => {
-                let _ = self.lane.sends.on_fin(number);
+                let _ = lane.sends.on_fin(number);
                 return Err(stop);
             }
         };
         let mut bytes = [0; MAX_RTS_BYTES];
         let Ok(len) = header.write_rts(&envelope(op), number, &segments, &mut bytes) else {
-            let _ = self.lane.sends.on_fin(number);
+            let _ = lane.sends.on_fin(number);
             return Err(Stop::Refused(
                 Errno::EINVAL,
                 "the message lies in too many pieces",
             ));
         };
         self.counters.rendezvous_sent += 1;
-        self.notice(&bytes[..len], header)
+        self.notice(lane, &bytes[..len], header)
     }
 
-    fn notices(&mut self) -> Result<usize, Stop> {
+    fn notices(&mut self, lane: &mut Lane) -> Result<usize, Stop> {
         let mut done = 0;
-        while self.lane.has_reserved_room() {
+        while lane.has_reserved_room() {
             let mut bytes = [0; MAX_HEADER_BYTES];
-            if let Some(&(op, status)) = self.lane.fins.front() {
-                let header = self.stamp()?;
-                self.lane.fins.pop_front();
+            if let Some(&(op, status)) = lane.fins.front() {
+                let header = Self::stamp(lane)?;
+                lane.fins.pop_front();
                 let len = header.write_fin(op, status, &mut bytes);
-                self.notice(&bytes[..len], header)?;
-            } else if self.lane.session.receive_credit.owes() {
-                let header = self.lane.session.stamp_credit();
+                self.notice(lane, &bytes[..len], header)?;
+            } else if lane.session.receive_credit.owes() {
+                let header = lane.session.stamp_credit();
                 let len = header.write_credit(&mut bytes);
-                self.unnumbered(&bytes[..len])?;
+                self.unnumbered(lane, &bytes[..len])?;
             } else {
                 break;
             }
@@ -339,35 +338,47 @@ impl Post<'_> {
     }
 
     /// Posts a small numbered packet of ours.
-    fn notice(&mut self, bytes: &[u8], header: Header) -> Result<(), Stop> {
-        self.small(bytes, WqeKind::Notice, Some(header.sequence))
+    fn notice(&mut self, lane: &mut Lane, bytes: &[u8], header: Header) -> Result<(), Stop> {
+        self.small(lane, bytes, WqeKind::Notice, Some(header.sequence))
     }
 
-    fn unnumbered(&mut self, bytes: &[u8]) -> Result<(), Stop> {
-        self.small(bytes, WqeKind::Notice, None)
+    fn unnumbered(&mut self, lane: &mut Lane, bytes: &[u8]) -> Result<(), Stop> {
+        self.small(lane, bytes, WqeKind::Notice, None)
     }
 
     #[inline]
-    fn inline(&mut self, bytes: &[u8], kind: WqeKind, header: Header) -> Result<(), Stop> {
-        self.small(bytes, kind, Some(header.sequence))
+    fn inline(
+        &mut self,
+        lane: &mut Lane,
+        bytes: &[u8],
+        kind: WqeKind,
+        header: Header,
+    ) -> Result<(), Stop> {
+        self.small(lane, bytes, kind, Some(header.sequence))
     }
 
     /// Posts a packet that travels in the work request.
     #[inline]
-    fn small(&mut self, bytes: &[u8], kind: WqeKind, sequence: Option<u32>) -> Result<(), Stop> {
-        let (wr_id, flags) = self.next(&kind);
+    fn small(
+        &mut self,
+        lane: &mut Lane,
+        bytes: &[u8],
+        kind: WqeKind,
+        sequence: Option<u32>,
+    ) -> Result<(), Stop> {
+        let (wr_id, flags) = Self::next(lane, &kind);
         let mut request =
             SendRequest::send(wr_id, [inline_sge(bytes)]).flags(flags | SendFlags::INLINE);
         // SAFETY: inline data is copied before the call returns.
-        let posted = unsafe { request.post(&self.lane.qp) };
-        self.posted(posted, kind, SendSlot(None), sequence)
+        let posted = unsafe { request.post(&lane.qp) };
+        self.posted(lane, posted, kind, SendSlot(None), sequence)
     }
 
     #[inline]
-    fn next(&mut self, kind: &WqeKind) -> (u64, SendFlags) {
+    fn next(lane: &mut Lane, kind: &WqeKind) -> (u64, SendFlags) {
         let wanted =
             matches!(kind, WqeKind::Message(done) if done.flags.contains(Flags::COMPLETION));
-        let (wr_id, signaled) = self.lane.next(wanted);
+        let (wr_id, signaled) = lane.next(wanted);
         match signaled {
             true => (wr_id, SendFlags::SIGNALED),
             false => (wr_id, SendFlags::empty()),
@@ -375,31 +386,32 @@ impl Post<'_> {
     }
 
     #[inline]
-    fn stamp(&mut self) -> Result<Header, Stop> {
-        self.lane.session.stamp().ok_or(Stop::Wait)
+    fn stamp(lane: &mut Lane) -> Result<Header, Stop> {
+        lane.session.stamp().ok_or(Stop::Wait)
     }
 
     #[inline]
     fn posted(
         &mut self,
+        lane: &mut Lane,
         posted: Result<(), OpError>,
         kind: WqeKind,
         slot: SendSlot,
         sequence: Option<u32>,
     ) -> Result<(), Stop> {
         // Entered also when it was refused: the lane is given up then, and all that is entered ends with it.
-        self.lane.queue.push_back(Wqe {
-            number: self.lane.next_number.wrapping_sub(1),
+        lane.queue.push_back(Wqe {
+            number: lane.next_number.wrapping_sub(1),
             kind,
             slot,
             sequence,
         });
-        *self.outstanding += 1;
+        self.outstanding += 1;
         match posted {
             Ok(()) => Ok(()),
             Err(error) => {
-                tracing::warn!("posting to {} failed: {error}", **self.lane.qp);
-                self.lane.refused = true;
+                tracing::warn!("posting to {} failed: {error}", **lane.qp);
+                lane.refused = true;
                 Err(Stop::Broken)
             }
         }
