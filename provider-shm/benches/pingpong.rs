@@ -1,6 +1,8 @@
 //! Half round trips and one-way rates between two pinned processes, beside what a bare cache line takes just before and
 //! after: `cargo bench -p ferrofabric-shm [-- SECONDS]`. Only the ratio to that counts.
 
+#![allow(clippy::unwrap_used, reason = "a benchmark")]
+
 #[path = "../tests/owner/mod.rs"]
 mod owner;
 
@@ -15,7 +17,19 @@ use ferrofabric_shm::{Cma, ShmConfig};
 use owner::Ep;
 
 const SIZES: [usize; 13] = [
-    0, 8, 32, 48, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20,
+    0,
+    8,
+    32,
+    48,
+    64,
+    256,
+    1 << 10,
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
 ];
 
 fn pin(core: usize) {
@@ -125,7 +139,14 @@ fn reap(ep: &mut Ep, mut n: usize) {
 }
 
 /// Ping-pong; how long each `burst` rounds took.
-fn pong(ep: &mut Ep, peer: FiAddr, size: usize, rounds: usize, burst: usize, first: bool) -> Vec<Duration> {
+fn pong(
+    ep: &mut Ep,
+    peer: FiAddr,
+    size: usize,
+    rounds: usize,
+    burst: usize,
+    first: bool,
+) -> Vec<Duration> {
     let out = vec![1u8; size];
     let mut into = vec![0u8; size];
     let mut took = Vec::new();

@@ -26,7 +26,7 @@ pub enum Unreachable {
 #[derive(Clone, Debug)]
 pub struct ShmConfig {
     /// Bytes of a message that are sent before a receive is known to wait for it; longer messages stop there until one
-    /// does. At most 65536.
+    /// does. At most 65536; a ring full is best.
     pub eager_bytes: usize,
     /// Largest piece in which long messages are copied, in bytes; the payload ring holds three or more.
     pub chunk_bytes: usize,
@@ -51,8 +51,8 @@ pub struct ShmConfig {
 impl Default for ShmConfig {
     fn default() -> Self {
         Self {
-            eager_bytes: 16_384,
-            chunk_bytes: 8_192,
+            eager_bytes: 28_416,
+            chunk_bytes: 9_472,
             cma: Cma::Auto,
             cma_bytes: 65_536,
             queue_sends: 1024,

@@ -24,7 +24,10 @@ pub(crate) unsafe fn copy_short(src: *const u8, dst: *mut u8, n: usize) {
     }
     if n == 8 {
         // SAFETY: the caller's promise.
-        unsafe { dst.cast::<u64>().write_unaligned(src.cast::<u64>().read_unaligned()) };
+        unsafe {
+            dst.cast::<u64>()
+                .write_unaligned(src.cast::<u64>().read_unaligned())
+        };
     } else if n > 32 {
         ends!([u128; 2]);
     } else if n > 16 {
@@ -95,7 +98,10 @@ mod tests {
             // SAFETY: both are longer than `n`.
             unsafe { copy_short(src.as_ptr(), dst.as_mut_ptr().add(8), n) };
             assert_eq!(&dst[8..8 + n], &src[..n], "{n} bytes");
-            assert!(dst[..8].iter().chain(&dst[8 + n..]).all(|b| *b == 0), "{n} bytes");
+            assert!(
+                dst[..8].iter().chain(&dst[8 + n..]).all(|b| *b == 0),
+                "{n} bytes"
+            );
         }
     }
 

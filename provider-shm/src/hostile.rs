@@ -1,6 +1,8 @@
 //! A peer that writes what it likes into the segment: nothing it can write makes us panic, hang, or touch memory that is
 //! not ours; nonsense ends its link with `EPROTO`.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 #[path = "../tests/owner/mod.rs"]
 mod owner;
 
@@ -115,23 +117,65 @@ fn nonsense_ends_the_link() {
         ("kind 200", 200, 0, [0; 7]),
         ("inline too long", INLINE, 49, [1; 7]),
         ("inline far too long", INLINE, u32::MAX, [1; 7]),
-        ("record beyond the end", EAGER, 100, [1, PAYLOAD - 99, 0, 0, 0, 0, 0]),
-        ("record far out", EAGER, 1, [1, u32::MAX as u64, 0, 0, 0, 0, 0]),
+        (
+            "record beyond the end",
+            EAGER,
+            100,
+            [1, PAYLOAD - 99, 0, 0, 0, 0, 0],
+        ),
+        (
+            "record far out",
+            EAGER,
+            1,
+            [1, u32::MAX as u64, 0, 0, 0, 0, 0],
+        ),
         ("record too long", EAGER, u32::MAX, [1, 0, 0, 0, 0, 0, 0]),
-        ("window beyond the message", START, 10, [1, 0, 10, 0, 11, 0, 0]),
-        ("window beyond the limit", START, 10, [1, 0, 1 << 30, 0, 65_537, 0, 0]),
-        ("piece beyond the window", START, 11, [1, 0, 100, 0, 10, 0, 0]),
+        (
+            "window beyond the message",
+            START,
+            10,
+            [1, 0, 10, 0, 11, 0, 0],
+        ),
+        (
+            "window beyond the limit",
+            START,
+            10,
+            [1, 0, 1 << 30, 0, 65_537, 0, 0],
+        ),
+        (
+            "piece beyond the window",
+            START,
+            11,
+            [1, 0, 100, 0, 10, 0, 0],
+        ),
         ("endless message", START, 0, [1, 0, u64::MAX, 0, 0, 0, 0]),
         ("id out of line", START, 0, [2, pack(1, 0), 100, 0, 0, 0, 0]),
-        ("id far out of line", START, 0, [2, pack(u32::MAX, 0), 100, 0, 0, 0, 0]),
-        ("first piece outside", START, 100, [2, pack(0, 1 << 20), 100, 0, 100, 0, 0]),
-        ("piece of nothing", CHUNK, 10, [pack(0, 0), 0, 0, 0, 0, 0, 0]),
+        (
+            "id far out of line",
+            START,
+            0,
+            [2, pack(u32::MAX, 0), 100, 0, 0, 0, 0],
+        ),
+        (
+            "first piece outside",
+            START,
+            100,
+            [2, pack(0, 1 << 20), 100, 0, 100, 0, 0],
+        ),
+        (
+            "piece of nothing",
+            CHUNK,
+            10,
+            [pack(0, 0), 0, 0, 0, 0, 0, 0],
+        ),
         ("go for nothing", GO, 0, [7, 0, 0, 0, 0, 0, 0]),
         ("go too far", GO, 0, [0, (1 << 20) + 1, 0, 0, 0, 0, 0]),
         ("go far too far", GO, 0, [0, u64::MAX, 0, 0, 0, 0, 0]),
     ];
     for (what, kind, len, body) in slots {
-        ends_with_eproto(what, |enemy, _, _| enemy.publish(*kind, TAGGED, *len, *body));
+        ends_with_eproto(what, |enemy, _, _| {
+            enemy.publish(*kind, TAGGED, *len, *body)
+        });
     }
     // Sequences.
     let start = |tag, total, window| [tag, 0, total, 0, window, 0, 0];

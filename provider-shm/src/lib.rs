@@ -5,13 +5,19 @@
 //! links; a doorbell to wake who sleeps. `docs/shared-memory.md` describes the protocol.
 
 #![deny(unsafe_code)]
-#![cfg_attr(loom, allow(dead_code, reason = "only the ring and the status word are modelled"))]
+#![cfg_attr(
+    loom,
+    allow(dead_code, reason = "only the ring and the status word are modelled")
+)]
 
 // The tests' owner names the crate as others do.
 #[cfg(all(test, not(loom)))]
 extern crate self as ferrofabric_shm;
 
-#[allow(unsafe_code, reason = "the ring lies in memory that another process writes to")]
+#[allow(
+    unsafe_code,
+    reason = "the ring lies in memory that another process writes to"
+)]
 mod ring;
 #[allow(unsafe_code, reason = "membarrier(2)")]
 mod status;
@@ -27,12 +33,12 @@ mod config;
 mod copy;
 #[cfg(not(loom))]
 mod doorbell;
-#[cfg(not(loom))]
-#[allow(unsafe_code, reason = "fills slots and records")]
-mod link;
 #[cfg(all(test, not(loom)))]
 #[allow(unsafe_code, reason = "plays a hostile peer")]
 mod hostile;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "fills slots and records")]
+mod link;
 #[cfg(not(loom))]
 mod node;
 #[cfg(not(loom))]

@@ -30,11 +30,9 @@ use crate::wire::{
 
 /// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies one while the sender
 /// copies the next.
-const RECORD_BYTES: usize = 4096;
-/// First piece of a longer one.
-const FIRST_BYTES: usize = 4096;
+const RECORD_BYTES: usize = 8192;
 /// Bytes of one message that are sent before the next one in line gets its turn.
-const TURN_BYTES: usize = 32_768;
+const TURN_BYTES: usize = 65_536;
 
 /// The sizes that a link works with.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +47,9 @@ impl Sizes {
     pub(crate) fn new(config: &ShmConfig) -> Self {
         Self {
             window: config.eager_bytes.min(MAX_WINDOW as usize),
-            chunk: config.chunk_bytes.clamp(256, crate::ring::PAYLOAD_BYTES / 3),
+            chunk: config
+                .chunk_bytes
+                .clamp(256, crate::ring::PAYLOAD_BYTES / 3),
             queue: config.queue_sends.max(1),
             held: config.unexpected_bytes,
         }
@@ -320,7 +320,7 @@ impl Link {
         if self.tx.is_pressed() {
             self.tx.refresh()?;
         }
-        if len <= RECORD_BYTES && !self.tx.is_pressed() {
+        if len <= RECORD_BYTES.min(self.sizes.window) && !self.tx.is_pressed() {
             // SAFETY: the caller's promise.
             let sent = unsafe { self.send_record(op, iov, len)? };
             if sent == Announced::Full {
@@ -389,7 +389,7 @@ impl Link {
         let id = self.outgoing.vacant_key() as u32;
         let piece = match window {
             0 => None,
-            _ => self.tx.reserve_some(FIRST_BYTES.min(window)),
+            _ => self.tx.reserve_some(self.sizes.chunk.min(window)),
         };
         let cma_addr = match iov {
             [one] if self.offers_cma && !op.flags.contains(Flags::INJECT) => one.addr as u64,
@@ -429,8 +429,8 @@ impl Link {
             }
         }
         self.nudge(stats);
-        // SAFETY: the caller's promise.
         while sent < window {
+            // SAFETY: the caller's promise.
             match unsafe { send_chunk(&mut self.tx, id, iov, sent, window, self.sizes.chunk)? } {
                 0 => break,
                 n => sent += n,
@@ -544,11 +544,7 @@ impl Link {
         Ok(did)
     }
 
-    fn stream<O: Owner>(
-        &mut self,
-        owner: &mut O,
-        stats: &mut ShmStats,
-    ) -> Result<usize, Broken> {
+    fn stream<O: Owner>(&mut self, owner: &mut O, stats: &mut ShmStats) -> Result<usize, Broken> {
         let mut did = 0;
         while let Some(&id) = self.streaming.front() {
             let out = &mut self.outgoing[id as usize];

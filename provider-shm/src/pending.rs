@@ -46,7 +46,10 @@ pub(crate) enum Source {
     /// Several.
     Many(Box<[IoBuf]>),
     /// A copy, which the entry beside it names.
-    Copy([IoBuf; 1], #[allow(dead_code, reason = "keeps what the entry names")] Box<[u8]>),
+    Copy(
+        [IoBuf; 1],
+        #[allow(dead_code, reason = "keeps what the entry names")] Box<[u8]>,
+    ),
 }
 
 impl Source {

@@ -23,11 +23,15 @@ const CMA_TURN_BYTES: usize = 4 << 20;
 const SPARE_BUFFERS: usize = 64;
 
 /// A message of the peer of which more is to come.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation for each message"
+)]
 pub(crate) enum Incoming {
     /// No message has this id now.
     Free,
     /// Into a receive.
-    Matched(Box<Delivery>),
+    Matched(Delivery),
     /// Into memory of ours, until a receive matches.
     Held(usize),
 }
@@ -258,7 +262,11 @@ impl Receiver {
         match link.incoming.get(id as usize) {
             Some(Incoming::Free) => {}
             None if id as usize == link.incoming.len() => link.incoming.push(Incoming::Free),
-            _ => return Err(Broken("it announced a message under an id that is not free")),
+            _ => {
+                return Err(Broken(
+                    "it announced a message under an id that is not free",
+                ));
+            }
         }
         let (kind, flags) = kind_and_flags(seen);
         let arrived = Arrived {
@@ -343,7 +351,7 @@ impl Receiver {
         got: usize,
         rest: Rest,
     ) {
-        let mut delivery = Box::new(Delivery {
+        let mut delivery = Delivery {
             kind,
             matched,
             arrived,
@@ -352,7 +360,7 @@ impl Receiver {
             cma: None,
             timed: None,
             dropped: false,
-        });
+        };
         if rest.window as u64 != rest.total {
             let wanted = (matched.buf.len as u64).min(rest.total) as usize;
             if wanted > rest.window && self.by_cma(link, &rest, wanted, &mut delivery) {
@@ -427,7 +435,11 @@ impl Receiver {
 
     /// Reads what is to be read by CMA, for a while. Returns how many pieces it read.
     #[cold]
-    pub(crate) fn read<O: Owner>(&mut self, link: &mut Link, owner: &mut O) -> Result<usize, Broken> {
+    pub(crate) fn read<O: Owner>(
+        &mut self,
+        link: &mut Link,
+        owner: &mut O,
+    ) -> Result<usize, Broken> {
         let Some(id) = link.reading.pop_front() else {
             return Ok(0);
         };
@@ -558,14 +570,7 @@ impl Receiver {
         unsafe { copy_bulk(held.bytes.as_ptr(), into.as_mut_ptr(), len.min(into.len)) };
         match (held.rest, link) {
             (Some(rest), Some(link)) => {
-                self.deliver(
-                    link,
-                    start.kind,
-                    start.matched,
-                    start.arrived,
-                    len,
-                    rest,
-                );
+                self.deliver(link, start.kind, start.matched, start.arrived, len, rest);
                 // Nothing more may be wanted. (The id is one that `deliver` has just filled.)
                 let _ = self.got(link, rest.id, 0, owner);
                 self.release(Some(link), held);

@@ -159,7 +159,9 @@ impl Tx {
     pub(crate) fn refresh(&mut self) -> Result<(), Broken> {
         // SAFETY: mapped as long as `self` (see `new`). Acquire pairs with the release in `Rx::tell`: what the consumer
         // read from a slot or record, it has read before it is written again.
-        let word = unsafe { self.progress.as_ref() }.word.load(Ordering::Acquire);
+        let word = unsafe { self.progress.as_ref() }
+            .word
+            .load(Ordering::Acquire);
         let consumed = word as u32;
         if consumed.wrapping_sub(self.tail) > self.head.wrapping_sub(self.tail) {
             return Err(Broken("it consumed more than it was sent"));
@@ -371,17 +373,16 @@ impl Rx {
             .store(self.head as u64 | pressed, Ordering::Release);
     }
 
-    /// Brings the line that the slot after the next one lies in closer.
+    /// Brings a slot that will be looked at soon closer, if one message has just been there: in a stream of them it has been
+    /// written already. (In a ping-pong it was read a lap ago and lies in our cache: no harm.)
     #[inline(always)]
-    pub(crate) fn prefetch_next(&self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch has no effect that could be unsound, and the address is in the ring.
+    pub(crate) fn prefetch(&self) {
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        // SAFETY: a prefetch reads nothing, and the address is in the ring.
         unsafe {
-            let slot = self
-                .slots
-                .as_ptr()
-                .add((self.head.wrapping_add(1) & MASK) as usize);
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(slot.cast());
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let ahead = self.head.wrapping_add(SLOTS as u32 / 8) & MASK;
+            _mm_prefetch::<{ _MM_HINT_T0 }>(self.slots.as_ptr().add(ahead as usize).cast());
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use ferrofabric_core::error::{Error, Errno, Result};
+use ferrofabric_core::error::{Errno, Error, Result};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -50,8 +50,12 @@ impl Segment {
     /// Makes a segment, with the descriptor to hand over.
     pub(crate) fn create() -> Result<(Self, OwnedFd)> {
         let fail = |e: nix::Error, doing| {
-            Error::new(Errno(e as i32), doing, "the shared memory of a pair of endpoints")
-                .mend("free memory, or turn shared memory off")
+            Error::new(
+                Errno(e as i32),
+                doing,
+                "the shared memory of a pair of endpoints",
+            )
+            .mend("free memory, or turn shared memory off")
         };
         let fd = memfd_create(
             c"ferrofabric-pair",
@@ -178,7 +182,8 @@ mod tests {
     use super::*;
 
     fn memfd(size: i64, seal: SealFlag) -> OwnedFd {
-        let fd = memfd_create(c"test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        let fd =
+            memfd_create(c"test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap();
         nix::unistd::ftruncate(&fd, size).unwrap();
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seal)).unwrap();
         fd

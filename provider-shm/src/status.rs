@@ -41,7 +41,8 @@ impl Status {
 
     /// Sleeper: is awake.
     pub(crate) fn awake(&self) {
-        self.word.fetch_and(!(SLEEPS | WANTS_ROOM), Ordering::Relaxed);
+        self.word
+            .fetch_and(!(SLEEPS | WANTS_ROOM), Ordering::Relaxed);
     }
 
     /// Waker: takes the wish, so that it is fulfilled once. True when it is the caller's to fulfil.

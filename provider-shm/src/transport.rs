@@ -29,6 +29,8 @@ const BATCH: usize = 32;
 const FEW_LINKS: usize = 4;
 /// Calls without a message after which a link is looked at in turns only.
 const IDLE_CALLS: u32 = 10_000;
+/// How often it is looked which links those are.
+const COOL_CALLS: u32 = 1024;
 /// Whose link is gone, of a message that is kept.
 const NO_LINK: usize = usize::MAX;
 
@@ -40,6 +42,7 @@ pub struct ShmTransport {
     order: Vec<usize>,
     hot: usize,
     next_cold: usize,
+    calls: u32,
     receiver: Receiver,
     service: Service,
     /// Peers were asked to wake us.
@@ -78,6 +81,7 @@ impl ShmTransport {
             order: Vec::new(),
             hot: 0,
             next_cold: 0,
+            calls: 0,
             receiver: Receiver::new(number, config.cma, config.cma_bytes),
             service,
             armed: false,
@@ -334,13 +338,7 @@ impl ShmTransport {
     /// Ends a link: what waits for its peer fails, everybody else goes on.
     #[cold]
     #[inline(never)]
-    fn fail_link<O: Owner>(
-        &mut self,
-        key: usize,
-        errno: Errno,
-        why: &'static str,
-        owner: &mut O,
-    ) {
+    fn fail_link<O: Owner>(&mut self, key: usize, errno: Errno, why: &'static str, owner: &mut O) {
         let Some(mut link) = self.links.try_remove(key) else {
             return;
         };
@@ -394,6 +392,7 @@ impl ShmTransport {
         let link = &mut **link;
         let mut did = 0;
         while let Some(seen) = link.rx.peek() {
+            link.rx.prefetch();
             if let Err(broken) = self.receiver.take(key, link, seen, owner) {
                 self.fail_link(key, Errno::EPROTO, broken.0, owner);
                 return did + 1;
@@ -404,7 +403,7 @@ impl ShmTransport {
             }
         }
         if did == 0 {
-            link.idle += 1;
+            link.idle = link.idle.saturating_add(1);
             if link.rx.owes() {
                 link.tell(&mut self.receiver.stats);
             }
@@ -439,6 +438,9 @@ impl ShmTransport {
     fn poll_others<O: Owner>(&mut self, owner: &mut O) -> usize {
         if self.next_cold < self.hot || self.next_cold >= self.order.len() {
             self.next_cold = self.hot;
+        }
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls % COOL_CALLS == 0 {
             self.cool();
         }
         let mut did = 0;
@@ -573,13 +575,15 @@ impl Transport for ShmTransport {
             link.addr = FiAddr::NOTAVAIL;
         }
         owner.srx().forget_source(addr);
-        let Some(peer) = id.and_then(|id| self.peers.get_mut(id)) else {
-            return;
-        };
-        let queue = match peer {
-            Peer::Connecting(queue) => queue,
-            Peer::Up(key) => &mut self.links[*key].pending,
-            Peer::Gone(_) => return,
+        let Some(id) = id else { return };
+        let queue = match self.peers.get_mut(id) {
+            Some(Peer::Connecting(queue)) => queue,
+            Some(Peer::Up(key)) => &mut self.links[*key].pending,
+            Some(Peer::Gone(_)) => {
+                self.peers.remove(id);
+                return;
+            }
+            None => return,
         };
         let (dropped, kept) = std::mem::take(queue)
             .into_iter()

@@ -1,5 +1,7 @@
 //! Messages between endpoints, in one process and in several.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod exchange;
 mod owner;
 mod party;
@@ -22,7 +24,10 @@ fn party() {
     let mut words = role.split(' ');
     let what = words.next().unwrap();
     let config = match words.next() {
-        Some("cma") => ShmConfig { cma: Cma::On, ..ShmConfig::default() },
+        Some("cma") => ShmConfig {
+            cma: Cma::On,
+            ..ShmConfig::default()
+        },
         Some("tiny") => tiny(),
         _ => ShmConfig::default(),
     };
@@ -36,7 +41,12 @@ fn party() {
             let names = listen();
             let peers = insert_all(&mut ep, &names, me);
             exchange(&mut ep, me, &peers, &sizes, seed);
-            assert_eq!(holdings().1, 65_536 * (peers.len() - 1), "mapped for {} pairs", peers.len() - 1);
+            assert_eq!(
+                holdings().1,
+                65_536 * (peers.len() - 1),
+                "mapped for {} pairs",
+                peers.len() - 1
+            );
             say(format!("{:?}", ep.shm.stats()));
             // Others may still want what we have sent.
             listen();
@@ -80,11 +90,18 @@ fn insert_all(ep: &mut Ep, names: &str, me: usize) -> Vec<Option<FiAddr>> {
 
 /// An exchange of this process with `n` others; returns what they say of their counters.
 fn all_to_all(n: usize, config: ShmConfig, kind: &str, which: &str, seed: u64) -> Vec<String> {
-    let mut parties: Vec<_> = (0..n).map(|_| Party::start(&format!("exchange {kind}"))).collect();
+    let mut parties: Vec<_> = (0..n)
+        .map(|_| Party::start(&format!("exchange {kind}")))
+        .collect();
     all_to_all_with(&mut parties, config, which, seed)
 }
 
-fn all_to_all_with(parties: &mut [Party], config: ShmConfig, which: &str, seed: u64) -> Vec<String> {
+fn all_to_all_with(
+    parties: &mut [Party],
+    config: ShmConfig,
+    which: &str,
+    seed: u64,
+) -> Vec<String> {
     let mut ep = Ep::open(config);
     let mut names = vec![ep.name().to_string()];
     names.extend(parties.iter_mut().map(|p| p.hear_name().to_string()));
@@ -122,12 +139,30 @@ fn eight_processes_exchange_with_each_other() {
 
 #[test]
 fn huge_messages_and_small_ones_between_them() {
-    all_to_all(1, ShmConfig { cma: Cma::Off, ..ShmConfig::default() }, "", "huge", 5);
+    all_to_all(
+        1,
+        ShmConfig {
+            cma: Cma::Off,
+            ..ShmConfig::default()
+        },
+        "",
+        "huge",
+        5,
+    );
 }
 
 #[test]
 fn large_messages_by_cma() {
-    let said = all_to_all(1, ShmConfig { cma: Cma::On, ..ShmConfig::default() }, "cma", "all", 7);
+    let said = all_to_all(
+        1,
+        ShmConfig {
+            cma: Cma::On,
+            ..ShmConfig::default()
+        },
+        "cma",
+        "all",
+        7,
+    );
     assert!(!said[0].contains("received_cma: 0,"), "{}", said[0]);
 }
 
@@ -139,9 +174,16 @@ fn cma_that_works_one_way_only_is_no_obstacle() {
         eprintln!("skipped: not root");
         return;
     }
-    let child = Party::start_under("unshare", &["--pid", "--fork", "--kill-child"], "exchange cma");
+    let child = Party::start_under(
+        "unshare",
+        &["--pid", "--fork", "--kill-child"],
+        "exchange cma",
+    );
     let mut parties = [child];
-    let config = ShmConfig { cma: Cma::On, ..ShmConfig::default() };
+    let config = ShmConfig {
+        cma: Cma::On,
+        ..ShmConfig::default()
+    };
     let said = all_to_all_with(&mut parties, config, "all", 8);
     assert!(said[0].contains("received_cma: 0,"), "{}", said[0]);
 }
@@ -170,7 +212,12 @@ fn drive(a: &mut Ep, b: &mut Ep, mut done: impl FnMut(&mut Ep, &mut Ep) -> bool)
     while !done(a, b) {
         a.progress();
         b.progress();
-        assert!(std::time::Instant::now() < end, "{:?} {:?}", a.shm.stats(), b.shm.stats());
+        assert!(
+            std::time::Instant::now() < end,
+            "{:?} {:?}",
+            a.shm.stats(),
+            b.shm.stats()
+        );
         std::thread::yield_now();
     }
 }
@@ -193,9 +240,15 @@ fn connect_both_ways() {
             a.tsend(to_b, i, &x, 2).unwrap();
             b.tsend(to_a, i, &y, 2).unwrap();
         }
-        drive(&mut a, &mut b, |a, b| a.owner.rx.ok == 20 && b.owner.rx.ok == 20);
+        drive(&mut a, &mut b, |a, b| {
+            a.owner.rx.ok == 20 && b.owner.rx.ok == 20
+        });
         assert!(at_a.iter().all(|m| *m == y) && at_b.iter().all(|m| *m == x));
-        assert_eq!((a.shm.stats().links, b.shm.stats().links), (1, 1), "round {round}");
+        assert_eq!(
+            (a.shm.stats().links, b.shm.stats().links),
+            (1, 1),
+            "round {round}"
+        );
         // Mapped twice, for both are in this process.
         assert_eq!(holdings().1 - before, 2 * 65_536, "round {round}");
     }
@@ -204,7 +257,14 @@ fn connect_both_ways() {
 #[test]
 fn a_message_longer_than_its_receive_is_truncated() {
     let (mut a, mut b, to_b, _) = pair(ShmConfig::default(), ShmConfig::default());
-    for (len, room) in [(48, 3), (100, 99), (5_000, 0), (16_384, 10_000), (1 << 20, 70_000), (1 << 20, 10)] {
+    for (len, room) in [
+        (48, 3),
+        (100, 99),
+        (5_000, 0),
+        (16_384, 10_000),
+        (1 << 20, 70_000),
+        (1 << 20, 10),
+    ] {
         for early in [true, false] {
             let out = content(0, 1, len, len);
             let mut into = vec![0xaa; room + 8];
@@ -217,9 +277,15 @@ fn a_message_longer_than_its_receive_is_truncated() {
                 drive(&mut a, &mut b, |_, b| b.shm.stats().unexpected > met);
                 b.trecv(5, 0, &mut into[..room], 1);
             }
-            drive(&mut a, &mut b, |a, b| a.owner.tx.ok > sent && b.owner.rx.err > failed);
+            drive(&mut a, &mut b, |a, b| {
+                a.owner.tx.ok > sent && b.owner.rx.err > failed
+            });
             let error = b.poll().unwrap().unwrap_err();
-            assert_eq!((error.errno, error.olen), (Errno::ETRUNC, len - room), "{len} into {room}");
+            assert_eq!(
+                (error.errno, error.olen),
+                (Errno::ETRUNC, len - room),
+                "{len} into {room}"
+            );
             assert_eq!(into[..room], out[..room]);
             assert!(into[room..].iter().all(|b| *b == 0xaa));
             assert!(a.poll().unwrap().is_ok());
@@ -250,8 +316,14 @@ fn unexpected_messages_can_be_discarded_and_their_senders_are_done() {
 fn unexpected_memory_is_bounded_and_small_messages_still_pass() {
     let limit = 100_000;
     let (mut a, mut b, to_b, _) = pair(
-        ShmConfig { queue_sends: 100_000, ..ShmConfig::default() },
-        ShmConfig { unexpected_bytes: limit, ..ShmConfig::default() },
+        ShmConfig {
+            queue_sends: 100_000,
+            ..ShmConfig::default()
+        },
+        ShmConfig {
+            unexpected_bytes: limit,
+            ..ShmConfig::default()
+        },
     );
     let out = content(0, 1, 0, 4000);
     let n = 1000;
@@ -265,12 +337,17 @@ fn unexpected_memory_is_bounded_and_small_messages_still_pass() {
     assert_eq!(small, [7; 8]);
     // Sends that the receiver did not take whole are not done: it holds the limit and what was in the ring.
     let taken = a.owner.tx.ok - 1;
-    assert!(taken * 4000 <= limit as u64 + 28_416 + 4000, "{taken} of {n} taken");
+    assert!(
+        taken * 4000 <= limit as u64 + 28_416 + 4000,
+        "{taken} of {n} taken"
+    );
     let mut into = vec![vec![0u8; 4000]; n];
     for m in &mut into {
         b.trecv(1, 0, m, 1);
     }
-    drive(&mut a, &mut b, |a, b| b.owner.rx.ok == n as u64 + 1 && a.owner.tx.ok == n as u64 + 1);
+    drive(&mut a, &mut b, |a, b| {
+        b.owner.rx.ok == n as u64 + 1 && a.owner.tx.ok == n as u64 + 1
+    });
     assert!(into.iter().all(|m| *m == out));
 }
 
@@ -301,7 +378,10 @@ fn small_messages_pass_a_large_one_that_nobody_receives() {
 
 #[test]
 fn sends_are_turned_away_when_too_many_wait() {
-    let config = ShmConfig { queue_sends: 10, ..ShmConfig::default() };
+    let config = ShmConfig {
+        queue_sends: 10,
+        ..ShmConfig::default()
+    };
     let (mut a, mut b, to_b, _) = pair(config, ShmConfig::default());
     let out = [3u8; 8];
     let mut taken = 0;
@@ -334,10 +414,19 @@ fn a_peer_that_is_not_there_is_reported_or_handed_back() {
     let out = [1u8; 10];
     ep.tsend(addr, 1, &out, 77).unwrap();
     let error = ep.wait().unwrap_err();
-    assert_eq!((error.errno, error.completion.context, error.completion.src), (Errno::EHOSTUNREACH, 77, addr));
-    assert_eq!(ep.tsend(addr, 1, &out, 78), Err(OpError::Failed(Errno::EHOSTUNREACH)));
+    assert_eq!(
+        (error.errno, error.completion.context, error.completion.src),
+        (Errno::EHOSTUNREACH, 77, addr)
+    );
+    assert_eq!(
+        ep.tsend(addr, 1, &out, 78),
+        Err(OpError::Failed(Errno::EHOSTUNREACH))
+    );
 
-    let mut ep = Ep::open(ShmConfig { unreachable: Unreachable::HandBack, ..ShmConfig::default() });
+    let mut ep = Ep::open(ShmConfig {
+        unreachable: Unreachable::HandBack,
+        ..ShmConfig::default()
+    });
     let addr = ep.insert(&gone);
     let mut inject = tagged(addr, 2, 2);
     inject.flags |= Flags::INJECT;
@@ -356,7 +445,8 @@ fn a_peer_that_is_not_there_is_reported_or_handed_back() {
     assert_eq!((sends[0].op.context, sends[1].op.context), (1, 2));
     assert_eq!(sends[0].iov(), [IoBuf::new(out.as_ptr(), 10)]);
     // SAFETY: the copy lives in `sends[1]`.
-    let kept = unsafe { std::slice::from_raw_parts(sends[1].iov()[0].as_ptr(), sends[1].iov()[0].len) };
+    let kept =
+        unsafe { std::slice::from_raw_parts(sends[1].iov()[0].as_ptr(), sends[1].iov()[0].len) };
     assert_eq!(kept, [5u8; 3000]);
     assert_eq!(ep.owner.tx.err, 0);
 
@@ -364,20 +454,36 @@ fn a_peer_that_is_not_there_is_reported_or_handed_back() {
     let mut other = Ep::open(ShmConfig::default()).name();
     other.node ^= 1;
     let addr = ep.insert(&other);
-    assert_eq!(ep.tsend(addr, 1, &out, 3), Err(OpError::Failed(Errno::EHOSTUNREACH)));
-    assert_eq!(ep.tsend(FiAddr(12345), 1, &out, 3), Err(OpError::Failed(Errno::EADDRNOTAVAIL)));
+    assert_eq!(
+        ep.tsend(addr, 1, &out, 3),
+        Err(OpError::Failed(Errno::EHOSTUNREACH))
+    );
+    assert_eq!(
+        ep.tsend(FiAddr(12345), 1, &out, 3),
+        Err(OpError::Failed(Errno::EADDRNOTAVAIL))
+    );
 }
 
 #[test]
 fn a_sender_becomes_known_when_its_address_is_inserted() {
-    let (mut a, mut b) = (Ep::open(ShmConfig::default()), Ep::open(ShmConfig::default()));
+    let (mut a, mut b) = (
+        Ep::open(ShmConfig::default()),
+        Ep::open(ShmConfig::default()),
+    );
     let to_b = a.insert(&b.name());
     let out = content(0, 1, 9, 50_000);
     let mut into = vec![0u8; 50_000];
     a.tsend(to_b, 4, &out, 1).unwrap();
     drive(&mut a, &mut b, |_, b| b.shm.stats().unexpected == 1);
     let from_a = b.insert(&a.name());
-    b.recv_from(ferrofabric_core::types::MsgKind::Tagged, from_a, 4, 0, &mut into, 1);
+    b.recv_from(
+        ferrofabric_core::types::MsgKind::Tagged,
+        from_a,
+        4,
+        0,
+        &mut into,
+        1,
+    );
     drive(&mut a, &mut b, |_, b| b.owner.rx.ok == 1);
     assert_eq!(b.poll().unwrap().unwrap().src, from_a);
     assert!(into == out);
@@ -387,7 +493,10 @@ fn a_sender_becomes_known_when_its_address_is_inserted() {
     a.tsend(to_b, 4, &out, 1).unwrap();
     drive(&mut a, &mut b, |_, b| b.owner.rx.ok == 2);
     assert_eq!(b.poll().unwrap().unwrap().src, FiAddr::NOTAVAIL);
-    assert_eq!(b.tsend(from_a, 1, &[], 1), Err(OpError::Failed(Errno::EADDRNOTAVAIL)));
+    assert_eq!(
+        b.tsend(from_a, 1, &[], 1),
+        Err(OpError::Failed(Errno::EADDRNOTAVAIL))
+    );
 }
 
 /// Ping-pong, asleep while waiting.
@@ -418,14 +527,22 @@ fn sleepers_are_woken_each_of_100_000_times() {
     let peer = ep.insert(&child.hear_name());
     child.tell(&format!("{}\n{rounds}", ep.name()));
     asleep(&mut ep, peer, rounds, true);
-    assert!(ep.shm.stats().doorbells > 1000, "hardly ever asleep: {:?}", ep.shm.stats());
+    assert!(
+        ep.shm.stats().doorbells > 1000,
+        "hardly ever asleep: {:?}",
+        ep.shm.stats()
+    );
     child.finish();
 }
 
 #[test]
 fn a_sender_that_sleeps_for_room_is_woken() {
     let (mut a, mut b, to_b, _) = pair(
-        ShmConfig { cma: Cma::Off, queue_sends: 4096, ..ShmConfig::default() },
+        ShmConfig {
+            cma: Cma::Off,
+            queue_sends: 4096,
+            ..ShmConfig::default()
+        },
         ShmConfig::default(),
     );
     let out = content(0, 1, 1, 3000);

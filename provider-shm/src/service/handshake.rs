@@ -20,16 +20,16 @@ use super::{NewLink, Shared, socket};
 use crate::cma::CmaPeer;
 use crate::segment::{Segment, Side};
 
-/// Where a connection is.
+/// Which record a connection waits for.
 pub(super) enum Stage {
     /// Acceptor: somebody is there.
-    AwaitHello,
+    Hello,
     /// Acceptor: welcomed; the segment comes next.
-    AwaitMap(Met),
+    Map(Met),
     /// Initiator: said hello.
-    AwaitWelcome(NativeAddr),
+    Welcome(NativeAddr),
     /// Initiator: has handed the segment over.
-    AwaitReady(Box<NewLink>),
+    Ready(Box<NewLink>),
 }
 
 /// Whom an acceptor has met.
@@ -66,7 +66,7 @@ impl Connection {
     pub(super) fn accepted(fd: OwnedFd, pid: i32, deadline: Instant) -> Self {
         Self {
             fd,
-            stage: Stage::AwaitHello,
+            stage: Stage::Hello,
             deadline,
             peer: None,
             pid,
@@ -89,7 +89,7 @@ impl Connection {
         socket::send(&fd, &frame, None)?;
         Ok(Self {
             fd,
-            stage: Stage::AwaitWelcome(target),
+            stage: Stage::Welcome(target),
             deadline,
             peer: target.shm,
             pid,
@@ -138,7 +138,7 @@ impl Connection {
         let (segment, fd) = Segment::create().map_err(|_| Failure::Later)?;
         let frame_out = introduce(MAP, self.nonce, shared, false);
         socket::send(&self.fd, &frame_out, Some(fd.as_fd())).map_err(|_| Failure::Later)?;
-        self.stage = Stage::AwaitReady(Box::new(NewLink {
+        self.stage = Stage::Ready(Box::new(NewLink {
             native: *target,
             id: target.shm.unwrap_or_default(),
             segment: Arc::new(segment),

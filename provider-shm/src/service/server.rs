@@ -158,7 +158,10 @@ impl Server {
             .min()
         {
             Some(next) => {
-                let wait = next.saturating_duration_since(now).as_micros().div_ceil(1000);
+                let wait = next
+                    .saturating_duration_since(now)
+                    .as_micros()
+                    .div_ceil(1000);
                 EpollTimeout::from(u16::try_from(wait).unwrap_or(u16::MAX))
             }
             None => EpollTimeout::NONE,
@@ -227,7 +230,10 @@ impl Server {
             Ok(who) if same_user(who.uid()) => who.pid(),
             _ => return self.give_up(id, Errno::EHOSTUNREACH, "it belongs to another user"),
         };
-        self.nonce = self.nonce.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        self.nonce = self
+            .nonce
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(1);
         let hello = Connection::hello(
             fd,
             pid,
@@ -263,7 +269,10 @@ impl Server {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         self.epoll
-            .add(&connection.fd, EpollEvent::new(EpollFlags::EPOLLIN, key as u64))
+            .add(
+                &connection.fd,
+                EpollEvent::new(EpollFlags::EPOLLIN, key as u64),
+            )
             .ok()?;
         entry.insert(Some(connection));
         Some(key)
@@ -316,27 +325,23 @@ impl Server {
             }
             Err(_) => return self.closed(key, connection, &Failure::Later),
         };
-        let stage = std::mem::replace(&mut connection.stage, Stage::AwaitHello);
+        let stage = std::mem::replace(&mut connection.stage, Stage::Hello);
         let next = match stage {
-            Stage::AwaitHello => self.hello(key, &mut connection, &bytes),
-            Stage::AwaitMap(met) => {
-                match connection.read_map(&bytes, &fds, &met, &self.shared) {
-                    Ok(link) => {
-                        self.connections.remove(key);
-                        self.up(link);
-                        connection.answer(READY, OK, &self.shared, false);
-                        return;
-                    }
-                    Err(()) => {
-                        connection.answer(READY, REFUSED, &self.shared, false);
-                        Err(Failure::Later)
-                    }
+            Stage::Hello => self.hello(key, &mut connection, &bytes),
+            Stage::Map(met) => match connection.read_map(&bytes, &fds, &met, &self.shared) {
+                Ok(link) => {
+                    self.connections.remove(key);
+                    self.up(link);
+                    connection.answer(READY, OK, &self.shared, false);
+                    return;
                 }
-            }
-            Stage::AwaitWelcome(target) => {
-                connection.read_welcome(&bytes, &target, &self.shared)
-            }
-            Stage::AwaitReady(link) => match connection.read_ready(&bytes) {
+                Err(()) => {
+                    connection.answer(READY, REFUSED, &self.shared, false);
+                    Err(Failure::Later)
+                }
+            },
+            Stage::Welcome(target) => connection.read_welcome(&bytes, &target, &self.shared),
+            Stage::Ready(link) => match connection.read_ready(&bytes) {
                 Ok(()) => {
                     self.connections.remove(key);
                     return self.up(*link);
@@ -355,7 +360,9 @@ impl Server {
 
     /// Acceptor: somebody says who it is.
     fn hello(&mut self, key: usize, c: &mut Connection, bytes: &[u8]) -> Result<(), Failure> {
-        let met = c.read_hello(bytes, &self.shared).map_err(|()| Failure::Later)?;
+        let met = c
+            .read_hello(bytes, &self.shared)
+            .map_err(|()| Failure::Later)?;
         let id = met.id();
         let wanted = match self.peers.get(&id) {
             // A link that the other side has given up is no obstacle.
@@ -387,7 +394,7 @@ impl Server {
             return Err(Failure::Later);
         }
         c.peer = Some(id);
-        c.stage = Stage::AwaitMap(met);
+        c.stage = Stage::Map(met);
         self.peers.insert(id, Peer::Accepting(key, wanted));
         Ok(())
     }
@@ -408,7 +415,7 @@ impl Server {
     /// A connection has come to nothing. (Closing its descriptor takes it out of the epoll set.)
     fn closed(&mut self, key: usize, connection: Connection, failure: &Failure) {
         self.connections.remove(key);
-        if let Stage::AwaitReady(link) = &connection.stage {
+        if let Stage::Ready(link) = &connection.stage {
             link.segment.status(Side::Initiator).close();
         }
         let Some(id) = connection.peer else { return };

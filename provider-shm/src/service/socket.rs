@@ -58,7 +58,11 @@ pub(super) fn send(fd: &OwnedFd, frame: &Frame, give: Option<BorrowedFd<'_>>) ->
         MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
         None,
     )?;
-    if n == FRAME_LEN { Ok(()) } else { Err(Sys::EIO) }
+    if n == FRAME_LEN {
+        Ok(())
+    } else {
+        Err(Sys::EIO)
+    }
 }
 
 /// Takes the next record: its bytes and the descriptors that came with it, all owned, so that none can leak. `EAGAIN`: not

@@ -1,7 +1,12 @@
 //! Everybody sends to everybody, in both directions at once, with receives posted before and after: contents, order and
 //! sources are checked.
 
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test uses a part"
+)]
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -65,7 +70,11 @@ fn messages(seed: u64, from: usize, to: usize, sizes: &[usize]) -> Vec<Message> 
             let tagged = draw.below(4) != 0;
             Message {
                 len,
-                kind: if tagged { MsgKind::Tagged } else { MsgKind::Msg },
+                kind: if tagged {
+                    MsgKind::Tagged
+                } else {
+                    MsgKind::Msg
+                },
                 tag: if tagged { draw.below(3) as u64 } else { 0 },
                 data: (draw.below(3) == 0).then(|| draw.next()),
                 inject: len <= 4096 && draw.below(4) == 0,
@@ -191,11 +200,20 @@ pub fn exchange(ep: &mut Ep, me: usize, peers: &[Option<FiAddr>], sizes: &[usize
             let r = &posted[(c.context & !RECV) as usize];
             let (len, from) = (r.want.len(), r.from);
             assert_eq!(c.len, len, "from {from} to {me}");
-            assert!(r.buf[..len] == r.want[..], "content of {len} bytes from {from} to {me}");
-            assert!(r.buf[len..].iter().all(|b| *b == 0xaa), "wrote beyond a message");
+            assert!(
+                r.buf[..len] == r.want[..],
+                "content of {len} bytes from {from} to {me}"
+            );
+            assert!(
+                r.buf[len..].iter().all(|b| *b == 0xaa),
+                "wrote beyond a message"
+            );
             assert_eq!(c.src, peers[from].unwrap());
             assert_eq!(c.tag, r.message.tag);
-            assert_eq!(c.flags.contains(Flags::REMOTE_CQ_DATA), r.message.data.is_some());
+            assert_eq!(
+                c.flags.contains(Flags::REMOTE_CQ_DATA),
+                r.message.data.is_some()
+            );
             assert_eq!(c.data, r.message.data.unwrap_or(0));
         }
         assert!(
@@ -208,7 +226,44 @@ pub fn exchange(ep: &mut Ep, me: usize, peers: &[Option<FiAddr>], sizes: &[usize
 }
 
 pub const SIZES: [usize; 40] = [
-    0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 39, 40, 41, 47, 48, 49, 56, 63, 64, 65, 100, 127, 128,
-    1000, 1024, 4095, 4096, 4097, 8191, 8192, 10_000, 16_383, 16_384, 16_385, 28_415, 28_417,
-    65_536, 100_001, 1 << 20,
+    0,
+    1,
+    2,
+    3,
+    7,
+    8,
+    9,
+    15,
+    16,
+    17,
+    31,
+    39,
+    40,
+    41,
+    47,
+    48,
+    49,
+    56,
+    63,
+    64,
+    65,
+    100,
+    127,
+    128,
+    1000,
+    1024,
+    4095,
+    4096,
+    4097,
+    8191,
+    8192,
+    10_000,
+    16_383,
+    16_384,
+    16_385,
+    28_415,
+    28_417,
+    65_536,
+    100_001,
+    1 << 20,
 ];

@@ -1,7 +1,12 @@
 //! A plain owner for tests and benches: the matcher, queue and address vector of the core, and nothing around them, so that
 //! the transport is driven directly.
 
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test uses a part"
+)]
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
@@ -196,7 +201,8 @@ pub const NO_COMPLETION: Completion = Completion {
 
 impl Ep {
     pub fn open(config: ShmConfig) -> Self {
-        let incarnation = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id());
+        let incarnation =
+            Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id());
         Self {
             shm: ShmTransport::open(config, incarnation, node_id(), 3).unwrap(),
             owner: Plain {
@@ -265,14 +271,28 @@ impl Ep {
 
     /// Tagged, with a completion; the bytes have to live until it.
     #[inline]
-    pub fn tsend(&mut self, dest: FiAddr, tag: u64, bytes: &[u8], context: u64) -> Result<(), OpError> {
+    pub fn tsend(
+        &mut self,
+        dest: FiAddr,
+        tag: u64,
+        bytes: &[u8],
+        context: u64,
+    ) -> Result<(), OpError> {
         let op = tagged(dest, tag, context);
         // SAFETY: tests keep their buffers.
         unsafe { self.send_op(&op, &[IoBuf::new(bytes.as_ptr(), bytes.len())]) }
     }
 
     #[inline]
-    pub fn recv_from(&mut self, kind: MsgKind, src: FiAddr, tag: u64, ignore: u64, buf: &mut [u8], context: u64) {
+    pub fn recv_from(
+        &mut self,
+        kind: MsgKind,
+        src: FiAddr,
+        tag: u64,
+        ignore: u64,
+        buf: &mut [u8],
+        context: u64,
+    ) {
         let posted = Posted {
             src,
             tag,
@@ -300,7 +320,8 @@ impl Ep {
         let Some(message) = self.owner.srx.tagged.discard(FiAddr::UNSPEC, tag, 0) else {
             return false;
         };
-        self.shm.discard(MsgKind::Tagged, message.token, &mut self.owner);
+        self.shm
+            .discard(MsgKind::Tagged, message.token, &mut self.owner);
         self.after();
         true
     }
@@ -336,7 +357,11 @@ impl Ep {
             if let Some(found) = self.poll() {
                 return found;
             }
-            assert!(Instant::now() < end, "nothing within 30 s: {:?}", self.shm.stats());
+            assert!(
+                Instant::now() < end,
+                "nothing within 30 s: {:?}",
+                self.shm.stats()
+            );
             std::thread::yield_now();
         }
     }
@@ -361,7 +386,12 @@ impl Ep {
             };
             // SAFETY: one entry, ours.
             let n = unsafe { libc::poll(&raw mut fd, 1, most.as_millis() as i32) };
-            assert_eq!(n, 1, "nobody woke us within {most:?}: {:?}", self.shm.stats());
+            assert_eq!(
+                n,
+                1,
+                "nobody woke us within {most:?}: {:?}",
+                self.shm.stats()
+            );
         }
     }
 }

@@ -1,7 +1,12 @@
 //! Other processes for tests: the test binary itself, started again to run one ignored test, `party`, in a role that the
 //! environment names. Parent and child talk in lines.
 
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test uses a part"
+)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -38,7 +43,13 @@ impl Party {
 
     fn run(mut command: Command, role: &str) -> Self {
         let mut child = command
-            .args(["party", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .args([
+                "party",
+                "--exact",
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env(ROLE, role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -59,7 +70,10 @@ impl Party {
         let mut line = String::new();
         loop {
             line.clear();
-            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the child has ended");
+            assert!(
+                self.lines.read_line(&mut line).unwrap() > 0,
+                "the child has ended"
+            );
             if let Some((_, said)) = line.split_once(MARK) {
                 return said.trim().to_owned();
             }
@@ -105,7 +119,10 @@ pub fn say(line: impl std::fmt::Display) {
 
 pub fn listen() -> String {
     let mut line = String::new();
-    assert!(std::io::stdin().read_line(&mut line).unwrap() > 0, "the parent has ended");
+    assert!(
+        std::io::stdin().read_line(&mut line).unwrap() > 0,
+        "the parent has ended"
+    );
     line.trim().to_owned()
 }
 
