@@ -109,7 +109,7 @@ pub(crate) struct Link {
     pub(crate) id: u64,
     side: Side,
     pub(crate) loopback: bool,
-    /// The peer may read our memory.
+    /// We tell the peer where our messages lie, to be read.
     offers_cma: bool,
     segment: Arc<Segment>,
     shared: Arc<Shared>,

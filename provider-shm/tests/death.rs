@@ -199,6 +199,8 @@ fn what_the_dead_had_sent_is_still_received() {
     // Only the link is made here; the messages stay in the ring until their sender is dead.
     assert_eq!(victim.hear(), "sent");
     victim.kill();
+    // The service thread notices; the transport has not been driven yet, and hears of birth and death at once.
+    std::thread::sleep(Duration::from_millis(500));
     for i in 0..40usize {
         let want = content(1, 0, i, if i % 5 == 4 { 500 } else { 20 });
         let mut into = vec![0u8; want.len()];

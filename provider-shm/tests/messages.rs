@@ -88,7 +88,7 @@ fn insert_all(ep: &mut Ep, names: &str, me: usize) -> Vec<Option<FiAddr>> {
         .collect()
 }
 
-/// An exchange of this process with `n` others; returns what they say of their counters.
+/// An exchange of this process with `n` others; returns what they say of their counters, and our own.
 fn all_to_all(n: usize, config: ShmConfig, kind: &str, which: &str, seed: u64) -> Vec<String> {
     let mut parties: Vec<_> = (0..n)
         .map(|_| Party::start(&format!("exchange {kind}")))
@@ -111,7 +111,8 @@ fn all_to_all_with(
     }
     let peers = insert_all(&mut ep, &names, 0);
     exchange(&mut ep, 0, &peers, &sizes(which), seed);
-    let said = parties.iter_mut().map(Party::hear).collect();
+    let mut said: Vec<String> = parties.iter_mut().map(Party::hear).collect();
+    said.push(format!("{:?}", ep.shm.stats()));
     for p in parties {
         p.tell("");
     }
@@ -186,6 +187,7 @@ fn cma_that_works_one_way_only_is_no_obstacle() {
     };
     let said = all_to_all_with(&mut parties, config, "all", 8);
     assert!(said[0].contains("received_cma: 0,"), "{}", said[0]);
+    assert!(!said[1].contains("received_cma: 0,"), "{}", said[1]);
 }
 
 #[test]

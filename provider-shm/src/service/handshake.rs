@@ -128,6 +128,7 @@ impl Connection {
         bytes: &[u8],
         target: &NativeAddr,
         shared: &Shared,
+        offers_cma: bool,
     ) -> Result<(), Failure> {
         let frame = self.read_answer(bytes, WELCOME)?;
         let native = NativeAddr::from_bytes(&frame.from)
@@ -144,7 +145,7 @@ impl Connection {
             segment: Arc::new(segment),
             side: Side::Initiator,
             cma: CmaPeer::probe(self.pid, frame.cookie_addr, frame.cookie),
-            offers_cma: frame.cookie_addr != 0,
+            offers_cma,
             fence: !(shared.registered && frame.flags & REGISTERED != 0),
         }));
         Ok(())
@@ -162,6 +163,7 @@ impl Connection {
         fds: &[OwnedFd],
         met: &Met,
         shared: &Shared,
+        offers_cma: bool,
     ) -> Result<NewLink, ()> {
         let frame = Frame::parse(bytes, MAP).ok_or(())?;
         let [fd] = fds else { return Err(()) };
@@ -177,7 +179,7 @@ impl Connection {
             segment: Arc::new(segment),
             side: Side::Acceptor,
             cma: met.cma,
-            offers_cma: met.cma.is_some(),
+            offers_cma,
             fence: !(shared.registered && met.registered),
         })
     }

@@ -55,7 +55,7 @@ pub(crate) struct NewLink {
     pub(crate) side: Side,
     /// Its memory, where we can read it.
     pub(crate) cma: Option<CmaPeer>,
-    /// Whether it will read ours.
+    /// Whether we tell it where our messages lie, to be read.
     pub(crate) offers_cma: bool,
     /// Whether a sender needs a fence before it looks whether the peer sleeps.
     pub(crate) fence: bool,

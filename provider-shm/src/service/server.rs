@@ -328,19 +328,23 @@ impl Server {
         let stage = std::mem::replace(&mut connection.stage, Stage::Hello);
         let next = match stage {
             Stage::Hello => self.hello(key, &mut connection, &bytes),
-            Stage::Map(met) => match connection.read_map(&bytes, &fds, &met, &self.shared) {
-                Ok(link) => {
-                    self.connections.remove(key);
-                    self.up(link);
-                    connection.answer(READY, OK, &self.shared, false);
-                    return;
+            Stage::Map(met) => {
+                match connection.read_map(&bytes, &fds, &met, &self.shared, self.offers_cma()) {
+                    Ok(link) => {
+                        self.connections.remove(key);
+                        self.up(link);
+                        connection.answer(READY, OK, &self.shared, false);
+                        return;
+                    }
+                    Err(()) => {
+                        connection.answer(READY, REFUSED, &self.shared, false);
+                        Err(Failure::Later)
+                    }
                 }
-                Err(()) => {
-                    connection.answer(READY, REFUSED, &self.shared, false);
-                    Err(Failure::Later)
-                }
-            },
-            Stage::Welcome(target) => connection.read_welcome(&bytes, &target, &self.shared),
+            }
+            Stage::Welcome(target) => {
+                connection.read_welcome(&bytes, &target, &self.shared, self.offers_cma())
+            }
             Stage::Ready(link) => match connection.read_ready(&bytes) {
                 Ok(()) => {
                     self.connections.remove(key);
