@@ -356,7 +356,7 @@ fn garbage_at_the_door() {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        let mut bytes: Vec<u8> = (0..[0, 1, 128, 128, 129, 4000][i % 6])
+        let mut bytes: Vec<u8> = (0..[0, 1, 120, 120, 121, 4000][i % 6])
             .map(|_| draw.next() as u8)
             .collect();
         if i % 6 == 3 {

@@ -85,3 +85,5 @@ impl Frame {
             .then_some(frame)
     }
 }
+
+const _: () = assert!(FRAME_LEN == 120);

@@ -350,6 +350,18 @@ impl Ep {
         }
     }
 
+    /// As an application reads its queue: completions into `out`, after progress if there are none. Errors end the process.
+    #[inline]
+    pub fn read(&mut self, out: &mut [Completion]) -> usize {
+        if self.owner.cq.is_empty() {
+            self.progress();
+            if self.owner.cq.is_empty() {
+                return 0;
+            }
+        }
+        self.owner.cq.read(out).unwrap()
+    }
+
     /// The next completion or error, which has to come within 30 s. Yields the core between looks.
     pub fn wait(&mut self) -> Result<Completion, CqError> {
         let end = Instant::now() + Duration::from_secs(30);
