@@ -92,6 +92,8 @@ pub(crate) struct Receiver {
     pub(crate) cma: crate::config::Cma,
     pub(crate) cma_bytes: usize,
     pub(crate) stats: ShmStats,
+    /// The last message came within its slot.
+    pub(crate) last_was_short: bool,
     spare: Vec<Vec<u8>>,
 }
 
@@ -104,6 +106,7 @@ impl Receiver {
             cma,
             cma_bytes,
             stats: ShmStats::default(),
+            last_was_short: true,
             spare: Vec::new(),
         }
     }
@@ -117,7 +120,8 @@ impl Receiver {
         seen: Seen,
         owner: &mut O,
     ) -> Result<(), Broken> {
-        if seen.head.kind() == INLINE {
+        self.last_was_short = seen.head.kind() == INLINE;
+        if self.last_was_short {
             self.take_inline(key, link, seen, owner)
         } else {
             self.take_other(key, link, seen, owner)
