@@ -121,7 +121,7 @@ pub struct Done {
     /// Its buffer.
     pub buffer: Buffer,
     /// Its completion, or why it failed.
-    pub outcome: std::result::Result<Completion, CqError>,
+    pub outcome: std::result::Result<Completion, Box<CqError>>,
 }
 
 struct InFlight {
@@ -363,7 +363,7 @@ impl OwningEndpoint {
         Ok(Done {
             token,
             buffer,
-            outcome: Err(failed),
+            outcome: Err(Box::new(failed)),
         })
     }
 }

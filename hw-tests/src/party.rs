@@ -145,10 +145,10 @@ pub fn tsend(
 }
 
 /// The token of an operation, and what became of it.
-pub type Outcome = (u64, Result<Completion, CqError>);
+pub type Outcome = (u64, Result<Completion, Box<CqError>>);
 
 /// The outcome of an operation that must have succeeded.
-pub fn succeeded(outcome: Result<Completion, CqError>) -> Completion {
+pub fn succeeded(outcome: Result<Completion, Box<CqError>>) -> Completion {
     outcome.unwrap_or_else(|e| panic!("{} ({}): {e:?}", e.errno, e.why))
 }
 
@@ -158,7 +158,7 @@ pub struct Numbers(pub u64);
 
 impl Numbers {
     /// The next one.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -169,7 +169,7 @@ impl Numbers {
     /// A size from `low` to `high` bytes, each power of two as likely as the next.
     pub fn size(&mut self, low: usize, high: usize) -> usize {
         let (from, to) = ((low + 1) as f64, (high + 1) as f64);
-        let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let unit = (self.draw() >> 11) as f64 / (1u64 << 53) as f64;
         let size = from * (to / from).powf(unit);
         (size as usize - 1).clamp(low, high)
     }
@@ -179,7 +179,7 @@ impl Numbers {
 pub fn fill(message: &mut [u8], seed: u64) {
     let mut numbers = Numbers(seed);
     let mut chunks = message.chunks_exact_mut(8);
-    let mut word = numbers.next();
+    let mut word = numbers.draw();
     for chunk in &mut chunks {
         word = word
             .wrapping_mul(0x5851_f42d_4c95_7f2d)
@@ -219,7 +219,7 @@ pub fn check(message: &[u8], seed: u64, what: &str) {
 pub fn is_filled(message: &[u8], seed: u64) -> bool {
     let mut numbers = Numbers(seed);
     let mut chunks = message.chunks_exact(8);
-    let mut word = numbers.next();
+    let mut word = numbers.draw();
     for chunk in &mut chunks {
         word = word
             .wrapping_mul(0x5851_f42d_4c95_7f2d)

@@ -16,6 +16,8 @@ use withdraw::Aside;
 /// Classes with a table of their own. An application that has receives with more different masks than that posted
 /// at one time gets the others on a list that arrivals walk.
 const CLASSES_MAX: usize = 64;
+/// Receives up to which looking at each is cheaper than any table.
+const FEW: usize = 4;
 /// Entries made at first.
 const FIRST_ENTRIES: usize = 16;
 /// `Entry::order` of an entry that is not in use.
@@ -79,10 +81,12 @@ pub(super) struct PostedQueue {
     free: u32,
     len: usize,
     len_max: usize,
-    /// Whether `alone` is the only receive posted, and in no table: one receive after another, each waited for,
-    /// costs a comparison.
-    is_alone: bool,
-    alone: Posted,
+    /// While no more than [`FEW`] receives are posted they stand here, in no table: a ring, oldest first. An exchange of
+    /// messages that keeps a receive or two posted costs a comparison or two.
+    few: [Posted; FEW],
+    few_first: usize,
+    /// Either 0 or `len`.
+    few_len: usize,
     posts: u64,
     classes: Vec<Class>,
     /// Bit n: `classes[n]` holds receives.
@@ -107,8 +111,7 @@ impl PostedQueue {
             free: NIL,
             len: 0,
             len_max: 0,
-            is_alone: false,
-            alone: Posted {
+            few: std::array::from_fn(|_| Posted {
                 src: FiAddr::UNSPEC,
                 tag: 0,
                 ignore: 0,
@@ -116,7 +119,9 @@ impl PostedQueue {
                 desc: 0,
                 context: 0,
                 flags: Flags::empty(),
-            },
+            }),
+            few_first: 0,
+            few_len: 0,
             posts: 0,
             classes: Vec::new(),
             filled: 0,
@@ -145,19 +150,19 @@ impl PostedQueue {
     /// Adds a receive behind all others.
     #[inline(always)]
     pub(super) fn push(&mut self, p: Posted, multi: bool) {
-        if self.len == 0 && !multi {
+        if self.len == self.few_len && self.len < FEW && !multi {
             // Field by field, here and below: a struct put together on the stack and then copied waits for its stores.
-            let alone = &mut self.alone;
-            alone.src = p.src;
-            alone.tag = p.tag;
-            alone.ignore = p.ignore;
-            alone.buf.set(p.buf);
-            alone.desc = p.desc;
-            alone.context = p.context;
-            alone.flags = p.flags;
-            self.is_alone = true;
-            self.len = 1;
-            self.len_max = self.len_max.max(1);
+            let new = &mut self.few[(self.few_first + self.few_len) % FEW];
+            new.src = p.src;
+            new.tag = p.tag;
+            new.ignore = p.ignore;
+            new.buf.set(p.buf);
+            new.desc = p.desc;
+            new.context = p.context;
+            new.flags = p.flags;
+            self.few_len += 1;
+            self.len += 1;
+            self.len_max = self.len_max.max(self.len);
             return;
         }
         self.push_indexed(p, multi);
@@ -211,16 +216,21 @@ impl PostedQueue {
     /// Takes the oldest receive that the message matches, or the next piece of it if it is a multi-receive.
     #[inline]
     pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
-        if !self.is_alone {
+        if self.few_len == 0 {
             return self.arrive_indexed(a);
         }
-        let p = &mut self.alone;
-        let from = p.src == FiAddr::UNSPEC || p.src == a.src;
-        if !from || (p.tag ^ a.tag) & !p.ignore != 0 {
-            return None;
+        let at = (0..self.few_len).find(|i| {
+            let p = &self.few[(self.few_first + i) % FEW];
+            let from = p.src == FiAddr::UNSPEC || p.src == a.src;
+            from && (p.tag ^ a.tag) & !p.ignore == 0
+        })?;
+        if at != 0 {
+            self.bring_forward(at);
         }
-        self.is_alone = false;
-        self.len = 0;
+        let p = &mut self.few[self.few_first];
+        self.few_first = (self.few_first + 1) % FEW;
+        self.few_len -= 1;
+        self.len -= 1;
         Some(Matched {
             buf: p.buf.take(),
             desc: p.desc,
@@ -228,6 +238,15 @@ impl PostedQueue {
             flags: p.flags,
             last: false,
         })
+    }
+
+    /// Makes the few's number `at` the first, the others keep their order.
+    #[inline(never)]
+    fn bring_forward(&mut self, at: usize) {
+        for i in (0..at).rev() {
+            self.few
+                .swap((self.few_first + i) % FEW, (self.few_first + i + 1) % FEW);
+        }
     }
 
     fn arrive_indexed(&mut self, a: &Arrived) -> Option<Matched> {
@@ -256,23 +275,27 @@ impl PostedQueue {
         Some(self.release(id))
     }
 
-    /// Puts the receive that is alone where the others go.
+    /// Puts the few, if there are any, where the many go.
     #[inline]
     fn settle(&mut self) {
-        if self.is_alone {
-            self.settle_alone();
+        if self.few_len != 0 {
+            self.settle_few();
         }
     }
 
     #[inline(never)]
-    fn settle_alone(&mut self) {
-        self.is_alone = false;
+    fn settle_few(&mut self) {
+        let (first, len) = (self.few_first, self.few_len);
+        self.few_len = 0;
         self.len = 0;
-        let p = Posted {
-            buf: self.alone.buf.take(),
-            ..self.alone
-        };
-        self.push_indexed(p, false);
+        for i in 0..len {
+            let p = &mut self.few[(first + i) % FEW];
+            let p = Posted {
+                buf: p.buf.take(),
+                ..*p
+            };
+            self.push_indexed(p, false);
+        }
     }
 
     /// Makes entries, as many again as there are.
