@@ -31,6 +31,8 @@ const FEW_LINKS: usize = 4;
 const IDLE_CALLS: u32 = 10_000;
 /// How often it is looked which links those are.
 const COOL_CALLS: u32 = 1024;
+/// Looks that a call takes beyond the first while short messages come and go.
+const LINGER_LOOKS: usize = 7;
 /// Whose link is gone, of a message that is kept.
 const NO_LINK: usize = usize::MAX;
 
@@ -383,6 +385,24 @@ impl ShmTransport {
         }
     }
 
+    /// Looks a few times more for the next of an exchange of short messages, where the last one came from: nearer by than
+    /// through another call.
+    #[inline(always)]
+    fn linger<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let Some(&key) = self.order.first() else {
+            return 0;
+        };
+        for _ in 0..LINGER_LOOKS {
+            breathe();
+            let did = self.poll(key, owner);
+            if did != 0 {
+                return did;
+            }
+        }
+        breathe();
+        0
+    }
+
     /// Looks after one link. Returns how many things it did.
     #[inline(always)]
     fn poll<O: Owner>(&mut self, key: usize, owner: &mut O) -> usize {
@@ -549,7 +569,7 @@ impl Transport for ShmTransport {
             did += self.poll_others(owner);
         }
         if did == 0 && self.receiver.last_was_short {
-            breathe();
+            did += self.linger(owner);
         }
         did
     }
@@ -650,7 +670,7 @@ impl Transport for ShmTransport {
 #[inline(always)]
 fn breathe() {
     #[cfg(target_arch = "x86_64")]
-    for _ in 0..8 {
+    for _ in 0..2 {
         // SAFETY: every x86-64 processor has it.
         unsafe { std::arch::x86_64::_mm_lfence() };
     }
