@@ -173,6 +173,9 @@ impl Value for Auto {
     }
 }
 
+/// The longest duration that a setting takes: sums with points in time do not overflow.
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
 impl Value for Patience {
     fn parse(text: &str) -> Result<Self, String> {
         if matches!(text, "off" | "0") {
@@ -190,7 +193,10 @@ impl Value for Patience {
             "s" => Duration::from_secs(n),
             _ => return Err("unknown unit: us, ms or s".to_owned()),
         };
-        Ok(Self(Some(duration)))
+        match duration <= LONGEST {
+            true => Ok(Self(Some(duration))),
+            false => Err("longer than a year".to_owned()),
+        }
     }
 }
 
@@ -241,6 +247,8 @@ mod tests {
             ("FERRO_READ_CHUNK", "20000000000G", "4K to 1G"),
             ("FERRO_GID_INDEX", "256", "auto or 0 to 255"),
             ("FERRO_SPIN", "20", "a duration such as 20us"),
+            ("FERRO_SPIN", "18446744073709551615s", "longer than a year"),
+            ("FERRO_PEER_TIMEOUT", "367000000s", "longer than a year"),
             ("FERRO_SHM_CMA", "", "auto (the faster by measurement)"),
         ];
         for (name, value, takes) in all {

@@ -78,12 +78,12 @@ impl IoBuf {
     }
 }
 
-/// Sum of the lengths of a scatter-gather list, in bytes.
+/// Sum of the lengths of a scatter-gather list, in bytes; the largest number there is when it would be more.
 #[inline]
 pub fn total_len(iov: &[IoBuf]) -> usize {
     match iov {
         [one] => one.len,
-        many => many.iter().map(|b| b.len).sum(),
+        many => many.iter().fold(0, |sum, b| sum.saturating_add(b.len)),
     }
 }
 

@@ -71,6 +71,14 @@ impl Provider for ShmProvider {
     }
 
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
+        if info.domain.name != DOMAIN {
+            let unknown = Error::new(
+                Errno::ENODEV,
+                "open",
+                format!("domain {}", info.domain.name),
+            );
+            return Err(unknown.mend(format!("there is: {DOMAIN}")));
+        }
         let backend = ShmBackend {
             info: info.clone(),
             config: ShmConfig::from_settings(settings),

@@ -1,7 +1,7 @@
 //! Counters (fi_cntr(3)).
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Backend, Inner, Object};
 use crate::error::{Errno, OpError, Result};
@@ -69,7 +69,7 @@ impl<B: Backend> Cntr for CntrHandle<B> {
     }
 
     fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<u64, OpError> {
-        let deadline = timeout.map(|t| Instant::now() + t);
+        let deadline = timeout.and_then(super::cq::deadline);
         let errors = self.domain.lock()?.cntrs[self.index].errors;
         super::cq::wait_until(&self.domain, deadline, |state| {
             let count = state.cntrs[self.index];

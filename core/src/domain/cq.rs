@@ -60,7 +60,7 @@ impl<B: Backend> Cq for CqHandle<B> {
     }
 
     fn sread(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize, OpError> {
-        let deadline = timeout.map(|t| Instant::now() + t);
+        let deadline = timeout.and_then(deadline);
         wait_until(&self.domain, deadline, |state| {
             match state.cqs[self.index].read(out) {
                 Err(OpError::Again) if self.signaled.swap(false, Ordering::Relaxed) => {
@@ -89,6 +89,11 @@ impl<B: Backend> Drop for CqHandle<B> {
     fn drop(&mut self) {
         self.domain.close(Object::Cq(self.index));
     }
+}
+
+/// When a wait is over; never, where that is beyond all that clocks can tell.
+pub(super) fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
 }
 
 /// Drives the domain until `done` has an answer or the deadline is there (`Again` then): spins for a while, then sleeps

@@ -1,0 +1,130 @@
+//! The shared-memory domain with bad input and with more than it can take: clear errors, and nothing lost.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod demands;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use demands::{PATIENCE, Pair, nobody, refused, says, settings};
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::info::{Info, getinfo};
+use ferrofabric_core::owning::Buffer;
+use ferrofabric_shm::ShmProvider;
+
+fn info() -> Info {
+    let found = ShmProvider::new().discover(&settings(&[]));
+    found.candidates.into_iter().next().unwrap()
+}
+
+fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    ShmProvider::new().open(&info(), &settings(pairs)).unwrap()
+}
+
+#[test]
+fn an_unknown_domain_is_named() {
+    let mut info = info();
+    info.domain.name = "nonesuch".to_owned();
+    says(
+        &refused(ShmProvider::new().open(&info, &settings(&[]))),
+        Errno::ENODEV,
+        &["nonesuch", "there is: shm"],
+    );
+}
+
+#[test]
+fn hints_for_an_unknown_domain_find_nothing() {
+    let mut hints = Info::default();
+    hints.domain.name = "nonesuch".to_owned();
+    says(
+        &refused(getinfo(
+            &[&ShmProvider::new()],
+            Some(&hints),
+            &settings(&[]),
+        )),
+        Errno::ENODATA,
+        &["shm: ", "nonesuch"],
+    );
+}
+
+#[test]
+fn switched_off_says_so() {
+    let off = settings(&[("FERRO_SHM", "off")]);
+    says(
+        &refused(getinfo(&[&ShmProvider::new()], None, &off)),
+        Errno::ENODATA,
+        &["shared memory", "switched off by setting shm"],
+    );
+}
+
+#[test]
+fn impossible_sizes_are_refused() {
+    demands::impossible_sizes(&*domain(&[]));
+}
+
+#[test]
+fn malformed_addresses_are_refused() {
+    demands::malformed_addresses(&*domain(&[]));
+}
+
+#[test]
+fn a_second_thread_is_refused() {
+    demands::a_second_thread(&ShmProvider::new(), &info(), &settings(&[]));
+}
+
+#[test]
+fn objects_of_two_domains_do_not_mix() {
+    demands::objects_of_two_domains(&*domain(&[]), &*domain(&[]));
+}
+
+#[test]
+fn sends_to_nobody_fail_alone() {
+    let domain = domain(&[]);
+    let mut pair = Pair::open(&*domain, &*domain);
+    let not_there = nobody(&pair.b.name(), |name| name.shm = Some(0xdead_beef));
+    let to_nobody = pair.a.av().insert(&not_there.to_bytes()).unwrap();
+    for token in 0..3 {
+        let out = Buffer::new(100).unwrap();
+        pair.a.tsend(out, 100, to_nobody, 1, token).unwrap();
+    }
+    let mut failed = Vec::new();
+    let until = Instant::now() + PATIENCE;
+    while failed.len() < 3 {
+        pair.exchange(1000, |done| {
+            let error = done.outcome.unwrap_err();
+            assert_eq!(
+                (error.errno, error.why),
+                (Errno::EHOSTUNREACH, "no such endpoint on this node")
+            );
+            failed.push(done.token);
+        });
+        assert!(Instant::now() < until, "only {failed:?} failed");
+    }
+    assert_eq!(failed, [0, 1, 2]);
+
+    // Another node is not reached either, and that is known at once.
+    let elsewhere = nobody(&pair.b.name(), |name| name.node ^= 1);
+    let to_elsewhere = pair.a.av().insert(&elsewhere.to_bytes()).unwrap();
+    let (error, _) = pair
+        .a
+        .tsend(Buffer::new(8).unwrap(), 8, to_elsewhere, 1, 9)
+        .unwrap_err();
+    assert_eq!(error, OpError::Failed(Errno::EHOSTUNREACH));
+    pair.exchange(1000, |done| panic!("{done:?}"));
+}
+
+#[test]
+fn a_full_queue_loses_nothing() {
+    for cma in ["on", "off"] {
+        let domain = domain(&[("FERRO_SHM_CMA", cma)]);
+        demands::a_queue_before_the_connection(&mut Pair::open(&*domain, &*domain));
+        for len in [8, 20_000] {
+            // Two domains: reading the sender's queue does not drive the receiver.
+            let theirs = self::domain(&[("FERRO_SHM_CMA", cma)]);
+            let mut pair = Pair::open(&*domain, &*theirs);
+            demands::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
+        }
+    }
+}
