@@ -1,0 +1,318 @@
+//! Verbs domains with bad input and with more than they can take: clear errors, and nothing lost.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "../../provider-shm/tests/demands/mod.rs"]
+mod demands;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{env, ptr};
+
+use demands::{PATIENCE, Pair, nobody, refused, says, settings};
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::info::{Info, getinfo};
+use ferrofabric_core::owning::{Buffer, OwningEndpoint};
+use ferrofabric_hw_tests::Rig;
+use ferrofabric_shm::ShmProvider;
+use ferrofabric_verbs::VerbsProvider;
+use serial_test::file_serial;
+
+/// Verbs for all peers.
+const VERBS: &[(&str, &str)] = &[("FERRO_SHM", "off")];
+
+/// A queue pair number that is never given out: they are random or count from low numbers.
+const NOBODYS_QPN: u32 = 0xff_fffe;
+
+fn info(pairs: &[(&str, &str)]) -> Info {
+    let found = VerbsProvider::new().discover(&settings(pairs));
+    let first = found.candidates.into_iter().next();
+    first.unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices))
+}
+
+fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    VerbsProvider::new()
+        .open(&info(pairs), &settings(pairs))
+        .unwrap()
+}
+
+#[test]
+#[file_serial(verbs)]
+fn an_unknown_device_is_named_with_those_there_are() {
+    let Some(rig) = Rig::open() else { return };
+    let there = rig.context.name();
+    let settings = settings(&[("FERRO_DEVICE", "nonesuch")]);
+    let provider = VerbsProvider::new();
+    let found = provider.discover(&settings);
+    assert!(found.candidates.is_empty(), "{:?}", found.candidates);
+    assert_eq!(found.notices.len(), 1, "{:?}", found.notices);
+    says(
+        &found.notices[0],
+        Errno::ENODEV,
+        &["device nonesuch", "there are:", there],
+    );
+    says(
+        &refused(getinfo(&[&provider], None, &settings)),
+        Errno::ENODATA,
+        &["device nonesuch", there],
+    );
+}
+
+#[test]
+#[file_serial(verbs)]
+fn an_unknown_domain_is_named() {
+    let Some(rig) = Rig::open() else { return };
+    let there = rig.context.name();
+    let open = |name: &str| {
+        let mut info = info(VERBS);
+        info.domain.name = name.to_owned();
+        refused(VerbsProvider::new().open(&info, &settings(VERBS)))
+    };
+    says(
+        &open("nonesuch:1"),
+        Errno::ENODEV,
+        &["device nonesuch", there],
+    );
+    for name in ["", "shm", there, "ferro_rxe0:", "x:256", "x:-1"] {
+        let words = [&format!("domain {name}"), "DEVICE:PORT"];
+        says(&open(name), Errno::EINVAL, &words);
+    }
+    let error = open(&format!("{there}:77"));
+    says(&error, Errno::EINVAL, &["port 77", there]);
+}
+
+#[test]
+#[file_serial(verbs)]
+fn impossible_sizes_are_refused() {
+    if Rig::open().is_some() {
+        demands::impossible_sizes(&*domain(VERBS));
+        demands::impossible_sizes(&*domain(&[]));
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn malformed_addresses_are_refused() {
+    if Rig::open().is_some() {
+        demands::malformed_addresses(&*domain(VERBS));
+        demands::malformed_addresses(&*domain(&[]));
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn a_second_thread_is_refused() {
+    if Rig::open().is_some() {
+        demands::a_second_thread(&VerbsProvider::new(), &info(VERBS), &settings(VERBS));
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn objects_of_two_domains_do_not_mix() {
+    if Rig::open().is_some() {
+        demands::objects_of_two_domains(&*domain(VERBS), &*domain(VERBS));
+        let shm = settings(&[]);
+        let local = ShmProvider::new();
+        let offer = local.discover(&shm).candidates.remove(0);
+        let local = local.open(&offer, &shm).unwrap();
+        demands::objects_of_two_domains(&*domain(VERBS), &*local);
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn a_full_queue_loses_nothing() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for pairs in [VERBS, &[]] {
+        let (ours, theirs) = (domain(pairs), domain(pairs));
+        demands::a_queue_before_the_connection(&mut Pair::open(&*ours, &*theirs));
+        for len in [8, 20_000] {
+            let mut pair = Pair::open(&*ours, &*theirs);
+            demands::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
+        }
+    }
+}
+
+/// Sends three messages and an inject to nobody, and says when.
+fn send_to_nobody(pair: &mut Pair, pairs: &[(&str, &str)]) -> Instant {
+    let not_there = nobody(&pair.b.name(), |name| {
+        if pairs.is_empty() {
+            // Looked for in shared memory first.
+            name.shm = Some(0xdead_beef);
+        }
+        name.verbs.as_mut().unwrap().qpn = NOBODYS_QPN;
+    });
+    let to_nobody = pair.a.av().insert(&not_there.to_bytes()).unwrap();
+    let sent = Instant::now();
+    for token in 0..3 {
+        let out = Buffer::new(100).unwrap();
+        pair.a.tsend(out, 100, to_nobody, 1, token).unwrap();
+    }
+    sent
+}
+
+#[test]
+#[file_serial(verbs)]
+fn sends_to_nobody_wait_and_hinder_nobody() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for pairs in [VERBS, &[]] {
+        let domain = domain(pairs);
+        let mut pair = Pair::open(&*domain, &*domain);
+        let sent = send_to_nobody(&mut pair, pairs);
+        while sent.elapsed() < Duration::from_secs(3) {
+            pair.exchange(1000, |done| panic!("silence is not death: {done:?}"));
+        }
+        assert_eq!(pair.a.in_flight(), 3);
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn sends_to_nobody_fail_after_the_time_that_was_set() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let limit = ("FERRO_PEER_TIMEOUT", "2s");
+    for pairs in [&[limit, VERBS[0]][..], &[limit]] {
+        let domain = domain(pairs);
+        let mut pair = Pair::open(&*domain, &*domain);
+        let sent = send_to_nobody(&mut pair, &pairs[1..]);
+        let mut failed = Vec::new();
+        while failed.len() < 3 {
+            pair.exchange(1000, |done| {
+                let error = done.outcome.unwrap_err();
+                assert_eq!(error.errno, Errno::ETIMEDOUT, "{}", error.why);
+                assert!(error.why.contains("peer_timeout"), "{}", error.why);
+                failed.push(done.token);
+            });
+            assert!(sent.elapsed() < PATIENCE, "only {failed:?} failed");
+        }
+        assert_eq!(failed, [0, 1, 2]);
+        assert!(sent.elapsed() >= Duration::from_millis(1900), "too early");
+        pair.exchange(100_000, |done| panic!("{done:?}"));
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn who_has_no_path_to_here_is_refused_at_once() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let domain = domain(VERBS);
+    let mut pair = Pair::open(&*domain, &*domain);
+    let elsewhere = nobody(&pair.b.name(), |name| {
+        name.node ^= 1;
+        name.shm = Some(7);
+        name.verbs = None;
+    });
+    let addr = pair.a.av().insert(&elsewhere.to_bytes()).unwrap();
+    let out = Buffer::new(8).unwrap();
+    let (error, _) = pair.a.tsend(out, 8, addr, 1, 1).unwrap_err();
+    assert_eq!(error, OpError::Failed(Errno::EHOSTUNREACH));
+
+    // Addresses of the right form that lead nowhere: whatever the device says of them, others are served.
+    for gid in [[0; 16], [0xff; 16], [0x20; 16]] {
+        let nowhere = nobody(&pair.b.name(), |name| {
+            let verbs = name.verbs.as_mut().unwrap();
+            (verbs.gid, verbs.lid, verbs.pkey) = (gid, 0xffff, 0);
+        });
+        let addr = pair.a.av().insert(&nowhere.to_bytes()).unwrap();
+        let out = Buffer::new(8).unwrap();
+        pair.a.tsend(out, 8, addr, 1, 1).unwrap();
+        for _ in 0..20 {
+            pair.exchange(1000, |done| {
+                let error = done.outcome.unwrap_err();
+                println!("to {gid:02x?}: {} ({})", error.errno, error.why);
+                assert_eq!(error.errno, Errno::EHOSTUNREACH, "{}", error.why);
+            });
+        }
+    }
+}
+
+/// Set in the child.
+const CHILD: &str = "FERRO_TEST_LIMITS_CHILD";
+/// Bytes of RLIMIT_MEMLOCK in the child: what many systems set.
+const LIMIT: u64 = 64 * 1024;
+const NOBODY: u32 = 65534;
+
+#[test]
+#[file_serial(verbs)]
+fn a_limit_of_locked_memory_that_is_too_low_is_named() {
+    if Rig::open().is_none() {
+        return;
+    }
+    // SAFETY: asks for this process's user.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: only root can become another user");
+        return;
+    }
+    // A child of its own: what it gives up cannot be taken back.
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "the_child_opens", "--ignored", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let why = String::from_utf8_lossy(&output.stderr);
+    println!("{said}");
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}{why}"
+    );
+}
+
+#[test]
+#[ignore = "run by a_limit_of_locked_memory_that_is_too_low_is_named"]
+fn the_child_opens() {
+    if env::var_os(CHILD).is_none() {
+        println!("SKIP: its parent runs it");
+        return;
+    }
+    give_up_privilege();
+    for pairs in [VERBS, &[]] {
+        let domain = domain(pairs);
+        let error = refused(OwningEndpoint::open(&*domain, &AvAttr::default()));
+        println!("{error}");
+        assert!(
+            [Errno::ENOMEM, Errno::EAGAIN].contains(&error.errno()),
+            "{error}"
+        );
+        for part in ["RLIMIT_MEMLOCK", "65536 bytes", "ulimit -l"] {
+            assert!(
+                error.to_string().contains(part),
+                "{part} is not in: {error}"
+            );
+        }
+    }
+    let shm = settings(&[]);
+    let provider = ShmProvider::new();
+    let offer = provider.discover(&shm).candidates.remove(0);
+    let local = provider.open(&offer, &shm).unwrap();
+    let mut pair = Pair::open(&*local, &*local);
+    for len in [0, 100, 1 << 20] {
+        pair.exchange(len, |done| panic!("{done:?}"));
+    }
+}
+
+fn give_up_privilege() {
+    let limit = libc::rlimit {
+        rlim_cur: LIMIT,
+        rlim_max: LIMIT,
+    };
+    // SAFETY: plain system calls; the C library changes the user of all threads.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
+        assert_eq!(libc::setgroups(0, ptr::null()), 0);
+        assert_eq!(libc::setgid(NOBODY), 0);
+        assert_eq!(libc::setuid(NOBODY), 0);
+    }
+}
