@@ -125,6 +125,8 @@ fn a_full_queue_loses_nothing() {
             let theirs = self::domain(&[("FERRO_SHM_CMA", cma)]);
             let mut pair = Pair::open(&*domain, &*theirs);
             demands::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
+            let mut pair = Pair::open(&*domain, &*theirs);
+            demands::a_queue_to_a_peer_that_does_not_receive(&mut pair, len);
         }
     }
 }

@@ -205,6 +205,9 @@ impl NativeAddr {
     /// Whether each field holds what it can.
     pub(super) fn validate(&self) -> Result<(), AddrError> {
         if let Some(v) = &self.verbs {
+            if v.gid[0] == 0xff {
+                return Err(AddrError::Field("GID (a multicast group)"));
+            }
             if v.qpn >> 24 != 0 {
                 return Err(AddrError::Field("queue pair number (24 bits)"));
             }
