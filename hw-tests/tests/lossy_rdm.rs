@@ -1,8 +1,12 @@
 //! RDM endpoints over a network that loses and reorders packets: run with `scripts/vm --netem`, which has two devices
 //! whose packets really cross.
+//!
+//! Messages that are sent at once, and handshakes: RDMA reads are torn on Soft-RoCE when packets are lost
+//! (docs/soft-roce.md), so what the receiver reads has no test here yet.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use ferrofabric_core::error::Errno;
 use ferrofabric_core::owning::Buffer;
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
@@ -47,7 +51,10 @@ fn receive_all(count: u64, low: usize, high: usize) {
         0,
         |_| {},
     );
-    succeeded(wait(&mut hub).outcome);
+    // The peer's goodbye may overtake the acknowledgement of this last message, if that is lost.
+    if let Err(error) = wait(&mut hub).outcome {
+        assert_eq!(error.errno, Errno::ESHUTDOWN, "{}", error.why);
+    }
     peer.finish();
 }
 
