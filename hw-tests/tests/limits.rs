@@ -141,7 +141,7 @@ fn a_full_queue_loses_nothing() {
     }
 }
 
-/// Sends three messages and an inject to nobody, and says when.
+/// Sends three messages to nobody, and says when.
 fn send_to_nobody(pair: &mut Pair, pairs: &[(&str, &str)]) -> Instant {
     let not_there = nobody(&pair.b.name(), |name| {
         if pairs.is_empty() {

@@ -18,7 +18,7 @@ pub(super) struct Count {
 impl PeerCntr for Count {
     #[inline]
     fn inc(&mut self) {
-        self.value += 1;
+        self.value = self.value.wrapping_add(1);
     }
 
     #[cold]
@@ -57,7 +57,10 @@ impl<B: Backend> Cntr for CntrHandle<B> {
     }
 
     fn add(&self, value: u64) -> Result<(), OpError> {
-        self.domain.lock()?.cntrs[self.index].value += value;
+        let mut state = self.domain.lock()?;
+        let count = &mut state.cntrs[self.index];
+        count.value = count.value.wrapping_add(value);
+        drop(state);
         self.domain.wait.signal();
         Ok(())
     }

@@ -194,6 +194,10 @@ pub fn impossible_sizes(domain: &dyn Domain) {
         Errno::EINVAL,
         &[&usize::MAX.to_string()],
     );
+    let cntr = domain.open_cntr().unwrap();
+    cntr.set(u64::MAX).unwrap();
+    cntr.add(2).unwrap();
+    assert_eq!(cntr.read(), Ok(1), "counters wrap");
 
     let (a, b) = (Bare::open(domain), Bare::open(domain));
     let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
