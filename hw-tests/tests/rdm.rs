@@ -11,12 +11,12 @@ use ferrofabric_core::error::Errno;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;
-use ferrofabric_hw_tests::Rig;
+use ferrofabric_hw_tests::{Rig, party};
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 
 /// A run that takes so long hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
     Settings::read(|name| {
@@ -199,5 +199,24 @@ fn a_message_longer_than_its_buffer_is_truncated() {
                 done.outcome.unwrap();
             }
         }
+    }
+}
+
+#[test]
+#[ignore = "soak: a gibibyte over an emulated network"]
+#[file_serial(verbs)]
+fn a_gibibyte_arrives_whole() {
+    if Rig::open().is_none() {
+        return;
+    }
+    const LEN: usize = 1 << 30;
+    let (mut a, mut b, to_b, to_a) = pair(&verbs_only());
+    let mut out = Buffer::new(LEN).unwrap();
+    party::fill(&mut out, 1);
+    b.trecv(Buffer::new(LEN).unwrap(), to_a, 1, 0, 1).unwrap();
+    a.tsend(out, LEN, to_b, 1, 2).unwrap();
+    for done in finish(&mut a, &mut b, vec![(0, 2), (1, 1)]) {
+        assert_eq!(done.outcome.map(|_| ()).map_err(|e| e.why), Ok(()));
+        party::check(&done.buffer, 1, "the message, at both sides");
     }
 }
