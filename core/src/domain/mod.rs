@@ -190,13 +190,16 @@ impl<B: Backend> Inner<B> {
 
     /// Closes an object whose handle goes away: at once, or by the thread that the domain belongs to.
     fn close(&self, object: Object) {
-        match self.serial.lock() {
+        let removed = match self.serial.lock() {
             Ok(mut state) => state.remove(object),
             Err(_) => {
                 self.abandoned.lock().push(object);
                 self.has_abandoned.store(true, Ordering::Release);
+                None
             }
-        }
+        };
+        // Without the lock: an endpoint may take a while to say goodbye.
+        drop(removed);
     }
 
     #[cold]
@@ -204,7 +207,7 @@ impl<B: Backend> Inner<B> {
         let mut abandoned = self.abandoned.lock();
         self.has_abandoned.store(false, Ordering::Relaxed);
         for object in abandoned.drain(..) {
-            state.remove(object);
+            drop(state.remove(object));
         }
     }
 
@@ -247,12 +250,14 @@ impl<T: Transport> State<T> {
         done
     }
 
-    fn remove(&mut self, object: Object) {
+    /// Takes an object out; an endpoint comes back, for it is slow to drop.
+    fn remove(&mut self, object: Object) -> Option<EndpointState<T>> {
         match object {
-            Object::Endpoint(i) => drop(self.endpoints.try_remove(i)),
+            Object::Endpoint(i) => return self.endpoints.try_remove(i),
             Object::Cq(i) => drop(self.cqs.try_remove(i)),
             Object::Cntr(i) => drop(self.cntrs.try_remove(i)),
             Object::Av(i) => drop(self.avs.try_remove(i)),
         }
+        None
     }
 }
