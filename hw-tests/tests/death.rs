@@ -170,6 +170,36 @@ fn a_peer_killed_over_verbs_fails_alone() {
     }
 }
 
+/// Nothing is under way with the peer when it dies: nobody but us can find out.
+fn kill_at_rest(shm: &str) {
+    let mut hub = party::endpoint(&[]);
+    let mut victim = Peer::start(PROGRAM, "echo", &[("FERRO_SHM", shm)], &[1000], &hub.name());
+    let addr = hub.av().insert(&victim.name.to_bytes()).unwrap();
+    victim.go();
+    exchange(&mut hub, addr, 0, 1000, |o| panic!("{o:?}"));
+    hub.trecv(Buffer::new(10).unwrap(), addr, 9, 0, 9).unwrap();
+    victim.signal(libc::SIGKILL);
+    victim.bury();
+    let done = wait(&mut hub);
+    assert_eq!(done.token, 9);
+    let error = done.outcome.unwrap_err();
+    assert!(
+        matches!(error.errno, Errno::ECONNRESET | Errno::EHOSTUNREACH),
+        "{} ({})",
+        error.errno,
+        error.why
+    );
+}
+
+#[test]
+#[file_serial(verbs)]
+fn the_death_of_an_idle_peer_is_noticed() {
+    if Rig::open().is_some() {
+        kill_at_rest("on");
+        kill_at_rest("off");
+    }
+}
+
 #[test]
 #[file_serial(verbs)]
 fn peers_that_sleep_for_half_a_minute_lose_nothing() {

@@ -36,6 +36,8 @@ pub(crate) enum ToEngine {
         /// Why.
         reason: Reason,
     },
+    /// Time to make sure that the peers of idle lanes still exist.
+    Probe,
     /// A connection that was asked for did not come about.
     ConnectFailed {
         /// To whom.

@@ -30,14 +30,18 @@ use crate::qp::{QpConfig, RcConnect, RcInit, RcQp, RcTimers};
 /// How long to wait for an acknowledgement on a lane: 4.096 µs · 2^16 = 268 ms.
 const TIMEOUT_EXPONENT: u8 = 16;
 
-/// Times to send again without one: a peer is given up 2 s after its last word.
-const RETRIES: u8 = 7;
+/// Times to send again without one: a peer is given up 2 s after its last word. (7 would be without end on Soft-RoCE, as
+/// the standard has it only for receivers that are not ready.)
+const RETRIES: u8 = 6;
 
 /// A peer with no receive posted is tried again for ever: it may only be slow, or stopped.
 const RECEIVER_NOT_READY_RETRIES: u8 = 7;
 
 /// How long a peer waits when we have no receive posted: 0.64 ms.
 const RECEIVER_NOT_READY_CODE: u8 = 12;
+
+/// How often the engine is told to probe idle lanes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the service thread works with.
 pub(crate) struct ServiceConfig {
@@ -184,6 +188,7 @@ struct Worker {
 impl Worker {
     fn run(mut self) {
         let mut closing: Option<Instant> = None;
+        let mut next_probe = Instant::now() + PROBE_INTERVAL;
         loop {
             while let Ok(request) = self.requests.try_recv() {
                 closing = self.serve(request, closing);
@@ -195,6 +200,10 @@ impl Worker {
             let now = self.now();
             if self.connector.next_timeout().is_some_and(|at| at <= now) {
                 self.drive(|connector, now, out| connector.timeout(now, out));
+            }
+            if Instant::now() >= next_probe {
+                next_probe = Instant::now() + PROBE_INTERVAL;
+                self.ask_for_probes();
             }
             if closing.is_some_and(|until| self.connector.is_idle() || Instant::now() >= until) {
                 return;
@@ -210,10 +219,8 @@ impl Worker {
                 .connector
                 .next_timeout()
                 .map(|at| self.origin + Duration::from_nanos(at.0));
-            let deadline = match (timer, closing) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
+            let probe = (!self.lanes.is_empty()).then_some(next_probe);
+            let deadline = [timer, closing, probe].into_iter().flatten().min();
             if let Err(error) = self.wait.sleep(deadline) {
                 tracing::error!("service thread ends: {error}");
                 return;
@@ -302,6 +309,13 @@ impl Worker {
         let _ = self.outbox.send(message);
         self.inbox.filled.store(true, Ordering::SeqCst);
         let _ = self.inbox.wake.write(1);
+    }
+
+    /// Has the engine probe its lanes, unless it has not even taken what it was told before.
+    fn ask_for_probes(&mut self) {
+        if !self.lanes.is_empty() && !self.inbox.filled.load(Ordering::SeqCst) {
+            self.tell(ToEngine::Probe);
+        }
     }
 
     fn send(&mut self, to: PeerKey, bytes: [u8; CONTROL_BYTES]) {

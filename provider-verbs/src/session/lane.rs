@@ -146,6 +146,11 @@ impl Lanes {
             .filter(|lane| lane.key.session() == session)
     }
 
+    /// All lanes.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        self.0.iter_mut().flatten().map(|lane| &mut **lane)
+    }
+
     /// Takes a lane out.
     pub(crate) fn remove(&mut self, session: SessionId) -> Option<Box<Lane>> {
         self.of(session)?;

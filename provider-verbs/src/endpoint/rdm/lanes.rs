@@ -42,6 +42,7 @@ impl RdmTransport {
                     }
                     self.give_up(lane.session(), errno, why);
                 }
+                ToEngine::Probe => self.probe_idle_lanes(),
                 ToEngine::ConnectFailed { peer, reason } => {
                     let (errno, why) = evidence(reason);
                     if let Some(at) = self.peers.find(&peer) {
@@ -53,6 +54,22 @@ impl RdmTransport {
             }
         }
         done
+    }
+
+    /// A lane on which nothing is under way would never learn that its peer has died: whoever waits for that peer would wait
+    /// for ever. So each gets a packet that says nothing new: the peer's device acknowledges it as long as the queue pair
+    /// exists, whatever its process does; when it is gone, the lane fails by retries exhausted.
+    fn probe_idle_lanes(&mut self) {
+        let mut broken = Vec::new();
+        for lane in self.lanes.iter_mut() {
+            let idle = lane.may_send && lane.failing.is_none() && lane.queue.is_empty();
+            if idle && self.poster.probe(lane).is_err() {
+                broken.push(lane.key.session());
+            }
+        }
+        for session in broken {
+            self.lane_broke(session);
+        }
     }
 
     fn lane_up<O: Owner>(&mut self, up: &LaneUp, qp: Arc<RcQp>, owner: &mut O) {

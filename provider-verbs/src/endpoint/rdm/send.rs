@@ -28,7 +28,7 @@ use crate::tuning::Tuning;
 const MAX_INLINE_BYTES: usize = 512;
 
 /// How posting a message went, short of success.
-enum Stop {
+pub(super) enum Stop {
     /// No room now.
     Wait,
     /// The message itself can not be sent.
@@ -335,6 +335,21 @@ impl Poster {
             done += 1;
         }
         Ok(done)
+    }
+
+    /// Posts a credit packet and asks for its acknowledgement, which only a living queue pair gives.
+    pub(super) fn probe(&mut self, lane: &mut Lane) -> Result<(), Stop> {
+        if self.outstanding >= self.tuning.send_total {
+            return Ok(());
+        }
+        let mut bytes = [0; MAX_HEADER_BYTES];
+        let len = lane.session.stamp_credit().write_credit(&mut bytes);
+        let (wr_id, _) = lane.next(true);
+        let mut request = SendRequest::send(wr_id, [inline_sge(&bytes[..len])])
+            .flags(SendFlags::SIGNALED | SendFlags::INLINE);
+        // SAFETY: inline data is copied before the call returns.
+        let posted = unsafe { request.post(&lane.qp) };
+        self.posted(lane, posted, WqeKind::Notice, SendSlot(None), None)
     }
 
     /// Posts a small numbered packet of ours.
