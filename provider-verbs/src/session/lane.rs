@@ -7,7 +7,7 @@ use ferrofabric_core::error::Errno;
 use ferrofabric_core::peer::{Arrived, Matched, SendDone};
 use ferrofabric_core::protocol::handshake::LaneKey;
 use ferrofabric_core::protocol::rendezvous::{Fetcher, SendTable};
-use ferrofabric_core::protocol::session::Session;
+use ferrofabric_core::protocol::session::{Session, WINDOW};
 use ferrofabric_core::protocol::table::Key;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::FinStatus;
@@ -100,15 +100,15 @@ pub(crate) struct Lane {
 const RESERVED: usize = 8;
 
 impl Lane {
-    /// Whether a message can be posted now.
+    /// Whether a message can be posted now, and has a number to be had.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.queue.len() + RESERVED < self.depth
+        self.queue.len() + RESERVED < self.depth && self.session.unconfirmed() < WINDOW
     }
 
     /// Whether a notice or a read can be posted now.
     pub(crate) fn has_reserved_room(&self) -> bool {
-        self.queue.len() + 1 < self.depth
+        self.queue.len() + 1 < self.depth && self.session.unconfirmed() < WINDOW
     }
 
     /// The number for the next work request, and whether it must be signalled although nobody waits for it, so that the
