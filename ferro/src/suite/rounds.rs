@@ -207,7 +207,8 @@ impl Contender {
         });
     }
 
-    /// The medians of the rounds in which both ran: those of good moments, where there are any.
+    /// The medians of the rounds in which both ran (of the figures, and of the rounds' ratios): those of good moments,
+    /// where there are any.
     fn row(
         self,
         suite: &Suite,
@@ -234,6 +235,7 @@ impl Contender {
         let near = pairs.iter().any(|p| p.2);
         let counted: Vec<_> = pairs.iter().filter(|p| p.2 == near).collect();
         let theirs: Vec<f64> = counted.iter().map(|p| p.1).collect();
+        let ratios: Vec<f64> = counted.iter().map(|p| p.0 / p.1).collect();
         let our_values: Vec<f64> = match counted.is_empty() {
             true => ours.iter().map(|(sample, _)| own(sample)).collect(),
             false => counted.iter().map(|p| p.0).collect(),
@@ -249,7 +251,7 @@ impl Contender {
             better: bench.better().to_owned(),
             ours: our_median,
             theirs: their_median,
-            ratio: our_median.zip(their_median).map(|(a, b)| a / b),
+            ratio: median(&ratios),
             rounds: our_values.len(),
             near: near || (counted.is_empty() && ours.iter().all(|o| o.1)),
             ours_min: minimum(&our_values),
@@ -353,7 +355,8 @@ mod tests {
             (row.ours, row.theirs, row.rounds, row.near),
             (Some(2.0), Some(3.0), 2, true)
         );
-        assert_eq!(row.ratio, Some(2.0 / 3.0));
+        // Of 1/2 and 3/4.
+        assert_eq!(row.ratio, Some(0.625));
         assert_eq!(
             (row.ours_min, row.theirs_min, row.skipped),
             (Some(1.0), Some(2.0), None)

@@ -10,7 +10,7 @@ pub struct DeviceFacts {
     pub node_guid: Option<u64>,
     /// Firmware version.
     pub firmware: Option<String>,
-    /// Network interfaces that its GIDs stand on.
+    /// Network interfaces that it stands on.
     pub interfaces: Vec<String>,
     /// The memory node that it is nearest to.
     pub numa_node: Option<u32>,
@@ -63,12 +63,11 @@ pub(super) fn text(path: impl AsRef<Path>) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// From the GID table, which names an interface per slot in use; and a software device's parent.
+/// A card's own, and a software device's parent. The GID table names them too, slot by slot: thousands of files.
 fn interfaces(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = entries(&folder.join("ports"))
+    let mut names: Vec<String> = entries(&folder.join("device/net"))
         .iter()
-        .flat_map(|port| entries(&port.join("gid_attrs/ndevs")))
-        .filter_map(text)
+        .filter_map(|entry| Some(entry.file_name()?.to_str()?.to_owned()))
         .chain(text(folder.join("parent")))
         .collect();
     names.sort();
@@ -141,8 +140,7 @@ mod tests {
         .expect("a link");
         root.write("mlx5_0/node_guid", "0c42:a103:0065:a1b2\n");
         root.write("mlx5_0/fw_ver", "16.35.4030\n");
-        root.write("mlx5_0/ports/1/gid_attrs/ndevs/0", "ens1f0\n");
-        root.write("mlx5_0/ports/1/gid_attrs/ndevs/1", "ens1f0\n");
+        root.write("bus/0000:3b:00.0/net/ens1f0/mtu", "1500\n");
         symlink("../bus/0000:3b:00.0", root.0.join("mlx5_0/device")).expect("a link");
         assert_eq!(
             DeviceFacts::read_at(&root.0.join("mlx5_0")),
