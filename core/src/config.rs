@@ -90,7 +90,7 @@ settings! {
     /// whatever the number of peers.
     rx_buffers: u64 = "512", "16 to 16384", |v| (16..=16384).contains(v);
     /// Most bytes of a bulk transfer that one RDMA read moves.
-    read_chunk: u64 = "1M", "4K to 1G", |v| (4096..=1 << 30).contains(v);
+    read_chunk: u64 = "256K", "4K to 1G", |v| (4096..=1 << 30).contains(v);
     /// Give a peer up that answered nothing for so long; `off` waits for evidence of its death for ever.
     peer_timeout: Patience = "off", "off or a duration such as 5s", |_| true;
     /// How long a blocking read of a completion queue spins before it sleeps.
@@ -226,7 +226,7 @@ mod tests {
     fn the_defaults_of_the_table_parse() {
         let s = read(&[]).unwrap();
         assert!(s.shm && s.verbs);
-        assert_eq!(s.read_chunk, 1 << 20);
+        assert_eq!(s.read_chunk, 256 << 10);
         assert_eq!(s.spin, Patience(Some(Duration::from_micros(20))));
     }
 
