@@ -280,7 +280,7 @@ fn a_limit_of_locked_memory_that_is_too_low_is_named() {
 #[ignore = "run by a_limit_of_locked_memory_that_is_too_low_is_named"]
 fn the_child_opens() {
     if env::var_os(CHILD).is_none() {
-        println!("SKIP: its parent runs it");
+        println!("a part of another test, which runs it");
         return;
     }
     give_up_privilege();

@@ -49,7 +49,7 @@ fn a_limit_that_is_too_low_is_named_with_the_mend() {
 #[ignore = "run by a_limit_that_is_too_low_is_named_with_the_mend"]
 fn the_child_registers() {
     if env::var_os(CHILD).is_none() {
-        println!("SKIP: its parent runs it");
+        println!("a part of another test, which runs it");
         return;
     }
     give_up_privilege();

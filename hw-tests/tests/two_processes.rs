@@ -270,7 +270,7 @@ fn connections_and_datagrams_between_processes() {
 #[ignore = "run by connections_and_datagrams_between_processes"]
 fn the_child_answers() {
     let Some(path) = env::var_os(SOCKET).map(PathBuf::from) else {
-        println!("SKIP: its parent runs it");
+        println!("a part of another test, which runs it");
         return;
     };
     let socket = UnixStream::connect(path).unwrap();
