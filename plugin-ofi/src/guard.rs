@@ -1,0 +1,90 @@
+//! What every call from C goes through: results become numbers, and a panic ends here.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ferrofabric_core::error::{Errno, Error, OpError};
+
+/// Why a call is refused, as the number that C gets. Errors that explain themselves are logged on their way here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused(pub(crate) Errno);
+
+impl From<Errno> for Refused {
+    fn from(errno: Errno) -> Self {
+        Self(errno)
+    }
+}
+
+impl From<OpError> for Refused {
+    fn from(error: OpError) -> Self {
+        Self(error.errno())
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        tracing::warn!("{error}");
+        Self(error.errno())
+    }
+}
+
+/// A call that returns 0 or a negative error.
+pub(crate) fn control<E: Into<Refused>>(call: impl FnOnce() -> Result<(), E>) -> c_int {
+    counted(|| call().map(|()| 0))
+}
+
+/// A call that returns a count or a negative error.
+pub(crate) fn counted<E: Into<Refused>>(call: impl FnOnce() -> Result<c_int, E>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(count)) => count,
+        Ok(Err(error)) => -error.into().0.0,
+        Err(_) => panicked() as c_int,
+    }
+}
+
+/// A call on the data path.
+#[inline(always)]
+pub(crate) fn data(call: impl FnOnce() -> Result<isize, OpError>) -> isize {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(count)) => count,
+        Ok(Err(error)) => -(error.errno().0 as isize),
+        Err(_) => panicked(),
+    }
+}
+
+/// A call whose result has no room for an error.
+pub(crate) fn value<T>(or: T, call: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        panicked();
+        or
+    })
+}
+
+/// The panic itself was reported by the panic hook.
+#[cold]
+#[inline(never)]
+fn panicked() -> isize {
+    tracing::error!("a defect of the provider ended a call; the operation is not done");
+    -(Errno::EOTHER.0 as isize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_and_panics_become_numbers() {
+        assert_eq!(control(|| Ok::<_, Errno>(())), 0);
+        assert_eq!(control(|| Err(Errno::EBUSY)), -16);
+        assert_eq!(counted(|| Ok::<_, Errno>(7)), 7);
+        assert_eq!(
+            control(|| Err(Error::new(Errno::ENODEV, "open", "x"))),
+            -19
+        );
+        assert_eq!(data(|| Err(OpError::Again)), -11);
+        assert_eq!(data(|| Ok(3)), 3);
+        assert_eq!(control(|| -> Result<(), Errno> { panic!("on purpose") }), -256);
+        assert_eq!(data(|| panic!("on purpose")), -256);
+        assert_eq!(value(5, || panic!("on purpose")), 5);
+    }
+}
