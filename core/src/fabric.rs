@@ -30,6 +30,21 @@ pub trait Provider: Send + Sync {
     ///
     /// When the device is gone or a resource can not be had; the error names it.
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn Domain>>;
+
+    /// As [`open`](Self::open), for an application that serializes its calls itself (`FI_THREAD_DOMAIN` of fi_domain(3)):
+    /// the domain takes no lock at all, whatever `info` says of threading, and any thread may use it.
+    ///
+    /// # Safety
+    ///
+    /// No two calls into the domain and the objects that are opened on it ever overlap, and each call happens before the
+    /// next (the threads synchronize between them). Dropping a handle of any of these objects is such a call, and a call
+    /// that waits lasts until it returns. Exempt are [`Cq::signal`], which is there to end a wait, and what tells of
+    /// things that never change: `info`, `name`, `id`.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    unsafe fn open_serialized(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn Domain>>;
 }
 
 /// What a provider has found.

@@ -71,20 +71,19 @@ impl Provider for ShmProvider {
     }
 
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
-        if info.domain.name != DOMAIN {
-            let unknown = Error::new(
-                Errno::ENODEV,
-                "open",
-                format!("domain {}", info.domain.name),
-            );
-            return Err(unknown.mend(format!("there is: {DOMAIN}")));
-        }
-        let backend = ShmBackend {
-            info: info.clone(),
-            config: ShmConfig::from_settings(settings),
-        };
-        let spin = settings.spin.0.unwrap_or_default();
-        Ok(Arc::new(Domain::open(backend, spin)?))
+        let backend = ShmBackend::open(info, settings)?;
+        Ok(Arc::new(Domain::open(backend, settings)?))
+    }
+
+    unsafe fn open_serialized(
+        &self,
+        info: &Info,
+        settings: &Settings,
+    ) -> Result<Arc<dyn fabric::Domain>> {
+        let backend = ShmBackend::open(info, settings)?;
+        // SAFETY: the caller promises the same.
+        let domain = unsafe { Domain::open_serialized(backend, settings)? };
+        Ok(Arc::new(domain))
     }
 }
 
@@ -131,6 +130,23 @@ fn candidate() -> Info {
 struct ShmBackend {
     info: Info,
     config: ShmConfig,
+}
+
+impl ShmBackend {
+    fn open(info: &Info, settings: &Settings) -> Result<Self> {
+        if info.domain.name != DOMAIN {
+            let unknown = Error::new(
+                Errno::ENODEV,
+                "open",
+                format!("domain {}", info.domain.name),
+            );
+            return Err(unknown.mend(format!("there is: {DOMAIN}")));
+        }
+        Ok(Self {
+            info: info.clone(),
+            config: ShmConfig::from_settings(settings),
+        })
+    }
 }
 
 impl Backend for ShmBackend {

@@ -75,6 +75,11 @@ fn a_second_thread_is_refused() {
 }
 
 #[test]
+fn threads_that_take_turns_are_served() {
+    demands::threads_that_take_turns(&ShmProvider::new(), &info(), &settings(&[]));
+}
+
+#[test]
 fn objects_of_two_domains_do_not_mix() {
     demands::objects_of_two_domains(&*domain(&[]), &*domain(&[]));
 }

@@ -81,17 +81,19 @@ impl Provider for VerbsProvider {
     }
 
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
-        let (device, port) = parse_name(&info.domain.name).ok_or_else(|| {
-            Error::new(
-                Errno::EINVAL,
-                "open",
-                format!("domain {}", info.domain.name),
-            )
-            .mend("verbs domains are named DEVICE:PORT")
-        })?;
-        let backend = VerbsBackend::open(device, port, info, settings)?;
-        let spin = settings.spin.0.unwrap_or_default();
-        Ok(Arc::new(Domain::open(backend, spin)?))
+        let backend = open_backend(info, settings)?;
+        Ok(Arc::new(Domain::open(backend, settings)?))
+    }
+
+    unsafe fn open_serialized(
+        &self,
+        info: &Info,
+        settings: &Settings,
+    ) -> Result<Arc<dyn fabric::Domain>> {
+        let backend = open_backend(info, settings)?;
+        // SAFETY: the caller promises the same.
+        let domain = unsafe { Domain::open_serialized(backend, settings)? };
+        Ok(Arc::new(domain))
     }
 }
 
@@ -213,6 +215,18 @@ fn nic(device: &DeviceInfo, port: &PortInfo) -> NicAttr {
         },
         ..NicAttr::default()
     }
+}
+
+fn open_backend(info: &Info, settings: &Settings) -> Result<VerbsBackend> {
+    let (device, port) = parse_name(&info.domain.name).ok_or_else(|| {
+        Error::new(
+            Errno::EINVAL,
+            "open",
+            format!("domain {}", info.domain.name),
+        )
+        .mend("verbs domains are named DEVICE:PORT")
+    })?;
+    VerbsBackend::open(device, port, info, settings)
 }
 
 fn parse_name(name: &str) -> Option<(&str, u8)> {

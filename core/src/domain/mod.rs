@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use slab::Slab;
 
 use crate::av::{AvAttr, AvTable};
+use crate::config::Settings;
 use crate::cq::CqQueue;
 use crate::error::{Errno, Error, OpError, Result};
 use crate::fabric::{self, CqAttr, EndpointConfig, Mr};
@@ -97,39 +98,35 @@ impl<B: Backend> Domain<B> {
     /// # Errors
     ///
     /// When no descriptor to wait on can be had.
-    pub fn open(backend: B, spin: std::time::Duration) -> Result<Self> {
+    pub fn open(backend: B, settings: &Settings) -> Result<Self> {
         let state = State::new();
         let serial = Serial::new(backend.info().domain.threading, state);
-        Self::over(backend, serial, spin)
+        Self::over(backend, serial, settings)
     }
 
     /// A domain that is not locked at all, for callers that serialize their calls themselves.
     ///
     /// # Safety
     ///
-    /// As [`Serial::unchecked`]: no two calls into the domain or any object of it at a time.
+    /// As [`fabric::Provider::open_serialized`].
     ///
     /// # Errors
     ///
     /// As [`Domain::open`].
-    pub unsafe fn open_unchecked(backend: B, spin: std::time::Duration) -> Result<Self> {
+    pub unsafe fn open_serialized(backend: B, settings: &Settings) -> Result<Self> {
         // SAFETY: the caller promises the same.
         let serial = unsafe { Serial::unchecked(State::new()) };
-        Self::over(backend, serial, spin)
+        Self::over(backend, serial, settings)
     }
 
-    fn over(
-        backend: B,
-        serial: Serial<State<B::Transport>>,
-        spin: std::time::Duration,
-    ) -> Result<Self> {
+    fn over(backend: B, serial: Serial<State<B::Transport>>, settings: &Settings) -> Result<Self> {
         Ok(Self(Arc::new(Inner {
             serial,
             backend,
             wait: WaitSet::new()?,
             abandoned: Mutex::new(Vec::new()),
             has_abandoned: AtomicBool::new(false),
-            spin,
+            spin: settings.spin.0.unwrap_or_default(),
         })))
     }
 }

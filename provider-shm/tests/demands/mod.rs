@@ -346,6 +346,29 @@ pub fn a_second_thread(provider: &dyn Provider, info: &Info, settings: &Settings
     pair.exchange(100, |done| panic!("{done:?}"));
 }
 
+/// A domain whose calls the application serializes serves any thread, also when `info` speaks of one.
+pub fn threads_that_take_turns(provider: &dyn Provider, info: &Info, settings: &Settings) {
+    let mut info = info.clone();
+    info.domain.threading = Threading::Domain;
+    // SAFETY: each thread below ends before the next call.
+    let domain = unsafe { provider.open_serialized(&info, settings) }.unwrap();
+    let mut pair = Pair::open(&*domain, &*domain);
+    for len in [0, 8, 5000, 300_000] {
+        let turn = std::thread::scope(|scope| {
+            let turn = scope.spawn(|| pair.exchange(len, |done| panic!("{done:?}")));
+            turn.join()
+        });
+        turn.unwrap();
+        pair.exchange(len, |done| panic!("{done:?}"));
+    }
+    std::thread::spawn(move || drop(pair)).join().unwrap();
+    let mut pair = Pair::open(&*domain, &*domain);
+    pair.exchange(100, |done| panic!("{done:?}"));
+    std::thread::spawn(move || drop((domain, pair)))
+        .join()
+        .unwrap();
+}
+
 /// An endpoint takes objects of its own domain only.
 pub fn objects_of_two_domains(ours: &dyn Domain, theirs: &dyn Domain) {
     let attr = AvAttr::default();
