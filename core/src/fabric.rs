@@ -162,7 +162,7 @@ pub struct RecvOp {
     pub desc: u64,
     /// The application's context, returned in the completion.
     pub context: u64,
-    /// `COMPLETION` and `MULTI_RECV` count here.
+    /// `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM` and `DISCARD` count here, the last two as operation flags.
     pub flags: Flags,
 }
 
@@ -183,15 +183,28 @@ pub trait Endpoint: Send + Sync {
     /// `EADDRNOTAVAIL`: no such peer. Whatever else goes wrong comes as an error completion.
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
-    /// Posts a receive.
+    /// Posts a receive, or with one of these flags asks about messages that are here (fi_tagged(3)), tagged or untagged:
+    ///
+    /// - `PEEK`: completes with length, tag, source and CQ data of the oldest message that a receive would match, and no
+    ///   buffer. It stays. If there is none, the completion is an error, `ENOMSG`.
+    /// - `PEEK | CLAIM`: as `PEEK`, and nothing but an operation with `CLAIM` and the same context gets the message.
+    /// - `CLAIM`: receives that message.
+    /// - `PEEK | DISCARD`, `CLAIM | DISCARD`: completes as `PEEK` does, and the message is dropped.
+    ///
+    /// All but `CLAIM` by itself ignore the buffers, complete before the call returns, complete with or without
+    /// `COMPLETION`, and are not counted. A `CLAIM` of what is not claimed, or lost with its sender, completes with `ENOMSG`.
+    ///
+    /// With `MULTI_RECV` one buffer takes message after message, each with a completion of its own.
     ///
     /// # Safety
     ///
-    /// The buffers stay valid for writes, and nobody else uses them, until the operation completes.
+    /// The buffers stay valid for writes, and nobody else uses them, until the operation completes (a multi-receive:
+    /// until its completion with `MULTI_RECV`).
     ///
     /// # Errors
     ///
-    /// `EINVAL`: more buffers than the limit.
+    /// `EINVAL`: more buffers than the limit; not one buffer for a multi-receive. `EBADFLAGS`: flags that mean nothing
+    /// together.
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
     /// Takes back a receive that has not matched; it completes with `ECANCELED`.
@@ -295,6 +308,20 @@ pub trait Cntr: Send + Sync {
     ///
     /// As `read`.
     fn set(&self, value: u64) -> Result<(), OpError>;
+
+    /// Adds to the number of operations that failed.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn add_errors(&self, value: u64) -> Result<(), OpError>;
+
+    /// Sets the number of operations that failed.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn set_errors(&self, value: u64) -> Result<(), OpError>;
 
     /// Waits until the value is at least `threshold`, and returns it.
     ///

@@ -23,7 +23,7 @@ impl PeerCntr for Count {
 
     #[cold]
     fn inc_error(&mut self) {
-        self.errors += 1;
+        self.errors = self.errors.wrapping_add(1);
     }
 }
 
@@ -43,6 +43,15 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>) -> Result<Arc<dyn Cntr>> 
     }))
 }
 
+impl<B: Backend> CntrHandle<B> {
+    /// Changes the numbers, and has those who wait look again.
+    fn change(&self, change: impl FnOnce(&mut Count)) -> Result<(), OpError> {
+        change(&mut self.domain.lock()?.cntrs[self.index]);
+        self.domain.wait.signal();
+        Ok(())
+    }
+}
+
 impl<B: Backend> Cntr for CntrHandle<B> {
     fn read(&self) -> Result<u64, OpError> {
         let mut state = self.domain.lock()?;
@@ -57,18 +66,19 @@ impl<B: Backend> Cntr for CntrHandle<B> {
     }
 
     fn add(&self, value: u64) -> Result<(), OpError> {
-        let mut state = self.domain.lock()?;
-        let count = &mut state.cntrs[self.index];
-        count.value = count.value.wrapping_add(value);
-        drop(state);
-        self.domain.wait.signal();
-        Ok(())
+        self.change(|count| count.value = count.value.wrapping_add(value))
     }
 
     fn set(&self, value: u64) -> Result<(), OpError> {
-        self.domain.lock()?.cntrs[self.index].value = value;
-        self.domain.wait.signal();
-        Ok(())
+        self.change(|count| count.value = value)
+    }
+
+    fn add_errors(&self, value: u64) -> Result<(), OpError> {
+        self.change(|count| count.errors = count.errors.wrapping_add(value))
+    }
+
+    fn set_errors(&self, value: u64) -> Result<(), OpError> {
+        self.change(|count| count.errors = value)
     }
 
     fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<u64, OpError> {

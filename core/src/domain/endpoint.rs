@@ -6,6 +6,7 @@ use slab::Slab;
 
 use super::cntr::Count;
 use super::owner::{Binding, EndpointOwner};
+use super::probe::{self, Probe, Probed};
 use super::srx::SharedRx;
 use super::{Backend, Inner, NO_CNTR, Object};
 use crate::addr::NativeAddr;
@@ -14,7 +15,7 @@ use crate::cq::CqQueue;
 use crate::error::{Errno, OpError, Result};
 use crate::fabric::{Endpoint, EndpointConfig, RecvOp};
 use crate::flags::Flags;
-use crate::peer::Transport;
+use crate::peer::{Owner, PeerCq, Transport};
 use crate::types::{FiAddr, IoBuf, SendOp, total_len};
 
 /// One endpoint's part of the state.
@@ -126,6 +127,10 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
 
     #[inline]
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        if op.flags.intersects(SPECIAL) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.recv_special(op, iov) };
+        }
         if iov.len() > self.limits.rx_iov {
             return Err(OpError::Failed(Errno::EINVAL));
         }
@@ -137,11 +142,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         let start = if self.limits.directed_recv {
             owner.srx.post(op, buf)
         } else {
-            let op = RecvOp {
-                src: FiAddr::UNSPEC,
-                ..*op
-            };
-            owner.srx.post(&op, buf)
+            owner.srx.post(&undirected(op), buf)
         };
         if let Some(start) = start {
             // SAFETY: the caller keeps the buffer until the completion.
@@ -174,7 +175,89 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
     }
 }
 
+/// Flags by which a receive is more than a buffer for one message.
+const SPECIAL: Flags = Probe::FLAGS.union(Flags::MULTI_RECV);
+
+/// Calls to progress in which a probe looks for a message, at most.
+const PROBE_ROUNDS: usize = 16;
+
+fn undirected(op: &RecvOp) -> RecvOp {
+    RecvOp {
+        src: FiAddr::UNSPEC,
+        ..*op
+    }
+}
+
 impl<B: Backend> EndpointHandle<B> {
+    /// A multi-receive, or a probe.
+    ///
+    /// # Safety
+    ///
+    /// As [`Endpoint::recv`].
+    #[inline(never)]
+    unsafe fn recv_special(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        let op = match self.limits.directed_recv {
+            true => *op,
+            false => undirected(op),
+        };
+        if op.flags.intersects(Probe::FLAGS) {
+            let probe = Probe::of(op.flags)?;
+            // SAFETY: the caller's promise.
+            return unsafe { self.probe(probe, &op, iov) };
+        }
+        let &[buf] = iov else {
+            return Err(OpError::Failed(Errno::EINVAL));
+        };
+        let mut guard = self.domain.lock()?;
+        let state = &mut *guard;
+        let (transport, mut owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        owner.srx.post_multi(&op, buf);
+        owner.start_deferred(transport);
+        Ok(())
+    }
+
+    /// Looks for a message that is there, or deals with one that was claimed.
+    ///
+    /// # Safety
+    ///
+    /// As [`Endpoint::recv`].
+    unsafe fn probe(&self, probe: Probe, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        let mut buf = IoBuf::EMPTY;
+        if probe == Probe::Claimed {
+            if iov.len() > self.limits.rx_iov {
+                return Err(OpError::Failed(Errno::EINVAL));
+            }
+            buf = iov.first().copied().unwrap_or(buf);
+        }
+        let mut guard = self.domain.lock()?;
+        let state = &mut *guard;
+        let mut probed = state.endpoints[self.index].srx.probe(probe, op, buf);
+        let mut rounds = 0;
+        while probed == Probed::Missing && probe.looks() && rounds < PROBE_ROUNDS {
+            // A message may be here that nobody has looked at yet.
+            rounds = match self.domain.progress(state) {
+                true => rounds + 1,
+                false => PROBE_ROUNDS,
+            };
+            probed = state.endpoints[self.index].srx.probe(probe, op, buf);
+        }
+        let (transport, mut owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        match probed {
+            Probed::Missing => owner.rx_cq().write_error(probe::missing(probe, op)),
+            Probed::Found(arrived) => owner.rx_cq().write(&probe::found(op, &arrived)),
+            Probed::Dropped(arrived, token) => {
+                transport.discard(op.kind, token, &mut owner);
+                owner.rx_cq().write(&probe::found(op, &arrived));
+            }
+            // SAFETY: the caller keeps the buffer until the completion.
+            Probed::Delivered(start) => unsafe { transport.start(start, &mut owner) },
+        }
+        owner.start_deferred(transport);
+        Ok(())
+    }
+
     #[inline]
     fn check_send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         let len = total_len(iov);

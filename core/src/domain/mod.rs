@@ -6,6 +6,7 @@ mod cntr;
 mod cq;
 mod endpoint;
 mod owner;
+mod probe;
 mod srx;
 
 use std::sync::Arc;
@@ -174,15 +175,17 @@ impl<B: Backend> Inner<B> {
         })
     }
 
-    /// Drives every endpoint; wakes sleepers when that did something.
+    /// Drives every endpoint; wakes sleepers when that did something. Returns whether it did.
     #[inline]
-    fn progress(&self, state: &mut State<B::Transport>) {
+    fn progress(&self, state: &mut State<B::Transport>) -> bool {
         if self.has_abandoned.load(Ordering::Relaxed) {
             self.bury(state);
         }
-        if state.progress() != 0 && state.sleepers != 0 {
+        let moved = state.progress() != 0;
+        if moved && state.sleepers != 0 {
             self.wait.signal();
         }
+        moved
     }
 
     /// Closes an object whose handle goes away: at once, or by the thread that the domain belongs to.

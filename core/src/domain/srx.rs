@@ -38,32 +38,29 @@ impl SharedRx {
         }
     }
 
-    /// Posts a receive. `Some`: a message was there, to be started now. A multi-receive may start several: those are
-    /// deferred.
+    /// Posts a receive for one message. `Some`: a message was there, to be started now.
     #[inline]
     pub(super) fn post(&mut self, op: &RecvOp, buf: IoBuf) -> Option<Start> {
-        let (tag, ignore) = match op.kind {
-            MsgKind::Tagged => (op.tag, op.ignore),
-            MsgKind::Msg => (0, u64::MAX),
-        };
-        let posted = Posted {
-            src: op.src,
-            tag,
-            ignore,
-            buf: Buffers::One(buf),
-            desc: op.desc,
-            context: op.context,
-            flags: op.flags,
-        };
-        if op.flags.contains(Flags::MULTI_RECV) {
-            let mut starts = Vec::new();
-            self.matcher(op.kind).post_multi(posted, &mut starts);
-            self.defer_starts(op.kind, starts);
-            return None;
-        }
         self.matcher(op.kind)
-            .post(posted)
+            .post(posted_of(op, buf))
             .map(|s| start_of(op.kind, s))
+    }
+
+    /// Posts a receive that takes one message after another. What is started of it at once is deferred.
+    pub(super) fn post_multi(&mut self, op: &RecvOp, buf: IoBuf) {
+        let mut starts = Vec::new();
+        self.matcher(op.kind)
+            .post_multi(posted_of(op, buf), &mut starts);
+        self.defer_starts(op.kind, starts);
+    }
+
+    /// Which messages a receive matches: source, tag, and the bits of the tag that do not count.
+    #[inline]
+    pub(super) fn selector(op: &RecvOp) -> (FiAddr, u64, u64) {
+        match op.kind {
+            MsgKind::Tagged => (op.src, op.tag, op.ignore),
+            MsgKind::Msg => (op.src, 0, u64::MAX),
+        }
     }
 
     /// Takes a receive back; its error completion is deferred. False: none is posted with that context.
@@ -87,7 +84,7 @@ impl SharedRx {
     }
 
     #[inline]
-    fn matcher(&mut self, kind: MsgKind) -> &mut Matcher<Token> {
+    pub(super) fn matcher(&mut self, kind: MsgKind) -> &mut Matcher<Token> {
         match kind {
             MsgKind::Tagged => &mut self.tagged,
             MsgKind::Msg => &mut self.untagged,
@@ -177,6 +174,20 @@ impl PeerSrx for SharedRx {
             self.matcher(kind)
                 .lose_from(src, |message| lost(message.token), &mut messages);
         }
+    }
+}
+
+#[inline]
+fn posted_of(op: &RecvOp, buf: IoBuf) -> Posted {
+    let (src, tag, ignore) = SharedRx::selector(op);
+    Posted {
+        src,
+        tag,
+        ignore,
+        buf: Buffers::One(buf),
+        desc: op.desc,
+        context: op.context,
+        flags: op.flags,
     }
 }
 

@@ -1,0 +1,282 @@
+//! What every RDM endpoint does, whatever its provider: the tests of shared memory and of verbs devices call these.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test uses a part"
+)]
+
+pub mod probes;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::{Av, Cntr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, RecvOp};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::{Completion, CqError};
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+
+/// A wait that takes so long hangs.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A completion of either sort.
+pub type Event = Result<Completion, CqError>;
+
+pub const BLANK: Completion = Completion {
+    context: 0,
+    flags: Flags::empty(),
+    len: 0,
+    buf: 0,
+    data: 0,
+    tag: 0,
+    src: FiAddr::NOTAVAIL,
+};
+
+/// An endpoint with a queue and a counter for each direction.
+pub struct End {
+    // Closed before the memory that it may still be using.
+    pub endpoint: Arc<dyn Endpoint>,
+    pub av: Arc<dyn Av>,
+    pub tx: Queue,
+    pub rx: Queue,
+    /// What sends and receives point to, for as long as the endpoint lives.
+    memory: RefCell<Vec<Box<[u8]>>>,
+    contexts: Cell<u64>,
+}
+
+/// A completion queue, its counter, and what was read and not asked for yet.
+pub struct Queue {
+    pub cq: Arc<dyn Cq>,
+    pub cntr: Arc<dyn Cntr>,
+    events: RefCell<VecDeque<Event>>,
+}
+
+impl Queue {
+    fn open(domain: &dyn Domain) -> Self {
+        Self {
+            cq: domain.open_cq(&CqAttr::default()).unwrap(),
+            cntr: domain.open_cntr().unwrap(),
+            events: RefCell::default(),
+        }
+    }
+
+    /// Drives the domain and keeps what completes.
+    pub fn pump(&self) {
+        let mut out = [BLANK; 8];
+        loop {
+            match self.cq.read(&mut out) {
+                Ok(n) => self
+                    .events
+                    .borrow_mut()
+                    .extend(out[..n].iter().copied().map(Ok)),
+                Err(OpError::Again) => return,
+                Err(OpError::Failed(Errno::EAVAIL)) => {
+                    let error = self.cq.read_error().unwrap().unwrap();
+                    self.events.borrow_mut().push_back(Err(error));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// The next of what completed.
+    pub fn take(&self) -> Option<Event> {
+        self.events.borrow_mut().pop_front()
+    }
+
+    /// The oldest that completed with this context.
+    pub fn take_of(&self, context: u64) -> Option<Event> {
+        let mut events = self.events.borrow_mut();
+        let at = events.iter().position(|e| context_of(e) == context)?;
+        events.remove(at)
+    }
+
+    pub fn counts(&self) -> (u64, u64) {
+        (self.cntr.read().unwrap(), self.cntr.read_errors().unwrap())
+    }
+}
+
+pub fn context_of(event: &Event) -> u64 {
+    match event {
+        Ok(completion) => completion.context,
+        Err(error) => error.completion.context,
+    }
+}
+
+/// A receive for anything tagged.
+pub fn any_tagged(context: u64) -> RecvOp {
+    RecvOp {
+        kind: MsgKind::Tagged,
+        src: FiAddr::UNSPEC,
+        tag: 0,
+        ignore: u64::MAX,
+        desc: 0,
+        context,
+        flags: Flags::COMPLETION,
+    }
+}
+
+impl End {
+    pub fn open(domain: &dyn Domain) -> Self {
+        let av = domain.open_av(&AvAttr::default()).unwrap();
+        let (tx, rx) = (Queue::open(domain), Queue::open(domain));
+        let endpoint = domain
+            .open_endpoint(EndpointConfig {
+                av: av.clone(),
+                tx_cq: tx.cq.clone(),
+                rx_cq: rx.cq.clone(),
+                tx_cntr: Some(tx.cntr.clone()),
+                rx_cntr: Some(rx.cntr.clone()),
+                directed_recv: true,
+            })
+            .unwrap();
+        Self {
+            endpoint,
+            av,
+            tx,
+            rx,
+            memory: RefCell::default(),
+            contexts: Cell::new(1),
+        }
+    }
+
+    /// A number that no operation had before.
+    pub fn context(&self) -> u64 {
+        self.contexts.replace(self.contexts.get() + 1)
+    }
+
+    /// Memory of `len` bytes that lives as long as the endpoint, all of them `fill`.
+    pub fn memory(&self, len: usize, fill: u8) -> IoBuf {
+        let bytes = vec![fill; len].into_boxed_slice();
+        let buf = IoBuf::new(bytes.as_ptr(), len);
+        self.memory.borrow_mut().push(bytes);
+        buf
+    }
+
+    /// What lies in a piece of such memory now.
+    pub fn bytes(&self, addr: usize, len: usize) -> Vec<u8> {
+        let memory = self.memory.borrow();
+        let whole = memory
+            .iter()
+            .find(|m| {
+                let start = m.as_ptr() as usize;
+                start <= addr && addr + len <= start + m.len()
+            })
+            .expect("memory of this endpoint");
+        let at = addr - whole.as_ptr() as usize;
+        // Others write there behind the compiler's back.
+        std::hint::black_box(whole)[at..at + len].to_vec()
+    }
+
+    /// Sends, as soon as it can be, a message filled with `fill`.
+    pub fn send(&self, peer: &Self, op: SendOp, len: usize, fill: u8) {
+        let iov = [self.memory(len, fill)];
+        let until = Instant::now() + PATIENCE;
+        // SAFETY: the memory lives as long as the endpoint.
+        while let Err(error) = unsafe { self.endpoint.send(&op, &iov) } {
+            assert_eq!(error, OpError::Again);
+            self.tx.pump();
+            peer.rx.pump();
+            assert!(Instant::now() < until, "no room for a send");
+        }
+    }
+
+    /// Posts a receive into memory of `self`, or does something else that looks like one.
+    pub fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        // SAFETY: callers pass memory of this endpoint, which outlives it.
+        unsafe { self.endpoint.recv(op, iov) }
+    }
+
+    /// Does it, and returns the completion, which is there at once.
+    pub fn probe(&self, op: &RecvOp) -> Event {
+        self.recv(op, &[]).unwrap();
+        self.rx.pump();
+        self.rx
+            .take_of(op.context)
+            .expect("a probe completes before the call returns")
+    }
+}
+
+/// Two endpoints that know each other.
+pub struct Pair {
+    pub a: End,
+    pub b: End,
+    pub to_a: FiAddr,
+    pub to_b: FiAddr,
+}
+
+impl Pair {
+    /// Opens and connects them. On two domains, one side's reading does not drive the other.
+    pub fn open(domain_a: &dyn Domain, domain_b: &dyn Domain) -> Self {
+        let (a, b) = (End::open(domain_a), End::open(domain_b));
+        let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
+        let to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();
+        let pair = Self { a, b, to_a, to_b };
+        pair.barrier();
+        pair
+    }
+
+    /// A tagged send from `a` to `b`.
+    pub fn tagged(&self, tag: u64) -> SendOp {
+        SendOp {
+            kind: MsgKind::Tagged,
+            dest: self.to_b,
+            tag,
+            data: 0,
+            desc: 0,
+            context: self.a.context(),
+            flags: Flags::COMPLETION,
+        }
+    }
+
+    /// Drives both sides.
+    pub fn drive(&self) {
+        for queue in [&self.a.tx, &self.a.rx, &self.b.tx, &self.b.rx] {
+            queue.pump();
+        }
+    }
+
+    /// Drives both sides until there is an answer.
+    pub fn until<R>(&self, what: &str, mut answer: impl FnMut() -> Option<R>) -> R {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(answer) = answer() {
+                return answer;
+            }
+            self.drive();
+            assert!(Instant::now() < until, "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The next that completes in a queue.
+    pub fn next(&self, queue: &Queue) -> Event {
+        self.until("nothing completes", || queue.take())
+    }
+
+    /// The completion of one operation.
+    pub fn wait(&self, queue: &Queue, context: u64) -> Event {
+        self.until("an operation does not complete", || queue.take_of(context))
+    }
+
+    /// Everything that `a` has sent so far is known to `b` at return: an untagged message follows it, and is received.
+    pub fn barrier(&self) {
+        let recv = RecvOp {
+            kind: MsgKind::Msg,
+            ..any_tagged(self.b.context())
+        };
+        self.b.recv(&recv, &[]).unwrap();
+        let send = SendOp {
+            kind: MsgKind::Msg,
+            ..self.tagged(0)
+        };
+        self.a.send(&self.b, send, 0, 0);
+        self.wait(&self.b.rx, recv.context).unwrap();
+        self.wait(&self.a.tx, send.context).unwrap();
+    }
+}

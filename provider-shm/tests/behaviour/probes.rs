@@ -1,0 +1,505 @@
+//! Peek, claim and discard.
+
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::{Domain, RecvOp};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::{End, Event, PATIENCE, Pair, any_tagged};
+
+const PEEK: Flags = Flags::PEEK;
+const CLAIM: Flags = Flags::CLAIM;
+const DISCARD: Flags = Flags::DISCARD;
+
+/// Within a slot, an eager message, a bulk transfer.
+const SIZES: [usize; 5] = [0, 24, 900, 9000, 120_000];
+
+fn errno(event: &Event) -> Errno {
+    event.as_ref().unwrap_err().errno
+}
+
+/// Each combination of flags, tagged and untagged, with messages of all sorts.
+pub fn each_flag(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    let pair = Pair::open(domain_a, domain_b);
+    for kind in [MsgKind::Msg, MsgKind::Tagged] {
+        for len in SIZES {
+            each_flag_once(&pair, kind, len);
+        }
+    }
+}
+
+fn each_flag_once(pair: &Pair, kind: MsgKind, len: usize) {
+    let (a, b) = (&pair.a, &pair.b);
+    let counted = b.rx.counts();
+    let tag = match kind {
+        MsgKind::Msg => 0,
+        MsgKind::Tagged => 0x7a6,
+    };
+    let op = |flags: Flags| RecvOp {
+        kind,
+        src: pair.to_a,
+        tag,
+        ignore: 0,
+        flags,
+        ..any_tagged(b.context())
+    };
+
+    // Nothing is there: an error that says so, with context and tag.
+    for flags in [PEEK, PEEK | CLAIM, PEEK | DISCARD, CLAIM, CLAIM | DISCARD] {
+        let probe = op(flags);
+        let error = b.probe(&probe).unwrap_err();
+        assert_eq!(error.errno, Errno::ENOMSG, "{flags:?}");
+        assert_eq!(error.completion.context, probe.context);
+        assert_eq!(error.completion.tag, tag);
+        assert_eq!(error.completion.flags, kind.recv_flags());
+    }
+
+    let sends: Vec<_> = (0..4u8)
+        .map(|i| {
+            let send = SendOp {
+                kind,
+                tag,
+                data: 0xda7a + u64::from(i),
+                flags: Flags::COMPLETION | Flags::REMOTE_CQ_DATA,
+                ..pair.tagged(tag)
+            };
+            a.send(b, send, len, b'0' + i);
+            send.context
+        })
+        .collect();
+
+    // All about the first message, and it stays.
+    let told = |event: Event, context: u64, which: u64| {
+        let c = event.unwrap();
+        assert_eq!((c.context, c.len, c.buf), (context, len, 0));
+        assert_eq!((c.tag, c.src, c.data), (tag, pair.to_a, 0xda7a + which));
+        assert_eq!(c.flags, kind.recv_flags() | Flags::REMOTE_CQ_DATA);
+    };
+    for _ in 0..2 {
+        let found = pair.until("the message does not come", || {
+            let probe = op(PEEK);
+            let event = b.probe(&probe);
+            match &event {
+                Err(error) if error.errno == Errno::ENOMSG => None,
+                _ => Some((event, probe.context)),
+            }
+        });
+        told(found.0, found.1, 0);
+    }
+    if kind == MsgKind::Tagged {
+        let other = RecvOp {
+            tag: tag ^ 1,
+            ..op(PEEK)
+        };
+        assert_eq!(errno(&b.probe(&other)), Errno::ENOMSG, "another tag");
+        let ignored = RecvOp { ignore: 1, ..other };
+        told(b.probe(&ignored), ignored.context, 0);
+    }
+
+    // The first two are claimed, the third is dropped.
+    let claims = [op(PEEK | CLAIM), op(PEEK | CLAIM)];
+    let claim = |which: usize| {
+        let found = pair.until("the message does not come", || {
+            Some(b.probe(&claims[which])).filter(Result::is_ok)
+        });
+        told(found, claims[which].context, which as u64);
+    };
+    claim(0);
+    claim(1);
+    let dropped = pair.until("the message does not come", || {
+        let probe = op(PEEK | DISCARD);
+        let event = b.probe(&probe);
+        event.is_ok().then_some((event, probe.context))
+    });
+    told(dropped.0, dropped.1, 2);
+    pair.wait(&a.tx, sends[2]).unwrap();
+
+    // A receive gets none of these, with whatever context.
+    let into = b.memory(len, b'-');
+    let plain = RecvOp {
+        flags: Flags::COMPLETION,
+        context: claims[0].context,
+        ..op(PEEK)
+    };
+    b.recv(&plain, &[into]).unwrap();
+    let last = pair.next(&b.rx).unwrap();
+    assert_eq!((last.context, last.data), (plain.context, 0xda7a + 3));
+    assert_eq!(b.bytes(into.addr, len), vec![b'3'; len]);
+
+    // The second is dropped, the first received; each once.
+    let unwanted = RecvOp {
+        flags: CLAIM | DISCARD,
+        ..claims[1]
+    };
+    told(b.probe(&unwanted), unwanted.context, 1);
+    assert_eq!(errno(&b.probe(&unwanted)), Errno::ENOMSG);
+    let wanted = RecvOp {
+        flags: CLAIM | Flags::COMPLETION,
+        ..claims[0]
+    };
+    let into = b.memory(len, b'-');
+    b.recv(&wanted, &[into]).unwrap();
+    let received = pair.next(&b.rx).unwrap();
+    assert_eq!(
+        (received.context, received.len, received.buf),
+        (wanted.context, len, into.addr)
+    );
+    assert_eq!((received.tag, received.data), (tag, 0xda7a));
+    assert_eq!(b.bytes(into.addr, len), vec![b'0'; len]);
+    assert_eq!(errno(&b.probe(&wanted)), Errno::ENOMSG);
+
+    for which in [0, 1, 3] {
+        pair.wait(&a.tx, sends[which]).unwrap();
+    }
+    let (ok, failed) = b.rx.counts();
+    assert_eq!(
+        (ok - counted.0, failed - counted.1),
+        (2, 0),
+        "what is received is counted, what is asked is not"
+    );
+}
+
+/// What means nothing is refused, and nothing completes.
+pub fn bad_flags(domain: &dyn Domain) {
+    let end = End::open(domain);
+    let iov = [end.memory(8, 0)];
+    for kind in [MsgKind::Msg, MsgKind::Tagged] {
+        for flags in [
+            DISCARD,
+            PEEK | CLAIM | DISCARD,
+            PEEK | Flags::MULTI_RECV,
+            CLAIM | Flags::MULTI_RECV,
+        ] {
+            let op = RecvOp {
+                kind,
+                flags,
+                ..any_tagged(end.context())
+            };
+            let refused = end.recv(&op, &iov);
+            assert_eq!(refused, Err(OpError::Failed(Errno::EBADFLAGS)), "{flags:?}");
+        }
+    }
+    end.rx.pump();
+    assert!(end.rx.take().is_none());
+}
+
+/// A message that has come is found by the first peek, though nobody has driven the receiver. For transports where
+/// what is sent is there.
+pub fn a_peek_looks_at_what_has_come(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    const COUNT: u64 = 50;
+    let pair = Pair::open(domain_a, domain_b);
+    for round in 0..50 {
+        // More of them than one call to progress takes, and fewer than a ring holds.
+        pair.barrier();
+        for n in 0..COUNT {
+            pair.a.send(&pair.b, pair.tagged(n), 8, 1);
+        }
+        let last = RecvOp {
+            tag: COUNT - 1,
+            ignore: 0,
+            flags: PEEK | DISCARD,
+            ..any_tagged(pair.b.context())
+        };
+        pair.b.recv(&last, &[]).unwrap();
+        let mut out = [super::BLANK];
+        assert_eq!(pair.b.rx.cq.read(&mut out), Ok(1), "round {round}");
+        assert_eq!((out[0].context, out[0].tag), (last.context, COUNT - 1));
+        let rest = RecvOp {
+            flags: PEEK | DISCARD,
+            ..any_tagged(pair.b.context())
+        };
+        while pair.b.probe(&rest).is_ok() {}
+    }
+}
+
+/// A claimed message whose sender is gone before all of it has come ends in an error.
+pub fn a_claimed_message_of_a_sender_that_is_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    let pair = Pair::open(domain_a, domain_b);
+    pair.a.send(&pair.b, pair.tagged(1), 1 << 20, 1);
+    let claim = RecvOp {
+        flags: PEEK | CLAIM,
+        ..any_tagged(pair.b.context())
+    };
+    pair.until("the message does not come", || pair.b.probe(&claim).ok());
+    let Pair { a, b, .. } = pair;
+    let End {
+        endpoint, memory, ..
+    } = a;
+    drop(endpoint);
+    let receive = RecvOp {
+        flags: CLAIM | Flags::COMPLETION,
+        ..claim
+    };
+    b.recv(&receive, &[b.memory(1 << 20, 0)]).unwrap();
+    let until = std::time::Instant::now() + PATIENCE;
+    let event = loop {
+        b.rx.pump();
+        if let Some(event) = b.rx.take() {
+            break event;
+        }
+        assert!(std::time::Instant::now() < until, "the claim hangs");
+    };
+    let error = event.unwrap_err();
+    assert_eq!(error.completion.context, receive.context);
+    assert!(
+        [Errno::ENOMSG, Errno::ECONNRESET].contains(&error.errno),
+        "{error:?}"
+    );
+    drop(memory);
+}
+
+/// One step of a random program: tags are below 4, sizes are numbers of `SIZES`.
+#[derive(Clone, Debug)]
+enum Step {
+    Send { tag: u64, size: usize },
+    Post { tag: u64, ignore: u64, size: usize },
+    Peek { tag: u64, ignore: u64 },
+    PeekClaim { tag: u64, ignore: u64 },
+    PeekDiscard { tag: u64, ignore: u64 },
+    Claimed { which: usize, size: usize },
+    DiscardClaimed { which: usize },
+    Cancel { which: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let tag = || 0..4u64;
+    let ignore = || prop_oneof![Just(0), Just(1), Just(u64::MAX)];
+    let size = || 0..SIZES.len();
+    let which = || 0..4usize;
+    prop_oneof![
+        6 => (tag(), size()).prop_map(|(tag, size)| Step::Send { tag, size }),
+        3 => (tag(), ignore(), size())
+            .prop_map(|(tag, ignore, size)| Step::Post { tag, ignore, size }),
+        2 => (tag(), ignore()).prop_map(|(tag, ignore)| Step::Peek { tag, ignore }),
+        2 => (tag(), ignore()).prop_map(|(tag, ignore)| Step::PeekClaim { tag, ignore }),
+        1 => (tag(), ignore()).prop_map(|(tag, ignore)| Step::PeekDiscard { tag, ignore }),
+        2 => (which(), size()).prop_map(|(which, size)| Step::Claimed { which, size }),
+        1 => which().prop_map(|which| Step::DiscardClaimed { which }),
+        2 => which().prop_map(|which| Step::Cancel { which }),
+    ]
+}
+
+/// A message as the model knows it: its number is its content and its CQ data.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    number: u8,
+    tag: u64,
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Receive {
+    context: u64,
+    tag: u64,
+    ignore: u64,
+    buf: IoBuf,
+}
+
+/// What an endpoint should be, as plain lists.
+struct Model<'a> {
+    pair: &'a Pair,
+    sent: Vec<SendOp>,
+    unexpected: Vec<Message>,
+    posted: Vec<Receive>,
+    claimed: Vec<(u64, Message)>,
+    /// Receives that have met their message, and are not seen to complete yet.
+    met: Vec<(Receive, Message)>,
+    counted: (u64, u64),
+}
+
+impl Model<'_> {
+    fn find(&self, tag: u64, ignore: u64) -> Option<usize> {
+        let matches = |m: &Message| (m.tag ^ tag) & !ignore == 0;
+        self.unexpected.iter().position(matches)
+    }
+
+    fn probe(&self, context: u64, tag: u64, ignore: u64, flags: Flags, want: Option<Message>) {
+        let op = RecvOp {
+            tag,
+            ignore,
+            flags,
+            ..any_tagged(context)
+        };
+        match (self.pair.b.probe(&op), want) {
+            (Ok(c), Some(m)) => {
+                assert_eq!((c.tag, c.len, c.data), (m.tag, m.len, u64::from(m.number)));
+                assert_eq!((c.buf, c.src), (0, self.pair.to_a));
+            }
+            (Err(error), None) => assert_eq!(error.errno, Errno::ENOMSG),
+            (event, want) => panic!("{event:?}, but there is {want:?}"),
+        }
+    }
+
+    fn run(&mut self, step: &Step) {
+        let (a, b) = (&self.pair.a, &self.pair.b);
+        match *step {
+            Step::Send { tag, size } => {
+                let number = self.sent.len() as u8;
+                let m = Message {
+                    number,
+                    tag,
+                    len: SIZES[size],
+                };
+                let op = SendOp {
+                    data: number.into(),
+                    flags: Flags::COMPLETION | Flags::REMOTE_CQ_DATA,
+                    ..self.pair.tagged(tag)
+                };
+                a.send(b, op, m.len, number);
+                self.sent.push(op);
+                self.pair.barrier();
+                self.counted.0 += 1;
+                let takes = |r: &Receive| (m.tag ^ r.tag) & !r.ignore == 0;
+                match self.posted.iter().position(takes) {
+                    Some(at) => self.met.push((self.posted.remove(at), m)),
+                    None => self.unexpected.push(m),
+                }
+            }
+            Step::Post { tag, ignore, size } => {
+                let r = Receive {
+                    context: b.context(),
+                    tag,
+                    ignore,
+                    buf: b.memory(SIZES[size], 0xff),
+                };
+                let op = RecvOp {
+                    tag,
+                    ignore,
+                    ..any_tagged(r.context)
+                };
+                b.recv(&op, &[r.buf]).unwrap();
+                match self.find(tag, ignore) {
+                    Some(at) => self.met.push((r, self.unexpected.remove(at))),
+                    None => self.posted.push(r),
+                }
+            }
+            Step::Peek { tag, ignore } => {
+                let want = self.find(tag, ignore).map(|at| self.unexpected[at]);
+                self.probe(b.context(), tag, ignore, PEEK, want);
+            }
+            Step::PeekClaim { tag, ignore } => {
+                let context = b.context();
+                let want = self.find(tag, ignore).map(|at| self.unexpected.remove(at));
+                self.probe(context, tag, ignore, PEEK | CLAIM, want);
+                self.claimed.extend(want.map(|m| (context, m)));
+            }
+            Step::PeekDiscard { tag, ignore } => {
+                let want = self.find(tag, ignore).map(|at| self.unexpected.remove(at));
+                self.probe(b.context(), tag, ignore, PEEK | DISCARD, want);
+            }
+            Step::Claimed { which, size } => {
+                let Some(&(context, m)) = self.claimed.get(which) else {
+                    return self.probe(b.context(), 0, 0, CLAIM, None);
+                };
+                self.claimed.remove(which);
+                let r = Receive {
+                    context,
+                    tag: 0,
+                    ignore: 0,
+                    buf: b.memory(SIZES[size], 0xff),
+                };
+                let op = RecvOp {
+                    flags: CLAIM | Flags::COMPLETION,
+                    ..any_tagged(context)
+                };
+                b.recv(&op, &[r.buf]).unwrap();
+                self.met.push((r, m));
+            }
+            Step::DiscardClaimed { which } => {
+                let (context, want) = match which < self.claimed.len() {
+                    true => {
+                        let (context, m) = self.claimed.remove(which);
+                        (context, Some(m))
+                    }
+                    false => (b.context(), None),
+                };
+                self.probe(context, 0, 0, CLAIM | DISCARD, want);
+            }
+            Step::Cancel { which } => {
+                if which >= self.posted.len() {
+                    let nobody = b.endpoint.cancel(b.context());
+                    assert_eq!(nobody, Err(OpError::Failed(Errno::ENOENT)));
+                    return;
+                }
+                let r = self.posted.remove(which);
+                b.endpoint.cancel(r.context).unwrap();
+                let error = self.pair.wait(&b.rx, r.context).unwrap_err();
+                assert_eq!(error.errno, Errno::ECANCELED);
+                self.counted.1 += 1;
+            }
+        }
+    }
+
+    /// Everything that met completes with the right content; everything that was sent completes; nothing else does.
+    fn finish(mut self) {
+        let b = &self.pair.b;
+        while !self.unexpected.is_empty() {
+            self.run(&Step::PeekDiscard {
+                tag: 0,
+                ignore: u64::MAX,
+            });
+        }
+        while !self.claimed.is_empty() {
+            self.run(&Step::DiscardClaimed { which: 0 });
+        }
+        while !self.posted.is_empty() {
+            self.run(&Step::Cancel { which: 0 });
+        }
+        for (r, m) in &self.met {
+            let fits = m.len.min(r.buf.len);
+            match self.pair.wait(&b.rx, r.context) {
+                Ok(c) => {
+                    assert_eq!((c.len, c.tag, c.buf), (m.len, m.tag, r.buf.addr));
+                    assert!(m.len <= r.buf.len);
+                    self.counted.0 += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error.errno, Errno::ETRUNC, "{m:?} {r:?}");
+                    assert_eq!(error.completion.len, r.buf.len);
+                    assert_eq!(error.olen, m.len - r.buf.len);
+                    assert_ne!(error.olen, 0);
+                    self.counted.1 += 1;
+                }
+            }
+            let bytes = b.bytes(r.buf.addr, r.buf.len);
+            assert!(bytes[..fits].iter().all(|x| *x == m.number), "{m:?}");
+            assert!(bytes[fits..].iter().all(|x| *x == 0xff), "beyond {m:?}");
+        }
+        for op in &self.sent {
+            self.pair.wait(&self.pair.a.tx, op.context).unwrap();
+        }
+        self.pair.drive();
+        assert!(b.rx.take().is_none());
+        assert_eq!(b.rx.counts(), self.counted);
+    }
+}
+
+/// Random programs of sends, receives, probes and cancellations end as the model says.
+pub fn as_the_model(domain_a: &dyn Domain, domain_b: &dyn Domain, cases: u32) {
+    let config = ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    TestRunner::new(config)
+        .run(&prop::collection::vec(step(), 1..60), |program| {
+            let pair = Pair::open(domain_a, domain_b);
+            let mut model = Model {
+                pair: &pair,
+                sent: Vec::new(),
+                unexpected: Vec::new(),
+                posted: Vec::new(),
+                claimed: Vec::new(),
+                met: Vec::new(),
+                counted: pair.b.rx.counts(),
+            };
+            for step in &program {
+                model.run(step);
+            }
+            model.finish();
+            Ok(())
+        })
+        .unwrap();
+}
