@@ -40,6 +40,8 @@ bitflags! {
         const MORE = 1 << 18;
         /// Look for a message, do not receive it.
         const PEEK = 1 << 19;
+        /// Operations may wait for a trigger.
+        const TRIGGER = 1 << 20;
         /// The operation waits for the ones before it.
         const FENCE = 1 << 21;
         /// The operation reports its completion.
@@ -52,18 +54,26 @@ bitflags! {
         const TRANSMIT_COMPLETE = 1 << 27;
         /// Complete when the message has reached the peer's memory.
         const DELIVERY_COMPLETE = 1 << 28;
+        /// Complete when the data would survive a loss of power.
+        const COMMIT_COMPLETE = 1 << 30;
+        /// Complete when the message has met its buffer.
+        const MATCH_COMPLETE = 1 << 31;
         /// A shared-memory or other peer provider transfers for its owner.
         const PEER_TRANSFER = 1 << 36;
         /// Addresses are reported as the user's own IDs.
         const AV_USER_ID = 1 << 41;
         /// The object is opened for a peer provider.
         const PEER = 1 << 43;
+        /// Accelerators start operations.
+        const XPU = 1 << 44;
         /// Directed receives of tagged messages.
         const TAGGED_DIRECTED_RECV = 1 << 45;
         /// Multi-receive of tagged messages.
         const TAGGED_MULTI_RECV = 1 << 46;
         /// Device memory.
         const HMEM = 1 << 47;
+        /// Receives name their source always. Before libfabric 2 the bit was `FI_VARIABLE_MSG`.
+        const EXACT_DIRECTED_RECV = 1 << 48;
         /// Persistent memory.
         const RMA_PMEM = 1 << 49;
         /// A receive from a source that is not in the AV is an error that names it.
@@ -97,10 +107,20 @@ bitflags! {
         const CONTEXT = 1 << 59;
         /// Buffers have room for a header in front.
         const MSG_PREFIX = 1 << 58;
+        /// Lists of buffers stay as they are until the operation is over.
+        const ASYNC_IOV = 1 << 57;
         /// Receives with CQ data take a buffer.
         const RX_CQ_DATA = 1 << 56;
+        /// Local buffers must be registered; the old form of [`MrMode::LOCAL`].
+        const LOCAL_MR = 1 << 55;
+        /// Completions may come without the flags that say what completed.
+        const NOTIFY_FLAGS_ONLY = 1 << 54;
+        /// Completion queues and counters are shared only among endpoints of equal capabilities.
+        const RESTRICTED_COMP = 1 << 53;
         /// As `CONTEXT`, twice the size.
         const CONTEXT2 = 1 << 52;
+        /// Messages are received in buffers of the provider.
+        const BUFFERED_RECV = 1 << 51;
     }
 }
 
@@ -108,6 +128,10 @@ bitflags! {
     /// What memory registration asks of the application (`fi_domain_attr::mr_mode`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct MrMode: u32 {
+        /// Alone: `VIRT_ADDR`, `ALLOCATED` and `PROV_KEY`, as before libfabric 1.5.
+        const BASIC = 1 << 0;
+        /// Alone: none of them, as before libfabric 1.5.
+        const SCALABLE = 1 << 1;
         /// Local buffers must be registered.
         const LOCAL = 1 << 2;
         /// Raw keys.
@@ -118,8 +142,16 @@ bitflags! {
         const ALLOCATED = 1 << 5;
         /// The provider chooses the key.
         const PROV_KEY = 1 << 6;
+        /// The application tells of changes to its page tables.
+        const MMU_NOTIFY = 1 << 7;
+        /// Regions are enabled after a counter is bound to them.
+        const RMA_EVENT = 1 << 8;
         /// Regions are bound to endpoints.
         const ENDPOINT = 1 << 9;
+        /// Device memory must be registered.
+        const HMEM = 1 << 10;
+        /// Buffers of collective operations must be registered.
+        const COLLECTIVE = 1 << 11;
     }
 }
 
@@ -145,5 +177,23 @@ bitflags! {
         const SAW = 1 << 7;
         /// Send after send.
         const SAS = 1 << 8;
+        /// The bytes of one message in order (`comp_order` alone).
+        const DATA = 1 << 16;
+        /// As `RAR`, for RMA alone.
+        const RMA_RAR = 1 << 32;
+        /// As `RAW`, for RMA alone.
+        const RMA_RAW = 1 << 33;
+        /// As `WAR`, for RMA alone.
+        const RMA_WAR = 1 << 34;
+        /// As `WAW`, for RMA alone.
+        const RMA_WAW = 1 << 35;
+        /// As `RAR`, for atomics alone.
+        const ATOMIC_RAR = 1 << 36;
+        /// As `RAW`, for atomics alone.
+        const ATOMIC_RAW = 1 << 37;
+        /// As `WAR`, for atomics alone.
+        const ATOMIC_WAR = 1 << 38;
+        /// As `WAW`, for atomics alone.
+        const ATOMIC_WAW = 1 << 39;
     }
 }

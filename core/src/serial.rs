@@ -14,14 +14,25 @@ use parking_lot::lock_api::RawMutex as _;
 
 use crate::error::Errno;
 
-/// How the calls into one domain are serialized (`fi_domain_attr::threading`).
+/// How the calls into one domain are serialized (`fi_domain_attr::threading`), with libfabric's numbers.
+///
+/// `Domain` is served without a lock, everything else as `Safe`, which is stricter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
 pub enum Threading {
-    /// Any thread may call at any time.
+    /// In hints: the level that allows most, which is `Safe`.
     #[default]
-    Safe,
+    Unspec = 0,
+    /// Any thread may call at any time.
+    Safe = 1,
+    /// One thread at a time uses an object.
+    Fid = 2,
     /// All calls come from one thread, the first that calls; others get `FI_EBUSY`.
-    Domain,
+    Domain = 3,
+    /// One thread at a time uses the objects that share a completion queue or counter.
+    Completion = 4,
+    /// One thread at a time uses an endpoint.
+    Endpoint = 5,
 }
 
 enum Mode {
@@ -46,8 +57,12 @@ impl<T> Serial<T> {
     pub fn new(threading: Threading, value: T) -> Self {
         Self {
             mode: match threading {
-                Threading::Safe => Mode::Mutex(RawMutex::INIT),
                 Threading::Domain => Mode::OneThread(AtomicUsize::new(0)),
+                Threading::Unspec
+                | Threading::Safe
+                | Threading::Fid
+                | Threading::Completion
+                | Threading::Endpoint => Mode::Mutex(RawMutex::INIT),
             },
             held: Cell::new(false),
             value: UnsafeCell::new(value),

@@ -120,7 +120,7 @@ fn domain_json(info: &Info) -> Value {
         "cq_data_bytes": info.domain.cq_data_size,
         "device": info.nic.as_ref().map(|nic| json!({
             "name": nic.device,
-            "id": nic.id,
+            "id": format!("{}:{}", nic.vendor_id, nic.device_id),
             "firmware": nic.firmware,
             "driver": nic.driver,
             "address": nic.address,

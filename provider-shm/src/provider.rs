@@ -8,9 +8,9 @@ use ferrofabric_core::config::{Choice, Settings};
 use ferrofabric_core::domain::{Backend, Domain};
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::fabric::{self, Discovery, Provider};
-use ferrofabric_core::flags::{Flags, Order};
+use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::{
-    AddrFormat, DomainAttr, EpAttr, EpType, FabricAttr, Info, Progress, RxAttr, TxAttr,
+    DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr, protocol, rdm_messages,
 };
 use ferrofabric_core::types::IoBuf;
 use ferrofabric_core::wait::WaitSet;
@@ -32,7 +32,7 @@ pub struct ShmProvider;
 
 impl ShmProvider {
     /// The provider.
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self
     }
 }
@@ -88,42 +88,43 @@ impl Provider for ShmProvider {
 }
 
 fn candidate() -> Info {
+    let all = rdm_messages();
     Info {
-        caps: Flags::MSG
-            | Flags::TAGGED
-            | Flags::SEND
-            | Flags::RECV
-            | Flags::DIRECTED_RECV
-            | Flags::MULTI_RECV
-            | Flags::SOURCE
-            | Flags::LOCAL_COMM,
-        addr_format: AddrFormat::Native,
+        caps: all.caps | Flags::LOCAL_COMM,
+        src_addr: Some(NativeAddr {
+            incarnation: 0,
+            node: node_id(),
+            shm: Some(0),
+            verbs: None,
+        }),
         tx: TxAttr {
-            msg_order: Order::SAS,
             inject_size: INJECT_BYTES,
             size: ShmConfig::default().queue_sends,
             iov_limit: 4,
+            ..all.tx
         },
         rx: RxAttr {
-            msg_order: Order::SAS,
             size: 1 << 20,
             iov_limit: 1,
+            ..all.rx
         },
         ep: EpAttr {
-            ep_type: EpType::Rdm,
+            protocol: protocol::SHM,
+            protocol_version: 1,
             max_msg_size: MAX_MSG_BYTES,
+            ..all.ep
         },
         domain: DomainAttr {
             name: DOMAIN.to_owned(),
-            progress: Progress::Manual,
-            cq_data_size: 8,
-            ..DomainAttr::default()
+            caps: Flags::LOCAL_COMM,
+            ..all.domain
         },
         fabric: FabricAttr {
             name: DOMAIN.to_owned(),
             provider: "ferro".to_owned(),
+            ..all.fabric
         },
-        ..Info::default()
+        ..all
     }
 }
 

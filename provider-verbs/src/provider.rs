@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
+use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::domain::Domain;
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::fabric::{self, Discovery, Provider};
-use ferrofabric_core::flags::{Flags, Order};
+use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::{
-    AddrFormat, DomainAttr, EpAttr, EpType, FabricAttr, Info, NicAttr, Progress, RxAttr, TxAttr,
+    DomainAttr, EpAttr, FabricAttr, Info, NicAttr, PciAddr, RxAttr, TxAttr, protocol, rdm_messages,
 };
-use ferrofabric_core::serial::Threading;
+use ferrofabric_core::protocol::wire;
+use ferrofabric_shm::node_id;
 
-use crate::device::{Context, Device, DeviceInfo, LinkLayer, PortInfo, PortState};
+use crate::device::{Context, Device, DeviceInfo, LinkLayer, OpenedDevice, PortInfo, PortState};
 use crate::domain::{VerbsBackend, local_port};
+use crate::port::LocalPort;
 use crate::tuning::Tuning;
 
 /// The provider's name.
@@ -28,7 +31,7 @@ pub struct VerbsProvider;
 
 impl VerbsProvider {
     /// The provider. Nothing is loaded or opened yet.
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self
     }
 }
@@ -121,11 +124,11 @@ impl VerbsProvider {
             let usable = Context::open(&device.name)
                 .and_then(|context| local_port(&context, number, settings));
             match usable {
-                Ok(_) => {
+                Ok(local) => {
                     let tuning = Tuning::of(&opened.limits, opened.quirks, settings);
                     found
                         .candidates
-                        .push(candidate(device, port, &tuning, settings));
+                        .push(candidate(device, port, &local, &tuning, settings));
                 }
                 Err(error) => found.notices.push(error),
             }
@@ -133,88 +136,107 @@ impl VerbsProvider {
     }
 }
 
-fn candidate(device: &DeviceInfo, port: &PortInfo, tuning: &Tuning, settings: &Settings) -> Info {
-    let mut caps = Flags::MSG
-        | Flags::TAGGED
-        | Flags::SEND
-        | Flags::RECV
-        | Flags::DIRECTED_RECV
-        | Flags::MULTI_RECV
-        | Flags::SOURCE
-        | Flags::REMOTE_COMM;
+fn candidate(
+    device: &DeviceInfo,
+    port: &PortInfo,
+    local: &LocalPort,
+    tuning: &Tuning,
+    settings: &Settings,
+) -> Info {
+    let all = rdm_messages();
+    let mut reach = Flags::REMOTE_COMM;
     if settings.shm {
-        caps |= Flags::LOCAL_COMM;
+        reach |= Flags::LOCAL_COMM;
     }
-    let attributes = &port.attributes;
-    let gid = port
-        .selection
-        .as_ref()
-        .map(|selection| selection.chosen.gid.to_string())
-        .unwrap_or_default();
+    let ethernet = port.attributes.link_layer == LinkLayer::Ethernet;
+    let (endpoints, regions) = counts(device);
     Info {
-        caps,
-        addr_format: AddrFormat::Native,
+        caps: all.caps | reach,
+        src_addr: Some(NativeAddr {
+            incarnation: 0,
+            node: node_id(),
+            shm: settings.shm.then_some(0),
+            verbs: Some(local.address(0, 0)),
+        }),
         tx: TxAttr {
-            msg_order: Order::SAS,
             inject_size: tuning
                 .inline_bytes
                 .min(tuning.eager_bytes)
                 .saturating_sub(64),
             size: tuning.send_depth,
             iov_limit: 4,
+            ..all.tx
         },
         rx: RxAttr {
-            msg_order: Order::SAS,
             size: 1 << 20,
             iov_limit: 1,
+            ..all.rx
         },
         ep: EpAttr {
-            ep_type: EpType::Rdm,
+            protocol: protocol::VERBS_RDM,
+            protocol_version: u32::from(wire::VERSION),
             max_msg_size: MAX_MSG_BYTES,
+            ..all.ep
         },
         domain: DomainAttr {
-            name: format!("{}:{}", device.name, attributes.number),
-            threading: Threading::Safe,
-            progress: Progress::Manual,
-            cq_data_size: 8,
-            ..DomainAttr::default()
+            name: format!("{}:{}", device.name, port.attributes.number),
+            ep_cnt: endpoints,
+            tx_ctx_cnt: endpoints,
+            rx_ctx_cnt: endpoints,
+            mr_cnt: regions,
+            caps: reach,
+            ..all.domain
         },
         fabric: FabricAttr {
-            name: match attributes.link_layer {
-                LinkLayer::Ethernet => "RoCE".to_owned(),
-                _ => "InfiniBand".to_owned(),
-            },
+            name: if ethernet { "RoCE" } else { "InfiniBand" }.to_owned(),
             provider: NAME.to_owned(),
+            ..all.fabric
         },
-        nic: Some(NicAttr {
-            device: device.name.clone(),
-            address: gid,
-            mtu_bytes: attributes.active_mtu.bytes(),
-            up: true,
-            ..nic(device, port)
-        }),
-        ..Info::default()
+        nic: Some(nic(device, port, local)),
+        ..all
     }
 }
 
-fn nic(device: &DeviceInfo, port: &PortInfo) -> NicAttr {
-    let Ok(opened) = &device.opened else {
-        return NicAttr::default();
+/// Endpoints and memory regions that a device has room for. An endpoint takes a completion queue, a shared receive queue
+/// and a queue pair of its own, and each of its lanes a queue pair more.
+fn counts(device: &DeviceInfo) -> (usize, usize) {
+    let Ok(OpenedDevice { limits, .. }) = &device.opened else {
+        return (0, 0);
     };
-    NicAttr {
-        id: format!(
-            "{:#06x}:{:#06x}",
-            opened.limits.vendor_id, opened.limits.vendor_part_id
-        ),
-        firmware: opened.limits.firmware.clone(),
+    let endpoints = limits
+        .shared_receive_queues
+        .min(limits.completion_queues)
+        .min(limits.queue_pairs / 2);
+    (endpoints as usize, limits.regions as usize)
+}
+
+fn nic(device: &DeviceInfo, port: &PortInfo, local: &LocalPort) -> NicAttr {
+    let attributes = &port.attributes;
+    let mut nic = NicAttr {
+        device: device.name.clone(),
         driver: device.facts.driver.clone().unwrap_or_default(),
-        speed_bps: port.attributes.speed_mbps.unwrap_or(0) * 1_000_000,
-        network: match port.attributes.link_layer {
+        pci: device
+            .facts
+            .pci
+            .as_ref()
+            .and_then(|pci| PciAddr::parse(&pci.address)),
+        address: local.gid.to_string(),
+        speed_bps: attributes.speed_mbps.unwrap_or(0) * 1_000_000,
+        mtu_bytes: attributes.active_mtu.bytes(),
+        up: attributes.state == PortState::Active,
+        network: match attributes.link_layer {
             LinkLayer::Ethernet => "Ethernet".to_owned(),
             _ => "InfiniBand".to_owned(),
         },
         ..NicAttr::default()
+    };
+    if let Ok(OpenedDevice { limits, .. }) = &device.opened {
+        nic.vendor_id = format!("{:#06x}", limits.vendor_id);
+        nic.device_id = format!("{:#06x}", limits.vendor_part_id);
+        nic.device_version = limits.hardware_version.to_string();
+        nic.firmware.clone_from(&limits.firmware);
     }
+    nic
 }
 
 fn open_backend(info: &Info, settings: &Settings) -> Result<VerbsBackend> {

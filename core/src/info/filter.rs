@@ -60,7 +60,7 @@ pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
     if !lacking.is_empty() {
         return Err(mismatch("mode", &hints.mode, &candidate.mode));
     }
-    if hints.addr_format != AddrFormat::Unspec && hints.addr_format != candidate.addr_format {
+    if hints.addr_format != AddrFormat::UNSPEC && hints.addr_format != candidate.addr_format {
         return Err(mismatch(
             "addr_format",
             &hints.addr_format,
@@ -144,11 +144,13 @@ pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
             return Err(mismatch(field, asked, offered));
         }
     }
-    if hints.domain.progress == Progress::Auto && candidate.domain.progress != Progress::Auto {
+    if hints.domain.data_progress == Progress::Auto
+        && candidate.domain.data_progress != Progress::Auto
+    {
         return Err(mismatch(
-            "domain_attr.progress",
-            &hints.domain.progress,
-            &candidate.domain.progress,
+            "domain_attr.data_progress",
+            &hints.domain.data_progress,
+            &candidate.domain.data_progress,
         ));
     }
     info.domain.threading = hints.domain.threading;
@@ -216,6 +218,7 @@ mod tests {
             ep: EpAttr {
                 ep_type: EpType::Rdm,
                 max_msg_size: 1 << 30,
+                ..EpAttr::default()
             },
             tx: TxAttr {
                 inject_size: 256,

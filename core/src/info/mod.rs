@@ -1,130 +1,24 @@
 //! Discovery (fi_getinfo(3)): what an application asks for, what providers offer, and the pure function between them.
 
+mod attributes;
+mod caps;
 mod filter;
+mod models;
+mod rdm;
 
+pub use attributes::{DomainAttr, EpAttr, FabricAttr, NicAttr, PciAddr, RxAttr, TxAttr};
+pub use caps::{RX_CAPS, TX_CAPS};
 pub use filter::{Mismatch, filter};
+pub use models::{
+    AddrFormat, EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, protocol, tag_format,
+    traffic_class,
+};
+pub use rdm::rdm_messages;
 
 use crate::addr::NativeAddr;
 use crate::error::{Errno, Error, Result};
 use crate::fabric::{Discovery, Provider};
-use crate::flags::{Flags, Mode, MrMode, Order};
-use crate::serial::Threading;
-
-/// What an endpoint is like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum EpType {
-    /// Whatever there is.
-    #[default]
-    Unspec,
-    /// Reliable, unconnected.
-    Rdm,
-    /// Unreliable datagrams.
-    Dgram,
-    /// Connected.
-    Msg,
-}
-
-/// Who moves operations on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Progress {
-    /// Whatever there is.
-    #[default]
-    Unspec,
-    /// Nobody needs to call.
-    Auto,
-    /// The application, by reading queues and counters.
-    Manual,
-}
-
-/// How addresses look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum AddrFormat {
-    /// Whatever there is; our native one is not among libfabric's.
-    #[default]
-    Unspec,
-    /// [`NativeAddr`] as bytes.
-    Native,
-}
-
-/// Transmit attributes (`fi_tx_attr`); in hints, 0 asks for nothing.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct TxAttr {
-    /// Orders kept.
-    pub msg_order: Order,
-    /// Largest inject, in bytes.
-    pub inject_size: usize,
-    /// Sends that may be under way.
-    pub size: usize,
-    /// Buffers in a list.
-    pub iov_limit: usize,
-}
-
-/// Receive attributes (`fi_rx_attr`).
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct RxAttr {
-    /// Orders kept.
-    pub msg_order: Order,
-    /// Receives that may be posted.
-    pub size: usize,
-    /// Buffers in a list.
-    pub iov_limit: usize,
-}
-
-/// Endpoint attributes (`fi_ep_attr`).
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct EpAttr {
-    /// Type.
-    pub ep_type: EpType,
-    /// Largest message in bytes.
-    pub max_msg_size: usize,
-}
-
-/// Domain attributes (`fi_domain_attr`).
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct DomainAttr {
-    /// Name: `shm`, or device and port.
-    pub name: String,
-    /// Serialization of calls.
-    pub threading: Threading,
-    /// Who moves operations on.
-    pub progress: Progress,
-    /// What registration asks of the application (in hints: what it can do).
-    pub mr_mode: MrMode,
-    /// Bytes of CQ data.
-    pub cq_data_size: usize,
-}
-
-/// Fabric attributes (`fi_fabric_attr`).
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct FabricAttr {
-    /// What network it is.
-    pub name: String,
-    /// Which provider.
-    pub provider: String,
-}
-
-/// The device behind a domain (`fid_nic`).
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct NicAttr {
-    /// Device name.
-    pub device: String,
-    /// Vendor and part ID.
-    pub id: String,
-    /// Firmware.
-    pub firmware: String,
-    /// Kernel driver.
-    pub driver: String,
-    /// The port's GID as text.
-    pub address: String,
-    /// Bits a second.
-    pub speed_bps: u64,
-    /// Largest packet payload in bytes.
-    pub mtu_bytes: usize,
-    /// Whether the port is up.
-    pub up: bool,
-    /// `Ethernet` or `InfiniBand`.
-    pub network: String,
-}
+use crate::flags::{Flags, Mode};
 
 /// An offer, or as hints a request in which zero and empty stand for anything (`fi_info`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -135,8 +29,10 @@ pub struct Info {
     pub mode: Mode,
     /// How addresses look.
     pub addr_format: AddrFormat,
-    /// Own address, once there is one.
+    /// Where endpoints are: port and node; what only an open endpoint has (queue pair, incarnation) is 0.
     pub src_addr: Option<NativeAddr>,
+    /// A peer to reach.
+    pub dest_addr: Option<NativeAddr>,
     /// Transmit side.
     pub tx: TxAttr,
     /// Receive side.

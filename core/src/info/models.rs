@@ -1,0 +1,141 @@
+//! The small choices that domains and endpoints are described by, with libfabric's numbers.
+
+use std::fmt;
+
+pub use crate::serial::Threading;
+
+/// What an endpoint is like (`fi_ep_attr::type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum EpType {
+    /// In hints: whatever there is.
+    #[default]
+    Unspec = 0,
+    /// Connected.
+    Msg = 1,
+    /// Unreliable datagrams.
+    Dgram = 2,
+    /// Reliable, unconnected.
+    Rdm = 3,
+}
+
+/// Who moves operations on (fi_domain(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum Progress {
+    /// In hints: whatever there is.
+    #[default]
+    Unspec = 0,
+    /// Nobody needs to call.
+    Auto = 1,
+    /// The application, by reading queues and counters.
+    Manual = 2,
+    /// As `Manual`, and the application serializes control calls with them too.
+    ControlUnified = 3,
+}
+
+/// Whether queues and buffers are guarded against too much (fi_domain(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum ResourceMgmt {
+    /// In hints: whatever there is.
+    #[default]
+    Unspec = 0,
+    /// The application sees to it that nothing overruns.
+    Disabled = 1,
+    /// The provider does.
+    Enabled = 2,
+}
+
+macro_rules! numbers {
+    ($($kind:ident { $($variant:ident),+ })+) => {$(
+        impl $kind {
+            /// libfabric's number for it.
+            pub const fn number(self) -> u32 {
+                self as u32
+            }
+
+            /// What has this number in libfabric; `None` for a number that is not known.
+            pub fn from_number(number: u32) -> Option<Self> {
+                [$(Self::$variant),+].into_iter().find(|one| one.number() == number)
+            }
+        }
+    )+};
+}
+
+numbers! {
+    EpType { Unspec, Msg, Dgram, Rdm }
+    Progress { Unspec, Auto, Manual, ControlUnified }
+    ResourceMgmt { Unspec, Disabled, Enabled }
+    Threading { Unspec, Safe, Fid, Domain, Completion, Endpoint }
+}
+
+/// How addresses look (fi_getinfo(3), "addressing formats"); the list grows, so any of libfabric's numbers may come.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct AddrFormat(pub u32);
+
+impl AddrFormat {
+    /// The provider's own format, for us [`NativeAddr`](crate::addr::NativeAddr) as bytes; in hints: whatever there is.
+    pub const UNSPEC: Self = Self(0);
+    /// Any `sockaddr`.
+    pub const SOCKADDR: Self = Self(1);
+    /// `sockaddr_in`.
+    pub const SOCKADDR_IN: Self = Self(2);
+    /// `sockaddr_in6`.
+    pub const SOCKADDR_IN6: Self = Self(3);
+    /// `sockaddr_ib`.
+    pub const SOCKADDR_IB: Self = Self(4);
+    /// Text.
+    pub const STR: Self = Self(9);
+    /// GID, queue pair number and path of a datagram queue pair.
+    pub const IB_UD: Self = Self(11);
+}
+
+impl fmt::Debug for AddrFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::UNSPEC => f.write_str("FI_FORMAT_UNSPEC"),
+            Self::SOCKADDR => f.write_str("FI_SOCKADDR"),
+            Self::SOCKADDR_IN => f.write_str("FI_SOCKADDR_IN"),
+            Self::SOCKADDR_IN6 => f.write_str("FI_SOCKADDR_IN6"),
+            Self::SOCKADDR_IB => f.write_str("FI_SOCKADDR_IB"),
+            Self::STR => f.write_str("FI_ADDR_STR"),
+            Self::IB_UD => f.write_str("FI_ADDR_IB_UD"),
+            Self(number) => write!(f, "address format {number}"),
+        }
+    }
+}
+
+/// What endpoints speak (`fi_ep_attr::protocol`): numbers of this provider, marked so by the top bit.
+pub mod protocol {
+    const PROV_SPECIFIC: u32 = 1 << 31;
+    /// Messages over shared memory (`docs/shared-memory.md`).
+    pub const SHM: u32 = PROV_SPECIFIC | 0xfe01;
+    /// Messages over RC queue pairs, to this node's endpoints over shared memory (`docs/wire-protocol.md`).
+    pub const VERBS_RDM: u32 = PROV_SPECIFIC | 0xfe02;
+}
+
+/// How tags are made up (`fi_ep_attr::mem_tag_format`, fi_endpoint(3)).
+pub mod tag_format {
+    /// In hints: 64 bits, each of which may be ignored.
+    pub const BITS: u64 = 0;
+    /// A tag of 32 bits and a number for the kind of payload.
+    pub const MPI: u64 = 1;
+    /// A number for the kind of payload.
+    pub const CCL: u64 = 2;
+    /// Formats below are numbers, this one and those above are sets of bits.
+    pub const MAX_FORMAT: u64 = 1 << 16;
+    /// Every bit a field of its own: any mask will do.
+    pub const GENERIC: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+}
+
+/// Traffic classes (`fi_tx_attr::tclass`, fi_endpoint(3)).
+pub mod traffic_class {
+    /// In hints: the domain's.
+    pub const UNSPEC: u32 = 0;
+    /// No class of its own: the default of networks.
+    pub const BEST_EFFORT: u32 = 0x200;
+}
+
+/// In place of a number of contexts: the endpoint uses one that it shares with others (`FI_SHARED_CONTEXT`).
+pub const SHARED_CONTEXT: usize = usize::MAX;
