@@ -1,0 +1,108 @@
+/* Stands in for libfabric where a test is about how the plugin finds it and what it calls: writes down what it is told.
+ * Compiled with VERSION, what fi_version() is to return. */
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char record[1 << 16];
+static size_t used;
+static int level_shown;
+static const char *value_name, *value;
+
+static void append(const char *format, va_list arguments)
+{
+	int len = vsnprintf(record + used, sizeof record - used, format, arguments);
+
+	if (len > 0 && used + len < sizeof record)
+		used += len;
+}
+
+static void note(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	append(format, arguments);
+	va_end(arguments);
+}
+
+/* What the plugin calls. */
+
+uint32_t fi_version(void)
+{
+	return VERSION;
+}
+
+void *fi_dupinfo(const void *info)
+{
+	return info ? NULL : calloc(1, 4096);
+}
+
+void fi_freeinfo(void *info)
+{
+	note("freed %s\n", (char *) info);
+	free(info);
+}
+
+int fi_param_define(const void *provider, const char *name, int type, const char *format, ...)
+{
+	va_list arguments;
+
+	note("param %s %d ", name, type);
+	va_start(arguments, format);
+	append(format, arguments);
+	va_end(arguments);
+	note("\n");
+	return provider ? 0 : -22;
+}
+
+int fi_param_get(void *provider, const char *name, const char **result)
+{
+	if (!provider || !value_name || strcmp(name, value_name))
+		return -61;
+	*result = value;
+	return 0;
+}
+
+int fi_log_enabled(const void *provider, int level, int subsystem)
+{
+	return provider && level <= level_shown && subsystem <= 9;
+}
+
+void fi_log(const void *provider, int level, int subsystem, const char *function, int line, const char *format, ...)
+{
+	va_list arguments;
+
+	note("log %d %d %s %s ", level, subsystem, function, line > 0 ? "line" : "no line");
+	va_start(arguments, format);
+	append(format, arguments);
+	va_end(arguments);
+}
+
+/* What the test calls. */
+
+/* Calls the test back, as libfabric calls fi_prov_ini(). */
+void double_call(void (*function)(void *), void *argument)
+{
+	function(argument);
+	note("called\n");
+}
+
+const char *double_record(void)
+{
+	return record;
+}
+
+void double_show(int level)
+{
+	level_shown = level;
+}
+
+void double_set(const char *name, const char *text)
+{
+	value_name = name;
+	value = text;
+}
