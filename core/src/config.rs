@@ -97,6 +97,8 @@ settings! {
     spin: Patience = "20us", "off or a duration such as 20us", |_| true;
     /// Whether local copies may go straight from process to process (cross memory attach).
     shm_cma: Choice = "auto", "auto (the faster by measurement), on or off", |_| true;
+    /// Folder into which each endpoint that closes writes what it has done, as a JSON file; empty for none.
+    stats: String = "", "a folder, or nothing", |_| true;
 }
 
 impl Settings {

@@ -106,7 +106,7 @@ fn two_machines_exchange_messages_of_all_sizes() {
     let stats = endpoint.stats().unwrap();
     let shm = stats
         .iter()
-        .find(|(name, _)| *name == "shm_sent")
+        .find(|(name, _)| *name == "shm_messages_sent")
         .map_or(0, |(_, n)| *n);
     assert_eq!(
         shm, 0,

@@ -647,10 +647,10 @@ impl Transport for ShmTransport {
 
     fn stats(&self, report: &mut dyn FnMut(&'static str, u64)) {
         let s = &self.receiver.stats;
-        report("shm_sent", s.sent);
-        report("shm_sent_bytes", s.sent_bytes);
-        report("shm_received", s.received);
-        report("shm_received_bytes", s.received_bytes);
+        report("shm_messages_sent", s.sent);
+        report("shm_bytes_sent", s.sent_bytes);
+        report("shm_messages_received", s.received);
+        report("shm_bytes_received", s.received_bytes);
         report("shm_sent_inline", s.sent_inline);
         report("shm_sent_eager", s.sent_eager);
         report("shm_sent_pipe", s.sent_pipe);

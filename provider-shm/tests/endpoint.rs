@@ -4,22 +4,30 @@
 
 mod behaviour;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use behaviour::probes;
+use behaviour::{End, probes, reports};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::info::Info;
+use ferrofabric_core::serial::Threading;
 use ferrofabric_shm::ShmProvider;
 
-fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
-    let settings = Settings::read(|name| {
+fn settings(pairs: &[(&str, &str)]) -> Settings {
+    Settings::read(|name| {
         let found = pairs.iter().find(|(n, _)| *n == name);
         found.map(|(_, value)| (*value).to_owned())
     })
-    .unwrap();
-    let provider = ShmProvider::new();
-    let info = provider.discover(&settings).candidates.remove(0);
-    provider.open(&info, &settings).unwrap()
+    .unwrap()
+}
+
+fn info() -> Info {
+    let found = ShmProvider::new().discover(&settings(&[]));
+    found.candidates.into_iter().next().unwrap()
+}
+
+fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    ShmProvider::new().open(&info(), &settings(pairs)).unwrap()
 }
 
 /// One domain for each side, by each way that long messages take.
@@ -59,4 +67,64 @@ fn a_claimed_message_of_a_sender_that_is_gone_fails() {
 #[test]
 fn probes_are_as_the_model() {
     both_ways(|a, b| probes::as_the_model(a, b, 40));
+}
+
+#[test]
+fn an_endpoint_that_closes_leaves_its_counters() {
+    let folder = reports::folder("leaves/its/counters");
+    let setting = [("FERRO_STATS", folder.to_str().unwrap())];
+    let (ours, theirs) = (domain(&setting), domain(&setting));
+    reports::each_endpoint_leaves_a_file(&*ours, &*theirs, &folder, "shm");
+}
+
+#[test]
+fn an_endpoint_that_closes_with_its_domain_leaves_its_counters() {
+    let folder = reports::folder("closes_with_its_domain");
+    let mut info = info();
+    info.domain.threading = Threading::Domain;
+    let settings = settings(&[("FERRO_STATS", folder.to_str().unwrap())]);
+    let domain = ShmProvider::new().open(&info, &settings).unwrap();
+    let end = End::open(&*domain);
+    // The domain is this thread's: another can not close the endpoint, and leaves it to the domain.
+    std::thread::spawn(move || drop(end)).join().unwrap();
+    assert!(reports::files(&folder).is_empty());
+    drop(domain);
+    assert_eq!(reports::files(&folder).len(), 1);
+}
+
+#[test]
+fn a_folder_that_can_not_be_written_is_a_warning() {
+    let folder = reports::folder("can_not_be_written");
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("file");
+    std::fs::write(&file, "no folder").unwrap();
+    let end = End::open(&*domain(&[("FERRO_STATS", file.to_str().unwrap())]));
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer({
+            let log = log.clone();
+            move || log.clone()
+        })
+        .finish();
+    tracing::subscriber::with_default(subscriber, || drop(end));
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(log.contains("WARN"), "{log}");
+    for words in [file.to_str().unwrap(), "not written", "setting stats"] {
+        assert!(log.contains(words), "{log}");
+    }
+    assert_eq!(reports::files(&folder).len(), 1);
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

@@ -7,6 +7,7 @@ use slab::Slab;
 use super::cntr::Count;
 use super::owner::{Binding, EndpointOwner};
 use super::probe::{self, Probe, Probed};
+use super::report::Report;
 use super::srx::SharedRx;
 use super::{Backend, Inner, NO_CNTR, Object};
 use crate::addr::NativeAddr;
@@ -19,11 +20,12 @@ use crate::peer::{Owner, PeerCq, Transport};
 use crate::types::{FiAddr, IoBuf, SendOp, total_len};
 
 /// One endpoint's part of the state.
-pub(super) struct EndpointState<T> {
+pub(super) struct EndpointState<T: Transport> {
     // The transport goes first: it may still use what the others hold.
     pub(super) transport: T,
     srx: SharedRx,
     pub(super) binding: Binding,
+    report: Option<Box<Report>>,
 }
 
 impl<T: Transport> EndpointState<T> {
@@ -44,6 +46,20 @@ impl<T: Transport> EndpointState<T> {
         };
         (&mut self.transport, owner)
     }
+}
+
+impl<T: Transport> Drop for EndpointState<T> {
+    fn drop(&mut self) {
+        if let Some(report) = &self.report {
+            report.write(&stats_of(&self.transport));
+        }
+    }
+}
+
+fn stats_of(transport: &impl Transport) -> Vec<(&'static str, u64)> {
+    let mut stats = Vec::new();
+    transport.stats(&mut |name, value| stats.push((name, value)));
+    stats
 }
 
 struct EndpointHandle<B: Backend> {
@@ -91,11 +107,16 @@ pub(super) fn open<B: Backend>(
         rx_iov: info.rx.iov_limit,
         directed_recv: config.directed_recv,
     };
+    let report = domain
+        .stats
+        .as_ref()
+        .map(|folder| Box::new(Report::new(folder, &info.domain.name, &name)));
     let mut state = domain.lock_to("open", "endpoint")?;
     let index = state.endpoints.insert(EndpointState {
         transport,
         srx: SharedRx::new(),
         binding,
+        report,
     });
     drop(state);
     Ok(Arc::new(EndpointHandle {
@@ -167,11 +188,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         let state = self.domain.lock()?;
-        let mut stats = Vec::new();
-        state.endpoints[self.index]
-            .transport
-            .stats(&mut |name, value| stats.push((name, value)));
-        Ok(stats)
+        Ok(stats_of(&state.endpoints[self.index].transport))
     }
 }
 

@@ -7,8 +7,10 @@ mod cq;
 mod endpoint;
 mod owner;
 mod probe;
+mod report;
 mod srx;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -70,6 +72,8 @@ pub(crate) struct Inner<B: Backend> {
     abandoned: Mutex<Vec<Object>>,
     has_abandoned: AtomicBool,
     spin: std::time::Duration,
+    /// Where endpoints leave their counters.
+    stats: Option<PathBuf>,
 }
 
 /// An object of a domain, by its place in the state.
@@ -81,7 +85,7 @@ enum Object {
     Av(usize),
 }
 
-struct State<T> {
+struct State<T: Transport> {
     endpoints: Slab<EndpointState<T>>,
     cqs: Slab<CqQueue>,
     cntrs: Slab<Count>,
@@ -128,6 +132,7 @@ impl<B: Backend> Domain<B> {
             abandoned: Mutex::new(Vec::new()),
             has_abandoned: AtomicBool::new(false),
             spin: settings.spin.0.unwrap_or_default(),
+            stats: (!settings.stats.is_empty()).then(|| PathBuf::from(&settings.stats)),
         })))
     }
 }

@@ -8,6 +8,7 @@
 )]
 
 pub mod probes;
+pub mod reports;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

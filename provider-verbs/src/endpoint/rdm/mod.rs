@@ -52,7 +52,10 @@ const MAX_PENDING: usize = 1024;
 pub(crate) struct Counters {
     pub(crate) eager_sent: u64,
     pub(crate) rendezvous_sent: u64,
-    pub(crate) received: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) messages_received: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) packets_received: u64,
     pub(crate) dropped: u64,
     pub(crate) unexpected: u64,
     pub(crate) lanes_failed: u64,
@@ -357,9 +360,13 @@ impl Transport for RdmTransport {
 
     fn stats(&self, report: &mut dyn FnMut(&'static str, u64)) {
         let c = &self.poster.counters;
-        report("verbs_eager_sent", c.eager_sent);
-        report("verbs_rendezvous_sent", c.rendezvous_sent);
-        report("verbs_packets_received", c.received);
+        report("verbs_messages_sent", c.eager_sent + c.rendezvous_sent);
+        report("verbs_bytes_sent", c.bytes_sent);
+        report("verbs_messages_received", c.messages_received);
+        report("verbs_bytes_received", c.bytes_received);
+        report("verbs_sent_eager", c.eager_sent);
+        report("verbs_sent_rendezvous", c.rendezvous_sent);
+        report("verbs_packets_received", c.packets_received);
         report("verbs_packets_dropped", c.dropped);
         report("verbs_unexpected", c.unexpected);
         report("verbs_unexpected_now", self.held.len() as u64);

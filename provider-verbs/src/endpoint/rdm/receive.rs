@@ -24,7 +24,7 @@ impl RdmTransport {
         // SAFETY: the device has written the slot and is done with it until it is posted again, below; no peer can
         // reach it.
         let packet = unsafe { std::slice::from_raw_parts(at, len) };
-        self.poster.counters.received += 1;
+        self.poster.counters.packets_received += 1;
         self.packet(packet, qp_num, owner);
         self.spent.push(slot);
     }
@@ -161,6 +161,8 @@ impl RdmTransport {
 
     #[inline]
     fn announce(&mut self, peer: u32, envelope: Envelope, len: u64) -> (MsgKind, Arrived) {
+        self.poster.counters.messages_received += 1;
+        self.poster.counters.bytes_received += len;
         let kind = match envelope.tag {
             Some(_) => MsgKind::Tagged,
             None => MsgKind::Msg,

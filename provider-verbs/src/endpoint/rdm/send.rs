@@ -211,6 +211,7 @@ impl Poster {
         let head_len = header.write_eager(&envelope(op), len as u32, &mut head);
         let kind = WqeKind::Message(SendDone::from(op));
         self.counters.eager_sent += 1;
+        self.counters.bytes_sent += len as u64;
         let Some(slot) = slot else {
             let mut bytes = [0u8; MAX_INLINE_BYTES];
             bytes[..head_len].copy_from_slice(&head[..head_len]);
@@ -313,6 +314,7 @@ impl Poster {
             ));
         };
         self.counters.rendezvous_sent += 1;
+        self.counters.bytes_sent += total_len(iov) as u64;
         self.notice(lane, &bytes[..len], header)
     }
 

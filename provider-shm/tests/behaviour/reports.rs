@@ -1,0 +1,99 @@
+//! What endpoints leave behind about themselves when they close (setting `stats`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ferrofabric_core::fabric::Domain;
+
+use super::{Pair, any_tagged};
+
+/// A folder for one test, not there yet.
+pub fn folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = std::fs::remove_dir_all(&folder);
+    folder
+}
+
+/// The files of a folder, by name.
+pub fn files(folder: &Path) -> BTreeMap<String, String> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return BTreeMap::new();
+    };
+    entries
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            (name, std::fs::read_to_string(entry.path()).unwrap())
+        })
+        .collect()
+}
+
+/// The value of a counter.
+pub fn counter(stats: &[(&'static str, u64)], name: &str) -> u64 {
+    let found = stats.iter().find(|(n, _)| *n == name);
+    found.unwrap_or_else(|| panic!("no counter {name}")).1
+}
+
+/// Messages and their bytes are counted for the path that they take, and each endpoint that closes leaves one file
+/// that says so.
+pub fn each_endpoint_leaves_a_file(
+    domain_a: &dyn Domain,
+    domain_b: &dyn Domain,
+    folder: &Path,
+    path: &str,
+) {
+    let pair = Pair::open(domain_a, domain_b);
+    let names = [
+        format!("{path}_messages_sent"),
+        format!("{path}_bytes_sent"),
+        format!("{path}_messages_received"),
+        format!("{path}_bytes_received"),
+    ];
+    let all = || {
+        let stats = [&pair.a, &pair.b].map(|end| end.endpoint.stats().unwrap());
+        stats.map(|stats| names.clone().map(|name| counter(&stats, &name)))
+    };
+    let before = all();
+    const SIZES: [usize; 4] = [0, 24, 9000, 120_000];
+    for len in SIZES {
+        let recv = any_tagged(pair.b.context());
+        pair.b.recv(&recv, &[pair.b.memory(len, 0)]).unwrap();
+        let send = pair.tagged(1);
+        pair.a.send(&pair.b, send, len, 1);
+        pair.wait(&pair.b.rx, recv.context).unwrap();
+        pair.wait(&pair.a.tx, send.context).unwrap();
+    }
+    let after = all();
+    let [sender, receiver] = [0, 1].map(|end| [0, 1, 2, 3].map(|i| after[end][i] - before[end][i]));
+    let bytes = SIZES.iter().sum::<usize>() as u64;
+    assert_eq!(sender, [SIZES.len() as u64, bytes, 0, 0]);
+    assert_eq!(receiver, [0, 0, SIZES.len() as u64, bytes]);
+
+    assert!(files(folder).is_empty());
+    let mut wanted = Vec::new();
+    for (end, domain) in [(&pair.a, domain_a), (&pair.b, domain_b)] {
+        let counters: Vec<_> = end.endpoint.stats().unwrap();
+        let counters: Vec<_> = counters
+            .iter()
+            .map(|(name, value)| format!("    \"{name}\": {value}"))
+            .collect();
+        wanted.push(format!(
+            "  \"domain\": \"{}\",\n  \"address\": \"{}\",\n  \"counters\": {{\n{}\n  }}\n}}\n",
+            domain.info().domain.name,
+            end.endpoint.name(),
+            counters.join(",\n")
+        ));
+    }
+    drop(pair);
+    let left = files(folder);
+    assert_eq!(left.len(), 2, "{left:?}");
+    let process = std::process::id();
+    for (name, text) in left {
+        let number = name.strip_prefix(&format!("{process}-")).unwrap();
+        let number: u64 = number.strip_suffix(".json").unwrap().parse().unwrap();
+        let head = format!("{{\n  \"process\": {process},\n  \"endpoint\": {number},\n");
+        let rest = text.strip_prefix(&head).unwrap();
+        let at = wanted.iter().position(|w| w == rest);
+        wanted.remove(at.unwrap_or_else(|| panic!("{text} is not of {wanted:#?}")));
+    }
+}
