@@ -1,5 +1,6 @@
 //! What every call from C goes through: results become numbers, and a panic ends here.
 
+use std::any::Any;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -35,10 +36,10 @@ pub(crate) fn control<E: Into<Refused>>(call: impl FnOnce() -> Result<(), E>) ->
 
 /// A call that returns a count or a negative error.
 pub(crate) fn counted<E: Into<Refused>>(call: impl FnOnce() -> Result<c_int, E>) -> c_int {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match catch_unwind(AssertUnwindSafe(|| call().map_err(Into::into))) {
         Ok(Ok(count)) => count,
-        Ok(Err(error)) => -error.into().0.0,
-        Err(_) => panicked() as c_int,
+        Ok(Err(Refused(errno))) => -errno.0,
+        Err(payload) => panicked(payload) as c_int,
     }
 }
 
@@ -48,14 +49,14 @@ pub(crate) fn data(call: impl FnOnce() -> Result<isize, OpError>) -> isize {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(count)) => count,
         Ok(Err(error)) => -(error.errno().0 as isize),
-        Err(_) => panicked(),
+        Err(payload) => panicked(payload),
     }
 }
 
 /// A call whose result has no room for an error.
 pub(crate) fn value<T>(or: T, call: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        panicked();
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
+        panicked(payload);
         or
     })
 }
@@ -63,7 +64,9 @@ pub(crate) fn value<T>(or: T, call: impl FnOnce() -> T) -> T {
 /// The panic itself was reported by the panic hook.
 #[cold]
 #[inline(never)]
-fn panicked() -> isize {
+fn panicked(payload: Box<dyn Any + Send>) -> isize {
+    // Nobody catches what its destructor might throw.
+    std::mem::forget(payload);
     tracing::error!("a defect of the provider ended a call; the operation is not done");
     -(Errno::EOTHER.0 as isize)
 }
@@ -77,14 +80,32 @@ mod tests {
         assert_eq!(control(|| Ok::<_, Errno>(())), 0);
         assert_eq!(control(|| Err(Errno::EBUSY)), -16);
         assert_eq!(counted(|| Ok::<_, Errno>(7)), 7);
-        assert_eq!(
-            control(|| Err(Error::new(Errno::ENODEV, "open", "x"))),
-            -19
-        );
+        assert_eq!(control(|| Err(Error::new(Errno::ENODEV, "open", "x"))), -19);
         assert_eq!(data(|| Err(OpError::Again)), -11);
         assert_eq!(data(|| Ok(3)), 3);
-        assert_eq!(control(|| -> Result<(), Errno> { panic!("on purpose") }), -256);
+        assert_eq!(
+            control(|| -> Result<(), Errno> { panic!("on purpose") }),
+            -256
+        );
         assert_eq!(data(|| panic!("on purpose")), -256);
         assert_eq!(value(5, || panic!("on purpose")), 5);
+    }
+
+    #[test]
+    fn what_panics_on_its_way_out_does_not_get_out() {
+        struct Unfit;
+        impl From<Unfit> for Refused {
+            fn from(_: Unfit) -> Self {
+                panic!("on purpose")
+            }
+        }
+        struct Thrown;
+        impl Drop for Thrown {
+            fn drop(&mut self) {
+                panic!("on purpose")
+            }
+        }
+        assert_eq!(control(|| Err(Unfit)), -256);
+        assert_eq!(data(|| std::panic::panic_any(Thrown)), -256);
     }
 }
