@@ -34,8 +34,8 @@ const SUBSYSTEMS: [fi_log_subsys; 10] = [
     fi_log_subsys::FI_LOG_CNTR,
 ];
 
-/// What libfabric showed when it was last asked: a [`bit`] for each level of each subsystem. An event that is off costs the check
-/// that `tracing` makes itself, of a static.
+/// What libfabric showed when it was last asked: a [`bit`] for each level of each subsystem. An event that is off
+/// costs the check that `tracing` makes itself, of a static.
 static SHOWN: AtomicU64 = AtomicU64::new(0);
 
 /// Sends events to the log of the libfabric that we serve. A subscriber that is installed already stays, and gets them

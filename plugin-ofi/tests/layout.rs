@@ -1,9 +1,9 @@
 //! Layouts and numbers of the bindings against a C compiler's, for the libfabric that they are made from and for an
 //! older one.
 //!
-//! `layout-2.6.txt` and `layout-2.1.txt` hold sizes, offsets and constants as gcc computed them from libfabric's headers
-//! of those versions; with FERRO_LIBFABRIC_INCLUDE set to the folder of either's `rdma/`, that file is computed anew
-//! first, so that it is checked itself. (The bindings also assert libclang's numbers, at compile time.)
+//! `layout-2.6.txt` and `layout-2.1.txt` hold sizes, offsets and constants as gcc computed them from libfabric's
+//! headers of those versions; with FERRO_LIBFABRIC_INCLUDE set to the folder of either's `rdma/`, that file is
+//! computed anew first, so that it is checked itself. (The bindings also assert libclang's numbers, at compile time.)
 //!
 //! What to ask C for is read off the bindings, so nothing can be left out.
 

@@ -2,8 +2,8 @@
 //!
 //! [`bindings`] is generated from libfabric 2.6's public headers and keeps the C names. Enums are newtypes over
 //! integers (`fi_ep_type::FI_EP_RDM`), since an application may hand us any number; flags are `u64`, errors and
-//! options `c_int`, classes of objects `usize`, as the fields and parameters that take them. Signatures of the functions that libfabric
-//! itself offers are in [`bindings::fns`]: it is found at run time.
+//! options `c_int`, classes of objects `usize`, as the fields and parameters that take them. Signatures of the
+//! functions that libfabric itself offers are in [`bindings::fns`]: it is found at run time.
 
 #[allow(
     missing_docs,
@@ -17,8 +17,10 @@
 )]
 #[rustfmt::skip]
 pub mod bindings;
+mod room;
 
 pub use bindings::*;
+pub use room::Roomy;
 
 /// A version as `fi_version()` gives it; greater is newer.
 #[allow(non_snake_case, reason = "the name of C's macro")]

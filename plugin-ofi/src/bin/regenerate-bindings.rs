@@ -4,7 +4,8 @@
 //!         cargo run -p ferrofabric-ofi --features regenerate --bin regenerate-libfabric-bindings
 //!
 //! The committed file comes from libfabric 2.6.0, the newest released one, for the ops tables to have their newest
-//! sizes. Run `cargo test` afterwards: `tests/layout.rs` checks the layouts against a C compiler and an older libfabric.
+//! sizes. Run `cargo test` afterwards: `tests/layout.rs` checks the layouts against a C compiler and an older
+//! libfabric.
 //!
 //! Functions come out as types of function pointers (`fns::fi_dupinfo`), not as `extern` items: the library is found
 //! at run time.

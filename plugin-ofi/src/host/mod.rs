@@ -40,8 +40,8 @@ impl Host {
     pub const OLDEST: u32 = FI_VERSION(2, 0);
 
     /// Finds the library that called us: to be called by `fi_prov_ini`, which it has called. `None` when there is
-    /// nothing to be a provider of; that is said on standard error if no libfabric can be found, and else in its log: it is too
-    /// old, or we serve one already (a process may have several, or name our folder twice).
+    /// nothing to be a provider of; that is said on standard error if no libfabric can be found, and else in its log:
+    /// it is too old, or we serve one already (a process may have several, or name our folder twice).
     ///
     /// # Safety
     ///
