@@ -194,7 +194,8 @@ pub trait Endpoint: Send + Sync {
     /// All but `CLAIM` by itself ignore the buffers, complete before the call returns, complete with or without
     /// `COMPLETION`, and are not counted. A `CLAIM` of what is not claimed, or lost with its sender, completes with `ENOMSG`.
     ///
-    /// With `MULTI_RECV` one buffer takes message after message, each with a completion of its own.
+    /// With `MULTI_RECV` one buffer takes message after message, each with a completion of its own. What completes last, of
+    /// a buffer that takes no more, has `MULTI_RECV` in its completion, which then comes also without `COMPLETION`.
     ///
     /// # Safety
     ///
@@ -207,12 +208,28 @@ pub trait Endpoint: Send + Sync {
     /// together.
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
-    /// Takes back a receive that has not matched; it completes with `ECANCELED`.
+    /// Takes back a receive that has not matched; it completes with `ECANCELED`. Of a multi-receive, what is left of it:
+    /// it completes once more, with `ECANCELED` and `MULTI_RECV`, when no message is on its way into its buffer any more.
     ///
     /// # Errors
     ///
     /// `ENOENT`: none is posted with that context.
     fn cancel(&self, context: u64) -> Result<(), OpError>;
+
+    /// Sets how many bytes have to be left of a multi-receive buffer (`FI_OPT_MIN_MULTI_RECV` of fi_endpoint(3)): with fewer
+    /// left it takes no more messages. At least 1; 64 at first. Buffers that are posted already follow.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    fn set_min_multi_recv(&self, bytes: usize) -> Result<(), OpError>;
+
+    /// The number of bytes that was set, or is by default.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_min_multi_recv`](Self::set_min_multi_recv).
+    fn min_multi_recv(&self) -> Result<usize, OpError>;
 
     /// What its transports have done so far, by name and number.
     ///

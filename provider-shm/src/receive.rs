@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Start, Token};
+use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token};
 use ferrofabric_core::types::{IoBuf, MsgKind};
 use slab::Slab;
 
@@ -613,7 +613,7 @@ impl Receiver {
                     desc: 0,
                     context: 0,
                     flags: Flags::empty(),
-                    last: false,
+                    piece: Piece::NONE,
                 };
                 let arrived = Arrived {
                     src: link.addr,

@@ -6,7 +6,7 @@ mod behaviour;
 
 use std::sync::{Arc, Mutex};
 
-use behaviour::{End, probes, reports};
+use behaviour::{End, multi_receives, probes, reports};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::Info;
@@ -67,6 +67,39 @@ fn a_claimed_message_of_a_sender_that_is_gone_fails() {
 #[test]
 fn probes_are_as_the_model() {
     both_ways(|a, b| probes::as_the_model(a, b, 40));
+}
+
+/// Covers: PEER-8
+#[test]
+fn a_multi_receive_hands_out_pieces() {
+    both_ways(multi_receives::pieces_of_a_buffer);
+    both_ways(multi_receives::the_least_that_has_to_be_left);
+    both_ways(multi_receives::only_the_last_completes_if_none_are_wanted);
+    multi_receives::lists_are_refused(&*domain(&[]));
+}
+
+/// Covers: PEER-8, PEER-9
+#[test]
+fn what_completes_last_of_a_multi_receive_frees_it() {
+    both_ways(multi_receives::the_last_to_complete_frees_the_buffer);
+    both_ways(multi_receives::a_message_that_is_too_long);
+}
+
+/// Covers: PEER-8
+#[test]
+fn a_multi_receive_is_cancelled_once() {
+    both_ways(multi_receives::cancelled);
+    for (cma, held_up) in [("on", false), ("off", true)] {
+        let setting = [("FERRO_SHM_CMA", cma)];
+        multi_receives::cancelled_in_use(&*domain(&setting), &*domain(&setting), held_up);
+    }
+}
+
+/// Covers: PEER-8
+#[test]
+fn a_multi_receive_whose_sender_is_gone_fails_once() {
+    let setting = [("FERRO_SHM_CMA", "off")];
+    multi_receives::the_sender_is_gone(&*domain(&setting), &*domain(&setting));
 }
 
 #[test]

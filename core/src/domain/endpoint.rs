@@ -186,6 +186,17 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         }
     }
 
+    fn set_min_multi_recv(&self, bytes: usize) -> Result<(), OpError> {
+        let mut state = self.domain.lock()?;
+        state.endpoints[self.index].srx.set_min_multi_recv(bytes);
+        Ok(())
+    }
+
+    fn min_multi_recv(&self) -> Result<usize, OpError> {
+        let state = self.domain.lock()?;
+        Ok(state.endpoints[self.index].srx.min_multi_recv())
+    }
+
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         let state = self.domain.lock()?;
         Ok(stats_of(&state.endpoints[self.index].transport))

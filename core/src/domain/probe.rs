@@ -5,7 +5,7 @@ use super::srx::SharedRx;
 use crate::error::{Errno, OpError};
 use crate::fabric::RecvOp;
 use crate::flags::Flags;
-use crate::peer::{Arrived, Completion, CqError, Matched, Start, Token};
+use crate::peer::{Arrived, Completion, CqError, Matched, Piece, Start, Token};
 use crate::types::{IoBuf, MsgKind};
 
 /// What a receive operation with such flags wants.
@@ -96,7 +96,7 @@ impl SharedRx {
                     desc: op.desc,
                     context: op.context,
                     flags: op.flags & Flags::COMPLETION,
-                    last: false,
+                    piece: Piece::NONE,
                 },
             }),
         }

@@ -6,11 +6,12 @@ use std::collections::VecDeque;
 use crate::error::Errno;
 use crate::fabric::RecvOp;
 use crate::flags::Flags;
-use crate::matching::{self, Buffers, Matcher, Posted, Unexpected};
-use crate::peer::{Arrived, Completion, CqError, Matched, PeerSrx, Start, Token};
+use crate::matching::{self, Buffers, Matcher, PieceDone, Posted, TakenBack, Unexpected};
+use crate::peer::{Arrived, Completion, CqError, Matched, PeerSrx, Piece, Start, Token};
 use crate::types::{FiAddr, IoBuf, MsgKind};
 
-/// Left of a multi-receive buffer, below this it is done (fi_endpoint(3), `FI_OPT_MIN_MULTI_RECV`), in bytes.
+/// Left of a multi-receive buffer, below this it is done (fi_endpoint(3), `FI_OPT_MIN_MULTI_RECV`), in bytes, unless the
+/// application says otherwise.
 const MIN_MULTI_RECV: usize = 64;
 
 /// Work that a call leaves for when it is over.
@@ -27,6 +28,8 @@ pub(super) struct SharedRx {
     tagged: Matcher<Token>,
     untagged: Matcher<Token>,
     deferred: VecDeque<Deferred>,
+    /// Multi-receives that were taken back while transports fill pieces of them: reported when those are complete.
+    failing: Vec<(MsgKind, Piece, CqError)>,
 }
 
 impl SharedRx {
@@ -35,6 +38,7 @@ impl SharedRx {
             tagged: Matcher::new(MIN_MULTI_RECV),
             untagged: Matcher::new(MIN_MULTI_RECV),
             deferred: VecDeque::new(),
+            failing: Vec::new(),
         }
     }
 
@@ -66,12 +70,22 @@ impl SharedRx {
     /// Takes a receive back; its error completion is deferred. False: none is posted with that context.
     pub(super) fn cancel(&mut self, context: u64) -> bool {
         for kind in [MsgKind::Tagged, MsgKind::Msg] {
-            if let Some(posted) = self.matcher(kind).cancel(context) {
-                self.defer_failure(kind, &posted, Errno::ECANCELED, "cancelled");
+            if let Some(taken) = self.matcher(kind).cancel(context) {
+                self.defer_failure(kind, &taken, Errno::ECANCELED, "cancelled");
                 return true;
             }
         }
         false
+    }
+
+    /// Left of a multi-receive buffer, below this it is done, in bytes.
+    pub(super) fn min_multi_recv(&self) -> usize {
+        self.untagged.min_multi_recv()
+    }
+
+    pub(super) fn set_min_multi_recv(&mut self, bytes: usize) {
+        self.tagged.set_min_multi_recv(bytes);
+        self.untagged.set_min_multi_recv(bytes);
     }
 
     #[inline]
@@ -96,8 +110,9 @@ impl SharedRx {
         self.deferred.extend(starts.map(Deferred::Start));
     }
 
-    fn defer_failure(&mut self, kind: MsgKind, posted: &Posted, errno: Errno, why: &'static str) {
-        self.deferred.push_back(Deferred::Fail(CqError {
+    fn defer_failure(&mut self, kind: MsgKind, taken: &TakenBack, errno: Errno, why: &'static str) {
+        let posted = &taken.posted;
+        let error = CqError {
             completion: Completion {
                 context: posted.context,
                 flags: kind.recv_flags() | (posted.flags & Flags::MULTI_RECV),
@@ -111,7 +126,11 @@ impl SharedRx {
             errno,
             prov_errno: 0,
             why,
-        }));
+        };
+        match taken.busy {
+            Piece::NONE => self.deferred.push_back(Deferred::Fail(error)),
+            piece => self.failing.push((kind, piece, error)),
+        }
     }
 }
 
@@ -119,6 +138,21 @@ impl PeerSrx for SharedRx {
     #[inline]
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
         self.matcher(kind).arrive(arrived).map(matched_of)
+    }
+
+    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> bool {
+        match self.matcher(kind).complete_piece(piece) {
+            PieceDone::InUse => false,
+            PieceDone::Released => true,
+            PieceDone::TakenBack => {
+                let of = |(k, p, _): &(MsgKind, Piece, CqError)| (*k, *p) == (kind, piece);
+                if let Some(at) = self.failing.iter().position(of) {
+                    let (_, _, error) = self.failing.remove(at);
+                    self.deferred.push_back(Deferred::Fail(error));
+                }
+                false
+            }
+        }
     }
 
     #[inline]
@@ -161,8 +195,8 @@ impl PeerSrx for SharedRx {
                 &mut receives,
                 &mut messages,
             );
-            for posted in &receives {
-                self.defer_failure(kind, posted, errno, why);
+            for taken in &receives {
+                self.defer_failure(kind, taken, errno, why);
             }
         }
     }
@@ -208,7 +242,7 @@ fn matched_of(matched: matching::Matched) -> Matched {
         desc: matched.desc,
         context: matched.context,
         flags: matched.flags,
-        last: matched.last,
+        piece: matched.piece,
     }
 }
 

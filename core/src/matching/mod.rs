@@ -28,7 +28,7 @@ use posted::PostedQueue;
 use unexpected::UnexpectedQueue;
 
 use crate::flags::Flags;
-use crate::peer::Arrived;
+use crate::peer::{Arrived, Piece};
 use crate::types::{FiAddr, IoBuf};
 
 /// Where a received message goes.
@@ -107,9 +107,29 @@ pub struct Matched {
     pub flags: Flags,
     /// As posted.
     pub desc: u64,
-    /// A multi-receive hands out its last piece with this: no more follow, the buffer is the application's again
-    /// once this one completes. Always false otherwise.
-    pub last: bool,
+    /// Of which multi-receive it is a piece: to be told to [`Matcher::complete_piece`] when it is filled.
+    pub piece: Piece,
+}
+
+/// A receive that was taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenBack {
+    /// The receive; of a multi-receive what is left of it.
+    pub posted: Posted,
+    /// A multi-receive of which pieces are out: the buffer is in use until [`Matcher::complete_piece`] answers one of
+    /// these with [`PieceDone::TakenBack`]. Else [`Piece::NONE`].
+    pub busy: Piece,
+}
+
+/// What the completion of a piece means for its multi-receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PieceDone {
+    /// Its buffer is in use still.
+    InUse,
+    /// Its buffer was used up, and nothing of it is in use any more.
+    Released,
+    /// It was taken back before, and nothing of it is in use any more.
+    TakenBack,
 }
 
 /// An unexpected message.
@@ -172,6 +192,11 @@ impl<T: Copy> Matcher<T> {
         }
     }
 
+    /// The limit of [`Matcher::new`].
+    pub fn min_multi_recv(&self) -> usize {
+        self.posted.min_multi_recv
+    }
+
     /// Changes the limit of [`Matcher::new`] (`FI_OPT_MIN_MULTI_RECV`), for buffers already posted too.
     pub fn set_min_multi_recv(&mut self, bytes: usize) {
         self.posted.min_multi_recv = bytes.max(1);
@@ -198,7 +223,7 @@ impl<T: Copy> Matcher<T> {
         if self.unexpected.len() != 0 {
             return self.post_to_unexpected(posted);
         }
-        self.posted.push(posted, false);
+        self.posted.push(posted);
         None
     }
 
@@ -206,7 +231,7 @@ impl<T: Copy> Matcher<T> {
     fn post_to_unexpected(&mut self, posted: Posted) -> Option<Start<T>> {
         let id = self.unexpected.find(posted.src, posted.tag, posted.ignore);
         if id == NIL {
-            self.posted.push(posted, false);
+            self.posted.push(posted);
             return None;
         }
         let message = self.unexpected.take(id);
@@ -216,7 +241,7 @@ impl<T: Copy> Matcher<T> {
                 desc: posted.desc,
                 context: posted.context,
                 flags: posted.flags,
-                last: false,
+                piece: Piece::NONE,
             },
             message,
         })
@@ -226,10 +251,11 @@ impl<T: Copy> Matcher<T> {
     /// is left. Messages that are there already come out in `start`, which is appended to. A list of
     /// buffers (which fi_recvmsg(3) rules out) takes one message.
     pub fn post_multi(&mut self, mut posted: Posted, start: &mut Vec<Start<T>>) {
+        let piece = self.posted.open_multi();
         loop {
             let id = self.unexpected.find(posted.src, posted.tag, posted.ignore);
             if id == NIL {
-                return self.posted.push(posted, true);
+                return self.posted.push_multi(posted, piece);
             }
             let message = self.unexpected.take(id);
             let mut matched = Matched {
@@ -237,18 +263,19 @@ impl<T: Copy> Matcher<T> {
                 desc: posted.desc,
                 context: posted.context,
                 flags: posted.flags,
-                last: true,
+                piece,
             };
             let mut done = true;
             if let Buffers::One(buf) = matched.buf {
-                if let Some((piece, left)) =
+                if let Some((part, left)) =
                     cut(buf, message.arrived.len, self.posted.min_multi_recv)
                 {
-                    (matched.buf, matched.last) = (Buffers::One(piece), false);
+                    matched.buf = Buffers::One(part);
                     posted.buf = Buffers::One(left);
                     done = false;
                 }
             }
+            self.posted.hand_out(piece, done);
             start.push(Start { matched, message });
             if done {
                 return;
@@ -292,8 +319,13 @@ impl<T: Copy> Matcher<T> {
     }
 
     /// Takes back the oldest receive posted with a context (`fi_cancel`); of a multi-receive what is left of it.
-    pub fn cancel(&mut self, context: u64) -> Option<Posted> {
+    pub fn cancel(&mut self, context: u64) -> Option<TakenBack> {
         self.posted.cancel(context)
+    }
+
+    /// A piece of a multi-receive is filled, or failed.
+    pub fn complete_piece(&mut self, piece: Piece) -> PieceDone {
+        self.posted.complete_piece(piece)
     }
 
     /// Takes one message back, queued or claimed: its transport can not deliver it any more. `None`: it has matched.
@@ -342,7 +374,7 @@ impl<T: Copy> Matcher<T> {
         &mut self,
         src: FiAddr,
         lost: impl FnMut(&Unexpected<T>) -> bool,
-        receives: &mut Vec<Posted>,
+        receives: &mut Vec<TakenBack>,
         messages: &mut Vec<Unexpected<T>>,
     ) {
         self.posted.fail_source(src, receives);
@@ -360,7 +392,7 @@ impl<T: Copy> Matcher<T> {
     }
 
     /// Takes everything, oldest first: the endpoint closes.
-    pub fn drain(&mut self, receives: &mut Vec<Posted>, messages: &mut Vec<Unexpected<T>>) {
+    pub fn drain(&mut self, receives: &mut Vec<TakenBack>, messages: &mut Vec<Unexpected<T>>) {
         self.posted.drain(receives);
         self.unexpected.drain(messages);
     }

@@ -54,6 +54,10 @@ enum Op {
     MinMultiRecv {
         bytes: usize,
     },
+    /// A transport completes a piece of a multi-receive.
+    Complete {
+        nth: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +76,19 @@ impl Want {
 
 struct ModelPosted {
     posted: Posted,
-    multi: bool,
+    /// The number of a multi-receive.
+    multi: Option<usize>,
 }
+
+/// A multi-receive: pieces that are out, and what the last of them to complete is answered.
+#[derive(Default)]
+struct ModelMulti {
+    out: usize,
+    end: Option<PieceDone>,
+}
+
+/// A match as the model has it: with no piece, but the number of the multi-receive.
+type ModelMatched = (Matched, Option<usize>);
 
 impl ModelPosted {
     fn want(&self) -> Want {
@@ -95,6 +110,9 @@ struct ModelMessage {
 #[derive(Default)]
 struct Model {
     posted: Vec<ModelPosted>,
+    multis: Vec<ModelMulti>,
+    /// Pieces that are out, as the matcher names them.
+    out: Vec<(Piece, usize)>,
     messages: Vec<ModelMessage>,
     min_multi_recv: usize,
     claims: u64,
@@ -103,18 +121,25 @@ struct Model {
 }
 
 impl Model {
-    fn consume(posted: &mut Posted, multi: bool, len: u64, min: usize) -> Matched {
+    /// What a message takes of a receive, and whether nothing is left.
+    fn consume(
+        &mut self,
+        posted: &mut Posted,
+        multi: Option<usize>,
+        len: u64,
+    ) -> (ModelMatched, bool) {
         let mut matched = Matched {
             buf: posted.buf.clone(),
             desc: posted.desc,
             context: posted.context,
             flags: posted.flags,
-            last: multi,
+            piece: Piece::NONE,
         };
-        if let (true, Buffers::One(buf)) = (multi, &mut posted.buf) {
+        let mut done = true;
+        if let (Some(_), Buffers::One(buf)) = (multi, &mut posted.buf) {
             let len = len as usize;
-            if buf.len >= len && buf.len - len >= min {
-                matched.last = false;
+            if buf.len >= len && buf.len - len >= self.min_multi_recv {
+                done = false;
                 matched.buf = Buffers::One(IoBuf {
                     addr: buf.addr,
                     len,
@@ -123,17 +148,63 @@ impl Model {
                 buf.len -= len;
             }
         }
-        matched
+        if let Some(multi) = multi {
+            self.multis[multi].out += 1;
+            self.multis[multi].end = done.then_some(PieceDone::Released);
+        }
+        ((matched, multi), done)
     }
 
-    fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
+    fn arrive(&mut self, a: &Arrived) -> Option<ModelMatched> {
         let at = self.posted.iter().position(|p| p.want().takes(a))?;
-        let ModelPosted { posted, multi } = &mut self.posted[at];
-        let matched = Model::consume(posted, *multi, a.len, self.min_multi_recv);
-        if !*multi || matched.last {
-            self.posted.remove(at);
+        let ModelPosted { mut posted, multi } = self.posted.remove(at);
+        let (matched, done) = self.consume(&mut posted, multi, a.len);
+        if !done {
+            self.posted.insert(at, ModelPosted { posted, multi });
         }
         Some(matched)
+    }
+
+    /// The same match on both sides? Pieces of one multi-receive have one name, which no other has.
+    fn same(&mut self, ours: Option<Matched>, model: Option<ModelMatched>) -> bool {
+        let (Some(mut ours), Some((model, multi))) = (ours.clone(), model.clone()) else {
+            return ours.is_none() && model.is_none();
+        };
+        let piece = std::mem::replace(&mut ours.piece, Piece::NONE);
+        let Some(multi) = multi else {
+            return piece == Piece::NONE && ours == model;
+        };
+        let named = |(p, m): &(Piece, usize)| (*p == piece) == (*m == multi);
+        let good = piece != Piece::NONE && self.out.iter().all(named);
+        self.out.push((piece, multi));
+        good && ours == model
+    }
+
+    fn same_starts(
+        &mut self,
+        ours: Vec<Start<u64>>,
+        model: Vec<(ModelMatched, Unexpected<u64>)>,
+    ) -> bool {
+        ours.len() == model.len()
+            && ours
+                .into_iter()
+                .zip(model)
+                .all(|(ours, (matched, message))| {
+                    ours.message == message && self.same(Some(ours.matched), Some(matched))
+                })
+    }
+
+    /// Takes a receive out.
+    fn take_back(&mut self, taken: ModelPosted) -> (Posted, bool) {
+        let busy = taken.multi.is_some_and(|multi| {
+            self.multis[multi].end = Some(PieceDone::TakenBack);
+            self.multis[multi].out != 0
+        });
+        (taken.posted, busy)
+    }
+
+    fn same_taken(&self, ours: &TakenBack, (posted, busy): &(Posted, bool)) -> bool {
+        ours.posted == *posted && (ours.busy != Piece::NONE) == *busy
     }
 
     fn find(&self, want: Want) -> Option<usize> {
@@ -142,17 +213,19 @@ impl Model {
             .position(|m| m.claimed.is_none() && want.takes(&m.message.arrived))
     }
 
-    fn post(&mut self, mut posted: Posted, multi: bool) -> Vec<Start<u64>> {
+    fn post(&mut self, mut posted: Posted, multi: bool) -> Vec<(ModelMatched, Unexpected<u64>)> {
         let Posted {
             src, tag, ignore, ..
         } = posted;
+        let multi = multi.then(|| {
+            self.multis.push(ModelMulti::default());
+            self.multis.len() - 1
+        });
         let mut start = Vec::new();
         while let Some(at) = self.find(Want { src, tag, ignore }) {
             let message = self.messages.remove(at).message;
-            let len = message.arrived.len;
-            let matched = Model::consume(&mut posted, multi, len, self.min_multi_recv);
-            let done = !multi || matched.last;
-            start.push(Start { matched, message });
+            let (matched, done) = self.consume(&mut posted, multi, message.arrived.len);
+            start.push((matched, message));
             if done {
                 return start;
             }
@@ -162,7 +235,7 @@ impl Model {
         start
     }
 
-    fn resolve(&mut self, src: u64) -> Vec<Start<u64>> {
+    fn resolve(&mut self, src: u64) -> Vec<(ModelMatched, Unexpected<u64>)> {
         let mut start = Vec::new();
         let tokens: Vec<u64> = self.messages.iter().map(|m| m.message.token).collect();
         for token in tokens {
@@ -179,7 +252,7 @@ impl Model {
             let message = m.message;
             if let Some(matched) = self.arrive(&message.arrived) {
                 self.messages.remove(at);
-                start.push(Start { matched, message });
+                start.push((matched, message));
             }
         }
         start
@@ -226,8 +299,10 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
             Op::Arrive { src, tag, len } => {
                 let a = arrived(src, tag, len);
                 let matched = matcher.arrive(&a);
-                prop_assert_eq!(&matched, &model.arrive(&a));
-                if matched.is_none() {
+                let unexpected = matched.is_none();
+                let expected = model.arrive(&a);
+                prop_assert!(model.same(matched, expected));
+                if unexpected {
                     let token = ids.len() as u64;
                     let id = matcher.queue(a, token);
                     ids.push(id);
@@ -243,26 +318,37 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
             Op::Post { want, context } => {
                 let p = receive(want, context, one(64));
                 let start: Vec<_> = matcher.post(p.clone()).into_iter().collect();
-                prop_assert_eq!(start, model.post(p, false));
+                let expected = model.post(p, false);
+                prop_assert!(model.same_starts(start, expected));
             }
             Op::PostList { want, context } => {
                 let list = [IoBuf { addr: 8, len: 8 }, IoBuf { addr: 32, len: 4 }];
                 let p = receive(want, context, Buffers::Many(Box::new(list)));
                 let mut start = Vec::new();
                 matcher.post_multi(p.clone(), &mut start);
-                prop_assert_eq!(start, model.post(p, true));
+                let expected = model.post(p, true);
+                prop_assert!(model.same_starts(start, expected));
             }
             Op::PostMulti { want, context, len } => {
                 let p = receive(want, context, one(len));
                 let mut start = Vec::new();
                 matcher.post_multi(p.clone(), &mut start);
-                prop_assert_eq!(start, model.post(p, true));
+                let expected = model.post(p, true);
+                prop_assert!(model.same_starts(start, expected));
             }
             Op::Cancel { context } => {
                 let with = |p: &ModelPosted| p.posted.context == context;
                 let at = model.posted.iter().position(with);
-                let expected = at.map(|at| model.posted.remove(at).posted);
-                prop_assert_eq!(matcher.cancel(context), expected);
+                let expected = at.map(|at| {
+                    let taken = model.posted.remove(at);
+                    model.take_back(taken)
+                });
+                match (matcher.cancel(context), expected) {
+                    (Some(taken), Some(expected)) => {
+                        prop_assert!(model.same_taken(&taken, &expected));
+                    }
+                    (taken, expected) => prop_assert!(taken.is_none() && expected.is_none()),
+                }
             }
             Op::Peek(w) => {
                 let expected = model.find(w).map(|at| model.messages[at].message);
@@ -305,7 +391,8 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                     }
                 };
                 matcher.resolve(source_of, &mut start);
-                prop_assert_eq!(start, model.resolve(src));
+                let expected = model.resolve(src);
+                prop_assert!(model.same_starts(start, expected));
             }
             Op::Forget { src } => {
                 matcher.forget_source(src);
@@ -320,11 +407,12 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                 let (mut receives, mut messages) = (Vec::new(), Vec::new());
                 matcher.fail_source(src, lost, &mut receives, &mut messages);
                 let known = src != FiAddr::NOTAVAIL;
-                let expected = model
-                    .posted
-                    .extract(|p| known && p.posted.src == src)
-                    .map(|p| p.posted);
-                prop_assert!(receives.into_iter().eq(expected));
+                let expected = model.posted.extract(|p| known && p.posted.src == src);
+                prop_assert_eq!(receives.len(), expected.len());
+                for (taken, expected) in receives.iter().zip(expected) {
+                    let expected = model.take_back(expected);
+                    prop_assert!(model.same_taken(taken, &expected));
+                }
                 let expected = model
                     .messages
                     .extract(|m| known && m.message.arrived.src == src && lost(&m.message))
@@ -334,6 +422,19 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
             Op::MinMultiRecv { bytes } => {
                 matcher.set_min_multi_recv(bytes);
                 model.min_multi_recv = bytes.max(1);
+                prop_assert_eq!(matcher.min_multi_recv(), bytes.max(1));
+            }
+            Op::Complete { nth } => {
+                if !model.out.is_empty() {
+                    let (piece, multi) = model.out.swap_remove(nth % model.out.len());
+                    let multi = &mut model.multis[multi];
+                    multi.out -= 1;
+                    let expected = match multi.out {
+                        0 => multi.end.unwrap_or(PieceDone::InUse),
+                        _ => PieceDone::InUse,
+                    };
+                    prop_assert_eq!(matcher.complete_piece(piece), expected);
+                }
             }
         }
         let stats = matcher.stats();
@@ -348,6 +449,7 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
     prop_assert!(
         receives
             .into_iter()
+            .map(|taken| taken.posted)
             .eq(model.posted.into_iter().map(|p| p.posted))
     );
     prop_assert!(
@@ -406,6 +508,7 @@ fn op(bits: u32, arrive: u32, post: u32) -> impl Strategy<Value = Op> {
         1 => source().prop_map(|src| Op::Forget { src }),
         1 => (source(), any::<bool>()).prop_map(|(src, all)| Op::Fail { src, all }),
         1 => (0..32usize).prop_map(|bytes| Op::MinMultiRecv { bytes }),
+        5 => any::<usize>().prop_map(|nth| Op::Complete { nth }),
     ]
 }
 

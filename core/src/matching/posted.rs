@@ -4,13 +4,15 @@
 //! key, and the oldest of them heads that key's list. An arrival asks each class that holds receives (a bit set
 //! tells which) and takes the oldest of the heads.
 
+mod pieces;
 mod withdraw;
 
 use super::index::{Fifo, Index, Link, Linked, NIL, Seed};
-use super::{Buffers, Matched, Posted};
+use super::{Buffers, Matched, PieceDone, Posted};
 use crate::flags::Flags;
-use crate::peer::Arrived;
+use crate::peer::{Arrived, Piece};
 use crate::types::{FiAddr, IoBuf};
+use pieces::Pieces;
 use withdraw::Aside;
 
 /// Classes with a table of their own. An application that has receives with more different masks than that posted
@@ -37,7 +39,8 @@ struct Entry {
     context: u64,
     flags: Flags,
     ignore: u64,
-    multi: bool,
+    /// The multi-receive that it is, if it is one.
+    piece: Piece,
 }
 
 impl Linked for Entry {
@@ -100,6 +103,7 @@ pub(super) struct PostedQueue {
     by_source: Aside,
     /// A multi-receive buffer with fewer bytes left is done.
     pub(super) min_multi_recv: usize,
+    pieces: Pieces,
     scratch: Vec<u32>,
 }
 
@@ -130,6 +134,7 @@ impl PostedQueue {
             by_context: Aside::default(),
             by_source: Aside::default(),
             min_multi_recv,
+            pieces: Pieces::default(),
             scratch: Vec::new(),
         }
     }
@@ -147,10 +152,10 @@ impl PostedQueue {
         self.classes.len()
     }
 
-    /// Adds a receive behind all others.
+    /// Adds a receive for one message behind all others.
     #[inline(always)]
-    pub(super) fn push(&mut self, p: Posted, multi: bool) {
-        if self.len == self.few_len && self.len < FEW && !multi {
+    pub(super) fn push(&mut self, p: Posted) {
+        if self.len == self.few_len && self.len < FEW {
             // Field by field, here and below: a struct put together on the stack and then copied waits for its stores.
             let new = &mut self.few[(self.few_first + self.few_len) % FEW];
             new.src = p.src;
@@ -165,10 +170,30 @@ impl PostedQueue {
             self.len_max = self.len_max.max(self.len);
             return;
         }
-        self.push_indexed(p, multi);
+        self.push_indexed(p, Piece::NONE);
     }
 
-    fn push_indexed(&mut self, p: Posted, multi: bool) {
+    /// Begins a multi-receive.
+    pub(super) fn open_multi(&mut self) -> Piece {
+        self.pieces.open()
+    }
+
+    /// Adds what is left of a multi-receive behind all others.
+    pub(super) fn push_multi(&mut self, p: Posted, piece: Piece) {
+        self.push_indexed(p, piece);
+    }
+
+    /// A transport gets a piece of a multi-receive; `last` when nothing is left behind it.
+    pub(super) fn hand_out(&mut self, piece: Piece, last: bool) {
+        self.pieces.hand_out(piece, last);
+    }
+
+    /// A transport has completed a piece.
+    pub(super) fn complete_piece(&mut self, piece: Piece) -> PieceDone {
+        self.pieces.complete(piece)
+    }
+
+    fn push_indexed(&mut self, p: Posted, piece: Piece) {
         self.settle();
         let directed = p.src != FiAddr::UNSPEC;
         let number = match self.classes.get(self.recent) {
@@ -189,7 +214,7 @@ impl PostedQueue {
         entry.context = p.context;
         entry.flags = p.flags;
         entry.ignore = p.ignore;
-        entry.multi = multi;
+        entry.piece = piece;
         self.posts += 1;
         self.len += 1;
         self.len_max = self.len_max.max(self.len);
@@ -236,7 +261,7 @@ impl PostedQueue {
             desc: p.desc,
             context: p.context,
             flags: p.flags,
-            last: false,
+            piece: Piece::NONE,
         })
     }
 
@@ -259,7 +284,7 @@ impl PostedQueue {
             self.find_among_many(a)?
         };
         let id = found.head;
-        if self.entries[id as usize].multi {
+        if self.entries[id as usize].piece != Piece::NONE {
             if let Some(piece) = self.piece(id, a.len) {
                 return Some(piece);
             }
@@ -294,7 +319,7 @@ impl PostedQueue {
                 buf: p.buf.take(),
                 ..*p
             };
-            self.push_indexed(p, false);
+            self.push_indexed(p, Piece::NONE);
         }
     }
 
@@ -321,7 +346,7 @@ impl PostedQueue {
                 context: 0,
                 flags: Flags::empty(),
                 ignore: 0,
-                multi: false,
+                piece: Piece::NONE,
             });
         }
         self.free = len as u32;
@@ -368,26 +393,28 @@ impl PostedQueue {
             desc: entry.desc,
             context: entry.context,
             flags: entry.flags,
-            last: entry.multi,
+            piece: entry.piece,
         }
     }
 
-    /// Cuts the next piece off a multi-receive; `None` when nothing useful is left behind it.
+    /// Cuts the next piece off a multi-receive; `None` when nothing useful is left behind it: then the piece is all of it.
     #[cold]
     #[inline(never)]
     fn piece(&mut self, id: u32, len: u64) -> Option<Matched> {
         let entry = &mut self.entries[id as usize];
-        let Buffers::One(buf) = &mut entry.buf else {
-            return None;
+        let cut = match &entry.buf {
+            Buffers::One(buf) => super::cut(*buf, len, self.min_multi_recv),
+            Buffers::Many(_) => None,
         };
-        let (piece, left) = super::cut(*buf, len, self.min_multi_recv)?;
-        *buf = left;
+        self.pieces.hand_out(entry.piece, cut.is_none());
+        let (part, left) = cut?;
+        entry.buf = Buffers::One(left);
         Some(Matched {
-            buf: Buffers::One(piece),
+            buf: Buffers::One(part),
             desc: entry.desc,
             context: entry.context,
             flags: entry.flags,
-            last: false,
+            piece: entry.piece,
         })
     }
 

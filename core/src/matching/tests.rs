@@ -192,8 +192,8 @@ fn cancel_takes_the_oldest_with_the_context() {
         assert_eq!(post(&mut m, receive(ANY, n, n % 3, n % 10)), None);
     }
     assert_eq!(m.cancel(11), None);
-    assert_eq!(m.cancel(3).unwrap().tag, 3);
-    assert_eq!(m.cancel(3).unwrap(), receive(ANY, 13, 1, 3));
+    assert_eq!(m.cancel(3).unwrap().posted.tag, 3);
+    assert_eq!(m.cancel(3).unwrap().posted, receive(ANY, 13, 1, 3));
     assert_eq!(arrive(&mut m, message(A, 13)), None);
     assert_eq!(m.stats().posted, 98);
 }
@@ -205,37 +205,61 @@ fn a_multi_receive_hands_out_pieces() {
     let mut start = Vec::new();
     m.post_multi(receive(ANY, 0, u64::MAX, 1), &mut start);
     assert!(start.is_empty());
-    let piece = |matched: Matched| {
+    let mut pieces = Vec::new();
+    let mut place = |matched: Matched| {
         let first = matched.buf.segments()[0];
-        (first.addr - 0x1000, first.len, matched.last)
+        pieces.push(matched.piece);
+        (first.addr - 0x1000, first.len)
     };
-    let mut next = |len| piece(m.arrive(&message_of(A, 0, len)).unwrap());
-    assert_eq!(next(40), (0, 40, false));
-    assert_eq!(next(0), (40, 0, false));
-    assert_eq!(next(35), (40, 35, false));
-    assert_eq!(next(1), (75, 25, true));
+    let mut next = |len| place(m.arrive(&message_of(A, 0, len)).unwrap());
+    assert_eq!(next(40), (0, 40));
+    assert_eq!(next(0), (40, 0));
+    assert_eq!(next(35), (40, 35));
+    assert_eq!(next(1), (75, 25), "the last piece is all that is left");
     assert_eq!(arrive(&mut m, message(A, 0)), None);
+    // Released by what completes last, whichever it is.
+    for piece in [pieces[3], pieces[0], pieces[1]] {
+        assert_eq!(m.complete_piece(piece), PieceDone::InUse);
+    }
+    assert_eq!(m.complete_piece(pieces[2]), PieceDone::Released);
 
     // A message that is longer than what is left gets all of it, and no overflow comes of any length.
     m.post_multi(receive(ANY, 0, u64::MAX, 2), &mut start);
-    let long = message_of(A, 0, u64::MAX);
-    assert_eq!(piece(m.arrive(&long).unwrap()), (0, 100, true));
+    let long = m.arrive(&message_of(A, 0, u64::MAX)).unwrap();
+    assert_eq!(long.buf.segments()[0].len, 100);
+    assert_eq!(m.complete_piece(long.piece), PieceDone::Released);
 
     // Messages that wait are taken at posting; what is then left stays posted.
     for (token, len) in [(1, 30), (2, 10), (3, 5)] {
         m.queue(message_of(A, 0, len), token);
     }
     m.post_multi(receive(ANY, 0, u64::MAX, 3), &mut start);
-    let pieces: Vec<_> = start.into_iter().map(|s| piece(s.matched)).collect();
-    assert_eq!(pieces, [(0, 30, false), (30, 10, false), (40, 5, false)]);
+    let places: Vec<_> = start
+        .iter()
+        .map(|s| s.matched.buf.segments()[0])
+        .map(|b| (b.addr - 0x1000, b.len))
+        .collect();
+    assert_eq!(places, [(0, 30), (30, 10), (40, 5)]);
     let left = m.cancel(3).unwrap();
     assert_eq!(
-        left.buf,
+        left.posted.buf,
         Buffers::One(IoBuf {
             addr: 0x1000 + 45,
             len: 55
         })
     );
+    // Taken back, but in use until its pieces are complete.
+    assert_eq!(left.busy, start[0].matched.piece);
+    for (n, s) in start.iter().enumerate() {
+        let done = m.complete_piece(s.matched.piece);
+        let last = n == start.len() - 1;
+        let expected = if last {
+            PieceDone::TakenBack
+        } else {
+            PieceDone::InUse
+        };
+        assert_eq!(done, expected);
+    }
 }
 
 /// Covers: PEER-8
@@ -248,7 +272,7 @@ fn the_whole_iov_comes_back() {
     assert_eq!(m.post(p.clone()), None);
     assert_eq!(m.arrive(&message(A, 1)).unwrap().buf.segments(), iov);
     assert_eq!(m.post(p.clone()), None);
-    assert_eq!(m.cancel(7), Some(p.clone()));
+    assert_eq!(m.cancel(7).unwrap().posted, p.clone());
     m.queue(message(A, 1), 1);
     assert_eq!(m.post(p).unwrap().matched.buf.segments(), iov);
 }
@@ -267,7 +291,7 @@ fn a_failed_source_takes_its_own_with_it() {
         }
         let (mut receives, mut messages) = (Vec::new(), Vec::new());
         m.fail_source(A, |u| u.token != 2, &mut receives, &mut messages);
-        let contexts: Vec<_> = receives.iter().map(|p| p.context).collect();
+        let contexts: Vec<_> = receives.iter().map(|t| t.posted.context).collect();
         assert_eq!(contexts, [1, 4]);
         let tokens: Vec<_> = messages.iter().map(|u| u.token).collect();
         let lost: Vec<_> = (0..depth).step_by(2).filter(|&t| t != 2).collect();
@@ -328,7 +352,7 @@ fn any_number_of_masks() {
     for n in 0..300u64 {
         assert_eq!(post(&mut m, receive(ANY, 1 << 20, n, n)), None);
     }
-    assert_eq!(m.cancel(290).unwrap().ignore, 290);
+    assert_eq!(m.cancel(290).unwrap().posted.ignore, 290);
     for n in (0..300).filter(|&n| n != 290) {
         assert_eq!(arrive(&mut m, message(A, 1 << 20)), Some(n));
     }
@@ -351,7 +375,7 @@ fn drain_gives_everything_in_order() {
     m.claim(A, 105, 0, 1).unwrap();
     let (mut receives, mut messages) = (Vec::new(), Vec::new());
     m.drain(&mut receives, &mut messages);
-    assert!(receives.iter().map(|p| p.context).eq(0..20));
+    assert!(receives.iter().map(|t| t.posted.context).eq(0..20));
     assert!(messages.iter().map(|u| u.token).eq(0..20));
     let stats = m.stats();
     assert_eq!((stats.posted, stats.unexpected, stats.claimed), (0, 0, 0));

@@ -20,7 +20,7 @@ mod transport;
 pub use av::PeerAv;
 pub use cntr::PeerCntr;
 pub use cq::{Completion, CqError, PeerCq};
-pub use srx::{Arrived, Matched, PeerSrx, Start, Token};
+pub use srx::{Arrived, Matched, PeerSrx, Piece, Start, Token};
 pub use transport::{SendDone, Transport};
 
 use crate::error::Errno;
@@ -86,22 +86,33 @@ pub trait Owner {
         if a.len > m.buf.len as u64 {
             return self.truncate_recv(kind, m, a);
         }
-        if m.flags.contains(Flags::COMPLETION) {
-            let mut flags = kind.recv_flags() | a.flags;
-            if m.last {
-                flags |= Flags::MULTI_RECV;
-            }
-            self.rx_cq().write(&Completion {
-                context: m.context,
-                flags,
-                len: a.len as usize,
-                buf: m.buf.addr,
-                data: a.data,
-                tag: a.tag,
-                src: a.src,
-            });
+        if m.flags & (Flags::COMPLETION | Flags::MULTI_RECV) != Flags::COMPLETION {
+            return self.complete_quiet_or_piece(kind, m, a);
+        }
+        self.rx_cq()
+            .write(&recv_completion(kind, m, a, Flags::empty()));
+        self.rx_cntr().inc();
+    }
+
+    /// As `complete_recv`, of a receive that wants no completion, or of a multi-receive: what completes last of that has a
+    /// completion always, which tells that the buffer is free (fi_msg(3), `FI_MULTI_RECV`).
+    #[inline(never)]
+    fn complete_quiet_or_piece(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
+        let released = self.release_piece(kind, m);
+        if m.flags.contains(Flags::COMPLETION) || !released.is_empty() {
+            self.rx_cq().write(&recv_completion(kind, m, a, released));
         }
         self.rx_cntr().inc();
+    }
+
+    /// What the completion of a receive says about the buffer: `MULTI_RECV` when all pieces of a multi-receive are
+    /// complete and no more are to come.
+    #[inline]
+    fn release_piece(&mut self, kind: MsgKind, m: &Matched) -> Flags {
+        match m.piece != Piece::NONE && self.srx().complete_piece(kind, m.piece) {
+            true => Flags::MULTI_RECV,
+            false => Flags::empty(),
+        }
     }
 
     /// Reports a message that was longer than the buffer which it met: the buffer is full, the rest is lost.
@@ -129,15 +140,11 @@ pub trait Owner {
         olen: u64,
         why: &'static str,
     ) {
+        let released = self.release_piece(kind, m);
         self.rx_cq().write_error(CqError {
             completion: Completion {
-                context: m.context,
-                flags: kind.recv_flags() | a.flags,
                 len: (m.buf.len as u64).min(a.len) as usize,
-                buf: m.buf.addr,
-                data: a.data,
-                tag: a.tag,
-                src: a.src,
+                ..recv_completion(kind, m, a, released)
             },
             olen: olen as usize,
             errno,
@@ -145,6 +152,19 @@ pub trait Owner {
             why,
         });
         self.rx_cntr().inc_error();
+    }
+}
+
+#[inline]
+fn recv_completion(kind: MsgKind, m: &Matched, a: &Arrived, released: Flags) -> Completion {
+    Completion {
+        context: m.context,
+        flags: kind.recv_flags() | a.flags | released,
+        len: a.len as usize,
+        buf: m.buf.addr,
+        data: a.data,
+        tag: a.tag,
+        src: a.src,
     }
 }
 

@@ -28,10 +28,20 @@ pub struct Matched {
     pub desc: u64,
     /// The receive's context.
     pub context: u64,
-    /// The receive's flags (`COMPLETION`).
+    /// The receive's flags (`COMPLETION`, `MULTI_RECV`).
     pub flags: Flags,
-    /// Whether this is the last that a multi-receive buffer takes.
-    pub last: bool,
+    /// Of which multi-receive it is a piece.
+    pub piece: Piece,
+}
+
+/// Which multi-receive a matched buffer is a piece of. Only the owner reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Piece(pub(crate) u32);
+
+impl Piece {
+    /// None: the receive takes one message.
+    pub const NONE: Self = Self(0);
 }
 
 /// What a transport needs to start an unexpected message later; the owner keeps it unread.
@@ -64,6 +74,9 @@ pub trait PeerSrx {
     /// A message has arrived: takes the oldest receive that matches (`get_msg`, `get_tag`). `None`: the transport keeps the
     /// message and calls [`queue`](Self::queue) at once.
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched>;
+    /// A piece of a multi-receive is complete (`free_entry`). True: it was the last that was in use, and the whole buffer
+    /// is the application's again.
+    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> bool;
     /// Leaves a message with the queue until a receive matches it (`queue_msg`, `queue_tag`).
     fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token);
     /// The sender of queued messages with a token for which `of` says so is now known as `src`

@@ -7,6 +7,7 @@
     reason = "each test uses a part"
 )]
 
+pub mod multi_receives;
 pub mod probes;
 pub mod reports;
 
@@ -191,6 +192,19 @@ impl End {
     pub fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
         // SAFETY: callers pass memory of this endpoint, which outlives it.
         unsafe { self.endpoint.recv(op, iov) }
+    }
+
+    /// The next receive that completes, with nobody else driven.
+    pub fn next_alone(&self) -> Event {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.rx.pump();
+            if let Some(event) = self.rx.take() {
+                return event;
+            }
+            assert!(Instant::now() < until, "nothing completes");
+            std::thread::yield_now();
+        }
     }
 
     /// Does it, and returns the completion, which is there at once.

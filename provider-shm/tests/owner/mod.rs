@@ -17,10 +17,10 @@ use ferrofabric_core::av::{AvAttr, AvTable};
 use ferrofabric_core::cq::CqQueue;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::matching::{self, Buffers, Matcher, Posted};
+use ferrofabric_core::matching::{self, Buffers, Matcher, PieceDone, Posted, TakenBack};
 use ferrofabric_core::peer::{
-    Arrived, Completion, CqError, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Start, Token,
-    Transport,
+    Arrived, Completion, CqError, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, Start,
+    Token, Transport,
 };
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_shm::{ShmConfig, ShmTransport, node_id};
@@ -57,7 +57,7 @@ fn matched_of(m: matching::Matched) -> Matched {
         desc: m.desc,
         context: m.context,
         flags: m.flags,
-        last: m.last,
+        piece: m.piece,
     }
 }
 
@@ -83,6 +83,10 @@ impl PeerSrx for Srx {
     #[inline]
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
         self.of(kind).arrive(arrived).map(matched_of)
+    }
+
+    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> bool {
+        self.of(kind).complete_piece(piece) == PieceDone::Released
     }
 
     fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token) {
@@ -120,7 +124,7 @@ impl PeerSrx for Srx {
             let (mut receives, mut messages) = (Vec::new(), Vec::new());
             self.of(kind)
                 .fail_source(src, |m| lost(m.token), &mut receives, &mut messages);
-            for posted in receives {
+            for TakenBack { posted, .. } in receives {
                 self.failed.push(CqError {
                     completion: Completion {
                         context: posted.context,

@@ -4,8 +4,8 @@
 //! while they are being used.
 
 use super::{CLASSES_MAX, Entry, FREE, PostedQueue};
-use crate::matching::Posted;
 use crate::matching::index::SideIndex;
+use crate::matching::{Posted, TakenBack};
 use crate::types::FiAddr;
 
 /// Posts without a cancellation (or failed source) after which the index for it is no longer kept up to date.
@@ -21,7 +21,7 @@ pub(super) struct Aside {
 
 impl PostedQueue {
     /// Takes the oldest receive with that context.
-    pub(in crate::matching) fn cancel(&mut self, context: u64) -> Option<Posted> {
+    pub(in crate::matching) fn cancel(&mut self, context: u64) -> Option<TakenBack> {
         self.settle();
         self.keep_by_context();
         let entries = &self.entries;
@@ -34,7 +34,7 @@ impl PostedQueue {
     }
 
     /// Takes all receives that only a message from `src` could match, oldest first.
-    pub(in crate::matching) fn fail_source(&mut self, src: FiAddr, out: &mut Vec<Posted>) {
+    pub(in crate::matching) fn fail_source(&mut self, src: FiAddr, out: &mut Vec<TakenBack>) {
         if src == FiAddr::UNSPEC || self.len == 0 {
             return;
         }
@@ -51,7 +51,7 @@ impl PostedQueue {
     }
 
     /// Takes everything, oldest first.
-    pub(in crate::matching) fn drain(&mut self, out: &mut Vec<Posted>) {
+    pub(in crate::matching) fn drain(&mut self, out: &mut Vec<TakenBack>) {
         self.settle();
         let ids = self.ids_by_age();
         out.extend(ids.iter().map(|&id| self.take(id)));
@@ -60,7 +60,7 @@ impl PostedQueue {
 
     /// Takes any receive out, as it was posted (a multi-receive: what is left of it).
     #[cold]
-    fn take(&mut self, id: u32) -> Posted {
+    fn take(&mut self, id: u32) -> TakenBack {
         let Entry {
             src, tag, order, ..
         } = self.entries[id as usize];
@@ -78,7 +78,7 @@ impl PostedQueue {
         }
         let ignore = self.entries[id as usize].ignore;
         let m = self.release(id);
-        Posted {
+        let posted = Posted {
             src,
             tag,
             ignore,
@@ -86,7 +86,8 @@ impl PostedQueue {
             desc: m.desc,
             context: m.context,
             flags: m.flags,
-        }
+        };
+        self.pieces.take_back(posted, m.piece)
     }
 
     /// Entries in use, oldest first, in the scratch vector.
