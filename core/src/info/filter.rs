@@ -1,51 +1,22 @@
-//! Hints against one candidate: pure, and says which field ruled a candidate out.
+//! Hints against one candidate, field by field: pure, and says which field ruled a candidate out.
+//!
+//! As fi_getinfo(3) has it, a value other than 0 must be met and 0 stands for anything, but for modes, where 0 means that
+//! the application supports none. An offer taken as hints gives the same offer again.
 
-use std::fmt;
+use super::mismatch::Shown;
+use super::models::{
+    AddrFormat, EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, tag_format,
+};
+use super::{
+    DomainAttr, EpAttr, FabricAttr, Info, Mismatch, RX_CAPS, RxAttr, TX_CAPS, TxAttr, caps,
+    mr_mode, reach,
+};
+use crate::av::AvType;
+use crate::flags::{Flags, Mode};
 
-use super::{AddrFormat, EpType, Info, Progress};
-use crate::flags::Flags;
-
-/// The first field by which a candidate was ruled out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mismatch {
-    /// The field, as fi_getinfo(3) names it.
-    pub field: &'static str,
-    /// What was asked for.
-    pub asked: String,
-    /// What there is.
-    pub offered: String,
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} asked for is {}, offered is {}",
-            self.field, self.asked, self.offered
-        )
-    }
-}
-
-/// Capabilities that are given only when asked for (fi_getinfo(3), "primary capabilities").
-const PRIMARY: Flags = Flags::MSG
-    .union(Flags::RMA)
-    .union(Flags::TAGGED)
-    .union(Flags::ATOMIC)
-    .union(Flags::MULTICAST)
-    .union(Flags::COLLECTIVE)
-    .union(Flags::HMEM)
-    .union(Flags::NAMED_RX_CTX)
-    .union(Flags::DIRECTED_RECV)
-    .union(Flags::SOURCE)
-    .union(Flags::SOURCE_ERR);
-
-/// Capabilities that refine others: all of them unless some are asked for.
-const MODIFIERS: Flags = Flags::READ
-    .union(Flags::WRITE)
-    .union(Flags::RECV)
-    .union(Flags::SEND)
-    .union(Flags::REMOTE_READ)
-    .union(Flags::REMOTE_WRITE);
+/// Operations that may be under way where the hints do not say, if there may be that many: applications make their own
+/// queues that long.
+const DEFAULT_SIZE: usize = 1024;
 
 /// The candidate as the hints want it, or the field in which it can not.
 ///
@@ -53,275 +24,459 @@ const MODIFIERS: Flags = Flags::READ
 ///
 /// The first field that rules it out.
 pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
-    let mut info = candidate.clone();
-    info.caps = caps(hints.caps, candidate.caps)?;
-
-    let lacking = candidate.mode - hints.mode;
-    if !lacking.is_empty() {
-        return Err(mismatch("mode", &hints.mode, &candidate.mode));
+    let Info {
+        caps: _,
+        mode: _,
+        addr_format,
+        src_addr,
+        dest_addr,
+        tx: _,
+        rx: _,
+        ep: _,
+        domain: _,
+        fabric: _,
+        nic: _,
+    } = hints;
+    let mut granted = caps::grant(hints.caps, candidate.caps)?;
+    let mut registration = mr_mode::grant(hints, candidate.domain.mr_mode, granted);
+    if registration.is_err() && hints.caps.is_empty() {
+        granted = caps::without_targets(granted);
+        registration = mr_mode::grant(hints, candidate.domain.mr_mode, granted);
     }
-    if hints.addr_format != AddrFormat::UNSPEC && hints.addr_format != candidate.addr_format {
-        return Err(mismatch(
-            "addr_format",
-            &hints.addr_format,
-            &candidate.addr_format,
-        ));
-    }
-    if hints.ep.ep_type != EpType::Unspec && hints.ep.ep_type != candidate.ep.ep_type {
-        return Err(mismatch(
-            "ep_attr.type",
-            &hints.ep.ep_type,
-            &candidate.ep.ep_type,
-        ));
-    }
-    for (field, asked, offered) in [
-        (
-            "ep_attr.max_msg_size",
-            hints.ep.max_msg_size,
-            candidate.ep.max_msg_size,
-        ),
-        (
-            "tx_attr.inject_size",
-            hints.tx.inject_size,
-            candidate.tx.inject_size,
-        ),
-        ("tx_attr.size", hints.tx.size, candidate.tx.size),
-        (
-            "tx_attr.iov_limit",
-            hints.tx.iov_limit,
-            candidate.tx.iov_limit,
-        ),
-        ("rx_attr.size", hints.rx.size, candidate.rx.size),
-        (
-            "rx_attr.iov_limit",
-            hints.rx.iov_limit,
-            candidate.rx.iov_limit,
-        ),
-        (
-            "domain_attr.cq_data_size",
-            hints.domain.cq_data_size,
-            candidate.domain.cq_data_size,
-        ),
-    ] {
-        if asked > offered {
-            return Err(mismatch(field, &asked, &offered));
+    let (mr_mode, mode) = registration?;
+    supported("mode", hints.mode, candidate.mode)?;
+    same(
+        "addr_format",
+        *addr_format,
+        candidate.addr_format,
+        AddrFormat::UNSPEC,
+    )?;
+    if let Some(own) = &candidate.src_addr {
+        if let Some(asked) = src_addr {
+            reach::speaks_from(asked, own)?;
+        }
+        if let Some(peer) = dest_addr {
+            reach::reaches(peer, own, granted)?;
         }
     }
-    for (field, asked, offered) in [
-        (
-            "tx_attr.msg_order",
-            hints.tx.msg_order,
-            candidate.tx.msg_order,
-        ),
-        (
-            "rx_attr.msg_order",
-            hints.rx.msg_order,
-            candidate.rx.msg_order,
-        ),
-    ] {
-        if !offered.contains(asked) {
-            return Err(mismatch(field, &asked, &offered));
-        }
-    }
-    for (field, asked, offered) in [
-        (
-            "domain_attr.name",
-            &hints.domain.name,
-            &candidate.domain.name,
-        ),
-        (
-            "fabric_attr.name",
-            &hints.fabric.name,
-            &candidate.fabric.name,
-        ),
-        (
-            "fabric_attr.prov_name",
-            &hints.fabric.provider,
-            &candidate.fabric.provider,
-        ),
-    ] {
-        if !asked.is_empty() && asked != offered {
-            return Err(mismatch(field, asked, offered));
-        }
-    }
-    if hints.domain.data_progress == Progress::Auto
-        && candidate.domain.data_progress != Progress::Auto
-    {
-        return Err(mismatch(
-            "domain_attr.data_progress",
-            &hints.domain.data_progress,
-            &candidate.domain.data_progress,
-        ));
-    }
-    info.domain.threading = hints.domain.threading;
-    info.domain.mr_mode = candidate.domain.mr_mode & hints.domain.mr_mode;
-    Ok(info)
+    Ok(Info {
+        caps: granted,
+        mode: candidate.mode | mode,
+        addr_format: candidate.addr_format,
+        src_addr: candidate.src_addr,
+        dest_addr: *dest_addr,
+        tx: tx(hints, &candidate.tx, granted)?,
+        rx: rx(hints, &candidate.rx, granted)?,
+        ep: ep(&hints.ep, candidate, granted)?,
+        domain: DomainAttr {
+            mr_mode,
+            ..domain(&hints.domain, &candidate.domain, granted)?
+        },
+        fabric: fabric(&hints.fabric, &candidate.fabric)?,
+        nic: candidate.nic.clone(),
+    })
 }
 
-fn caps(asked: Flags, offered: Flags) -> Result<Flags, Mismatch> {
-    if asked.is_empty() {
+fn tx(hints: &Info, offered: &TxAttr, caps: Flags) -> Result<TxAttr, Mismatch> {
+    let TxAttr {
+        caps: asked_caps,
+        mode,
+        op_flags,
+        msg_order,
+        comp_order,
+        inject_size,
+        size,
+        iov_limit,
+        rma_iov_limit,
+        tclass,
+    } = hints.tx;
+    supported("tx_attr->mode", either(mode, hints.mode), offered.mode)?;
+    within("tx_attr->op_flags", op_flags, offered.op_flags)?;
+    within("tx_attr->msg_order", msg_order, offered.msg_order)?;
+    within("tx_attr->comp_order", comp_order, offered.comp_order)?;
+    at_most("tx_attr->inject_size", inject_size, offered.inject_size)?;
+    at_most("tx_attr->iov_limit", iov_limit, offered.iov_limit)?;
+    at_most(
+        "tx_attr->rma_iov_limit",
+        rma_iov_limit,
+        offered.rma_iov_limit,
+    )?;
+    same("tx_attr->tclass", tclass, offered.tclass, 0)?;
+    Ok(TxAttr {
+        caps: caps::grant_side("tx_attr->caps", asked_caps, caps, TX_CAPS)?,
+        op_flags,
+        size: queue("tx_attr->size", size, offered.size)?,
+        ..offered.clone()
+    })
+}
+
+fn rx(hints: &Info, offered: &RxAttr, caps: Flags) -> Result<RxAttr, Mismatch> {
+    let RxAttr {
+        caps: asked_caps,
+        mode,
+        op_flags,
+        msg_order,
+        comp_order,
+        total_buffered_recv,
+        size,
+        iov_limit,
+    } = hints.rx;
+    supported("rx_attr->mode", either(mode, hints.mode), offered.mode)?;
+    within("rx_attr->op_flags", op_flags, offered.op_flags)?;
+    within("rx_attr->msg_order", msg_order, offered.msg_order)?;
+    within("rx_attr->comp_order", comp_order, offered.comp_order)?;
+    at_most(
+        "rx_attr->total_buffered_recv",
+        total_buffered_recv,
+        offered.total_buffered_recv,
+    )?;
+    at_most("rx_attr->iov_limit", iov_limit, offered.iov_limit)?;
+    Ok(RxAttr {
+        caps: caps::grant_side("rx_attr->caps", asked_caps, caps, RX_CAPS)?,
+        op_flags,
+        size: queue("rx_attr->size", size, offered.size)?,
+        ..offered.clone()
+    })
+}
+
+fn ep(hints: &EpAttr, candidate: &Info, caps: Flags) -> Result<EpAttr, Mismatch> {
+    let EpAttr {
+        ep_type,
+        protocol,
+        protocol_version,
+        max_msg_size,
+        msg_prefix_size,
+        max_order_raw_size,
+        max_order_war_size,
+        max_order_waw_size,
+        mem_tag_format,
+        tx_ctx_cnt,
+        rx_ctx_cnt,
+        auth_key_size,
+    } = *hints;
+    let (offered, domain) = (&candidate.ep, &candidate.domain);
+    same("ep_attr->type", ep_type, offered.ep_type, EpType::Unspec)?;
+    same("ep_attr->protocol", protocol, offered.protocol, 0)?;
+    at_most(
+        "ep_attr->protocol_version",
+        protocol_version,
+        offered.protocol_version,
+    )?;
+    at_most("ep_attr->max_msg_size", max_msg_size, offered.max_msg_size)?;
+    at_most(
+        "ep_attr->msg_prefix_size",
+        msg_prefix_size,
+        offered.msg_prefix_size,
+    )?;
+    if caps::has_remote_access(caps) {
+        at_most(
+            "ep_attr->max_order_raw_size",
+            max_order_raw_size,
+            offered.max_order_raw_size,
+        )?;
+        at_most(
+            "ep_attr->max_order_war_size",
+            max_order_war_size,
+            offered.max_order_war_size,
+        )?;
+        at_most(
+            "ep_attr->max_order_waw_size",
+            max_order_waw_size,
+            offered.max_order_waw_size,
+        )?;
+    }
+    same(
+        "ep_attr->auth_key_size",
+        auth_key_size,
+        offered.auth_key_size,
+        0,
+    )?;
+    Ok(EpAttr {
+        mem_tag_format: tags(mem_tag_format, offered.mem_tag_format, caps)?,
+        tx_ctx_cnt: contexts(
+            "ep_attr->tx_ctx_cnt",
+            (tx_ctx_cnt, offered.tx_ctx_cnt),
+            domain.max_ep_tx_ctx,
+            domain.max_ep_stx_ctx,
+        )?,
+        rx_ctx_cnt: contexts(
+            "ep_attr->rx_ctx_cnt",
+            (rx_ctx_cnt, offered.rx_ctx_cnt),
+            domain.max_ep_rx_ctx,
+            domain.max_ep_srx_ctx,
+        )?,
+        ..offered.clone()
+    })
+}
+
+fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<DomainAttr, Mismatch> {
+    let DomainAttr {
+        ref name,
+        threading,
+        control_progress,
+        data_progress,
+        resource_mgmt,
+        av_type,
+        mr_mode: _,
+        mr_key_size,
+        cq_data_size,
+        cq_cnt,
+        ep_cnt,
+        tx_ctx_cnt,
+        rx_ctx_cnt,
+        max_ep_tx_ctx,
+        max_ep_rx_ctx,
+        max_ep_stx_ctx,
+        max_ep_srx_ctx,
+        cntr_cnt,
+        mr_iov_limit,
+        caps: asked_caps,
+        mode,
+        auth_key_size,
+        max_err_data,
+        mr_cnt,
+        tclass,
+        max_ep_auth_key,
+        max_group_id,
+        max_cntr_value,
+        max_err_cntr_value,
+    } = *hints;
+    named("domain_attr->name", name, &offered.name)?;
+    if resource_mgmt == ResourceMgmt::Enabled && offered.resource_mgmt != resource_mgmt {
+        let field = "domain_attr->resource_mgmt";
+        return Err(Mismatch::new(field, &resource_mgmt, &offered.resource_mgmt));
+    }
+    supported("domain_attr->mode", mode, offered.mode)?;
+    for (field, asked, offered) in [
+        ("domain_attr->mr_key_size", mr_key_size, offered.mr_key_size),
+        (
+            "domain_attr->cq_data_size",
+            cq_data_size,
+            offered.cq_data_size,
+        ),
+        ("domain_attr->cq_cnt", cq_cnt, offered.cq_cnt),
+        ("domain_attr->ep_cnt", ep_cnt, offered.ep_cnt),
+        ("domain_attr->tx_ctx_cnt", tx_ctx_cnt, offered.tx_ctx_cnt),
+        ("domain_attr->rx_ctx_cnt", rx_ctx_cnt, offered.rx_ctx_cnt),
+        (
+            "domain_attr->max_ep_tx_ctx",
+            max_ep_tx_ctx,
+            offered.max_ep_tx_ctx,
+        ),
+        (
+            "domain_attr->max_ep_rx_ctx",
+            max_ep_rx_ctx,
+            offered.max_ep_rx_ctx,
+        ),
+        (
+            "domain_attr->max_ep_stx_ctx",
+            max_ep_stx_ctx,
+            offered.max_ep_stx_ctx,
+        ),
+        (
+            "domain_attr->max_ep_srx_ctx",
+            max_ep_srx_ctx,
+            offered.max_ep_srx_ctx,
+        ),
+        ("domain_attr->cntr_cnt", cntr_cnt, offered.cntr_cnt),
+        (
+            "domain_attr->mr_iov_limit",
+            mr_iov_limit,
+            offered.mr_iov_limit,
+        ),
+        (
+            "domain_attr->max_err_data",
+            max_err_data,
+            offered.max_err_data,
+        ),
+        ("domain_attr->mr_cnt", mr_cnt, offered.mr_cnt),
+        (
+            "domain_attr->max_ep_auth_key",
+            max_ep_auth_key,
+            offered.max_ep_auth_key,
+        ),
+    ] {
+        at_most(field, asked, offered)?;
+    }
+    same(
+        "domain_attr->auth_key_size",
+        auth_key_size,
+        offered.auth_key_size,
+        0,
+    )?;
+    same("domain_attr->tclass", tclass, offered.tclass, 0)?;
+    at_most(
+        "domain_attr->max_group_id",
+        max_group_id,
+        offered.max_group_id,
+    )?;
+    at_most(
+        "domain_attr->max_cntr_value",
+        max_cntr_value,
+        offered.max_cntr_value,
+    )?;
+    at_most(
+        "domain_attr->max_err_cntr_value",
+        max_err_cntr_value,
+        offered.max_err_cntr_value,
+    )?;
+    Ok(DomainAttr {
+        threading: match (threading, offered.threading) {
+            // No level asks for more than `Safe`, which all domains keep.
+            (Threading::Unspec, Threading::Unspec) => Threading::Safe,
+            (Threading::Unspec, offered) => offered,
+            (asked, _) => asked,
+        },
+        control_progress: progress(
+            "domain_attr->control_progress",
+            control_progress,
+            offered.control_progress,
+        )?,
+        data_progress: progress(
+            "domain_attr->data_progress",
+            data_progress,
+            offered.data_progress,
+        )?,
+        av_type: Some(address_vectors(av_type, offered.av_type)?),
+        caps: caps::grant_domain(asked_caps, offered.caps, caps)?,
+        ..offered.clone()
+    })
+}
+
+fn fabric(hints: &FabricAttr, offered: &FabricAttr) -> Result<FabricAttr, Mismatch> {
+    let FabricAttr {
+        name,
+        provider,
+        api_version,
+    } = hints;
+    named("fabric_attr->name", name, &offered.name)?;
+    named("fabric_attr->prov_name", provider, &offered.provider)?;
+    Ok(FabricAttr {
+        api_version: *api_version,
+        ..offered.clone()
+    })
+}
+
+/// Modes that the application must support.
+fn supported(field: &'static str, supports: Mode, needed: Mode) -> Result<(), Mismatch> {
+    match supports.contains(needed) {
+        true => Ok(()),
+        false => Err(Mismatch::new(field, &supports, &needed)),
+    }
+}
+
+fn either(own: Mode, general: Mode) -> Mode {
+    match own.is_empty() {
+        true => general,
+        false => own,
+    }
+}
+
+/// Sets of which all must be there.
+fn within<T: bitflags::Flags + Shown + Copy>(
+    field: &'static str,
+    asked: T,
+    offered: T,
+) -> Result<(), Mismatch> {
+    match offered.contains(asked) {
+        true => Ok(()),
+        false => Err(Mismatch::new(field, &asked.difference(offered), &offered)),
+    }
+}
+
+/// Numbers of which there must be enough.
+fn at_most<T: PartialOrd + Shown>(
+    field: &'static str,
+    asked: T,
+    offered: T,
+) -> Result<(), Mismatch> {
+    match asked <= offered {
+        true => Ok(()),
+        false => Err(Mismatch::new(field, &asked, &offered)),
+    }
+}
+
+fn same<T: PartialEq + Shown>(
+    field: &'static str,
+    asked: T,
+    offered: T,
+    any: T,
+) -> Result<(), Mismatch> {
+    match asked == any || asked == offered {
+        true => Ok(()),
+        false => Err(Mismatch::new(field, &asked, &offered)),
+    }
+}
+
+fn named(field: &'static str, asked: &str, offered: &str) -> Result<(), Mismatch> {
+    match asked.is_empty() || asked == offered {
+        true => Ok(()),
+        false => Err(Mismatch::new(field, asked, offered)),
+    }
+}
+
+/// The length of a queue: as asked, for a shorter one takes less memory.
+fn queue(field: &'static str, asked: usize, offered: usize) -> Result<usize, Mismatch> {
+    at_most(field, asked, offered)?;
+    Ok(match asked {
+        0 => offered.min(DEFAULT_SIZE),
+        asked => asked,
+    })
+}
+
+/// The number of contexts of an endpoint that may have `most`, or share one if `sharing` endpoints may.
+fn contexts(
+    field: &'static str,
+    (asked, offered): (usize, usize),
+    most: usize,
+    sharing: usize,
+) -> Result<usize, Mismatch> {
+    match asked {
+        0 => Ok(offered),
+        SHARED_CONTEXT if sharing != 0 => Ok(asked),
+        SHARED_CONTEXT => Err(Mismatch {
+            field,
+            asked: "FI_SHARED_CONTEXT".to_owned(),
+            offered: format!("{most} of its own"),
+        }),
+        asked => at_most(field, asked, most).map(|()| asked),
+    }
+}
+
+/// How tags are made up. Every bit of ours is a field of its own, so that any format with as many bits is served.
+fn tags(asked: u64, offered: u64, caps: Flags) -> Result<u64, Mismatch> {
+    if !caps.contains(Flags::TAGGED) {
         return Ok(offered);
     }
-    // What refines a capability asks for it, too.
-    let needs = [
-        (
-            Flags::READ | Flags::WRITE | Flags::REMOTE_READ | Flags::REMOTE_WRITE,
-            Flags::RMA | Flags::ATOMIC,
-        ),
-        (Flags::MULTICAST, Flags::MSG),
-        (Flags::SOURCE_ERR, Flags::SOURCE),
-        (Flags::RMA_PMEM, Flags::RMA),
-    ];
-    for (refining, primary) in needs {
-        if asked.intersects(refining) && !asked.intersects(primary) {
-            return Err(mismatch("caps", &asked, &(asked | primary)));
-        }
+    if asked.leading_zeros() < offered.leading_zeros() {
+        return Err(Mismatch::new("ep_attr->mem_tag_format", &asked, &offered));
     }
-    if !offered.contains(asked) {
-        return Err(mismatch("caps", &(asked - offered), &offered));
-    }
-    let mut caps = asked | (offered - PRIMARY - MODIFIERS);
-    if !asked.intersects(MODIFIERS) {
-        caps |= offered & MODIFIERS;
-    }
-    if asked.intersects(Flags::LOCAL_COMM | Flags::REMOTE_COMM) {
-        let reach = Flags::LOCAL_COMM | Flags::REMOTE_COMM;
-        caps = (caps - reach) | (asked & reach);
-    }
-    Ok(caps)
+    Ok(match asked {
+        tag_format::MPI | tag_format::CCL => asked,
+        _ => offered,
+    })
 }
 
-fn mismatch<T: fmt::Debug>(field: &'static str, asked: &T, offered: &T) -> Mismatch {
-    Mismatch {
-        field,
-        asked: format!("{asked:?}"),
-        offered: format!("{offered:?}"),
+/// Who moves operations on: an application that would do it itself is content with less than automatic.
+fn progress(field: &'static str, asked: Progress, offered: Progress) -> Result<Progress, Mismatch> {
+    let served = match asked {
+        Progress::Unspec => return Ok(offered),
+        Progress::Auto => offered == Progress::Auto,
+        Progress::Manual => offered != Progress::ControlUnified,
+        Progress::ControlUnified => true,
+    };
+    match served {
+        true => Ok(asked),
+        false => Err(Mismatch::new(field, &asked, &offered)),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::info::{DomainAttr, EpAttr, TxAttr};
-
-    fn candidate() -> Info {
-        Info {
-            caps: Flags::MSG
-                | Flags::TAGGED
-                | Flags::SEND
-                | Flags::RECV
-                | Flags::DIRECTED_RECV
-                | Flags::SOURCE
-                | Flags::MULTI_RECV
-                | Flags::LOCAL_COMM
-                | Flags::REMOTE_COMM,
-            ep: EpAttr {
-                ep_type: EpType::Rdm,
-                max_msg_size: 1 << 30,
-                ..EpAttr::default()
-            },
-            tx: TxAttr {
-                inject_size: 256,
-                ..TxAttr::default()
-            },
-            domain: DomainAttr {
-                name: "rxe0/1".to_owned(),
-                ..DomainAttr::default()
-            },
-            ..Info::default()
+/// The type of address vectors: as asked, tables for those who do not say.
+fn address_vectors(asked: Option<AvType>, offered: Option<AvType>) -> Result<AvType, Mismatch> {
+    match (asked, offered) {
+        (Some(asked), Some(offered)) if asked != offered => {
+            Err(Mismatch::new("domain_attr->av_type", &asked, &offered))
         }
-    }
-
-    /// Covers: GI-2
-    #[test]
-    fn empty_hints_take_everything() {
-        assert_eq!(filter(&Info::default(), &candidate()), Ok(candidate()));
-    }
-
-    /// Covers: GI-3
-    #[test]
-    fn primary_capabilities_come_only_when_asked_for() {
-        let hints = Info {
-            caps: Flags::TAGGED,
-            ..Info::default()
-        };
-        let caps = filter(&hints, &candidate()).unwrap().caps;
-        assert!(caps.contains(Flags::TAGGED | Flags::SEND | Flags::RECV | Flags::MULTI_RECV));
-        assert!(!caps.intersects(Flags::MSG | Flags::SOURCE | Flags::DIRECTED_RECV));
-        let hints = Info {
-            caps: Flags::TAGGED | Flags::SEND,
-            ..Info::default()
-        };
-        assert!(
-            !filter(&hints, &candidate())
-                .unwrap()
-                .caps
-                .contains(Flags::RECV)
-        );
-    }
-
-    /// Covers: GI-2, GI-3
-    #[test]
-    fn the_first_field_that_rules_a_candidate_out_is_named() {
-        let cases = [
-            (
-                Info {
-                    caps: Flags::RMA,
-                    ..Info::default()
-                },
-                "caps",
-            ),
-            (
-                Info {
-                    caps: Flags::MSG | Flags::READ,
-                    ..Info::default()
-                },
-                "caps",
-            ),
-            (
-                Info {
-                    ep: EpAttr {
-                        ep_type: EpType::Dgram,
-                        ..EpAttr::default()
-                    },
-                    ..Info::default()
-                },
-                "ep_attr.type",
-            ),
-            (
-                Info {
-                    ep: EpAttr {
-                        max_msg_size: usize::MAX,
-                        ..EpAttr::default()
-                    },
-                    ..Info::default()
-                },
-                "ep_attr.max_msg_size",
-            ),
-            (
-                Info {
-                    tx: TxAttr {
-                        inject_size: 257,
-                        ..TxAttr::default()
-                    },
-                    ..Info::default()
-                },
-                "tx_attr.inject_size",
-            ),
-            (
-                Info {
-                    domain: DomainAttr {
-                        name: "other".to_owned(),
-                        ..DomainAttr::default()
-                    },
-                    ..Info::default()
-                },
-                "domain_attr.name",
-            ),
-        ];
-        for (hints, field) in cases {
-            let why = filter(&hints, &candidate()).unwrap_err();
-            assert_eq!(why.field, field, "{why}");
-        }
+        (asked, offered) => Ok(asked.or(offered).unwrap_or(AvType::Table)),
     }
 }

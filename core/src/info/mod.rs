@@ -1,14 +1,20 @@
 //! Discovery (fi_getinfo(3)): what an application asks for, what providers offer, and the pure function between them.
+//!
+//! A *candidate* is all that a domain can do, an *offer* is what an application gets of it.
 
 mod attributes;
 mod caps;
 mod filter;
+mod mismatch;
 mod models;
+mod mr_mode;
 mod rdm;
+mod reach;
 
 pub use attributes::{DomainAttr, EpAttr, FabricAttr, NicAttr, PciAddr, RxAttr, TxAttr};
 pub use caps::{RX_CAPS, TX_CAPS};
-pub use filter::{Mismatch, filter};
+pub use filter::filter;
+pub use mismatch::Mismatch;
 pub use models::{
     AddrFormat, EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, protocol, tag_format,
     traffic_class,
@@ -18,7 +24,7 @@ pub use rdm::rdm_messages;
 use crate::addr::NativeAddr;
 use crate::error::{Errno, Error, Result};
 use crate::fabric::{Discovery, Provider};
-use crate::flags::{Flags, Mode};
+use crate::flags::{Flags, Mode, MrMode};
 
 /// An offer, or as hints a request in which zero and empty stand for anything (`fi_info`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -47,6 +53,21 @@ pub struct Info {
     pub nic: Option<NicAttr>,
 }
 
+impl Info {
+    /// What NULL hints stand for: anything, from an application that supports every mode there is.
+    pub fn null_hints() -> Self {
+        Self {
+            mode: Mode::all(),
+            domain: DomainAttr {
+                mode: Mode::all(),
+                mr_mode: MrMode::all() - MrMode::BASIC - MrMode::SCALABLE,
+                ..DomainAttr::default()
+            },
+            ..Self::default()
+        }
+    }
+}
+
 /// What discovery gives: the offers that fit, best first; and for everything else why not.
 #[derive(Debug, Default)]
 pub struct Found {
@@ -63,11 +84,21 @@ pub struct Found {
 /// # Errors
 ///
 /// `ENODATA` when nothing fits; the error names, for each candidate, the field that ruled it out, and what is missing.
+/// `EBADFLAGS` when a bit among the capabilities of the hints is no capability.
 pub fn getinfo(
     providers: &[&dyn Provider],
     hints: Option<&Info>,
     settings: &crate::config::Settings,
 ) -> Result<Found> {
+    let null_hints;
+    let hints = match hints {
+        Some(hints) => hints,
+        None => {
+            null_hints = Info::null_hints();
+            &null_hints
+        }
+    };
+    check_caps(hints)?;
     let mut found = Found::default();
     for provider in providers {
         let Discovery {
@@ -76,9 +107,12 @@ pub fn getinfo(
         } = provider.discover(settings);
         found.notices.extend(notices);
         for candidate in candidates {
-            match hints.map_or(Ok(candidate.clone()), |h| filter(h, &candidate)) {
+            match filter(hints, &candidate) {
                 Ok(info) => found.infos.push(info),
-                Err(mismatch) => found.ruled_out.push((candidate, mismatch)),
+                Err(mismatch) => {
+                    tracing::debug!("no offer from {}: {mismatch}", candidate.domain.name);
+                    found.ruled_out.push((candidate, mismatch));
+                }
             }
         }
     }
@@ -94,4 +128,23 @@ pub fn getinfo(
         );
     }
     Ok(found)
+}
+
+/// Bits that providers, and libfabric itself, may use for themselves.
+const PRIVATE: Flags = Flags::from_bits_retain(0xf << 60);
+
+fn check_caps(hints: &Info) -> Result<()> {
+    for (field, asked) in [
+        ("caps", hints.caps),
+        ("tx_attr->caps", hints.tx.caps),
+        ("rx_attr->caps", hints.rx.caps),
+        ("domain_attr->caps", hints.domain.caps),
+    ] {
+        let unknown = asked - caps::ALL - PRIVATE;
+        if !unknown.is_empty() {
+            let error = Error::new(Errno::EBADFLAGS, "find", "a domain for these hints");
+            return Err(error.mend(format!("{field} has {:#x}", unknown.bits())));
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,83 @@
+//! What memory registration asks of the application (fi_mr(3), "memory registration mode").
+
+use super::{Info, Mismatch, caps};
+use crate::flags::{Flags, Mode, MrMode};
+
+const FIELD: &str = "domain_attr->mr_mode";
+
+/// What [`MrMode::BASIC`] stands for.
+const BASIC: MrMode = MrMode::VIRT_ADDR
+    .union(MrMode::ALLOCATED)
+    .union(MrMode::PROV_KEY);
+
+/// Before this version of the interface there were `BASIC` and `SCALABLE` alone, and 0 was either.
+const BITS_SINCE: u32 = 1 << 16 | 5;
+
+/// What is left for the application to do for an endpoint with the capabilities `caps`, and what is added to its modes.
+pub(super) fn grant(
+    hints: &Info,
+    required: MrMode,
+    caps: Flags,
+) -> Result<(MrMode, Mode), Mismatch> {
+    let needed = needed(required, caps);
+    let asked = hints.domain.mr_mode;
+    let old = MrMode::BASIC | MrMode::SCALABLE;
+    let version = hints.fabric.api_version;
+    let granted = if version != 0 && version < BITS_SINCE {
+        legacy(asked & old, hints.mode, needed, caps::is_target(caps))
+    } else if asked.intersects(old) {
+        legacy(asked, hints.mode, needed, caps::is_target(caps))
+    } else {
+        asked.contains(needed).then_some((needed, Mode::empty()))
+    };
+    granted.ok_or_else(|| Mismatch::new(FIELD, &asked, &needed))
+}
+
+/// The old modes: one of the two names, and local registration apart.
+fn legacy(asked: MrMode, modes: Mode, needed: MrMode, is_target: bool) -> Option<(MrMode, Mode)> {
+    let (local, needed) = (needed & MrMode::LOCAL, needed - MrMode::LOCAL);
+    let mode = match local.is_empty() {
+        true => Mode::empty(),
+        false => Mode::LOCAL_MR & modes,
+    };
+    if !local.is_empty() && mode.is_empty() {
+        return None;
+    }
+    let addressed_so = !is_target || needed.contains(MrMode::VIRT_ADDR | MrMode::PROV_KEY);
+    let basic = BASIC.contains(needed) && addressed_so;
+    let scalable = needed.is_empty();
+    let granted = if asked == MrMode::SCALABLE {
+        scalable.then_some(asked)
+    } else if asked == MrMode::BASIC {
+        basic.then_some(asked)
+    } else if !asked.is_empty() {
+        None
+    } else if scalable {
+        Some(MrMode::SCALABLE)
+    } else {
+        basic.then_some(MrMode::BASIC)
+    };
+    granted.map(|granted| (granted, mode))
+}
+
+/// What of `required` matters to an endpoint with the capabilities `caps`; nothing for messages from memory that need
+/// not be registered.
+fn needed(required: MrMode, caps: Flags) -> MrMode {
+    let mut needed = required - MrMode::BASIC - MrMode::SCALABLE;
+    if !caps.contains(Flags::HMEM) {
+        needed -= MrMode::HMEM;
+    }
+    if !caps.contains(Flags::COLLECTIVE) {
+        needed -= MrMode::COLLECTIVE;
+    }
+    if !caps.contains(Flags::RMA_EVENT) {
+        needed -= MrMode::RMA_EVENT;
+    }
+    if caps::is_target(caps) {
+        return needed;
+    }
+    match needed.intersects(MrMode::LOCAL | MrMode::HMEM | MrMode::COLLECTIVE) {
+        true => needed - MrMode::RAW - MrMode::VIRT_ADDR - MrMode::PROV_KEY,
+        false => MrMode::empty(),
+    }
+}
