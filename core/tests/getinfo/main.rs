@@ -1,0 +1,13 @@
+//! Hints against candidates (fi_getinfo(3)).
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod addresses;
+mod again;
+mod applications;
+mod candidates;
+mod capabilities;
+mod clients;
+mod fields;
+mod offers;
+mod registration;
