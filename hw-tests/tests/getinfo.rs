@@ -1,0 +1,158 @@
+//! What applications find on a machine with a verbs device.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "../../core/tests/getinfo/clients.rs"]
+mod clients;
+#[path = "../../provider-shm/tests/demands/mod.rs"]
+mod demands;
+
+use demands::{nobody, refused, says, settings};
+use ferrofabric_core::error::{Errno, Error};
+use ferrofabric_core::fabric::Provider;
+use ferrofabric_core::flags::{Flags, Mode, MrMode};
+use ferrofabric_core::info::{Found, Info, RX_CAPS, TX_CAPS, getinfo};
+use ferrofabric_hw_tests::Rig;
+use ferrofabric_shm::ShmProvider;
+use ferrofabric_verbs::VerbsProvider;
+use serial_test::file_serial;
+
+const REACH: Flags = Flags::LOCAL_COMM.union(Flags::REMOTE_COMM);
+
+fn find(hints: Option<&Info>, pairs: &[(&str, &str)]) -> Result<Found, Error> {
+    let all: [&dyn Provider; 2] = [&VerbsProvider::new(), &ShmProvider::new()];
+    getinfo(&all, hints, &settings(pairs))
+}
+
+fn found(hints: Option<&Info>) -> Vec<Info> {
+    find(hints, &[]).unwrap().infos
+}
+
+fn domains(hints: &Info) -> Vec<String> {
+    found(Some(hints))
+        .into_iter()
+        .map(|info| info.domain.name)
+        .collect()
+}
+
+fn asking(caps: Flags) -> Info {
+    Info {
+        caps,
+        ..Info::default()
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+/// Covers: GI-1, GI-4, GI-6, GI-12
+fn null_hints_find_devices_first_then_shared_memory() {
+    let Some(rig) = Rig::open() else { return };
+    let all = found(None);
+    let device = &all[0];
+    assert_eq!(all.last().unwrap().domain.name, "shm");
+    assert!(
+        device.domain.name.starts_with(rig.context.name()),
+        "{device:?}"
+    );
+    assert_eq!(all, found(Some(&Info::default())));
+    for offer in &all {
+        assert!(found(Some(offer)).contains(offer), "{offer:?}");
+        assert_eq!(
+            (offer.mode, offer.domain.mr_mode),
+            (Mode::empty(), MrMode::empty())
+        );
+        assert_eq!(offer.tx.caps, offer.caps & TX_CAPS);
+        assert_eq!(offer.rx.caps, offer.caps & RX_CAPS);
+    }
+    let nic = device.nic.as_ref().unwrap();
+    let limits = rig.context.limits();
+    assert_eq!(nic.device, rig.context.name());
+    assert_eq!(nic.vendor_id, format!("{:#06x}", limits.vendor_id));
+    assert_eq!(nic.device_id, format!("{:#06x}", limits.vendor_part_id));
+    assert_eq!(nic.firmware, limits.firmware);
+    assert!(
+        nic.up && nic.mtu_bytes >= 256 && !nic.address.is_empty(),
+        "{nic:?}"
+    );
+    let verbs = device.src_addr.unwrap().verbs.unwrap();
+    assert_eq!(usize::from(verbs.mtu_bytes), nic.mtu_bytes);
+    assert!(device.domain.ep_cnt > 0 && device.domain.mr_cnt > 0);
+}
+
+#[test]
+#[file_serial(verbs)]
+/// Covers: GI-3, GI-15
+fn this_node_alone_is_shared_memory_and_elsewhere_alone_is_not() {
+    let Some(rig) = Rig::open() else { return };
+    let name = rig.context.name();
+    assert_eq!(domains(&asking(Flags::MSG | Flags::LOCAL_COMM)), ["shm"]);
+    for caps in [Flags::REMOTE_COMM, REACH] {
+        for info in found(Some(&asking(Flags::MSG | caps))) {
+            assert!(info.domain.name.starts_with(name), "{info:?}");
+            assert_eq!(info.caps & REACH, caps);
+        }
+    }
+    let error = refused(find(
+        Some(&asking(Flags::LOCAL_COMM)),
+        &[("FERRO_SHM", "off")],
+    ));
+    says(&error, Errno::ENODATA, &[name, "caps", "FI_LOCAL_COMM"]);
+}
+
+#[test]
+#[file_serial(verbs)]
+/// Covers: GI-2, GI-3
+fn mpi_libraries_are_served_by_the_device() {
+    let Some(rig) = Rig::open() else { return };
+    for hints in clients::open_mpi() {
+        let offers = found(Some(&hints));
+        assert!(offers[0].domain.name.starts_with(rig.context.name()));
+        for offer in &offers {
+            clients::check_granted(&hints, offer);
+        }
+    }
+    for first in found(None) {
+        for hints in clients::mpich(&first) {
+            let offers = found(Some(&hints));
+            assert!(
+                offers
+                    .iter()
+                    .any(|offer| offer.domain.name == first.domain.name)
+            );
+            for offer in &offers {
+                clients::check_granted(&hints, offer);
+            }
+        }
+    }
+    let error = refused(find(Some(&clients::open_mpi_one_sided()), &[]));
+    says(
+        &error,
+        Errno::ENODATA,
+        &[rig.context.name(), "caps", "FI_RMA"],
+    );
+}
+
+#[test]
+#[file_serial(verbs)]
+/// Covers: GI-2, GI-6
+fn addresses_choose_the_domain() {
+    let Some(rig) = Rig::open() else { return };
+    let own = found(None)[0].src_addr.unwrap();
+    let to = |change: fn(&mut ferrofabric_core::addr::NativeAddr)| Info {
+        dest_addr: Some(nobody(&own, change)),
+        ..Info::default()
+    };
+    let names = domains(&to(|addr| addr.node ^= 1));
+    assert!(
+        names
+            .iter()
+            .all(|name| name.starts_with(rig.context.name())),
+        "{names:?}"
+    );
+    assert_eq!(domains(&to(|_| ())).last().unwrap(), "shm");
+    let from = Info {
+        src_addr: Some(own),
+        ..Info::default()
+    };
+    assert_eq!(domains(&from).len(), 1);
+}
