@@ -11,6 +11,7 @@ pub mod config;
 pub mod cq;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 pub mod domain;
+pub mod eq;
 pub mod error;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 pub mod fabric;

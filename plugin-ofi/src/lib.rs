@@ -1,3 +1,24 @@
 //! Ferrofabric as a provider plugin: the C ABI that libfabric loads as `libferro-fi.so`, and nothing else.
 
 pub mod abi;
+mod av;
+mod cntr;
+mod cq;
+mod discovery;
+mod domain;
+mod endpoint;
+mod eq;
+mod fabric;
+mod fid;
+mod guard;
+pub mod host;
+mod info;
+pub mod log;
+mod memory;
+mod mr;
+pub mod provider;
+pub mod settings;
+mod unsupported;
+
+/// Version of the provider: 0.1.
+const VERSION: u32 = abi::FI_VERSION(0, 1);

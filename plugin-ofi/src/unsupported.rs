@@ -51,6 +51,10 @@ unsupported!(A B C D E F G H I);
 unsupported!(A B C D E F G H I J);
 unsupported!(A B C D E F G H I J K);
 unsupported!(A B C D E F G H I J K L);
+unsupported!(A B C D E F G H I J K L M);
+unsupported!(A B C D E F G H I J K L M N);
+unsupported!(A B C D E F G H I J K L M N O);
+unsupported!(A B C D E F G H I J K L M N O P);
 
 #[cfg(test)]
 mod tests {

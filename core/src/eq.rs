@@ -1,0 +1,141 @@
+//! The event queue behind `fi_eq_read` (fi_eq(3)): events of objects and of the application, in order.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Errno, OpError};
+
+/// An event: its number, and the bytes that belong to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened (`FI_NOTIFY`, …, or a number of the application's).
+    pub number: u32,
+    /// The entry, as the reader gets it.
+    pub entry: Box<[u8]>,
+}
+
+/// A queue of events, for any thread.
+#[derive(Debug, Default)]
+pub struct EventQueue {
+    events: Mutex<VecDeque<Event>>,
+    came: Condvar,
+}
+
+/// Whether an event that is read stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// It is taken out.
+    Take,
+    /// It stays (`FI_PEEK`).
+    Peek,
+}
+
+impl EventQueue {
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts an event in.
+    pub fn write(&self, event: Event) {
+        self.events.lock().push_back(event);
+        self.came.notify_all();
+    }
+
+    /// Copies the first event's entry to `out`; returns its number and length in bytes.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: there is none. `ETOOSMALL`: the entry is longer than `out`; the event stays.
+    pub fn read(&self, out: &mut [u8], reading: Reading) -> Result<(u32, usize), OpError> {
+        Self::read_from(&mut self.events.lock(), out, reading)
+    }
+
+    /// As [`read`](Self::read), and waits for an event as long as `timeout` says (`None`: for ever).
+    ///
+    /// # Errors
+    ///
+    /// As `read`; `Again`: none came in time.
+    pub fn sread(
+        &self,
+        out: &mut [u8],
+        reading: Reading,
+        timeout: Option<Duration>,
+    ) -> Result<(u32, usize), OpError> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut events = self.events.lock();
+        while events.is_empty() {
+            match deadline {
+                None => self.came.wait(&mut events),
+                Some(at) => {
+                    if self.came.wait_until(&mut events, at).timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        Self::read_from(&mut events, out, reading)
+    }
+
+    fn read_from(
+        events: &mut VecDeque<Event>,
+        out: &mut [u8],
+        reading: Reading,
+    ) -> Result<(u32, usize), OpError> {
+        let first = events.front().ok_or(OpError::Again)?;
+        let (number, len) = (first.number, first.entry.len());
+        out.get_mut(..len)
+            .ok_or(OpError::Failed(Errno::ETOOSMALL))?
+            .copy_from_slice(&first.entry);
+        if reading == Reading::Take {
+            events.pop_front();
+        }
+        Ok((number, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn event(number: u32) -> Event {
+        Event {
+            number,
+            entry: number.to_ne_bytes().into(),
+        }
+    }
+
+    #[test]
+    fn events_come_out_in_order_and_stay_where_they_do_not_fit() {
+        let queue = EventQueue::new();
+        let mut out = [0; 8];
+        assert_eq!(queue.read(&mut out, Reading::Take), Err(OpError::Again));
+        queue.write(event(7));
+        queue.write(event(8));
+        let small = queue.read(&mut out[..3], Reading::Take);
+        assert_eq!(small, Err(OpError::Failed(Errno::ETOOSMALL)));
+        assert_eq!(queue.read(&mut out, Reading::Peek), Ok((7, 4)));
+        assert_eq!(queue.read(&mut out, Reading::Take), Ok((7, 4)));
+        assert_eq!(queue.read(&mut out, Reading::Take), Ok((8, 4)));
+        assert_eq!(out[..4], 8u32.to_ne_bytes());
+        assert_eq!(queue.read(&mut out, Reading::Take), Err(OpError::Again));
+    }
+
+    #[test]
+    fn a_reader_waits_for_an_event_or_its_time() {
+        let queue = Arc::new(EventQueue::new());
+        let mut out = [0; 8];
+        let short = Some(Duration::from_millis(5));
+        let none = queue.sread(&mut out, Reading::Take, short);
+        assert_eq!(none, Err(OpError::Again));
+        let reader = std::thread::spawn({
+            let queue = queue.clone();
+            move || queue.sread(&mut [0; 8], Reading::Take, None)
+        });
+        queue.write(event(9));
+        assert_eq!(reader.join().unwrap(), Ok((9, 4)));
+    }
+}

@@ -1,0 +1,140 @@
+//! Counters (fi_cntr(3)).
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::fabric::Cntr;
+
+use crate::abi::{
+    FI_CLASS_CNTR, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fi_wait_obj, fid_cntr,
+};
+use crate::domain::DomainObject;
+use crate::fid::{Object, new_fid, object, ops_of};
+use crate::guard::{Refused, control, value};
+
+/// A counter.
+#[repr(C)]
+pub(crate) struct CntrObject {
+    raw: UnsafeCell<fid_cntr>,
+    pub(crate) cntr: Arc<dyn Cntr>,
+    _domain: Arc<DomainObject>,
+}
+
+// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
+unsafe impl Send for CntrObject {}
+// SAFETY: as above.
+unsafe impl Sync for CntrObject {}
+
+// SAFETY: `fid_cntr` comes first and starts with a `fid`.
+unsafe impl Object for CntrObject {
+    type Raw = fid_cntr;
+    const CLASS: usize = FI_CLASS_CNTR;
+}
+
+static FID_OPS: fi_ops = ops_of::<CntrObject>();
+
+static OPS: Roomy<fi_ops_cntr> = Roomy::new(fi_ops_cntr {
+    size: size_of::<fi_ops_cntr>(),
+    read: Some(read),
+    readerr: Some(read_errors),
+    add: Some(add),
+    set: Some(set),
+    wait: Some(wait),
+    adderr: Some(add_errors),
+    seterr: Some(set_errors),
+});
+
+impl CntrObject {
+    /// Opens a counter.
+    ///
+    /// # Safety
+    ///
+    /// `attr` is there or NULL.
+    pub(crate) unsafe fn open(
+        domain: Arc<DomainObject>,
+        attr: *const fi_cntr_attr,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>, Refused> {
+        // SAFETY: as the caller says.
+        if let Some(attr) = unsafe { attr.as_ref() } {
+            if attr.flags != 0 {
+                return Err(Errno::EBADFLAGS.into());
+            }
+            let waits = [
+                fi_wait_obj::FI_WAIT_NONE,
+                fi_wait_obj::FI_WAIT_UNSPEC,
+                fi_wait_obj::FI_WAIT_YIELD,
+            ];
+            if attr.events != fi_cntr_events::FI_CNTR_EVENTS_COMP || !waits.contains(&attr.wait_obj)
+            {
+                return Err(Errno::ENOSYS.into());
+            }
+        }
+        let cntr = domain.domain.open_cntr()?;
+        Ok(Arc::new(Self {
+            raw: UnsafeCell::new(fid_cntr {
+                fid: new_fid::<Self>(context, &FID_OPS),
+                ops: OPS.as_ptr(),
+            }),
+            cntr,
+            _domain: domain,
+        }))
+    }
+}
+
+/// # Safety
+///
+/// As C calls us: the counter is open.
+unsafe fn of<'a>(cntr: *const fid_cntr) -> &'a dyn Cntr {
+    // SAFETY: as the caller says.
+    unsafe { object::<CntrObject>(cntr) }.cntr.as_ref()
+}
+
+unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
+    // SAFETY: as C calls us.
+    value(0, || unsafe { of(cntr) }.read().unwrap_or(0))
+}
+
+unsafe extern "C" fn read_errors(cntr: *mut fid_cntr) -> u64 {
+    // SAFETY: as C calls us.
+    value(0, || unsafe { of(cntr) }.read_errors().unwrap_or(0))
+}
+
+unsafe extern "C" fn add(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: as C calls us.
+    control(|| unsafe { of(cntr) }.add(value))
+}
+
+unsafe extern "C" fn set(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: as C calls us.
+    control(|| unsafe { of(cntr) }.set(value))
+}
+
+unsafe extern "C" fn add_errors(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: as C calls us.
+    control(|| unsafe { of(cntr) }.add_errors(value))
+}
+
+unsafe extern "C" fn set_errors(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: as C calls us.
+    control(|| unsafe { of(cntr) }.set_errors(value))
+}
+
+unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
+    control(|| {
+        // SAFETY: as C calls us.
+        match unsafe { of(cntr) }.wait(threshold, timeout(timeout_ms)) {
+            Ok(_) => Ok(()),
+            Err(ferrofabric_core::error::OpError::Again) => Err(Errno::ETIMEDOUT),
+            Err(error) => Err(error.errno()),
+        }
+    })
+}
+
+/// Milliseconds as libfabric has them: negative ones never end.
+pub(crate) fn timeout(ms: c_int) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}

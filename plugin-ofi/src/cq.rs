@@ -1,0 +1,288 @@
+//! Completion queues (fi_cq(3)).
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::{Cq, CqAttr};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::Completion;
+use ferrofabric_core::types::FiAddr;
+
+use crate::abi::{
+    FI_CLASS_CQ, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry, fi_cq_entry, fi_cq_err_entry,
+    fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond, fi_ops, fi_ops_cq,
+    fi_wait_obj, fid_cq,
+};
+use crate::cntr::timeout;
+use crate::domain::DomainObject;
+use crate::fid::{Object, new_fid, object, ops_of};
+use crate::guard::{Refused, control, data, value};
+use crate::memory::copy_text;
+
+// Every format is a prefix of the longest, and that is how a completion begins.
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(Completion, context) == offset_of!(fi_cq_tagged_entry, op_context));
+    assert!(offset_of!(Completion, flags) == offset_of!(fi_cq_tagged_entry, flags));
+    assert!(offset_of!(Completion, len) == offset_of!(fi_cq_tagged_entry, len));
+    assert!(offset_of!(Completion, buf) == offset_of!(fi_cq_tagged_entry, buf));
+    assert!(offset_of!(Completion, data) == offset_of!(fi_cq_tagged_entry, data));
+    assert!(offset_of!(Completion, tag) == offset_of!(fi_cq_tagged_entry, tag));
+    assert!(offset_of!(fi_cq_data_entry, data) == offset_of!(Completion, data));
+    assert!(offset_of!(fi_cq_msg_entry, len) == offset_of!(Completion, len));
+};
+
+/// Completions taken from the queue at a time.
+const BATCH: usize = 16;
+
+const EMPTY: Completion = Completion {
+    context: 0,
+    flags: Flags::empty(),
+    len: 0,
+    buf: 0,
+    data: 0,
+    tag: 0,
+    src: FiAddr::NOTAVAIL,
+};
+
+/// A completion queue.
+#[repr(C)]
+pub(crate) struct CqObject {
+    raw: UnsafeCell<fid_cq>,
+    pub(crate) cq: Arc<dyn Cq>,
+    /// Bytes of an entry of its format.
+    entry_bytes: usize,
+    /// What went wrong last, in words, as a string.
+    reason: Mutex<Vec<u8>>,
+    _domain: Arc<DomainObject>,
+}
+
+// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
+unsafe impl Send for CqObject {}
+// SAFETY: as above.
+unsafe impl Sync for CqObject {}
+
+// SAFETY: `fid_cq` comes first and starts with a `fid`.
+unsafe impl Object for CqObject {
+    type Raw = fid_cq;
+    const CLASS: usize = FI_CLASS_CQ;
+}
+
+static FID_OPS: fi_ops = ops_of::<CqObject>();
+
+static OPS: Roomy<fi_ops_cq> = Roomy::new(fi_ops_cq {
+    size: size_of::<fi_ops_cq>(),
+    read: Some(read),
+    readfrom: Some(readfrom),
+    readerr: Some(readerr),
+    sread: Some(sread),
+    sreadfrom: Some(sreadfrom),
+    signal: Some(signal),
+    strerror: Some(strerror),
+});
+
+impl CqObject {
+    /// Opens a completion queue.
+    ///
+    /// # Safety
+    ///
+    /// `attr` is there or NULL.
+    pub(crate) unsafe fn open(
+        domain: Arc<DomainObject>,
+        attr: *mut fi_cq_attr,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>, Refused> {
+        let mut wanted = CqAttr::default();
+        let mut entry_bytes = size_of::<fi_cq_entry>();
+        // SAFETY: as the caller says.
+        if let Some(attr) = unsafe { attr.as_mut() } {
+            if attr.flags != 0 {
+                return Err(Errno::EBADFLAGS.into());
+            }
+            let waits = [
+                fi_wait_obj::FI_WAIT_NONE,
+                fi_wait_obj::FI_WAIT_UNSPEC,
+                fi_wait_obj::FI_WAIT_YIELD,
+            ];
+            if !waits.contains(&attr.wait_obj) || attr.wait_cond != fi_cq_wait_cond::FI_CQ_COND_NONE
+            {
+                return Err(Errno::ENOSYS.into());
+            }
+            wanted.size = attr.size;
+            entry_bytes = match attr.format {
+                fi_cq_format::FI_CQ_FORMAT_UNSPEC | fi_cq_format::FI_CQ_FORMAT_CONTEXT => {
+                    attr.format = fi_cq_format::FI_CQ_FORMAT_CONTEXT;
+                    size_of::<fi_cq_entry>()
+                }
+                fi_cq_format::FI_CQ_FORMAT_MSG => size_of::<fi_cq_msg_entry>(),
+                fi_cq_format::FI_CQ_FORMAT_DATA => size_of::<fi_cq_data_entry>(),
+                fi_cq_format::FI_CQ_FORMAT_TAGGED => size_of::<fi_cq_tagged_entry>(),
+                _ => return Err(Errno::EINVAL.into()),
+            };
+        }
+        let cq = domain.domain.open_cq(&wanted)?;
+        Ok(Arc::new(Self {
+            raw: UnsafeCell::new(fid_cq {
+                fid: new_fid::<Self>(context, &FID_OPS),
+                ops: OPS.as_ptr(),
+            }),
+            cq,
+            entry_bytes,
+            reason: Mutex::new(b"\0".to_vec()),
+            _domain: domain,
+        }))
+    }
+
+    /// Writes completions out in the queue's format.
+    ///
+    /// # Safety
+    ///
+    /// There is room for all of them at `buf`, and at `sources` where that is not NULL.
+    #[inline]
+    unsafe fn write_out(&self, from: &[Completion], buf: *mut u8, sources: *mut fi_addr_t) {
+        for (i, completion) in from.iter().enumerate() {
+            // SAFETY: an entry is a prefix of a completion; there is room as the caller says.
+            unsafe {
+                let to = buf.add(i * self.entry_bytes);
+                to.copy_from(std::ptr::from_ref(completion).cast(), self.entry_bytes);
+                if !sources.is_null() {
+                    sources.add(i).write(completion.src.0);
+                }
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: as C calls us.
+    unsafe { readfrom(cq, buf, count, std::ptr::null_mut()) }
+}
+
+unsafe extern "C" fn readfrom(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    sources: *mut fi_addr_t,
+) -> isize {
+    data(|| {
+        // SAFETY: as C calls us.
+        let this = unsafe { object::<CqObject>(cq) };
+        let mut batch = [EMPTY; BATCH];
+        let mut done = 0;
+        loop {
+            let want = (count - done).min(BATCH);
+            let got = match this.cq.read(&mut batch[..want]) {
+                Ok(got) => got,
+                // What was read before is told first; the error stays.
+                Err(_) if done != 0 => return Ok(done as isize),
+                Err(error) => return Err(error),
+            };
+            // SAFETY: C has room for `count` entries.
+            unsafe {
+                let at = buf.cast::<u8>().add(done * this.entry_bytes);
+                let sources = match sources.is_null() {
+                    true => sources,
+                    false => sources.add(done),
+                };
+                this.write_out(&batch[..got], at, sources);
+            }
+            done += got;
+            if got < want || done == count {
+                return Ok(done as isize);
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn sread(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    cond: *const c_void,
+    timeout_ms: c_int,
+) -> isize {
+    // SAFETY: as C calls us.
+    unsafe { sreadfrom(cq, buf, count, std::ptr::null_mut(), cond, timeout_ms) }
+}
+
+unsafe extern "C" fn sreadfrom(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    sources: *mut fi_addr_t,
+    _cond: *const c_void,
+    timeout_ms: c_int,
+) -> isize {
+    data(|| {
+        // SAFETY: as C calls us.
+        let this = unsafe { object::<CqObject>(cq) };
+        let mut batch = [EMPTY; BATCH];
+        let want = count.min(BATCH);
+        let got = this.cq.sread(&mut batch[..want], timeout(timeout_ms))?;
+        // SAFETY: C has room for `count` entries.
+        unsafe { this.write_out(&batch[..got], buf.cast(), sources) };
+        Ok(got as isize)
+    })
+}
+
+unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags: u64) -> isize {
+    data(|| {
+        // SAFETY: as C calls us.
+        let this = unsafe { object::<CqObject>(cq) };
+        // SAFETY: C has room for the entry.
+        let Some(entry) = (unsafe { buf.as_mut() }) else {
+            return Err(OpError::Failed(Errno::EINVAL));
+        };
+        let error = this.cq.read_error()?.ok_or(OpError::Again)?;
+        let done = error.completion;
+        entry.op_context = done.context as usize as *mut c_void;
+        entry.flags = done.flags.bits();
+        entry.len = done.len;
+        entry.buf = done.buf as *mut c_void;
+        entry.data = done.data;
+        entry.tag = done.tag;
+        entry.olen = error.olen;
+        entry.err = error.errno.0;
+        entry.prov_errno = error.prov_errno;
+        // An application of before 1.5 has no room for what comes behind; there is nothing for it to read there.
+        entry.err_data = std::ptr::null_mut();
+        let mut reason = this.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        reason.clear();
+        reason.extend_from_slice(error.why.as_bytes());
+        reason.push(0);
+        Ok(1)
+    })
+}
+
+unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
+    control(|| {
+        // SAFETY: as C calls us.
+        unsafe { object::<CqObject>(cq) }.cq.signal();
+        Ok::<_, Errno>(())
+    })
+}
+
+/// The words of the error that was read last.
+unsafe extern "C" fn strerror(
+    cq: *mut fid_cq,
+    _prov_errno: c_int,
+    _err_data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    value(std::ptr::null(), || {
+        // SAFETY: as C calls us.
+        let this = unsafe { object::<CqObject>(cq) };
+        let reason = this.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        if !buf.is_null() && len != 0 {
+            let text = String::from_utf8_lossy(&reason[..reason.len() - 1]);
+            // SAFETY: C has that much room.
+            unsafe { copy_text(&text, buf, len) };
+            return buf;
+        }
+        // Good until the next error is read.
+        reason.as_ptr().cast()
+    })
+}

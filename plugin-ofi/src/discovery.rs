@@ -1,0 +1,147 @@
+//! `fi_getinfo`, and the domain that an info describes.
+
+use std::ffi::{c_char, c_int};
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use ferrofabric_core::error::{Errno, Error};
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::info::{Info, Threading, getinfo as discover};
+use ferrofabric_shm::ShmProvider;
+use ferrofabric_verbs::VerbsProvider;
+
+use crate::abi::fi_info;
+use crate::guard::{Refused, control};
+use crate::host::Host;
+use crate::info::{offered, wanted};
+use crate::memory::text;
+use crate::settings::settings;
+
+/// Every source of domains, best first.
+static VERBS: VerbsProvider = VerbsProvider::new();
+static SHM: ShmProvider = ShmProvider::new();
+static PROVIDERS: [&dyn Provider; 2] = [&VERBS, &SHM];
+
+/// `fi_getinfo`, as libfabric asks each provider.
+pub(crate) unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    _service: *const c_char,
+    _flags: u64,
+    hints: *const fi_info,
+    info: *mut *mut fi_info,
+) -> c_int {
+    control(|| {
+        let host = Host::get().ok_or(Errno::ENODATA)?;
+        crate::log::refresh(host);
+        // SAFETY: strings and hints are there or NULL.
+        if let Some(node) = unsafe { text(node) } {
+            tracing::info!(
+                "node {node} is no address of this provider: addresses are exchanged as bytes"
+            );
+            return Err(Refused(Errno::ENODATA));
+        }
+        let hints = match hints.is_null() {
+            true => None,
+            // SAFETY: as above.
+            false => Some(unsafe { wanted(hints) }?),
+        };
+        let found = match discover(&PROVIDERS, hints.as_ref(), &settings()?) {
+            Ok(found) => found,
+            Err(error) => {
+                // Not a warning: libfabric asks everybody about everything.
+                tracing::info!("{error}");
+                return Err(Refused(error.errno()));
+            }
+        };
+        for notice in &found.notices {
+            tracing::info!("{notice}");
+        }
+        let mut list = List::new(host);
+        for mut offer in found.infos {
+            offer.fabric.api_version = version;
+            list.add(&offer)?;
+        }
+        // SAFETY: there is room for the pointer.
+        unsafe { info.write(list.take()) };
+        Ok(())
+    })
+}
+
+/// Infos in a chain, freed unless it is taken.
+struct List<'a> {
+    host: &'a Host,
+    first: *mut fi_info,
+    last: *mut fi_info,
+}
+
+impl<'a> List<'a> {
+    fn new(host: &'a Host) -> Self {
+        Self {
+            host,
+            first: null_mut(),
+            last: null_mut(),
+        }
+    }
+
+    fn add(&mut self, info: &Info) -> Result<(), Errno> {
+        let new = offered(info, self.host)?.as_ptr();
+        match self.last.is_null() {
+            true => self.first = new,
+            // SAFETY: the last is one of ours.
+            false => unsafe { (*self.last).next = new },
+        }
+        self.last = new;
+        Ok(())
+    }
+
+    fn take(mut self) -> *mut fi_info {
+        std::mem::replace(&mut self.first, null_mut())
+    }
+}
+
+impl Drop for List<'_> {
+    fn drop(&mut self) {
+        if let Some(first) = NonNull::new(self.first) {
+            // SAFETY: the chain is ours.
+            unsafe { self.host.free_info(first) };
+        }
+    }
+}
+
+/// Opens the domain that an info describes. What it asks for is looked at again: an application may have changed it.
+///
+/// # Safety
+///
+/// The info is as [`wanted`] asks.
+///
+/// # Errors
+///
+/// When it describes none, or what the device or the system lacks.
+pub(crate) unsafe fn open(info: *const fi_info) -> Result<Arc<dyn Domain>, Refused> {
+    // SAFETY: as the caller says.
+    let info = unsafe { wanted(info) }?;
+    let settings = settings()?;
+    for provider in PROVIDERS {
+        let Ok(found) = discover(&[provider], Some(&info), &settings) else {
+            continue;
+        };
+        if let Some(best) = found.infos.first() {
+            // SAFETY: at this level the application sees to it that no two calls into the domain overlap (fi_domain(3)).
+            return Ok(match info.domain.threading {
+                Threading::Domain => unsafe { provider.open_serialized(best, &settings) }?,
+                _ => provider.open(best, &settings)?,
+            });
+        }
+    }
+    // For what each of them says against it.
+    let refused = match discover(&PROVIDERS, Some(&info), &settings) {
+        Err(error) => error,
+        Ok(_) => Error::new(
+            Errno::ENODEV,
+            "open",
+            format!("domain {}", info.domain.name),
+        ),
+    };
+    Err(refused.into())
+}

@@ -1,0 +1,305 @@
+//! Endpoints (fi_endpoint(3)): opened, bound, enabled. Only from then on is there one of the Rust API behind it.
+
+mod message;
+mod name;
+mod options;
+mod tagged;
+mod transfer;
+mod unsupported;
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use ferrofabric_core::error::{Errno, Error, OpError};
+use ferrofabric_core::fabric::{CqAttr, Endpoint, EndpointConfig};
+use ferrofabric_core::flags::Flags;
+
+use crate::abi::{
+    FI_CLASS_EP, FI_ENABLE, FI_GETOPSFLAG, FI_SELECTIVE_COMPLETION, FI_SETOPSFLAG, fi_info, fi_ops,
+    fid, fid_ep,
+};
+use crate::av::AvObject;
+use crate::cntr::CntrObject;
+use crate::cq::CqObject;
+use crate::domain::DomainObject;
+use crate::fid::{Object, new_fid, object, ops_of, share_if};
+use crate::guard::{Refused, control};
+
+/// An endpoint.
+#[repr(C)]
+pub(crate) struct EndpointObject {
+    raw: UnsafeCell<fid_ep>,
+    /// There once it is enabled.
+    endpoint: OnceLock<Arc<dyn Endpoint>>,
+    tx: Direction,
+    rx: Direction,
+    setup: Mutex<Setup>,
+    min_multi_recv: AtomicU64,
+    domain: Arc<DomainObject>,
+}
+
+/// The flags that operations one way go by.
+struct Direction {
+    /// The endpoint's (`op_flags`), for calls that take none.
+    op_flags: AtomicU64,
+    /// `COMPLETION` unless the queue was bound for selective completion.
+    always: AtomicU64,
+}
+
+/// What the endpoint is bound to so far.
+#[derive(Default)]
+struct Setup {
+    av: Option<Arc<AvObject>>,
+    tx_cq: Option<Arc<CqObject>>,
+    rx_cq: Option<Arc<CqObject>>,
+    tx_cntr: Option<Arc<CntrObject>>,
+    rx_cntr: Option<Arc<CntrObject>>,
+    caps: Flags,
+}
+
+// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
+unsafe impl Send for EndpointObject {}
+// SAFETY: as above.
+unsafe impl Sync for EndpointObject {}
+
+// SAFETY: `fid_ep` comes first and starts with a `fid`.
+unsafe impl Object for EndpointObject {
+    type Raw = fid_ep;
+    const CLASS: usize = FI_CLASS_EP;
+}
+
+static FID_OPS: fi_ops = fi_ops {
+    bind: Some(bind),
+    control: Some(command),
+    ..ops_of::<EndpointObject>()
+};
+
+impl EndpointObject {
+    /// Opens an endpoint, which is not enabled yet.
+    ///
+    /// # Safety
+    ///
+    /// `info` is one that discovery gave for this domain, perhaps changed.
+    pub(crate) unsafe fn open(
+        domain: Arc<DomainObject>,
+        info: *const fi_info,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>, Refused> {
+        // SAFETY: as the caller says.
+        let info = unsafe { crate::info::wanted(info) }?;
+        let fits = ferrofabric_core::info::filter(&info, domain.domain.info());
+        if let Err(mismatch) = fits {
+            let refused = Error::new(Errno::EINVAL, "open", "endpoint");
+            return Err(refused.mend(mismatch.to_string()).into());
+        }
+        let setup = Setup {
+            caps: info.caps,
+            ..Setup::default()
+        };
+        Ok(Arc::new(Self {
+            raw: UnsafeCell::new(fid_ep {
+                fid: new_fid::<Self>(context, &FID_OPS),
+                ops: options::OPS.as_ptr(),
+                cm: name::OPS.as_ptr(),
+                msg: message::OPS.as_ptr(),
+                rma: unsupported::RMA.as_ptr(),
+                tagged: tagged::OPS.as_ptr(),
+                atomic: unsupported::ATOMIC.as_ptr(),
+                collective: unsupported::COLLECTIVE.as_ptr(),
+            }),
+            endpoint: OnceLock::new(),
+            tx: Direction::new(info.tx.op_flags),
+            rx: Direction::new(info.rx.op_flags),
+            setup: Mutex::new(setup),
+            min_multi_recv: AtomicU64::new(options::UNSET),
+            domain,
+        }))
+    }
+
+    /// The endpoint, once it is enabled.
+    #[inline(always)]
+    fn enabled(&self) -> Result<&dyn Endpoint, OpError> {
+        match self.endpoint.get() {
+            Some(endpoint) => Ok(endpoint.as_ref()),
+            None => Err(OpError::Failed(Errno::EOPBADSTATE)),
+        }
+    }
+
+    fn enable(&self) -> Result<(), Refused> {
+        if self.endpoint.get().is_some() {
+            return Ok(());
+        }
+        let setup = self.setup();
+        let missing = |what| Error::new(Errno::EINVAL, "enable", "endpoint").mend(what);
+        let av = setup
+            .av
+            .as_ref()
+            .ok_or_else(|| missing("bind an address vector first: fi_ep_bind(ep, &av->fid, 0)"))?;
+        // An endpoint for one direction alone needs no queue for the other.
+        let (sends, receives) = (
+            setup.caps.contains(Flags::SEND),
+            setup.caps.contains(Flags::RECV),
+        );
+        let hidden = || self.domain.domain.open_cq(&CqAttr { size: 1 });
+        let no_queue = |what: &'static str| {
+            Refused::from(Error::new(Errno::ENOCQ, "enable", "endpoint").mend(what))
+        };
+        let tx_cq = match &setup.tx_cq {
+            Some(cq) => cq.cq.clone(),
+            None if sends || !receives => {
+                return Err(no_queue("bind a completion queue with FI_TRANSMIT first"));
+            }
+            None => hidden()?,
+        };
+        let rx_cq = match &setup.rx_cq {
+            Some(cq) => cq.cq.clone(),
+            None if receives || !sends => {
+                return Err(no_queue("bind a completion queue with FI_RECV first"));
+            }
+            None => hidden()?,
+        };
+        let endpoint = self.domain.domain.open_endpoint(EndpointConfig {
+            av: av.av.clone(),
+            tx_cq,
+            rx_cq,
+            tx_cntr: setup.tx_cntr.as_ref().map(|cntr| cntr.cntr.clone()),
+            rx_cntr: setup.rx_cntr.as_ref().map(|cntr| cntr.cntr.clone()),
+            directed_recv: setup.caps.contains(Flags::DIRECTED_RECV),
+        })?;
+        match self.min_multi_recv.load(Ordering::Relaxed) {
+            options::UNSET => {}
+            bytes => endpoint.set_min_multi_recv(bytes as usize)?,
+        }
+        let _ = self.endpoint.set(endpoint);
+        Ok(())
+    }
+
+    fn setup(&self) -> std::sync::MutexGuard<'_, Setup> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Direction {
+    fn new(op_flags: Flags) -> Self {
+        Self {
+            op_flags: AtomicU64::new(op_flags.bits()),
+            always: AtomicU64::new(Flags::COMPLETION.bits()),
+        }
+    }
+
+    /// Flags of a call that takes none.
+    #[inline(always)]
+    fn flags(&self) -> Flags {
+        self.with(self.op_flags.load(Ordering::Relaxed))
+    }
+
+    /// Flags of a call that takes these.
+    #[inline(always)]
+    fn with(&self, flags: u64) -> Flags {
+        Flags::from_bits_retain(flags | self.always.load(Ordering::Relaxed))
+    }
+
+    fn bind(&self, selective: bool) {
+        let always = match selective {
+            true => Flags::empty(),
+            false => Flags::COMPLETION,
+        };
+        self.always.store(always.bits(), Ordering::Relaxed);
+    }
+}
+
+/// `fi_ep_bind`.
+unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
+    control(|| {
+        // SAFETY: as C calls us: an endpoint of ours, not closed.
+        let this = unsafe { object::<EndpointObject>(ep.cast()) };
+        if to.is_null() {
+            return Err(Errno::EINVAL.into());
+        }
+        if this.endpoint.get().is_some() {
+            return Err(Errno::EOPBADSTATE.into());
+        }
+        let mut setup = this.setup();
+        let flags = Flags::from_bits_retain(flags);
+        // SAFETY: what is bound is an object of ours, not closed.
+        if let Some(av) = unsafe { share_if::<AvObject>(to) } {
+            setup.av = Some(av);
+        } else if let Some(cq) = unsafe { share_if::<CqObject>(to) } {
+            let selective = flags.bits() & FI_SELECTIVE_COMPLETION != 0;
+            if !flags.intersects(Flags::SEND | Flags::RECV) {
+                return Err(Errno::EBADFLAGS.into());
+            }
+            if flags.contains(Flags::SEND) {
+                this.tx.bind(selective);
+                setup.tx_cq = Some(cq.clone());
+            }
+            if flags.contains(Flags::RECV) {
+                this.rx.bind(selective);
+                setup.rx_cq = Some(cq);
+            }
+        } else if let Some(cntr) = unsafe { share_if::<CntrObject>(to) } {
+            if flags.contains(Flags::SEND) {
+                setup.tx_cntr = Some(cntr.clone());
+            }
+            if flags.contains(Flags::RECV) {
+                setup.rx_cntr = Some(cntr);
+            }
+            // What counts remote accesses alone has nothing to count yet.
+        } else {
+            return Err(Refused(Errno::ENOSYS));
+        }
+        Ok(())
+    })
+}
+
+/// `fi_control` and `fi_enable`.
+unsafe extern "C" fn command(ep: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    control(|| {
+        // SAFETY: as C calls us: an endpoint of ours, not closed.
+        let this = unsafe { object::<EndpointObject>(ep.cast()) };
+        match command {
+            FI_ENABLE => this.enable(),
+            // SAFETY: the argument of these is a word of flags.
+            FI_GETOPSFLAG => unsafe { this.get_op_flags(arg.cast()) },
+            // SAFETY: as above.
+            FI_SETOPSFLAG => unsafe { this.set_op_flags(arg.cast()) },
+            _ => Err(Refused(Errno::ENOSYS)),
+        }
+    })
+}
+
+impl EndpointObject {
+    /// The direction that flags name: one of the two.
+    fn direction(&self, flags: Flags) -> Result<&Direction, Refused> {
+        match (flags.contains(Flags::SEND), flags.contains(Flags::RECV)) {
+            (true, false) => Ok(&self.tx),
+            (false, true) => Ok(&self.rx),
+            _ => Err(Refused(Errno::EINVAL)),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `flags` is there or NULL.
+    unsafe fn get_op_flags(&self, flags: *mut u64) -> Result<(), Refused> {
+        // SAFETY: as the caller says.
+        let flags = unsafe { flags.as_mut() }.ok_or(Errno::EINVAL)?;
+        let direction = self.direction(Flags::from_bits_retain(*flags))?;
+        *flags = direction.op_flags.load(Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As above.
+    unsafe fn set_op_flags(&self, flags: *const u64) -> Result<(), Refused> {
+        // SAFETY: as the caller says.
+        let flags = Flags::from_bits_retain(*unsafe { flags.as_ref() }.ok_or(Errno::EINVAL)?);
+        let direction = self.direction(flags)?;
+        let kept = flags - (Flags::SEND | Flags::RECV);
+        direction.op_flags.store(kept.bits(), Ordering::Relaxed);
+        Ok(())
+    }
+}

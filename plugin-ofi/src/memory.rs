@@ -1,0 +1,122 @@
+//! Memory that C describes: lists of buffers, strings, addresses to be copied out.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::types::IoBuf;
+use libc::iovec;
+
+// One is used as the other.
+const _: () = {
+    assert!(size_of::<iovec>() == size_of::<IoBuf>());
+    assert!(std::mem::offset_of!(iovec, iov_base) == std::mem::offset_of!(IoBuf, addr));
+    assert!(std::mem::offset_of!(iovec, iov_len) == std::mem::offset_of!(IoBuf, len));
+};
+
+/// A list of buffers as ours.
+///
+/// # Safety
+///
+/// The list has that many entries while the result is used.
+#[inline]
+pub(crate) unsafe fn buffers<'a>(iov: *const iovec, count: usize) -> &'a [IoBuf] {
+    if count == 0 || iov.is_null() {
+        return &[];
+    }
+    // SAFETY: both look alike, which is checked above; an address is any number to us.
+    unsafe { std::slice::from_raw_parts(iov.cast(), count) }
+}
+
+/// The text of a string; `None` for NULL.
+///
+/// # Safety
+///
+/// It ends with a 0, and stays while the result is used.
+pub(crate) unsafe fn text<'a>(string: *const c_char) -> Option<std::borrow::Cow<'a, str>> {
+    // SAFETY: as the caller says.
+    (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_string_lossy())
+}
+
+/// Copies as much of an address as there is room for, and says how long it is.
+///
+/// # Safety
+///
+/// `len` holds the room at `to` in bytes.
+///
+/// # Errors
+///
+/// `ETOOSMALL` where not all of it fits.
+pub(crate) unsafe fn copy_address(
+    bytes: &[u8],
+    to: *mut c_void,
+    len: *mut usize,
+) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    let Some(len) = (unsafe { len.as_mut() }) else {
+        return Err(Errno::EINVAL);
+    };
+    let room = match to.is_null() {
+        true => 0,
+        false => *len,
+    };
+    let fit = room.min(bytes.len());
+    // SAFETY: there is room for that many bytes.
+    unsafe { to.cast::<u8>().copy_from(bytes.as_ptr(), fit) };
+    *len = bytes.len();
+    match fit == bytes.len() {
+        true => Ok(()),
+        false => Err(Errno::ETOOSMALL),
+    }
+}
+
+/// Copies text as a string, cut to the room there is.
+///
+/// # Safety
+///
+/// There is room for `len` bytes at `to`.
+pub(crate) unsafe fn copy_text(text: &str, to: *mut c_char, len: usize) {
+    let Some(fit) = len.checked_sub(1) else {
+        return;
+    };
+    let fit = fit.min(text.len());
+    // SAFETY: as the caller says.
+    unsafe {
+        to.cast::<u8>().copy_from(text.as_ptr(), fit);
+        to.add(fit).write(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_cut_to_the_room_and_say_their_length() {
+        let mut room = [0u8; 4];
+        let mut len = 4;
+        // SAFETY: the room is as long as `len` says.
+        let copied = unsafe { copy_address(b"abcdef", room.as_mut_ptr().cast(), &mut len) };
+        assert_eq!((copied, len, &room), (Err(Errno::ETOOSMALL), 6, b"abcd"));
+        len = 0;
+        // SAFETY: no room.
+        let copied = unsafe { copy_address(b"abc", std::ptr::null_mut(), &mut len) };
+        assert_eq!((copied, len), (Err(Errno::ETOOSMALL), 3));
+        len = 4;
+        // SAFETY: as above.
+        let copied = unsafe { copy_address(b"xy", room.as_mut_ptr().cast(), &mut len) };
+        assert_eq!((copied, len, &room), (Ok(()), 2, b"xycd"));
+    }
+
+    #[test]
+    fn text_ends_with_a_zero_whatever_the_room() {
+        let mut room = [1 as c_char; 4];
+        // SAFETY: the room is 4 long.
+        unsafe { copy_text("abcdef", room.as_mut_ptr(), 4) };
+        // SAFETY: it ends with a 0.
+        assert_eq!(unsafe { text(room.as_ptr()) }.as_deref(), Some("abc"));
+        // SAFETY: no room is used.
+        unsafe { copy_text("abc", std::ptr::null_mut(), 0) };
+        // SAFETY: NULL is no string.
+        assert_eq!(unsafe { text(std::ptr::null()) }, None);
+    }
+}

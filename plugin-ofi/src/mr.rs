@@ -1,0 +1,159 @@
+//! Memory regions (fi_mr(3)): registration is passed on to the device.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use ferrofabric_core::error::{Errno, Error};
+use ferrofabric_core::fabric::Mr;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::types::IoBuf;
+use libc::iovec;
+
+use crate::abi::{
+    FI_CLASS_MR, FI_ENABLE, FI_REFRESH, Roomy, fi_hmem_iface, fi_mr_attr, fi_ops, fi_ops_mr, fid,
+    fid_mr,
+};
+use crate::domain::DomainObject;
+use crate::fid::{Object, hand_out, new_fid, ops_of, share_if};
+use crate::guard::{Refused, control};
+use crate::memory::buffers;
+
+/// A region.
+#[repr(C)]
+pub(crate) struct MrObject {
+    raw: UnsafeCell<fid_mr>,
+    _mr: Arc<dyn Mr>,
+    _domain: Arc<DomainObject>,
+}
+
+// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
+unsafe impl Send for MrObject {}
+// SAFETY: as above.
+unsafe impl Sync for MrObject {}
+
+// SAFETY: `fid_mr` comes first and starts with a `fid`.
+unsafe impl Object for MrObject {
+    type Raw = fid_mr;
+    const CLASS: usize = FI_CLASS_MR;
+}
+
+static FID_OPS: fi_ops = fi_ops {
+    bind: Some(bind),
+    control: Some(command),
+    ..ops_of::<MrObject>()
+};
+
+/// Registration, by the domain.
+pub(crate) static OPS: Roomy<fi_ops_mr> = Roomy::new(fi_ops_mr {
+    size: size_of::<fi_ops_mr>(),
+    reg: Some(reg),
+    regv: Some(regv),
+    regattr: Some(regattr),
+});
+
+unsafe extern "C" fn reg(
+    domain: *mut fid,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    _offset: u64,
+    _requested_key: u64,
+    flags: u64,
+    mr: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    let buf = [IoBuf::new(buf.cast(), len)];
+    // SAFETY: as C calls us.
+    control(|| unsafe { register(domain, &buf, access, flags, context, mr) })
+}
+
+unsafe extern "C" fn regv(
+    domain: *mut fid,
+    iov: *const iovec,
+    count: usize,
+    access: u64,
+    _offset: u64,
+    _requested_key: u64,
+    flags: u64,
+    mr: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: as C calls us; the list has that many entries.
+    control(|| unsafe { register(domain, buffers(iov, count), access, flags, context, mr) })
+}
+
+unsafe extern "C" fn regattr(
+    domain: *mut fid,
+    attr: *const fi_mr_attr,
+    flags: u64,
+    mr: *mut *mut fid_mr,
+) -> c_int {
+    control(|| {
+        // SAFETY: the attributes are there.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        if attr.iface != fi_hmem_iface::FI_HMEM_SYSTEM {
+            return Err(Refused(Errno::ENOSYS));
+        }
+        // SAFETY: as C calls us; without flags the union holds a list with that many entries.
+        unsafe {
+            let list = buffers(attr.__bindgen_anon_1.mr_iov, attr.iov_count);
+            register(domain, list, attr.access, flags, attr.context, mr)
+        }
+    })
+}
+
+/// # Safety
+///
+/// `domain` is the `fid` of an open domain; the memory is the application's until it closes the region.
+unsafe fn register(
+    domain: *const fid,
+    list: &[IoBuf],
+    access: u64,
+    flags: u64,
+    context: *mut c_void,
+    out: *mut *mut fid_mr,
+) -> Result<(), Refused> {
+    if flags != 0 {
+        return Err(Errno::EBADFLAGS.into());
+    }
+    let [buf] = list else {
+        return Err(Error::new(
+            Errno::EINVAL,
+            "register",
+            format!("a list of {} buffers", list.len()),
+        )
+        .mend("a region has one (mr_iov_limit)")
+        .into());
+    };
+    // SAFETY: as the caller says.
+    let domain = unsafe { share_if::<DomainObject>(domain) }.ok_or(Errno::EINVAL)?;
+    let access = Flags::from_bits_retain(access);
+    // SAFETY: the application keeps the memory until it closes the region, which drops it.
+    let mr = unsafe { domain.domain.register(*buf, access) }?;
+    let object = Arc::new(MrObject {
+        raw: UnsafeCell::new(fid_mr {
+            fid: new_fid::<MrObject>(context, &FID_OPS),
+            mem_desc: mr.desc() as usize as *mut c_void,
+            key: mr.key(),
+        }),
+        _mr: mr,
+        _domain: domain,
+    });
+    // SAFETY: C gives room for the pointer.
+    unsafe { hand_out(object, out) };
+    Ok(())
+}
+
+/// Binding to an endpoint or a counter changes nothing: a region belongs to the domain, and nobody writes to it from afar.
+unsafe extern "C" fn bind(_mr: *mut fid, _to: *mut fid, _flags: u64) -> c_int {
+    0
+}
+
+/// A region is enabled from the start, and what was registered is registered whole.
+unsafe extern "C" fn command(_mr: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {
+    match command {
+        FI_ENABLE | FI_REFRESH => 0,
+        _ => -Errno::ENOSYS.0,
+    }
+}

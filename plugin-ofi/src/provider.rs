@@ -1,0 +1,54 @@
+//! What libfabric gets when it loads the library.
+
+use std::cell::UnsafeCell;
+use std::ptr::{NonNull, null_mut};
+
+use crate::abi::{fi_context, fi_provider};
+use crate::guard::value;
+use crate::host::Host;
+use crate::{discovery, fabric};
+
+/// The provider, where libfabric keeps notes of its own too.
+struct Entry(UnsafeCell<fi_provider>);
+
+// SAFETY: we write it once, before libfabric has it; from then on it is libfabric's.
+unsafe impl Sync for Entry {}
+
+static PROVIDER: Entry = Entry(UnsafeCell::new(fi_provider {
+    version: crate::VERSION,
+    fi_version: 0,
+    context: fi_context {
+        internal: [null_mut(); 4],
+    },
+    name: c"ferro".as_ptr(),
+    getinfo: Some(discovery::getinfo),
+    fabric: Some(fabric::open),
+    cleanup: Some(cleanup),
+}));
+
+/// The entry point of the library: what it offers, NULL where it can not work.
+///
+/// # Safety
+///
+/// Called by libfabric, which is loaded, and one call after the other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fi_prov_ini() -> *mut fi_provider {
+    value(null_mut(), || {
+        let provider = PROVIDER.0.get();
+        // SAFETY: it is a static, and has its name.
+        let Some(host) = (unsafe { Host::attach(NonNull::new_unchecked(provider)) }) else {
+            return null_mut();
+        };
+        crate::settings::define(host);
+        crate::log::install(host);
+        // libfabric passes a provider by whose version is below what the application asks for.
+        // SAFETY: libfabric has it from our return on.
+        unsafe { (*provider).fi_version = host.version() };
+        provider
+    })
+}
+
+/// All that there is belongs to objects, which are closed; the log is libfabric's.
+unsafe extern "C" fn cleanup() {
+    value((), crate::log::stop);
+}
