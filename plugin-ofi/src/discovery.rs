@@ -127,11 +127,11 @@ pub(crate) unsafe fn open(info: *const fi_info) -> Result<Arc<dyn Domain>, Refus
             continue;
         };
         if let Some(best) = found.infos.first() {
-            // SAFETY: at this level the application sees to it that no two calls into the domain overlap (fi_domain(3)).
-            return Ok(match info.domain.threading {
-                Threading::Domain => unsafe { provider.open_serialized(best, &settings) }?,
-                _ => provider.open(best, &settings)?,
-            });
+            if info.domain.threading == Threading::Domain {
+                // SAFETY: at this level the application sees to it that no two calls into the domain overlap (fi_domain(3)).
+                return Ok(unsafe { provider.open_serialized(best, &settings) }?);
+            }
+            return Ok(provider.open(best, &settings)?);
         }
     }
     // For what each of them says against it.

@@ -224,9 +224,16 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
         let mut setup = this.setup();
         let flags = Flags::from_bits_retain(flags);
         // SAFETY: what is bound is an object of ours, not closed.
-        if let Some(av) = unsafe { share_if::<AvObject>(to) } {
+        let (av, cq, cntr) = unsafe {
+            (
+                share_if::<AvObject>(to),
+                share_if::<CqObject>(to),
+                share_if::<CntrObject>(to),
+            )
+        };
+        if let Some(av) = av {
             setup.av = Some(av);
-        } else if let Some(cq) = unsafe { share_if::<CqObject>(to) } {
+        } else if let Some(cq) = cq {
             let selective = flags.bits() & FI_SELECTIVE_COMPLETION != 0;
             if !flags.intersects(Flags::SEND | Flags::RECV) {
                 return Err(Errno::EBADFLAGS.into());
@@ -239,7 +246,7 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 this.rx.bind(selective);
                 setup.rx_cq = Some(cq);
             }
-        } else if let Some(cntr) = unsafe { share_if::<CntrObject>(to) } {
+        } else if let Some(cntr) = cntr {
             if flags.contains(Flags::SEND) {
                 setup.tx_cntr = Some(cntr.clone());
             }
