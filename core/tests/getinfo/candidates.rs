@@ -110,6 +110,8 @@ pub(crate) fn everything() -> Info {
         | MrMode::RMA_EVENT
         | MrMode::COLLECTIVE
         | MrMode::ENDPOINT;
+    info.domain.max_ep_tx_ctx = 2;
+    info.domain.max_ep_rx_ctx = 3;
     info.domain.max_ep_stx_ctx = 4;
     info.domain.max_ep_srx_ctx = 4;
     info.domain.max_err_data = 64;

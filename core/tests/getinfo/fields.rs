@@ -39,8 +39,16 @@ const FIELDS: &[(&str, Change, Change)] = &[
     number!("ep_attr->max_order_raw_size", ep.max_order_raw_size),
     number!("ep_attr->max_order_war_size", ep.max_order_war_size),
     number!("ep_attr->max_order_waw_size", ep.max_order_waw_size),
-    number!("ep_attr->tx_ctx_cnt", ep.tx_ctx_cnt),
-    number!("ep_attr->rx_ctx_cnt", ep.rx_ctx_cnt),
+    (
+        "ep_attr->tx_ctx_cnt",
+        |hints, there| hints.ep.tx_ctx_cnt = there.domain.max_ep_tx_ctx,
+        |hints, there| hints.ep.tx_ctx_cnt = there.domain.max_ep_tx_ctx + 1,
+    ),
+    (
+        "ep_attr->rx_ctx_cnt",
+        |hints, there| hints.ep.rx_ctx_cnt = there.domain.max_ep_rx_ctx,
+        |hints, there| hints.ep.rx_ctx_cnt = there.domain.max_ep_rx_ctx + 1,
+    ),
     number!("ep_attr->auth_key_size", ep.auth_key_size),
     number!("domain_attr->mr_key_size", domain.mr_key_size),
     number!("domain_attr->cq_data_size", domain.cq_data_size),

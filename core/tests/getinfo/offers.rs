@@ -63,6 +63,48 @@ fn null_hints_show_what_modes_are_needed_and_empty_ones_do_without() {
 
 /// Covers: GI-2
 #[test]
+fn flags_of_operations_are_those_asked_for_and_none_unasked() {
+    let sends = |asked| with(|hints| hints.tx.op_flags = asked);
+    let receives = |asked| with(|hints| hints.rx.op_flags = asked);
+    for asked in [
+        Flags::empty(),
+        Flags::COMPLETION,
+        Flags::COMPLETION | Flags::INJECT,
+        Flags::INJECT_COMPLETE,
+        Flags::TRANSMIT_COMPLETE,
+    ] {
+        assert_eq!(granted(&sends(asked), &local()).tx.op_flags, asked);
+    }
+    for asked in [Flags::empty(), Flags::COMPLETION | Flags::MULTI_RECV] {
+        assert_eq!(granted(&receives(asked), &local()).rx.op_flags, asked);
+    }
+    for asked in [
+        Flags::DELIVERY_COMPLETE,
+        Flags::COMMIT_COMPLETE,
+        Flags::MATCH_COMPLETE,
+        Flags::MULTICAST,
+        Flags::FENCE,
+    ] {
+        assert_eq!(refused(&sends(asked), &local()), "tx_attr->op_flags");
+    }
+    assert_eq!(
+        refused(&receives(Flags::PEEK), &local()),
+        "rx_attr->op_flags"
+    );
+}
+
+/// Covers: GI-2
+#[test]
+fn several_contexts_are_granted_as_asked() {
+    let hints = with(|hints| (hints.ep.tx_ctx_cnt, hints.ep.rx_ctx_cnt) = (2, SHARED_CONTEXT));
+    let ep = granted(&hints, &everything()).ep;
+    assert_eq!((ep.tx_ctx_cnt, ep.rx_ctx_cnt), (2, SHARED_CONTEXT));
+    let ep = granted(&Info::null_hints(), &everything()).ep;
+    assert_eq!((ep.tx_ctx_cnt, ep.rx_ctx_cnt), (1, 1));
+}
+
+/// Covers: GI-2
+#[test]
 fn every_level_of_threading_is_granted() {
     for threading in [
         Threading::Safe,
