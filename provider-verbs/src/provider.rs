@@ -144,10 +144,8 @@ fn candidate(
     settings: &Settings,
 ) -> Info {
     let all = rdm_messages();
-    let mut reach = Flags::REMOTE_COMM;
-    if settings.shm {
-        reach |= Flags::LOCAL_COMM;
-    }
+    // Peers of this node through shared memory, or else by the device's own loopback.
+    let reach = Flags::REMOTE_COMM | Flags::LOCAL_COMM;
     let ethernet = port.attributes.link_layer == LinkLayer::Ethernet;
     let (endpoints, regions) = counts(device);
     Info {
