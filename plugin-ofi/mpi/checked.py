@@ -9,7 +9,7 @@ from mpi4py import MPI
 WORLD = MPI.COMM_WORLD
 
 # A prime, so that no power of two and no sum of them takes a pattern onto itself.
-PATTERN = 1009
+PATTERN = 127
 
 
 def content(seed, size):

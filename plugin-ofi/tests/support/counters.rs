@@ -1,0 +1,36 @@
+//! What endpoints have counted: the files that they leave when they close (setting `stats`).
+
+use std::path::Path;
+
+use serde_json::Value;
+
+/// Of all processes of a run.
+#[derive(Debug)]
+pub struct Counters(Vec<Value>);
+
+impl Counters {
+    /// What is in a folder.
+    pub fn read(folder: &Path) -> Self {
+        let files = std::fs::read_dir(folder).unwrap();
+        let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+        Self(
+            texts
+                .map(|text| serde_json::from_str(&text).unwrap())
+                .collect(),
+        )
+    }
+
+    /// How many endpoints there were.
+    pub fn endpoints(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The sum over all endpoints; those of a domain that lacks the path do not count it.
+    pub fn sum(&self, name: &str) -> u64 {
+        let found = self
+            .0
+            .iter()
+            .filter_map(|file| file["counters"][name].as_u64());
+        found.sum()
+    }
+}

@@ -1,0 +1,45 @@
+//! What the tests with stock libfabric's programs share: the plugin where libfabric finds it, programs that come to an end,
+//! MPI, and what the endpoints have counted.
+//!
+//! What a machine lacks is a line that begins with SKIP; where FERRO_REQUIRE_DEVICE=1 says that nothing may be missing, it
+//! is a failure.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it for itself, and a test may panic"
+)]
+
+#[macro_use]
+mod jobs;
+pub mod counters;
+pub mod folder;
+pub mod mpi;
+pub mod plugin;
+pub mod run;
+
+/// Says why a test can not run here.
+///
+/// # Panics
+///
+/// Where nothing may be missing.
+pub fn skip(reason: &str) {
+    assert_ne!(
+        std::env::var("FERRO_REQUIRE_DEVICE").as_deref(),
+        Ok("1"),
+        "nothing may be missing here: {reason}"
+    );
+    println!("SKIP: {reason}");
+}
+
+/// Whether this system has a verbs device.
+pub fn has_device() -> bool {
+    std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
+}
+
+/// Whether a program is found where the shell would look for it.
+pub fn has_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}

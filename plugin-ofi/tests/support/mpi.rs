@@ -1,0 +1,226 @@
+//! MPI programs over this project's provider, and what carried their messages.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::counters::Counters;
+use super::folder::Folder;
+use super::{has_device, has_program, plugin, run, skip};
+
+/// How long a program may take; processors may be emulated and shared by eight ranks.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// An implementation of MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mpi {
+    /// Debian's Open MPI.
+    Open,
+    /// The Python registry's MPICH (ci/mpich).
+    Mpich,
+}
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// As it comes: shared memory, for all ranks are on one node.
+    Default,
+    /// Verbs: shared memory is switched off.
+    Verbs,
+}
+
+/// One run of a program.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// By whom.
+    pub mpi: Mpi,
+    /// Over what.
+    pub carrier: Carrier,
+    /// How many processes.
+    pub ranks: usize,
+    /// A file of plugin-ofi/mpi, and its arguments.
+    pub program: &'static [&'static str],
+    /// Fewer messages than this can not be all of them.
+    pub messages: u64,
+}
+
+impl Job {
+    /// Runs it, and checks that it passes and what carried its messages.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn passes(self) {
+        // One at a time: they are many processes already.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let launcher = match Launcher::find(self.mpi) {
+            Ok(launcher) => launcher,
+            Err(reason) => return skip(&reason),
+        };
+        if self.carrier == Carrier::Verbs && !has_device() {
+            return skip("this machine has no RDMA device");
+        }
+        let stats = Folder::new();
+        let mut command = launcher.command(self.ranks);
+        plugin::choose(&mut command);
+        command.env("FERRO_STATS", stats.path());
+        if self.carrier == Carrier::Verbs {
+            command.env("FERRO_SHM", "off");
+        }
+        command.arg(PYTHON).arg(programs().join(self.program[0]));
+        command.args(&self.program[1..]);
+        let output = run::run(command, PATIENCE).expect_success();
+        let passed = format!("PASS {} ranks", self.ranks);
+        let line = output.lines().find(|line| line.starts_with(&passed));
+        println!(
+            "{}",
+            line.unwrap_or_else(|| panic!("no {passed}:\n{output}"))
+        );
+        self.check(&Counters::read(stats.path()), &output);
+    }
+
+    fn check(&self, counters: &Counters, output: &str) {
+        assert!(
+            counters.endpoints() >= self.ranks,
+            "{} endpoints have left their counters: {counters:?}\n{output}",
+            counters.endpoints()
+        );
+        let [shm, verbs] = ["shm", "verbs"].map(|path| {
+            ["sent", "received"].map(|way| counters.sum(&format!("{path}_messages_{way}")))
+        });
+        println!("messages sent and received: shared memory {shm:?}, verbs {verbs:?}");
+        let (expected, other) = match self.carrier {
+            Carrier::Default => (shm, verbs),
+            Carrier::Verbs => (verbs, shm),
+        };
+        assert!(expected.iter().all(|n| *n >= self.messages), "{counters:?}");
+        assert_eq!(other, [0, 0], "{counters:?}");
+    }
+}
+
+/// The Python whose MPI modules are there.
+pub const PYTHON: &str = "/usr/bin/python3";
+
+/// The folder of the programs.
+pub fn programs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi")
+}
+
+/// An MPI that is installed here.
+#[derive(Debug)]
+pub enum Launcher {
+    /// Open MPI's mpiexec is in PATH.
+    Open,
+    /// The folder of MPICH, and the one of its Python module.
+    Mpich(PathBuf, PathBuf),
+}
+
+impl Launcher {
+    /// Looks for it.
+    ///
+    /// # Errors
+    ///
+    /// What is missing.
+    pub fn find(mpi: Mpi) -> Result<Self, String> {
+        if !Path::new(PYTHON).is_file() {
+            return Err(format!("there is no {PYTHON} here"));
+        }
+        match mpi {
+            Mpi::Open => Self::open_mpi(),
+            Mpi::Mpich => Self::mpich(),
+        }
+    }
+
+    fn open_mpi() -> Result<Self, String> {
+        if !has_program("ompi_info") || !has_program("mpiexec") {
+            return Err("Open MPI is not installed here (openmpi-bin)".to_owned());
+        }
+        let mut version = Command::new("ompi_info");
+        version.arg("--version");
+        let said = run::run(version, PATIENCE).expect_success();
+        // Earlier ones come with libfabric 1.
+        if !said.starts_with("Open MPI v5") {
+            return Err(format!("this is not Open MPI 5: {}", said.trim()));
+        }
+        let mut module = Command::new(PYTHON);
+        module.args(["-c", "import mpi4py"]);
+        match run::run(module, PATIENCE).success {
+            true => Ok(Self::Open),
+            false => Err("MPI for Python is not installed here (python3-mpi4py)".to_owned()),
+        }
+    }
+
+    fn mpich() -> Result<Self, String> {
+        let folder = match std::env::var_os("FERRO_MPICH") {
+            Some(folder) => PathBuf::from(folder),
+            None => made_before().ok_or("MPICH is not here (ci/mpich makes it)")?,
+        };
+        let mut version = Command::new(PYTHON);
+        version.args([
+            "-c",
+            "import sys; print('python%d.%d' % sys.version_info[:2])",
+        ]);
+        let python = folder.join(run::run(version, PATIENCE).expect_success().trim());
+        match folder.join("bin/mpiexec").is_file() && python.is_dir() {
+            true => Ok(Self::Mpich(folder, python)),
+            false => Err(format!("no MPICH for {PYTHON} in {}", folder.display())),
+        }
+    }
+
+    /// `mpiexec` for so many ranks of this node; the program is to be added.
+    pub fn command(&self, ranks: usize) -> Command {
+        let ranks = ranks.to_string();
+        let mut command;
+        match self {
+            Self::Open => {
+                command = Command::new("mpiexec");
+                command
+                    .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+                    .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+                    .args(["-n", &ranks, "--oversubscribe"]);
+                for (name, value) in OPEN_MPI_PARAMETERS {
+                    command.args(["--mca", name, value]);
+                }
+            }
+            Self::Mpich(folder, python) => {
+                command = Command::new(folder.join("bin/mpiexec"));
+                command
+                    .env("PYTHONPATH", python)
+                    .env("MPI4PY_LIBMPI", folder.join("lib/libmpi.so.12"))
+                    .envs(MPICH_VARIABLES)
+                    .args(["-n", &ranks]);
+            }
+        }
+        // Nothing of a test stays in the tree.
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+}
+
+/// Messages through libfabric, by this project's provider; who waits lets others run.
+const OPEN_MPI_PARAMETERS: [(&str, &str); 5] = [
+    ("pml", "cm"),
+    ("mtl", "ofi"),
+    ("mtl_ofi_provider_include", "ferro"),
+    ("btl", "self"),
+    ("mpi_yield_when_idle", "1"),
+];
+
+/// libfabric between all ranks, those of one node too, and nothing that this project's provider does not have; who waits
+/// lets others run.
+const MPICH_VARIABLES: [(&str, &str); 4] = [
+    ("MPICH_CH4_NETMOD", "ofi"),
+    ("MPIR_CVAR_NOLOCAL", "1"),
+    ("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0"),
+    ("MPIR_CVAR_CH4_PROGRESS_THROTTLE", "1"),
+];
+
+/// Where ci/mpich has put it, if it has.
+fn made_before() -> Option<PathBuf> {
+    let mut find = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci/mpich"));
+    find.arg("--find");
+    let found = run::run(find, PATIENCE);
+    found.success.then(|| PathBuf::from(found.output.trim()))
+}
