@@ -95,7 +95,11 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Result<Flags, Mismatch> {
     let reach = asked & REACH;
     if reach == Flags::LOCAL_COMM && offered.contains(Flags::REMOTE_COMM) {
         // Who wants this node alone gets the domain that goes nowhere else.
-        return Err(Mismatch::new("caps", &reach, &(offered & REACH)));
+        return Err(Mismatch {
+            field: "caps",
+            asked: format!("{} alone", reach.shown()),
+            offered: (offered & REACH).shown(),
+        });
     }
     let mut caps = with_directions(asked | (offered & FREE), offered);
     if !reach.is_empty() {
