@@ -1,17 +1,30 @@
-//! Sleeping until a domain has something to do: one descriptor that gathers what may wake it.
+//! Sleeping until a domain has something to do: descriptors that wake, a signal that wakes all who sleep.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
 
 use crate::error::{Errno, Error, Result};
 
-/// What the sleepers of a domain wait on: an epoll set of the transports' descriptors and a signal of our own.
+/// What the sleepers of a domain wait on: the transports' descriptors and a signal of our own.
+///
+/// Each sleeper has an epoll set of its own, in which the signal is edge-triggered: nobody has to take it away, so
+/// nobody can take it from another.
 pub struct WaitSet {
-    epoll: Epoll,
+    sources: Epoll,
     signal: EventFd,
+    /// Sets of those who have slept.
+    spare: Mutex<Vec<Epoll>>,
+}
+
+/// Somebody who may go to sleep. Whatever wakes between its making and its sleep ends that sleep: make it first, then look
+/// whether there is anything to do, then [`sleep`](Self::sleep).
+pub struct Sleeper<'a> {
+    set: &'a WaitSet,
+    epoll: Option<Epoll>,
 }
 
 impl WaitSet {
@@ -21,13 +34,13 @@ impl WaitSet {
     ///
     /// When no descriptor can be had.
     pub fn new() -> Result<Self> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|e| failed(e, "create", "epoll set"))?;
         let signal = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| failed(e, "create", "event descriptor"))?;
-        let set = Self { epoll, signal };
-        set.add(set.signal.as_fd())?;
-        Ok(set)
+        Ok(Self {
+            sources: epoll()?,
+            signal,
+            spare: Mutex::new(Vec::new()),
+        })
     }
 
     /// Wakes sleepers whenever `fd` is readable.
@@ -36,23 +49,61 @@ impl WaitSet {
     ///
     /// When the kernel refuses the descriptor.
     pub fn add(&self, fd: BorrowedFd<'_>) -> Result<()> {
-        self.epoll
-            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))
-            .map_err(|e| failed(e, "wait on", "descriptor"))
+        watch(&self.sources, fd, EpollFlags::EPOLLIN)
     }
 
-    /// The descriptor that becomes readable when somebody should look.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.0.as_fd()
+    /// Somebody who may sleep.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor can be had.
+    pub fn sleeper(&self) -> Result<Sleeper<'_>> {
+        let spare = self.spare.lock().pop();
+        let epoll = match spare {
+            Some(epoll) => epoll,
+            None => {
+                let epoll = epoll()?;
+                watch(&epoll, self.sources.0.as_fd(), EpollFlags::EPOLLIN)?;
+                let edge = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+                watch(&epoll, self.signal.as_fd(), edge)?;
+                epoll
+            }
+        };
+        Ok(Sleeper {
+            set: self,
+            epoll: Some(epoll),
+        })
     }
 
-    /// Sleeps until a descriptor is readable or the deadline is there. Says whether it was woken.
+    /// Sleeps as [`Sleeper::sleep`], where there is one who sleeps and no other: what woke since its last sleep ends this
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// As [`sleeper`](Self::sleeper) and [`Sleeper::sleep`].
+    pub fn sleep(&self, deadline: Option<Instant>) -> Result<bool> {
+        self.sleeper()?.sleep(deadline)
+    }
+
+    /// Wakes all who sleep.
+    pub fn signal(&self) {
+        // Each write is an edge, whatever the count is.
+        let _ = self.signal.write(1);
+    }
+}
+
+impl Sleeper<'_> {
+    /// Sleeps until a descriptor is readable, somebody signals, or the deadline is there. Says whether it was woken; that may
+    /// have been for nothing.
     ///
     /// # Errors
     ///
     /// When the kernel can not wait.
     pub fn sleep(&self, deadline: Option<Instant>) -> Result<bool> {
-        let mut events = [EpollEvent::empty(); 4];
+        let Some(epoll) = &self.epoll else {
+            return Ok(true);
+        };
+        let mut events = [EpollEvent::empty(); 2];
         let timeout = match deadline {
             None => EpollTimeout::NONE,
             Some(at) => {
@@ -65,22 +116,28 @@ impl WaitSet {
                     .unwrap_or(EpollTimeout::ZERO)
             }
         };
-        match self.epoll.wait(&mut events, timeout) {
-            Ok(n) => {
-                // Whatever the count was: who is woken looks at everything.
-                let _ = self.signal.read();
-                Ok(n > 0)
-            }
+        match epoll.wait(&mut events, timeout) {
+            Ok(n) => Ok(n > 0),
             Err(nix::errno::Errno::EINTR) => Ok(true),
             Err(e) => Err(failed(e, "wait on", "epoll set")),
         }
     }
+}
 
-    /// Wakes all who sleep.
-    pub fn signal(&self) {
-        // A full counter is as good a signal as one more.
-        let _ = self.signal.write(1);
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.set.spare.lock().extend(self.epoll.take());
     }
+}
+
+fn epoll() -> Result<Epoll> {
+    Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|e| failed(e, "create", "epoll set"))
+}
+
+fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, flags: EpollFlags) -> Result<()> {
+    epoll
+        .add(fd, EpollEvent::new(flags, 0))
+        .map_err(|e| failed(e, "wait on", "descriptor"))
 }
 
 fn failed(e: nix::errno::Errno, doing: &'static str, object: &str) -> Error {
@@ -106,5 +163,41 @@ mod tests {
         set.signal();
         assert!(sleeper.join().unwrap());
         assert!(!set.sleep(Some(Instant::now())).unwrap());
+    }
+
+    #[test]
+    fn a_signal_wakes_all_that_may_sleep() {
+        let set = WaitSet::new().unwrap();
+        let mut sleepers = Vec::new();
+        for _ in 0..4 {
+            sleepers.push(set.sleeper().unwrap());
+            set.signal();
+            for sleeper in &sleepers {
+                assert!(sleeper.sleep(None).unwrap());
+                assert!(!sleeper.sleep(Some(Instant::now())).unwrap());
+            }
+        }
+        // Used again by the next, who do not miss what comes after they were made.
+        drop(sleepers);
+        let (one, two) = (set.sleeper().unwrap(), set.sleeper().unwrap());
+        set.signal();
+        assert!(one.sleep(None).unwrap());
+        drop(one);
+        assert!(two.sleep(None).unwrap());
+    }
+
+    #[test]
+    fn a_descriptor_wakes_all_until_it_is_read() {
+        let set = WaitSet::new().unwrap();
+        let (one, two) = (set.sleeper().unwrap(), set.sleeper().unwrap());
+        let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
+        set.add(fd.as_fd()).unwrap();
+        assert!(!one.sleep(Some(Instant::now())).unwrap());
+        fd.write(1).unwrap();
+        for sleeper in [&one, &two, &one] {
+            assert!(sleeper.sleep(None).unwrap());
+        }
+        fd.read().unwrap();
+        assert!(!two.sleep(Some(Instant::now())).unwrap());
     }
 }

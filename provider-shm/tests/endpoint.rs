@@ -6,7 +6,7 @@ mod behaviour;
 
 use std::sync::{Arc, Mutex};
 
-use behaviour::{End, multi_receives, probes, reports};
+use behaviour::{End, multi_receives, probes, reports, waiting};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::Info;
@@ -100,6 +100,35 @@ fn a_multi_receive_is_cancelled_once() {
 fn a_multi_receive_whose_sender_is_gone_fails_once() {
     let setting = [("FERRO_SHM_CMA", "off")];
     multi_receives::the_sender_is_gone(&*domain(&setting), &*domain(&setting));
+}
+
+/// Sleepers that spin first, and such that do not.
+fn sleepers(test: impl Fn(&dyn Domain, &dyn Domain)) {
+    for spin in ["off", "20us"] {
+        let setting = [("FERRO_SPIN", spin)];
+        test(&*domain(&setting), &*domain(&setting));
+    }
+}
+
+#[test]
+fn two_threads_wait_on_two_queues() {
+    sleepers(waiting::two_queues);
+}
+
+#[test]
+fn what_completes_within_a_call_wakes() {
+    sleepers(waiting::what_completes_within_a_call);
+}
+
+#[test]
+fn who_sleeps_is_woken_though_others_have_looked() {
+    sleepers(waiting::somebody_else_has_looked);
+    sleepers(waiting::an_endpoint_opened_meanwhile);
+}
+
+#[test]
+fn waits_end_by_signals_and_timeouts() {
+    sleepers(waiting::signals_and_timeouts);
 }
 
 #[test]

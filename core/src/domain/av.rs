@@ -41,6 +41,7 @@ impl<B: Backend> Av for AvHandle<B> {
                     owner.start_deferred(transport);
                 }
             }
+            self.domain.wake(state);
         }
         Ok(addr)
     }
@@ -57,6 +58,7 @@ impl<B: Backend> Av for AvHandle<B> {
                 owner.start_deferred(transport);
             }
         }
+        self.domain.wake(state);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::waiting::{Awaited, deadline};
 use super::{Backend, Inner, Object};
 use crate::error::{Errno, OpError, Result};
 use crate::fabric::{Cntr, ObjectId};
@@ -11,8 +12,8 @@ use crate::peer::PeerCntr;
 /// The numbers of a counter. The domain's lock guards them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
-    value: u64,
-    errors: u64,
+    pub(super) value: u64,
+    pub(super) errors: u64,
 }
 
 impl PeerCntr for Count {
@@ -46,8 +47,9 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>) -> Result<Arc<dyn Cntr>> 
 impl<B: Backend> CntrHandle<B> {
     /// Changes the numbers, and has those who wait look again.
     fn change(&self, change: impl FnOnce(&mut Count)) -> Result<(), OpError> {
-        change(&mut self.domain.lock()?.cntrs[self.index]);
-        self.domain.wait.signal();
+        let mut state = self.domain.lock()?;
+        change(&mut state.cntrs[self.index]);
+        self.domain.wake(&mut state);
         Ok(())
     }
 }
@@ -82,9 +84,14 @@ impl<B: Backend> Cntr for CntrHandle<B> {
     }
 
     fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<u64, OpError> {
-        let deadline = timeout.and_then(super::cq::deadline);
+        let deadline = timeout.and_then(deadline);
         let errors = self.domain.lock()?.cntrs[self.index].errors;
-        super::cq::wait_until(&self.domain, deadline, |state| {
+        let awaited = Awaited::Cntr {
+            index: self.index,
+            threshold,
+            errors,
+        };
+        self.domain.wait_until(awaited, deadline, |state| {
             let count = state.cntrs[self.index];
             if count.value >= threshold {
                 Some(Ok(count.value))

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Backend, Inner, Object, State};
+use super::waiting::{Awaited, deadline};
+use super::{Backend, Inner, Object};
 use crate::cq::CqQueue;
 use crate::error::{Errno, Error, OpError, Result};
 use crate::fabric::{Cq, CqAttr, ObjectId};
@@ -61,7 +62,8 @@ impl<B: Backend> Cq for CqHandle<B> {
 
     fn sread(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize, OpError> {
         let deadline = timeout.and_then(deadline);
-        wait_until(&self.domain, deadline, |state| {
+        let awaited = Awaited::Cq(self.index);
+        self.domain.wait_until(awaited, deadline, |state| {
             match state.cqs[self.index].read(out) {
                 Err(OpError::Again) if self.signaled.swap(false, Ordering::Relaxed) => {
                     Some(Err(OpError::Again))
@@ -89,56 +91,4 @@ impl<B: Backend> Drop for CqHandle<B> {
     fn drop(&mut self) {
         self.domain.close(Object::Cq(self.index));
     }
-}
-
-/// When a wait is over; never, where that is beyond all that clocks can tell.
-pub(super) fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
-}
-
-/// Drives the domain until `done` has an answer or the deadline is there (`Again` then): spins for a while, then sleeps
-/// until something comes.
-pub(super) fn wait_until<B: Backend, R>(
-    domain: &Inner<B>,
-    deadline: Option<Instant>,
-    mut done: impl FnMut(&mut State<B::Transport>) -> Option<Result<R, OpError>>,
-) -> Result<R, OpError> {
-    let mut spin_until = Instant::now() + domain.spin;
-    loop {
-        let mut state = domain.lock()?;
-        domain.progress(&mut state);
-        if let Some(answer) = done(&mut state) {
-            return answer;
-        }
-        let now = Instant::now();
-        if deadline.is_some_and(|at| now >= at) {
-            return Err(OpError::Again);
-        }
-        if now < spin_until {
-            drop(state);
-            std::hint::spin_loop();
-            continue;
-        }
-        if !arm(&mut state)? {
-            continue;
-        }
-        state.sleepers += 1;
-        drop(state);
-        let slept = domain.wait.sleep(deadline);
-        domain.lock()?.sleepers -= 1;
-        slept.map_err(|e| OpError::Failed(e.errno()))?;
-        spin_until = Instant::now() + domain.spin;
-    }
-}
-
-/// Asks every endpoint to wake us. False when one of them has something already.
-fn arm<T: crate::peer::Transport>(state: &mut State<T>) -> Result<bool, OpError> {
-    let mut quiet = true;
-    for (_, endpoint) in &mut state.endpoints {
-        quiet &= endpoint
-            .transport
-            .arm()
-            .map_err(|e| OpError::Failed(e.errno()))?;
-    }
-    Ok(quiet)
 }

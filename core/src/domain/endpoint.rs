@@ -118,6 +118,8 @@ pub(super) fn open<B: Backend>(
         binding,
         report,
     });
+    // Who sleeps already is to be woken by this one, too.
+    domain.tend(&mut state);
     drop(state);
     Ok(Arc::new(EndpointHandle {
         domain: domain.clone(),
@@ -143,6 +145,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         // SAFETY: the caller keeps the buffers as the transport asks.
         let sent = unsafe { transport.send(op, iov, &mut owner) };
         owner.start_deferred(transport);
+        self.domain.wake(state);
         sent
     }
 
@@ -170,6 +173,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
             unsafe { transport.start(start, &mut owner) };
         }
         owner.start_deferred(transport);
+        self.domain.wake(state);
         Ok(())
     }
 
@@ -180,6 +184,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         let found = owner.srx.cancel(context);
         owner.start_deferred(transport);
+        self.domain.wake(state);
         match found {
             true => Ok(()),
             false => Err(OpError::Failed(Errno::ENOENT)),
@@ -242,6 +247,7 @@ impl<B: Backend> EndpointHandle<B> {
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         owner.srx.post_multi(&op, buf);
         owner.start_deferred(transport);
+        self.domain.wake(state);
         Ok(())
     }
 
@@ -283,6 +289,7 @@ impl<B: Backend> EndpointHandle<B> {
             Probed::Delivered(start) => unsafe { transport.start(start, &mut owner) },
         }
         owner.start_deferred(transport);
+        self.domain.wake(state);
         Ok(())
     }
 

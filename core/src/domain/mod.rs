@@ -9,6 +9,7 @@ mod owner;
 mod probe;
 mod report;
 mod srx;
+mod waiting;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::wait::WaitSet;
 
 use cntr::Count;
 use endpoint::EndpointState;
+use waiting::Asleep;
 
 /// What a provider puts under a domain.
 pub trait Backend: Send + Sync + 'static {
@@ -90,8 +92,7 @@ struct State<T: Transport> {
     cqs: Slab<CqQueue>,
     cntrs: Slab<Count>,
     avs: Slab<AvTable>,
-    /// Threads that sleep on the wait set.
-    sleepers: usize,
+    asleep: Slab<Asleep>,
 }
 
 /// The counter of those that bound none.
@@ -180,16 +181,14 @@ impl<B: Backend> Inner<B> {
         })
     }
 
-    /// Drives every endpoint; wakes sleepers when that did something. Returns whether it did.
+    /// Drives every endpoint, and has those who sleep woken by what comes of it. Returns whether anything moved.
     #[inline]
     fn progress(&self, state: &mut State<B::Transport>) -> bool {
         if self.has_abandoned.load(Ordering::Relaxed) {
             self.bury(state);
         }
         let moved = state.progress() != 0;
-        if moved && state.sleepers != 0 {
-            self.wait.signal();
-        }
+        self.tend(state);
         moved
     }
 
@@ -240,7 +239,7 @@ impl<T: Transport> State<T> {
             cqs: Slab::new(),
             cntrs,
             avs: Slab::new(),
-            sleepers: 0,
+            asleep: Slab::new(),
         }
     }
 

@@ -10,10 +10,11 @@
 pub mod multi_receives;
 pub mod probes;
 pub mod reports;
+pub mod waiting;
 
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::av::AvAttr;
@@ -47,15 +48,15 @@ pub struct End {
     pub tx: Queue,
     pub rx: Queue,
     /// What sends and receives point to, for as long as the endpoint lives.
-    memory: RefCell<Vec<Box<[u8]>>>,
-    contexts: Cell<u64>,
+    memory: Mutex<Vec<Box<[u8]>>>,
+    contexts: AtomicU64,
 }
 
 /// A completion queue, its counter, and what was read and not asked for yet.
 pub struct Queue {
     pub cq: Arc<dyn Cq>,
     pub cntr: Arc<dyn Cntr>,
-    events: RefCell<VecDeque<Event>>,
+    events: Mutex<VecDeque<Event>>,
 }
 
 impl Queue {
@@ -63,7 +64,7 @@ impl Queue {
         Self {
             cq: domain.open_cq(&CqAttr::default()).unwrap(),
             cntr: domain.open_cntr().unwrap(),
-            events: RefCell::default(),
+            events: Mutex::default(),
         }
     }
 
@@ -74,12 +75,13 @@ impl Queue {
             match self.cq.read(&mut out) {
                 Ok(n) => self
                     .events
-                    .borrow_mut()
+                    .lock()
+                    .unwrap()
                     .extend(out[..n].iter().copied().map(Ok)),
                 Err(OpError::Again) => return,
                 Err(OpError::Failed(Errno::EAVAIL)) => {
                     let error = self.cq.read_error().unwrap().unwrap();
-                    self.events.borrow_mut().push_back(Err(error));
+                    self.events.lock().unwrap().push_back(Err(error));
                 }
                 Err(error) => panic!("{error}"),
             }
@@ -88,12 +90,12 @@ impl Queue {
 
     /// The next of what completed.
     pub fn take(&self) -> Option<Event> {
-        self.events.borrow_mut().pop_front()
+        self.events.lock().unwrap().pop_front()
     }
 
     /// The oldest that completed with this context.
     pub fn take_of(&self, context: u64) -> Option<Event> {
-        let mut events = self.events.borrow_mut();
+        let mut events = self.events.lock().unwrap();
         let at = events.iter().position(|e| context_of(e) == context)?;
         events.remove(at)
     }
@@ -142,27 +144,27 @@ impl End {
             av,
             tx,
             rx,
-            memory: RefCell::default(),
-            contexts: Cell::new(1),
+            memory: Mutex::default(),
+            contexts: AtomicU64::new(1),
         }
     }
 
     /// A number that no operation had before.
     pub fn context(&self) -> u64 {
-        self.contexts.replace(self.contexts.get() + 1)
+        self.contexts.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Memory of `len` bytes that lives as long as the endpoint, all of them `fill`.
     pub fn memory(&self, len: usize, fill: u8) -> IoBuf {
         let bytes = vec![fill; len].into_boxed_slice();
         let buf = IoBuf::new(bytes.as_ptr(), len);
-        self.memory.borrow_mut().push(bytes);
+        self.memory.lock().unwrap().push(bytes);
         buf
     }
 
     /// What lies in a piece of such memory now.
     pub fn bytes(&self, addr: usize, len: usize) -> Vec<u8> {
-        let memory = self.memory.borrow();
+        let memory = self.memory.lock().unwrap();
         let whole = memory
             .iter()
             .find(|m| {
@@ -177,13 +179,22 @@ impl End {
 
     /// Sends, as soon as it can be, a message filled with `fill`.
     pub fn send(&self, peer: &Self, op: SendOp, len: usize, fill: u8) {
+        self.send_while(op, len, fill, || peer.rx.pump());
+    }
+
+    /// As `send`, with nobody else driven.
+    pub fn send_alone(&self, op: SendOp, len: usize, fill: u8) {
+        self.send_while(op, len, fill, || {});
+    }
+
+    fn send_while(&self, op: SendOp, len: usize, fill: u8, drive: impl Fn()) {
         let iov = [self.memory(len, fill)];
         let until = Instant::now() + PATIENCE;
         // SAFETY: the memory lives as long as the endpoint.
         while let Err(error) = unsafe { self.endpoint.send(&op, &iov) } {
             assert_eq!(error, OpError::Again);
             self.tx.pump();
-            peer.rx.pump();
+            drive();
             assert!(Instant::now() < until, "no room for a send");
         }
     }

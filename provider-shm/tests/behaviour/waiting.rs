@@ -1,0 +1,246 @@
+//! Threads that wait for different things on one domain. All these waits end long before their timeout, or something did not
+//! wake them.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::error::OpError;
+use ferrofabric_core::fabric::{Domain, EndpointConfig, RecvOp};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::Completion;
+use ferrofabric_core::types::{FiAddr, SendOp};
+
+use super::{BLANK, End, PATIENCE, Pair, Queue, any_tagged};
+
+/// What a wait with a timeout returns, which something has to end before that. (It looks once more when it is over.)
+fn in_time<R>(wait: impl FnOnce(Option<Duration>) -> R) -> R {
+    let since = Instant::now();
+    let answer = wait(Some(PATIENCE));
+    assert!(since.elapsed() < PATIENCE / 2, "nothing woke the thread");
+    answer
+}
+
+/// Waits for one completion.
+fn sread(queue: &Queue) -> Completion {
+    let mut out = [BLANK];
+    let read = in_time(|timeout| queue.cq.sread(&mut out, timeout));
+    assert_eq!(read, Ok(1));
+    out[0]
+}
+
+/// Has `wait` run in a thread of its own, and `act` once that sleeps.
+fn while_asleep(wait: impl FnOnce() + Send, act: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        let (tell, told) = channel();
+        let waits = scope.spawn(move || {
+            tell.send(std::fs::read_link("/proc/thread-self").unwrap())
+                .unwrap();
+            wait();
+        });
+        until_asleep(&told);
+        act();
+        waits.join().unwrap();
+    });
+}
+
+/// Until the thread that tells its name sleeps, by what the kernel says.
+fn until_asleep(told: &Receiver<std::path::PathBuf>) {
+    let stat = std::path::Path::new("/proc")
+        .join(told.recv().unwrap())
+        .join("stat");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let stat = std::fs::read_to_string(&stat).unwrap();
+        let state = stat.rsplit(')').next().unwrap().trim_start();
+        if state.starts_with('S') {
+            return;
+        }
+        assert!(Instant::now() < until, "the thread does not sleep");
+        std::thread::yield_now();
+    }
+}
+
+/// Two threads, each with a queue of its own, get each what is theirs, however messages come.
+pub fn two_queues(ours: &dyn Domain, theirs: &dyn Domain) {
+    const ROUNDS: u64 = 2000;
+    let (one, two) = (Pair::open(theirs, ours), Pair::open(theirs, ours));
+    std::thread::scope(|scope| {
+        let receivers = [&one, &two].map(|pair| {
+            let b = &pair.b;
+            scope.spawn(move || {
+                for n in 0..ROUNDS {
+                    let op = any_tagged(b.context());
+                    b.recv(&op, &[]).unwrap();
+                    let c = sread(&b.rx);
+                    assert_eq!((c.context, c.tag), (op.context, n));
+                }
+            })
+        });
+        for n in 0..ROUNDS {
+            // Now close behind each other, now with a pause between.
+            for pair in [&one, &two] {
+                let op = SendOp {
+                    flags: Flags::empty(),
+                    ..pair.tagged(n)
+                };
+                pair.a.send_alone(op, 0, 0);
+                if n % 16 == 0 {
+                    std::thread::sleep(Duration::from_micros(n % 300));
+                }
+            }
+        }
+        // What found no room goes when there is some.
+        while !receivers.iter().all(|receiver| receiver.is_finished()) {
+            one.a.tx.pump();
+            std::thread::yield_now();
+        }
+    });
+}
+
+/// What completes within a call of one thread wakes another that waits for it.
+pub fn what_completes_within_a_call(ours: &dyn Domain, theirs: &dyn Domain) {
+    let pair = Pair::open(theirs, ours);
+    let b = &pair.b;
+    // A receive for a message that is here, a probe, a cancellation.
+    pair.a.send(b, pair.tagged(1), 8, 1);
+    pair.barrier();
+    let op = any_tagged(b.context());
+    let receive = || b.recv(&op, &[b.memory(8, 0)]).unwrap();
+    while_asleep_on(&b.rx, op.context, receive);
+    pair.a.send(b, pair.tagged(1), 8, 1);
+    pair.barrier();
+    let probe = RecvOp {
+        flags: Flags::PEEK | Flags::DISCARD,
+        ..any_tagged(b.context())
+    };
+    while_asleep_on(&b.rx, probe.context, || b.recv(&probe, &[]).unwrap());
+    let op = any_tagged(b.context());
+    b.recv(&op, &[]).unwrap();
+    while_asleep(
+        || {
+            let mut out = [BLANK];
+            let read = in_time(|timeout| b.rx.cq.sread(&mut out, timeout));
+            assert!(matches!(read, Err(OpError::Failed(_))), "{read:?}");
+        },
+        || b.endpoint.cancel(op.context).unwrap(),
+    );
+    b.rx.pump();
+    b.rx.take_of(op.context).unwrap().unwrap_err();
+
+    // A send that is done at once, and a counter of it.
+    let a = &pair.a;
+    let op = pair.tagged(2);
+    while_asleep_on(&a.tx, op.context, || a.send_alone(op, 8, 2));
+    let (sent, _) = a.tx.counts();
+    while_asleep(
+        || {
+            let reached = in_time(|timeout| a.tx.cntr.wait(sent + 1, timeout));
+            assert_eq!(reached, Ok(sent + 1));
+        },
+        || a.send_alone(pair.tagged(2), 8, 2),
+    );
+    while_asleep(
+        || {
+            let reached = in_time(|timeout| a.rx.cntr.wait(1 << 40, timeout));
+            assert_eq!(reached, Ok(1 << 40));
+        },
+        || a.rx.cntr.set(1 << 40).unwrap(),
+    );
+}
+
+fn while_asleep_on(queue: &Queue, context: u64, act: impl FnOnce()) {
+    while_asleep(|| assert_eq!(sread(queue).context, context), act);
+}
+
+/// One thread sleeps, another drives the domain for a moment and then does something else: what comes now wakes the
+/// first.
+pub fn somebody_else_has_looked(ours: &dyn Domain, theirs: &dyn Domain) {
+    let pair = Pair::open(theirs, ours);
+    let other = End::open(ours);
+    for n in 0..100 {
+        let op = any_tagged(pair.b.context());
+        pair.b.recv(&op, &[]).unwrap();
+        while_asleep_on(&pair.b.rx, op.context, || {
+            for _ in 0..n % 3 {
+                other.rx.pump();
+            }
+            let send = SendOp {
+                flags: Flags::empty(),
+                ..pair.tagged(n)
+            };
+            pair.a.send_alone(send, 0, 0);
+        });
+    }
+}
+
+/// An endpoint that is opened while a thread sleeps on its queue wakes it.
+pub fn an_endpoint_opened_meanwhile(ours: &dyn Domain, theirs: &dyn Domain) {
+    let sender = End::open(theirs);
+    let receiver = End::open(ours);
+    let op = any_tagged(receiver.context());
+    let mut endpoint = None;
+    while_asleep_on(&receiver.rx, op.context, || {
+        let config = EndpointConfig::new(&receiver.av, &receiver.rx.cq);
+        let new = ours.open_endpoint(config).unwrap();
+        // SAFETY: a receive without a buffer.
+        unsafe { new.recv(&op, &[]) }.unwrap();
+        let dest = sender.av.insert(&new.name().to_bytes()).unwrap();
+        endpoint = Some(new);
+        let context = sender.context();
+        sender.send_alone(to(dest, context), 0, 0);
+        // The sender is driven until the link is there; the receiver has nobody but who sleeps.
+        let until = Instant::now() + PATIENCE;
+        while sender.tx.take_of(context).is_none() {
+            sender.tx.pump();
+            assert!(Instant::now() < until, "the message is not sent");
+        }
+    });
+}
+
+fn to(dest: FiAddr, context: u64) -> SendOp {
+    let op = any_tagged(context);
+    SendOp {
+        kind: op.kind,
+        dest,
+        tag: 0,
+        data: 0,
+        desc: 0,
+        context,
+        flags: Flags::COMPLETION,
+    }
+}
+
+/// A signal ends the wait for its own queue and no other; a timeout ends a wait when it is time, others or not.
+pub fn signals_and_timeouts(ours: &dyn Domain, theirs: &dyn Domain) {
+    let pair = Pair::open(theirs, ours);
+    let other = End::open(ours);
+    let again = Err(OpError::Again);
+    for n in 0..20 {
+        let op = any_tagged(pair.b.context());
+        pair.b.recv(&op, &[]).unwrap();
+        while_asleep_on(&pair.b.rx, op.context, || {
+            while_asleep(
+                || assert_eq!(other.rx.cq.sread(&mut [BLANK], None), again),
+                || other.rx.cq.signal(),
+            );
+            let timeout = Duration::from_millis(n % 5);
+            let since = Instant::now();
+            assert_eq!(other.rx.cq.sread(&mut [BLANK], Some(timeout)), again);
+            assert!(since.elapsed() >= timeout);
+            assert_eq!(
+                other.rx.cntr.wait(1, Some(timeout)),
+                again.map(|_: usize| 0)
+            );
+            let send = SendOp {
+                flags: Flags::empty(),
+                ..pair.tagged(n)
+            };
+            pair.a.send_alone(send, 0, 0);
+        });
+    }
+    // A signal before the wait ends it as well, once.
+    other.rx.cq.signal();
+    assert_eq!(other.rx.cq.sread(&mut [BLANK], None), again);
+    let soon = Some(Duration::from_millis(1));
+    assert_eq!(other.rx.cq.sread(&mut [BLANK], soon), again);
+}
