@@ -6,7 +6,7 @@ mod behaviour;
 
 use std::sync::{Arc, Mutex};
 
-use behaviour::{End, multi_receives, probes, reports, waiting};
+use behaviour::{End, completions, multi_receives, probes, reports, waiting};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::Info;
@@ -100,6 +100,17 @@ fn a_multi_receive_is_cancelled_once() {
 fn a_multi_receive_whose_sender_is_gone_fails_once() {
     let setting = [("FERRO_SHM_CMA", "off")];
     multi_receives::the_sender_is_gone(&*domain(&setting), &*domain(&setting));
+}
+
+#[test]
+fn completions_come_where_asked_for() {
+    both_ways(completions::only_where_asked_for);
+}
+
+#[test]
+fn errors_come_asked_for_or_not() {
+    both_ways(completions::errors_always);
+    completions::errors_of_sends_to_nobody(&*domain(&[]), |name| name.shm = Some(0xdead_beef));
 }
 
 /// Sleepers that spin first, and such that do not.

@@ -7,6 +7,7 @@
     reason = "each test uses a part"
 )]
 
+pub mod completions;
 pub mod multi_receives;
 pub mod probes;
 pub mod reports;
