@@ -41,12 +41,13 @@ pub(crate) unsafe extern "C" fn getinfo(
             );
             return Err(Refused(Errno::ENODATA));
         }
-        let hints = match hints.is_null() {
-            true => None,
+        let mut hints = match hints.is_null() {
+            true => Info::null_hints(),
             // SAFETY: as above.
-            false => Some(unsafe { wanted(hints) }?),
+            false => unsafe { wanted(hints) }?,
         };
-        let found = match discover(&PROVIDERS, hints.as_ref(), &settings()?) {
+        hints.fabric.api_version = version;
+        let found = match discover(&PROVIDERS, Some(&hints), &settings()?) {
             Ok(found) => found,
             Err(error) => {
                 // Not a warning: libfabric asks everybody about everything.

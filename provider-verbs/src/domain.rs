@@ -85,7 +85,8 @@ impl Backend for VerbsBackend {
 
     fn open_transport(&self, wait: &WaitSet) -> Result<(Paired, NativeAddr)> {
         let incarnation = random();
-        let shm = match self.settings.shm {
+        // Who asks for other nodes alone gets no peer through shared memory (fi_getinfo(3), FI_REMOTE_COMM).
+        let shm = match self.settings.shm && self.info.caps.contains(Flags::LOCAL_COMM) {
             true => Some(ShmTransport::open(
                 ShmConfig {
                     unreachable: Unreachable::HandBack,

@@ -1,0 +1,324 @@
+//! An application of libfabric's: it loads the stock library, which loads the plugin, and calls objects through their tables,
+//! as the inline functions of the headers do.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it for itself, and a test may panic"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr::{null, null_mut};
+
+use ferro_fi::abi::{
+    FI_DIRECTED_RECV, FI_ENABLE, FI_RECV, FI_SEND, FI_TAGGED, FI_VERSION, fi_addr_t, fi_av_attr,
+    fi_av_type, fi_cntr_attr, fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_ep_type, fi_eq_attr,
+    fi_info, fi_threading, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq,
+    fid_fabric, fid_mr, fns,
+};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+/// Calls an entry of an object's table.
+macro_rules! call {
+    ($object:expr, $table:ident . $entry:ident ( $($argument:expr),* )) => {
+        ((*(*$object).$table).$entry.unwrap())($object, $($argument),*)
+    };
+}
+
+/// Stock libfabric, loaded.
+pub struct Libfabric {
+    getinfo: fns::fi_getinfo,
+    freeinfo: fns::fi_freeinfo,
+    dupinfo: fns::fi_dupinfo,
+    fabric: fns::fi_fabric,
+    /// Its version.
+    pub version: u32,
+    _library: Library,
+}
+
+/// The libraries that may be there: the system's, and the one that MPICH brings.
+fn candidates() -> Vec<PathBuf> {
+    let mpich = std::env::var_os("FERRO_MPICH")
+        .map(PathBuf::from)
+        .or_else(|| {
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci/mpich");
+            let found = Command::new(script).arg("--find").output().ok()?;
+            let folder = String::from_utf8(found.stdout).ok()?;
+            (found.status.success()).then(|| PathBuf::from(folder.trim()))
+        });
+    let mut all = vec![PathBuf::from("libfabric.so.1")];
+    all.extend(mpich.map(|folder| folder.join("lib/mpich/libfabric.so.1")));
+    all
+}
+
+impl Libfabric {
+    /// Loads the first that is new enough. `None`: there is none here.
+    ///
+    /// The caller has set where it finds the plugin.
+    pub fn load() -> Option<Self> {
+        candidates().iter().find_map(|path| {
+            // SAFETY: libfabric's initialisers are made to be run.
+            let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.ok()?;
+            // SAFETY: the signatures are those of its headers.
+            unsafe {
+                let version = *library.get::<fns::fi_version>(b"fi_version\0").ok()?;
+                let version = version();
+                (version >= FI_VERSION(2, 0)).then_some(())?;
+                Some(Self {
+                    getinfo: *library.get(b"fi_getinfo\0").ok()?,
+                    freeinfo: *library.get(b"fi_freeinfo\0").ok()?,
+                    dupinfo: *library.get(b"fi_dupinfo\0").ok()?,
+                    fabric: *library.get(b"fi_fabric\0").ok()?,
+                    version,
+                    _library: library,
+                })
+            }
+        })
+    }
+
+    /// The first offer for reliable tagged messages, of a domain or (empty) of any.
+    pub fn discover(&self, domain: &str, threading: fi_threading) -> Info<'_> {
+        // SAFETY: as fi_getinfo(3) has it; the strings are libc's.
+        unsafe {
+            let hints = (self.dupinfo)(null());
+            assert!(!hints.is_null());
+            (*hints).caps = FI_TAGGED | FI_DIRECTED_RECV;
+            (*(*hints).ep_attr).type_ = fi_ep_type::FI_EP_RDM;
+            (*(*hints).domain_attr).threading = threading;
+            if !domain.is_empty() {
+                let name = libc::strndup(domain.as_ptr().cast(), domain.len());
+                (*(*hints).domain_attr).name = name;
+            }
+            (*(*hints).fabric_attr).prov_name = libc::strdup(c"ferro".as_ptr());
+            let mut info = null_mut();
+            let found = (self.getinfo)(self.version, null(), null(), 0, hints, &raw mut info);
+            (self.freeinfo)(hints);
+            assert_eq!(found, 0, "no offer of {domain}");
+            Info {
+                library: self,
+                info,
+            }
+        }
+    }
+}
+
+/// An offer.
+pub struct Info<'a> {
+    library: &'a Libfabric,
+    pub info: *mut fi_info,
+}
+
+impl Drop for Info<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it is ours.
+        unsafe { (self.library.freeinfo)(self.info) };
+    }
+}
+
+/// A fabric, a domain and an event queue.
+pub struct Opened {
+    pub fabric: *mut fid_fabric,
+    pub domain: *mut fid_domain,
+    pub eq: *mut fid_eq,
+}
+
+/// What an endpoint needs, and the endpoint.
+pub struct Party {
+    pub ep: *mut fid_ep,
+    pub av: *mut fid_av,
+    pub cq: *mut fid_cq,
+    pub cntr: *mut fid_cntr,
+}
+
+/// `fi_close`.
+pub fn close(fid: *mut fid) -> c_int {
+    // SAFETY: every object of the tests is open until it is closed here.
+    unsafe { ((*(*fid).ops).close.unwrap())(fid) }
+}
+
+impl Opened {
+    /// Opens the three.
+    pub fn new(info: &Info<'_>) -> Self {
+        let (mut fabric, mut domain, mut eq) = (null_mut(), null_mut(), null_mut());
+        // SAFETY: as the manual pages have it, with an offer of the library's.
+        unsafe {
+            let open = info.library.fabric;
+            assert_eq!(
+                open((*info.info).fabric_attr, &raw mut fabric, null_mut()),
+                0
+            );
+            let opened = call!(fabric, ops.domain(info.info, &raw mut domain, null_mut()));
+            assert_eq!(opened, 0);
+            let mut attr = fi_eq_attr {
+                wait_obj: fi_wait_obj::FI_WAIT_UNSPEC,
+                ..fi_eq_attr::default()
+            };
+            let opened = call!(fabric, ops.eq_open(&raw mut attr, &raw mut eq, null_mut()));
+            assert_eq!(opened, 0);
+        }
+        Self { fabric, domain, eq }
+    }
+
+    /// Closes them, the innermost first.
+    pub fn close(self) {
+        for fid in [self.eq.cast(), self.domain.cast(), self.fabric.cast()] {
+            assert_eq!(close(fid), 0);
+        }
+    }
+
+    /// Opens an endpoint, bound and enabled.
+    pub fn party(&self, info: &Info<'_>) -> Party {
+        let mut party = Party {
+            ep: null_mut(),
+            av: null_mut(),
+            cq: null_mut(),
+            cntr: null_mut(),
+        };
+        // SAFETY: as the manual pages have it.
+        unsafe {
+            let mut av_attr = fi_av_attr {
+                type_: fi_av_type::FI_AV_TABLE,
+                ..fi_av_attr::default()
+            };
+            let domain = self.domain;
+            let opened = call!(
+                domain,
+                ops.av_open(&raw mut av_attr, &raw mut party.av, null_mut())
+            );
+            assert_eq!(opened, 0);
+            let mut cq_attr = fi_cq_attr {
+                format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
+                ..fi_cq_attr::default()
+            };
+            let opened = call!(
+                domain,
+                ops.cq_open(&raw mut cq_attr, &raw mut party.cq, null_mut())
+            );
+            assert_eq!(opened, 0);
+            let mut cntr_attr = fi_cntr_attr::default();
+            let opened = call!(
+                domain,
+                ops.cntr_open(&raw mut cntr_attr, &raw mut party.cntr, null_mut())
+            );
+            assert_eq!(opened, 0);
+            let opened = call!(
+                domain,
+                ops.endpoint(info.info, &raw mut party.ep, null_mut())
+            );
+            assert_eq!(opened, 0);
+            let fid: *mut fid = party.ep.cast();
+            let ops = *(*fid).ops;
+            let bind = ops.bind.unwrap();
+            assert_eq!(bind(fid, party.av.cast(), 0), 0);
+            assert_eq!(bind(fid, party.cq.cast(), FI_SEND | FI_RECV), 0);
+            assert_eq!(bind(fid, party.cntr.cast(), FI_SEND | FI_RECV), 0);
+            assert_eq!(ops.control.unwrap()(fid, FI_ENABLE, null_mut()), 0);
+        }
+        party
+    }
+
+    /// Registers memory for messages.
+    pub fn register(&self, memory: &mut [u8]) -> *mut fid_mr {
+        let mut mr = null_mut();
+        // SAFETY: as fi_mr(3) has it; the tests keep the memory.
+        let registered = unsafe {
+            ((*(*self.domain).mr).reg.unwrap())(
+                self.domain.cast(),
+                memory.as_ptr().cast(),
+                memory.len(),
+                FI_SEND | FI_RECV,
+                0,
+                0,
+                0,
+                &raw mut mr,
+                null_mut(),
+            )
+        };
+        assert_eq!(registered, 0);
+        mr
+    }
+}
+
+impl Party {
+    /// Its address.
+    pub fn name(&self) -> Vec<u8> {
+        let mut len = 0;
+        // SAFETY: as fi_getname(3) has it.
+        unsafe {
+            let getname = (*(*self.ep).cm).getname.unwrap();
+            assert_eq!(getname(self.ep.cast(), null_mut(), &raw mut len), -257);
+            let mut name = vec![0; len];
+            let got = getname(self.ep.cast(), name.as_mut_ptr().cast(), &raw mut len);
+            assert_eq!(got, 0);
+            name
+        }
+    }
+
+    /// Inserts a peer's address.
+    pub fn insert(&self, name: &[u8]) -> fi_addr_t {
+        let mut addr = 0;
+        // SAFETY: as fi_av(3) has it.
+        let inserted = unsafe {
+            call!(
+                self.av,
+                ops.insert(name.as_ptr().cast(), 1, &raw mut addr, 0, null_mut())
+            )
+        };
+        assert_eq!(inserted, 1);
+        addr
+    }
+
+    /// `fi_tinject`.
+    #[inline]
+    pub fn inject(&self, bytes: &[u8], to: fi_addr_t, tag: u64) -> isize {
+        // SAFETY: as fi_tagged(3) has it.
+        unsafe {
+            let table = &*(*self.ep).tagged;
+            table.inject.unwrap()(self.ep, bytes.as_ptr().cast(), bytes.len(), to, tag)
+        }
+    }
+
+    /// `fi_tsend`. The tests keep the bytes until it completes.
+    pub fn send(&self, bytes: &[u8], desc: *mut c_void, to: fi_addr_t, tag: u64) -> isize {
+        // SAFETY: as fi_tagged(3) has it.
+        unsafe {
+            let table = &*(*self.ep).tagged;
+            let (ptr, len) = (bytes.as_ptr().cast(), bytes.len());
+            table.send.unwrap()(self.ep, ptr, len, desc, to, tag, 7 as *mut c_void)
+        }
+    }
+
+    /// `fi_trecv` from anybody. The tests keep the memory until it completes.
+    #[inline]
+    pub fn receive(&self, memory: *mut u8, len: usize, desc: *mut c_void, tag: u64) -> isize {
+        // SAFETY: as fi_tagged(3) has it.
+        unsafe {
+            let table = &*(*self.ep).tagged;
+            let context = 9 as *mut c_void;
+            table.recv.unwrap()(self.ep, memory.cast(), len, desc, u64::MAX, tag, 0, context)
+        }
+    }
+
+    /// `fi_cq_read` of one completion.
+    #[inline]
+    pub fn poll(&self, entry: &mut fi_cq_tagged_entry) -> isize {
+        // SAFETY: there is room for one.
+        unsafe { call!(self.cq, ops.read(std::ptr::from_mut(entry).cast(), 1)) }
+    }
+
+    /// Closes all of it, the endpoint first.
+    pub fn close(self) {
+        let all = [
+            self.ep.cast(),
+            self.cntr.cast(),
+            self.cq.cast(),
+            self.av.cast(),
+        ];
+        for fid in all {
+            assert_eq!(close(fid), 0);
+        }
+    }
+}

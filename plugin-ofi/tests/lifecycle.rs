@@ -1,0 +1,169 @@
+//! Every object is opened, used and closed a thousand times under stock libfabric, and nothing is left: no memory, no
+//! descriptor, no thread. (With queue pairs a hundred times; the long tests make it a thousand.)
+
+mod client;
+mod support;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use client::{Info, Libfabric, Opened, close};
+use ferro_fi::abi::{fi_cq_tagged_entry, fi_threading, fid};
+use support::{has_device, plugin, skip};
+
+/// Rounds until every pool and table has its size.
+const FIRST: usize = 50;
+
+/// The harness and the test.
+const TEST_THREADS: usize = 2;
+
+/// Set in the process that a test is for: the domain.
+const CHILD: &str = "FERRO_TEST_LIFECYCLE";
+
+/// Through shared memory, which is everywhere.
+#[test]
+fn rounds_of_shared_memory_leave_nothing() {
+    alone("rounds_of_shared_memory_leave_nothing", "shm", 1000);
+}
+
+/// With queue pairs, shared memory being off.
+#[test]
+fn rounds_of_queue_pairs_leave_nothing() {
+    let name = "rounds_of_queue_pairs_leave_nothing";
+    let soak = std::env::var_os("FERRO_SOAK").is_some();
+    match has_device() {
+        true => alone(name, "", if soak { 1000 } else { 100 }),
+        false => skip("this machine has no RDMA device"),
+    }
+}
+
+/// A process has one libfabric, and its memory is to be counted: each test has one of its own.
+fn alone(test: &str, domain: &str, times: usize) {
+    if let Some(domain) = std::env::var_os(CHILD) {
+        return rounds(&domain.to_string_lossy(), times);
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, domain)
+        // What the allocator keeps for each thread counts as allocated: it is to keep nothing.
+        .env(
+            "GLIBC_TUNABLES",
+            "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1",
+        );
+    plugin::choose(&mut command);
+    if domain.is_empty() {
+        command.env("FERRO_SHM", "off");
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!(
+        "{}",
+        text.lines().fold(String::new(), |all, line| {
+            if line.starts_with("SKIP") || line.starts_with("after") {
+                all + line + "\n"
+            } else {
+                all
+            }
+        })
+    );
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+}
+
+fn rounds(domain: &str, times: usize) {
+    let Some(libfabric) = Libfabric::load() else {
+        return skip("there is no libfabric 2 here (libfabric1, or ci/mpich)");
+    };
+    let info = libfabric.discover(domain, fi_threading::FI_THREAD_SAFE);
+    let mut before = Held::now();
+    for number in 0..FIRST + times {
+        if number == FIRST {
+            before = Held::now();
+        }
+        round(&info, number as u8);
+    }
+    let after = Held::now();
+    println!("after {times} rounds: {before:?} has become {after:?}");
+    assert_eq!(
+        (after.descriptors, after.threads),
+        (before.descriptors, before.threads)
+    );
+    // Less than one allocation a round: the smallest takes 32 bytes.
+    let grown = after.bytes.saturating_sub(before.bytes);
+    assert!(
+        grown < 16 * times,
+        "{grown} bytes more: {before:?}, {after:?}"
+    );
+}
+
+/// Two endpoints of one process send each other a small and a large message.
+fn round(info: &Info<'_>, seed: u8) {
+    const LARGE: usize = 100_000;
+    let opened = Opened::new(info);
+    let (a, b) = (opened.party(info), opened.party(info));
+    let to_b = a.insert(&b.name());
+    b.insert(&a.name());
+    let (sent, mut received) = (vec![seed; LARGE], vec![0u8; LARGE]);
+    let mr = opened.register(&mut received);
+    // SAFETY: the region is open.
+    let desc = unsafe { (*mr).mem_desc };
+    for (len, tag) in [(8, 1), (LARGE, 2)] {
+        received.fill(!seed);
+        let at = received.as_mut_ptr();
+        assert_eq!(b.receive(at, LARGE, desc, tag), 0);
+        let mut entry = fi_cq_tagged_entry::default();
+        while a.send(&sent[..len], std::ptr::null_mut(), to_b, tag) != 0 {
+            a.poll(&mut entry);
+        }
+        let (mut sends, mut receives) = (0, 0);
+        while sends + receives < 2 {
+            sends += usize::from(a.poll(&mut entry) == 1);
+            if b.poll(&mut entry) == 1 {
+                receives += 1;
+                assert_eq!((entry.len, entry.tag), (len, tag));
+            }
+        }
+        assert!(received[..len] == sent[..len] && received[len..].iter().all(|x| *x == !seed));
+    }
+    let busy: [*mut fid; 4] = [
+        opened.fabric.cast(),
+        opened.domain.cast(),
+        a.cq.cast(),
+        b.av.cast(),
+    ];
+    for held in busy {
+        assert_eq!(close(held), -libc::EBUSY);
+    }
+    assert_eq!(close(mr.cast()), 0);
+    a.close();
+    b.close();
+    opened.close();
+}
+
+/// What the process has.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// Bytes that are allocated.
+    bytes: usize,
+    descriptors: usize,
+    threads: usize,
+}
+
+impl Held {
+    fn now() -> Self {
+        let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
+        // A thread that was joined stays in the list until the kernel is done with it.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while count("/proc/self/task") > TEST_THREADS && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        // SAFETY: it has no conditions.
+        let heap = unsafe { libc::mallinfo2() };
+        Self {
+            bytes: heap.uordblks + heap.hblkhd,
+            descriptors: count("/proc/self/fd"),
+            threads: count("/proc/self/task"),
+        }
+    }
+}
