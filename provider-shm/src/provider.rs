@@ -157,7 +157,11 @@ impl Backend for ShmBackend {
         &self.info
     }
 
-    fn open_transport(&self, wait: &WaitSet) -> Result<(ShmTransport, NativeAddr)> {
+    fn open_transport(
+        &self,
+        wait: &WaitSet,
+        _counts_sends: bool,
+    ) -> Result<(ShmTransport, NativeAddr)> {
         let incarnation = RandomState::new().build_hasher().finish();
         let transport = ShmTransport::open(self.config.clone(), incarnation, node_id(), 0)?;
         wait.add(transport.wait_fd())?;

@@ -83,7 +83,7 @@ impl Backend for VerbsBackend {
         &self.info
     }
 
-    fn open_transport(&self, wait: &WaitSet) -> Result<(Paired, NativeAddr)> {
+    fn open_transport(&self, wait: &WaitSet, counts_sends: bool) -> Result<(Paired, NativeAddr)> {
         let incarnation = random();
         // Who asks for other nodes alone gets no peer through shared memory (fi_getinfo(3), FI_REMOTE_COMM).
         let shm = match self.settings.shm && self.info.caps.contains(Flags::LOCAL_COMM) {
@@ -106,7 +106,7 @@ impl Backend for VerbsBackend {
             shm: shm.as_ref().and_then(|shm| shm.native().shm),
             verbs: Some(self.port.address(datagrams.number(), qkey)),
         };
-        let verbs = RdmTransport::open(
+        let mut verbs = RdmTransport::open(
             &self.pd,
             self.port,
             self.tuning,
@@ -115,6 +115,9 @@ impl Backend for VerbsBackend {
             self.settings.peer_timeout.0,
             wait,
         )?;
+        if counts_sends {
+            verbs.count_sends();
+        }
         let shm = match shm {
             Some(mut shm) => {
                 shm.set_name(name);

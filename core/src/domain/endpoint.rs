@@ -98,7 +98,9 @@ pub(super) fn open<B: Backend>(
         },
         av: domain.own(config.av.id(), "address vector")?,
     };
-    let (transport, name) = domain.backend.open_transport(&domain.wait)?;
+    let (transport, name) = domain
+        .backend
+        .open_transport(&domain.wait, binding.tx_cntr != NO_CNTR)?;
     let info = domain.backend.info();
     let limits = Limits {
         max_msg_bytes: info.ep.max_msg_size,

@@ -43,12 +43,17 @@ pub trait Backend: Send + Sync + 'static {
     fn info(&self) -> &Info;
 
     /// Opens an endpoint's transport and adds the descriptors that wake it to `wait`. Returns the transport and the
-    /// endpoint's own address.
+    /// endpoint's own address. With `counts_sends` somebody counts them, and the transport tells as soon of sends that want no
+    /// completion as of others; else it may take its time.
     ///
     /// # Errors
     ///
     /// When a resource can not be had; the error names it.
-    fn open_transport(&self, wait: &WaitSet) -> Result<(Self::Transport, crate::addr::NativeAddr)>;
+    fn open_transport(
+        &self,
+        wait: &WaitSet,
+        counts_sends: bool,
+    ) -> Result<(Self::Transport, crate::addr::NativeAddr)>;
 
     /// Registers memory.
     ///

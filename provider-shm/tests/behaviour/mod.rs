@@ -113,6 +113,11 @@ pub fn context_of(event: &Event) -> u64 {
     }
 }
 
+/// What operations with a peer that has closed fail with: whether it said so or vanished is its transport's to find out.
+pub fn is_gone(errno: Errno) -> bool {
+    errno == Errno::ECONNRESET || errno == Errno::ESHUTDOWN
+}
+
 /// A receive for anything tagged.
 pub fn any_tagged(context: u64) -> RecvOp {
     RecvOp {

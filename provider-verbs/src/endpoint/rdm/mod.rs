@@ -194,6 +194,7 @@ impl RdmTransport {
                 bounces,
                 tuning,
                 outstanding: 0,
+                counts_sends: false,
                 counters: Counters::default(),
                 pd: pd.clone(),
             },
@@ -205,6 +206,11 @@ impl RdmTransport {
         };
         this.post_spent();
         Ok(this)
+    }
+
+    /// Has each send told of soon: the device is asked to signal those that want no completion, too.
+    pub(crate) fn count_sends(&mut self) {
+        self.poster.counts_sends = true;
     }
 
     /// Sends something that was already taken over: it is queued whatever waits before it.

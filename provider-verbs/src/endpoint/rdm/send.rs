@@ -158,6 +158,8 @@ pub(super) struct Poster {
     pub(super) tuning: Tuning,
     /// Work requests under way, of all lanes.
     pub(super) outstanding: usize,
+    /// Sends that want no completion are to be told of soon all the same.
+    pub(super) counts_sends: bool,
     pub(super) counters: Counters,
     pub(super) pd: Arc<Pd>,
 }
@@ -222,7 +224,7 @@ impl Poster {
         // SAFETY: the slot holds the largest header and message, and is ours until its request is over.
         unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
         let lkey = self.bounces.lkey();
-        let (wr_id, flags) = Self::next(lane, &kind);
+        let (wr_id, flags) = self.next(lane, &kind);
         let posted = match (iov, op.desc as u32) {
             ([one], desc) if desc != 0 => {
                 let entries = [
@@ -383,7 +385,7 @@ impl Poster {
         kind: WqeKind,
         sequence: Option<u32>,
     ) -> Result<(), Stop> {
-        let (wr_id, flags) = Self::next(lane, &kind);
+        let (wr_id, flags) = self.next(lane, &kind);
         let mut request =
             SendRequest::send(wr_id, [inline_sge(bytes)]).flags(flags | SendFlags::INLINE);
         // SAFETY: inline data is copied before the call returns.
@@ -392,9 +394,11 @@ impl Poster {
     }
 
     #[inline]
-    fn next(lane: &mut Lane, kind: &WqeKind) -> (u64, SendFlags) {
-        let wanted =
-            matches!(kind, WqeKind::Message(done) if done.flags.contains(Flags::COMPLETION));
+    fn next(&self, lane: &mut Lane, kind: &WqeKind) -> (u64, SendFlags) {
+        let wanted = match kind {
+            WqeKind::Message(done) => done.flags.contains(Flags::COMPLETION) || self.counts_sends,
+            _ => false,
+        };
         let (wr_id, signaled) = lane.next(wanted);
         match signaled {
             true => (wr_id, SendFlags::SIGNALED),

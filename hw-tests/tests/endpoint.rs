@@ -1,0 +1,126 @@
+//! Endpoints of verbs domains: what the calls of the object model do, over the device and paired with shared memory.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "../../provider-shm/tests/behaviour/mod.rs"]
+mod behaviour;
+#[path = "../../provider-shm/tests/demands/mod.rs"]
+mod demands;
+
+use std::sync::Arc;
+
+use behaviour::{completions, multi_receives, probes, reports, waiting};
+use demands::settings;
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::info::Info;
+use ferrofabric_hw_tests::Rig;
+use ferrofabric_verbs::VerbsProvider;
+use serial_test::file_serial;
+
+/// Verbs for all peers.
+const VERBS: (&str, &str) = ("FERRO_SHM", "off");
+
+fn info(pairs: &[(&str, &str)]) -> Info {
+    let found = VerbsProvider::new().discover(&settings(pairs));
+    let first = found.candidates.into_iter().next();
+    first.unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices))
+}
+
+fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    VerbsProvider::new()
+        .open(&info(pairs), &settings(pairs))
+        .unwrap()
+}
+
+/// One domain for each side, over the device and over shared memory.
+fn both_paths(test: impl Fn(&dyn Domain, &dyn Domain)) {
+    if Rig::open().is_some() {
+        test(&*domain(&[VERBS]), &*domain(&[VERBS]));
+        test(&*domain(&[]), &*domain(&[]));
+    }
+}
+
+/// Covers: PEER-8, PEER-9
+#[test]
+#[file_serial(verbs)]
+fn peek_claim_and_discard() {
+    both_paths(probes::each_flag);
+    both_paths(|a, b| probes::as_the_model(a, b, 8));
+}
+
+/// Covers: PEER-8
+#[test]
+#[file_serial(verbs)]
+fn flags_that_mean_nothing_are_refused() {
+    both_paths(|a, _| probes::bad_flags(a));
+}
+
+/// Covers: PEER-8
+#[test]
+#[file_serial(verbs)]
+fn a_claimed_message_of_a_sender_that_is_gone_fails() {
+    if Rig::open().is_some() {
+        let (ours, theirs) = (domain(&[VERBS]), domain(&[VERBS]));
+        probes::a_claimed_message_of_a_sender_that_is_gone(&*ours, &*theirs);
+    }
+}
+
+/// Covers: PEER-8, PEER-9
+#[test]
+#[file_serial(verbs)]
+fn a_multi_receive_hands_out_pieces() {
+    both_paths(multi_receives::pieces_of_a_buffer);
+    both_paths(multi_receives::the_last_to_complete_frees_the_buffer);
+    both_paths(multi_receives::the_least_that_has_to_be_left);
+    both_paths(multi_receives::a_message_that_is_too_long);
+    both_paths(multi_receives::only_the_last_completes_if_none_are_wanted);
+}
+
+/// Covers: PEER-8
+#[test]
+#[file_serial(verbs)]
+fn a_multi_receive_is_cancelled_once() {
+    both_paths(multi_receives::cancelled);
+    both_paths(|a, b| multi_receives::cancelled_in_use(a, b, false));
+}
+
+#[test]
+#[file_serial(verbs)]
+fn completions_come_where_asked_for() {
+    both_paths(completions::only_where_asked_for);
+    both_paths(completions::errors_always);
+}
+
+#[test]
+#[file_serial(verbs)]
+fn several_threads_wait() {
+    both_paths(waiting::two_queues);
+    both_paths(waiting::signals_and_timeouts);
+    both_paths(waiting::somebody_else_has_looked);
+}
+
+#[test]
+#[file_serial(verbs)]
+fn threads_that_take_turns_are_served() {
+    if Rig::open().is_some() {
+        let settings = settings(&[VERBS]);
+        demands::threads_that_take_turns(&VerbsProvider::new(), &info(&[VERBS]), &settings);
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn an_endpoint_that_closes_leaves_its_counters() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for (path, shm) in [("verbs", "off"), ("shm", "on")] {
+        let folder = reports::folder(&format!("leaves its counters of {path}"));
+        let pairs = [
+            ("FERRO_SHM", shm),
+            ("FERRO_STATS", folder.to_str().unwrap()),
+        ];
+        let (ours, theirs) = (domain(&pairs), domain(&pairs));
+        reports::each_endpoint_leaves_a_file(&*ours, &*theirs, &folder, path);
+    }
+}
