@@ -1,6 +1,8 @@
 //! Every object is opened, used and closed a thousand times under stock libfabric, and nothing is left: no memory, no
 //! descriptor, no thread. (With queue pairs a hundred times; the long tests make it a thousand.)
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod client;
 mod support;
 
@@ -9,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use client::{Info, Libfabric, Opened, close};
 use ferro_fi::abi::{fi_cq_tagged_entry, fi_threading, fid};
-use support::{has_device, plugin, skip};
+use support::plugin::Plugin;
+use support::{has_device, skip};
 
 /// Rounds until every pool and table has its size.
 const FIRST: usize = 50;
@@ -51,7 +54,8 @@ fn alone(test: &str, domain: &str, times: usize) {
             "GLIBC_TUNABLES",
             "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1",
         );
-    plugin::choose(&mut command);
+    let plugin = Plugin::new();
+    plugin.choose(&mut command);
     if domain.is_empty() {
         command.env("FERRO_SHM", "off");
     }
