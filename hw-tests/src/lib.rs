@@ -9,6 +9,7 @@
 mod buffer;
 pub mod party;
 mod rig;
+pub mod unprivileged;
 
 pub use buffer::Buffer;
 pub use rig::{Rig, completions, one_completion, psn_of};

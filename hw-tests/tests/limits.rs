@@ -5,18 +5,15 @@
 #[path = "../../provider-shm/tests/demands/mod.rs"]
 mod demands;
 
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, ptr};
 
 use demands::{PATIENCE, Pair, nobody, refused, says, settings};
-use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::{Info, getinfo};
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_hw_tests::Rig;
+use ferrofabric_core::owning::Buffer;
+use ferrofabric_hw_tests::{Rig, unprivileged};
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
@@ -244,59 +241,28 @@ fn who_has_no_path_to_here_is_refused_at_once() {
     }
 }
 
-/// Set in the child.
-const CHILD: &str = "FERRO_TEST_LIMITS_CHILD";
-/// Bytes of RLIMIT_MEMLOCK in the child: what many systems set.
-const LIMIT: u64 = 64 * 1024;
-const NOBODY: u32 = 65534;
-
 #[test]
 #[file_serial(verbs)]
 fn a_limit_of_locked_memory_that_is_too_low_is_named() {
     if Rig::open().is_none() {
         return;
     }
-    // SAFETY: asks for this process's user.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIP: only root can become another user");
-        return;
-    }
-    // A child of its own: what it gives up cannot be taken back.
-    let output = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "the_child_opens", "--ignored", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let why = String::from_utf8_lossy(&output.stderr);
-    println!("{said}");
-    assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{said}{why}"
-    );
+    unprivileged::run("the_child_opens");
 }
 
 #[test]
 #[ignore = "run by a_limit_of_locked_memory_that_is_too_low_is_named"]
 fn the_child_opens() {
-    if env::var_os(CHILD).is_none() {
-        println!("a part of another test, which runs it");
+    if !unprivileged::become_one() {
         return;
     }
-    give_up_privilege();
     for pairs in [VERBS, &[]] {
-        let domain = domain(pairs);
-        let error = refused(OwningEndpoint::open(&*domain, &AvAttr::default()));
-        println!("{error}");
-        assert!(
-            [Errno::ENOMEM, Errno::EAGAIN].contains(&error.errno()),
-            "{error}"
-        );
+        let found = VerbsProvider::new().discover(&settings(pairs));
+        assert!(found.candidates.is_empty(), "{:?}", found.candidates);
+        let notice = found.notices[0].to_string();
+        println!("{notice}");
         for part in ["RLIMIT_MEMLOCK", "65536 bytes", "ulimit -l"] {
-            assert!(
-                error.to_string().contains(part),
-                "{part} is not in: {error}"
-            );
+            assert!(notice.contains(part), "{part} is not in: {notice}");
         }
     }
     let shm = settings(&[]);
@@ -306,19 +272,5 @@ fn the_child_opens() {
     let mut pair = Pair::open(&*local, &*local);
     for len in [0, 100, 1 << 20] {
         pair.exchange(len, |done| panic!("{done:?}"));
-    }
-}
-
-fn give_up_privilege() {
-    let limit = libc::rlimit {
-        rlim_cur: LIMIT,
-        rlim_max: LIMIT,
-    };
-    // SAFETY: plain system calls; the C library changes the user of all threads.
-    unsafe {
-        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
-        assert_eq!(libc::setgroups(0, ptr::null()), 0);
-        assert_eq!(libc::setgid(NOBODY), 0);
-        assert_eq!(libc::setuid(NOBODY), 0);
     }
 }

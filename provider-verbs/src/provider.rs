@@ -14,7 +14,9 @@ use ferrofabric_core::info::{
 use ferrofabric_core::protocol::wire;
 use ferrofabric_shm::node_id;
 
-use crate::device::{Context, Device, DeviceInfo, LinkLayer, OpenedDevice, PortInfo, PortState};
+use crate::device::{
+    Context, Device, DeviceInfo, LinkLayer, OpenedDevice, PortInfo, PortState, memory_lock_advice,
+};
 use crate::domain::{VerbsBackend, local_port};
 use crate::port::LocalPort;
 use crate::tuning::Tuning;
@@ -126,9 +128,20 @@ impl VerbsProvider {
             match usable {
                 Ok(local) => {
                     let tuning = Tuning::of(&opened.limits, opened.quirks, settings);
-                    found
-                        .candidates
-                        .push(candidate(device, port, &local, &tuning, settings));
+                    match memory_lock_advice(tuning.registered_bytes()) {
+                        None => found
+                            .candidates
+                            .push(candidate(device, port, &local, &tuning, settings)),
+                        // Better no offer than one whose endpoints do not open: shared memory is still there.
+                        Some(advice) => {
+                            let locked = Error::new(
+                                Errno::ENOMEM,
+                                "use",
+                                format!("port {number} of {}", device.name),
+                            );
+                            found.notices.push(locked.mend(advice));
+                        }
+                    }
                 }
                 Err(error) => found.notices.push(error),
             }

@@ -1,6 +1,7 @@
 //! Which protocol at which size, and how long the queues: a table by device, for what is best on one is not on another.
 
 use ferrofabric_core::config::Settings;
+use ferrofabric_core::protocol::wire::data::{MAX_HEADER_BYTES, MIN_RECEIVE_BYTES};
 
 use crate::device::{DeviceLimits, Quirks};
 
@@ -31,6 +32,18 @@ pub(crate) struct Tuning {
 const EAGER_BYTES: usize = 8192;
 
 impl Tuning {
+    /// Bytes of a receive or bounce buffer: the longest packet.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        (MAX_HEADER_BYTES + self.eager_bytes)
+            .max(MIN_RECEIVE_BYTES as usize)
+            .next_multiple_of(64)
+    }
+
+    /// Bytes that an endpoint registers, and the kernel locks, for itself.
+    pub(crate) fn registered_bytes(&self) -> usize {
+        (self.receives + self.bounces) * self.slot_bytes()
+    }
+
     pub(crate) fn of(limits: &DeviceLimits, quirks: Quirks, settings: &Settings) -> Self {
         let receives = (settings.rx_buffers as usize).min(limits.shared_receive_depth as usize);
         let send_total = (limits.completion_depth as usize)

@@ -18,7 +18,6 @@ use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx, Start, Token, Transport};
 use ferrofabric_core::protocol::handshake::Config;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::control::{Keys, Limits};
-use ferrofabric_core::protocol::wire::data::MAX_HEADER_BYTES;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_core::wait::WaitSet;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
@@ -136,9 +135,7 @@ impl RdmTransport {
                 entries: 1,
             },
         )?;
-        let slot_bytes = MAX_HEADER_BYTES + tuning.eager_bytes;
-        let slot_bytes =
-            slot_bytes.max(ferrofabric_core::protocol::wire::data::MIN_RECEIVE_BYTES as usize);
+        let slot_bytes = tuning.slot_bytes();
         let mut receives = SlotPool::create(pd, tuning.receives, slot_bytes, Access::LOCAL_WRITE)?;
         let bounces = SlotPool::create(pd, tuning.bounces, slot_bytes, Access::empty())?;
         let mut spent = Vec::with_capacity(tuning.receives);

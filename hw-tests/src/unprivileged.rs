@@ -1,0 +1,58 @@
+//! Tests as an ordinary user whose limit of locked memory is too low.
+
+use std::process::Command;
+use std::{env, ptr};
+
+/// Bytes of RLIMIT_MEMLOCK in the child: what many systems set.
+pub const LIMIT: u64 = 64 * 1024;
+
+const NOBODY: u32 = 65534;
+
+/// Set in the child.
+const CHILD: &str = "FERRO_TEST_UNPRIVILEGED";
+
+/// Runs an ignored test of this program as such a user, in a process of its own: what it gives up cannot be taken back.
+/// Prints what it says.
+///
+/// # Panics
+///
+/// When it fails.
+pub fn run(test: &str) {
+    // SAFETY: asks for this process's user.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: only root can become another user");
+        return;
+    }
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let why = String::from_utf8_lossy(&output.stderr);
+    println!("{said}");
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}{why}"
+    );
+}
+
+/// In the test that [`run`] starts: becomes that user. False when it was started by itself.
+pub fn become_one() -> bool {
+    if env::var_os(CHILD).is_none() {
+        println!("a part of another test, which runs it");
+        return false;
+    }
+    let limit = libc::rlimit {
+        rlim_cur: LIMIT,
+        rlim_max: LIMIT,
+    };
+    // SAFETY: plain system calls; the C library changes the user of all threads.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit), 0);
+        assert_eq!(libc::setgroups(0, ptr::null()), 0);
+        assert_eq!(libc::setgid(NOBODY), 0);
+        assert_eq!(libc::setuid(NOBODY), 0);
+    }
+    true
+}
