@@ -322,3 +322,47 @@ impl Party {
         }
     }
 }
+
+/// Opens every kind of object, has two endpoints of this process exchange a small and a large message, and closes all.
+pub fn round(info: &Info<'_>, seed: u8) {
+    const LARGE: usize = 100_000;
+    let opened = Opened::new(info);
+    let (a, b) = (opened.party(info), opened.party(info));
+    let to_b = a.insert(&b.name());
+    b.insert(&a.name());
+    let (sent, mut received) = (vec![seed; LARGE], vec![0u8; LARGE]);
+    let mr = opened.register(&mut received);
+    // SAFETY: the region is open.
+    let desc = unsafe { (*mr).mem_desc };
+    for (len, tag) in [(8, 1), (LARGE, 2)] {
+        received.fill(!seed);
+        let at = received.as_mut_ptr();
+        assert_eq!(b.receive(at, LARGE, desc, tag), 0);
+        let mut entry = fi_cq_tagged_entry::default();
+        while a.send(&sent[..len], std::ptr::null_mut(), to_b, tag) != 0 {
+            a.poll(&mut entry);
+        }
+        let (mut sends, mut receives) = (0, 0);
+        while sends + receives < 2 {
+            sends += usize::from(a.poll(&mut entry) == 1);
+            if b.poll(&mut entry) == 1 {
+                receives += 1;
+                assert_eq!((entry.len, entry.tag), (len, tag));
+            }
+        }
+        assert!(received[..len] == sent[..len] && received[len..].iter().all(|x| *x == !seed));
+    }
+    let busy: [*mut fid; 4] = [
+        opened.fabric.cast(),
+        opened.domain.cast(),
+        a.cq.cast(),
+        b.av.cast(),
+    ];
+    for held in busy {
+        assert_eq!(close(held), -libc::EBUSY);
+    }
+    assert_eq!(close(mr.cast()), 0);
+    a.close();
+    b.close();
+    opened.close();
+}
