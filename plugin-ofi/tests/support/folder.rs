@@ -13,6 +13,11 @@ impl Folder {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("ferro-ofi-{}-{number}", std::process::id());
+        Self::named(&name)
+    }
+
+    /// Makes it where another machine has one, too.
+    pub fn named(name: &str) -> Self {
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).unwrap();
         Self(path)

@@ -7,6 +7,7 @@
 #![allow(
     dead_code,
     unreachable_pub,
+    unused_macros,
     clippy::unwrap_used,
     reason = "each test program uses a part of it for itself, and a test may panic"
 )]
@@ -16,6 +17,7 @@ mod jobs;
 pub mod counters;
 pub mod folder;
 pub mod mpi;
+pub mod nodes;
 pub mod plugin;
 pub mod run;
 

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use super::counters::Counters;
 use super::folder::Folder;
-use super::{has_device, has_program, plugin, run, skip};
+use super::nodes::COMMAND_PORT;
+use super::plugin::Plugin;
+use super::{has_device, has_program, run, skip};
 
 /// How long a program may take; processors may be emulated and shared by eight ranks.
-const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// An implementation of MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +66,8 @@ impl Job {
         }
         let stats = Folder::new();
         let mut command = launcher.command(self.ranks);
-        plugin::choose(&mut command);
+        let plugin = Plugin::new();
+        plugin.choose(&mut command);
         command.env("FERRO_STATS", stats.path());
         if self.carrier == Carrier::Verbs {
             command.env("FERRO_SHM", "off");
@@ -169,7 +172,28 @@ impl Launcher {
         }
     }
 
-    /// `mpiexec` for so many ranks of this node; the program is to be added.
+    /// Adds what starts so many ranks on each of several hosts, and gives them these variables.
+    pub fn on_hosts(&self, command: &mut Command, hosts: &[&str], each: usize, variables: &[&str]) {
+        let hosts: Vec<_> = hosts.iter().map(|h| format!("{h}:{each}")).collect();
+        let (hosts, agent) = (hosts.join(","), programs().join("remote.py"));
+        command.env("FERRO_TEST_REMOTE_PORT", COMMAND_PORT.to_string());
+        match self {
+            Self::Open => {
+                command.args(["--host", &hosts, "--prtemca", "plm_ssh_agent"]);
+                command.arg(agent);
+                for name in variables {
+                    command.args(["-x", name]);
+                }
+            }
+            // It hands the environment on by itself.
+            Self::Mpich(..) => {
+                command.args(["-hosts", &hosts, "-launcher", "rsh", "-launcher-exec"]);
+                command.arg(agent);
+            }
+        }
+    }
+
+    /// `mpiexec` for so many ranks; the program is to be added.
     pub fn command(&self, ranks: usize) -> Command {
         let ranks = ranks.to_string();
         let mut command;

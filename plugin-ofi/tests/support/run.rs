@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// In the environment of a program and of whatever it starts, in process groups and sessions of its own or not.
-const MARK: &str = "FERRO_TEST_RUN";
+pub const MARK: &str = "FERRO_TEST_RUN";
 
 /// How long a program may take to end itself when asked to.
 const GRACE: Duration = Duration::from_secs(5);
@@ -97,17 +97,7 @@ impl Running {
         // SAFETY: a system call without memory.
         unsafe { libc::kill(-self.group, libc::SIGTERM) };
         let _ = self.ended.recv_timeout(GRACE);
-        loop {
-            let left = alive(&self.mark);
-            if left.is_empty() {
-                return;
-            }
-            for process in left {
-                // SAFETY: a system call without memory.
-                unsafe { libc::kill(process, libc::SIGKILL) };
-            }
-            std::thread::yield_now();
-        }
+        end_marked(&self.mark);
     }
 }
 
@@ -146,6 +136,21 @@ fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String
         let _ = pipe.read_to_end(&mut said);
         String::from_utf8_lossy(&said).into_owned()
     })
+}
+
+/// Kills all that carry a mark.
+pub fn end_marked(mark: &str) {
+    loop {
+        let left = alive(mark);
+        if left.is_empty() {
+            return;
+        }
+        for process in left {
+            // SAFETY: a system call without memory.
+            unsafe { libc::kill(process, libc::SIGKILL) };
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// The processes that carry a mark and have not ended: a zombie's environment is empty.

@@ -1,0 +1,182 @@
+//! libfabric's own programs, fi_info(1) and fi_pingpong(1), with this project's provider.
+
+mod support;
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use support::counters::Counters;
+use support::folder::Folder;
+use support::plugin::Plugin;
+use support::{has_device, has_program, run, skip};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Messages of each size.
+const ITERATIONS: u64 = 4;
+
+/// The oldest libfabric that the plugin works with.
+const OLDEST: (u32, u32) = (2, 1);
+
+#[test]
+fn fi_info_lists_the_provider() {
+    if !libfabric_is_here() {
+        return;
+    }
+    let said = fi_info(&["-p", "ferro"]).expect_success();
+    assert!(said.contains("provider: ferro"), "{said}");
+    assert!(said.contains("type: FI_EP_RDM"), "{said}");
+    assert!(!said.contains("rxm") && !said.contains("rxd"), "{said}");
+    let domains: Vec<_> = said.lines().filter(|l| l.contains("domain:")).collect();
+    assert!(!domains.is_empty(), "{said}");
+    if has_device() {
+        assert!(
+            domains.iter().any(|d| !d.contains("shm")),
+            "a verbs domain is missing: {said}"
+        );
+    }
+}
+
+#[test]
+fn fi_info_finds_it_by_what_it_can() {
+    if !libfabric_is_here() {
+        return;
+    }
+    let capabilities = "FI_MSG|FI_TAGGED|FI_DIRECTED_RECV|FI_MULTI_RECV|FI_SOURCE";
+    let wanted = ["-p", "ferro", "-t", "FI_EP_RDM", "-c", capabilities, "-v"];
+    let said = fi_info(&wanted).expect_success();
+    for capability in capabilities.split('|') {
+        assert!(said.contains(capability), "{said}");
+    }
+    let impossible = fi_info(&["-p", "ferro", "-c", "FI_MULTICAST"]);
+    assert!(!impossible.success, "{impossible:?}");
+    assert!(impossible.output.contains("-61"), "{impossible:?}");
+}
+
+#[test]
+fn fi_info_lists_its_settings() {
+    if !libfabric_is_here() {
+        return;
+    }
+    let said = fi_info(&["-g", "ferro"]).expect_success();
+    for setting in ferrofabric_core::config::SETTINGS {
+        let name = format!("FI_FERRO_{}", setting.name.to_uppercase());
+        assert!(said.contains(&name), "{name} is not in {said}");
+    }
+}
+
+#[test]
+fn fi_pingpong_untagged() {
+    pingpong("msg", Carrier::Default);
+}
+
+#[test]
+fn fi_pingpong_tagged() {
+    pingpong("tagged", Carrier::Default);
+}
+
+#[test]
+fn fi_pingpong_untagged_verbs() {
+    pingpong("msg", Carrier::Verbs);
+}
+
+#[test]
+fn fi_pingpong_tagged_verbs() {
+    pingpong("tagged", Carrier::Verbs);
+}
+
+/// What carries the messages of two processes of one machine.
+#[derive(Clone, Copy, PartialEq)]
+enum Carrier {
+    Default,
+    Verbs,
+}
+
+fn pingpong(mode: &str, carrier: Carrier) {
+    if !libfabric_is_here() {
+        return;
+    }
+    if carrier == Carrier::Verbs && !has_device() {
+        return skip("this machine has no RDMA device");
+    }
+    let (plugin, stats) = (Plugin::new(), Folder::new());
+    let port = free_port();
+    let program = |port_option: &str| {
+        let mut command = Command::new("fi_pingpong");
+        plugin.choose(&mut command);
+        command.env("FERRO_STATS", stats.path());
+        if carrier == Carrier::Verbs {
+            command.env("FERRO_SHM", "off");
+        }
+        command.args(["-p", "ferro", "-e", "rdm", "-m", mode, "-S", "all", "-c"]);
+        command.args(["-I", &ITERATIONS.to_string()]);
+        command.args([port_option, &port.to_string()]);
+        command
+    };
+    let server = run::start(program("-B"), PATIENCE);
+    wait_for_listener(port);
+    let mut client = program("-P");
+    client.arg("127.0.0.1");
+    let said = run::run(client, PATIENCE).expect_success();
+    server.finish().expect_success();
+    // A header and a line for each size.
+    let sizes = said.lines().count() as u64 - 1;
+    assert!(sizes >= 10, "{said}");
+    let counters = Counters::read(stats.path());
+    assert_eq!(counters.endpoints(), 2, "{counters:?}");
+    let [shm, verbs] = ["shm", "verbs"].map(|path| counters.sum(&format!("{path}_messages_sent")));
+    let (expected, other) = match carrier {
+        Carrier::Default => (shm, verbs),
+        Carrier::Verbs => (verbs, shm),
+    };
+    assert!(expected >= 2 * ITERATIONS * sizes, "{counters:?}");
+    assert_eq!(other, 0, "{counters:?}");
+}
+
+fn fi_info(arguments: &[&str]) -> run::Finished {
+    let plugin = Plugin::new();
+    let mut command = Command::new("fi_info");
+    plugin.choose(&mut command);
+    command.args(arguments);
+    run::run(command, PATIENCE)
+}
+
+/// Whether there is a libfabric that the plugin is made for; a skip where there is not.
+fn libfabric_is_here() -> bool {
+    if !has_program("fi_info") || !has_program("fi_pingpong") {
+        skip("libfabric's programs are not installed here (libfabric-bin)");
+        return false;
+    }
+    let mut command = Command::new("fi_info");
+    command.arg("--version");
+    let said = run::run(command, PATIENCE).expect_success();
+    let version = said.lines().find_map(|l| l.strip_prefix("libfabric: "));
+    let version = version.unwrap_or_else(|| panic!("no version: {said}"));
+    let numbers: Vec<u32> = version.split('.').filter_map(|n| n.parse().ok()).collect();
+    if (numbers[0], numbers[1]) < OLDEST {
+        skip(&format!("libfabric is {version} here, older than 2.1"));
+        return false;
+    }
+    true
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// Waits until somebody listens at a TCP port. A connection would be taken for the client's.
+fn wait_for_listener(port: u16) {
+    let until = Instant::now() + PATIENCE;
+    // proc_net_tcp(5): local address and port, remote address and port, state, all in hexadecimal.
+    let local = format!(":{port:04X} ");
+    let listens = |line: &str| line.contains(&local) && line.contains(" 0A ");
+    while !["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .any(|table| std::fs::read_to_string(table).is_ok_and(|t| t.lines().any(listens)))
+    {
+        assert!(Instant::now() < until, "nobody listens at port {port}");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
