@@ -9,7 +9,7 @@ mod demands;
 
 use std::sync::Arc;
 
-use behaviour::{completions, multi_receives, probes, reports, waiting};
+use behaviour::{completions, lists, multi_receives, probes, reports, waiting};
 use demands::settings;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::Info;
@@ -89,6 +89,22 @@ fn a_multi_receive_is_cancelled_once() {
 fn completions_come_where_asked_for() {
     both_paths(completions::only_where_asked_for);
     both_paths(completions::errors_always);
+}
+
+/// Covers: PEER-8
+#[test]
+#[file_serial(verbs)]
+fn receives_into_lists() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let mut info = info(&[VERBS]);
+    info.rx.iov_limit = 4;
+    for pairs in [&[VERBS][..], &[]] {
+        let open = || VerbsProvider::new().open(&info, &settings(pairs)).unwrap();
+        lists::messages_go_into_lists(&*open(), &*open());
+        lists::claims_and_cancellations(&*open(), &*open());
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod behaviour;
 
 use std::sync::{Arc, Mutex};
 
-use behaviour::{End, completions, multi_receives, probes, reports, waiting};
+use behaviour::{End, completions, lists, multi_receives, probes, reports, waiting};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::Info;
@@ -111,6 +111,19 @@ fn completions_come_where_asked_for() {
 fn errors_come_asked_for_or_not() {
     both_ways(completions::errors_always);
     completions::errors_of_sends_to_nobody(&*domain(&[]), |name| name.shm = Some(0xdead_beef));
+}
+
+/// Covers: PEER-8
+#[test]
+fn receives_into_lists() {
+    let mut info = info();
+    info.rx.iov_limit = 4;
+    for cma in ["on", "off"] {
+        let settings = settings(&[("FERRO_SHM_CMA", cma)]);
+        let open = || ShmProvider::new().open(&info, &settings).unwrap();
+        lists::messages_go_into_lists(&*open(), &*open());
+        lists::claims_and_cancellations(&*open(), &*open());
+    }
 }
 
 /// Sleepers that spin first, and such that do not.

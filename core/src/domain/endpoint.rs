@@ -16,6 +16,7 @@ use crate::cq::CqQueue;
 use crate::error::{Errno, OpError, Result};
 use crate::fabric::{Endpoint, EndpointConfig, RecvOp};
 use crate::flags::Flags;
+use crate::matching::Buffers;
 use crate::peer::{Owner, PeerCq, Transport};
 use crate::types::{FiAddr, IoBuf, SendOp, total_len};
 
@@ -153,14 +154,15 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
 
     #[inline]
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        let &[buf] = iov else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.recv_special(op, iov) };
+        };
         if op.flags.intersects(SPECIAL) {
             // SAFETY: the caller's promise.
             return unsafe { self.recv_special(op, iov) };
         }
-        if iov.len() > self.limits.rx_iov {
-            return Err(OpError::Failed(Errno::EINVAL));
-        }
-        let buf = iov.first().copied().unwrap_or(IoBuf::EMPTY);
+        let buf = Buffers::One(buf);
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
         let (transport, mut owner) =
@@ -224,7 +226,7 @@ fn undirected(op: &RecvOp) -> RecvOp {
 }
 
 impl<B: Backend> EndpointHandle<B> {
-    /// A multi-receive, or a probe.
+    /// A receive that is not of one buffer for one message: a multi-receive, a probe, a list.
     ///
     /// # Safety
     ///
@@ -240,14 +242,21 @@ impl<B: Backend> EndpointHandle<B> {
             // SAFETY: the caller's promise.
             return unsafe { self.probe(probe, &op, iov) };
         }
-        let &[buf] = iov else {
+        let multi = op.flags.contains(Flags::MULTI_RECV);
+        if multi && iov.len() != 1 {
             return Err(OpError::Failed(Errno::EINVAL));
-        };
+        }
+        let buffers = self.buffers(iov)?;
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-        owner.srx.post_multi(&op, buf);
+        if multi {
+            owner.srx.post_multi(&op, iov[0]);
+        } else if let Some(start) = owner.srx.post(&op, buffers) {
+            // SAFETY: the caller keeps the buffers until the completion.
+            unsafe { transport.start(start, &mut owner) };
+        }
         owner.start_deferred(transport);
         self.domain.wake(state);
         Ok(())
@@ -259,16 +268,14 @@ impl<B: Backend> EndpointHandle<B> {
     ///
     /// As [`Endpoint::recv`].
     unsafe fn probe(&self, probe: Probe, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
-        let mut buf = IoBuf::EMPTY;
-        if probe == Probe::Claimed {
-            if iov.len() > self.limits.rx_iov {
-                return Err(OpError::Failed(Errno::EINVAL));
-            }
-            buf = iov.first().copied().unwrap_or(buf);
-        }
+        let buffers = match probe {
+            Probe::Claimed => self.buffers(iov)?,
+            _ => Buffers::One(IoBuf::EMPTY),
+        };
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
-        let mut probed = state.endpoints[self.index].srx.probe(probe, op, buf);
+        let srx = &mut state.endpoints[self.index].srx;
+        let mut probed = srx.probe(probe, op, buffers);
         let mut rounds = 0;
         while probed == Probed::Missing && probe.looks() && rounds < PROBE_ROUNDS {
             // A message may be here that nobody has looked at yet.
@@ -276,7 +283,8 @@ impl<B: Backend> EndpointHandle<B> {
                 true => rounds + 1,
                 false => PROBE_ROUNDS,
             };
-            probed = state.endpoints[self.index].srx.probe(probe, op, buf);
+            let srx = &mut state.endpoints[self.index].srx;
+            probed = srx.probe(probe, op, Buffers::One(IoBuf::EMPTY));
         }
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
@@ -293,6 +301,15 @@ impl<B: Backend> EndpointHandle<B> {
         owner.start_deferred(transport);
         self.domain.wake(state);
         Ok(())
+    }
+
+    fn buffers(&self, iov: &[IoBuf]) -> Result<Buffers, OpError> {
+        match iov {
+            [] => Ok(Buffers::One(IoBuf::EMPTY)),
+            &[one] => Ok(Buffers::One(one)),
+            many if many.len() > self.limits.rx_iov => Err(OpError::Failed(Errno::EINVAL)),
+            many => Ok(Buffers::Many(many.into())),
+        }
     }
 
     #[inline]

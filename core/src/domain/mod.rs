@@ -5,6 +5,7 @@ mod av;
 mod cntr;
 mod cq;
 mod endpoint;
+mod lists;
 mod owner;
 mod probe;
 mod report;

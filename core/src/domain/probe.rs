@@ -5,8 +5,9 @@ use super::srx::SharedRx;
 use crate::error::{Errno, OpError};
 use crate::fabric::RecvOp;
 use crate::flags::Flags;
-use crate::peer::{Arrived, Completion, CqError, Matched, Piece, Start, Token};
-use crate::types::{IoBuf, MsgKind};
+use crate::matching::{self, Buffers};
+use crate::peer::{Arrived, Completion, CqError, Piece, Start, Token};
+use crate::types::MsgKind;
 
 /// What a receive operation with such flags wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl Probe {
 
 impl SharedRx {
     /// Looks for the message that a probe is about; `buf` is where a claimed one goes.
-    pub(super) fn probe(&mut self, probe: Probe, op: &RecvOp, buf: IoBuf) -> Probed {
+    pub(super) fn probe(&mut self, probe: Probe, op: &RecvOp, buf: Buffers) -> Probed {
         let (src, tag, ignore) = Self::selector(op);
         let matcher = self.matcher(op.kind);
         let found = match probe {
@@ -87,18 +88,21 @@ impl SharedRx {
             Probe::PeekDiscard | Probe::DiscardClaimed => {
                 Probed::Dropped(message.arrived, message.token)
             }
-            Probe::Claimed => Probed::Delivered(Start {
-                kind: op.kind,
-                token: message.token,
-                arrived: message.arrived,
-                matched: Matched {
-                    buf,
-                    desc: op.desc,
+            Probe::Claimed => {
+                let matched = matching::Matched {
                     context: op.context,
+                    buf,
                     flags: op.flags & Flags::COMPLETION,
+                    desc: op.desc,
                     piece: Piece::NONE,
-                },
-            }),
+                };
+                Probed::Delivered(Start {
+                    kind: op.kind,
+                    token: message.token,
+                    arrived: message.arrived,
+                    matched: self.matched_of(matched, message.arrived.len),
+                })
+            }
         }
     }
 }

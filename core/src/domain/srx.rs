@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use super::lists::Lists;
 use crate::error::Errno;
 use crate::fabric::RecvOp;
 use crate::flags::Flags;
@@ -30,6 +31,7 @@ pub(super) struct SharedRx {
     deferred: VecDeque<Deferred>,
     /// Multi-receives that were taken back while transports fill pieces of them: reported when those are complete.
     failing: Vec<(MsgKind, Piece, CqError)>,
+    lists: Lists,
 }
 
 impl SharedRx {
@@ -39,22 +41,22 @@ impl SharedRx {
             untagged: Matcher::new(MIN_MULTI_RECV),
             deferred: VecDeque::new(),
             failing: Vec::new(),
+            lists: Lists::default(),
         }
     }
 
     /// Posts a receive for one message. `Some`: a message was there, to be started now.
     #[inline]
-    pub(super) fn post(&mut self, op: &RecvOp, buf: IoBuf) -> Option<Start> {
-        self.matcher(op.kind)
-            .post(posted_of(op, buf))
-            .map(|s| start_of(op.kind, s))
+    pub(super) fn post(&mut self, op: &RecvOp, buf: Buffers) -> Option<Start> {
+        let start = self.matcher(op.kind).post(posted_of(op, buf))?;
+        Some(self.start_of(op.kind, start))
     }
 
     /// Posts a receive that takes one message after another. What is started of it at once is deferred.
     pub(super) fn post_multi(&mut self, op: &RecvOp, buf: IoBuf) {
         let mut starts = Vec::new();
         self.matcher(op.kind)
-            .post_multi(posted_of(op, buf), &mut starts);
+            .post_multi(posted_of(op, Buffers::One(buf)), &mut starts);
         self.defer_starts(op.kind, starts);
     }
 
@@ -105,9 +107,56 @@ impl SharedRx {
         }
     }
 
+    #[inline]
+    fn start_of(&mut self, kind: MsgKind, start: matching::Start<Token>) -> Start {
+        Start {
+            kind,
+            token: start.message.token,
+            arrived: start.message.arrived,
+            matched: self.matched_of(start.matched, start.message.arrived.len),
+        }
+    }
+
+    /// A match as transports take it, with a message of `len` bytes.
+    #[inline]
+    pub(super) fn matched_of(&mut self, matched: matching::Matched, len: u64) -> Matched {
+        match matched.buf {
+            Buffers::One(buf) => Matched {
+                buf,
+                desc: matched.desc,
+                context: matched.context,
+                flags: matched.flags,
+                piece: matched.piece,
+            },
+            Buffers::Many(segments) => {
+                self.matched_list(segments, (matched.context, matched.flags), len)
+            }
+        }
+    }
+
+    #[cold]
+    fn matched_list(
+        &mut self,
+        segments: Box<[IoBuf]>,
+        (context, flags): (u64, Flags),
+        len: u64,
+    ) -> Matched {
+        let (buf, piece) = self.lists.lend(segments, flags, len);
+        Matched {
+            buf,
+            desc: 0,
+            context,
+            // The list knows about the completion: it is filled first.
+            flags: flags - Flags::COMPLETION,
+            piece,
+        }
+    }
+
     fn defer_starts(&mut self, kind: MsgKind, starts: Vec<matching::Start<Token>>) {
-        let starts = starts.into_iter().map(|s| start_of(kind, s));
-        self.deferred.extend(starts.map(Deferred::Start));
+        for start in starts {
+            let start = self.start_of(kind, start);
+            self.deferred.push_back(Deferred::Start(start));
+        }
     }
 
     fn defer_failure(&mut self, kind: MsgKind, taken: &TakenBack, errno: Errno, why: &'static str) {
@@ -117,7 +166,7 @@ impl SharedRx {
                 context: posted.context,
                 flags: kind.recv_flags() | (posted.flags & Flags::MULTI_RECV),
                 len: 0,
-                buf: only(&posted.buf).addr,
+                buf: posted.buf.segments().first().map_or(0, |buf| buf.addr),
                 data: 0,
                 tag: posted.tag,
                 src: posted.src,
@@ -137,20 +186,25 @@ impl SharedRx {
 impl PeerSrx for SharedRx {
     #[inline]
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
-        self.matcher(kind).arrive(arrived).map(matched_of)
+        let matched = self.matcher(kind).arrive(arrived)?;
+        Some(self.matched_of(matched, arrived.len))
     }
 
-    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> bool {
+    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags {
+        if let Some(list) = piece.list() {
+            // SAFETY: who posted the receive vouched for its buffers until its completion, which comes after this.
+            return unsafe { self.lists.fill(list) };
+        }
         match self.matcher(kind).complete_piece(piece) {
-            PieceDone::InUse => false,
-            PieceDone::Released => true,
+            PieceDone::InUse => Flags::empty(),
+            PieceDone::Released => Flags::MULTI_RECV,
             PieceDone::TakenBack => {
                 let of = |(k, p, _): &(MsgKind, Piece, CqError)| (*k, *p) == (kind, piece);
                 if let Some(at) = self.failing.iter().position(of) {
                     let (_, _, error) = self.failing.remove(at);
                     self.deferred.push_back(Deferred::Fail(error));
                 }
-                false
+                Flags::empty()
             }
         }
     }
@@ -212,45 +266,15 @@ impl PeerSrx for SharedRx {
 }
 
 #[inline]
-fn posted_of(op: &RecvOp, buf: IoBuf) -> Posted {
+fn posted_of(op: &RecvOp, buf: Buffers) -> Posted {
     let (src, tag, ignore) = SharedRx::selector(op);
     Posted {
         src,
         tag,
         ignore,
-        buf: Buffers::One(buf),
+        buf,
         desc: op.desc,
         context: op.context,
         flags: op.flags,
-    }
-}
-
-#[inline]
-fn start_of(kind: MsgKind, start: matching::Start<Token>) -> Start {
-    Start {
-        kind,
-        token: start.message.token,
-        arrived: start.message.arrived,
-        matched: matched_of(start.matched),
-    }
-}
-
-#[inline]
-fn matched_of(matched: matching::Matched) -> Matched {
-    Matched {
-        buf: only(&matched.buf),
-        desc: matched.desc,
-        context: matched.context,
-        flags: matched.flags,
-        piece: matched.piece,
-    }
-}
-
-/// The one buffer of a receive: endpoints take lists of one (`rx_attr.iov_limit`).
-#[inline]
-fn only(buffers: &Buffers) -> IoBuf {
-    match buffers {
-        Buffers::One(one) => *one,
-        Buffers::Many(many) => many.first().copied().unwrap_or(IoBuf::EMPTY),
     }
 }

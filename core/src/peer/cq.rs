@@ -14,7 +14,7 @@ pub struct Completion {
     pub flags: Flags,
     /// Bytes received; 0 for sends.
     pub len: usize,
-    /// Where a received message lies (its part of a multi-receive buffer, too).
+    /// Where a received message lies (its part of a multi-receive buffer, too); 0 if that is a list of buffers.
     pub buf: usize,
     /// The sender's CQ data.
     pub data: u64,

@@ -94,24 +94,26 @@ pub trait Owner {
         self.rx_cntr().inc();
     }
 
-    /// As `complete_recv`, of a receive that wants no completion, or of a multi-receive: what completes last of that has a
+    /// As `complete_recv`, of a receive that wants no completion, or of a piece: what completes last of a multi-receive has a
     /// completion always, which tells that the buffer is free (fi_msg(3), `FI_MULTI_RECV`).
     #[inline(never)]
     fn complete_quiet_or_piece(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
-        let released = self.release_piece(kind, m);
-        if m.flags.contains(Flags::COMPLETION) || !released.is_empty() {
-            self.rx_cq().write(&recv_completion(kind, m, a, released));
+        let more = self.complete_piece(kind, m);
+        if (m.flags | more).intersects(Flags::COMPLETION) || more.contains(Flags::MULTI_RECV) {
+            self.rx_cq().write(&Completion {
+                buf: place(m),
+                ..recv_completion(kind, m, a, more)
+            });
         }
         self.rx_cntr().inc();
     }
 
-    /// What the completion of a receive says about the buffer: `MULTI_RECV` when all pieces of a multi-receive are
-    /// complete and no more are to come.
+    /// What the completion of a receive has besides.
     #[inline]
-    fn release_piece(&mut self, kind: MsgKind, m: &Matched) -> Flags {
-        match m.piece != Piece::NONE && self.srx().complete_piece(kind, m.piece) {
-            true => Flags::MULTI_RECV,
-            false => Flags::empty(),
+    fn complete_piece(&mut self, kind: MsgKind, m: &Matched) -> Flags {
+        match m.piece {
+            Piece::NONE => Flags::empty(),
+            piece => self.srx().complete_piece(kind, piece),
         }
     }
 
@@ -140,11 +142,12 @@ pub trait Owner {
         olen: u64,
         why: &'static str,
     ) {
-        let released = self.release_piece(kind, m);
+        let more = self.complete_piece(kind, m);
         self.rx_cq().write_error(CqError {
             completion: Completion {
                 len: (m.buf.len as u64).min(a.len) as usize,
-                ..recv_completion(kind, m, a, released)
+                buf: place(m),
+                ..recv_completion(kind, m, a, more)
             },
             olen: olen as usize,
             errno,
@@ -156,15 +159,23 @@ pub trait Owner {
 }
 
 #[inline]
-fn recv_completion(kind: MsgKind, m: &Matched, a: &Arrived, released: Flags) -> Completion {
+fn recv_completion(kind: MsgKind, m: &Matched, a: &Arrived, more: Flags) -> Completion {
     Completion {
         context: m.context,
-        flags: kind.recv_flags() | a.flags | released,
+        flags: kind.recv_flags() | a.flags | (more & Flags::MULTI_RECV),
         len: a.len as usize,
         buf: m.buf.addr,
         data: a.data,
         tag: a.tag,
         src: a.src,
+    }
+}
+
+/// Where a message lies, as far as that is one place of the application's.
+fn place(m: &Matched) -> usize {
+    match m.piece.list() {
+        Some(_) => 0,
+        None => m.buf.addr,
     }
 }
 

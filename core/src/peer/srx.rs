@@ -30,18 +30,30 @@ pub struct Matched {
     pub context: u64,
     /// The receive's flags (`COMPLETION`, `MULTI_RECV`).
     pub flags: Flags,
-    /// Of which multi-receive it is a piece.
+    /// What it is a piece of.
     pub piece: Piece,
 }
 
-/// Which multi-receive a matched buffer is a piece of. Only the owner reads it.
+/// What a matched buffer is a piece of: a multi-receive, a list of buffers. Only the owner reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Piece(pub(crate) u32);
 
 impl Piece {
-    /// None: the receive takes one message.
+    /// Nothing: the receive takes one message into one buffer.
     pub const NONE: Self = Self(0);
+    /// What tells lists of buffers from multi-receives.
+    const LIST: u32 = 1 << 31;
+
+    /// Of the list with a number.
+    pub(crate) fn of_list(number: usize) -> Self {
+        Self(Self::LIST | number as u32)
+    }
+
+    /// The number of the list that it is of.
+    pub(crate) fn list(self) -> Option<usize> {
+        (self.0 & Self::LIST != 0).then_some((self.0 & !Self::LIST) as usize)
+    }
 }
 
 /// What a transport needs to start an unexpected message later; the owner keeps it unread.
@@ -74,9 +86,10 @@ pub trait PeerSrx {
     /// A message has arrived: takes the oldest receive that matches (`get_msg`, `get_tag`). `None`: the transport keeps the
     /// message and calls [`queue`](Self::queue) at once.
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched>;
-    /// A piece of a multi-receive is complete (`free_entry`). True: it was the last that was in use, and the whole buffer
-    /// is the application's again.
-    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> bool;
+    /// A piece is complete (`free_entry`). Returns what its completion is to have besides: `MULTI_RECV` when it was the last
+    /// of a multi-receive that was in use, so that the whole buffer is the application's again; `COMPLETION` when the
+    /// receive wants one though its flags did not say so.
+    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags;
     /// Leaves a message with the queue until a receive matches it (`queue_msg`, `queue_tag`).
     fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token);
     /// The sender of queued messages with a token for which `of` says so is now known as `src`

@@ -8,6 +8,7 @@
 )]
 
 pub mod completions;
+pub mod lists;
 pub mod multi_receives;
 pub mod probes;
 pub mod reports;

@@ -85,8 +85,11 @@ impl PeerSrx for Srx {
         self.of(kind).arrive(arrived).map(matched_of)
     }
 
-    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> bool {
-        self.of(kind).complete_piece(piece) == PieceDone::Released
+    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags {
+        match self.of(kind).complete_piece(piece) {
+            PieceDone::Released => Flags::MULTI_RECV,
+            _ => Flags::empty(),
+        }
     }
 
     fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token) {
