@@ -98,8 +98,7 @@ fn receives_into_lists() {
     if Rig::open().is_none() {
         return;
     }
-    let mut info = info(&[VERBS]);
-    info.rx.iov_limit = 4;
+    let info = info(&[VERBS]);
     for pairs in [&[VERBS][..], &[]] {
         let open = || VerbsProvider::new().open(&info, &settings(pairs)).unwrap();
         lists::messages_go_into_lists(&*open(), &*open());

@@ -105,7 +105,7 @@ fn candidate() -> Info {
         },
         rx: RxAttr {
             size: 1 << 20,
-            iov_limit: 1,
+            iov_limit: 4,
             ..all.rx
         },
         ep: EpAttr {

@@ -116,8 +116,7 @@ fn errors_come_asked_for_or_not() {
 /// Covers: PEER-8
 #[test]
 fn receives_into_lists() {
-    let mut info = info();
-    info.rx.iov_limit = 4;
+    let info = info();
     for cma in ["on", "off"] {
         let settings = settings(&[("FERRO_SHM_CMA", cma)]);
         let open = || ShmProvider::new().open(&info, &settings).unwrap();
