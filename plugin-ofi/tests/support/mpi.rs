@@ -179,7 +179,10 @@ impl Launcher {
         command.env("FERRO_TEST_REMOTE_PORT", COMMAND_PORT.to_string());
         match self {
             Self::Open => {
-                command.args(["--host", &hosts, "--prtemca", "plm_ssh_agent"]);
+                // By itself it fills the first host.
+                let map = format!("ppr:{each}:node:oversubscribe");
+                command.args(["--map-by", &map, "--host", &hosts]);
+                command.args(["--prtemca", "plm_ssh_agent"]);
                 command.arg(agent);
                 for name in variables {
                     command.args(["-x", name]);
@@ -203,7 +206,9 @@ impl Launcher {
                 command
                     .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
                     .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-                    .args(["-n", &ranks, "--oversubscribe"]);
+                    // More ranks than processors; on several hosts an option says more than this.
+                    .env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+                    .args(["-n", &ranks, "--bind-to", "none"]);
                 for (name, value) in OPEN_MPI_PARAMETERS {
                     command.args(["--mca", name, value]);
                 }

@@ -1,0 +1,159 @@
+//! MPI on two machines: run with `scripts/vm --nodes 2`, both run this same program.
+
+mod support;
+
+use support::counters::Counters;
+use support::folder::Folder;
+use support::mpi::{Launcher, Mpi, PATIENCE, PYTHON, programs};
+use support::nodes::Meeting;
+use support::plugin::Plugin;
+use support::{run, skip};
+
+const HOSTS: [&str; 2] = ["ferro0", "ferro1"];
+
+/// One run of a program on both nodes.
+struct Job {
+    mpi: Mpi,
+    /// Ranks on each node.
+    each: usize,
+    /// A file of plugin-ofi/mpi, and its arguments.
+    program: &'static [&'static str],
+    /// Fewer messages than this can not be all that each node sends to the other.
+    messages: u64,
+}
+
+#[test]
+fn open_mpi_hello() {
+    Job {
+        mpi: Mpi::Open,
+        each: 1,
+        program: &["hello.py"],
+        messages: 2,
+    }
+    .passes();
+}
+
+#[test]
+fn open_mpi_pingpong() {
+    Job {
+        mpi: Mpi::Open,
+        each: 1,
+        program: &["pingpong.py"],
+        messages: 150,
+    }
+    .passes();
+}
+
+#[test]
+fn open_mpi_collectives_beside_local_ranks() {
+    Job {
+        mpi: Mpi::Open,
+        each: 2,
+        program: &["collectives.py", "--every", "4"],
+        messages: 300,
+    }
+    .passes();
+}
+
+#[test]
+fn open_mpi_random_beside_local_ranks() {
+    Job {
+        mpi: Mpi::Open,
+        each: 2,
+        program: &["random_p2p.py", "7"],
+        messages: 150,
+    }
+    .passes();
+}
+
+#[test]
+fn mpich_hello() {
+    Job {
+        mpi: Mpi::Mpich,
+        each: 1,
+        program: &["hello.py"],
+        messages: 2,
+    }
+    .passes();
+}
+
+#[test]
+fn mpich_pingpong() {
+    Job {
+        mpi: Mpi::Mpich,
+        each: 1,
+        program: &["pingpong.py"],
+        messages: 150,
+    }
+    .passes();
+}
+
+#[test]
+fn mpich_collectives_beside_local_ranks() {
+    Job {
+        mpi: Mpi::Mpich,
+        each: 2,
+        program: &["collectives.py", "--every", "4"],
+        messages: 300,
+    }
+    .passes();
+}
+
+#[test]
+fn mpich_random_beside_local_ranks() {
+    Job {
+        mpi: Mpi::Mpich,
+        each: 2,
+        program: &["random_p2p.py", "8"],
+        messages: 150,
+    }
+    .passes();
+}
+
+impl Job {
+    fn passes(self) {
+        let Some(mut meeting) = Meeting::wait() else {
+            return skip("this is one machine alone (./scripts/vm --nodes 2)");
+        };
+        // The same places on both nodes: a launcher gives all ranks the same environment.
+        let plugin = Plugin::within(Folder::named("ferro-nodes-plugin"));
+        let stats = Folder::named("ferro-nodes-stats");
+        if meeting.node == 0 {
+            meeting.both_are_here();
+            let said = self.launch(&plugin, &stats);
+            meeting.both_are_here();
+            let passed = format!("PASS {} ranks", HOSTS.len() * self.each);
+            assert!(said.contains(&passed), "{said}");
+        } else {
+            meeting.serve();
+        }
+        self.check(&Counters::read(stats.path()));
+    }
+
+    fn launch(&self, plugin: &Plugin, stats: &Folder) -> String {
+        let launcher = Launcher::find(self.mpi).unwrap_or_else(|missing| panic!("{missing}"));
+        let mut command = launcher.command(HOSTS.len() * self.each);
+        plugin.choose(&mut command);
+        command.env("FERRO_STATS", stats.path());
+        let variables = [
+            "FI_PROVIDER",
+            "FI_PROVIDER_PATH",
+            "FERRO_STATS",
+            "PYTHONDONTWRITEBYTECODE",
+        ];
+        launcher.on_hosts(&mut command, &HOSTS, self.each, &variables);
+        command.arg(PYTHON).arg(programs().join(self.program[0]));
+        command.args(&self.program[1..]);
+        run::run(command, PATIENCE).expect_success()
+    }
+
+    fn check(&self, counters: &Counters) {
+        assert!(counters.endpoints() >= self.each, "{counters:?}");
+        let [shm, verbs] =
+            ["shm", "verbs"].map(|path| counters.sum(&format!("{path}_messages_sent")));
+        println!("messages sent: shared memory {shm}, verbs {verbs}");
+        assert!(verbs >= self.messages, "{counters:?}");
+        // Ranks of one node have neighbours there, with whom they share memory.
+        assert_eq!(shm > 0, self.each > 1, "{counters:?}");
+    }
+}
