@@ -129,6 +129,8 @@ pub(crate) enum SuiteCommand {
     Verbs(SuiteOptions),
     /// Ours against libfabric and UCX through shared memory; rows as JSON on standard output.
     Shm(SuiteOptions),
+    /// MPI over our plugin against MPI over others, both by the same MPI; rows as JSON on standard output.
+    Mpi(MpiOptions),
     /// One table, and what is asked for, out of files of rows.
     Report(ReportOptions),
     /// The table that ends `scripts/demo`, out of the outputs of `ferro bench --json`.
@@ -152,6 +154,21 @@ pub(crate) struct SuiteOptions {
     /// Seconds to look for good moments (cores near each other, nobody else on them)
     #[arg(long, default_value_t = 600)]
     pub(crate) budget: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MpiOptions {
+    #[command(flatten)]
+    pub(crate) suite: SuiteOptions,
+    /// The folder of our plugin
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plugin: PathBuf,
+    /// plugin-ofi/mpi/bench.c, compiled for the MPI that runs it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: PathBuf,
+    /// MPICH through shared memory, from its folder; without it Open MPI over verbs
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) mpich: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! `scripts/bench`: ours against what others have, interleaved, on cores of their own.
 
 mod demo;
+mod mpi;
 mod ours;
 mod peer;
 mod plot;
@@ -12,6 +13,7 @@ mod tables;
 
 use crate::cli::SuiteCommand;
 use crate::failure::Result;
+use crate::providers::Path;
 
 /// Runs a part of the suite.
 ///
@@ -22,8 +24,18 @@ pub(crate) fn run(command: &SuiteCommand) -> Result<()> {
     match command {
         SuiteCommand::Verbs(options) => rounds::verbs(options),
         SuiteCommand::Shm(options) => rounds::shm(options),
+        SuiteCommand::Mpi(options) => rounds::mpi(options),
         SuiteCommand::Report(options) => tables::report(options),
         SuiteCommand::DemoTable { files } => demo::table(files),
+    }
+}
+
+/// As rows and options name it.
+fn name_of(path: Path) -> &'static str {
+    match path {
+        Path::Verbs => "verbs",
+        Path::Shm => "shm",
+        Path::Auto => "auto",
     }
 }
 
@@ -39,8 +51,8 @@ pub(crate) enum Bench {
 impl Bench {
     fn name(self) -> &'static str {
         match self {
-            Self::Latency => "tagged_latency",
-            Self::Bandwidth => "tagged_bandwidth",
+            Self::Latency => "latency",
+            Self::Bandwidth => "bandwidth",
         }
     }
 

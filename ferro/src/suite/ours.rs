@@ -1,9 +1,11 @@
 //! Our side of a comparison: `ferro bench` as a user runs it.
 
+use std::process::Command;
+
 use serde::Deserialize;
 
-use super::Bench;
 use super::process::run_one;
+use super::{Bench, name_of};
 use crate::failure::{Failure, Result};
 use crate::providers::Path;
 
@@ -41,23 +43,16 @@ pub(super) fn measure(
         Bench::Latency => "lat",
         Bench::Bandwidth => "bw",
     };
-    let path = match path {
-        Path::Verbs => "verbs",
-        Path::Shm => "shm",
-        Path::Auto => "auto",
-    };
-    let arguments = [
-        "bench".to_owned(),
-        what.to_owned(),
-        "--spawn".to_owned(),
-        "--json".to_owned(),
+    let path = name_of(path);
+    let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
+    let mut command = Command::new(program);
+    command.args(["bench", what, "--spawn", "--json"]).args([
         format!("--path={path}"),
         format!("--sizes={size}"),
         format!("--iters={messages}"),
         format!("--cores={},{}", on.0, on.1),
-    ];
-    let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
-    parse(&run_one(&program, &arguments, &[on.0, on.1])?, path)
+    ]);
+    parse(&run_one("ferro", command, &[on.0, on.1])?, path)
 }
 
 fn parse(json: &str, path: &str) -> Result<OurSample> {

@@ -83,16 +83,15 @@ pub(super) fn run_pair(
     client_run.wait(RUN_PATIENCE)
 }
 
-/// Runs one program to its end; returns what it printed.
+/// Runs one command to its end; returns what it printed.
 ///
 /// # Errors
 ///
 /// As [`run_pair`].
-pub(super) fn run_one(program: &Path, arguments: &[String], on: &[usize]) -> Result<String> {
+pub(super) fn run_one(name: &'static str, mut command: Command, on: &[usize]) -> Result<String> {
     cores::pin(on)?;
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null());
-    Run::spawn("ferro", command, None)?.wait(RUN_PATIENCE)
+    command.stdin(Stdio::null());
+    Run::spawn(name, command, None)?.wait(RUN_PATIENCE)
 }
 
 struct Run {

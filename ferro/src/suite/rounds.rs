@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use super::peer::{self, Peer, Rival, Statistic};
 use super::process::Host;
 use super::row::{Row, median, minimum};
-use super::{Bench, ours, probe};
-use crate::cli::SuiteOptions;
+use super::{Bench, mpi, name_of, ours, probe};
+use crate::cli::{MpiOptions, SuiteOptions};
 use crate::cores;
 use crate::failure::{Failure, Result};
 use crate::providers::Path;
@@ -16,7 +16,10 @@ use crate::sizes::{self, Sizes};
 /// Where a suite runs.
 struct Suite<'a> {
     name: &'static str,
+    /// What the names of its measurements begin with.
+    kind: &'static str,
     path: Path,
+    ours: Ours<'a>,
     options: &'a SuiteOptions,
     cores: (usize, usize),
     /// Whether the distance of the cores matters.
@@ -25,13 +28,37 @@ struct Suite<'a> {
     deadline: Instant,
 }
 
+/// Our side.
+enum Ours<'a> {
+    /// `ferro bench`.
+    Ferro,
+    /// MPI over our plugin.
+    Mpi(&'a mpi::Run),
+}
+
+impl Ours<'_> {
+    fn measure(
+        &self,
+        path: Path,
+        bench: Bench,
+        size: usize,
+        messages: u64,
+        on: (usize, usize),
+    ) -> Result<ours::OurSample> {
+        match self {
+            Self::Ferro => ours::measure(path, bench, size, messages, on),
+            Self::Mpi(run) => run.measure(bench, size, messages, on),
+        }
+    }
+}
+
 /// Over the first verbs device of this machine.
 ///
 /// # Errors
 ///
 /// When there is no device, or ours did not run.
 pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
-    let suite = Suite::new("verbs", Path::Verbs, options, false)?;
+    let suite = Suite::new("verbs", Path::Verbs, options)?;
     let device = verbs_device()?;
     let address = device_address(&device)?;
     suite.run(|bench| peer::over_verbs(bench, &device, &address))
@@ -43,7 +70,7 @@ pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
 ///
 /// When ours did not run.
 pub(super) fn shm(options: &SuiteOptions) -> Result<()> {
-    let suite = Suite::new("shm", Path::Shm, options, true)?;
+    let suite = Suite::new("shm", Path::Shm, options)?;
     let mut hosts = vec![(Host::Here, "this machine's")];
     if let Some(root) = &options.peer_root {
         hosts.push((Host::Root(root.clone()), "Debian 13's"));
@@ -51,19 +78,34 @@ pub(super) fn shm(options: &SuiteOptions) -> Result<()> {
     suite.run(|bench| peer::over_shm(bench, &hosts))
 }
 
+/// MPI between two processes of this machine: MPICH through shared memory where its folder is given, else Open MPI over
+/// the first verbs device.
+///
+/// # Errors
+///
+/// When ours did not run.
+pub(super) fn mpi(options: &MpiOptions) -> Result<()> {
+    let (path, runs) = match &options.mpich {
+        Some(folder) => (Path::Shm, mpi::mpich(options, folder)),
+        None => (Path::Verbs, mpi::open_mpi(options, &verbs_device()?)),
+    };
+    let mut suite = Suite::new("mpi", path, &options.suite)?;
+    suite.kind = "mpi";
+    suite.ours = Ours::Mpi(&runs.ours);
+    suite.run(|_| runs.rivals.iter().map(Rival::of_mpi).collect())
+}
+
 impl<'a> Suite<'a> {
-    fn new(
-        name: &'static str,
-        path: Path,
-        options: &'a SuiteOptions,
-        probed: bool,
-    ) -> Result<Self> {
+    fn new(name: &'static str, path: Path, options: &'a SuiteOptions) -> Result<Self> {
         Ok(Self {
             name,
+            kind: "tagged",
             path,
+            ours: Ours::Ferro,
             options,
             cores: cores::pair()?,
-            probed: probed && cores::allowed()?.len() > 1,
+            // Over verbs the device takes its time, not the cache.
+            probed: path == Path::Shm && cores::allowed()?.len() > 1,
             deadline: Instant::now() + Duration::from_secs(options.budget),
         })
     }
@@ -112,7 +154,10 @@ impl<'a> Suite<'a> {
             .collect();
         let mut ours = Vec::new();
         for _ in 0..self.options.rounds {
-            ours.push(self.burst(|| ours::measure(self.path, bench, size, messages, self.cores))?);
+            ours.push(self.burst(|| {
+                self.ours
+                    .measure(self.path, bench, size, messages, self.cores)
+            })?);
             for contender in &mut contenders {
                 contender
                     .round(|peer| self.burst(|| peer.measure(bench, size, messages, self.cores)));
@@ -243,8 +288,8 @@ impl Contender {
         let (our_median, their_median) = (median(&our_values), median(&theirs));
         Row {
             suite: suite.name.to_owned(),
-            bench: bench.name().to_owned(),
-            path: suite.name.to_owned(),
+            bench: format!("{}_{}", suite.kind, bench.name()),
+            path: name_of(suite.path).to_owned(),
             size,
             peer: self.peer.map_or(self.name, |p| p.name),
             metric: bench.metric().to_owned(),
@@ -304,7 +349,9 @@ mod tests {
     fn suite(options: &SuiteOptions) -> Suite<'_> {
         Suite {
             name: "shm",
+            kind: "tagged",
             path: Path::Shm,
+            ours: Ours::Ferro,
             options,
             cores: (0, 0),
             probed: false,

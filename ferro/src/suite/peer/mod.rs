@@ -6,8 +6,8 @@ mod ucx;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use super::Bench;
 use super::process::{Host, Program, run_pair};
+use super::{Bench, mpi};
 use crate::failure::{Failure, Result};
 
 /// What a peer reports of a burst.
@@ -37,6 +37,7 @@ enum Tool {
     Perftest { device: String },
     Libfabric { provider: &'static str },
     Ucx,
+    Mpi(mpi::Run),
 }
 
 /// A tool in its variants, of which the fastest counts.
@@ -153,6 +154,28 @@ pub(super) fn over_shm(bench: Bench, hosts: &[(Host, &str)]) -> Vec<Rival> {
 }
 
 impl Rival {
+    /// MPI over something else.
+    pub(super) fn of_mpi(rival: &mpi::Rival) -> Self {
+        let peer = Peer {
+            name: rival.name.to_owned(),
+            statistic: Statistic::Median,
+            tool: Tool::Mpi(rival.run.clone()),
+            host: Host::Here,
+            variables: Vec::new(),
+            address: String::new(),
+        };
+        Self {
+            name: rival.name,
+            variants: rival
+                .run
+                .is_installed()
+                .then_some(peer)
+                .into_iter()
+                .collect(),
+            program: "its mpiexec",
+        }
+    }
+
     fn of(name: &'static str, program: &'static str, variants: Vec<Peer>) -> Self {
         let mut variants: Vec<Peer> = variants
             .into_iter()
@@ -186,6 +209,7 @@ impl Peer {
     ) -> Result<f64> {
         let port = next_port();
         let (mut server, mut client) = match &self.tool {
+            Tool::Mpi(run) => return Ok(run.measure(bench, size, messages, on)?.median),
             Tool::Perftest { device } => {
                 perftest::programs(bench, device, &self.address, size, messages, port)
             }
@@ -201,6 +225,7 @@ impl Peer {
             Tool::Perftest { .. } => perftest::figure(bench, &printed),
             Tool::Libfabric { .. } => libfabric::figure(&printed),
             Tool::Ucx => ucx::figure(bench, &printed),
+            Tool::Mpi(_) => None,
         };
         figure.filter(|v| v.is_finite() && *v > 0.0).ok_or_else(|| {
             Failure::new(format!(
