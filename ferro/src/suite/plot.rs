@@ -1,4 +1,4 @@
-//! Plots of rows: for each suite and bench one picture, ours and every peer over the message size.
+//! Plots of rows: for each suite, path and bench one picture, ours and every peer over the message size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,7 @@ const PICTURE: (u32, u32) = (900, 560);
 /// The points of a line: size and value.
 type Points = Vec<(f64, f64)>;
 
-/// Writes `SUITE-BENCH.svg` for each into a folder.
+/// Writes `SUITE-BENCH.svg` for each into a folder, `SUITE-PATH-BENCH.svg` where the suite is not named after the path.
 ///
 /// # Errors
 ///
@@ -22,20 +22,21 @@ type Points = Vec<(f64, f64)>;
 pub(super) fn all(rows: &[Row], folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)
         .map_err(|e| Failure::io(format!("make {}", folder.display()), e))?;
-    let pictures: BTreeSet<(&str, &str)> = rows
-        .iter()
-        .map(|r| (r.suite.as_str(), r.bench.as_str()))
-        .collect();
-    for (suite, bench) in pictures {
-        let of_picture: Vec<&Row> = rows
-            .iter()
-            .filter(|r| r.suite == suite && r.bench == bench)
-            .collect();
-        let file = folder.join(format!("{suite}-{bench}.svg"));
+    let pictures: BTreeSet<String> = rows.iter().map(picture_of).collect();
+    for name in pictures {
+        let of_picture: Vec<&Row> = rows.iter().filter(|r| picture_of(r) == name).collect();
+        let file = folder.join(format!("{name}.svg"));
         picture(&of_picture, &file)
             .map_err(|e| Failure::io(format!("write {}", file.display()), e))?;
     }
     Ok(())
+}
+
+fn picture_of(row: &Row) -> String {
+    match row.suite == row.path {
+        true => format!("{}-{}", row.suite, row.bench),
+        false => format!("{}-{}-{}", row.suite, row.path, row.bench),
+    }
 }
 
 fn picture(rows: &[&Row], file: &Path) -> Result<(), Box<dyn std::error::Error>> {
@@ -48,7 +49,7 @@ fn picture(rows: &[&Row], file: &Path) -> Result<(), Box<dyn std::error::Error>>
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
         .caption(
-            format!("{}: {}", rows[0].suite, rows[0].bench),
+            format!("{}: {}", rows[0].path, rows[0].bench),
             ("sans-serif", 22),
         )
         .margin(16)
@@ -114,4 +115,23 @@ fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
             Some(ends.map_or((v, v), |(low, high)| (low.min(v), high.max(v))))
         })?;
     Some((ends.0 / 1.3, ends.1 * 1.3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_for_each_path() {
+        let row = |suite: &str, path: &str| -> Row {
+            serde_json::from_value(serde_json::json!({
+                "suite": suite, "bench": "x_latency", "path": path, "size": 8, "peer": "p",
+                "metric": "latency_us", "better": "lower", "ours": 1.0, "theirs": 2.0, "ratio": 0.5,
+                "rounds": 1, "near": true, "ours_min": 1.0, "theirs_min": 2.0
+            }))
+            .unwrap()
+        };
+        assert_eq!(picture_of(&row("shm", "shm")), "shm-x_latency");
+        assert_eq!(picture_of(&row("mpi", "verbs")), "mpi-verbs-x_latency");
+    }
 }
