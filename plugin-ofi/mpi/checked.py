@@ -48,6 +48,8 @@ def run(main):
         print(f"rank {WORLD.rank} of {WORLD.size}:", file=sys.stderr)
         traceback.print_exc()
         sys.stderr.flush()
+        # Returns, here and there.
         WORLD.Abort(1)
+        sys.exit(1)
     if WORLD.rank == 0:
         print(f"PASS {WORLD.size} ranks: {result}", flush=True)

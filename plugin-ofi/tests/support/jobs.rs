@@ -25,6 +25,8 @@ macro_rules! all_jobs {
             random_2_verbs: Verbs, 2 ranks, ["random_p2p.py", "4"], 200 messages;
             random_4_verbs: Verbs, 4 ranks, ["random_p2p.py", "5"], 600 messages;
             random_8_verbs: Verbs, 8 ranks, ["random_p2p.py", "6"], 1200 messages;
+            threads: Default, 2 ranks, ["threads.py"], 300 messages;
+            threads_verbs: Verbs, 2 ranks, ["threads.py"], 300 messages;
         }
     };
 }
