@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use client::{Libfabric, round};
 use ferro_fi::abi::fi_threading;
 use support::plugin::Plugin;
-use support::{has_device, skip};
+use support::{has_device, has_program, skip};
 
 /// Rounds until every pool and table has its size.
 const FIRST: usize = 50;
@@ -40,12 +40,48 @@ fn rounds_of_queue_pairs_leave_nothing() {
     }
 }
 
+/// What libraries keep from when they were loaded is there once; what a round loses is there a thousand times.
+#[test]
+fn valgrind_finds_neither_a_wrong_access_nor_a_leak() {
+    const ONCE: usize = 50;
+    if has_device() {
+        println!("for machines without a device: an emulated one would take an hour");
+        return;
+    }
+    if !has_program("valgrind") {
+        println!("SKIP: valgrind is not installed here");
+        return;
+    }
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--error-exitcode=9", "--leak-check=full"])
+        .args(["--errors-for-leak-kinds=none", "--show-leak-kinds=definite"])
+        .arg(std::env::current_exe().unwrap());
+    let said = run(command, "rounds_of_shared_memory_leave_nothing", "shm");
+    if said.contains("SKIP") {
+        return;
+    }
+    let Some(lost) = said.split("definitely lost: ").nth(1) else {
+        // Its words where nothing at all is left.
+        assert!(said.contains("no leaks are possible"), "{said}");
+        return;
+    };
+    // "63 bytes in 3 blocks"
+    let blocks = lost.split(' ').nth(3).unwrap().replace(',', "");
+    println!("{}", lost.lines().next().unwrap());
+    assert!(blocks.parse::<usize>().unwrap() < ONCE, "{said}");
+}
+
 /// A process has one libfabric, and its memory is to be counted: each test has one of its own.
 fn alone(test: &str, domain: &str, times: usize) {
     if let Some(domain) = std::env::var_os(CHILD) {
         return rounds(&domain.to_string_lossy(), times);
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    run(Command::new(std::env::current_exe().unwrap()), test, domain);
+}
+
+/// Runs a test in a process of its own, prints what it has found, and returns all that it says.
+fn run(mut command: Command, test: &str, domain: &str) -> String {
     command
         .args(["--exact", test, "--nocapture"])
         .env(CHILD, domain)
@@ -60,19 +96,15 @@ fn alone(test: &str, domain: &str, times: usize) {
         command.env("FERRO_SHM", "off");
     }
     let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    print!(
-        "{}",
-        text.lines().fold(String::new(), |all, line| {
-            if line.starts_with("SKIP") || line.starts_with("after") {
-                all + line + "\n"
-            } else {
-                all
-            }
-        })
-    );
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}{errors}");
+    let [said, errors] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    for line in said.lines() {
+        if line.starts_with("SKIP") || line.starts_with("after") {
+            println!("{line}");
+        }
+    }
+    assert!(output.status.success(), "{said}{errors}");
+    said + &errors
 }
 
 fn rounds(domain: &str, times: usize) {
