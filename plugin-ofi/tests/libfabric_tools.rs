@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const ITERATIONS: u64 = 4;
 
 /// The oldest libfabric that the plugin works with.
-const OLDEST: (u32, u32) = (2, 1);
+const OLDEST: (u32, u32) = (2, 0);
 
 #[test]
 fn fi_info_lists_the_provider() {
@@ -155,7 +155,7 @@ fn libfabric_is_here() -> bool {
     let version = version.unwrap_or_else(|| panic!("no version: {said}"));
     let numbers: Vec<u32> = version.split('.').filter_map(|n| n.parse().ok()).collect();
     if (numbers[0], numbers[1]) < OLDEST {
-        skip(&format!("libfabric is {version} here, older than 2.1"));
+        skip(&format!("libfabric is {version} here, older than 2.0"));
         return false;
     }
     true

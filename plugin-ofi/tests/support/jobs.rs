@@ -27,13 +27,23 @@ macro_rules! all_jobs {
             random_8_verbs: Verbs, 8 ranks, ["random_p2p.py", "6"], 1200 messages;
             threads: Default, 2 ranks, ["threads.py"], 300 messages;
             threads_verbs: Verbs, 2 ranks, ["threads.py"], 300 messages;
+
+            #[ignore = "soak: minutes of traffic"]
+            soak_collectives: Default, 8 ranks, ["collectives.py"], 20000 messages;
+            #[ignore = "soak: minutes of traffic"]
+            soak_collectives_verbs: Verbs, 8 ranks, ["collectives.py"], 20000 messages;
+            #[ignore = "soak: minutes of traffic"]
+            soak_random: Default, 4 ranks, ["random_p2p.py", "101", "4800"], 10000 messages;
+            #[ignore = "soak: minutes of traffic"]
+            soak_random_verbs: Verbs, 4 ranks, ["random_p2p.py", "102", "4800"], 10000 messages;
         }
     };
 }
 
 macro_rules! jobs {
-    ($mpi:ident; $($name:ident: $carrier:ident, $ranks:literal ranks, $program:expr, $messages:literal messages;)*) => {
+    ($mpi:ident; $($(#[$attribute:meta])* $name:ident: $carrier:ident, $ranks:literal ranks, $program:expr, $messages:literal messages;)*) => {
         $(
+            $(#[$attribute])*
             #[test]
             fn $name() {
                 support::mpi::Job {

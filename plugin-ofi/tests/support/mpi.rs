@@ -14,6 +14,9 @@ use super::{has_device, has_program, run, skip};
 /// How long a program may take; processors may be emulated and shared by eight ranks.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
+/// How long one of the long tests may take.
+const SOAK_PATIENCE: Duration = Duration::from_secs(1800);
+
 /// An implementation of MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mpi {
@@ -74,7 +77,11 @@ impl Job {
         }
         command.arg(PYTHON).arg(programs().join(self.program[0]));
         command.args(&self.program[1..]);
-        let output = run::run(command, PATIENCE).expect_success();
+        let patience = match std::env::var_os("FERRO_SOAK") {
+            Some(_) => SOAK_PATIENCE,
+            None => PATIENCE,
+        };
+        let output = run::run(command, patience).expect_success();
         let passed = format!("PASS {} ranks", self.ranks);
         let line = output.lines().find(|line| line.starts_with(&passed));
         println!(
