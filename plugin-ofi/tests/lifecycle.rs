@@ -55,7 +55,11 @@ fn valgrind_finds_neither_a_wrong_access_nor_a_leak() {
     let mut command = Command::new("valgrind");
     command
         // One thread runs at a time: without turns, one that polls would keep the one that it waits for from running.
-        .args(["--fair-sched=yes", "--error-exitcode=9", "--leak-check=full"])
+        .args([
+            "--fair-sched=yes",
+            "--error-exitcode=9",
+            "--leak-check=full",
+        ])
         .args(["--errors-for-leak-kinds=none", "--show-leak-kinds=definite"])
         .arg(std::env::current_exe().unwrap());
     let said = run(command, "rounds_of_shared_memory_leave_nothing", "shm");
