@@ -4,10 +4,7 @@
 
 #[path = "../../core/tests/getinfo/clients.rs"]
 mod clients;
-#[path = "../../provider-shm/tests/demands/mod.rs"]
-mod demands;
-
-use demands::{nobody, refused, says, settings};
+use ferrofabric_conformance::limits::{nobody, refused, says, settings};
 use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::fabric::Provider;
 use ferrofabric_core::flags::{Flags, Mode, MrMode};

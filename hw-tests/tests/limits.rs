@@ -2,13 +2,10 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-#[path = "../../provider-shm/tests/demands/mod.rs"]
-mod demands;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use demands::{PATIENCE, Pair, nobody, refused, says, settings};
+use ferrofabric_conformance::limits::{self, PATIENCE, Pair, nobody, refused, says, settings};
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::{Info, getinfo};
@@ -85,8 +82,8 @@ fn an_unknown_domain_is_named() {
 #[file_serial(verbs)]
 fn impossible_sizes_are_refused() {
     if Rig::open().is_some() {
-        demands::impossible_sizes(&*domain(VERBS));
-        demands::impossible_sizes(&*domain(&[]));
+        limits::impossible_sizes(&*domain(VERBS));
+        limits::impossible_sizes(&*domain(&[]));
     }
 }
 
@@ -94,8 +91,8 @@ fn impossible_sizes_are_refused() {
 #[file_serial(verbs)]
 fn malformed_addresses_are_refused() {
     if Rig::open().is_some() {
-        demands::malformed_addresses(&*domain(VERBS));
-        demands::malformed_addresses(&*domain(&[]));
+        limits::malformed_addresses(&*domain(VERBS));
+        limits::malformed_addresses(&*domain(&[]));
     }
 }
 
@@ -103,7 +100,7 @@ fn malformed_addresses_are_refused() {
 #[file_serial(verbs)]
 fn a_second_thread_is_refused() {
     if Rig::open().is_some() {
-        demands::a_second_thread(&VerbsProvider::new(), &info(VERBS), &settings(VERBS));
+        limits::a_second_thread(&VerbsProvider::new(), &info(VERBS), &settings(VERBS));
     }
 }
 
@@ -111,12 +108,12 @@ fn a_second_thread_is_refused() {
 #[file_serial(verbs)]
 fn objects_of_two_domains_do_not_mix() {
     if Rig::open().is_some() {
-        demands::objects_of_two_domains(&*domain(VERBS), &*domain(VERBS));
+        limits::objects_of_two_domains(&*domain(VERBS), &*domain(VERBS));
         let shm = settings(&[]);
         let local = ShmProvider::new();
         let offer = local.discover(&shm).candidates.remove(0);
         let local = local.open(&offer, &shm).unwrap();
-        demands::objects_of_two_domains(&*domain(VERBS), &*local);
+        limits::objects_of_two_domains(&*domain(VERBS), &*local);
     }
 }
 
@@ -128,12 +125,12 @@ fn a_full_queue_loses_nothing() {
     }
     for pairs in [VERBS, &[]] {
         let (ours, theirs) = (domain(pairs), domain(pairs));
-        demands::a_queue_before_the_connection(&mut Pair::open(&*ours, &*theirs));
+        limits::a_queue_before_the_connection(&mut Pair::open(&*ours, &*theirs));
         for len in [8, 20_000] {
             let mut pair = Pair::open(&*ours, &*theirs);
-            demands::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
+            limits::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
             let mut pair = Pair::open(&*ours, &*theirs);
-            demands::a_queue_to_a_peer_that_does_not_receive(&mut pair, len);
+            limits::a_queue_to_a_peer_that_does_not_receive(&mut pair, len);
         }
     }
 }

@@ -4,9 +4,7 @@
 
 #[path = "../../core/tests/getinfo/clients.rs"]
 mod clients;
-mod demands;
-
-use demands::{nobody, refused, says, settings};
+use ferrofabric_conformance::limits::{nobody, refused, says, settings};
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::fabric::Provider;
 use ferrofabric_core::flags::{Flags, Mode, MrMode};

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod demands;
-
 use std::sync::Arc;
 use std::time::Instant;
 
-use demands::{PATIENCE, Pair, nobody, refused, says, settings};
+use ferrofabric_conformance::limits::{self, PATIENCE, Pair, nobody, refused, says, settings};
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::{Info, getinfo};
@@ -61,27 +59,27 @@ fn switched_off_says_so() {
 
 #[test]
 fn impossible_sizes_are_refused() {
-    demands::impossible_sizes(&*domain(&[]));
+    limits::impossible_sizes(&*domain(&[]));
 }
 
 #[test]
 fn malformed_addresses_are_refused() {
-    demands::malformed_addresses(&*domain(&[]));
+    limits::malformed_addresses(&*domain(&[]));
 }
 
 #[test]
 fn a_second_thread_is_refused() {
-    demands::a_second_thread(&ShmProvider::new(), &info(), &settings(&[]));
+    limits::a_second_thread(&ShmProvider::new(), &info(), &settings(&[]));
 }
 
 #[test]
 fn threads_that_take_turns_are_served() {
-    demands::threads_that_take_turns(&ShmProvider::new(), &info(), &settings(&[]));
+    limits::threads_that_take_turns(&ShmProvider::new(), &info(), &settings(&[]));
 }
 
 #[test]
 fn objects_of_two_domains_do_not_mix() {
-    demands::objects_of_two_domains(&*domain(&[]), &*domain(&[]));
+    limits::objects_of_two_domains(&*domain(&[]), &*domain(&[]));
 }
 
 #[test]
@@ -124,14 +122,14 @@ fn sends_to_nobody_fail_alone() {
 fn a_full_queue_loses_nothing() {
     for cma in ["on", "off"] {
         let domain = domain(&[("FERRO_SHM_CMA", cma)]);
-        demands::a_queue_before_the_connection(&mut Pair::open(&*domain, &*domain));
+        limits::a_queue_before_the_connection(&mut Pair::open(&*domain, &*domain));
         for len in [8, 20_000] {
             // Two domains: reading the sender's queue does not drive the receiver.
             let theirs = self::domain(&[("FERRO_SHM_CMA", cma)]);
             let mut pair = Pair::open(&*domain, &*theirs);
-            demands::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
+            limits::a_queue_to_a_peer_that_does_nothing(&mut pair, len);
             let mut pair = Pair::open(&*domain, &*theirs);
-            demands::a_queue_to_a_peer_that_does_not_receive(&mut pair, len);
+            limits::a_queue_to_a_peer_that_does_not_receive(&mut pair, len);
         }
     }
 }

@@ -1,16 +1,11 @@
 //! What every domain does with impossible arguments, and with more than it can take, whatever its provider. The tests of
 //! shared memory and of verbs devices call these.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "each test uses a part"
-)]
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::ends::BLANK;
+pub use crate::ends::PATIENCE;
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::av::{AvAttr, AvType};
 use ferrofabric_core::config::Settings;
@@ -25,15 +20,13 @@ use ferrofabric_core::peer::Completion;
 use ferrofabric_core::serial::Threading;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
-/// A wait that takes so long hangs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Turned away for so long, nothing moves any more.
 const STUCK: Duration = Duration::from_millis(500);
 
 /// Nobody keeps so many messages of a few bytes for a peer that takes none.
 const TOO_MANY: usize = 20_000;
 
+/// The settings of these variables, and no others.
 pub fn settings(pairs: &[(&str, &str)]) -> Settings {
     Settings::read(|name| {
         let found = pairs.iter().find(|(n, _)| *n == name);
@@ -61,13 +54,18 @@ pub fn refused<T>(result: Result<T, Error>) -> Error {
 
 /// Two endpoints that know each other.
 pub struct Pair {
+    /// Mostly the sender.
     pub a: OwningEndpoint,
+    /// Mostly the receiver.
     pub b: OwningEndpoint,
+    /// `a` in the address vector of `b`.
     pub to_a: FiAddr,
+    /// `b` in the address vector of `a`.
     pub to_b: FiAddr,
 }
 
 impl Pair {
+    /// Opens them.
     pub fn open(domain_a: &dyn Domain, domain_b: &dyn Domain) -> Self {
         let a = OwningEndpoint::open(domain_a, &AvAttr::default()).unwrap();
         let b = OwningEndpoint::open(domain_b, &AvAttr::default()).unwrap();
@@ -112,16 +110,6 @@ struct Bare {
     cq: Arc<dyn Cq>,
     av: Arc<dyn Av>,
 }
-
-const BLANK: Completion = Completion {
-    context: 0,
-    flags: Flags::empty(),
-    len: 0,
-    buf: 0,
-    data: 0,
-    tag: 0,
-    src: FiAddr::NOTAVAIL,
-};
 
 impl Bare {
     fn open(domain: &dyn Domain) -> Self {

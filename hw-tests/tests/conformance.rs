@@ -2,15 +2,10 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-#[path = "../../provider-shm/tests/behaviour/mod.rs"]
-mod behaviour;
-#[path = "../../provider-shm/tests/demands/mod.rs"]
-mod demands;
-
 use std::sync::Arc;
 
-use behaviour::{completions, lists, multi_receives, probes, reports, waiting};
-use demands::settings;
+use ferrofabric_conformance::limits::{self, settings};
+use ferrofabric_conformance::{completions, lists, multi_receives, probes, reports, waiting};
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::Info;
 use ferrofabric_hw_tests::Rig;
@@ -19,6 +14,8 @@ use serial_test::file_serial;
 
 /// Verbs for all peers.
 const VERBS: (&str, &str) = ("FERRO_SHM", "off");
+
+const TMP: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn info(pairs: &[(&str, &str)]) -> Info {
     let found = VerbsProvider::new().discover(&settings(pairs));
@@ -119,7 +116,7 @@ fn several_threads_wait() {
 fn threads_that_take_turns_are_served() {
     if Rig::open().is_some() {
         let settings = settings(&[VERBS]);
-        demands::threads_that_take_turns(&VerbsProvider::new(), &info(&[VERBS]), &settings);
+        limits::threads_that_take_turns(&VerbsProvider::new(), &info(&[VERBS]), &settings);
     }
 }
 
@@ -130,7 +127,7 @@ fn an_endpoint_that_closes_leaves_its_counters() {
         return;
     }
     for (path, shm) in [("verbs", "off"), ("shm", "on")] {
-        let folder = reports::folder(&format!("leaves its counters of {path}"));
+        let folder = reports::folder(TMP, &format!("leaves its counters of {path}"));
         let pairs = [
             ("FERRO_SHM", shm),
             ("FERRO_STATS", folder.to_str().unwrap()),

@@ -7,7 +7,7 @@ use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::{End, Event, Pair, any_tagged, is_gone};
+use crate::ends::{BLANK, End, Event, Pair, any_tagged, is_gone};
 
 const PEEK: Flags = Flags::PEEK;
 const CLAIM: Flags = Flags::CLAIM;
@@ -203,7 +203,7 @@ pub fn a_peek_looks_at_what_has_come(domain_a: &dyn Domain, domain_b: &dyn Domai
             ..any_tagged(pair.b.context())
         };
         pair.b.recv(&last, &[]).unwrap();
-        let mut out = [super::BLANK];
+        let mut out = [BLANK];
         assert_eq!(pair.b.rx.cq.read(&mut out), Ok(1), "round {round}");
         assert_eq!((out[0].context, out[0].tag), (last.context, COUNT - 1));
         let rest = RecvOp {

@@ -1,18 +1,4 @@
-//! What every RDM endpoint does, whatever its provider: the tests of shared memory and of verbs devices call these.
-
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "each test uses a part"
-)]
-
-pub mod completions;
-pub mod lists;
-pub mod multi_receives;
-pub mod probes;
-pub mod reports;
-pub mod waiting;
+//! Endpoints as the scenarios use them: with a queue and a counter for each direction, and memory that outlives them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +18,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A completion of either sort.
 pub type Event = Result<Completion, CqError>;
 
+/// What a read overwrites.
 pub const BLANK: Completion = Completion {
     context: 0,
     flags: Flags::empty(),
@@ -45,18 +32,24 @@ pub const BLANK: Completion = Completion {
 /// An endpoint with a queue and a counter for each direction.
 pub struct End {
     // Closed before the memory that it may still be using.
+    /// The endpoint itself.
     pub endpoint: Arc<dyn Endpoint>,
+    /// Its address vector, which nobody else uses.
     pub av: Arc<dyn Av>,
+    /// Where sends complete.
     pub tx: Queue,
+    /// Where receives complete.
     pub rx: Queue,
     /// What sends and receives point to, for as long as the endpoint lives.
-    memory: Mutex<Vec<Box<[u8]>>>,
+    pub(crate) memory: Mutex<Vec<Box<[u8]>>>,
     contexts: AtomicU64,
 }
 
 /// A completion queue, its counter, and what was read and not asked for yet.
 pub struct Queue {
+    /// The queue.
     pub cq: Arc<dyn Cq>,
+    /// What counts the same operations.
     pub cntr: Arc<dyn Cntr>,
     events: Mutex<VecDeque<Event>>,
 }
@@ -102,11 +95,13 @@ impl Queue {
         events.remove(at)
     }
 
+    /// What was counted so far, successes and errors.
     pub fn counts(&self) -> (u64, u64) {
         (self.cntr.read().unwrap(), self.cntr.read_errors().unwrap())
     }
 }
 
+/// The context of the operation that completed.
 pub fn context_of(event: &Event) -> u64 {
     match event {
         Ok(completion) => completion.context,
@@ -133,6 +128,7 @@ pub fn any_tagged(context: u64) -> RecvOp {
 }
 
 impl End {
+    /// An endpoint with everything of its own.
     pub fn open(domain: &dyn Domain) -> Self {
         let av = domain.open_av(&AvAttr::default()).unwrap();
         let (tx, rx) = (Queue::open(domain), Queue::open(domain));
@@ -237,9 +233,13 @@ impl End {
 
 /// Two endpoints that know each other.
 pub struct Pair {
+    /// Mostly the sender.
     pub a: End,
+    /// Mostly the receiver.
     pub b: End,
+    /// `a` in the address vector of `b`.
     pub to_a: FiAddr,
+    /// `b` in the address vector of `a`.
     pub to_b: FiAddr,
 }
 

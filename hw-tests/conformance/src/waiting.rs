@@ -10,7 +10,7 @@ use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::{FiAddr, SendOp};
 
-use super::{BLANK, End, PATIENCE, Pair, Queue, any_tagged};
+use crate::ends::{BLANK, End, PATIENCE, Pair, Queue, any_tagged};
 
 /// What a wait with a timeout returns, which something has to end before that. (It looks once more when it is over.)
 fn in_time<R>(wait: impl FnOnce(Option<Duration>) -> R) -> R {

@@ -6,7 +6,7 @@ use ferrofabric_core::fabric::{Domain, RecvOp};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::types::{MsgKind, SendOp};
 
-use super::{End, Pair, any_tagged, is_gone};
+use crate::ends::{End, PATIENCE, Pair, any_tagged, is_gone};
 
 const SIZES: [usize; 4] = [0, 24, 9000, 120_000];
 
@@ -112,7 +112,7 @@ pub fn errors_always(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 fn next_failure(end: &End) -> ferrofabric_core::peer::CqError {
-    let until = std::time::Instant::now() + super::PATIENCE;
+    let until = std::time::Instant::now() + PATIENCE;
     loop {
         end.tx.pump();
         match end.tx.take() {

@@ -6,7 +6,7 @@ use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
 
-use super::{End, Event, Pair, any_tagged, is_gone};
+use crate::ends::{End, Event, Pair, any_tagged, is_gone};
 
 const MULTI: Flags = Flags::MULTI_RECV;
 

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use ferrofabric_core::fabric::Domain;
 
-use super::{Pair, any_tagged};
+use crate::ends::{Pair, any_tagged};
 
-/// A folder for one test, not there yet.
-pub fn folder(test: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+/// A folder for one test, not there yet, below one for all.
+pub fn folder(below: &str, test: &str) -> PathBuf {
+    let folder = Path::new(below).join(test);
     let _ = std::fs::remove_dir_all(&folder);
     folder
 }

@@ -5,7 +5,7 @@ use ferrofabric_core::fabric::{Domain, RecvOp};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
 
-use super::{End, Pair, any_tagged};
+use crate::ends::{End, Pair, any_tagged};
 
 const ROOM: [usize; 4] = [100, 0, 8000, 50_000];
 

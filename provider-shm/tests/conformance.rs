@@ -2,16 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod behaviour;
-
 use std::sync::{Arc, Mutex};
 
-use behaviour::{End, completions, lists, multi_receives, probes, reports, waiting};
+use ferrofabric_conformance::ends::End;
+use ferrofabric_conformance::{completions, lists, multi_receives, probes, reports, waiting};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::Info;
 use ferrofabric_core::serial::Threading;
 use ferrofabric_shm::ShmProvider;
+
+const TMP: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
     Settings::read(|name| {
@@ -156,7 +157,7 @@ fn waits_end_by_signals_and_timeouts() {
 
 #[test]
 fn an_endpoint_that_closes_leaves_its_counters() {
-    let folder = reports::folder("leaves/its/counters");
+    let folder = reports::folder(TMP, "leaves/its/counters");
     let setting = [("FERRO_STATS", folder.to_str().unwrap())];
     let (ours, theirs) = (domain(&setting), domain(&setting));
     reports::each_endpoint_leaves_a_file(&*ours, &*theirs, &folder, "shm");
@@ -164,7 +165,7 @@ fn an_endpoint_that_closes_leaves_its_counters() {
 
 #[test]
 fn an_endpoint_that_closes_with_its_domain_leaves_its_counters() {
-    let folder = reports::folder("closes_with_its_domain");
+    let folder = reports::folder(TMP, "closes_with_its_domain");
     let mut info = info();
     info.domain.threading = Threading::Domain;
     let settings = settings(&[("FERRO_STATS", folder.to_str().unwrap())]);
@@ -179,7 +180,7 @@ fn an_endpoint_that_closes_with_its_domain_leaves_its_counters() {
 
 #[test]
 fn a_folder_that_can_not_be_written_is_a_warning() {
-    let folder = reports::folder("can_not_be_written");
+    let folder = reports::folder(TMP, "can_not_be_written");
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("file");
     std::fs::write(&file, "no folder").unwrap();

@@ -1,0 +1,16 @@
+//! What every endpoint does, whatever carries its messages: one suite for shared memory, verbs and both paired, on a
+//! quiet network or one that loses packets.
+//!
+//! It is written to the public traits of [`ferrofabric_core::fabric`] alone and knows no provider. The tests of
+//! `provider-shm` and of `hw-tests` open domains and call it.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+pub mod completions;
+pub mod ends;
+pub mod limits;
+pub mod lists;
+pub mod multi_receives;
+pub mod probes;
+pub mod reports;
+pub mod waiting;
