@@ -33,6 +33,12 @@ impl CqQueue {
         self.entries.is_empty() && self.errors.is_empty()
     }
 
+    /// Whether there are that many entries, or an error.
+    #[inline]
+    pub fn holds(&self, least: usize) -> bool {
+        !self.errors.is_empty() || self.entries.len() >= least.max(1)
+    }
+
     /// Moves entries to `out`, up to the next error.
     ///
     /// # Errors

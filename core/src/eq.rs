@@ -1,11 +1,14 @@
 //! The event queue behind `fi_eq_read` (fi_eq(3)): events of objects and of the application, in order.
 
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::{Condvar, Mutex};
 
-use crate::error::{Errno, OpError};
+use crate::error::{Errno, Error, OpError};
 
 /// An event: its number, and the bytes that belong to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub struct Event {
 pub struct EventQueue {
     events: Mutex<VecDeque<Event>>,
     came: Condvar,
+    /// Readable while there are events, once somebody has asked for it.
+    descriptor: OnceLock<EventFd>,
 }
 
 /// Whether an event that is read stays.
@@ -40,8 +45,44 @@ impl EventQueue {
 
     /// Puts an event in.
     pub fn write(&self, event: Event) {
-        self.events.lock().push_back(event);
+        let mut events = self.events.lock();
+        if let (true, Some(fd)) = (events.is_empty(), self.descriptor.get()) {
+            let _ = fd.write(1);
+        }
+        events.push_back(event);
+        drop(events);
         self.came.notify_all();
+    }
+
+    /// A descriptor that is readable while there are events (`FI_WAIT_FD`).
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor can be had.
+    pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        let events = self.events.lock();
+        if self.descriptor.get().is_none() {
+            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+            let fd = EventFd::from_value_and_flags(u32::from(!events.is_empty()), flags)
+                .map_err(|e| Error::new(Errno(e as i32), "create", "event descriptor"))?;
+            let _ = self.descriptor.set(fd);
+        }
+        match self.descriptor.get() {
+            Some(fd) => Ok(fd.as_fd()),
+            None => Err(Error::new(Errno::EINVAL, "create", "event descriptor")),
+        }
+    }
+
+    /// Asks for a wait on the descriptor (fi_trywait(3)).
+    ///
+    /// # Errors
+    ///
+    /// `Again`: there are events to read first.
+    pub fn try_wait(&self) -> Result<(), OpError> {
+        match self.events.lock().is_empty() {
+            true => Ok(()),
+            false => Err(OpError::Again),
+        }
     }
 
     /// Copies the first event's entry to `out`; returns its number and length in bytes.
@@ -50,7 +91,7 @@ impl EventQueue {
     ///
     /// `Again`: there is none. `ETOOSMALL`: the entry is longer than `out`; the event stays.
     pub fn read(&self, out: &mut [u8], reading: Reading) -> Result<(u32, usize), OpError> {
-        Self::read_from(&mut self.events.lock(), out, reading)
+        self.read_from(&mut self.events.lock(), out, reading)
     }
 
     /// As [`read`](Self::read), and waits for an event as long as `timeout` says (`None`: for ever).
@@ -76,10 +117,11 @@ impl EventQueue {
                 }
             }
         }
-        Self::read_from(&mut events, out, reading)
+        self.read_from(&mut events, out, reading)
     }
 
     fn read_from(
+        &self,
         events: &mut VecDeque<Event>,
         out: &mut [u8],
         reading: Reading,
@@ -91,6 +133,9 @@ impl EventQueue {
             .copy_from_slice(&first.entry);
         if reading == Reading::Take {
             events.pop_front();
+            if let (true, Some(fd)) = (events.is_empty(), self.descriptor.get()) {
+                let _ = fd.read();
+            }
         }
         Ok((number, len))
     }
@@ -122,6 +167,31 @@ mod tests {
         assert_eq!(queue.read(&mut out, Reading::Take), Ok((8, 4)));
         assert_eq!(out[..4], 8u32.to_ne_bytes());
         assert_eq!(queue.read(&mut out, Reading::Take), Err(OpError::Again));
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_while_there_are_events() {
+        let queue = EventQueue::new();
+        queue.write(event(1));
+        let fd = queue.wait_fd().unwrap();
+        let readable = || {
+            let mut fds = [nix::poll::PollFd::new(fd, nix::poll::PollFlags::POLLIN)];
+            nix::poll::poll(&mut fds, nix::poll::PollTimeout::ZERO).unwrap() == 1
+        };
+        let mut out = [0; 8];
+        assert!(readable());
+        assert_eq!(queue.try_wait(), Err(OpError::Again));
+        queue.write(event(2));
+        for peeked in [1, 2] {
+            assert!(readable());
+            assert_eq!(queue.read(&mut out, Reading::Peek), Ok((peeked, 4)));
+            assert!(readable());
+            assert_eq!(queue.read(&mut out, Reading::Take), Ok((peeked, 4)));
+        }
+        assert!(!readable());
+        assert_eq!(queue.try_wait(), Ok(()));
+        queue.write(event(3));
+        assert!(readable());
     }
 
     #[test]

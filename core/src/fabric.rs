@@ -4,6 +4,7 @@
 //! Objects are closed by dropping them; each keeps open what it was opened on or bound to.
 
 use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -287,10 +288,41 @@ pub trait Cq: Send + Sync {
     /// # Errors
     ///
     /// `Again`: none came in time, or somebody called [`signal`](Self::signal).
-    fn sread(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize, OpError>;
+    fn sread(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize, OpError> {
+        self.sread_many(out, 1, timeout)
+    }
 
-    /// Ends one waiting `sread`.
+    /// As `sread`, and waits until so many completions are there (`FI_CQ_COND_THRESHOLD`), or an error among them. When the
+    /// time is over, or at a signal, it takes those that are.
+    ///
+    /// # Errors
+    ///
+    /// As `sread`.
+    fn sread_many(
+        &self,
+        out: &mut [Completion],
+        least: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, OpError>;
+
+    /// Ends one waiting `sread`, or one wait on the descriptor.
     fn signal(&self);
+
+    /// A descriptor to wait on with poll(2) and its like (`FI_WAIT_FD`), after each [`try_wait`](Self::try_wait) that allows
+    /// it: readable when there may be something to read from the queue.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor can be had.
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>>;
+
+    /// Asks for a wait on the descriptor (fi_trywait(3)).
+    ///
+    /// # Errors
+    ///
+    /// `Again`: there is something to read, or somebody has called [`signal`](Self::signal): read first. `EINVAL`: nobody has
+    /// taken the descriptor.
+    fn try_wait(&self) -> Result<(), OpError>;
 
     /// Which object this is.
     fn id(&self) -> ObjectId;
@@ -346,6 +378,20 @@ pub trait Cntr: Send + Sync {
     ///
     /// `Again`: not in time. `EAVAIL`: an operation failed meanwhile.
     fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<u64, OpError>;
+
+    /// As [`Cq::wait_fd`]: readable when either number may have changed.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>>;
+
+    /// As [`Cq::try_wait`].
+    ///
+    /// # Errors
+    ///
+    /// `Again`: a number is not what was read last; says so once for each change. `EINVAL`: nobody has taken the descriptor.
+    fn try_wait(&self) -> Result<(), OpError>;
 
     /// Which object this is.
     fn id(&self) -> ObjectId;

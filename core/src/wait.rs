@@ -1,6 +1,7 @@
 //! Sleeping until a domain has something to do: descriptors that wake, a signal that wakes all who sleep.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -18,6 +19,55 @@ pub struct WaitSet {
     signal: EventFd,
     /// Sets of those who have slept.
     spare: Mutex<Vec<Epoll>>,
+}
+
+/// A descriptor that an application waits on by itself (`FI_WAIT_FD`, fi_trywait(3)): readable while a descriptor of its set
+/// is, or from when its bell was rung until that is cleared.
+pub struct WaitFd {
+    epoll: Epoll,
+    bell: Bell,
+}
+
+/// What makes a [`WaitFd`] readable.
+#[derive(Clone)]
+pub struct Bell(Arc<EventFd>);
+
+impl WaitFd {
+    /// Its bell.
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+}
+
+impl AsFd for WaitFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+}
+
+impl Bell {
+    /// Makes the descriptor readable.
+    pub fn ring(&self) {
+        // It can not overflow: whoever waits clears it.
+        let _ = self.0.write(1);
+    }
+
+    /// Takes that back.
+    pub fn clear(&self) {
+        let _ = self.0.read();
+    }
+}
+
+impl PartialEq for Bell {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl std::fmt::Debug for Bell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bell")
+    }
 }
 
 /// Somebody who may go to sleep. Whatever wakes between its making and its sleep ends that sleep: make it first, then look
@@ -83,6 +133,23 @@ impl WaitSet {
     /// As [`sleeper`](Self::sleeper) and [`Sleeper::sleep`].
     pub fn sleep(&self, deadline: Option<Instant>) -> Result<bool> {
         self.sleeper()?.sleep(deadline)
+    }
+
+    /// A descriptor for an application to wait on by itself.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor can be had.
+    pub fn descriptor(&self) -> Result<WaitFd> {
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|e| failed(e, "create", "event descriptor"))?;
+        let epoll = epoll()?;
+        watch(&epoll, self.sources.0.as_fd(), EpollFlags::EPOLLIN)?;
+        watch(&epoll, bell.as_fd(), EpollFlags::EPOLLIN)?;
+        Ok(WaitFd {
+            epoll,
+            bell: Bell(Arc::new(bell)),
+        })
     }
 
     /// Wakes all who sleep.
@@ -184,6 +251,34 @@ mod tests {
         assert!(one.sleep(None).unwrap());
         drop(one);
         assert!(two.sleep(None).unwrap());
+    }
+
+    #[test]
+    fn a_wait_descriptor_is_readable_by_its_bell_and_by_the_sources() {
+        let set = WaitSet::new().unwrap();
+        let (one, two) = (set.descriptor().unwrap(), set.descriptor().unwrap());
+        let readable = |fd: &WaitFd| {
+            let mut fds = [nix::poll::PollFd::new(
+                fd.as_fd(),
+                nix::poll::PollFlags::POLLIN,
+            )];
+            nix::poll::poll(&mut fds, nix::poll::PollTimeout::ZERO).unwrap() == 1
+        };
+        assert!(!readable(&one) && !readable(&two));
+        one.bell().ring();
+        one.bell().ring();
+        assert!(readable(&one) && !readable(&two));
+        one.bell().clear();
+        assert!(!readable(&one));
+        let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
+        set.add(fd.as_fd()).unwrap();
+        fd.write(1).unwrap();
+        assert!(readable(&one) && readable(&two));
+        fd.read().unwrap();
+        assert!(!readable(&one) && !readable(&two));
+        // The signal is for threads in calls.
+        set.signal();
+        assert!(!readable(&one));
     }
 
     #[test]

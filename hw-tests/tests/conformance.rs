@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use ferrofabric_conformance::limits::{self, settings};
-use ferrofabric_conformance::{completions, lists, multi_receives, probes, reports, waiting};
+use ferrofabric_conformance::{
+    completions, descriptors, lists, multi_receives, probes, reports, waiting,
+};
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::Info;
 use ferrofabric_hw_tests::Rig;

@@ -2,24 +2,27 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_core::error::Errno;
+use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::Cntr;
 
 use crate::abi::{
-    FI_CLASS_CNTR, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fi_wait_obj, fid_cntr,
+    FI_CLASS_CNTR, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid_cntr,
 };
 use crate::domain::DomainObject;
 use crate::fid::{Object, new_fid, object, ops_of};
 use crate::guard::{Refused, control, value};
+use crate::wait::{self, WaitObject, Waitable};
 
 /// A counter.
 #[repr(C)]
 pub(crate) struct CntrObject {
     raw: UnsafeCell<fid_cntr>,
     pub(crate) cntr: Arc<dyn Cntr>,
+    wait: WaitObject,
     _domain: Arc<DomainObject>,
 }
 
@@ -34,7 +37,24 @@ unsafe impl Object for CntrObject {
     const CLASS: usize = FI_CLASS_CNTR;
 }
 
-static FID_OPS: fi_ops = ops_of::<CntrObject>();
+static FID_OPS: fi_ops = fi_ops {
+    control: Some(wait::control::<CntrObject>),
+    ..ops_of::<CntrObject>()
+};
+
+impl Waitable for CntrObject {
+    fn wait_object(&self) -> WaitObject {
+        self.wait
+    }
+
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>, Refused> {
+        Ok(self.cntr.wait_fd()?)
+    }
+
+    fn try_wait(&self) -> Result<(), OpError> {
+        self.cntr.try_wait()
+    }
+}
 
 static OPS: Roomy<fi_ops_cntr> = Roomy::new(fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
@@ -42,7 +62,7 @@ static OPS: Roomy<fi_ops_cntr> = Roomy::new(fi_ops_cntr {
     readerr: Some(read_errors),
     add: Some(add),
     set: Some(set),
-    wait: Some(wait),
+    wait: Some(wait_for),
     adderr: Some(add_errors),
     seterr: Some(set_errors),
 });
@@ -58,20 +78,16 @@ impl CntrObject {
         attr: *const fi_cntr_attr,
         context: *mut c_void,
     ) -> Result<Arc<Self>, Refused> {
+        let mut wait = WaitObject::NONE;
         // SAFETY: as the caller says.
         if let Some(attr) = unsafe { attr.as_ref() } {
             if attr.flags != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }
-            let waits = [
-                fi_wait_obj::FI_WAIT_NONE,
-                fi_wait_obj::FI_WAIT_UNSPEC,
-                fi_wait_obj::FI_WAIT_YIELD,
-            ];
-            if attr.events != fi_cntr_events::FI_CNTR_EVENTS_COMP || !waits.contains(&attr.wait_obj)
-            {
+            if attr.events != fi_cntr_events::FI_CNTR_EVENTS_COMP {
                 return Err(Errno::ENOSYS.into());
             }
+            wait = WaitObject::of(attr.wait_obj)?;
         }
         let cntr = domain.domain.open_cntr()?;
         Ok(Arc::new(Self {
@@ -80,6 +96,7 @@ impl CntrObject {
                 ops: OPS.as_ptr(),
             }),
             cntr,
+            wait,
             _domain: domain,
         }))
     }
@@ -123,12 +140,12 @@ unsafe extern "C" fn set_errors(cntr: *mut fid_cntr, value: u64) -> c_int {
     control(|| unsafe { of(cntr) }.set_errors(value))
 }
 
-unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
+unsafe extern "C" fn wait_for(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
     control(|| {
         // SAFETY: as C calls us.
         match unsafe { of(cntr) }.wait(threshold, timeout(timeout_ms)) {
             Ok(_) => Ok(()),
-            Err(ferrofabric_core::error::OpError::Again) => Err(Errno::ETIMEDOUT),
+            Err(OpError::Again) => Err(Errno::ETIMEDOUT),
             Err(error) => Err(error.errno()),
         }
     })

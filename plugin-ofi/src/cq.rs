@@ -2,24 +2,26 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Cq, CqAttr};
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::Completion;
+use ferrofabric_core::peer::{Completion, CqError};
 use ferrofabric_core::types::FiAddr;
 
 use crate::abi::{
-    FI_CLASS_CQ, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry, fi_cq_entry, fi_cq_err_entry,
-    fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond, fi_ops, fi_ops_cq,
-    fi_wait_obj, fid_cq,
+    FI_CLASS_CQ, FI_VERSION, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry, fi_cq_entry,
+    fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond, fi_ops,
+    fi_ops_cq, fid_cq,
 };
 use crate::cntr::timeout;
 use crate::domain::DomainObject;
 use crate::fid::{Object, new_fid, object, ops_of};
 use crate::guard::{Refused, control, data, value};
 use crate::memory::copy_text;
+use crate::wait::{self, WaitObject, Waitable};
 
 // Every format is a prefix of the longest, and that is how a completion begins.
 const _: () = {
@@ -54,9 +56,12 @@ pub(crate) struct CqObject {
     pub(crate) cq: Arc<dyn Cq>,
     /// Bytes of an entry of its format.
     entry_bytes: usize,
+    wait: WaitObject,
+    /// Waits say how many entries they want (`FI_CQ_COND_THRESHOLD`).
+    by_threshold: bool,
     /// What went wrong last, in words, as a string.
     reason: Mutex<Vec<u8>>,
-    _domain: Arc<DomainObject>,
+    domain: Arc<DomainObject>,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -70,7 +75,24 @@ unsafe impl Object for CqObject {
     const CLASS: usize = FI_CLASS_CQ;
 }
 
-static FID_OPS: fi_ops = ops_of::<CqObject>();
+static FID_OPS: fi_ops = fi_ops {
+    control: Some(wait::control::<CqObject>),
+    ..ops_of::<CqObject>()
+};
+
+impl Waitable for CqObject {
+    fn wait_object(&self) -> WaitObject {
+        self.wait
+    }
+
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>, Refused> {
+        Ok(self.cq.wait_fd()?)
+    }
+
+    fn try_wait(&self) -> Result<(), OpError> {
+        self.cq.try_wait()
+    }
+}
 
 static OPS: Roomy<fi_ops_cq> = Roomy::new(fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
@@ -96,20 +118,18 @@ impl CqObject {
     ) -> Result<Arc<Self>, Refused> {
         let mut wanted = CqAttr::default();
         let mut entry_bytes = size_of::<fi_cq_entry>();
+        let (mut wait, mut by_threshold) = (WaitObject::NONE, false);
         // SAFETY: as the caller says.
         if let Some(attr) = unsafe { attr.as_mut() } {
             if attr.flags != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }
-            let waits = [
-                fi_wait_obj::FI_WAIT_NONE,
-                fi_wait_obj::FI_WAIT_UNSPEC,
-                fi_wait_obj::FI_WAIT_YIELD,
-            ];
-            if !waits.contains(&attr.wait_obj) || attr.wait_cond != fi_cq_wait_cond::FI_CQ_COND_NONE
-            {
-                return Err(Errno::ENOSYS.into());
-            }
+            wait = WaitObject::of(attr.wait_obj)?;
+            by_threshold = match attr.wait_cond {
+                fi_cq_wait_cond::FI_CQ_COND_NONE => false,
+                fi_cq_wait_cond::FI_CQ_COND_THRESHOLD => true,
+                _ => return Err(Errno::EINVAL.into()),
+            };
             wanted.size = attr.size;
             entry_bytes = match attr.format {
                 fi_cq_format::FI_CQ_FORMAT_UNSPEC | fi_cq_format::FI_CQ_FORMAT_CONTEXT => {
@@ -130,8 +150,10 @@ impl CqObject {
             }),
             cq,
             entry_bytes,
+            wait,
+            by_threshold,
             reason: Mutex::new(b"\0".to_vec()),
-            _domain: domain,
+            domain,
         }))
     }
 
@@ -150,6 +172,44 @@ impl CqObject {
                 if !sources.is_null() {
                     sources.add(i).write(completion.src.0);
                 }
+            }
+        }
+    }
+}
+
+/// Since then error entries say how much error data there is.
+const ERR_DATA_SIZE: u32 = FI_VERSION(1, 5);
+/// Since then they have a source address.
+const ERR_SOURCE: u32 = FI_VERSION(1, 20);
+
+impl CqObject {
+    /// Fills in what the application's version of the structure has.
+    ///
+    /// # Safety
+    ///
+    /// There is room for that.
+    #[cold]
+    unsafe fn write_error(&self, error: &CqError, to: *mut fi_cq_err_entry) {
+        let done = &error.completion;
+        // SAFETY: as the caller says.
+        unsafe {
+            (*to).op_context = done.context as usize as *mut c_void;
+            (*to).flags = done.flags.bits();
+            (*to).len = done.len;
+            (*to).buf = done.buf as *mut c_void;
+            (*to).data = done.data;
+            (*to).tag = done.tag;
+            (*to).olen = error.olen;
+            (*to).err = error.errno.0;
+            (*to).prov_errno = error.prov_errno;
+            // There is no error data: `fi_cq_strerror` has all that is known.
+            if !self.domain.speaks(ERR_DATA_SIZE) || (*to).err_data_size == 0 {
+                (*to).err_data = std::ptr::null_mut();
+            } else {
+                (*to).err_data_size = 0;
+            }
+            if self.domain.speaks(ERR_SOURCE) {
+                (*to).src_addr = done.src.0;
             }
         }
     }
@@ -212,7 +272,7 @@ unsafe extern "C" fn sreadfrom(
     buf: *mut c_void,
     count: usize,
     sources: *mut fi_addr_t,
-    _cond: *const c_void,
+    cond: *const c_void,
     timeout_ms: c_int,
 ) -> isize {
     data(|| {
@@ -220,7 +280,13 @@ unsafe extern "C" fn sreadfrom(
         let this = unsafe { object::<CqObject>(cq) };
         let mut batch = [EMPTY; BATCH];
         let want = count.min(BATCH);
-        let got = this.cq.sread(&mut batch[..want], timeout(timeout_ms))?;
+        let least = match this.by_threshold && !cond.is_null() {
+            // SAFETY: such a queue's condition points to a number of entries (fi_cq(3)).
+            true => unsafe { cond.cast::<usize>().read_unaligned() },
+            false => 1,
+        };
+        let timeout = timeout(timeout_ms);
+        let got = this.cq.sread_many(&mut batch[..want], least, timeout)?;
         // SAFETY: C has room for `count` entries.
         unsafe { this.write_out(&batch[..got], buf.cast(), sources) };
         Ok(got as isize)
@@ -231,23 +297,13 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
     data(|| {
         // SAFETY: as C calls us.
         let this = unsafe { object::<CqObject>(cq) };
-        // SAFETY: C has room for the entry.
-        let Some(entry) = (unsafe { buf.as_mut() }) else {
+        if buf.is_null() {
             return Err(OpError::Failed(Errno::EINVAL));
-        };
+        }
         let error = this.cq.read_error()?.ok_or(OpError::Again)?;
-        let done = error.completion;
-        entry.op_context = done.context as usize as *mut c_void;
-        entry.flags = done.flags.bits();
-        entry.len = done.len;
-        entry.buf = done.buf as *mut c_void;
-        entry.data = done.data;
-        entry.tag = done.tag;
-        entry.olen = error.olen;
-        entry.err = error.errno.0;
-        entry.prov_errno = error.prov_errno;
-        // An application of before 1.5 has no room for what comes behind; there is nothing for it to read there.
-        entry.err_data = std::ptr::null_mut();
+        // SAFETY: C has room for the entry, as long as it is in the application's version: never a reference, which would
+        // be to all of ours.
+        unsafe { this.write_error(&error, buf) };
         let mut reason = this.reason.lock().unwrap_or_else(PoisonError::into_inner);
         reason.clear();
         reason.extend_from_slice(error.why.as_bytes());

@@ -26,7 +26,7 @@ use crate::{discovery, mr};
 pub(crate) struct DomainObject {
     raw: UnsafeCell<fid_domain>,
     pub(crate) domain: Arc<dyn Domain>,
-    _fabric: Arc<FabricObject>,
+    fabric: Arc<FabricObject>,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -81,8 +81,16 @@ impl DomainObject {
                 mr: mr::OPS.as_ptr(),
             }),
             domain,
-            _fabric: fabric,
+            fabric,
         }))
+    }
+}
+
+impl DomainObject {
+    /// Whether the application was written for this version of the interface or a newer one.
+    pub(crate) fn speaks(&self, version: u32) -> bool {
+        let spoken = self.fabric.api_version;
+        spoken == 0 || spoken >= version
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +11,14 @@ use ferrofabric_core::error::{Errno, OpError};
 
 use crate::abi::{
     FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_WRITE, Roomy, fi_eq_attr, fi_eq_err_entry, fi_ops,
-    fi_ops_eq, fi_wait_obj, fid_eq,
+    fi_ops_eq, fid_eq,
 };
 use crate::cntr::timeout;
 use crate::fabric::FabricObject;
 use crate::fid::{Object, new_fid, object, ops_of};
 use crate::guard::{Refused, data, value};
 use crate::memory::copy_text;
+use crate::wait::{self, WaitObject, Waitable};
 
 /// Longest entry that an application may write, in bytes.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
@@ -26,6 +28,7 @@ const MAX_ENTRY_BYTES: usize = 64 << 10;
 pub(crate) struct EqObject {
     raw: UnsafeCell<fid_eq>,
     queue: EventQueue,
+    wait: WaitObject,
     /// Whether the application may write.
     writable: bool,
     _fabric: Arc<FabricObject>,
@@ -42,7 +45,24 @@ unsafe impl Object for EqObject {
     const CLASS: usize = FI_CLASS_EQ;
 }
 
-static FID_OPS: fi_ops = ops_of::<EqObject>();
+static FID_OPS: fi_ops = fi_ops {
+    control: Some(wait::control::<EqObject>),
+    ..ops_of::<EqObject>()
+};
+
+impl Waitable for EqObject {
+    fn wait_object(&self) -> WaitObject {
+        self.wait
+    }
+
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>, Refused> {
+        Ok(self.queue.wait_fd()?)
+    }
+
+    fn try_wait(&self) -> Result<(), OpError> {
+        self.queue.try_wait()
+    }
+}
 
 static OPS: Roomy<fi_ops_eq> = Roomy::new(fi_ops_eq {
     size: size_of::<fi_ops_eq>(),
@@ -65,19 +85,13 @@ impl EqObject {
         context: *mut c_void,
     ) -> Result<Arc<Self>, Refused> {
         let mut writable = false;
+        let mut wait = WaitObject::NONE;
         // SAFETY: as the caller says.
         if let Some(attr) = unsafe { attr.as_ref() } {
             if attr.flags & !(FI_WRITE | FI_AFFINITY) != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }
-            let waits = [
-                fi_wait_obj::FI_WAIT_NONE,
-                fi_wait_obj::FI_WAIT_UNSPEC,
-                fi_wait_obj::FI_WAIT_YIELD,
-            ];
-            if !waits.contains(&attr.wait_obj) {
-                return Err(Errno::ENOSYS.into());
-            }
+            wait = WaitObject::of(attr.wait_obj)?;
             writable = attr.flags & FI_WRITE != 0;
         }
         Ok(Arc::new(Self {
@@ -86,6 +100,7 @@ impl EqObject {
                 ops: OPS.as_ptr(),
             }),
             queue: EventQueue::new(),
+            wait,
             writable,
             _fabric: fabric,
         }))

@@ -20,6 +20,8 @@ use crate::unsupported::Unsupported;
 #[repr(C)]
 pub(crate) struct FabricObject {
     raw: UnsafeCell<fid_fabric>,
+    /// The version of the interface that the application was written for; 0: the newest.
+    pub(crate) api_version: u32,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -41,7 +43,7 @@ static OPS: Roomy<fi_ops_fabric> = Roomy::new(fi_ops_fabric {
     passive_ep: Some(Unsupported::ENOSYS),
     eq_open: Some(eq_open),
     wait_open: Some(Unsupported::ENOSYS),
-    trywait: Some(Unsupported::ENOSYS),
+    trywait: Some(crate::wait::try_wait),
     domain2: Some(domain2),
 });
 
@@ -60,6 +62,7 @@ pub(crate) unsafe extern "C" fn open(
                 ops: OPS.as_ptr(),
                 api_version,
             }),
+            api_version,
         });
         // SAFETY: C gives room for the pointer.
         unsafe { hand_out(object, fabric) };

@@ -19,6 +19,7 @@ mod mr;
 pub mod provider;
 pub mod settings;
 mod unsupported;
+mod wait;
 
 /// Version of the provider: 0.1.
 const VERSION: u32 = abi::FI_VERSION(0, 1);

@@ -155,6 +155,7 @@ impl ShmTransport {
                 Ok(Announced::Started(begun)) => {
                     // SAFETY: the caller's promise.
                     link.keep(op, unsafe { Source::new(op.flags, iov) }, begun);
+                    self.rouse(key);
                     return Ok(());
                 }
                 Ok(Announced::Full) => {}
@@ -166,7 +167,17 @@ impl ShmTransport {
         }
         stats.queued += 1;
         // SAFETY: the caller's promise.
-        unsafe { link.enqueue(op, iov) }.map_err(|()| OpError::Again)
+        unsafe { link.enqueue(op, iov) }.map_err(|()| OpError::Again)?;
+        self.rouse(key);
+        Ok(())
+    }
+
+    /// Has those who sleep look again, if there is something to push now: they asked to be woken for less.
+    #[inline]
+    fn rouse(&self, key: usize) {
+        if self.armed && self.links.get(key).is_some_and(|link| link.busy) {
+            self.shared.doorbell.ring(self.id);
+        }
     }
 
     /// Sends to an address that is not known to lead to a link.
@@ -539,6 +550,7 @@ impl Transport for ShmTransport {
         let link = self.links.get_mut(key).map(|link| &mut **link);
         // SAFETY: the caller's promise.
         unsafe { self.receiver.start(link, start, owner) };
+        self.rouse(key);
     }
 
     fn discard<O: Owner>(&mut self, kind: MsgKind, token: Token, owner: &mut O) {
@@ -549,6 +561,7 @@ impl Transport for ShmTransport {
             .map_or(NO_LINK, |held| held.link);
         let link = self.links.get_mut(key).map(|link| &mut **link);
         self.receiver.discard(link, kind, token, owner);
+        self.rouse(key);
     }
 
     #[inline]

@@ -5,7 +5,9 @@
 use std::sync::{Arc, Mutex};
 
 use ferrofabric_conformance::ends::End;
-use ferrofabric_conformance::{completions, lists, multi_receives, probes, reports, waiting};
+use ferrofabric_conformance::{
+    completions, descriptors, lists, multi_receives, probes, reports, waiting,
+};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::Info;
@@ -153,6 +155,22 @@ fn who_sleeps_is_woken_though_others_have_looked() {
 #[test]
 fn waits_end_by_signals_and_timeouts() {
     sleepers(waiting::signals_and_timeouts);
+}
+
+#[test]
+fn what_one_thread_sends_another_carries_on() {
+    sleepers(waiting::what_others_have_sent);
+}
+
+#[test]
+fn descriptors_wake() {
+    both_ways(descriptors::messages_wake);
+    descriptors::what_others_do_wakes(&*domain(&[]));
+}
+
+#[test]
+fn waits_for_several() {
+    sleepers(descriptors::several_at_a_time);
 }
 
 #[test]

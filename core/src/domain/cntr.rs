@@ -1,9 +1,10 @@
 //! Counters (fi_cntr(3)).
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::waiting::{Awaited, deadline};
+use super::waiting::{Awaited, Descriptor, deadline};
 use super::{Backend, Inner, Object};
 use crate::error::{Errno, OpError, Result};
 use crate::fabric::{Cntr, ObjectId};
@@ -14,6 +15,15 @@ use crate::peer::PeerCntr;
 pub(super) struct Count {
     pub(super) value: u64,
     pub(super) errors: u64,
+    /// Both as the application knows them, for who waits on a descriptor.
+    seen: (u64, u64),
+}
+
+impl Count {
+    /// Whether the application knows both.
+    pub(super) fn is_seen(&self) -> bool {
+        self.seen == (self.value, self.errors)
+    }
 }
 
 impl PeerCntr for Count {
@@ -31,6 +41,7 @@ impl PeerCntr for Count {
 struct CntrHandle<B: Backend> {
     domain: Arc<Inner<B>>,
     index: usize,
+    descriptor: Descriptor,
 }
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>) -> Result<Arc<dyn Cntr>> {
@@ -41,6 +52,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>) -> Result<Arc<dyn Cntr>> 
     Ok(Arc::new(CntrHandle {
         domain: domain.clone(),
         index,
+        descriptor: Descriptor::default(),
     }))
 }
 
@@ -58,13 +70,17 @@ impl<B: Backend> Cntr for CntrHandle<B> {
     fn read(&self) -> Result<u64, OpError> {
         let mut state = self.domain.lock()?;
         self.domain.progress(&mut state);
-        Ok(state.cntrs[self.index].value)
+        let count = &mut state.cntrs[self.index];
+        count.seen.0 = count.value;
+        Ok(count.value)
     }
 
     fn read_errors(&self) -> Result<u64, OpError> {
         let mut state = self.domain.lock()?;
         self.domain.progress(&mut state);
-        Ok(state.cntrs[self.index].errors)
+        let count = &mut state.cntrs[self.index];
+        count.seen.1 = count.errors;
+        Ok(count.errors)
     }
 
     fn add(&self, value: u64) -> Result<(), OpError> {
@@ -101,6 +117,22 @@ impl<B: Backend> Cntr for CntrHandle<B> {
                 None
             }
         })
+    }
+
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.descriptor.open(&self.domain.wait)
+    }
+
+    fn try_wait(&self) -> Result<(), OpError> {
+        let awaited = Awaited::Change(self.index);
+        let tried = self.domain.try_wait(awaited, &self.descriptor);
+        if tried == Err(OpError::Again) {
+            // Told now: it need not read both to wait for the next.
+            let mut state = self.domain.lock()?;
+            let count = &mut state.cntrs[self.index];
+            count.seen = (count.value, count.errors);
+        }
+        tried
     }
 
     fn id(&self) -> ObjectId {

@@ -1,10 +1,11 @@
 //! Completion queue objects (fi_cq(3)): reading drives the domain, waiting spins, then sleeps.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::waiting::{Awaited, deadline};
+use super::waiting::{Awaited, Descriptor, deadline};
 use super::{Backend, Inner, Object};
 use crate::cq::CqQueue;
 use crate::error::{Errno, Error, OpError, Result};
@@ -20,6 +21,7 @@ struct CqHandle<B: Backend> {
     domain: Arc<Inner<B>>,
     index: usize,
     signaled: AtomicBool,
+    descriptor: Descriptor,
 }
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CqAttr) -> Result<Arc<dyn Cq>> {
@@ -43,6 +45,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CqAttr) -> Result<
         domain: domain.clone(),
         index,
         signaled: AtomicBool::new(false),
+        descriptor: Descriptor::default(),
     }))
 }
 
@@ -60,23 +63,52 @@ impl<B: Backend> Cq for CqHandle<B> {
         Ok(self.domain.lock()?.cqs[self.index].read_error())
     }
 
-    fn sread(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize, OpError> {
+    fn sread_many(
+        &self,
+        out: &mut [Completion],
+        least: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, OpError> {
         let deadline = timeout.and_then(deadline);
-        let awaited = Awaited::Cq(self.index);
-        self.domain.wait_until(awaited, deadline, |state| {
-            match state.cqs[self.index].read(out) {
-                Err(OpError::Again) if self.signaled.swap(false, Ordering::Relaxed) => {
-                    Some(Err(OpError::Again))
-                }
-                Err(OpError::Again) => None,
-                done => Some(done),
+        let awaited = Awaited::Cq {
+            index: self.index,
+            least,
+        };
+        let waited = self.domain.wait_until(awaited, deadline, |state| {
+            let cq = &mut state.cqs[self.index];
+            if cq.holds(least) {
+                return Some(cq.read(out));
             }
-        })
+            let signaled = self.signaled.swap(false, Ordering::Relaxed);
+            signaled.then_some(Err(OpError::Again))
+        });
+        match waited {
+            // It need not wait for the others.
+            Err(OpError::Again) => self.domain.lock()?.cqs[self.index].read(out),
+            waited => waited,
+        }
     }
 
     fn signal(&self) {
         self.signaled.store(true, Ordering::Relaxed);
         self.domain.wait.signal();
+        self.descriptor.ring();
+    }
+
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.descriptor.open(&self.domain.wait)
+    }
+
+    fn try_wait(&self) -> Result<(), OpError> {
+        let awaited = Awaited::Cq {
+            index: self.index,
+            least: 1,
+        };
+        self.domain.try_wait(awaited, &self.descriptor)?;
+        match self.signaled.swap(false, Ordering::Relaxed) {
+            true => Err(OpError::Again),
+            false => Ok(()),
+        }
     }
 
     fn id(&self) -> ObjectId {

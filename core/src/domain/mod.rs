@@ -262,6 +262,7 @@ impl<T: Transport> State<T> {
 
     /// Takes an object out; an endpoint comes back, for it is slow to drop.
     fn remove(&mut self, object: Object) -> Option<EndpointState<T>> {
+        self.asleep.retain(|_, one| !one.is_on(object));
         match object {
             Object::Endpoint(i) => return self.endpoints.try_remove(i),
             Object::Cq(i) => drop(self.cqs.try_remove(i)),

@@ -4,15 +4,18 @@
 //! completes within a call wakes no descriptor. And whoever drives the transports while others sleep has them watched
 //! again afterwards: they take a call to progress for a sign that somebody looks.
 
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use slab::Slab;
 
 use super::cntr::Count;
-use super::{Backend, Inner, State};
+use super::{Backend, Inner, Object, State};
 use crate::cq::CqQueue;
-use crate::error::{OpError, Result};
+use crate::error::{Errno, OpError, Result};
 use crate::peer::Transport;
+use crate::wait::{Bell, WaitFd, WaitSet};
 
 /// Looks that are taken at transports that do not come to rest before their sleepers are woken for it.
 const LOOKS: usize = 4;
@@ -20,20 +23,23 @@ const LOOKS: usize = 4;
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Awaited {
-    /// Something to read in a completion queue.
-    Cq(usize),
+    /// So many entries in a completion queue, or an error.
+    Cq { index: usize, least: usize },
     /// A counter that has reached a value, or counted more errors than it had.
     Cntr {
         index: usize,
         threshold: u64,
         errors: u64,
     },
+    /// A counter that the application does not know as it is.
+    Change(usize),
 }
 
 impl Awaited {
     fn is_there(self, cqs: &Slab<CqQueue>, cntrs: &Slab<Count>) -> bool {
         match self {
-            Self::Cq(index) => cqs.get(index).is_some_and(|cq| !cq.is_empty()),
+            Self::Cq { index, least } => cqs.get(index).is_some_and(|cq| cq.holds(least)),
+            Self::Change(index) => cntrs.get(index).is_some_and(|count| !count.is_seen()),
             Self::Cntr {
                 index,
                 threshold,
@@ -45,12 +51,64 @@ impl Awaited {
     }
 }
 
-/// A thread that sleeps.
-#[derive(Clone, Copy, Debug)]
+/// A thread that sleeps, or an application that may, on a descriptor.
+#[derive(Clone, Debug)]
 pub(super) struct Asleep {
     awaited: Awaited,
     /// It was woken, and has not come to itself yet.
     woken: bool,
+    /// What wakes it, if it is not the domain's signal.
+    bell: Option<Bell>,
+}
+
+impl Asleep {
+    /// Rings, where there is a bell: then there is nobody who comes to himself in a call, and this is over. Returns whether it
+    /// is not.
+    fn stays_when_woken(&self) -> bool {
+        match &self.bell {
+            Some(bell) => {
+                bell.ring();
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// Whether it is on an object.
+    pub(super) fn is_on(&self, object: Object) -> bool {
+        match (self.awaited, object) {
+            (Awaited::Cq { index, .. }, Object::Cq(at)) => index == at,
+            (Awaited::Cntr { index, .. } | Awaited::Change(index), Object::Cntr(at)) => index == at,
+            _ => false,
+        }
+    }
+}
+
+/// The descriptor of an object, for those who ask for it.
+#[derive(Default)]
+pub(super) struct Descriptor(OnceLock<WaitFd>);
+
+impl Descriptor {
+    pub(super) fn open(&self, set: &WaitSet) -> Result<BorrowedFd<'_>> {
+        if self.0.get().is_none() {
+            let _ = self.0.set(set.descriptor()?);
+        }
+        match self.0.get() {
+            Some(fd) => Ok(fd.as_fd()),
+            None => Err(crate::error::Error::new(
+                Errno::EINVAL,
+                "open",
+                "wait descriptor",
+            )),
+        }
+    }
+
+    /// Makes it readable.
+    pub(super) fn ring(&self) {
+        if let Some(fd) = self.0.get() {
+            fd.bell().ring();
+        }
+    }
 }
 
 /// When a wait is over; never, where that is beyond all that clocks can tell.
@@ -96,6 +154,7 @@ impl<B: Backend> Inner<B> {
             let asleep = state.asleep.insert(Asleep {
                 awaited,
                 woken: false,
+                bell: None,
             });
             drop(state);
             let slept = sleeper.sleep(deadline);
@@ -103,6 +162,35 @@ impl<B: Backend> Inner<B> {
             slept.map_err(|e| OpError::Failed(e.errno()))?;
             spin_until = Instant::now() + self.spin;
         }
+    }
+
+    /// Prepares for a wait on a descriptor, which what is awaited ends: `Again` when it is there already.
+    pub(super) fn try_wait(
+        &self,
+        awaited: Awaited,
+        descriptor: &Descriptor,
+    ) -> Result<(), OpError> {
+        let fd = descriptor.0.get().ok_or(OpError::Failed(Errno::EINVAL))?;
+        let mut state = self.lock()?;
+        state
+            .asleep
+            .retain(|_, one| one.bell.as_ref() != Some(fd.bell()));
+        fd.bell().clear();
+        for _ in 0..LOOKS {
+            self.progress(&mut state);
+            if awaited.is_there(&state.cqs, &state.cntrs) {
+                break;
+            }
+            if state.arm()? {
+                state.asleep.insert(Asleep {
+                    awaited,
+                    woken: false,
+                    bell: Some(fd.bell().clone()),
+                });
+                return Ok(());
+            }
+        }
+        Err(OpError::Again)
     }
 
     /// After a call that may have completed something: wakes those who sleep until that.
@@ -123,13 +211,18 @@ impl<B: Backend> Inner<B> {
 
     #[cold]
     fn wake_sleepers(&self, state: &mut State<B::Transport>) {
+        let State {
+            asleep, cqs, cntrs, ..
+        } = state;
         let mut any = false;
-        for (_, thread) in &mut state.asleep {
-            if !thread.woken && thread.awaited.is_there(&state.cqs, &state.cntrs) {
-                thread.woken = true;
-                any = true;
+        asleep.retain(|_, one| {
+            if !one.woken && one.awaited.is_there(cqs, cntrs) {
+                one.woken = true;
+                any |= one.bell.is_none();
+                return one.stays_when_woken();
             }
-        }
+            true
+        });
         if any {
             self.wait.signal();
         }
@@ -151,7 +244,10 @@ impl<B: Backend> Inner<B> {
         }
         match at_rest {
             true => self.wake_sleepers(state),
-            false => self.wait.signal(),
+            false => {
+                state.asleep.retain(|_, one| one.stays_when_woken());
+                self.wait.signal();
+            }
         }
     }
 }

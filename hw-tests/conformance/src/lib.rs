@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 pub mod completions;
+pub mod descriptors;
 pub mod ends;
 pub mod limits;
 pub mod lists;

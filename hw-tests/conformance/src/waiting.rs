@@ -13,7 +13,7 @@ use ferrofabric_core::types::{FiAddr, SendOp};
 use crate::ends::{BLANK, End, PATIENCE, Pair, Queue, any_tagged};
 
 /// What a wait with a timeout returns, which something has to end before that. (It looks once more when it is over.)
-fn in_time<R>(wait: impl FnOnce(Option<Duration>) -> R) -> R {
+pub(crate) fn in_time<R>(wait: impl FnOnce(Option<Duration>) -> R) -> R {
     let since = Instant::now();
     let answer = wait(Some(PATIENCE));
     assert!(since.elapsed() < PATIENCE / 2, "nothing woke the thread");
@@ -29,7 +29,7 @@ fn sread(queue: &Queue) -> Completion {
 }
 
 /// Has `wait` run in a thread of its own, and `act` once that sleeps.
-fn while_asleep(wait: impl FnOnce() + Send, act: impl FnOnce()) {
+pub(crate) fn while_asleep(wait: impl FnOnce() + Send, act: impl FnOnce()) {
     std::thread::scope(|scope| {
         let (tell, told) = channel();
         let waits = scope.spawn(move || {
@@ -243,4 +243,37 @@ pub fn signals_and_timeouts(ours: &dyn Domain, theirs: &dyn Domain) {
     assert_eq!(other.rx.cq.sread(&mut [BLANK], None), again);
     let soon = Some(Duration::from_millis(1));
     assert_eq!(other.rx.cq.sread(&mut [BLANK], soon), again);
+}
+
+/// What one thread sends, and can not all go at once, goes on though nobody calls but another thread that sleeps.
+pub fn what_others_have_sent(ours: &dyn Domain, theirs: &dyn Domain) {
+    let pair = Pair::open(theirs, ours);
+    let b = &pair.b;
+    for len in [40_000, 120_000, 1 << 20] {
+        while_asleep(
+            || {
+                assert_eq!(
+                    in_time(|timeout| b.rx.cq.sread(&mut [BLANK], timeout)),
+                    Err(OpError::Again)
+                )
+            },
+            || {
+                let op = any_tagged(pair.a.context());
+                let into = pair.a.memory(len, 0);
+                pair.a.recv(&op, &[into]).unwrap();
+                let send = SendOp {
+                    dest: pair.to_a,
+                    ..pair.tagged(0)
+                };
+                b.send_alone(send, len, 7);
+                let got = pair.a.next_alone().unwrap();
+                assert_eq!((got.context, got.len), (op.context, len));
+                assert!(pair.a.bytes(into.addr, len).iter().all(|byte| *byte == 7));
+                b.rx.cq.signal();
+            },
+        );
+        // The send itself; its completion may be in the queue of sends already.
+        b.tx.pump();
+        while b.tx.take().is_some() {}
+    }
 }

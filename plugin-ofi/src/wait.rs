@@ -1,0 +1,132 @@
+//! Wait objects of queues and counters (fi_control(3) with `FI_GETWAIT`, fi_trywait(3)).
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use ferrofabric_core::error::{Errno, OpError};
+
+use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, fi_wait_obj, fid, fid_fabric};
+use crate::cntr::CntrObject;
+use crate::cq::CqObject;
+use crate::eq::EqObject;
+use crate::fid::{Object, object};
+use crate::guard::{Refused, control as controlled};
+
+/// How the application waits for what comes to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitObject {
+    /// Not at all, or in calls of libfabric: it asked for this one.
+    Calls(fi_wait_obj),
+    /// On a descriptor.
+    Fd,
+}
+
+impl WaitObject {
+    /// Of objects that are opened without attributes.
+    pub(crate) const NONE: Self = Self::Calls(fi_wait_obj::FI_WAIT_NONE);
+
+    /// What the attributes of an object ask for.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSYS`: wait sets, mutexes and lists of descriptors, which libfabric 2 calls deprecated or leaves to the provider.
+    pub(crate) fn of(asked: fi_wait_obj) -> Result<Self, Errno> {
+        match asked {
+            fi_wait_obj::FI_WAIT_NONE
+            | fi_wait_obj::FI_WAIT_UNSPEC
+            | fi_wait_obj::FI_WAIT_YIELD => Ok(Self::Calls(asked)),
+            fi_wait_obj::FI_WAIT_FD => Ok(Self::Fd),
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    fn number(self) -> fi_wait_obj {
+        match self {
+            Self::Calls(asked) => asked,
+            Self::Fd => fi_wait_obj::FI_WAIT_FD,
+        }
+    }
+}
+
+/// An object that one can wait for.
+pub(crate) trait Waitable {
+    fn wait_object(&self) -> WaitObject;
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>, Refused>;
+    /// Asks for a wait on the descriptor; `Again` says to read first.
+    fn try_wait(&self) -> Result<(), OpError>;
+}
+
+/// `fi_control` of an object that can be waited for.
+pub(crate) unsafe extern "C" fn control<T: Object + Waitable>(
+    fid: *mut fid,
+    command: c_int,
+    arg: *mut c_void,
+) -> c_int {
+    controlled(|| {
+        if arg.is_null() {
+            return Err(Refused(Errno::EINVAL));
+        }
+        // SAFETY: as C calls us: an object of this kind, not closed.
+        let this = unsafe { object::<T>(fid.cast()) };
+        match (command, this.wait_object()) {
+            (FI_GETWAIT, WaitObject::Fd) => {
+                let fd = this.wait_fd()?.as_raw_fd();
+                // SAFETY: the argument points to room for a descriptor.
+                unsafe { arg.cast::<c_int>().write(fd) };
+            }
+            (FI_GETWAIT, WaitObject::Calls(_)) => return Err(Refused(Errno::ENODATA)),
+            (FI_GETWAITOBJ, wait) => {
+                // SAFETY: the argument points to room for the number.
+                unsafe { arg.cast::<fi_wait_obj>().write(wait.number()) };
+            }
+            _ => return Err(Refused(Errno::ENOSYS)),
+        }
+        Ok(())
+    })
+}
+
+/// `fi_trywait`.
+pub(crate) unsafe extern "C" fn try_wait(
+    _fabric: *mut fid_fabric,
+    fids: *mut *mut fid,
+    count: c_int,
+) -> c_int {
+    controlled(|| {
+        let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
+        if fids.is_null() && count != 0 {
+            return Err(Refused(Errno::EINVAL));
+        }
+        for at in 0..count {
+            // SAFETY: the list has so many entries, objects of ours that are not closed.
+            let tried = unsafe { try_wait_of(*fids.add(at)) };
+            tried?;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// `fid` is that of one of our objects, not closed, or NULL.
+unsafe fn try_wait_of(fid: *mut fid) -> Result<(), Refused> {
+    if fid.is_null() {
+        return Err(Refused(Errno::EINVAL));
+    }
+    // SAFETY: as the caller says; the class tells which of them it is.
+    let waitable: &dyn Waitable = unsafe {
+        match (*fid).fclass {
+            CqObject::CLASS => object::<CqObject>(fid.cast()),
+            CntrObject::CLASS => object::<CntrObject>(fid.cast()),
+            EqObject::CLASS => object::<EqObject>(fid.cast()),
+            _ => return Err(Refused(Errno::EINVAL)),
+        }
+    };
+    match waitable.wait_object() {
+        WaitObject::Fd => {
+            // It may be asked before the descriptor is.
+            waitable.wait_fd()?;
+            Ok(waitable.try_wait()?)
+        }
+        WaitObject::Calls(_) => Err(Refused(Errno::EINVAL)),
+    }
+}
