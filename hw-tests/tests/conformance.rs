@@ -111,6 +111,15 @@ fn several_threads_wait() {
     both_paths(waiting::two_queues);
     both_paths(waiting::signals_and_timeouts);
     both_paths(waiting::somebody_else_has_looked);
+    both_paths(waiting::what_others_have_sent);
+}
+
+#[test]
+#[file_serial(verbs)]
+fn descriptors_wake() {
+    both_paths(descriptors::messages_wake);
+    both_paths(|ours, _| descriptors::what_others_do_wakes(ours));
+    both_paths(descriptors::several_at_a_time);
 }
 
 #[test]
