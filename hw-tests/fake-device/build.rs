@@ -1,0 +1,7 @@
+//! How the library is linked.
+
+fn main() {
+    // The name under which the loader looks for libibverbs: once this library is loaded, it is the one.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
+    println!("cargo:rerun-if-changed=build.rs");
+}

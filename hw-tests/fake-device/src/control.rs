@@ -1,0 +1,199 @@
+//! The test's end of the device.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ferrofabric_verbs_sys::{Verbs, fns, ibv_event_type};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+pub use crate::fault::{Effect, Fault, Live, Point, QueuePairView};
+
+/// Name of the RoCE device.
+pub const ROCE: &str = "fake_roce0";
+
+/// Name of the InfiniBand device.
+pub const INFINIBAND: &str = "fake_ib0";
+
+/// File name of the library.
+const LIBRARY: &str = "libferrofabric_fake_device.so";
+
+macro_rules! api {
+    ($($name:ident: $symbol:literal, fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The library's scripting calls.
+        struct Api {
+            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Api {
+            fn of(library: &Library) -> Self {
+                Self {
+                    $($name: {
+                        // SAFETY: the library has each of these with this signature (module `script`).
+                        let symbol = unsafe { library.get($symbol.as_bytes()) };
+                        *symbol.unwrap_or_else(|error| panic!("{LIBRARY}: {error}"))
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+api! {
+    reset: "ferro_fake_reset", fn();
+    hold: "ferro_fake_hold", fn(bool);
+    fault: "ferro_fake_fault", fn(u32, u32, u64, u32, u32, u32) -> bool;
+    faults_left: "ferro_fake_faults_left", fn() -> usize;
+    fail_call: "ferro_fake_fail_call", fn(*const u8, usize, u32, u32, i32);
+    calls: "ferro_fake_calls", fn(*const u8, usize) -> u64;
+    overrun: "ferro_fake_overrun", fn(u32) -> bool;
+    raise: "ferro_fake_raise", fn(u32, u32) -> bool;
+    break_qp: "ferro_fake_break", fn(u32) -> bool;
+    queue_pairs: "ferro_fake_queue_pairs", fn(*mut QueuePairView, usize) -> usize;
+    live: "ferro_fake_live", fn(*mut Live);
+    misuse: "ferro_fake_misuse", fn(*mut u8, usize) -> usize;
+}
+
+/// The device, held by one test at a time.
+pub struct FakeDevice {
+    api: &'static Api,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl FakeDevice {
+    /// Loads the device, if this is the first time, and takes it with no faults scripted.
+    ///
+    /// # Panics
+    ///
+    /// When the library was not built beside this program, or another libibverbs was loaded before.
+    pub fn take() -> Self {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let this = Self {
+            api: load(),
+            _turn: turn,
+        };
+        this.reset();
+        this
+    }
+
+    /// Forgets all faults, lets go what is held, and clears what was seen.
+    pub fn reset(&self) {
+        // SAFETY: takes nothing.
+        unsafe { (self.api.reset)() };
+    }
+
+    /// Enters a fault.
+    pub fn script(&self, fault: Fault) {
+        let (effect, value) = fault.effect.to_code();
+        // SAFETY: takes numbers.
+        let known = unsafe {
+            (self.api.fault)(
+                fault.point as u32,
+                effect,
+                value,
+                fault.qp,
+                fault.after,
+                fault.count,
+            )
+        };
+        assert!(known, "the library is of another version: {fault:?}");
+    }
+
+    /// Has the calls of a name fail with an errno, `count` times (`u32::MAX`: from now on) once `after` have succeeded.
+    pub fn fail_call(&self, name: &str, after: u32, count: u32, errno: i32) {
+        // SAFETY: the name is as long as is said.
+        unsafe { (self.api.fail_call)(name.as_ptr(), name.len(), after, count, errno) };
+    }
+
+    /// Faults and failing calls that have not struck, or not as often as they are to.
+    pub fn faults_left(&self) -> usize {
+        // SAFETY: takes nothing.
+        unsafe { (self.api.faults_left)() }
+    }
+
+    /// How often a call was made since the device was taken.
+    pub fn calls(&self, name: &str) -> u64 {
+        // SAFETY: the name is as long as is said.
+        unsafe { (self.api.calls)(name.as_ptr(), name.len()) }
+    }
+
+    /// Holds back what is posted to connections, or lets it go.
+    pub fn hold(&self, held: bool) {
+        // SAFETY: takes a truth value.
+        unsafe { (self.api.hold)(held) };
+    }
+
+    /// Overruns the completion queue of a queue pair.
+    pub fn overrun(&self, qp: u32) {
+        // SAFETY: takes a number.
+        assert!(unsafe { (self.api.overrun)(qp) }, "no queue pair {qp:#x}");
+    }
+
+    /// Breaks a queue pair.
+    pub fn break_queue_pair(&self, qp: u32) {
+        // SAFETY: takes a number.
+        assert!(unsafe { (self.api.break_qp)(qp) }, "no queue pair {qp:#x}");
+    }
+
+    /// Raises an asynchronous event of a queue pair, or with `None` of every device that is open (on port 1).
+    pub fn raise(&self, kind: ibv_event_type, qp: Option<u32>) {
+        // SAFETY: takes numbers.
+        let raised = unsafe { (self.api.raise)(kind.0, qp.unwrap_or(0)) };
+        assert!(raised, "no queue pair {qp:?}");
+    }
+
+    /// All queue pairs there are, by number.
+    pub fn queue_pairs(&self) -> Vec<QueuePairView> {
+        let mut views = vec![QueuePairView::default(); 1 << 12];
+        // SAFETY: there is room for as many as is said.
+        let count = unsafe { (self.api.queue_pairs)(views.as_mut_ptr(), views.len()) };
+        views.truncate(count);
+        views
+    }
+
+    /// The objects there are.
+    pub fn live(&self) -> Live {
+        let mut live = Live::default();
+        // SAFETY: there is room for it.
+        unsafe { (self.api.live)(&raw mut live) };
+        live
+    }
+
+    /// What was done that must not be, one line each.
+    pub fn misuse(&self) -> String {
+        let mut text = vec![0; 1 << 16];
+        // SAFETY: there is room for as many bytes as is said.
+        let len = unsafe { (self.api.misuse)(text.as_mut_ptr(), text.len()) };
+        text.truncate(len);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+fn load() -> &'static Api {
+    static LOADED: OnceLock<Api> = OnceLock::new();
+    LOADED.get_or_init(|| {
+        let path = library();
+        // SAFETY: the library's initialisers do nothing.
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let verbs = Verbs::load().unwrap_or_else(|error| panic!("{error}"));
+        // SAFETY: the library has this symbol with this signature.
+        let list = unsafe { library.get::<fns::ibv_get_device_list>(b"ibv_get_device_list") };
+        let list = *list.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(
+            list as usize, verbs.ibv_get_device_list as usize,
+            "another libibverbs was loaded before the fake device"
+        );
+        let api = Api::of(&library);
+        std::mem::forget(library);
+        api
+    })
+}
+
+/// Where cargo puts what tests and benchmarks are linked with, it puts the library itself.
+fn library() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
+    let built = program.with_file_name(LIBRARY);
+    assert!(built.is_file(), "{} was not built", built.display());
+    built
+}

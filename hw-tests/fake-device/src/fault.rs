@@ -1,0 +1,172 @@
+//! Faults, as the test names them and the device takes them.
+
+use ferrofabric_verbs_sys::ibv_wc_status;
+
+/// Where a fault strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Point {
+    /// A message of a reliable connection, at its sender.
+    Send,
+    /// An RDMA read.
+    Read,
+    /// An RDMA write.
+    Write,
+    /// A datagram, at its sender.
+    Datagram,
+    /// The completion of a receive, of a connection.
+    Receive,
+    /// The completion of a datagram's receive.
+    DatagramReceive,
+}
+
+impl Point {
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
+        [
+            Self::Send,
+            Self::Read,
+            Self::Write,
+            Self::Datagram,
+            Self::Receive,
+            Self::DatagramReceive,
+        ]
+        .into_iter()
+        .find(|point| *point as u32 == code)
+    }
+}
+
+/// What a fault does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The request is not carried out, completes with this status, and its queue pair fails; with a status that tells of
+    /// the other side's refusal, that side's queue pair as well.
+    Fail(ibv_wc_status),
+    /// The request is carried out, and its sender hears of it as of one that was not: an acknowledgement that is lost.
+    FailAfterwards(ibv_wc_status),
+    /// It completes with success, and nothing arrives: a datagram that is lost.
+    Lose,
+    /// The completion has this work request ID.
+    WrId(u64),
+    /// The completion has this length in bytes.
+    ByteLen(u32),
+    /// The completion names this queue pair.
+    QpNum(u32),
+    /// The byte at this place of the message arrives with its bits inverted. Beyond the message's end: none.
+    Corrupt(u32),
+}
+
+impl Effect {
+    pub(crate) fn to_code(self) -> (u32, u64) {
+        match self {
+            Self::Fail(status) => (0, u64::from(status.0)),
+            Self::FailAfterwards(status) => (1, u64::from(status.0)),
+            Self::Lose => (2, 0),
+            Self::WrId(wr_id) => (3, wr_id),
+            Self::ByteLen(bytes) => (4, u64::from(bytes)),
+            Self::QpNum(number) => (5, u64::from(number)),
+            Self::Corrupt(at) => (6, u64::from(at)),
+        }
+    }
+
+    pub(crate) fn from_code(code: u32, value: u64) -> Option<Self> {
+        let low = value as u32;
+        Some(match code {
+            0 => Self::Fail(ibv_wc_status(low)),
+            1 => Self::FailAfterwards(ibv_wc_status(low)),
+            2 => Self::Lose,
+            3 => Self::WrId(value),
+            4 => Self::ByteLen(low),
+            5 => Self::QpNum(low),
+            6 => Self::Corrupt(low),
+            _ => return None,
+        })
+    }
+}
+
+/// A fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// Where.
+    pub point: Point,
+    /// What.
+    pub effect: Effect,
+    /// On the queue pair of this number; 0 for any.
+    pub qp: u32,
+    /// So many are spared before.
+    pub after: u32,
+    /// So many are struck.
+    pub count: u32,
+}
+
+impl Fault {
+    /// Strikes the next one, on any queue pair.
+    pub fn new(point: Point, effect: Effect) -> Self {
+        Self {
+            point,
+            effect,
+            qp: 0,
+            after: 0,
+            count: 1,
+        }
+    }
+
+    /// On one queue pair alone.
+    #[must_use]
+    pub fn on(self, qp: u32) -> Self {
+        Self { qp, ..self }
+    }
+
+    /// Spares so many before.
+    #[must_use]
+    pub fn after(self, after: u32) -> Self {
+        Self { after, ..self }
+    }
+
+    /// Strikes so many.
+    #[must_use]
+    pub fn times(self, count: u32) -> Self {
+        Self { count, ..self }
+    }
+}
+
+/// A queue pair, as the device has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct QueuePairView {
+    /// Its number.
+    pub number: u32,
+    /// That of the queue pair it is connected to; 0 for datagrams.
+    pub remote: u32,
+    /// `ibv_qp_type`.
+    pub kind: u32,
+    /// `ibv_qp_state`.
+    pub state: u32,
+    /// Names its protection domain.
+    pub pd: u64,
+    /// Requests that are not carried out yet.
+    pub waiting: u32,
+    /// Slots of its send queue that are taken.
+    pub occupied: u32,
+}
+
+/// How many objects there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Live {
+    /// Opened devices.
+    pub contexts: u32,
+    /// Protection domains.
+    pub domains: u32,
+    /// Memory regions.
+    pub regions: u32,
+    /// Address handles.
+    pub handles: u32,
+    /// Completion channels.
+    pub channels: u32,
+    /// Completion queues.
+    pub completion_queues: u32,
+    /// Shared receive queues.
+    pub shared_receive_queues: u32,
+    /// Queue pairs.
+    pub queue_pairs: u32,
+}

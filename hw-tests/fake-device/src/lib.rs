@@ -1,0 +1,32 @@
+//! A verbs device that is made of memory alone, for what no device at hand produces on demand: completions with every
+//! status, completions that make no sense, calls that fail, asynchronous events. And for costs that repeat to the digit.
+//!
+//! It is a libibverbs: a program that loads it first (by [`control::FakeDevice::take`]) gets it whenever it loads
+//! `libibverbs.so.1`, for the loader goes by that name. It has one RoCE and one InfiniBand device. Their queue pairs
+//! reach those of the same process, in order and at once: a request is carried out by the call that posts it, or by the
+//! one that gives its receiver a buffer. What an application must not do (a queue that overflows, memory that is not
+//! registered, an object that is destroyed under another) is kept as misuse, for the test to find.
+//!
+//! It replaces no test on a real device.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`control`] | the test's end: takes the device, scripts faults, looks at what is there |
+//! | [`fault`] | faults, as both ends name them |
+//! | `library`, `data_path` | what libibverbs exports, and the calls behind its inline functions |
+//! | `script` | what the test's end calls |
+//! | `model` | all objects, behind one lock |
+//! | `memory`, `completion`, `queue_pair` | regions; completion queues and events; queue pairs and receive queues |
+//! | `wire` | carries requests out |
+
+mod completion;
+pub mod control;
+mod data_path;
+pub mod fault;
+mod library;
+mod memory;
+mod model;
+mod queue_pair;
+mod script;
+mod text;
+mod wire;

@@ -1,0 +1,185 @@
+//! All objects of the device, behind one lock: what two threads do happens one after the other.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::completion::{Channel, CompletionQueue, Context};
+use crate::fault::{Effect, Fault, Live, Point};
+use crate::memory::Region;
+use crate::queue_pair::{QueuePair, ReceiveQueue};
+
+/// Everything there is. Objects are known by the addresses of their handles.
+pub(crate) struct Model {
+    pub(crate) contexts: BTreeMap<usize, Context>,
+    /// Protection domains, with their contexts.
+    pub(crate) domains: BTreeMap<usize, usize>,
+    /// Memory regions by key.
+    pub(crate) regions: BTreeMap<u32, Region>,
+    /// Address handles, with their protection domains.
+    pub(crate) handles: BTreeMap<usize, usize>,
+    pub(crate) channels: BTreeMap<usize, Channel>,
+    pub(crate) completion_queues: BTreeMap<usize, CompletionQueue>,
+    pub(crate) shared_receive_queues: BTreeMap<usize, ReceiveQueue>,
+    pub(crate) queue_pairs: BTreeMap<u32, QueuePair>,
+    /// Numbers of queue pairs, by handle.
+    pub(crate) numbers: BTreeMap<usize, u32>,
+    pub(crate) next_key: u32,
+    pub(crate) next_number: u32,
+    /// Requests of connections wait until this is over.
+    pub(crate) held: bool,
+    faults: Vec<Fault>,
+    failing_calls: Vec<FailingCall>,
+    calls: BTreeMap<&'static str, u64>,
+    misuse: Vec<String>,
+}
+
+struct FailingCall {
+    name: String,
+    after: u32,
+    count: u32,
+    errno: i32,
+}
+
+static MODEL: Mutex<Model> = Mutex::new(Model {
+    contexts: BTreeMap::new(),
+    domains: BTreeMap::new(),
+    regions: BTreeMap::new(),
+    handles: BTreeMap::new(),
+    channels: BTreeMap::new(),
+    completion_queues: BTreeMap::new(),
+    shared_receive_queues: BTreeMap::new(),
+    queue_pairs: BTreeMap::new(),
+    numbers: BTreeMap::new(),
+    next_key: 0,
+    next_number: 0,
+    held: false,
+    faults: Vec::new(),
+    failing_calls: Vec::new(),
+    calls: BTreeMap::new(),
+    misuse: Vec::new(),
+});
+
+/// The device, locked.
+pub(crate) fn model() -> MutexGuard<'static, Model> {
+    MODEL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Model {
+    /// Counts a call, and says with which errno it is to fail, if it is.
+    pub(crate) fn enter(&mut self, call: &'static str) -> Result<(), i32> {
+        *self.calls.entry(call).or_default() += 1;
+        for at in 0..self.failing_calls.len() {
+            let failing = &mut self.failing_calls[at];
+            if failing.name != call {
+                continue;
+            }
+            if failing.after > 0 {
+                failing.after -= 1;
+                continue;
+            }
+            let errno = failing.errno;
+            if failing.count != u32::MAX {
+                failing.count -= 1;
+            }
+            if failing.count == 0 {
+                self.failing_calls.remove(at);
+            }
+            return Err(errno);
+        }
+        Ok(())
+    }
+
+    /// Has a call fail from now on, or after some that succeed; `u32::MAX` times is for ever.
+    pub(crate) fn fail_call(&mut self, name: &str, after: u32, count: u32, errno: i32) {
+        self.failing_calls.push(FailingCall {
+            name: name.to_owned(),
+            after,
+            count,
+            errno,
+        });
+    }
+
+    /// How often a call was made.
+    pub(crate) fn calls(&self, name: &str) -> u64 {
+        self.calls.get(name).copied().unwrap_or(0)
+    }
+
+    /// Enters a fault.
+    pub(crate) fn add_fault(&mut self, fault: Fault) {
+        if fault.count > 0 {
+            self.faults.push(fault);
+        }
+    }
+
+    /// What strikes here, now.
+    pub(crate) fn strike(&mut self, point: Point, qp: u32) -> Option<Effect> {
+        for at in 0..self.faults.len() {
+            let fault = &mut self.faults[at];
+            if fault.point != point || (fault.qp != 0 && fault.qp != qp) {
+                continue;
+            }
+            if fault.after > 0 {
+                fault.after -= 1;
+                continue;
+            }
+            let effect = fault.effect;
+            fault.count -= 1;
+            if fault.count == 0 {
+                self.faults.remove(at);
+            }
+            return Some(effect);
+        }
+        None
+    }
+
+    /// Faults and failing calls that have not struck yet.
+    pub(crate) fn faults_left(&self) -> usize {
+        self.faults.len() + self.failing_calls.len()
+    }
+
+    /// Keeps what an application must not do.
+    pub(crate) fn misused(&mut self, what: String) {
+        self.misuse.push(what);
+    }
+
+    pub(crate) fn misuse(&self) -> &[String] {
+        &self.misuse
+    }
+
+    /// Forgets the script and what was seen; the objects stay.
+    pub(crate) fn reset(&mut self) {
+        self.faults.clear();
+        self.failing_calls.clear();
+        self.calls.clear();
+        self.misuse.clear();
+        self.hold(false);
+    }
+
+    pub(crate) fn live(&self) -> Live {
+        Live {
+            contexts: self.contexts.len() as u32,
+            domains: self.domains.len() as u32,
+            regions: self.regions.len() as u32,
+            handles: self.handles.len() as u32,
+            channels: self.channels.len() as u32,
+            completion_queues: self.completion_queues.len() as u32,
+            shared_receive_queues: self.shared_receive_queues.len() as u32,
+            queue_pairs: self.queue_pairs.len() as u32,
+        }
+    }
+}
+
+/// Puts a handle at an address of its own.
+pub(crate) fn place<T>(handle: T) -> *mut T {
+    Box::into_raw(Box::new(handle))
+}
+
+/// Frees a handle.
+///
+/// # Safety
+///
+/// It came from [`place`] of the same type, and is used no more.
+pub(crate) unsafe fn free<T>(handle: *mut T) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(handle) });
+}

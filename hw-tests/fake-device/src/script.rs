@@ -1,0 +1,158 @@
+//! What the test's end ([`crate::control`]) calls, by these names.
+
+use ferrofabric_verbs_sys::ibv_event_type;
+
+use crate::fault::{Effect, Fault, Live, Point, QueuePairView};
+use crate::model::model;
+
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_reset() {
+    model().reset();
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_hold(held: bool) {
+    model().hold(held);
+}
+
+/// False for a point or an effect that there is not.
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_fault(
+    point: u32,
+    effect: u32,
+    value: u64,
+    qp: u32,
+    after: u32,
+    count: u32,
+) -> bool {
+    let (Some(point), Some(effect)) = (Point::from_code(point), Effect::from_code(effect, value))
+    else {
+        return false;
+    };
+    model().add_fault(Fault {
+        point,
+        effect,
+        qp,
+        after,
+        count,
+    });
+    true
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_faults_left() -> usize {
+    model().faults_left()
+}
+
+/// # Safety
+///
+/// `name` holds `len` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_fail_call(
+    name: *const u8,
+    len: usize,
+    after: u32,
+    count: u32,
+    errno: i32,
+) {
+    // SAFETY: the caller's promise.
+    let name = unsafe { std::slice::from_raw_parts(name, len) };
+    model().fail_call(&String::from_utf8_lossy(name), after, count, errno);
+}
+
+/// # Safety
+///
+/// `name` holds `len` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_calls(name: *const u8, len: usize) -> u64 {
+    // SAFETY: the caller's promise.
+    let name = unsafe { std::slice::from_raw_parts(name, len) };
+    model().calls(&String::from_utf8_lossy(name))
+}
+
+/// Overruns the completion queue that a queue pair's sends complete in. False: there is no such queue pair.
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_overrun(qp: u32) -> bool {
+    let mut model = model();
+    let Some(queue) = model.queue_pairs.get(&qp).map(|qp| qp.send_cq) else {
+        return false;
+    };
+    model.overrun(queue);
+    true
+}
+
+/// Raises an event: of the queue pair of a number, or with number 0 of every device that is open, on port 1.
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_raise(kind: u32, qp: u32) -> bool {
+    let mut model = model();
+    let kind = ibv_event_type(kind);
+    if qp == 0 {
+        let contexts: Vec<usize> = model.contexts.keys().copied().collect();
+        for context in contexts {
+            model.raise(context, kind, 1);
+        }
+        return true;
+    }
+    let found = model.queue_pairs.get(&qp).map(|qp| (qp.context, qp.handle));
+    if let Some((context, handle)) = found {
+        model.raise(context, kind, handle);
+    }
+    found.is_some()
+}
+
+/// Moves a queue pair to the error state, as a device that fails does. False: there is none of that number.
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_break(qp: u32) -> bool {
+    let mut model = model();
+    let found = model.queue_pairs.get(&qp).map(|qp| (qp.context, qp.handle));
+    if let Some((context, handle)) = found {
+        model.raise(context, ibv_event_type::IBV_EVENT_QP_FATAL, handle);
+        model.fail(qp);
+        model.run_all();
+    }
+    found.is_some()
+}
+
+/// # Safety
+///
+/// `into` has room for `room` views. Returns how many there are.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_queue_pairs(into: *mut QueuePairView, room: usize) -> usize {
+    let model = model();
+    for (at, qp) in model.queue_pairs.values().enumerate().take(room) {
+        let view = QueuePairView {
+            number: qp.number,
+            remote: qp.remote,
+            kind: qp.kind.0,
+            state: qp.state.0,
+            pd: qp.pd as u64,
+            waiting: qp.sends.len() as u32,
+            occupied: qp.occupied,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { into.add(at).write(view) };
+    }
+    model.queue_pairs.len()
+}
+
+/// # Safety
+///
+/// `into` can be written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_live(into: *mut Live) {
+    // SAFETY: the caller's promise.
+    unsafe { into.write(model().live()) };
+}
+
+/// What was done that must not be, one line each. Returns the length in bytes.
+///
+/// # Safety
+///
+/// `into` has room for `room` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_misuse(into: *mut u8, room: usize) -> usize {
+    let text = model().misuse().join("\n");
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), into, text.len().min(room)) };
+    text.len()
+}

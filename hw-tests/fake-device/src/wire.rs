@@ -1,0 +1,442 @@
+//! Carries requests out, from one queue pair to another.
+
+use ferrofabric_verbs_sys::{
+    ibv_access_flags as Access, ibv_event_type, ibv_qp_state as State, ibv_qp_type, ibv_wc_flags,
+    ibv_wc_opcode, ibv_wc_status as Status, ibv_wr_opcode as Op,
+};
+
+use crate::completion::Entry;
+use crate::fault::{Effect, Point};
+use crate::memory::{self, read, room, write};
+use crate::model::Model;
+use crate::queue_pair::{Payload, Receive, Remote, Request, completion};
+
+/// The routing header before a datagram.
+const ROUTE_BYTES: usize = 40;
+
+/// `rnr_retry` that has no end.
+const FOR_EVER: u8 = 7;
+
+/// How it went with a request.
+enum Outcome {
+    /// It is over, and moved so many bytes.
+    Over(Status, u32),
+    /// Its receiver is not ready.
+    Wait,
+}
+
+/// A message on its way.
+struct Message {
+    from: u32,
+    bytes: Vec<u8>,
+    immediate: Option<u32>,
+    invalidates: Option<u32>,
+    solicited: bool,
+    /// Not a message's own receive, but that of a write with immediate data: so many bytes were written.
+    written: Option<u32>,
+}
+
+/// Why a message was not taken.
+enum Refusal {
+    NotReady,
+    /// What the sender hears.
+    Status(Status),
+}
+
+impl Model {
+    /// Holds requests of connections back, or carries out what was held.
+    pub(crate) fn hold(&mut self, held: bool) {
+        self.held = held;
+        if !held {
+            self.run_all();
+        }
+    }
+
+    /// Carries out what can be, on all queue pairs in the order of their numbers, until nothing moves.
+    pub(crate) fn run_all(&mut self) {
+        loop {
+            let busy: Vec<u32> = self
+                .queue_pairs
+                .values()
+                .filter(|qp| !qp.sends.is_empty())
+                .map(|qp| qp.number)
+                .collect();
+            let mut moved = false;
+            for number in busy {
+                moved |= self.run(number);
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// Carries out a queue pair's requests, in order, until one has to wait. Whether any was.
+    pub(crate) fn run(&mut self, number: u32) -> bool {
+        let mut moved = false;
+        loop {
+            let Some(qp) = self.queue_pairs.get_mut(&number) else {
+                return moved;
+            };
+            if qp.state == State::IBV_QPS_ERR {
+                moved |= !qp.sends.is_empty();
+                self.fail(number);
+                return moved;
+            }
+            if self.held && qp.kind == ibv_qp_type::IBV_QPT_RC {
+                return moved;
+            }
+            let Some(request) = qp.sends.pop_front() else {
+                return moved;
+            };
+            match self.carry_out(number, &request) {
+                Outcome::Wait => {
+                    if let Some(qp) = self.queue_pairs.get_mut(&number) {
+                        qp.sends.push_front(request);
+                    }
+                    return moved;
+                }
+                Outcome::Over(status, bytes) => {
+                    moved = true;
+                    self.end_request(number, &request, status, bytes);
+                    if status != Status::IBV_WC_SUCCESS {
+                        self.fail_connection(number, status);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A request has failed: so has its queue pair, and the other side's if that had a part in it.
+    fn fail_connection(&mut self, number: u32, status: Status) {
+        let remote = self.queue_pairs.get(&number).map_or(0, |qp| qp.remote);
+        self.fail(number);
+        let refused = matches!(
+            status,
+            Status::IBV_WC_REM_INV_REQ_ERR
+                | Status::IBV_WC_REM_ACCESS_ERR
+                | Status::IBV_WC_REM_OP_ERR
+        );
+        if let (true, Some(peer)) = (refused, self.queue_pairs.get(&remote)) {
+            let kind = match status {
+                Status::IBV_WC_REM_ACCESS_ERR => ibv_event_type::IBV_EVENT_QP_ACCESS_ERR,
+                _ => ibv_event_type::IBV_EVENT_QP_REQ_ERR,
+            };
+            let (context, handle) = (peer.context, peer.handle);
+            self.raise(context, kind, handle);
+            self.fail(remote);
+        }
+    }
+
+    fn carry_out(&mut self, number: u32, request: &Request) -> Outcome {
+        let point = match request.opcode {
+            _ if matches!(request.remote, Remote::Datagram { .. }) => Point::Datagram,
+            Op::IBV_WR_RDMA_READ
+            | Op::IBV_WR_ATOMIC_CMP_AND_SWP
+            | Op::IBV_WR_ATOMIC_FETCH_AND_ADD => Point::Read,
+            Op::IBV_WR_RDMA_WRITE | Op::IBV_WR_RDMA_WRITE_WITH_IMM => Point::Write,
+            _ => Point::Send,
+        };
+        // A request that waits has been looked at before.
+        let receiver_ready = point != Point::Send || self.receiver_ready(number);
+        match receiver_ready.then(|| self.strike(point, number)).flatten() {
+            Some(Effect::Fail(status)) => return Outcome::Over(status, 0),
+            Some(Effect::Lose) => return Outcome::Over(Status::IBV_WC_SUCCESS, 0),
+            Some(Effect::FailAfterwards(status)) => {
+                return match self.perform(number, request) {
+                    Outcome::Over(Status::IBV_WC_SUCCESS, _) => Outcome::Over(status, 0),
+                    other => other,
+                };
+            }
+            Some(other) => self.misused(format!(
+                "the fault {other:?} does not go with {point:?}: it is ignored"
+            )),
+            None => {}
+        }
+        self.perform(number, request)
+    }
+
+    fn receiver_ready(&self, number: u32) -> bool {
+        let peer = self
+            .queue_pairs
+            .get(&number)
+            .and_then(|qp| self.queue_pairs.get(&qp.remote));
+        peer.is_none_or(|peer| match peer.srq {
+            Some(srq) => self
+                .shared_receive_queues
+                .get(&srq)
+                .is_some_and(|queue| !queue.posted.is_empty()),
+            None => !peer.receives.posted.is_empty(),
+        })
+    }
+
+    fn perform(&mut self, number: u32, request: &Request) -> Outcome {
+        let Some(qp) = self.queue_pairs.get(&number) else {
+            return Outcome::Over(Status::IBV_WC_FATAL_ERR, 0);
+        };
+        let (pd, remote, retries) = (qp.pd, qp.remote, qp.receiver_not_ready_retries);
+        match request.remote {
+            Remote::Datagram { qp, qkey } => self.datagram(number, pd, request, (qp, qkey)),
+            _ if !self.connected(number, remote) => Outcome::Over(Status::IBV_WC_RETRY_EXC_ERR, 0),
+            Remote::Memory { .. } => self.one_sided(number, remote, pd, request),
+            Remote::Peer => {
+                let Some(bytes) = self.payload(pd, request) else {
+                    return Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
+                };
+                let message = Message {
+                    from: number,
+                    bytes,
+                    immediate: (request.opcode == Op::IBV_WR_SEND_WITH_IMM)
+                        .then_some(request.immediate),
+                    invalidates: (request.opcode == Op::IBV_WR_SEND_WITH_INV)
+                        .then_some(request.immediate),
+                    solicited: request.solicited,
+                    written: None,
+                };
+                Self::over(self.deliver(remote, message), retries)
+            }
+        }
+    }
+
+    fn over(delivered: Result<(), Refusal>, retries: u8) -> Outcome {
+        match delivered {
+            Ok(()) => Outcome::Over(Status::IBV_WC_SUCCESS, 0),
+            Err(Refusal::NotReady) if retries == FOR_EVER => Outcome::Wait,
+            Err(Refusal::NotReady) => Outcome::Over(Status::IBV_WC_RNR_RETRY_EXC_ERR, 0),
+            Err(Refusal::Status(status)) => Outcome::Over(status, 0),
+        }
+    }
+
+    /// Whether the other side answers: it is there, and connected to this one.
+    fn connected(&self, number: u32, remote: u32) -> bool {
+        self.queue_pairs
+            .get(&remote)
+            .is_some_and(|peer| peer.listens() && peer.remote == number)
+    }
+
+    fn payload(&self, pd: usize, request: &Request) -> Option<Vec<u8>> {
+        match &request.payload {
+            Payload::Inline(bytes) => Some(bytes.clone()),
+            Payload::Entries(entries) => self.gather(pd, entries),
+        }
+    }
+
+    fn datagram(
+        &mut self,
+        number: u32,
+        pd: usize,
+        request: &Request,
+        (to, qkey): (u32, u32),
+    ) -> Outcome {
+        let Some(payload) = self.payload(pd, request) else {
+            return Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
+        };
+        let taken = self.queue_pairs.get(&to).is_some_and(|peer| {
+            peer.kind == ibv_qp_type::IBV_QPT_UD && peer.listens() && peer.qkey == qkey
+        });
+        if taken {
+            let mut bytes = vec![0; ROUTE_BYTES];
+            bytes.extend_from_slice(&payload);
+            let message = Message {
+                from: number,
+                bytes,
+                immediate: (request.opcode == Op::IBV_WR_SEND_WITH_IMM)
+                    .then_some(request.immediate),
+                invalidates: None,
+                solicited: request.solicited,
+                written: None,
+            };
+            // What is not taken is lost; the sender never hears.
+            let _ = self.deliver(to, message);
+        }
+        Outcome::Over(Status::IBV_WC_SUCCESS, 0)
+    }
+
+    fn one_sided(&mut self, number: u32, remote: u32, pd: usize, request: &Request) -> Outcome {
+        let Remote::Memory {
+            addr,
+            key,
+            compare_add,
+            swap,
+        } = request.remote
+        else {
+            return Outcome::Over(Status::IBV_WC_LOC_QP_OP_ERR, 0);
+        };
+        let Some(peer) = self.queue_pairs.get(&remote) else {
+            return Outcome::Over(Status::IBV_WC_RETRY_EXC_ERR, 0);
+        };
+        let (peer_pd, peer_access) = (peer.pd, peer.access);
+        let reach = |model: &Self, len: usize, access: Access| {
+            peer_access & access.0 != 0
+                && (len == 0 || model.allowed(peer_pd, key, addr, len as u64, access))
+        };
+        let refused = Outcome::Over(Status::IBV_WC_REM_ACCESS_ERR, 0);
+        let done = |len: usize| Outcome::Over(Status::IBV_WC_SUCCESS, len as u32);
+        match (request.opcode, &request.payload) {
+            (Op::IBV_WR_RDMA_READ, Payload::Entries(entries)) => {
+                let len = room(entries);
+                if !reach(self, len, Access::IBV_ACCESS_REMOTE_READ) {
+                    return refused;
+                }
+                let mut bytes = Vec::new();
+                read(addr, len, &mut bytes);
+                match self.scatter(pd, entries, &bytes) {
+                    true => done(len),
+                    false => Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0),
+                }
+            }
+            (Op::IBV_WR_RDMA_WRITE | Op::IBV_WR_RDMA_WRITE_WITH_IMM, _) => {
+                let Some(bytes) = self.payload(pd, request) else {
+                    return Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
+                };
+                if !reach(self, bytes.len(), Access::IBV_ACCESS_REMOTE_WRITE) {
+                    return refused;
+                }
+                if request.opcode == Op::IBV_WR_RDMA_WRITE_WITH_IMM {
+                    let message = Message {
+                        from: number,
+                        bytes: Vec::new(),
+                        immediate: Some(request.immediate),
+                        invalidates: None,
+                        solicited: request.solicited,
+                        written: Some(bytes.len() as u32),
+                    };
+                    let retries = self
+                        .queue_pairs
+                        .get(&number)
+                        .map_or(FOR_EVER, |qp| qp.receiver_not_ready_retries);
+                    match Self::over(self.deliver(remote, message), retries) {
+                        Outcome::Over(Status::IBV_WC_SUCCESS, _) => {}
+                        other => return other,
+                    }
+                }
+                write(addr, &bytes);
+                done(0)
+            }
+            (
+                Op::IBV_WR_ATOMIC_CMP_AND_SWP | Op::IBV_WR_ATOMIC_FETCH_AND_ADD,
+                Payload::Entries(entries),
+            ) => {
+                if addr % 8 != 0 {
+                    return Outcome::Over(Status::IBV_WC_REM_INV_REQ_ERR, 0);
+                }
+                if !reach(self, 8, Access::IBV_ACCESS_REMOTE_ATOMIC) {
+                    return refused;
+                }
+                let mut bytes = Vec::new();
+                read(addr, 8, &mut bytes);
+                let before = u64::from_ne_bytes(bytes[..8].try_into().unwrap_or_default());
+                let after = match request.opcode {
+                    Op::IBV_WR_ATOMIC_FETCH_AND_ADD => before.wrapping_add(compare_add),
+                    _ if before == compare_add => swap,
+                    _ => before,
+                };
+                write(addr, &after.to_ne_bytes());
+                match self.scatter(pd, entries, &bytes) {
+                    true => done(8),
+                    false => Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0),
+                }
+            }
+            _ => Outcome::Over(Status::IBV_WC_LOC_QP_OP_ERR, 0),
+        }
+    }
+
+    /// Hands a message to a queue pair's next receive.
+    fn deliver(&mut self, to: u32, mut message: Message) -> Result<(), Refusal> {
+        let receive = self.next_receive(to).ok_or(Refusal::NotReady)?;
+        let Some(qp) = self.queue_pairs.get(&to) else {
+            return Err(Refusal::NotReady);
+        };
+        let (queue, datagram) = (qp.recv_cq, qp.kind == ibv_qp_type::IBV_QPT_UD);
+        let pd = match qp.srq {
+            Some(srq) => self
+                .shared_receive_queues
+                .get(&srq)
+                .map_or(qp.pd, |srq| srq.pd),
+            None => qp.pd,
+        };
+        let point = match datagram {
+            true => Point::DatagramReceive,
+            false => Point::Receive,
+        };
+        let mut wc = completion(receive.wr_id, Status::IBV_WC_SUCCESS, to);
+        wc.opcode = match message.written {
+            Some(_) => ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
+            None => ibv_wc_opcode::IBV_WC_RECV,
+        };
+        wc.byte_len = message.written.unwrap_or(message.bytes.len() as u32);
+        if let Some(data) = message.immediate {
+            wc.wc_flags |= ibv_wc_flags::IBV_WC_WITH_IMM.0;
+            wc.__bindgen_anon_1.imm_data = data;
+        }
+        if let Some(key) = message.invalidates {
+            wc.wc_flags |= ibv_wc_flags::IBV_WC_WITH_INV.0;
+            wc.__bindgen_anon_1.invalidated_rkey = key;
+        }
+        if datagram {
+            wc.src_qp = message.from;
+            wc.wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
+        }
+        match self.strike(point, to) {
+            Some(Effect::Fail(status)) => {
+                wc.status = status;
+                (wc.vendor_err, wc.byte_len) = (0x5a, 0);
+                return self.refuse(to, queue, wc, Status::IBV_WC_REM_OP_ERR);
+            }
+            Some(Effect::WrId(wr_id)) => wc.wr_id = wr_id,
+            Some(Effect::ByteLen(bytes)) => wc.byte_len = bytes,
+            Some(Effect::QpNum(number)) => wc.qp_num = number,
+            Some(Effect::Corrupt(at)) => {
+                if let Some(byte) = message.bytes.get_mut(at as usize) {
+                    *byte = !*byte;
+                }
+            }
+            Some(other) => self.misused(format!(
+                "the fault {other:?} does not go with {point:?}: it is ignored"
+            )),
+            None => {}
+        }
+        if message.bytes.len() > memory::room(&receive.entries) {
+            wc.status = Status::IBV_WC_LOC_LEN_ERR;
+            return self.refuse(to, queue, wc, Status::IBV_WC_REM_INV_REQ_ERR);
+        }
+        if !self.scatter(pd, &receive.entries, &message.bytes) {
+            self.misused(format!(
+                "a receive of queue pair {to:#x} names memory that it may not write"
+            ));
+            wc.status = Status::IBV_WC_LOC_PROT_ERR;
+            return self.refuse(to, queue, wc, Status::IBV_WC_REM_OP_ERR);
+        }
+        let entry = Entry { wc, reclaims: None };
+        self.complete(queue, entry, message.solicited);
+        Ok(())
+    }
+
+    /// A receive has failed, and its queue pair with it.
+    fn refuse(
+        &mut self,
+        to: u32,
+        queue: usize,
+        wc: ferrofabric_verbs_sys::ibv_wc,
+        sender: Status,
+    ) -> Result<(), Refusal> {
+        self.complete(queue, Entry { wc, reclaims: None }, true);
+        self.fail(to);
+        Err(Refusal::Status(sender))
+    }
+
+    fn next_receive(&mut self, to: u32) -> Option<Receive> {
+        let qp = self.queue_pairs.get_mut(&to)?;
+        let Some(srq) = qp.srq else {
+            return qp.receives.posted.pop_front();
+        };
+        let queue = self.shared_receive_queues.get_mut(&srq)?;
+        let receive = queue.posted.pop_front()?;
+        if queue.posted.len() < queue.limit {
+            queue.limit = 0;
+            let context = queue.context;
+            self.raise(context, ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED, srq);
+        }
+        Some(receive)
+    }
+}

@@ -1,0 +1,139 @@
+//! Messages between endpoints over the fake device, with nothing wrong.
+
+#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
+
+mod party;
+
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::error::OpError;
+use ferrofabric_core::fabric::Provider;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND};
+use ferrofabric_verbs::VerbsProvider;
+use party::{Pair, assert_clean, check, endpoint, first, message, room, run};
+
+#[test]
+fn both_devices_are_discovered() {
+    let device = FakeDevice::take();
+    let settings = Settings::read(|_| None).unwrap();
+    let found = VerbsProvider::new().discover(&settings);
+    let names: Vec<_> = found
+        .candidates
+        .iter()
+        .map(|info| &info.domain.name)
+        .collect();
+    assert_eq!(names, ["fake_roce0:1", "fake_ib0:1"], "{:?}", found.notices);
+    assert_clean(&device);
+}
+
+#[test]
+fn messages_of_every_protocol() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::open(&[]);
+    for (at, bytes) in [0, 1, 8, 100, 500, 4096, 8192, 8193, 65_536, 3 << 20]
+        .into_iter()
+        .enumerate()
+    {
+        for round in 0..3 {
+            pair.exchange(bytes, 100 * at as u64 + round);
+        }
+    }
+    drop(pair);
+    assert_clean(&device);
+}
+
+#[test]
+fn messages_over_infiniband() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::open(&[("FERRO_DEVICE", INFINIBAND)]);
+    for bytes in [8, 4096, 1 << 20] {
+        pair.exchange(bytes, bytes as u64);
+    }
+    drop(pair);
+    assert_clean(&device);
+}
+
+/// More than there are receive buffers and send slots, to a receiver that does not look: what waits is kept in order.
+#[test]
+fn a_flood_of_unexpected_messages() {
+    const COUNT: u64 = 3000;
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&[("FERRO_RX_BUFFERS", "16")]);
+    let mut sent = 0;
+    let mut over = 0;
+    while sent < COUNT && over < COUNT {
+        match pair.a.tsend(message(8, sent), 8, pair.to_b, 7, sent) {
+            Ok(()) => sent += 1,
+            Err(refused) => {
+                assert_eq!(first(refused), OpError::Again);
+                over += u64::from(pair.a.poll().unwrap().is_some());
+                if sent > 1200 {
+                    // Only now does the receiver look.
+                    let _ = pair.b.poll().unwrap();
+                }
+            }
+        }
+    }
+    for at in 0..COUNT {
+        pair.b
+            .trecv(room(8), FiAddr::UNSPEC, 7, 0, at)
+            .map_err(first)
+            .unwrap();
+    }
+    let mut received = 0;
+    for done in pair.run((2 * COUNT - over) as usize) {
+        let completion = done.outcome.unwrap();
+        if completion.flags.contains(Flags::RECV) {
+            // They match in order; large ones and those without credit complete later than what follows them.
+            check(&done.buffer, done.token, "in order");
+            received += 1;
+        }
+    }
+    assert_eq!(received, COUNT);
+    drop(pair);
+    assert_clean(&device);
+}
+
+#[test]
+fn many_peers() {
+    const PEERS: usize = 24;
+    const TO_PEER: u64 = u64::MAX;
+    let device = FakeDevice::take();
+    let mut hub = endpoint(&[]);
+    let mut peers: Vec<OwningEndpoint> = (0..PEERS)
+        .map(|_| endpoint(&[("FERRO_RX_BUFFERS", "16")]))
+        .collect();
+    for (at, peer) in peers.iter_mut().enumerate() {
+        let to_hub = peer.av().insert(&hub.name().to_bytes()).unwrap();
+        let to_peer = hub.av().insert(&peer.name().to_bytes()).unwrap();
+        let (tag, bytes) = (at as u64, [8, 2000, 20_000][at % 3]);
+        hub.trecv(room(bytes), to_peer, tag, 0, tag)
+            .map_err(first)
+            .unwrap();
+        peer.trecv(room(bytes), to_hub, tag, 0, 1)
+            .map_err(first)
+            .unwrap();
+        peer.tsend(message(bytes, tag), bytes, to_hub, tag, 0)
+            .map_err(first)
+            .unwrap();
+        hub.tsend(message(bytes, !tag), bytes, to_peer, tag, 1000)
+            .map_err(first)
+            .unwrap();
+    }
+    let mut all: Vec<_> = peers.iter_mut().collect();
+    all.push(&mut hub);
+    for done in run(&mut all, 4 * PEERS) {
+        let completion = done.outcome.unwrap();
+        if completion.flags.contains(Flags::RECV) {
+            let seed = match done.token {
+                TO_PEER => !completion.tag,
+                _ => completion.tag,
+            };
+            check(&done.buffer, seed, "from its peer");
+        }
+    }
+    drop((hub, peers));
+    assert_clean(&device);
+}

@@ -1,0 +1,193 @@
+//! Endpoints over the fake device, and patience with them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::error::OpError;
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_fake_device::control::{FakeDevice, Live, QueuePairView, ROCE};
+use ferrofabric_verbs::VerbsProvider;
+use ferrofabric_verbs_sys::ibv_qp_type;
+
+/// A wait that takes so long hangs.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Verbs alone, over one device, with other settings on top.
+pub fn settings(pairs: &[(&str, &str)]) -> Settings {
+    let own = [("FERRO_SHM", "off"), ("FERRO_DEVICE", ROCE)];
+    Settings::read(|name| {
+        let given = pairs.iter().chain(&own).find(|(n, _)| *n == name);
+        given.map(|(_, value)| (*value).to_owned())
+    })
+    .unwrap()
+}
+
+/// A domain of its own: nothing that drives one drives another.
+pub fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    let settings = settings(pairs);
+    let found = VerbsProvider::new().discover(&settings);
+    let info = found.candidates.first();
+    let info = info.unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices));
+    VerbsProvider::new().open(info, &settings).unwrap()
+}
+
+/// An endpoint on a domain of its own.
+pub fn endpoint(pairs: &[(&str, &str)]) -> OwningEndpoint {
+    OwningEndpoint::open(&*domain(pairs), &AvAttr::default()).unwrap()
+}
+
+/// Two endpoints that know each other.
+pub struct Pair {
+    pub a: OwningEndpoint,
+    pub b: OwningEndpoint,
+    /// `b`, as `a` knows it.
+    pub to_b: FiAddr,
+    /// `a`, as `b` knows it.
+    pub to_a: FiAddr,
+}
+
+impl Pair {
+    pub fn open(pairs: &[(&str, &str)]) -> Self {
+        let (a, b) = (endpoint(pairs), endpoint(pairs));
+        let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
+        let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+        Self { a, b, to_b, to_a }
+    }
+
+    /// As [`open`](Self::open), with a message each way behind them: connected.
+    pub fn connected(pairs: &[(&str, &str)]) -> Self {
+        let mut this = Self::open(pairs);
+        for tag in 0..2 {
+            this.exchange(8, tag);
+        }
+        this
+    }
+
+    /// A message each way, received and compared.
+    pub fn exchange(&mut self, bytes: usize, tag: u64) {
+        let seed = tag ^ (bytes as u64) << 20;
+        self.b
+            .trecv(room(bytes), self.to_a, tag, 0, 1)
+            .map_err(first)
+            .unwrap();
+        self.a
+            .trecv(room(bytes), self.to_b, tag, 0, 2)
+            .map_err(first)
+            .unwrap();
+        self.a
+            .tsend(message(bytes, seed), bytes, self.to_b, tag, 3)
+            .map_err(first)
+            .unwrap();
+        self.b
+            .tsend(message(bytes, !seed), bytes, self.to_a, tag, 4)
+            .map_err(first)
+            .unwrap();
+        for done in self.run(4) {
+            let what = format!("{bytes} bytes, operation {}", done.token);
+            assert!(done.outcome.is_ok(), "{what}: {:?}", done.outcome);
+            match done.token {
+                1 => check(&done.buffer[..bytes], seed, &what),
+                2 => check(&done.buffer[..bytes], !seed, &what),
+                _ => {}
+            }
+        }
+    }
+
+    /// Drives both until so many operations are over.
+    pub fn run(&mut self, count: usize) -> Vec<Done> {
+        run(&mut [&mut self.a, &mut self.b], count)
+    }
+
+    /// Drives both until something is so.
+    pub fn until(&mut self, what: &str, mut so: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !so() {
+            assert!(begun.elapsed() < PATIENCE, "waited for: {what}");
+            for endpoint in [&mut self.a, &mut self.b] {
+                let done = endpoint.poll();
+                assert!(
+                    matches!(done, Ok(None)),
+                    "waited for {what}, and got {done:?}"
+                );
+            }
+        }
+    }
+
+    /// The lane of `a` to `b`, and of `b` to `a`.
+    pub fn lanes(&self, device: &FakeDevice) -> (QueuePairView, QueuePairView) {
+        let all = device.queue_pairs();
+        let domain_of = |name: u32| all.iter().find(|qp| qp.number == name).unwrap().pd;
+        let (ours, theirs) = (
+            domain_of(self.a.name().verbs.unwrap().qpn),
+            domain_of(self.b.name().verbs.unwrap().qpn),
+        );
+        let lane = |pd: u64| {
+            let lanes = all
+                .iter()
+                .filter(|qp| qp.kind == ibv_qp_type::IBV_QPT_RC.0 && qp.pd == pd);
+            *lanes.last().expect("a lane")
+        };
+        (lane(ours), lane(theirs))
+    }
+}
+
+/// The error of a refused operation.
+pub fn first<T>((error, _): (OpError, T)) -> OpError {
+    error
+}
+
+/// Drives endpoints until so many of their operations are over.
+pub fn run(endpoints: &mut [&mut OwningEndpoint], count: usize) -> Vec<Done> {
+    let begun = Instant::now();
+    let mut done = Vec::new();
+    while done.len() < count {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{} of {count} operations are over: {done:?}",
+            done.len()
+        );
+        for endpoint in endpoints.iter_mut() {
+            done.extend(endpoint.poll().unwrap());
+        }
+    }
+    done
+}
+
+/// Room for a message.
+pub fn room(bytes: usize) -> Buffer {
+    Buffer::new(bytes).unwrap()
+}
+
+/// A message of its own.
+pub fn message(bytes: usize, seed: u64) -> Buffer {
+    let mut buffer = room(bytes);
+    for (at, byte) in buffer.iter_mut().enumerate() {
+        *byte = byte_at(at, seed);
+    }
+    buffer
+}
+
+/// Checks that a message is as [`message`] made it.
+pub fn check(bytes: &[u8], seed: u64, what: &str) {
+    let wrong = bytes
+        .iter()
+        .enumerate()
+        .find(|&(at, &byte)| byte != byte_at(at, seed));
+    assert_eq!(wrong, None, "{what}: there and after it another byte");
+}
+
+fn byte_at(at: usize, seed: u64) -> u8 {
+    let mixed = (at as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+/// Nothing is left, and nothing was done that must not be.
+pub fn assert_clean(device: &FakeDevice) {
+    assert_eq!(device.live(), Live::default(), "objects are left");
+    assert_eq!(device.misuse(), "");
+    assert_eq!(device.faults_left(), 0, "faults that did not strike");
+}
