@@ -1,9 +1,6 @@
 //! Messages between endpoints over the fake device, with nothing wrong.
 
-#![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
-
-mod party;
-
+use crate::party::{Pair, assert_clean, check, endpoint, first, message, room, run};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::error::OpError;
 use ferrofabric_core::fabric::Provider;
@@ -12,7 +9,6 @@ use ferrofabric_core::owning::OwningEndpoint;
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND};
 use ferrofabric_verbs::VerbsProvider;
-use party::{Pair, assert_clean, check, endpoint, first, message, room, run};
 
 #[test]
 fn both_devices_are_discovered() {
@@ -112,7 +108,7 @@ fn many_peers() {
         hub.trecv(room(bytes), to_peer, tag, 0, tag)
             .map_err(first)
             .unwrap();
-        peer.trecv(room(bytes), to_hub, tag, 0, 1)
+        peer.trecv(room(bytes), to_hub, tag, 0, TO_PEER)
             .map_err(first)
             .unwrap();
         peer.tsend(message(bytes, tag), bytes, to_hub, tag, 0)

@@ -1,0 +1,85 @@
+//! The counts in the tree, and the comparison with them.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::{Map, Value, json};
+
+use crate::measured::Counted;
+use crate::subjects::SUBJECTS;
+
+/// So much more, in percent, is let pass: libraries of the system have a small part in the counts.
+const BOUND_PERCENT: f64 = 2.0;
+
+fn file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.json")
+}
+
+/// The compiler, with the machine that it builds for.
+fn compiler() -> String {
+    format!("{}, {}", env!("FERRO_COMPILER"), std::env::consts::ARCH)
+}
+
+/// Writes the file.
+pub(crate) fn write(dumps: &[Counted]) -> ExitCode {
+    let counts: Map<String, Value> = dumps
+        .iter()
+        .map(|counted| (counted.subject.clone(), json!(counted.per_message())))
+        .collect();
+    let text = json!({ "compiler": compiler(), "instructions": counts });
+    let text = serde_json::to_string_pretty(&text).unwrap() + "\n";
+    std::fs::write(file(), &text).unwrap();
+    print!("{text}");
+    ExitCode::SUCCESS
+}
+
+/// Compares with the file.
+pub(crate) fn compare(dumps: &[Counted]) -> ExitCode {
+    let text = std::fs::read_to_string(file()).unwrap_or_else(|_| "{}".to_owned());
+    let kept: Value = serde_json::from_str(&text).unwrap();
+    let taken_with = kept["compiler"].as_str().unwrap_or("nothing");
+    let here = compiler();
+    println!(
+        "{:<20} {:>10} {:>10} {:>8}",
+        "instructions", "kept", "now", "change"
+    );
+    let (mut more, mut less) = (0, 0);
+    for counted in dumps {
+        let now = counted.per_message();
+        let subject = &counted.subject;
+        let Some(kept) = kept["instructions"][subject].as_f64() else {
+            println!("{subject:<20} {:>10} {now:>10.2} {:>8}", "-", "new");
+            less += 1;
+            continue;
+        };
+        let change = (now / kept - 1.0) * 100.0;
+        let mark = match () {
+            () if change > BOUND_PERCENT => {
+                more += 1;
+                "  <- more"
+            }
+            () if change < -BOUND_PERCENT => {
+                less += 1;
+                "  <- less"
+            }
+            () => "",
+        };
+        println!("{subject:<20} {kept:>10.2} {now:>10.2} {change:>+7.2}%{mark}");
+    }
+    assert_eq!(dumps.len(), SUBJECTS.len(), "some were not counted");
+    let write = "cargo bench -p ferrofabric-fake-device --bench instructions -- --write";
+    if taken_with != here {
+        println!("The kept counts were taken with {taken_with}, these with {here}: not compared.");
+        return ExitCode::SUCCESS;
+    }
+    if more > 0 {
+        println!(
+            "{more} counts have risen by more than {BOUND_PERCENT} %. Where they go: -- --profile NAME. If it has to be: {write}"
+        );
+        return ExitCode::FAILURE;
+    }
+    if less > 0 {
+        println!("{less} counts are new, or have fallen. Keep them: {write}");
+    }
+    ExitCode::SUCCESS
+}

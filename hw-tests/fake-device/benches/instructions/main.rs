@@ -1,0 +1,62 @@
+//! Instructions that a message of 8 bytes costs its sender and its receiver, counted by valgrind (callgrind): a figure that
+//! repeats to the digit, where times do not. Over verbs the device is the fake one, and what it does itself is not counted.
+//!
+//!     cargo bench -p ferrofabric-fake-device --bench instructions              # compares with the file
+//!     cargo bench -p ferrofabric-fake-device --bench instructions -- --write   # writes the file anew
+//!     … -- --profile verbs/inject     # where the instructions of one count go, by function
+//!
+//! The file (`hw-tests/fake-device/instructions.json`) says which compiler the counts were taken with: with another one the
+//! comparison is shown and nothing fails. Exit code 77: valgrind is not here.
+
+#![allow(clippy::unwrap_used, reason = "a broken benchmark may panic")]
+
+mod counts;
+mod measured;
+mod profile;
+mod subjects;
+
+use std::process::ExitCode;
+
+/// Messages that are counted, after as many that are not: all that is done once in so many is in them.
+const MESSAGES: u64 = 2048;
+
+/// Set for the program that valgrind runs.
+const INNER: &str = "FERRO_COUNTED";
+
+fn main() -> ExitCode {
+    if std::env::var_os(INNER).is_some() {
+        subjects::run();
+        return ExitCode::SUCCESS;
+    }
+    // cargo adds --bench.
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| a != "--bench")
+        .collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let wanted = match words[..] {
+        [] => None,
+        ["--write"] => None,
+        ["--profile", subject] => Some(subject),
+        _ => {
+            eprintln!("usage: [--write | --profile TRANSPORT/WHAT]");
+            return ExitCode::from(2);
+        }
+    };
+    let dumps = match measured::measure(wanted) {
+        Ok(dumps) => dumps,
+        Err(measured::Failure::NoValgrind) => {
+            println!("SKIP: valgrind is not here");
+            return ExitCode::from(77);
+        }
+        Err(measured::Failure::Other(why)) => {
+            eprintln!("{why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match words[..] {
+        ["--profile", _] => profile::print(&dumps),
+        ["--write"] => counts::write(&dumps),
+        _ => counts::compare(&dumps),
+    }
+}

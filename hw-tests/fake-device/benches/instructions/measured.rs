@@ -1,0 +1,174 @@
+//! Runs the subjects in valgrind and reads what it wrote.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::subjects::ONLY;
+use crate::{INNER, MESSAGES};
+
+/// What was counted of one subject.
+pub(crate) struct Counted {
+    /// Transport and operation.
+    pub(crate) subject: String,
+    /// Instructions of all messages together, without those of the fake device.
+    pub(crate) total: u64,
+    /// The same by function, callees not included.
+    pub(crate) by_function: BTreeMap<String, u64>,
+    /// The same by source line (`file:line`), with what is inlined at its own; without the C library's.
+    pub(crate) by_line: BTreeMap<String, u64>,
+}
+
+impl Counted {
+    /// Instructions of one message, with two decimals.
+    pub(crate) fn per_message(&self) -> f64 {
+        (self.total as f64 / MESSAGES as f64 * 100.0).round() / 100.0
+    }
+}
+
+/// Why nothing was counted.
+pub(crate) enum Failure {
+    NoValgrind,
+    Other(String),
+}
+
+/// The shared object whose instructions do not count.
+const DEVICE: &str = "libferrofabric_fake_device.so";
+
+const LIBC: &str = "/libc.so";
+
+/// Counts one subject, or all.
+pub(crate) fn measure(only: Option<&str>) -> Result<Vec<Counted>, Failure> {
+    let folder = Folder::new()?;
+    let program = std::env::current_exe().map_err(|e| Failure::Other(e.to_string()))?;
+    let mut valgrind = Command::new("valgrind");
+    valgrind
+        .args([
+            "--tool=callgrind",
+            "--collect-atstart=no",
+            "--toggle-collect=*count_this*",
+            "--dump-after=*write_counts*",
+            "--compress-strings=no",
+            "--compress-pos=no",
+            "--fair-sched=yes",
+        ])
+        .arg(format!(
+            "--callgrind-out-file={}",
+            folder.0.join("out").display()
+        ))
+        .arg(&program)
+        .env(INNER, "1");
+    match only {
+        Some(subject) => valgrind.env(ONLY, subject),
+        None => valgrind.env_remove(ONLY),
+    };
+    let output = match valgrind.output() {
+        Ok(output) => output,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(Failure::NoValgrind),
+        Err(e) => return Err(Failure::Other(format!("valgrind: {e}"))),
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() || said.is_empty() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        return Err(Failure::Other(format!("nothing was counted: {said}{why}")));
+    }
+    said.lines()
+        .enumerate()
+        .map(|(at, subject)| {
+            let path = folder.0.join(format!("out.{}", at + 1));
+            let text = std::fs::read_to_string(&path)
+                .map_err(|e| Failure::Other(format!("{}: {e}", path.display())))?;
+            Ok(parse(subject, &text))
+        })
+        .collect()
+}
+
+/// Reads a profile (callgrind's manual, "Callgrind Format Specification"): what a function did itself, and what the calls
+/// from it cost. What is called of the device is left out with all that it called; it calls nothing back.
+fn parse(subject: &str, text: &str) -> Counted {
+    let mut counted = Counted {
+        subject: subject.to_owned(),
+        total: 0,
+        by_function: BTreeMap::new(),
+        by_line: BTreeMap::new(),
+    };
+    // What others did for the device.
+    let mut for_device: BTreeMap<String, u64> = BTreeMap::new();
+    let (mut object, mut function, mut file) = ("", "", "");
+    let (mut called_object, mut called) = ("", "");
+    let mut is_call = false;
+    for line in text.lines() {
+        if let Some((key, value)) = line.split_once('=').filter(|(key, _)| key.len() <= 5) {
+            match key {
+                "ob" => (object, called_object) = (value, value),
+                "fl" | "fi" | "fe" => file = value,
+                "fn" => function = value,
+                "cob" => called_object = value,
+                "cfn" => called = value,
+                "calls" => is_call = true,
+                _ => {}
+            }
+            continue;
+        }
+        let mut numbers = line.split(' ').map(str::parse::<u64>);
+        let (Some(Ok(at)), Some(Ok(cost))) = (numbers.next(), numbers.next()) else {
+            continue;
+        };
+        let of_device = object.ends_with(DEVICE);
+        if is_call {
+            if of_device && !called_object.ends_with(DEVICE) {
+                *for_device.entry(group(called_object, called)).or_default() += cost;
+            }
+            (is_call, called_object) = (false, object);
+        } else if !of_device {
+            if !object.contains(LIBC) {
+                let place = format!("{}:{at}", short(file));
+                *counted.by_line.entry(place).or_default() += cost;
+            }
+            *counted
+                .by_function
+                .entry(group(object, function))
+                .or_default() += cost;
+            counted.total += cost;
+        }
+    }
+    for (function, cost) in for_device {
+        counted.total -= cost;
+        let own = counted.by_function.entry(function).or_default();
+        *own = own.saturating_sub(cost);
+    }
+    counted
+}
+
+/// The functions of the C library as one: who called which of them for what is not told apart. Those that call nothing
+/// stand for themselves.
+fn group(object: &str, function: &str) -> String {
+    match object.contains(LIBC) && !function.contains("mem") {
+        true => "C library: allocator, system calls".to_owned(),
+        false => function.to_owned(),
+    }
+}
+
+/// The end of a path.
+fn short(path: &str) -> &str {
+    let from = path.rmatch_indices('/').nth(2).map_or(0, |(at, _)| at + 1);
+    &path[from..]
+}
+
+/// A folder that goes when it is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(format!("ferro-counts-{}", std::process::id()));
+        let made = std::fs::create_dir_all::<&Path>(&path);
+        made.map_err(|e| Failure::Other(format!("{}: {e}", path.display())))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,267 @@
+//! What is counted: operations between two endpoints of one thread, each on a domain of its own.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::fabric::{Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider, RecvOp};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::Completion;
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_fake_device::control::{FakeDevice, ROCE};
+use ferrofabric_shm::ShmProvider;
+use ferrofabric_verbs::VerbsProvider;
+
+use crate::MESSAGES;
+
+/// By transport and operation, in the order in which they are counted.
+pub(crate) const SUBJECTS: [&str; 12] = [
+    "shm/inject",
+    "shm/send",
+    "shm/receive",
+    "shm/unexpected",
+    "verbs/inject",
+    "verbs/send",
+    "verbs/receive",
+    "verbs/unexpected",
+    "paired/inject",
+    "paired/receive",
+    "shm/idle",
+    "verbs/idle",
+];
+
+/// Names the one subject to run; all of them where it is not set.
+pub(crate) const ONLY: &str = "FERRO_COUNTED_ONLY";
+
+const BYTES: usize = 8;
+const TAG: u64 = 5;
+
+/// Here numbers that nobody can guess are always the same: hash tables look the same each time. This stands in for the C
+/// library's function.
+///
+/// # Safety
+///
+/// As getrandom(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getrandom(into: *mut c_void, len: usize, _flags: u32) -> isize {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static STATE: AtomicU64 = AtomicU64::new(0);
+    for at in 0..len {
+        let state = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mixed = (state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        // SAFETY: the caller has room for `len` bytes.
+        unsafe { into.cast::<u8>().add(at).write((mixed >> 56) as u8) };
+    }
+    len as isize
+}
+
+/// What runs in here is counted; valgrind knows it by its name.
+#[inline(never)]
+fn count_this(work: &mut dyn FnMut()) {
+    work();
+}
+
+/// Valgrind writes down what was counted since it was called last.
+#[inline(never)]
+fn write_counts() {
+    std::hint::black_box(());
+}
+
+/// Runs the subjects, in valgrind.
+pub(crate) fn run() {
+    let only = std::env::var(ONLY).ok();
+    let _device = FakeDevice::take();
+    for transport in ["shm", "verbs", "paired"] {
+        let wanted = |subject: &&str| {
+            only.as_deref().is_none_or(|only| only == *subject)
+                && subject.split('/').next() == Some(transport)
+        };
+        let subjects: Vec<&str> = SUBJECTS.into_iter().filter(wanted).collect();
+        if subjects.is_empty() {
+            continue;
+        }
+        let mut pair = Pair::open(transport);
+        for subject in subjects {
+            let what = subject.split('/').nth(1).unwrap();
+            for counted in [false, true] {
+                for _ in 0..MESSAGES {
+                    pair.once(what, counted);
+                }
+            }
+            println!("{subject}");
+            write_counts();
+        }
+    }
+}
+
+/// An endpoint and what it is bound to.
+struct Party {
+    endpoint: Arc<dyn Endpoint>,
+    cq: Arc<dyn Cq>,
+    peer: FiAddr,
+    room: Box<[u8; BYTES]>,
+}
+
+struct Pair {
+    from: Party,
+    to: Party,
+}
+
+impl Pair {
+    fn open(transport: &str) -> Self {
+        let (shm, provider): (_, &dyn Provider) = match transport {
+            "shm" => ("on", &ShmProvider::new()),
+            "paired" => ("on", &VerbsProvider::new()),
+            _ => ("off", &VerbsProvider::new()),
+        };
+        let settings = Settings::read(|name| {
+            let value = match name {
+                "FERRO_SHM" => shm,
+                "FERRO_DEVICE" => ROCE,
+                _ => return None,
+            };
+            Some(value.to_owned())
+        })
+        .unwrap();
+        let open = || {
+            let found = provider.discover(&settings);
+            // SAFETY: one thread makes all calls.
+            let domain = unsafe { provider.open_serialized(&found.candidates[0], &settings) };
+            let domain: Arc<dyn Domain> = domain.unwrap();
+            let av = domain.open_av(&AvAttr::default()).unwrap();
+            let cq = domain.open_cq(&CqAttr::default()).unwrap();
+            let config = EndpointConfig::new(&av, &cq);
+            (domain.open_endpoint(config).unwrap(), cq, av)
+        };
+        let ((from, from_cq, from_av), (to, to_cq, to_av)) = (open(), open());
+        let party = |endpoint, cq, peer| Party {
+            endpoint,
+            cq,
+            peer,
+            room: Box::new([0; BYTES]),
+        };
+        let peer_of_to = to_av.insert(&from.name().to_bytes()).unwrap();
+        let peer_of_from = from_av.insert(&to.name().to_bytes()).unwrap();
+        let this = Self {
+            from: party(from, from_cq, peer_of_from),
+            to: party(to, to_cq, peer_of_to),
+        };
+        // The first message connects.
+        this.to.post();
+        this.from.send(Flags::COMPLETION);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let (mut sent, mut received) = (false, false);
+        while !(sent && received) {
+            assert!(Instant::now() < deadline, "no connection over {transport}");
+            sent |= this.from.read();
+            received |= this.to.read();
+        }
+        this
+    }
+
+    /// One message, and only what is asked for counted.
+    fn once(&mut self, what: &str, counted: bool) {
+        let (from, to) = (&self.from, &self.to);
+        let run = |on: bool, work: &mut dyn FnMut()| match on && counted {
+            true => count_this(work),
+            false => work(),
+        };
+        match what {
+            // The send and a look at its queue, which takes back what it has borrowed.
+            "inject" | "send" => {
+                let flags = match what {
+                    "inject" => Flags::INJECT,
+                    _ => Flags::COMPLETION,
+                };
+                to.post();
+                let mut reported = false;
+                run(true, &mut || {
+                    from.send(flags);
+                    reported = from.read();
+                });
+                assert_eq!(reported, what == "send");
+                assert!(to.read());
+            }
+            // The receive is posted, the message comes, the queue is read.
+            "receive" => {
+                run(true, &mut || to.post());
+                from.send(Flags::INJECT);
+                from.read();
+                let mut received = false;
+                run(true, &mut || received = to.read());
+                assert!(received);
+            }
+            // A look at the queue finds a message that nobody waits for; then the receive comes, and the queue is read.
+            "unexpected" => {
+                from.send(Flags::INJECT);
+                from.read();
+                let mut received = false;
+                run(true, &mut || {
+                    assert!(!to.read());
+                    to.post();
+                    received = to.read();
+                });
+                assert!(received);
+            }
+            "idle" => {
+                let mut read = false;
+                run(true, &mut || read = to.read());
+                assert!(!read);
+            }
+            _ => unreachable!("{what}"),
+        }
+    }
+}
+
+impl Party {
+    #[inline]
+    fn send(&self, flags: Flags) {
+        let op = SendOp {
+            kind: MsgKind::Tagged,
+            dest: self.peer,
+            tag: TAG,
+            data: 0,
+            desc: 0,
+            context: 1,
+            flags,
+        };
+        // SAFETY: the room lives as long as the endpoint, and nothing writes it while it is sent.
+        unsafe { self.endpoint.send(&op, &[self.room()]) }.unwrap();
+    }
+
+    #[inline]
+    fn post(&self) {
+        let op = RecvOp {
+            kind: MsgKind::Tagged,
+            src: FiAddr::UNSPEC,
+            tag: TAG,
+            ignore: 0,
+            desc: 0,
+            context: 2,
+            flags: Flags::COMPLETION,
+        };
+        // SAFETY: as above; a message comes before the next receive is posted.
+        unsafe { self.endpoint.recv(&op, &[self.room()]) }.unwrap();
+    }
+
+    fn room(&self) -> IoBuf {
+        IoBuf::new(self.room.as_ptr(), BYTES)
+    }
+
+    /// Whether something was complete.
+    #[inline]
+    fn read(&self) -> bool {
+        let mut into = [Completion {
+            context: 0,
+            flags: Flags::empty(),
+            len: 0,
+            buf: 0,
+            data: 0,
+            tag: 0,
+            src: FiAddr::NOTAVAIL,
+        }];
+        self.cq.read(&mut into).is_ok()
+    }
+}

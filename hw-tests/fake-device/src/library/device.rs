@@ -1,0 +1,348 @@
+//! Devices, their ports and events.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::{offset_of, size_of};
+use std::ptr;
+
+use ferrofabric_verbs_sys::{
+    IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_async_event,
+    ibv_async_event__bindgen_ty_1 as Element, ibv_atomic_cap, ibv_context, ibv_cq, ibv_device,
+    ibv_device_attr, ibv_event_type, ibv_fork_status, ibv_gid, ibv_gid_entry, ibv_gid_type,
+    ibv_mtu, ibv_port_attr, ibv_port_state, ibv_wc_status,
+};
+
+use super::{
+    MAX_COMPLETIONS, MAX_ENTRIES, MAX_REQUESTS, act, busy, make, missing, no, release, zeroed,
+};
+use crate::completion::{Context, close, descriptor, take};
+use crate::data_path;
+use crate::model::{Model, model, place};
+use crate::text;
+
+/// The devices: names, and whether they are on Ethernet.
+const DEVICES: [(&[u8], bool); 2] = [(b"fake_roce0", true), (b"fake_ib0", false)];
+
+const PKEY: u16 = 0xffff;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    make("ibv_get_device_list", |_| {
+        let mut list: Vec<*mut ibv_device> = DEVICES
+            .iter()
+            .map(|(name, _)| {
+                let mut device: ibv_device = zeroed();
+                for (to, from) in device.name.iter_mut().zip(*name) {
+                    *to = *from as c_char;
+                }
+                place(device)
+            })
+            .collect();
+        if !num_devices.is_null() {
+            // SAFETY: the caller gave a place to write to.
+            unsafe { *num_devices = list.len() as c_int };
+        }
+        list.push(ptr::null_mut());
+        Ok(Box::into_raw(list.into_boxed_slice()).cast())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: a list that was handed out, as long as it was then. An opened device has a copy of its own.
+    let list = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, DEVICES.len() + 1)) };
+    for device in list.into_iter().filter(|device| !device.is_null()) {
+        release(device);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: the device is in a list that is not freed.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    make("ibv_open_device", |model| {
+        // SAFETY: as above.
+        let copy = unsafe { *device };
+        let is = |name: &[u8]| {
+            let own = copy.name.iter().map(|&c| c as u8);
+            own.take_while(|&c| c != 0).eq(name.iter().copied())
+        };
+        let at = DEVICES.iter().position(|(name, _)| is(name));
+        let at = at.ok_or(libc::ENODEV)?;
+        let fd = descriptor();
+        if fd < 0 {
+            return Err(libc::EMFILE);
+        }
+        let mut context: ibv_context = zeroed();
+        context.device = place(copy);
+        context.ops = data_path::ops();
+        context.async_fd = fd;
+        context.cmd_fd = -1;
+        context.num_comp_vectors = 1;
+        let handle = place(context);
+        let context = Context {
+            device: at,
+            fd,
+            events: Default::default(),
+        };
+        model.contexts.insert(handle as usize, context);
+        Ok(handle)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    let closed = act("ibv_close_device", |model| {
+        let at = context as usize;
+        let in_use = model.domains.values().any(|&of| of == at)
+            || model.channels.values().any(|channel| channel.context == at)
+            || model.completion_queues.values().any(|cq| cq.context == at);
+        if in_use {
+            return busy(model, "a context");
+        }
+        match model.contexts.remove(&at) {
+            Some(context) => {
+                close(context.fd);
+                Ok(())
+            }
+            None => missing(model, "a context"),
+        }
+    });
+    if closed == 0 {
+        // SAFETY: opened here, and just taken out of the table.
+        release(unsafe { (*context).device });
+        release(context);
+    }
+    closed
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    let Some(fd) = model().contexts.get(&(context as usize)).map(|c| c.fd) else {
+        no::<()>(libc::EINVAL);
+        return -1;
+    };
+    // An event whose object went leaves its post behind.
+    while take(fd) {
+        let mut model = model();
+        let Some(context) = model.contexts.get_mut(&(context as usize)) else {
+            break;
+        };
+        if let Some(taken) = context.events.pop_front() {
+            let mut raw: ibv_async_event = zeroed();
+            raw.event_type = taken.kind;
+            raw.element = match taken.kind {
+                ibv_event_type::IBV_EVENT_PORT_ACTIVE | ibv_event_type::IBV_EVENT_PORT_ERR => {
+                    Element {
+                        port_num: taken.subject as c_int,
+                    }
+                }
+                _ => Element {
+                    cq: taken.subject as *mut ibv_cq,
+                },
+            };
+            // SAFETY: the caller gave a place to write to.
+            unsafe { event.write(raw) };
+            return 0;
+        }
+    }
+    -1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_async_event(_event: *mut ibv_async_event) {}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_device(
+    _context: *mut ibv_context,
+    attributes: *mut ibv_device_attr,
+) -> c_int {
+    act("ibv_query_device", |_| {
+        let raw = ibv_device_attr {
+            max_mr_size: u64::MAX,
+            page_size_cap: 4096,
+            vendor_id: 0x0fa4e,
+            vendor_part_id: 1,
+            hw_ver: 1,
+            max_qp: 1 << 16,
+            max_qp_wr: MAX_REQUESTS,
+            max_sge: MAX_ENTRIES,
+            max_sge_rd: MAX_ENTRIES,
+            max_cq: 1 << 16,
+            max_cqe: MAX_COMPLETIONS,
+            max_mr: 1 << 20,
+            max_pd: 1 << 16,
+            max_qp_rd_atom: 16,
+            max_qp_init_rd_atom: 16,
+            max_res_rd_atom: 1 << 20,
+            atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
+            max_ah: 1 << 16,
+            max_srq: 1 << 16,
+            max_srq_wr: MAX_REQUESTS,
+            max_srq_sge: MAX_ENTRIES,
+            max_pkeys: 1,
+            phys_port_cnt: 1,
+            ..Default::default()
+        };
+        // SAFETY: the caller gave a place to write to.
+        unsafe { attributes.write(raw) };
+        Ok(())
+    })
+}
+
+/// The attributes of a port, as far as this oldest form of the call goes: up to `port_cap_flags2`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attributes: *mut c_void,
+) -> c_int {
+    act("ibv_query_port", |model| {
+        let ethernet = on_ethernet(model, context)?;
+        if port != 1 {
+            return Err(libc::EINVAL);
+        }
+        let raw = ibv_port_attr {
+            state: ibv_port_state::IBV_PORT_ACTIVE,
+            max_mtu: ibv_mtu::IBV_MTU_4096,
+            active_mtu: ibv_mtu::IBV_MTU_4096,
+            gid_tbl_len: 1,
+            max_msg_sz: 1 << 30,
+            pkey_tbl_len: 1,
+            lid: if ethernet { 0 } else { LID },
+            sm_lid: if ethernet { 0 } else { 1 },
+            active_width: 2,
+            active_speed: if ethernet { 32 } else { 16 },
+            phys_state: 5,
+            link_layer: match ethernet {
+                true => IBV_LINK_LAYER_ETHERNET as u8,
+                false => IBV_LINK_LAYER_INFINIBAND as u8,
+            },
+            ..Default::default()
+        };
+        let len = offset_of!(ibv_port_attr, port_cap_flags2);
+        // SAFETY: the caller has room for the old structure, which is this one's beginning.
+        unsafe { ptr::copy_nonoverlapping((&raw const raw).cast::<u8>(), attributes.cast(), len) };
+        Ok(())
+    })
+}
+
+pub(super) const LID: u16 = 7;
+
+pub(super) fn on_ethernet(model: &mut Model, context: *mut ibv_context) -> Result<bool, i32> {
+    match model.contexts.get(&(context as usize)) {
+        Some(context) => Ok(DEVICES[context.device].1),
+        None => missing(model, "a context"),
+    }
+}
+
+/// The one GID of a port: 192.0.2.1 (an address of documentation, RFC 5737), or one of the default InfiniBand subnet.
+pub(super) fn gid(ethernet: bool) -> ibv_gid {
+    let raw = match ethernet {
+        true => [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1],
+        false => [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfa, 0x4e],
+    };
+    ibv_gid { raw }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    into: *mut ibv_gid,
+) -> c_int {
+    let queried = act("ibv_query_gid", |model| {
+        let ethernet = on_ethernet(model, context)?;
+        if (port, index) != (1, 0) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller gave a place to write to.
+        unsafe { into.write(gid(ethernet)) };
+        Ok(())
+    });
+    if queried == 0 { 0 } else { -1 }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    _flags: u32,
+    entry_size: usize,
+) -> isize {
+    let queried = act("_ibv_query_gid_table", |model| {
+        let ethernet = on_ethernet(model, context)?;
+        if entry_size != size_of::<ibv_gid_entry>() || max_entries == 0 {
+            return Err(libc::EINVAL);
+        }
+        let kind = match ethernet {
+            true => ibv_gid_type::IBV_GID_TYPE_ROCE_V2,
+            false => ibv_gid_type::IBV_GID_TYPE_IB,
+        };
+        let entry = ibv_gid_entry {
+            gid: gid(ethernet),
+            gid_index: 0,
+            port_num: 1,
+            gid_type: kind.0,
+            ndev_ifindex: 0,
+        };
+        // SAFETY: there is room for an entry.
+        unsafe { entries.write(entry) };
+        Ok(())
+    });
+    match queried {
+        0 => 1,
+        errno => -(errno as isize),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_pkey(
+    _context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    let queried = act("ibv_query_pkey", |_| {
+        if (port, index) != (1, 0) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller gave a place to write to.
+        unsafe { pkey.write(PKEY.to_be()) };
+        Ok(())
+    });
+    if queried == 0 { 0 } else { -1 }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_fork_init() -> c_int {
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
+    ibv_fork_status::IBV_FORK_UNNEEDED
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
+    text::of_status(status).as_ptr()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_event_type_str(_kind: ibv_event_type) -> *const c_char {
+    c"event of the fake device".as_ptr()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_port_state_str(_state: ibv_port_state) -> *const c_char {
+    c"state of the fake device".as_ptr()
+}

@@ -1,0 +1,60 @@
+//! What libibverbs exports. Calls that take a handle go by its address alone, so that one which is gone is an error.
+
+mod completion;
+mod device;
+mod memory;
+mod queue_pair;
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use crate::model::{Model, free, model};
+
+const MAX_REQUESTS: c_int = 1 << 15;
+const MAX_COMPLETIONS: c_int = 1 << 17;
+const MAX_INLINE_BYTES: u32 = 512;
+const MAX_ENTRIES: c_int = 16;
+/// Sets errno; null, for calls that return a handle.
+fn no<T>(errno: i32) -> *mut T {
+    // SAFETY: errno is this thread's own.
+    unsafe { *libc::__errno_location() = errno.abs() };
+    ptr::null_mut()
+}
+
+/// The body of a call that returns a handle: counts it, and answers failure with null and errno.
+fn make<T>(call: &'static str, body: impl FnOnce(&mut Model) -> Result<*mut T, i32>) -> *mut T {
+    let mut model = model();
+    let made = model.enter(call).and_then(|()| body(&mut model));
+    drop(model);
+    made.unwrap_or_else(no)
+}
+
+/// The body of a call that returns 0 or an errno.
+fn act(call: &'static str, body: impl FnOnce(&mut Model) -> Result<(), i32>) -> c_int {
+    let mut model = model();
+    let done = model.enter(call).and_then(|()| body(&mut model));
+    done.err().unwrap_or(0)
+}
+
+/// A structure of C, all zeroes.
+fn zeroed<T>() -> T {
+    // SAFETY: only for structures of plain numbers, pointers, optional functions and locks, for which zeroes are fine.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// Frees a handle that came from `place` here.
+fn release<T>(handle: *mut T) {
+    // SAFETY: each kind of object has one kind of handle, which leaves its table just before.
+    unsafe { free(handle) };
+}
+
+fn busy(model: &mut Model, what: &str) -> Result<(), i32> {
+    model.misused(format!("{what} is destroyed under what is built on it"));
+    Err(libc::EBUSY)
+}
+
+fn missing<T>(model: &mut Model, what: &str) -> Result<T, i32> {
+    model.misused(format!("{what} is used that is not there"));
+    Err(libc::EINVAL)
+}

@@ -1,0 +1,7 @@
+//! RDM endpoints of the verbs provider over the fake device.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod faults;
+mod messages;
+mod party;
