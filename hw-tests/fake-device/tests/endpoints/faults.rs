@@ -1,6 +1,5 @@
 //! Completions with errors.
 
-
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
@@ -32,7 +31,10 @@ fn each_status_of_a_message() {
         let device = FakeDevice::take();
         let mut pair = Pair::connected(&[]);
         device.script(Fault::new(Point::Send, Effect::Fail(status)));
-        pair.a.tsend(message(8, 1), 8, pair.to_b, 9, 2).map_err(first).unwrap();
+        pair.a
+            .tsend(message(8, 1), 8, pair.to_b, 9, 2)
+            .map_err(first)
+            .unwrap();
         let done = pair.run(1).remove(0);
         let error = done.outcome.expect_err("the message was not sent");
         assert_eq!((done.token, error.prov_errno), (2, status.0 as i32));

@@ -107,7 +107,10 @@ impl Pair {
         let quiet = Duration::from_millis(20);
         let mut last = begun;
         while last.elapsed() < quiet {
-            assert!(begun.elapsed() < PATIENCE, "the endpoints do not come to rest");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "the endpoints do not come to rest"
+            );
             for endpoint in [&mut self.a, &mut self.b] {
                 if endpoint.poll().unwrap().is_some() {
                     last = Instant::now();
