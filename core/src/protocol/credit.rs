@@ -101,6 +101,23 @@ impl SendCredit {
         Ok(())
     }
 
+    /// As [`SendCredit::on_credit`], for a lane that may bring old packets at any time: the counter in full.
+    ///
+    /// # Errors
+    /// [`CreditError::OverReturned`].
+    #[inline]
+    pub fn on_count(&mut self, released: u32) -> Result<(), CreditError> {
+        let gained = released.wrapping_sub(self.released);
+        if gained > u32::MAX / 2 {
+            return Ok(());
+        }
+        if gained > self.outstanding_units() {
+            return Err(CreditError::OverReturned);
+        }
+        self.released = released;
+        Ok(())
+    }
+
     /// Units that may be sent at once.
     #[must_use]
     pub fn available_units(&self) -> u32 {
@@ -164,6 +181,14 @@ impl ReceiveCredit {
         self.told = self.released;
         self.retell = false;
         self.released as u16
+    }
+
+    /// The counter in full, for a packet that goes out now on a lane that may bring it late. Stamp it once the packet is
+    /// sure to go.
+    #[inline]
+    pub fn count(&mut self) -> u32 {
+        self.field();
+        self.released
     }
 
     /// Whether a Credit packet should go out although nothing else does.
@@ -296,6 +321,7 @@ mod tests {
                     prop_assert!(send.available_units() <= before);
                 } else {
                     let _ = send.on_credit(n);
+                    let _ = send.on_count(u32::from(n) << (n % 17));
                     prop_assert!(send.available_units() <= u32::from(quota.min(MAX_QUOTA_UNITS)));
                 }
             }
@@ -316,6 +342,27 @@ mod tests {
             assert_eq!(send.on_credit(credit), Ok(()));
             assert_eq!(send.available_units(), 100);
         }
+    }
+
+    /// On a lane that delivers late, 2¹⁶ units later or more: the short form would take the value for a new one.
+    #[test]
+    fn a_count_from_long_ago_changes_nothing() {
+        let (mut send, mut receive) = (SendCredit::new(0x7fff), ReceiveCredit::new(0x7fff));
+        let late = receive.count();
+        for _ in 0..40 {
+            assert_eq!(send.admit(64 * 999), Admission::Eager);
+            receive.take(64 * 999).unwrap();
+            receive.release(64 * 999);
+            assert_eq!(send.on_count(receive.count()), Ok(()));
+        }
+        assert_eq!(send.admit(64 * 9), Admission::Eager);
+        assert_eq!(send.on_count(late), Ok(()));
+        assert_eq!(send.available_units(), 0x7fff - 10);
+        assert_eq!(
+            send.clone().on_credit(late as u16),
+            Err(CreditError::OverReturned)
+        );
+        assert_eq!(send.on_count(40_011), Err(CreditError::OverReturned));
     }
 
     #[test]

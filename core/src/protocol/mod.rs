@@ -3,12 +3,15 @@
 //! Nothing here knows a device, a thread or a clock; the verbs endpoint carries the actions out. Two families:
 //!
 //! * the *service thread's*: [`handshake`] makes, checks and ends RC lanes over the lossy UD channel;
-//! * the *engine's*: [`session`] (order, exactly-once, credits) and [`rendezvous`] (bulk by RDMA read).
+//! * the *engine's*: [`session`] (order, exactly-once, credits), [`datagram_lane`] (a session over UD, made reliable),
+//!   [`parts`] (messages of several packets) and [`rendezvous`] (bulk by RDMA read).
 //!
 //! [`wire`] is what both put on the wire; `docs/wire-protocol.md` has the pictures.
 
 pub mod credit;
+pub mod datagram_lane;
 pub mod handshake;
+pub mod parts;
 mod peer_key;
 pub mod rendezvous;
 mod rng;

@@ -48,6 +48,22 @@ impl RttEstimator {
         }
     }
 
+    /// Within that most answers come.
+    pub(crate) fn usual(&self) -> Duration {
+        match self.smoothed {
+            Some(smoothed) => smoothed + self.variation,
+            None => self.initial,
+        }
+    }
+
+    /// After so long an answer is late: the textbook's timeout, without the bounds that timers want.
+    pub(crate) fn late(&self) -> Duration {
+        match self.smoothed {
+            Some(smoothed) => smoothed + (self.variation * 4).max(smoothed / 4),
+            None => self.initial,
+        }
+    }
+
     /// The wait before try number `tries + 1`: doubled each time up to the cap, spread by a quarter either way.
     pub(crate) fn backoff(&self, base: Duration, tries: u32, rng: &mut Rng) -> Duration {
         let wait = base.saturating_mul(1 << tries.min(20)).min(self.max);
@@ -65,11 +81,14 @@ mod tests {
     #[test]
     fn timeout_follows_the_measured_round_trip_within_its_bounds() {
         let mut rtt = RttEstimator::new(200 * MS, 5 * MS, 1000 * MS);
-        assert_eq!(rtt.timeout(), 200 * MS);
+        assert_eq!((rtt.timeout(), rtt.late()), (200 * MS, 200 * MS));
         for _ in 0..100 {
             rtt.sample(Duration::from_micros(10));
         }
         assert_eq!(rtt.timeout(), 5 * MS);
+        assert!(rtt.usual() < Duration::from_micros(11));
+        let late = rtt.late();
+        assert!(late > Duration::from_micros(11) && late < Duration::from_micros(14));
         for _ in 0..100 {
             rtt.sample(300 * MS);
         }

@@ -221,6 +221,13 @@ impl Session {
         self.epoch
     }
 
+    /// As if so many packets had gone each way before.
+    #[cfg(test)]
+    pub(in crate::protocol) fn beginning_at(mut self, sequence: u32) -> Self {
+        (self.next, self.confirmed, self.expected) = (sequence, sequence, sequence);
+        self
+    }
+
     #[cold]
     fn bad_confirmation(&self, got: u32) -> SessionError {
         SessionError::Confirmation {

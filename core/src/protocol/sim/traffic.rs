@@ -186,6 +186,9 @@ impl End {
                 self.completed_sends += 1;
                 return;
             }
+            Packet::EagerFirst { .. } | Packet::EagerPart { .. } => {
+                panic!("RC carries eager messages whole")
+            }
             Packet::Credit | Packet::Ack => return,
         };
         match self.posted.pop_front() {

@@ -14,6 +14,10 @@ pub const MAX_HEADER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 /// Segments that a rendezvous request can name.
 pub const MAX_SEGMENTS: usize = 16;
 
+mod parts;
+
+pub use parts::MAX_FIRST_HEADER_BYTES;
+
 /// Size of the largest packet that is not eager, in bytes.
 pub const MAX_RTS_BYTES: usize =
     MAX_HEADER_BYTES + size_of::<RawRts>() + MAX_SEGMENTS * size_of::<RawSegment>();
@@ -28,7 +32,7 @@ const _: () = assert!(HEADER_BYTES == 24 && MAX_RTS_BYTES <= MIN_RECEIVE_BYTES a
 pub struct Header {
     /// The session, as the receiver of the packet names it.
     pub session: SessionId,
-    /// Eager, Rts, Fin: number of the packet in the session, from 0, modulo 2³². Credit: the number that the next of
+    /// Eager (all kinds), Rts, Fin: number of the packet in the session, from 0, modulo 2³². Credit: the number that the next of
     /// those will have. Ack: the number that the sender of the Ack expects next.
     pub sequence: u32,
     /// Credit returned so far in this session, in units, modulo 2¹⁶ ([`crate::protocol::credit`]).
@@ -53,6 +57,22 @@ pub enum Packet<'a> {
         envelope: Envelope,
         /// The message.
         payload: &'a [u8],
+    },
+    /// The start of a message that takes several packets.
+    EagerFirst {
+        /// What to match.
+        envelope: Envelope,
+        /// Length of the message in bytes.
+        total_bytes: u32,
+        /// Its first bytes, not none and not all.
+        part: &'a [u8],
+    },
+    /// More of the message begun last.
+    EagerPart {
+        /// Where in the message it goes, in bytes; not 0.
+        offset_bytes: u32,
+        /// The bytes, not none.
+        part: &'a [u8],
     },
     /// A message to be fetched by the receiver.
     Rts {
@@ -143,6 +163,8 @@ const RTS: u8 = 2;
 const FIN: u8 = 3;
 const CREDIT: u8 = 4;
 const ACK: u8 = 5;
+const EAGER_FIRST: u8 = 6;
+const EAGER_PART: u8 = 7;
 
 const TAGGED: u8 = 1 << 0;
 const CQ_DATA: u8 = 1 << 1;
@@ -286,6 +308,8 @@ impl<'a> Packet<'a> {
                 envelope: raw.envelope(cq_data)?,
                 payload: body,
             },
+            EAGER_FIRST => parts::parse_first(raw, cq_data, body)?,
+            EAGER_PART => parts::parse_part(raw, body)?,
             RTS => Packet::Rts {
                 envelope: raw.envelope(cq_data)?,
                 request: Request::parse(body)?,

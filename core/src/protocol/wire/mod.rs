@@ -1,10 +1,12 @@
-//! What travels: [`control`] packets on the UD queue pairs, [`data`] packets on a lane. Layouts: `docs/wire-protocol.md`.
+//! What travels: [`control`] packets on the UD queue pairs, [`data`] packets on a lane,
+//! behind a [`datagram`] prefix where that is UD. Layouts: `docs/wire-protocol.md`.
 //!
 //! Integers are little-endian. Every parser is total: any bytes give a value or a [`WireError`], and what a parser
 //! accepts, the printer prints back to the same bytes.
 
 pub mod control;
 pub mod data;
+pub mod datagram;
 
 use thiserror::Error;
 

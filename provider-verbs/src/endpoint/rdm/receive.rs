@@ -82,6 +82,11 @@ impl RdmTransport {
                 self.request_came(session, peer, envelope, (op, total, segments), owner);
             }
             Packet::Fin { op, status } => self.fin_came(session, op, status, owner),
+            Packet::EagerFirst { .. } | Packet::EagerPart { .. } => self.break_lane(
+                session,
+                Errno::EPROTO,
+                "the peer sent a message in parts, which lanes of RC do not carry",
+            ),
             Packet::Credit | Packet::Ack => {}
         }
     }

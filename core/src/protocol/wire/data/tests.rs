@@ -38,6 +38,19 @@ fn print(header: Header, packet: Packet<'_>) -> Vec<u8> {
     let mut out = [0; MAX_HEADER_BYTES];
     let length = match packet {
         Packet::Eager { envelope, payload } => return eager(header, envelope, payload),
+        Packet::EagerFirst {
+            envelope,
+            total_bytes,
+            part,
+        } => {
+            let mut out = [0; MAX_FIRST_HEADER_BYTES];
+            let length = header.write_first(&envelope, total_bytes, part.len() as u32, &mut out);
+            return [&out[..length], part].concat();
+        }
+        Packet::EagerPart { offset_bytes, part } => {
+            let length = header.write_part(offset_bytes, part.len() as u32, &mut out);
+            return [&out[..length], part].concat();
+        }
         Packet::Rts { envelope, request } => {
             let mut out = [0; MAX_RTS_BYTES];
             let segments: Vec<Segment> = request.segments().collect();
@@ -170,7 +183,7 @@ proptest! {
     /// Any bytes, behind a plausible start so that the deep branches are reached, are refused or printed back.
     #[test]
     fn any_bytes_are_judged(
-        kind in 0..8u8,
+        kind in 0..9u8,
         flags in 0..8u8,
         fit in any::<bool>(),
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120),

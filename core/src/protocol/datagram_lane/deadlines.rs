@@ -1,0 +1,108 @@
+//! The deadlines of an endpoint's lanes, cheap to move later: the heap is corrected only when an entry comes up.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::protocol::Time;
+
+/// One deadline for each of many lanes, which are numbered densely.
+#[derive(Clone, Debug, Default)]
+pub struct Deadlines {
+    heap: BinaryHeap<Reverse<(Time, u32)>>,
+    lanes: Vec<Deadline>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Deadline {
+    at: Option<Time>,
+    /// The earliest item in the heap.
+    queued: Option<Time>,
+}
+
+impl Deadlines {
+    /// Sets, moves or (`None`) clears the deadline of a lane: call it with [`super::DatagramLane::deadline`] after
+    /// whatever was done with the lane.
+    #[inline]
+    pub fn set(&mut self, lane: u32, at: Option<Time>) {
+        let index = lane as usize;
+        if self.lanes.len() <= index {
+            if at.is_none() {
+                return;
+            }
+            self.lanes.resize(index + 1, Deadline::default());
+        }
+        let deadline = &mut self.lanes[index];
+        deadline.at = at;
+        let Some(at) = at else {
+            return;
+        };
+        if deadline.queued.is_none_or(|queued| at < queued) {
+            deadline.queued = Some(at);
+            self.heap.push(Reverse((at, lane)));
+        }
+    }
+
+    /// The next lane whose deadline has passed; the deadline is cleared.
+    pub fn pop(&mut self, now: Time) -> Option<u32> {
+        while let Some(&Reverse((queued, lane))) = self.heap.peek() {
+            if queued > now {
+                return None;
+            }
+            self.heap.pop();
+            let deadline = &mut self.lanes[lane as usize];
+            if deadline.queued != Some(queued) {
+                continue; // an earlier item of the same lane came up and took care
+            }
+            deadline.queued = None;
+            match deadline.at {
+                Some(at) if at <= now => {
+                    deadline.at = None;
+                    return Some(lane);
+                }
+                at => self.set(lane, at),
+            }
+        }
+        None
+    }
+
+    /// When to look again: never later than the earliest deadline, at times earlier.
+    #[must_use]
+    pub fn next(&self) -> Option<Time> {
+        self.heap.peek().map(|Reverse((at, _))| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever is set, moved and cleared: each deadline that stands comes up once, at its time.
+        #[test]
+        fn fires_exactly_what_stands(
+            ops in proptest::collection::vec((0u32..8, proptest::option::of(1u64..100)), 0..100),
+        ) {
+            let mut deadlines = Deadlines::default();
+            let mut standing = std::collections::BTreeMap::new();
+            for (lane, at) in ops {
+                deadlines.set(lane, at.map(Time));
+                match at {
+                    Some(at) => standing.insert(lane, Time(at)),
+                    None => standing.remove(&lane),
+                };
+            }
+            let mut fired = std::collections::BTreeMap::new();
+            for now in 0..100 {
+                let next = deadlines.next();
+                let left = standing.iter().filter(|(lane, _)| !fired.contains_key(*lane));
+                prop_assert!(left.clone().all(|(_, at)| next.is_some_and(|next| next <= *at)));
+                while let Some(lane) = deadlines.pop(Time(now)) {
+                    prop_assert!(fired.insert(lane, Time(now)).is_none());
+                }
+            }
+            prop_assert_eq!(fired, standing);
+            prop_assert!(deadlines.heap.is_empty());
+        }
+    }
+}
