@@ -94,3 +94,6 @@ pub struct Counters {
     /// Numbered packets that were too far ahead, or for which there was no room.
     pub dropped: u64,
 }
+
+#[cfg(test)]
+mod tests;
