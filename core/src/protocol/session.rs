@@ -221,19 +221,25 @@ impl Session {
         self.epoch
     }
 
-    /// As if so many packets had gone each way before.
-    #[cfg(test)]
-    pub(in crate::protocol) fn beginning_at(mut self, sequence: u32) -> Self {
-        (self.next, self.confirmed, self.expected) = (sequence, sequence, sequence);
-        self
-    }
-
     #[cold]
     fn bad_confirmation(&self, got: u32) -> SessionError {
         SessionError::Confirmation {
             confirmed: self.confirmed,
             next: self.next,
             got,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Session {
+    /// A session through which so many packets have gone each way.
+    pub(in crate::protocol) fn at(remote: SessionId, quota_units: u16, sequence: u32) -> Self {
+        Session {
+            next: sequence,
+            confirmed: sequence,
+            expected: sequence,
+            ..Session::new(remote, 1, quota_units, quota_units)
         }
     }
 }

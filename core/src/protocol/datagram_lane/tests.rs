@@ -21,9 +21,9 @@ struct Tx {
 impl Tx {
     fn new(start: u32, count: u32) -> Self {
         let shared = Shared::default();
-        let mut session = Session::new(SessionId(1), 1, 100, 100).beginning_at(start);
+        let mut session = Session::at(SessionId(1), 100, start);
         (0..count).for_each(|_| assert!(session.stamp().is_some()));
-        let session_then = Session::new(SessionId(1), 1, 100, 100).beginning_at(start);
+        let session_then = Session::at(SessionId(1), 100, start);
         Tx {
             lane: DatagramLane::new(&shared, &session_then, 1),
             shared,
@@ -216,7 +216,7 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
 #[test]
 fn acknowledgements_wait_a_little_but_not_when_asked() {
     let mut shared = Shared::default();
-    let mut session = Session::new(SessionId(1), 1, 100, 100);
+    let mut session = Session::at(SessionId(1), 100, 0);
     let mut lane = DatagramLane::new(&shared, &session, 1);
     let mut arrive = |lane: &mut DatagramLane<u32>, session: &mut Session, number, asks| {
         lane.arrive(&mut shared, session, (number, asks), number, true, Time(0))
@@ -261,7 +261,7 @@ proptest! {
             (prop_oneof![8 => 0..100u32, 1 => any::<u32>()], any::<bool>(), 0..20u8), 0..400),
     ) {
         let mut shared = Shared::default();
-        let mut session = Session::new(SessionId(1), 1, 100, 100).beginning_at(start);
+        let mut session = Session::at(SessionId(1), 100, start);
         let mut lane = DatagramLane::new(&shared, &session, 1);
         let mut delivered = Vec::new();
         let mut kept = std::collections::BTreeSet::new();

@@ -32,7 +32,7 @@ const _: () = assert!(HEADER_BYTES == 24 && MAX_RTS_BYTES <= MIN_RECEIVE_BYTES a
 pub struct Header {
     /// The session, as the receiver of the packet names it.
     pub session: SessionId,
-    /// Eager (all kinds), Rts, Fin: number of the packet in the session, from 0, modulo 2³². Credit: the number that the next of
+    /// Eager, Rts, Fin: number of the packet in the session, from 0, modulo 2³². Credit: the number that the next of
     /// those will have. Ack: the number that the sender of the Ack expects next.
     pub sequence: u32,
     /// Credit returned so far in this session, in units, modulo 2¹⁶ ([`crate::protocol::credit`]).
@@ -163,8 +163,6 @@ const RTS: u8 = 2;
 const FIN: u8 = 3;
 const CREDIT: u8 = 4;
 const ACK: u8 = 5;
-const EAGER_FIRST: u8 = 6;
-const EAGER_PART: u8 = 7;
 
 const TAGGED: u8 = 1 << 0;
 const CQ_DATA: u8 = 1 << 1;
@@ -308,8 +306,8 @@ impl<'a> Packet<'a> {
                 envelope: raw.envelope(cq_data)?,
                 payload: body,
             },
-            EAGER_FIRST => parts::parse_first(raw, cq_data, body)?,
-            EAGER_PART => parts::parse_part(raw, body)?,
+            parts::EAGER_FIRST => parts::parse_first(raw, cq_data, body)?,
+            parts::EAGER_PART => parts::parse_part(raw, body)?,
             RTS => Packet::Rts {
                 envelope: raw.envelope(cq_data)?,
                 request: Request::parse(body)?,

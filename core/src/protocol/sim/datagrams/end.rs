@@ -49,7 +49,6 @@ pub(super) struct Agreed {
     pub(super) remote_id: SessionId,
     pub(super) cookie: u32,
     pub(super) remote_cookie: u32,
-    pub(super) peer_life: u32,
     pub(super) quota_units: u16,
     /// Where the numbers begin: in life always at 0.
     pub(super) start: u32,
@@ -85,8 +84,7 @@ pub(super) struct End {
 
 impl End {
     pub(super) fn new(agreed: Agreed, shared: &Shared) -> Self {
-        let session = Session::new(agreed.remote_id, 1, agreed.quota_units, agreed.quota_units)
-            .beginning_at(agreed.start);
+        let session = Session::at(agreed.remote_id, agreed.quota_units, agreed.start);
         End {
             lane: DatagramLane::new(shared, &session, u64::from(agreed.cookie)),
             agreed,

@@ -78,7 +78,6 @@ pub(super) struct World {
     busy_until: Vec<Time>,
     pub(super) quota_units: u16,
     pub(super) start: u32,
-    lives: Vec<u32>,
     serial: u64,
     epoch: u64,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
@@ -110,7 +109,6 @@ impl World {
             busy_until: Vec::new(),
             quota_units: 4096,
             start: 0,
-            lives: vec![0; 2 * pairs],
             serial: 0,
             epoch: 1,
             events: BinaryHeap::new(),
@@ -129,14 +127,13 @@ impl World {
         world
     }
 
-    fn agreed(&mut self, end: usize, cookie: u32, remote_cookie: u32) -> Agreed {
+    fn agreed(&self, end: usize, cookie: u32, remote_cookie: u32) -> Agreed {
         Agreed {
             serial: self.serial,
             id: SessionId(end as u32),
             remote_id: SessionId(end as u32 ^ 1),
             cookie,
             remote_cookie,
-            peer_life: self.lives[end ^ 1],
             quota_units: self.quota_units,
             start: self.start,
         }
@@ -167,7 +164,6 @@ impl World {
 
     /// The process at `end` dies; its successor greets the peer if it has something to say.
     pub(super) fn restart(&mut self, end: usize, greets: bool) {
-        self.lives[end] += 1;
         let agreed = self.agreed(end, 0, 0);
         self.ends[end] = End::new(agreed, &self.shared);
         self.deadlines.set(end as u32, None);

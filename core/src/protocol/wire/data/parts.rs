@@ -7,12 +7,13 @@
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
-use super::{
-    EAGER_FIRST, EAGER_PART, Envelope, Header, MAX_HEADER_BYTES, Packet, RawHeader, WireError,
-};
+use super::{Envelope, Header, MAX_HEADER_BYTES, Packet, RawHeader, WireError};
 
 /// Size of what precedes the bytes of a first packet, at most.
 pub const MAX_FIRST_HEADER_BYTES: usize = MAX_HEADER_BYTES + size_of::<U32>();
+
+pub(super) const EAGER_FIRST: u8 = 9;
+pub(super) const EAGER_PART: u8 = 10;
 
 impl Header {
     /// Writes what precedes the first `part_bytes` of a message of `total_bytes`, which the caller puts right behind it.
@@ -83,4 +84,115 @@ pub(super) fn parse_part<'a>(raw: &RawHeader, body: &'a [u8]) -> Result<Packet<'
         offset_bytes,
         part: body,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::wire::SessionId;
+    use proptest::prelude::*;
+
+    fn header() -> Header {
+        Header {
+            session: SessionId(0x0403_0201),
+            sequence: 0x0807_0605,
+            credit: 0x1211,
+        }
+    }
+
+    fn first(envelope: &Envelope, total_bytes: u32, part: &[u8]) -> Vec<u8> {
+        let mut out = [0; MAX_FIRST_HEADER_BYTES];
+        let length = header().write_first(envelope, total_bytes, part.len() as u32, &mut out);
+        [&out[..length], part].concat()
+    }
+
+    fn further(offset_bytes: u32, part: &[u8]) -> Vec<u8> {
+        let mut out = [0; MAX_HEADER_BYTES];
+        let length = header().write_part(offset_bytes, part.len() as u32, &mut out);
+        [&out[..length], part].concat()
+    }
+
+    /// The layouts of docs/wire-protocol.md, byte by byte.
+    #[test]
+    fn layouts_are_as_documented() {
+        let envelope = Envelope {
+            tag: Some(0x28),
+            cq_data: Some(0x38),
+        };
+        let expected = [
+            9, 3, 0x11, 0x12, 1, 2, 3, 4, 5, 6, 7, 8, 6, 0, 0, 0, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x38,
+            0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, b'h', b'i',
+        ];
+        assert_eq!(first(&envelope, 5, b"hi"), expected);
+        let expected = [
+            10, 0, 0x11, 0x12, 1, 2, 3, 4, 5, 6, 7, 8, 3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, b'y',
+            b'o', b'u',
+        ];
+        assert_eq!(further(2, b"you"), expected);
+    }
+
+    #[test]
+    fn impossible_parts_are_refused() {
+        let none = Envelope::default();
+        let mut whole = first(&none, 3, b"ab");
+        whole[24] = 2; // the part is all of the message
+        assert_eq!(Packet::parse(&whole), Err(WireError::Field));
+        let mut empty = first(&none, 3, b"ab");
+        empty.truncate(28);
+        empty[12] = 4;
+        assert_eq!(Packet::parse(&empty), Err(WireError::Field));
+        empty.truncate(26);
+        empty[12] = 2;
+        assert_eq!(Packet::parse(&empty), Err(WireError::Length));
+        for (at, value) in [(16, 0), (20, 1), (1, 1)] {
+            let mut bytes = further(7, b"ab");
+            bytes[at] = value;
+            assert_eq!(Packet::parse(&bytes), Err(WireError::Field), "byte {at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            (tag, cq_data) in any::<(Option<u64>, Option<u64>)>(),
+            rest in 1..u32::MAX / 2,
+            part in proptest::collection::vec(any::<u8>(), 1..40),
+        ) {
+            let envelope = Envelope { tag, cq_data };
+            let total_bytes = part.len() as u32 + rest;
+            let packet = Packet::EagerFirst { envelope, total_bytes, part: &part };
+            let bytes = first(&envelope, total_bytes, &part);
+            prop_assert_eq!(Packet::parse(&bytes), Ok((header(), packet)));
+            let packet = Packet::EagerPart { offset_bytes: rest, part: &part };
+            let bytes = further(rest, &part);
+            prop_assert_eq!(Packet::parse(&bytes), Ok((header(), packet)));
+        }
+
+        /// A sound packet with any byte of its header changed is refused, or is printed back to the same bytes.
+        #[test]
+        fn damage_is_judged(kind in 9..11u8, at in 1..32usize, value in any::<u8>()) {
+            let mut bytes = match kind {
+                9 => first(&Envelope { tag: Some(1), cq_data: None }, 9, b"abcdefg"),
+                _ => further(3, b"abcdefgh"),
+            };
+            bytes[at] = value;
+            if let Ok((read, packet)) = Packet::parse(&bytes) {
+                prop_assert!(packet.is_numbered());
+                let mut out = [0; MAX_FIRST_HEADER_BYTES];
+                let mut head = [0; MAX_HEADER_BYTES];
+                let printed = match packet {
+                    Packet::EagerFirst { envelope, total_bytes, part } => {
+                        let length = read.write_first(&envelope, total_bytes, part.len() as u32, &mut out);
+                        [&out[..length], part].concat()
+                    }
+                    Packet::EagerPart { offset_bytes, part } => {
+                        let length = read.write_part(offset_bytes, part.len() as u32, &mut head);
+                        [&head[..length], part].concat()
+                    }
+                    other => panic!("{other:?}"),
+                };
+                prop_assert_eq!(printed, bytes);
+            }
+        }
+    }
 }
