@@ -52,3 +52,115 @@ fn each_status_of_a_message() {
         assert_clean(&device);
     }
 }
+
+/// Whatever goes wrong with one request, every operation ends, and the endpoints go on afterwards.
+fn goes_on(fault: Fault) {
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&[]);
+    device.script(fault);
+    let traffic = match fault.effect {
+        Effect::Corrupt(_) => pair.corrupt_traffic(100, 15),
+        _ => pair.traffic(100, 15, || ()),
+    };
+    assert_eq!(
+        device.faults_left(),
+        0,
+        "{fault:?} did not strike: {traffic:?}"
+    );
+    pair.settle();
+    device.reset();
+    pair.exchange(8, 1);
+    pair.exchange(80_000, 2);
+    drop(pair);
+    assert_clean(&device);
+}
+
+#[test]
+fn messages_that_fail_in_the_middle() {
+    for after in [0, 1, 4, 9] {
+        for status in [
+            Status::IBV_WC_RETRY_EXC_ERR,
+            Status::IBV_WC_REM_OP_ERR,
+            Status::IBV_WC_GENERAL_ERR,
+        ] {
+            goes_on(Fault::new(Point::Send, Effect::Fail(status)).after(after));
+        }
+    }
+}
+
+/// The acknowledgement is lost, not the message.
+#[test]
+fn messages_that_arrive_and_fail() {
+    for after in [0, 1, 4, 9] {
+        let effect = Effect::FailAfterwards(Status::IBV_WC_RETRY_EXC_ERR);
+        goes_on(Fault::new(Point::Send, effect).after(after));
+    }
+}
+
+#[test]
+fn each_status_of_a_read() {
+    for status in STATUSES {
+        for after in [0, 5] {
+            goes_on(Fault::new(Point::Read, Effect::Fail(status)).after(after));
+        }
+    }
+}
+
+#[test]
+fn each_status_of_a_receive() {
+    for status in [
+        Status::IBV_WC_LOC_LEN_ERR,
+        Status::IBV_WC_LOC_QP_OP_ERR,
+        Status::IBV_WC_LOC_PROT_ERR,
+        Status::IBV_WC_WR_FLUSH_ERR,
+        Status::IBV_WC_REM_INV_REQ_ERR,
+        Status::IBV_WC_GENERAL_ERR,
+    ] {
+        for after in [0, 6] {
+            goes_on(Fault::new(Point::Receive, Effect::Fail(status)).after(after));
+        }
+    }
+}
+
+#[test]
+fn lengths_that_make_no_sense() {
+    for bytes in [0, 1, 7, 23, 4097, 1 << 20, u32::MAX] {
+        for after in [0, 5] {
+            goes_on(Fault::new(Point::Receive, Effect::ByteLen(bytes)).after(after));
+        }
+    }
+}
+
+#[test]
+fn queue_pairs_that_there_are_not() {
+    for number in [0, 1, 0xff_ffff, u32::MAX] {
+        goes_on(Fault::new(Point::Receive, Effect::QpNum(number)));
+    }
+}
+
+/// A work request ID that nobody gave: of a session that there is not.
+#[test]
+fn requests_of_nobody() {
+    for wr_id in [0, 7, 5 << 32] {
+        goes_on(Fault::new(Point::Receive, Effect::WrId(wr_id)));
+    }
+}
+
+/// The same, of a receive that there is not.
+#[test]
+#[ignore = "panics: a receive's slot is taken for one of the pool without a look"]
+fn receives_of_nobody() {
+    for wr_id in [u64::MAX, u64::from(u32::MAX) << 32 | 1 << 20] {
+        goes_on(Fault::new(Point::Receive, Effect::WrId(wr_id)));
+    }
+}
+
+/// Headers with wrong bytes, of messages, requests and notices alike.
+#[test]
+fn packets_that_make_no_sense() {
+    for at in 0..24 {
+        for after in [0, 3] {
+            goes_on(Fault::new(Point::Receive, Effect::Corrupt(at)).after(after));
+        }
+    }
+}

@@ -2,6 +2,10 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod breakage;
+mod calls;
 mod faults;
 mod messages;
 mod party;
+mod storms;
+mod traffic;

@@ -1,0 +1,184 @@
+//! Calls of the library that fail.
+
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::fabric::Provider;
+use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_fake_device::control::FakeDevice;
+use ferrofabric_verbs::VerbsProvider;
+
+use crate::party::{Pair, assert_clean, domain, settings};
+
+/// What opening a domain and an endpoint calls, and may see fail.
+const OPENING: [&str; 14] = [
+    "ibv_get_device_list",
+    "ibv_open_device",
+    "ibv_query_device",
+    "ibv_query_port",
+    "_ibv_query_gid_table",
+    "ibv_query_pkey",
+    "ibv_alloc_pd",
+    "ibv_create_comp_channel",
+    "ibv_create_cq",
+    "ibv_reg_mr",
+    "ibv_create_srq",
+    "ibv_create_qp",
+    "ibv_modify_qp",
+    "ibv_post_recv",
+];
+
+/// An endpoint opens, or it does not, and leaves nothing behind; whichever call fails, whenever.
+#[test]
+fn an_endpoint_that_does_not_open_leaves_nothing() {
+    let device = FakeDevice::take();
+    let info = {
+        let found = VerbsProvider::new().discover(&settings(&[]));
+        found.candidates[0].clone()
+    };
+    let open = || {
+        let domain = VerbsProvider::new().open(&info, &settings(&[]))?;
+        OwningEndpoint::open(&*domain, &AvAttr::default())
+    };
+    for call in OPENING {
+        device.reset();
+        drop(open().unwrap());
+        let calls = device.calls(call);
+        assert!(calls > 0, "{call} is not among what opening calls");
+        let mut refused = 0;
+        for after in 0..(calls as u32).min(6) {
+            for errno in [libc::ENOMEM, libc::EINVAL, libc::EPERM, libc::ENODEV] {
+                device.fail_call(call, after, 1, errno);
+                match open() {
+                    Ok(opened) => drop(opened),
+                    Err(error) => {
+                        refused += 1;
+                        let text = error.to_string();
+                        assert!(text.len() > 10, "{call}: {text}");
+                    }
+                }
+                assert_clean(&device);
+            }
+        }
+        // Posting a datagram's receive is tried again, and a table that can not be had is read slot by slot.
+        let tolerated = ["ibv_post_recv", "_ibv_query_gid_table"];
+        assert!(
+            refused > 0 || tolerated.contains(&call),
+            "{call} may fail unnoticed"
+        );
+    }
+}
+
+/// Discovery says what is wrong, and offers what works.
+#[test]
+fn a_device_that_does_not_answer_is_not_offered() {
+    let device = FakeDevice::take();
+    for call in [
+        "ibv_get_device_list",
+        "ibv_open_device",
+        "ibv_query_device",
+        "ibv_query_port",
+    ] {
+        device.reset();
+        device.fail_call(call, 0, u32::MAX, libc::EIO);
+        let found = VerbsProvider::new().discover(&settings(&[]));
+        assert!(
+            found.candidates.is_empty(),
+            "{call}: {:?}",
+            found.candidates
+        );
+        assert!(!found.notices.is_empty(), "{call}");
+        device.reset();
+        assert_clean(&device);
+    }
+    assert_eq!(domain(&[]).info().domain.name, "fake_roce0:1");
+}
+
+/// What making a connection calls fails for a while, as on a device that is short of something.
+#[test]
+fn a_connection_that_is_made_at_a_later_try() {
+    for (call, errno) in [
+        ("ibv_create_qp", libc::ENOMEM),
+        ("ibv_modify_qp", libc::ENOMEM),
+        ("ibv_create_ah", libc::ETIMEDOUT),
+        ("ibv_create_ah", libc::ENOMEM),
+        ("ibv_post_send", libc::ENOMEM),
+        ("ibv_poll_cq", 0),
+    ] {
+        for after in [0, 1] {
+            let device = FakeDevice::take();
+            let mut pair = Pair::open(&[]);
+            if errno != 0 {
+                device.fail_call(call, after, 2, errno);
+            }
+            pair.exchange(8, 3);
+            pair.exchange(50_000, 4);
+            drop(pair);
+            assert_clean(&device);
+        }
+    }
+}
+
+/// A queue pair that can not be made at all is an error for what waits for it, not for ever.
+#[test]
+fn a_connection_that_can_not_be_made() {
+    for (call, errno) in [
+        ("ibv_create_qp", libc::EINVAL),
+        ("ibv_modify_qp", libc::EINVAL),
+        ("ibv_create_ah", libc::EINVAL),
+    ] {
+        let device = FakeDevice::take();
+        let mut pair = Pair::open(&[]);
+        device.fail_call(call, 0, u32::MAX, errno);
+        let traffic = pair.traffic(0, 5, || ());
+        assert_eq!(
+            (traffic.sent, traffic.send_errors.len()),
+            (0, 10),
+            "{call}: {traffic:?}"
+        );
+        device.reset();
+        pair.settle();
+        pair.exchange(8, 100);
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// Registrations for large messages fail: an error for that message alone.
+#[test]
+fn memory_that_can_not_be_registered() {
+    for after in 0..4 {
+        let device = FakeDevice::take();
+        let mut pair = Pair::connected(&[]);
+        device.fail_call("ibv_reg_mr", after, 1, libc::ENOMEM);
+        let traffic = pair.traffic(0, 10, || ());
+        let errors = traffic.send_errors.len() + traffic.receive_errors.len();
+        assert!((1..=2).contains(&errors), "{traffic:?}");
+        pair.exchange(50_000, 100);
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// Posting fails, in the middle of things.
+#[test]
+fn requests_that_can_not_be_posted() {
+    for (call, errno, last) in [
+        ("ibv_post_send", libc::ENOMEM, 7),
+        ("ibv_post_send", libc::EINVAL, 7),
+        ("ibv_post_send", -libc::ENOMEM, 7),
+        ("ibv_post_srq_recv", libc::ENOMEM, 2),
+        ("ibv_post_srq_recv", libc::EINVAL, 2),
+    ] {
+        for after in [0, 1, last] {
+            let device = FakeDevice::take();
+            let mut pair = Pair::connected(&[("FERRO_RX_BUFFERS", "16")]);
+            device.fail_call(call, after, 1, errno);
+            pair.traffic(100, 40, || ());
+            assert_eq!(device.faults_left(), 0, "{call} was not called so often");
+            pair.settle();
+            pair.exchange(8, 1);
+            pair.exchange(50_000, 2);
+            drop(pair);
+            assert_clean(&device);
+        }
+    }
+}
