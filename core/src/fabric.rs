@@ -181,7 +181,7 @@ pub trait Endpoint: Send + Sync {
     /// # Errors
     ///
     /// `Again`: read the completion queue, then try again. `EMSGSIZE`: longer than the domain's limit.
-    /// `EADDRNOTAVAIL`: no such peer. Whatever else goes wrong comes as an error completion.
+    /// `EADDRNOTAVAIL`: no such peer. `EOPNOTSUPP`: a completion level or a fence that the domain does not keep. Whatever else goes wrong comes as an error completion.
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
     /// Posts a receive, or with one of these flags asks about messages that are here (fi_tagged(3)), tagged or untagged:

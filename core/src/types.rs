@@ -131,6 +131,8 @@ pub struct SendOp {
     pub desc: u64,
     /// The application's context, returned in the completion.
     pub context: u64,
-    /// `COMPLETION`, `INJECT`, `REMOTE_CQ_DATA`, `MORE` and the completion levels count here.
+    /// `COMPLETION`, `INJECT`, `REMOTE_CQ_DATA`, `MORE`, `FENCE` and the completion levels count here (fi_endpoint(3)). With
+    /// `DELIVERY_COMPLETE` the send completes when the message stands in the receive's buffer, or was dropped by the receiver;
+    /// with `FENCE` it starts when all earlier ones to the same peer are complete.
     pub flags: Flags,
 }

@@ -25,7 +25,8 @@ use crate::service::{NewLink, Shared};
 use crate::stats::ShmStats;
 use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
 use crate::wire::{
-    CHUNK, DATA, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, START, TAGGED, pack,
+    CHUNK, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, START,
+    TAGGED, TOLD, pack,
 };
 
 /// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies one while the sender
@@ -56,7 +57,10 @@ impl Sizes {
     }
 }
 
-/// A message of ours that is announced but not all in the ring.
+/// Completion levels that the receiver has to tell of: matching comes before delivery, and is told with it.
+const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
+
+/// A message of ours that is announced but not all in the ring, or not delivered where the sender wants to know.
 pub(crate) struct Outgoing {
     done: SendDone,
     source: Source,
@@ -65,13 +69,17 @@ pub(crate) struct Outgoing {
     until: usize,
     /// It has said so.
     go: bool,
+    /// It says when the message is delivered; only then it is done.
+    told: bool,
 }
 
-/// A slot that the receiving side wants sent: how far a message is wanted.
+/// A slot that the receiving side of a message wants sent.
 #[derive(Clone, Copy)]
-pub(crate) struct Go {
-    pub(crate) id: u32,
-    pub(crate) until: u64,
+pub(crate) enum Control {
+    /// How far the message is wanted.
+    Go { id: u32, until: u64 },
+    /// It is delivered.
+    Delivered { id: u32 },
 }
 
 /// What became of a send.
@@ -113,7 +121,7 @@ pub(crate) struct Link {
     offers_cma: bool,
     segment: Arc<Segment>,
     shared: Arc<Shared>,
-    pub(crate) control: VecDeque<Go>,
+    pub(crate) control: VecDeque<Control>,
     pub(crate) pending: VecDeque<PendingSend>,
     pub(crate) outgoing: Slab<Outgoing>,
     /// Those of them that have something to send now.
@@ -241,7 +249,10 @@ impl Link {
             true => INLINE_BYTES - 8,
             false => INLINE_BYTES,
         };
-        len <= most && self.pending.is_empty() && self.tx.has_slot(CONTROL_SLOTS)
+        len <= most
+            && !op.flags.intersects(TELLS.union(Flags::FENCE))
+            && self.pending.is_empty()
+            && self.tx.has_slot(CONTROL_SLOTS)
     }
 
     /// Sends a message for which `takes_inline` said so.
@@ -297,6 +308,10 @@ impl Link {
         iov: &[IoBuf],
         stats: &mut ShmStats,
     ) -> Result<Announced, Broken> {
+        if op.flags.contains(Flags::FENCE) && !self.outgoing.is_empty() {
+            // It keeps its place, and those behind it theirs.
+            return Ok(Announced::Full);
+        }
         if !self.tx.has_slot(CONTROL_SLOTS) {
             self.tx.refresh()?;
             if !self.tx.has_slot(CONTROL_SLOTS) {
@@ -310,7 +325,8 @@ impl Link {
             true => INLINE_BYTES - 8,
             false => INLINE_BYTES,
         };
-        if len <= inline {
+        let told = op.flags.intersects(TELLS);
+        if len <= inline && !told {
             // SAFETY: the length fits, a slot is free; the buffers are the caller's promise.
             unsafe { self.send_inline(op, iov, len) };
             stats.sent_inline += 1;
@@ -320,7 +336,7 @@ impl Link {
         if self.tx.is_pressed() {
             self.tx.refresh()?;
         }
-        if len <= RECORD_BYTES.min(self.sizes.window) && !self.tx.is_pressed() {
+        if len <= RECORD_BYTES.min(self.sizes.window) && !self.tx.is_pressed() && !told {
             // SAFETY: the caller's promise.
             let sent = unsafe { self.send_record(op, iov, len)? };
             if sent == Announced::Full {
@@ -386,6 +402,11 @@ impl Link {
             true => 0,
             false => len.min(self.sizes.window),
         };
+        let told = op.flags.intersects(TELLS);
+        let flags = match told {
+            true => head_flags(op) | TOLD,
+            false => head_flags(op),
+        };
         let id = self.outgoing.vacant_key() as u32;
         let piece = match window {
             0 => None,
@@ -418,13 +439,13 @@ impl Link {
             Some((record, n)) => {
                 // SAFETY: the record has `n` bytes; the buffers are the caller's promise.
                 unsafe { gather(iov, 0, self.tx.record_ptr(record), n) };
-                let head = Head::new(START, head_flags(op), n as u32);
+                let head = Head::new(START, flags, n as u32);
                 self.tx
                     .publish_record(head, record, write(body(record.offset)));
                 sent = n;
             }
             None => {
-                let head = Head::new(START, head_flags(op), 0);
+                let head = Head::new(START, flags, 0);
                 self.tx.publish(head, write(body(0)));
             }
         }
@@ -436,15 +457,14 @@ impl Link {
                 n => sent += n,
             }
         }
-        if sent == len {
-            self.nudge(stats);
+        self.nudge(stats);
+        if sent == len && !told {
             return Ok(Announced::Done);
         }
-        self.nudge(stats);
         Ok(Announced::Started(Begun { sent, window, len }))
     }
 
-    /// Keeps what was just announced until all of it is in the ring.
+    /// Keeps what was just announced until all of it is in the ring, or delivered.
     pub(crate) fn keep(&mut self, op: &SendOp, source: Source, begun: Begun) {
         let Begun { sent, window, len } = begun;
         // It gets the key that `send_start` announced: the vacant one.
@@ -454,6 +474,7 @@ impl Link {
             sent,
             until: window,
             go: window == len,
+            told: op.flags.intersects(TELLS),
         });
         if sent < window {
             self.streaming.push_back(id as u32);
@@ -478,12 +499,30 @@ impl Link {
         out.go = true;
         out.until = out.until.max(until as usize);
         if out.sent == out.until {
-            let out = self.outgoing.remove(id as usize);
-            owner.complete_send(&out.done);
+            self.sent_whole(id, owner);
         } else if !streams {
             self.streaming.push_back(id);
             self.busy = true;
         }
+        Ok(())
+    }
+
+    /// All of a message that is wanted is in the ring.
+    fn sent_whole<O: Owner>(&mut self, id: u32, owner: &mut O) {
+        if !self.outgoing[id as usize].told {
+            let out = self.outgoing.remove(id as usize);
+            owner.complete_send(&out.done);
+        }
+    }
+
+    /// The receiver says that a message is delivered.
+    pub(crate) fn delivered<O: Owner>(&mut self, id: u32, owner: &mut O) -> Result<(), Broken> {
+        let done = |out: &&Outgoing| out.told && out.go && out.sent == out.until;
+        if self.outgoing.get(id as usize).filter(done).is_none() {
+            return Err(Broken("it told of a message that it can not have"));
+        }
+        let out = self.outgoing.remove(id as usize);
+        owner.complete_send(&out.done);
         Ok(())
     }
 
@@ -521,14 +560,18 @@ impl Link {
     /// Sends control slots that wait.
     pub(crate) fn push_control(&mut self, stats: &mut ShmStats) -> Result<usize, Broken> {
         let mut did = 0;
-        while let Some(&Go { id, until }) = self.control.front() {
+        while let Some(&control) = self.control.front() {
             if !self.tx.has_slot(0) {
                 self.tx.refresh()?;
                 if !self.tx.has_slot(0) {
                     break;
                 }
             }
-            self.tx.publish(Head::new(GO, 0, 0), |body| {
+            let (kind, id, until) = match control {
+                Control::Go { id, until } => (GO, id, until),
+                Control::Delivered { id } => (DELIVERED, id, 0),
+            };
+            self.tx.publish(Head::new(kind, 0, 0), |body| {
                 // SAFETY: a body has these words.
                 unsafe {
                     *body = u64::from(id);
@@ -569,8 +612,7 @@ impl Link {
             if out.sent == out.until {
                 self.streaming.pop_front();
                 if out.go {
-                    let out = self.outgoing.remove(id as usize);
-                    owner.complete_send(&out.done);
+                    self.sent_whole(id, owner);
                 }
             } else if full {
                 break;

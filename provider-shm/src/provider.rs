@@ -90,7 +90,7 @@ impl Provider for ShmProvider {
 fn candidate() -> Info {
     let all = rdm_messages();
     Info {
-        caps: all.caps | Flags::LOCAL_COMM,
+        caps: all.caps | Flags::LOCAL_COMM | Flags::FENCE,
         src_addr: Some(NativeAddr {
             incarnation: 0,
             node: node_id(),
@@ -101,6 +101,8 @@ fn candidate() -> Info {
             inject_size: INJECT_BYTES,
             size: ShmConfig::default().queue_sends,
             iov_limit: 4,
+            caps: all.tx.caps | Flags::FENCE,
+            op_flags: all.tx.op_flags | Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE,
             ..all.tx
         },
         rx: RxAttr {
@@ -167,6 +169,10 @@ impl Backend for ShmBackend {
         wait.add(transport.wait_fd())?;
         let name = transport.native();
         Ok((transport, name))
+    }
+
+    fn promises(&self) -> Flags {
+        Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE | Flags::FENCE
     }
 
     unsafe fn register(&self, buf: IoBuf, _access: Flags) -> Result<Arc<dyn fabric::Mr>> {

@@ -8,13 +8,13 @@ use ferrofabric_core::types::{IoBuf, MsgKind};
 use slab::Slab;
 
 use crate::copy::{copy_bulk, copy_short};
-use crate::link::{Go, Link};
+use crate::link::{Control, Link};
 use crate::paths::{Path, Paths};
 use crate::ring::{Broken, Seen};
 use crate::stats::ShmStats;
 use crate::wire::{
-    CHUNK, DATA, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, START, TAGGED,
-    unpack,
+    CHUNK, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, START,
+    TAGGED, TOLD, unpack,
 };
 
 /// Most that one call reads by CMA before others get their turn, in bytes.
@@ -49,6 +49,8 @@ pub(crate) struct Delivery {
     timed: Option<(Path, Instant)>,
     /// Nobody wants it: it is only taken out of the ring.
     dropped: bool,
+    /// Its sender wants to know when it is done with.
+    told: bool,
 }
 
 struct CmaRead {
@@ -65,6 +67,8 @@ pub(crate) struct Held {
     bytes: Vec<u8>,
     /// How more comes.
     rest: Option<Rest>,
+    /// Its id, where it is all here and its sender wants to know when it is delivered.
+    tells: Option<u32>,
 }
 
 impl Held {
@@ -81,6 +85,7 @@ struct Rest {
     total: u64,
     window: usize,
     cma_addr: u64,
+    told: bool,
 }
 
 /// What all links of an endpoint receive with.
@@ -196,6 +201,11 @@ impl Receiver {
                 self.consume(link, 0);
                 link.go(id as u32, until, owner)
             }
+            DELIVERED => {
+                let [id] = seen.words();
+                self.consume(link, 0);
+                link.delivered(id as u32, owner)
+            }
             _ => Err(Broken("it sent a slot of no known kind")),
         }
     }
@@ -287,6 +297,7 @@ impl Receiver {
             total,
             window: window as usize,
             cma_addr,
+            told: seen.head.flags() & TOLD != 0,
         };
         match owner.srx().arrive(kind, &arrived) {
             Some(matched) => {
@@ -364,6 +375,7 @@ impl Receiver {
             cma: None,
             timed: None,
             dropped: false,
+            told: rest.told,
         };
         if rest.window as u64 != rest.total {
             let wanted = (matched.buf.len as u64).min(rest.total) as usize;
@@ -400,10 +412,12 @@ impl Receiver {
     }
 
     fn say_go(&mut self, link: &mut Link, id: u32, until: usize) {
-        link.control.push_back(Go {
-            id,
-            until: until as u64,
-        });
+        let until = until as u64;
+        self.say(link, Control::Go { id, until });
+    }
+
+    fn say(&mut self, link: &mut Link, what: Control) {
+        link.control.push_back(what);
         link.busy = true;
         // At once if it can be; what the other side did wrong is found when it is next pushed.
         let _ = link.push_control(&mut self.stats);
@@ -432,6 +446,9 @@ impl Receiver {
             }
             if !d.dropped {
                 owner.complete_recv(d.kind, &d.matched, &d.arrived);
+            }
+            if d.told {
+                self.say(link, Control::Delivered { id });
             }
         }
         Ok(())
@@ -507,6 +524,7 @@ impl Receiver {
             link: key,
             bytes,
             rest,
+            tells: None,
         });
         self.ease(link);
         let token = Token {
@@ -517,7 +535,7 @@ impl Receiver {
         index
     }
 
-    /// If all of a held message is there now, its id is free again.
+    /// If all of a held message is there now, its id is free again, unless the sender waits to hear of it.
     fn arrived_whole(&mut self, link: &mut Link, id: u32) {
         let Some(&Incoming::Held(index)) = link.incoming.get(id as usize) else {
             return;
@@ -527,8 +545,11 @@ impl Receiver {
             .rest
             .is_some_and(|rest| held.bytes.len() as u64 == rest.total)
         {
-            held.rest = None;
-            link.incoming[id as usize] = Incoming::Free;
+            match held.rest.take() {
+                // Its sender keeps the id until it is told.
+                Some(rest) if rest.told => held.tells = Some(id),
+                _ => link.incoming[id as usize] = Incoming::Free,
+            }
         }
         self.ease(link);
     }
@@ -544,10 +565,15 @@ impl Receiver {
         }
     }
 
+    /// A held message is done with.
     fn release(&mut self, link: Option<&mut Link>, mut held: Held) {
         if let Some(link) = link {
             link.held_bytes -= held.bytes.len().min(link.held_bytes);
             self.ease(link);
+            if let Some(id) = held.tells {
+                link.incoming[id as usize] = Incoming::Free;
+                self.say(link, Control::Delivered { id });
+            }
         }
         if self.spare.len() < SPARE_BUFFERS && held.bytes.capacity() <= 65_536 {
             held.bytes.clear();

@@ -11,10 +11,15 @@ pub(crate) const CHUNK: u8 = 4;
 /// Receiver to sender: id, up to where the message is wanted.
 pub(crate) const GO: u8 = 5;
 
+/// Receiver to sender: the message with this id stands in its receive's buffer.
+pub(crate) const DELIVERED: u8 = 6;
+
 /// The message is tagged.
 pub(crate) const TAGGED: u8 = 1;
 /// The message has CQ data.
 pub(crate) const DATA: u8 = 2;
+/// The sender wants `DELIVERED`; only with `START`.
+pub(crate) const TOLD: u8 = 4;
 
 /// Bytes of payload in an inline slot.
 pub(crate) const INLINE_BYTES: usize = 48;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use ferrofabric_conformance::ends::End;
 use ferrofabric_conformance::{
-    completions, descriptors, lists, multi_receives, probes, reports, waiting,
+    completions, descriptors, levels, lists, multi_receives, probes, reports, waiting,
 };
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
@@ -108,6 +108,20 @@ fn a_multi_receive_whose_sender_is_gone_fails_once() {
 #[test]
 fn completions_come_where_asked_for() {
     both_ways(completions::only_where_asked_for);
+}
+
+#[test]
+fn a_delivered_message_is_there() {
+    both_ways(levels::delivery);
+    both_ways(levels::delivery_of_what_is_not_received);
+    let setting = [("FERRO_SHM_CMA", "off")];
+    levels::delivery_to_one_who_leaves(&*domain(&setting), &*domain(&setting));
+    levels::refused(&*domain(&[]));
+}
+
+#[test]
+fn a_fence_waits_for_what_was_before() {
+    both_ways(levels::fences);
 }
 
 #[test]

@@ -80,7 +80,15 @@ struct Limits {
     tx_iov: usize,
     rx_iov: usize,
     directed_recv: bool,
+    /// What may not be asked of a send.
+    unkept: Flags,
 }
+
+/// What not every transport keeps.
+const PROMISES: Flags = Flags::DELIVERY_COMPLETE
+    .union(Flags::MATCH_COMPLETE)
+    .union(Flags::COMMIT_COMPLETE)
+    .union(Flags::FENCE);
 
 pub(super) fn open<B: Backend>(
     domain: &Arc<Inner<B>>,
@@ -109,6 +117,7 @@ pub(super) fn open<B: Backend>(
         tx_iov: info.tx.iov_limit,
         rx_iov: info.rx.iov_limit,
         directed_recv: config.directed_recv,
+        unkept: PROMISES - domain.backend.promises(),
     };
     let report = domain
         .stats
@@ -324,6 +333,9 @@ impl<B: Backend> EndpointHandle<B> {
         }
         if iov.len() > self.limits.tx_iov {
             return Err(OpError::Failed(Errno::EINVAL));
+        }
+        if op.flags.intersects(self.limits.unkept) {
+            return Err(OpError::Failed(Errno::EOPNOTSUPP));
         }
         Ok(())
     }

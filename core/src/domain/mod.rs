@@ -56,6 +56,12 @@ pub trait Backend: Send + Sync + 'static {
         counts_sends: bool,
     ) -> Result<(Self::Transport, crate::addr::NativeAddr)>;
 
+    /// What may be asked of a send: `DELIVERY_COMPLETE`, `MATCH_COMPLETE`, `FENCE`, where the transport keeps it. Sends that
+    /// ask for more than it keeps are refused.
+    fn promises(&self) -> Flags {
+        Flags::empty()
+    }
+
     /// Registers memory.
     ///
     /// # Safety

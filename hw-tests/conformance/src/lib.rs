@@ -9,6 +9,7 @@
 pub mod completions;
 pub mod descriptors;
 pub mod ends;
+pub mod levels;
 pub mod limits;
 pub mod lists;
 pub mod multi_receives;

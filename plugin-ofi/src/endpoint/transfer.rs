@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 
-use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::RecvOp;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
@@ -11,9 +10,6 @@ use super::EndpointObject;
 use crate::abi::{fi_addr_t, fid_ep};
 use crate::fid::object;
 use crate::guard::data;
-
-/// Promises that sends of ours do not keep (yet): better refused than broken.
-const UNKEPT: Flags = Flags::DELIVERY_COMPLETE.union(Flags::FENCE);
 
 /// A message to send.
 pub(super) struct Sending<'a> {
@@ -52,9 +48,6 @@ pub(super) unsafe fn send(
         // SAFETY: as the caller says.
         let this = unsafe { object::<EndpointObject>(ep) };
         let flags = flags(this);
-        if flags.intersects(UNKEPT) {
-            return Err(OpError::Failed(Errno::EOPNOTSUPP));
-        }
         let op = SendOp {
             kind: message.kind,
             dest: FiAddr(message.dest),
