@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use ferrofabric_conformance::limits::{self, settings};
 use ferrofabric_conformance::{
-    completions, descriptors, lists, multi_receives, probes, reports, waiting,
+    completions, descriptors, lists, multi_receives, probes, progress, reports, waiting,
 };
 use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::Info;
+use ferrofabric_core::info::{Info, Progress};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
@@ -112,6 +112,26 @@ fn several_threads_wait() {
     both_paths(waiting::signals_and_timeouts);
     both_paths(waiting::somebody_else_has_looked);
     both_paths(waiting::what_others_have_sent);
+}
+
+#[test]
+#[file_serial(verbs)]
+fn automatic_progress() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for pairs in [&[VERBS][..], &[]] {
+        let automatic = || {
+            let mut info = info(pairs);
+            info.domain.data_progress = Progress::Auto;
+            VerbsProvider::new().open(&info, &settings(pairs)).unwrap()
+        };
+        progress::while_the_application_computes(&*automatic(), &*domain(pairs));
+        progress::a_first_message(&*automatic(), &*domain(pairs));
+        progress::the_thread_ends(automatic);
+        waiting::somebody_else_has_looked(&*automatic(), &*automatic());
+        completions::only_where_asked_for(&*automatic(), &*automatic());
+    }
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use ferrofabric_conformance::ends::End;
 use ferrofabric_conformance::{
-    completions, descriptors, levels, lists, multi_receives, probes, reports, waiting,
+    completions, descriptors, levels, lists, multi_receives, probes, progress, reports, waiting,
 };
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::Info;
+use ferrofabric_core::info::{Info, Progress};
 use ferrofabric_core::serial::Threading;
 use ferrofabric_shm::ShmProvider;
 
@@ -140,6 +140,36 @@ fn receives_into_lists() {
         lists::messages_go_into_lists(&*open(), &*open());
         lists::claims_and_cancellations(&*open(), &*open());
     }
+}
+
+/// A domain that drives itself.
+fn automatic(pairs: &[(&str, &str)], threading: Threading) -> Arc<dyn Domain> {
+    let mut info = info();
+    info.domain.data_progress = Progress::Auto;
+    info.domain.threading = threading;
+    ShmProvider::new().open(&info, &settings(pairs)).unwrap()
+}
+
+#[test]
+fn automatic_progress() {
+    for cma in ["on", "off"] {
+        let setting = [("FERRO_SHM_CMA", cma)];
+        let open = || automatic(&setting, Threading::Safe);
+        progress::while_the_application_computes(&*open(), &*domain(&setting));
+        progress::a_first_message(&*open(), &*domain(&setting));
+    }
+}
+
+#[test]
+fn automatic_progress_beside_threads_that_wait() {
+    let open = || automatic(&[], Threading::Domain);
+    waiting::two_queues(&*open(), &*domain(&[]));
+    waiting::what_completes_within_a_call(&*open(), &*open());
+    waiting::somebody_else_has_looked(&*open(), &*domain(&[]));
+    waiting::signals_and_timeouts(&*open(), &*open());
+    descriptors::messages_wake(&*open(), &*open());
+    descriptors::what_others_do_wakes(&*open());
+    completions::only_where_asked_for(&*open(), &*open());
 }
 
 /// Sleepers that spin first, and such that do not.

@@ -132,6 +132,7 @@ pub(super) fn open<B: Backend>(
     });
     // Who sleeps already is to be woken by this one, too.
     domain.tend(&mut state);
+    domain.call_out(&mut state);
     drop(state);
     Ok(Arc::new(EndpointHandle {
         domain: domain.clone(),

@@ -8,10 +8,12 @@ mod endpoint;
 mod lists;
 mod owner;
 mod probe;
+mod progressor;
 mod report;
 mod srx;
 mod waiting;
 
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +27,7 @@ use crate::cq::CqQueue;
 use crate::error::{Errno, Error, OpError, Result};
 use crate::fabric::{self, CqAttr, EndpointConfig, Mr};
 use crate::flags::Flags;
-use crate::info::Info;
+use crate::info::{Info, Progress, Threading};
 use crate::peer::Transport;
 use crate::serial::{Held, Serial};
 use crate::types::IoBuf;
@@ -33,6 +35,7 @@ use crate::wait::WaitSet;
 
 use cntr::Count;
 use endpoint::EndpointState;
+use progressor::{Attendance, Progressor};
 use waiting::Asleep;
 
 /// What a provider puts under a domain.
@@ -77,7 +80,24 @@ pub trait Backend: Send + Sync + 'static {
 /// A domain over a provider's backend.
 pub struct Domain<B: Backend>(Arc<Inner<B>>);
 
+/// What the objects of a domain keep open.
 pub(crate) struct Inner<B: Backend> {
+    /// With automatic progress. It ends first.
+    _progressor: Option<Progressor<B>>,
+    shared: Arc<Shared<B>>,
+}
+
+impl<B: Backend> Deref for Inner<B> {
+    type Target = Shared<B>;
+
+    #[inline]
+    fn deref(&self) -> &Shared<B> {
+        &self.shared
+    }
+}
+
+/// What a domain consists of.
+pub(crate) struct Shared<B: Backend> {
     // The state goes first: transports use what the backend owns.
     serial: Serial<State<B::Transport>>,
     backend: B,
@@ -105,24 +125,31 @@ struct State<T: Transport> {
     cntrs: Slab<Count>,
     avs: Slab<AvTable>,
     asleep: Slab<Asleep>,
+    attendance: Attendance,
 }
 
 /// The counter of those that bound none.
 const NO_CNTR: usize = 0;
 
 impl<B: Backend> Domain<B> {
-    /// A domain whose calls are serialized as its info says.
+    /// A domain whose calls are serialized as its info says. One with automatic progress has a thread of its own, and a lock
+    /// between that and all others.
     ///
     /// # Errors
     ///
     /// When no descriptor to wait on can be had.
     pub fn open(backend: B, settings: &Settings) -> Result<Self> {
-        let state = State::new();
-        let serial = Serial::new(backend.info().domain.threading, state);
+        let domain = &backend.info().domain;
+        let threading = match domain.data_progress {
+            Progress::Auto => Threading::Safe,
+            _ => domain.threading,
+        };
+        let serial = Serial::new(threading, State::new());
         Self::over(backend, serial, settings)
     }
 
-    /// A domain that is not locked at all, for callers that serialize their calls themselves.
+    /// A domain that is not locked at all, for callers that serialize their calls themselves; but for one with automatic
+    /// progress.
     ///
     /// # Safety
     ///
@@ -132,13 +159,17 @@ impl<B: Backend> Domain<B> {
     ///
     /// As [`Domain::open`].
     pub unsafe fn open_serialized(backend: B, settings: &Settings) -> Result<Self> {
+        if backend.info().domain.data_progress == Progress::Auto {
+            return Self::open(backend, settings);
+        }
         // SAFETY: the caller promises the same.
         let serial = unsafe { Serial::unchecked(State::new()) };
         Self::over(backend, serial, settings)
     }
 
     fn over(backend: B, serial: Serial<State<B::Transport>>, settings: &Settings) -> Result<Self> {
-        Ok(Self(Arc::new(Inner {
+        let automatic = backend.info().domain.data_progress == Progress::Auto;
+        let shared = Arc::new(Shared {
             serial,
             backend,
             wait: WaitSet::new()?,
@@ -146,6 +177,14 @@ impl<B: Backend> Domain<B> {
             has_abandoned: AtomicBool::new(false),
             spin: settings.spin.0.unwrap_or_default(),
             stats: (!settings.stats.is_empty()).then(|| PathBuf::from(&settings.stats)),
+        });
+        let progressor = match automatic {
+            true => Some(Progressor::start(&shared)?),
+            false => None,
+        };
+        Ok(Self(Arc::new(Inner {
+            _progressor: progressor,
+            shared,
         })))
     }
 }
@@ -177,7 +216,7 @@ impl<B: Backend> fabric::Domain for Domain<B> {
     }
 }
 
-impl<B: Backend> Inner<B> {
+impl<B: Backend> Shared<B> {
     /// The state, for a data-path call.
     #[inline]
     fn lock(&self) -> Result<Held<'_, State<B::Transport>>, OpError> {
@@ -193,9 +232,16 @@ impl<B: Backend> Inner<B> {
         })
     }
 
-    /// Drives every endpoint, and has those who sleep woken by what comes of it. Returns whether anything moved.
+    /// Drives every endpoint for a call of the application, and has those who sleep woken by what comes of it. Returns
+    /// whether anything moved.
     #[inline]
     fn progress(&self, state: &mut State<B::Transport>) -> bool {
+        self.call_out(state);
+        self.drive(state)
+    }
+
+    #[inline]
+    fn drive(&self, state: &mut State<B::Transport>) -> bool {
         if self.has_abandoned.load(Ordering::Relaxed) {
             self.bury(state);
         }
@@ -252,6 +298,7 @@ impl<T: Transport> State<T> {
             cntrs,
             avs: Slab::new(),
             asleep: Slab::new(),
+            attendance: Attendance::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 
 use super::cntr::Count;
-use super::{Backend, Inner, Object, State};
+use super::{Backend, Object, Shared, State};
 use crate::cq::CqQueue;
 use crate::error::{Errno, OpError, Result};
 use crate::peer::Transport;
@@ -116,7 +116,7 @@ pub(super) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-impl<B: Backend> Inner<B> {
+impl<B: Backend> Shared<B> {
     /// Drives the domain until `done` has an answer or the deadline is there (`Again` then). `awaited` is what makes
     /// `done` worth asking.
     pub(super) fn wait_until<R>(
@@ -254,7 +254,7 @@ impl<B: Backend> Inner<B> {
 
 impl<T: Transport> State<T> {
     /// Asks every endpoint to wake who sleeps. False when one of them has something already.
-    fn arm(&mut self) -> Result<bool, OpError> {
+    pub(super) fn arm(&mut self) -> Result<bool, OpError> {
         let mut at_rest = true;
         for (_, endpoint) in &mut self.endpoints {
             at_rest &= endpoint

@@ -332,11 +332,11 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
             control_progress,
             offered.control_progress,
         )?,
-        data_progress: progress(
-            "domain_attr->data_progress",
-            data_progress,
-            offered.data_progress,
-        )?,
+        data_progress: match (data_progress, offered.data_progress) {
+            // A thread does what the application does not.
+            (Progress::Auto, Progress::Manual) => Progress::Auto,
+            (asked, offered) => progress("domain_attr->data_progress", asked, offered)?,
+        },
         av_type: Some(address_vectors(av_type, offered.av_type)?),
         caps: caps::grant_domain(asked_caps, offered.caps, caps)?,
         ..offered.clone()

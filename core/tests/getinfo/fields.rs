@@ -156,11 +156,6 @@ const FIELDS: &[(&str, Change, Change)] = &[
         |hints, _| hints.domain.name = "rxe0:2".to_owned(),
     ),
     (
-        "domain_attr->control_progress",
-        |hints, _| hints.domain.control_progress = Progress::Auto,
-        |hints, _| hints.domain.data_progress = Progress::Auto,
-    ),
-    (
         "domain_attr->caps",
         |hints, there| hints.domain.caps = there.domain.caps,
         |hints, _| hints.domain.caps = Flags::LOCAL_COMM | Flags::XPU,
@@ -191,15 +186,10 @@ fn each_field_asked_just_beyond_the_offer_is_refused_by_its_name() {
     for &(field, within, beyond) in FIELDS {
         granted(&with(|hints| within(hints, &candidate)), &candidate);
         let why = filter(&with(|hints| beyond(hints, &candidate)), &candidate).unwrap_err();
-        let expected = match field {
-            // Control is automatic, data is not.
-            "domain_attr->control_progress" => "domain_attr->data_progress",
-            field => field,
-        };
-        assert_eq!(why.field, expected, "{why}");
+        assert_eq!(why.field, field, "{why}");
         let said = why.to_string();
         assert!(
-            said.starts_with(expected) && why.asked != why.offered,
+            said.starts_with(field) && why.asked != why.offered,
             "{said}"
         );
     }

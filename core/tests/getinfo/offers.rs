@@ -140,7 +140,7 @@ fn progress_is_as_asked_where_less_is_asked() {
         progress(Progress::Unspec),
         (Progress::Auto, Progress::Manual)
     );
-    for asked in [Progress::Manual, Progress::ControlUnified] {
+    for asked in [Progress::Auto, Progress::Manual, Progress::ControlUnified] {
         assert_eq!(progress(asked), (asked, asked));
     }
 }

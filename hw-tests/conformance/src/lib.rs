@@ -14,5 +14,6 @@ pub mod limits;
 pub mod lists;
 pub mod multi_receives;
 pub mod probes;
+pub mod progress;
 pub mod reports;
 pub mod waiting;

@@ -1,0 +1,137 @@
+//! Automatic progress (fi_domain(3)): everything goes on while the application calls nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::fabric::Domain;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::types::{IoBuf, SendOp};
+
+use crate::ends::{End, PATIENCE, Pair, any_tagged};
+
+const SIZES: [usize; 5] = [8, 4000, 40_000, 300_000, 1 << 20];
+
+/// Until the memory has what is expected, with no call made: as who computes, and looks at its memory.
+fn fills(end: &End, into: IoBuf, fill: u8, meanwhile: impl Fn()) {
+    let until = Instant::now() + PATIENCE;
+    while !end.bytes(into.addr, into.len).iter().all(|b| *b == fill) {
+        meanwhile();
+        assert!(
+            Instant::now() < until,
+            "{} bytes do not come while the application computes",
+            into.len
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// Messages go in and out of a domain with automatic progress whose application calls nothing, whether it has been idle for
+/// long or was busy just now.
+pub fn while_the_application_computes(automatic: &dyn Domain, manual: &dyn Domain) {
+    let pair = Pair::open(manual, automatic);
+    let (a, b) = (&pair.a, &pair.b);
+    for round in 0..40u8 {
+        let len = SIZES[round as usize % SIZES.len()];
+        let fill = round + 1;
+        // Times of day at which the thread has taken over, is about to, and has not.
+        let pause = Duration::from_micros([0, 300, 3000][round as usize % 3]);
+        // In.
+        let (recv, into) = (any_tagged(b.context()), b.memory(len, 0));
+        b.recv(&recv, &[into]).unwrap();
+        b.rx.pump();
+        std::thread::sleep(pause);
+        let send = pair.tagged(1);
+        a.send_alone(send, len, fill);
+        fills(b, into, fill, || a.tx.pump());
+        // Out, behind others that take the room.
+        let receives: Vec<_> = (0..20)
+            .map(|_| {
+                let (recv, into) = (any_tagged(a.context()), a.memory(len, 0));
+                a.recv(&recv, &[into]).unwrap();
+                (recv, into)
+            })
+            .collect();
+        b.rx.pump();
+        std::thread::sleep(pause);
+        for tag in 0..20 {
+            let out = SendOp {
+                dest: pair.to_a,
+                context: b.context(),
+                flags: Flags::empty(),
+                ..pair.tagged(tag)
+            };
+            b.send_alone(out, len, fill);
+        }
+        for (recv, into) in receives {
+            let until = Instant::now() + PATIENCE;
+            while a.rx.take_of(recv.context).map(Result::unwrap).is_none() {
+                a.rx.pump();
+                assert!(Instant::now() < until, "{len} bytes do not go out");
+                std::thread::yield_now();
+            }
+            assert!(a.bytes(into.addr, len).iter().all(|byte| *byte == fill));
+        }
+        // What completed meanwhile is there to be read, all of it.
+        let done = pair.wait(&b.rx, recv.context).unwrap();
+        assert_eq!((done.len, done.tag), (len, 1));
+        pair.wait(&a.tx, send.context).unwrap();
+    }
+}
+
+/// A first message, for which a link or a lane has to be made, comes to an endpoint that was opened and then left alone.
+pub fn a_first_message(automatic: &dyn Domain, manual: &dyn Domain) {
+    // Long enough for the thread to sleep.
+    std::thread::sleep(Duration::from_millis(5));
+    let (sender, receiver) = (End::open(manual), End::open(automatic));
+    let (recv, into) = (any_tagged(receiver.context()), receiver.memory(40_000, 0));
+    receiver.recv(&recv, &[into]).unwrap();
+    let dest = sender
+        .av
+        .insert(&receiver.endpoint.name().to_bytes())
+        .unwrap();
+    let send = SendOp {
+        kind: recv.kind,
+        dest,
+        tag: 0,
+        data: 0,
+        desc: 0,
+        context: sender.context(),
+        flags: Flags::COMPLETION,
+    };
+    sender.send_alone(send, 40_000, 9);
+    fills(&receiver, into, 9, || sender.tx.pump());
+}
+
+/// The thread is there as long as the domain or something on it is open, and no longer. Nothing else of the process may open
+/// such domains meanwhile.
+pub fn the_thread_ends(open: impl Fn() -> Arc<dyn Domain>) {
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        tasks
+            .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok())
+            .filter(|name| name.trim() == "ferro-progress")
+            .count()
+    };
+    let before = threads();
+    for _ in 0..20 {
+        let domain = open();
+        let end = End::open(&*domain);
+        drop(domain);
+        end.rx.pump();
+        drop(end);
+    }
+    let domain = open();
+    let end = End::open(&*domain);
+    drop(domain);
+    let until = Instant::now() + PATIENCE;
+    // A new thread gets its name, and one that was joined leaves the list, a moment later.
+    while threads() != before + 1 {
+        assert!(Instant::now() < until, "{} of {before}", threads());
+        std::thread::yield_now();
+    }
+    drop(end);
+    while threads() != before {
+        assert!(Instant::now() < until, "{} of {before}", threads());
+        std::thread::yield_now();
+    }
+}

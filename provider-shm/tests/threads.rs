@@ -1,0 +1,18 @@
+//! The threads of a domain, in a process where nobody else starts any.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use ferrofabric_conformance::progress;
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::fabric::Provider;
+use ferrofabric_core::info::Progress;
+use ferrofabric_shm::ShmProvider;
+
+#[test]
+fn automatic_progress_ends_with_the_domain() {
+    let settings = Settings::read(|_| None).unwrap();
+    let found = ShmProvider::new().discover(&settings);
+    let mut info = found.candidates.into_iter().next().unwrap();
+    info.domain.data_progress = Progress::Auto;
+    progress::the_thread_ends(|| ShmProvider::new().open(&info, &settings).unwrap());
+}
