@@ -9,7 +9,10 @@ use ferrofabric_core::types::{IoBuf, SendOp};
 
 use crate::ends::{End, PATIENCE, Pair, any_tagged};
 
-const SIZES: [usize; 5] = [8, 4000, 40_000, 300_000, 1 << 20];
+const SIZES: [usize; 5] = [8, 4000, 40_000, 120_000, 1 << 20];
+
+/// Messages that go out at once.
+const BURST: u64 = 8;
 
 /// Until the memory has what is expected, with no call made: as who computes, and looks at its memory.
 fn fills(end: &End, into: IoBuf, fill: u8, meanwhile: impl Fn()) {
@@ -30,7 +33,7 @@ fn fills(end: &End, into: IoBuf, fill: u8, meanwhile: impl Fn()) {
 pub fn while_the_application_computes(automatic: &dyn Domain, manual: &dyn Domain) {
     let pair = Pair::open(manual, automatic);
     let (a, b) = (&pair.a, &pair.b);
-    for round in 0..40u8 {
+    for round in 0..15u8 {
         let len = SIZES[round as usize % SIZES.len()];
         let fill = round + 1;
         // Times of day at which the thread has taken over, is about to, and has not.
@@ -44,7 +47,7 @@ pub fn while_the_application_computes(automatic: &dyn Domain, manual: &dyn Domai
         a.send_alone(send, len, fill);
         fills(b, into, fill, || a.tx.pump());
         // Out, behind others that take the room.
-        let receives: Vec<_> = (0..20)
+        let receives: Vec<_> = (0..BURST)
             .map(|_| {
                 let (recv, into) = (any_tagged(a.context()), a.memory(len, 0));
                 a.recv(&recv, &[into]).unwrap();
@@ -53,7 +56,7 @@ pub fn while_the_application_computes(automatic: &dyn Domain, manual: &dyn Domai
             .collect();
         b.rx.pump();
         std::thread::sleep(pause);
-        for tag in 0..20 {
+        for tag in 0..BURST {
             let out = SendOp {
                 dest: pair.to_a,
                 context: b.context(),
@@ -112,7 +115,15 @@ pub fn the_thread_ends(open: impl Fn() -> Arc<dyn Domain>) {
             .filter(|name| name.trim() == "ferro-progress")
             .count()
     };
-    let before = threads();
+    // A new thread gets its name, and one that was joined leaves the list, a moment later.
+    let come_to = |count| {
+        let until = Instant::now() + PATIENCE;
+        while threads() != count {
+            assert!(Instant::now() < until, "{} threads, not {count}", threads());
+            std::thread::yield_now();
+        }
+    };
+    come_to(0);
     for _ in 0..20 {
         let domain = open();
         let end = End::open(&*domain);
@@ -120,18 +131,11 @@ pub fn the_thread_ends(open: impl Fn() -> Arc<dyn Domain>) {
         end.rx.pump();
         drop(end);
     }
+    come_to(0);
     let domain = open();
     let end = End::open(&*domain);
     drop(domain);
-    let until = Instant::now() + PATIENCE;
-    // A new thread gets its name, and one that was joined leaves the list, a moment later.
-    while threads() != before + 1 {
-        assert!(Instant::now() < until, "{} of {before}", threads());
-        std::thread::yield_now();
-    }
+    come_to(1);
     drop(end);
-    while threads() != before {
-        assert!(Instant::now() < until, "{} of {before}", threads());
-        std::thread::yield_now();
-    }
+    come_to(0);
 }
