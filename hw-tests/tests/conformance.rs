@@ -3,8 +3,11 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::{self, settings};
+use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
     completions, descriptors, lists, multi_receives, probes, progress, reports, waiting,
 };
@@ -165,5 +168,36 @@ fn an_endpoint_that_closes_leaves_its_counters() {
         ];
         let (ours, theirs) = (domain(&pairs), domain(&pairs));
         reports::each_endpoint_leaves_a_file(&*ours, &*theirs, &folder, path);
+    }
+}
+
+/// Around inline requests, eager messages, and reads in pieces.
+const THRESHOLDS: [usize; 8] = [8, 48, 196, 480, 488, 8192, 262_144, 524_288];
+
+fn fabric(name: &'static str, shm: impl Fn(usize) -> bool + Send + Sync + 'static) -> Fabric {
+    Fabric::new(name, move |rank| match shm(rank) {
+        true => domain(&[]),
+        false => domain(&[VERBS]),
+    })
+    .with_thresholds(&THRESHOLDS)
+    .with_patience(Duration::from_secs(30))
+}
+
+/// Covers: PEER-8, PEER-9, PEER-10
+#[test]
+#[file_serial(verbs)]
+fn random_programs_over_verbs_do_as_the_model() {
+    if Rig::open().is_some() {
+        model::random_programs(&fabric("verbs", |_| false), 30);
+    }
+}
+
+/// Covers: PEER-8, PEER-9, PEER-10, PEER-13
+#[test]
+#[file_serial(verbs)]
+fn random_programs_of_local_and_other_peers_do_as_the_model() {
+    if Rig::open().is_some() {
+        // The odd ranks have shared memory switched off.
+        model::random_programs(&fabric("verbs and shared memory", |rank| rank % 2 == 0), 30);
     }
 }

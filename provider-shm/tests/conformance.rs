@@ -5,6 +5,8 @@
 use std::sync::{Arc, Mutex};
 
 use ferrofabric_conformance::ends::End;
+use ferrofabric_conformance::fabric::Fabric;
+use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
     completions, descriptors, levels, lists, multi_receives, probes, progress, reports, waiting,
 };
@@ -275,4 +277,16 @@ impl std::io::Write for Log {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+fn fabric(name: &'static str, cma: &'static str) -> Fabric {
+    Fabric::new(name, move |_| domain(&[("FERRO_SHM_CMA", cma)]))
+        .with_thresholds(&[40, 48, 8192, 9472, 28_416, 65_536])
+}
+
+/// Covers: PEER-8, PEER-9, PEER-10
+#[test]
+fn random_programs_do_as_the_model() {
+    model::random_programs(&fabric("shared memory, by the ring", "off"), 100);
+    model::random_programs(&fabric("shared memory, by CMA", "on"), 100);
 }

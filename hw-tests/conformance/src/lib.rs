@@ -9,9 +9,11 @@
 pub mod completions;
 pub mod descriptors;
 pub mod ends;
+pub mod fabric;
 pub mod levels;
 pub mod limits;
 pub mod lists;
+pub mod model;
 pub mod multi_receives;
 pub mod probes;
 pub mod progress;

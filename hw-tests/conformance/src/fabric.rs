@@ -1,0 +1,103 @@
+//! What carries the messages of a run, as the suite sees it: a way to open domains, and a few sizes.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use ferrofabric_core::fabric::Domain;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::info::Info;
+
+/// Ranks that a run has at most.
+pub const MAX_RANKS: usize = 6;
+
+/// A fabric under test.
+pub struct Fabric {
+    /// What it is called in reports.
+    pub name: &'static str,
+    /// Sizes in bytes at which something changes: how a message is sent, in how many pieces.
+    pub thresholds: Vec<usize>,
+    /// Longest message in bytes that random programs send.
+    pub longest: usize,
+    /// A random program in which nothing more happens for so long hangs.
+    pub patience: Duration,
+    open: Box<dyn Fn(usize) -> Arc<dyn Domain> + Send + Sync>,
+    domains: [OnceLock<Arc<dyn Domain>>; MAX_RANKS],
+}
+
+impl Fabric {
+    /// A fabric on which rank `n` uses the domain that `open(n)` opens, below [`MAX_RANKS`]. Each rank has a domain of its
+    /// own, so that driving one does not drive another.
+    pub fn new(
+        name: &'static str,
+        open: impl Fn(usize) -> Arc<dyn Domain> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name,
+            thresholds: Vec::new(),
+            longest: 1 << 20,
+            patience: Duration::from_secs(10),
+            open: Box::new(open),
+            domains: Default::default(),
+        }
+    }
+
+    /// With sizes at which something changes.
+    #[must_use]
+    pub fn with_thresholds(mut self, bytes: &[usize]) -> Self {
+        self.thresholds = bytes.to_vec();
+        self
+    }
+
+    /// With no message in random programs longer than this.
+    #[must_use]
+    pub fn with_longest(mut self, bytes: usize) -> Self {
+        self.longest = bytes;
+        self
+    }
+
+    /// With more patience, or less.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The domain of a rank, opened when first asked for.
+    pub fn domain(&self, rank: usize) -> &dyn Domain {
+        &**self.domains[rank].get_or_init(|| (self.open)(rank))
+    }
+
+    /// What the domains offer.
+    pub fn info(&self) -> &Info {
+        self.domain(0).info()
+    }
+
+    /// Whether all of these flags are offered, as capabilities or as flags of operations. If not, a line says so.
+    pub fn offers(&self, flags: Flags, what: &str) -> bool {
+        let info = self.info();
+        let all = info.caps | info.tx.op_flags | info.rx.op_flags;
+        let offered = all.contains(flags);
+        if !offered {
+            println!("NOT OFFERED: {}: {what}", self.name);
+        }
+        offered
+    }
+
+    /// Sizes around each threshold and the limit of injects, none above `longest`, in order.
+    pub fn edges(&self, longest: usize) -> Vec<usize> {
+        let inject = self.info().tx.inject_size;
+        let mut sizes: Vec<usize> = [0, 1, 7, 8, 9, 64]
+            .into_iter()
+            .chain(
+                self.thresholds
+                    .iter()
+                    .chain([&inject])
+                    .flat_map(|&at| [at.saturating_sub(1), at, at + 1]),
+            )
+            .filter(|&size| size <= longest)
+            .collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+}

@@ -1,0 +1,155 @@
+//! Buffers whose content says which message they hold, between guards that nobody may touch.
+
+use std::cell::Cell;
+
+use ferrofabric_core::types::IoBuf;
+
+/// Bytes of a guard.
+const GUARD_BYTES: usize = 32;
+const GUARD: u8 = 0xa5;
+/// What a buffer for a receive holds before.
+const EMPTY: u8 = 0xee;
+/// What a buffer holds once its send is over.
+const SPOILT: u8 = 0xdd;
+
+/// Messages of fewer bytes are not known by their content.
+pub(super) const NAMED_BYTES: usize = 8;
+
+/// A buffer that stays where it is.
+pub(super) struct Memory(Box<[Cell<u8>]>);
+
+impl Memory {
+    /// Room for a receive.
+    pub(super) fn for_receive(len: usize) -> Self {
+        let memory = vec![Cell::new(GUARD); len + 2 * GUARD_BYTES];
+        for byte in &memory[GUARD_BYTES..GUARD_BYTES + len] {
+            byte.set(EMPTY);
+        }
+        Self(memory.into())
+    }
+
+    /// The message with this number.
+    pub(super) fn of_message(number: usize, len: usize) -> Self {
+        let memory = Self::for_receive(len);
+        for (at, byte) in memory.inside().iter().enumerate() {
+            byte.set(content(number, at));
+        }
+        memory
+    }
+
+    fn inside(&self) -> &[Cell<u8>] {
+        &self.0[GUARD_BYTES..self.0.len() - GUARD_BYTES]
+    }
+
+    /// The first byte's address.
+    pub(super) fn addr(&self) -> usize {
+        self.inside().as_ptr() as usize
+    }
+
+    /// The buffer as a list of `pieces` buffers, of different lengths, some of them perhaps empty.
+    pub(super) fn list(&self, pieces: usize) -> Vec<IoBuf> {
+        let len = self.inside().len();
+        let mut cuts: Vec<usize> = (1..pieces)
+            .map(|n| len * n * n / (pieces * pieces))
+            .collect();
+        cuts.push(len);
+        let mut from = 0;
+        cuts.into_iter()
+            .map(|to| {
+                let piece = IoBuf::new((self.addr() + from) as *const u8, to - from);
+                from = to;
+                piece
+            })
+            .collect()
+    }
+
+    /// Makes the content useless: nobody may read it any more.
+    pub(super) fn spoil(&self) {
+        for byte in self.inside() {
+            byte.set(SPOILT);
+        }
+    }
+
+    /// The number of the message that lies at `offset` in `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// When it is not one message, or not whole.
+    pub(super) fn message(&self, offset: usize, len: usize) -> Result<Option<usize>, String> {
+        let bytes: Vec<u8> = self.inside()[offset..offset + len]
+            .iter()
+            .map(Cell::get)
+            .collect();
+        let Some(name) = bytes.first_chunk::<NAMED_BYTES>() else {
+            return Ok(None);
+        };
+        let number = u64::from_le_bytes(*name) as usize;
+        match (0..len).find(|&at| bytes[at] != content(number, at)) {
+            None => Ok(Some(number)),
+            Some(at) => Err(format!(
+                "byte {at} of {len} is not of message {number}: {:02x?}",
+                &bytes[at..len.min(at + 16)]
+            )),
+        }
+    }
+
+    /// Checks that nothing was written behind `used` bytes, nor around the buffer.
+    ///
+    /// # Errors
+    ///
+    /// Where something was.
+    pub(super) fn untouched_behind(&self, used: usize) -> Result<(), String> {
+        let empty = self.inside()[used..].iter().all(|byte| byte.get() == EMPTY);
+        let (before, behind) = (
+            &self.0[..GUARD_BYTES],
+            &self.0[self.0.len() - GUARD_BYTES..],
+        );
+        let guarded = before.iter().chain(behind).all(|byte| byte.get() == GUARD);
+        match (empty, guarded) {
+            (true, true) => Ok(()),
+            (false, _) => Err(format!("written behind the first {used} bytes")),
+            (_, false) => Err("written outside of the buffer".into()),
+        }
+    }
+}
+
+/// The byte at a place in a message: its number, then what only this message has there.
+fn content(number: usize, at: usize) -> u8 {
+    match (number as u64).to_le_bytes().get(at) {
+        Some(byte) => *byte,
+        None => {
+            let mixed = (number + 1).wrapping_mul(0x9e37_79b9) ^ at.wrapping_mul(0x85eb_ca6b);
+            (mixed ^ (mixed >> 15)) as u8
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_known_by_its_content_and_damage_is_seen() {
+        for len in [8, 9, 1000] {
+            let memory = Memory::of_message(7, len);
+            assert_eq!(memory.message(0, len), Ok(Some(7)));
+            memory.inside()[len - 1].set(memory.inside()[len - 1].get() ^ 1);
+            assert_ne!(memory.message(0, len), Ok(Some(7)));
+        }
+        assert_eq!(Memory::of_message(7, 7).message(0, 7), Ok(None));
+        let list = Memory::for_receive(100).list(4);
+        assert_eq!(list.iter().map(|b| b.len).sum::<usize>(), 100);
+    }
+
+    #[test]
+    fn writes_outside_are_seen() {
+        let memory = Memory::for_receive(10);
+        assert_eq!(memory.untouched_behind(0), Ok(()));
+        memory.inside()[4].set(0);
+        assert_eq!(memory.untouched_behind(5), Ok(()));
+        assert!(memory.untouched_behind(4).is_err());
+        let memory = Memory::for_receive(10);
+        memory.0[GUARD_BYTES - 1].set(0);
+        assert!(memory.untouched_behind(0).is_err());
+    }
+}

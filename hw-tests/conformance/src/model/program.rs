@@ -1,0 +1,309 @@
+//! Random programs: what the ranks of a run do, one step after another, and the text form by which one is run again.
+
+use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::fabric::{Fabric, MAX_RANKS};
+
+/// Steps of a program, fewer than.
+const MAX_STEPS: usize = 80;
+
+/// A program for some ranks. As text it is one line of JSON for the head and one for each step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// Ranks, 2 to 6.
+    pub ranks: usize,
+    /// Whether all pairs are connected before the first step.
+    pub warm: bool,
+    /// The steps.
+    #[serde(skip)]
+    pub steps: Vec<Step>,
+}
+
+/// Which messages a receive takes. Numbers of ranks count modulo the number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wants {
+    /// Tagged or not.
+    pub tagged: bool,
+    /// The sender; any if there is none.
+    pub from: Option<u8>,
+    /// The tag.
+    pub tag: u64,
+    /// Bits of the tag that do not count.
+    pub ignore: u64,
+}
+
+/// One step of a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// A send of any form: fi_send, fi_sendv, fi_senddata, fi_inject, fi_injectdata, fi_sendmsg and the tagged ones.
+    Send {
+        /// Sender.
+        from: u8,
+        /// Receiver.
+        to: u8,
+        /// Tagged or not.
+        tagged: bool,
+        /// The tag.
+        tag: u64,
+        /// Bytes; no more than an inject may have, if it is one.
+        size: usize,
+        /// With `FI_INJECT`.
+        inject: bool,
+        /// With `FI_REMOTE_CQ_DATA`. A message that is too short to be known by its content has it always.
+        data: bool,
+        /// Without `FI_COMPLETION`.
+        quiet: bool,
+        /// Buffers that it is gathered from, up to what is offered.
+        pieces: usize,
+    },
+    /// A receive for one message.
+    Receive {
+        /// Who receives.
+        at: u8,
+        /// What.
+        wants: Wants,
+        /// Bytes of the buffer.
+        room: usize,
+        /// Buffers that it is scattered to, up to what is offered.
+        pieces: usize,
+    },
+    /// A receive for many messages (`FI_MULTI_RECV`).
+    Multi {
+        /// Who receives.
+        at: u8,
+        /// What.
+        wants: Wants,
+        /// Bytes of the buffer.
+        room: usize,
+    },
+    /// `FI_PEEK`, perhaps with `FI_CLAIM` or `FI_DISCARD`.
+    Probe {
+        /// Who looks.
+        at: u8,
+        /// For what.
+        wants: Wants,
+        /// What to do with it.
+        and: Action,
+    },
+    /// `FI_CLAIM` by itself, or with `FI_DISCARD`: deals with the `which`th message that is claimed, if there is one.
+    Claimed {
+        /// Who has claimed it.
+        at: u8,
+        /// Which of its claims.
+        which: usize,
+        /// Bytes of the buffer; none: the message is dropped.
+        room: Option<usize>,
+    },
+    /// Takes back the `which`th receive that is posted, if there is one.
+    Cancel {
+        /// Whose.
+        at: u8,
+        /// Which of them.
+        which: usize,
+    },
+    /// Drives one rank, and no other.
+    Progress {
+        /// Which.
+        at: u8,
+    },
+    /// Drives all ranks until nothing moves.
+    Settle,
+    /// Takes an address out of a rank's address vector.
+    Remove {
+        /// Whose.
+        at: u8,
+        /// Of whom.
+        peer: u8,
+    },
+    /// Puts it back in.
+    Insert {
+        /// Whose.
+        at: u8,
+        /// Of whom.
+        peer: u8,
+    },
+    /// Closes a rank's endpoint and opens another, which all others insert in its place.
+    Reopen {
+        /// Whose.
+        at: u8,
+    },
+}
+
+/// What a probe does with the message that it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Nothing.
+    Leave,
+    /// It is set apart.
+    Claim,
+    /// It is dropped.
+    Discard,
+}
+
+impl Program {
+    /// The program as text.
+    pub fn to_text(&self) -> String {
+        let mut text = serde_json::to_string(self).unwrap();
+        for step in &self.steps {
+            text.push('\n');
+            text.push_str(&serde_json::to_string(step).unwrap());
+        }
+        text.push('\n');
+        text
+    }
+
+    /// The program of a text; empty lines and such that start with `#` do not count.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and in which line.
+    pub fn from_text(text: &str) -> Result<Self, String> {
+        let mut lines = text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+        let (_, head) = lines.next().ok_or("it is empty")?;
+        let mut program: Self = serde_json::from_str(head).map_err(|e| format!("line 1: {e}"))?;
+        for (at, line) in lines {
+            let step = serde_json::from_str(line).map_err(|e| format!("line {}: {e}", at + 1))?;
+            program.steps.push(step);
+        }
+        Ok(program)
+    }
+}
+
+/// Programs for a fabric, with messages of all sizes that make a difference to it.
+pub fn programs(fabric: &Fabric) -> impl Strategy<Value = Program> + use<> {
+    let edges = fabric.edges(fabric.longest);
+    let longest = fabric.longest;
+    // Most programs have short messages only, so that many wait at a time.
+    let longest = prop_oneof![3 => Just(longest.min(9000)), 1 => Just(longest)];
+    // What is drawn once a step is left out would be another program: that shrinks by its steps alone.
+    (2..=MAX_RANKS, any::<bool>(), longest)
+        .no_shrink()
+        .prop_flat_map(move |(ranks, warm, longest)| {
+            let edges = edges.iter().copied().filter(|&size| size <= longest);
+            let steps =
+                prop::collection::vec(step(ranks as u8, edges.collect(), longest), 1..MAX_STEPS);
+            steps.prop_map(move |steps| Program { ranks, warm, steps })
+        })
+}
+
+fn size(edges: Vec<usize>, longest: usize) -> impl Strategy<Value = usize> {
+    let bits = (longest + 1).ilog2();
+    prop_oneof![
+        3 => prop::sample::select(edges),
+        // Each power of two as likely as the next.
+        2 => (0..=bits, any::<prop::sample::Index>()).prop_map(move |(bits, at)| {
+            ((1 << bits) - 1 + at.index(1 << bits)).min(longest)
+        }),
+    ]
+}
+
+fn step(ranks: u8, edges: Vec<usize>, longest: usize) -> impl Strategy<Value = Step> {
+    let rank = move || 0..ranks;
+    let tag = || prop_oneof![4 => 0..3u64, 1 => Just(0xfedc_ba98_7654_3210)];
+    let ignore = || prop_oneof![4 => Just(0), 1 => Just(1), 1 => Just(3), 2 => Just(u64::MAX)];
+    let wants = move || {
+        (
+            prop::bool::weighted(0.7),
+            prop::option::of(rank()),
+            tag(),
+            ignore(),
+        )
+            .prop_map(|(tagged, from, tag, ignore)| Wants {
+                tagged,
+                from,
+                tag,
+                ignore,
+            })
+    };
+    let size = move || size(edges.clone(), longest);
+    let pieces = || prop_oneof![3 => Just(1usize), 1 => 2..5usize];
+    let rare = || prop::bool::weighted(0.2);
+    let action = || {
+        prop_oneof![
+            2 => Just(Action::Leave),
+            2 => Just(Action::Claim),
+            1 => Just(Action::Discard)
+        ]
+    };
+    let send = (
+        (rank(), rank(), prop::bool::weighted(0.7), tag(), size()),
+        (rare(), any::<bool>(), rare(), pieces()),
+    )
+        .prop_map(
+            |((from, to, tagged, tag, size), (inject, data, quiet, pieces))| Step::Send {
+                from,
+                to,
+                tagged,
+                tag,
+                size,
+                inject,
+                data,
+                quiet,
+                pieces,
+            },
+        );
+    prop_oneof![
+        24 => send,
+        16 => (rank(), wants(), size(), pieces())
+            .prop_map(|(at, wants, room, pieces)| Step::Receive { at, wants, room, pieces }),
+        3 => (rank(), wants(), size()).prop_map(|(at, wants, room)| Step::Multi { at, wants, room }),
+        5 => (rank(), wants(), action()).prop_map(|(at, wants, and)| Step::Probe { at, wants, and }),
+        3 => (rank(), 0..4usize, prop::option::of(size()))
+            .prop_map(|(at, which, room)| Step::Claimed { at, which, room }),
+        3 => (rank(), 0..4usize).prop_map(|(at, which)| Step::Cancel { at, which }),
+        12 => rank().prop_map(|at| Step::Progress { at }),
+        3 => Just(Step::Settle),
+        2 => (rank(), rank()).prop_map(|(at, peer)| Step::Remove { at, peer }),
+        3 => (rank(), rank()).prop_map(|(at, peer)| Step::Insert { at, peer }),
+        1 => prop::bool::weighted(0.3).prop_flat_map(move |close| {
+            rank().prop_map(move |at| match close {
+                true => Step::Reopen { at },
+                false => Step::Settle,
+            })
+        }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_read_as_it_was_written() {
+        let steps = vec![
+            Step::Send {
+                from: 0,
+                to: 1,
+                tagged: true,
+                tag: u64::MAX,
+                size: 9,
+                inject: false,
+                data: true,
+                quiet: false,
+                pieces: 2,
+            },
+            Step::Settle,
+            Step::Claimed {
+                at: 1,
+                which: 0,
+                room: None,
+            },
+        ];
+        let program = Program {
+            ranks: 2,
+            warm: true,
+            steps,
+        };
+        let text = format!("# a comment\n\n{}", program.to_text());
+        assert_eq!(Program::from_text(&text), Ok(program));
+        let wrong = text.replace("settle", "nonesuch");
+        let why = Program::from_text(&wrong).unwrap_err();
+        assert!(why.contains("line 5") && why.contains("nonesuch"), "{why}");
+    }
+}

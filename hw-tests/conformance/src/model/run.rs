@@ -1,0 +1,336 @@
+//! Runs a program on a fabric, in one thread, and writes down what happened.
+
+mod completions;
+mod finish;
+mod operations;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::RecvOp;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::Completion;
+use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
+
+use super::history::{Event, Fate, Message, Node, Outcome, Receive, Receiver, Told};
+use super::memory::{Memory, NAMED_BYTES};
+use super::program::{Action, Program, Step, Wants};
+use crate::ends::{End, Event as Done};
+use crate::fabric::Fabric;
+
+/// So long without a sign, everything that moves by itself has moved.
+const QUIET: Duration = Duration::from_micros(500);
+/// What a closed endpoint had under way may take so long to be noticed.
+const AFTERMATH: Duration = Duration::from_millis(300);
+/// How often a send is tried that finds no room.
+const TRIES: usize = 4;
+
+/// What is wrong, in words.
+pub type Wrong = String;
+
+/// What happened in a run: one history for each endpoint that there was.
+pub struct Run<'a> {
+    fabric: &'a Fabric,
+    /// The endpoint of each rank.
+    current: Vec<Node>,
+    nodes: Vec<Live>,
+    sends: Vec<Send>,
+    contexts: u64,
+    /// Messages whose number was given out.
+    messages: usize,
+}
+
+struct Live {
+    rank: usize,
+    /// Gone once it is closed; its memory stays, for peers may still be reading it.
+    end: Option<End>,
+    peers: HashMap<Node, FiAddr>,
+    /// Addresses that peers had before they were removed.
+    stale: HashMap<Node, FiAddr>,
+    history: Receiver,
+    /// By the context of the operation.
+    sends: HashMap<u64, usize>,
+    receives: HashMap<u64, usize>,
+    posted: Vec<Posted>,
+    claims: Vec<Claim>,
+    /// What a probe said.
+    probed: Option<Done>,
+    probing: Option<u64>,
+    sent: Counts,
+    received: Counts,
+}
+
+struct Posted {
+    context: u64,
+    memory: Memory,
+    /// It is more than one buffer.
+    list: bool,
+    /// Nothing more will come of it.
+    over: bool,
+    /// It is worth trying.
+    cancellable: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Claim {
+    context: u64,
+    kind: MsgKind,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    ok: u64,
+    errors: u64,
+}
+
+struct Send {
+    from: Node,
+    to: Node,
+    /// Its place among the receiver's messages.
+    message: usize,
+    memory: Memory,
+    kind: MsgKind,
+    injected: bool,
+    quiet: bool,
+    done: bool,
+    /// Its address was removed while it was under way.
+    removed: bool,
+}
+
+/// Runs a program.
+///
+/// # Errors
+///
+/// What no order of things explains: an operation that does not end, or ends twice, or with wrong content.
+pub fn run(fabric: &Fabric, program: &Program) -> Result<Vec<Receiver>, Wrong> {
+    let mut run = Run {
+        fabric,
+        current: Vec::new(),
+        nodes: Vec::new(),
+        sends: Vec::new(),
+        contexts: 0,
+        messages: 0,
+    };
+    for rank in 0..program.ranks {
+        run.open(rank);
+    }
+    for at in 0..program.ranks {
+        for peer in 0..program.ranks {
+            run.insert(at, peer);
+        }
+    }
+    if program.warm {
+        run.connect()?;
+    }
+    for (at, step) in program.steps.iter().enumerate() {
+        run.step(step).map_err(|why| format!("step {at}: {why}"))?;
+    }
+    run.finish().map_err(|why| format!("at the end: {why}"))?;
+    Ok(run.histories())
+}
+
+/// What operations with a peer that has closed fail with.
+fn is_gone(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::ECONNRESET
+            | Errno::ESHUTDOWN
+            | Errno::EHOSTUNREACH
+            | Errno::EREMOTEIO
+            | Errno::ECONNREFUSED
+            | Errno::ECONNABORTED
+            | Errno::ETIMEDOUT
+    )
+}
+
+fn kind(tagged: bool) -> MsgKind {
+    match tagged {
+        true => MsgKind::Tagged,
+        false => MsgKind::Msg,
+    }
+}
+
+fn told(c: &Completion, len: usize, number: Option<usize>) -> Told {
+    Told {
+        src: c.src,
+        tag: c.tag,
+        len,
+        data: c.flags.contains(Flags::REMOTE_CQ_DATA).then_some(c.data),
+        number,
+    }
+}
+
+impl Run<'_> {
+    fn open(&mut self, rank: usize) {
+        let node = self.nodes.len();
+        self.nodes.push(Live {
+            rank,
+            end: Some(End::open(self.fabric.domain(rank))),
+            peers: HashMap::new(),
+            stale: HashMap::new(),
+            history: Receiver::default(),
+            sends: HashMap::new(),
+            receives: HashMap::new(),
+            posted: Vec::new(),
+            claims: Vec::new(),
+            probed: None,
+            probing: None,
+            sent: Counts::default(),
+            received: Counts::default(),
+        });
+        if rank < self.current.len() {
+            self.current[rank] = node;
+        } else {
+            self.current.push(node);
+        }
+    }
+
+    fn node(&self, rank: u8) -> Node {
+        self.current[usize::from(rank) % self.current.len()]
+    }
+
+    fn context(&mut self) -> u64 {
+        self.contexts += 1;
+        self.contexts
+    }
+
+    fn end(&self, node: Node) -> Result<&End, Wrong> {
+        let end = self.nodes[node].end.as_ref();
+        end.ok_or_else(|| format!("node {node} is closed"))
+    }
+
+    /// `at` and `peer` are ranks.
+    fn insert(&mut self, at: usize, peer: usize) {
+        let (at, peer) = (self.current[at], self.current[peer]);
+        let (Some(end), Some(other)) = (&self.nodes[at].end, &self.nodes[peer].end) else {
+            return;
+        };
+        let addr = end.av.insert(&other.endpoint.name().to_bytes()).unwrap();
+        let live = &mut self.nodes[at];
+        if live.peers.insert(peer, addr).is_none() {
+            live.history.events.push(Event::Inserted(peer, addr));
+        }
+    }
+
+    fn remove(&mut self, at: Node, peer: Node) {
+        let live = &mut self.nodes[at];
+        let (Some(end), Some(addr)) = (&live.end, live.peers.remove(&peer)) else {
+            return;
+        };
+        end.av.remove(addr).unwrap();
+        live.stale.insert(peer, addr);
+        live.history.events.push(Event::Removed(peer));
+        for send in &mut self.sends {
+            send.removed |= send.from == at && send.to == peer && !send.done;
+        }
+    }
+
+    /// Has every pair of ranks exchange a message, both ways.
+    fn connect(&mut self) -> Result<(), Wrong> {
+        let ranks = self.current.len() as u8;
+        for at in 0..ranks {
+            for _ in 0..ranks {
+                let wants = Wants {
+                    tagged: false,
+                    from: None,
+                    tag: 0,
+                    ignore: 0,
+                };
+                self.receive(at, wants, 0, 1, Flags::empty())?;
+            }
+        }
+        for from in 0..ranks {
+            for to in 0..ranks {
+                self.send(&Step::Send {
+                    from,
+                    to,
+                    tagged: false,
+                    tag: 0,
+                    size: 0,
+                    inject: false,
+                    data: true,
+                    quiet: false,
+                    pieces: 1,
+                })?;
+            }
+        }
+        self.until("the ranks do not connect", |run| {
+            let mut receives = run.nodes.iter().flat_map(|live| &live.posted);
+            Ok(receives.all(|posted| posted.over) && run.is_sent())
+        })
+    }
+
+    fn is_sent(&self) -> bool {
+        self.sends.iter().all(|send| send.done || send.quiet)
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), Wrong> {
+        match *step {
+            Step::Send { .. } => self.send(step),
+            Step::Receive {
+                at,
+                wants,
+                room,
+                pieces,
+            } => self.receive(at, wants, room, pieces, Flags::empty()),
+            Step::Multi { at, wants, room } => self.receive(at, wants, room, 1, Flags::MULTI_RECV),
+            Step::Probe { at, wants, and } => self.probe(self.node(at), wants, and).map(drop),
+            Step::Claimed { at, which, room } => self.claimed(self.node(at), which, room),
+            Step::Cancel { at, which } => {
+                let at = self.node(at);
+                let open = self.nodes[at].posted.iter().enumerate();
+                let mut open = open.filter(|(_, p)| !p.over && p.cancellable);
+                match open.nth(which).map(|(place, _)| place) {
+                    Some(place) => self.cancel(at, place),
+                    None => Ok(()),
+                }
+            }
+            Step::Progress { at } => self.pump(self.node(at)).map(drop),
+            Step::Settle => self.settle(),
+            Step::Remove { at, peer } => {
+                self.remove(self.node(at), self.node(peer));
+                Ok(())
+            }
+            Step::Insert { at, peer } => {
+                let ranks = self.current.len();
+                self.insert(usize::from(at) % ranks, usize::from(peer) % ranks);
+                Ok(())
+            }
+            Step::Reopen { at } => self.reopen(usize::from(at) % self.current.len()),
+        }
+    }
+
+    fn reopen(&mut self, rank: usize) -> Result<(), Wrong> {
+        let node = self.current[rank];
+        self.close(node)?;
+        self.open(rank);
+        for peer in 0..self.current.len() {
+            self.remove(self.current[peer], node);
+            self.insert(peer, rank);
+            self.insert(rank, peer);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, node: Node) -> Result<(), Wrong> {
+        // What has succeeded up to here, and what of it nobody can know.
+        self.pump(node)?;
+        self.nodes[node].end = None;
+        self.nodes[node].history.closed = true;
+        for send in self.sends.iter_mut().filter(|s| s.from == node && !s.done) {
+            send.done = true;
+            self.nodes[send.to].history.messages[send.message].may_be_lost = true;
+        }
+        for (other, live) in self.nodes.iter_mut().enumerate() {
+            if other != node {
+                live.history.events.push(Event::SenderClosed(node));
+            }
+        }
+        Ok(())
+    }
+
+    fn histories(self) -> Vec<Receiver> {
+        self.nodes.into_iter().map(|live| live.history).collect()
+    }
+}

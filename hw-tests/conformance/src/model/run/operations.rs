@@ -1,0 +1,320 @@
+//! What a step calls.
+
+use super::*;
+
+impl Run<'_> {
+    pub(super) fn send(&mut self, step: &Step) -> Result<(), Wrong> {
+        let Step::Send {
+            from,
+            to,
+            tagged,
+            tag,
+            size,
+            inject,
+            data,
+            quiet,
+            pieces,
+        } = *step
+        else {
+            return Ok(());
+        };
+        let (from, to) = (self.node(from), self.node(to));
+        let limit = self.fabric.info().tx.inject_size;
+        let len = if inject { size.min(limit) } else { size };
+        let number = self.messages;
+        let data = (data || len < NAMED_BYTES).then_some(number as u64 ^ 0xda7a_0000_0000);
+        let live = &self.nodes[from];
+        let (dest, is_stale) = match (live.peers.get(&to), live.stale.get(&to)) {
+            (Some(&addr), _) => (addr, false),
+            (None, Some(&addr)) => (addr, true),
+            (None, None) => return Ok(()),
+        };
+        let op = SendOp {
+            kind: kind(tagged),
+            dest,
+            tag: if tagged { tag } else { 0 },
+            data: data.unwrap_or(0),
+            desc: 0,
+            context: self.context(),
+            flags: [
+                (Flags::INJECT, inject),
+                (Flags::COMPLETION, !quiet),
+                (Flags::REMOTE_CQ_DATA, data.is_some()),
+            ]
+            .into_iter()
+            .filter(|(_, wanted)| *wanted)
+            .fold(Flags::empty(), |all, (flag, _)| all | flag),
+        };
+        let memory = Memory::of_message(number, len);
+        let iov = memory.list(pieces.min(self.fabric.info().tx.iov_limit));
+        for _ in 0..TRIES {
+            // SAFETY: the memory is kept until the run is over.
+            match unsafe { self.end(from)?.endpoint.send(&op, &iov) } {
+                Ok(()) if !is_stale => {
+                    self.is_taken(&op, (from, to), memory, len);
+                    return Ok(());
+                }
+                Err(OpError::Failed(Errno::EADDRNOTAVAIL)) if is_stale => return Ok(()),
+                Err(OpError::Again) if !is_stale => drop(self.pump(from)?),
+                said => {
+                    let address = if is_stale { "a removed" } else { "an" };
+                    return Err(format!("a send to {address} address says {said:?}: {op:?}"));
+                }
+            }
+        }
+        // No room: the program goes on without it.
+        Ok(())
+    }
+
+    /// Writes down a message that an endpoint has taken to send.
+    pub(super) fn is_taken(
+        &mut self,
+        op: &SendOp,
+        (from, to): (Node, Node),
+        memory: Memory,
+        len: usize,
+    ) {
+        if op.flags.contains(Flags::INJECT) {
+            memory.spoil();
+        }
+        let receiver = &mut self.nodes[to].history;
+        let message = receiver.messages.len();
+        receiver.messages.push(Message {
+            number: self.messages,
+            from,
+            kind: op.kind,
+            tag: op.tag,
+            len,
+            data: op.flags.contains(Flags::REMOTE_CQ_DATA).then_some(op.data),
+            may_be_lost: false,
+        });
+        receiver.events.push(Event::Sent(message));
+        self.messages += 1;
+        self.nodes[from].sends.insert(op.context, self.sends.len());
+        self.sends.push(Send {
+            from,
+            to,
+            message,
+            memory,
+            kind: op.kind,
+            injected: op.flags.contains(Flags::INJECT),
+            quiet: !op.flags.contains(Flags::COMPLETION),
+            done: false,
+            removed: false,
+        });
+    }
+
+    pub(super) fn selector(&self, at: Node, wants: Wants) -> Option<(MsgKind, FiAddr, u64, u64)> {
+        let src = match wants.from {
+            None => FiAddr::UNSPEC,
+            Some(rank) => *self.nodes[at].peers.get(&self.node(rank))?,
+        };
+        Some(match wants.tagged {
+            true => (MsgKind::Tagged, src, wants.tag, wants.ignore),
+            false => (MsgKind::Msg, src, 0, 0),
+        })
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        at: u8,
+        wants: Wants,
+        room: usize,
+        pieces: usize,
+        flags: Flags,
+    ) -> Result<(), Wrong> {
+        let at = self.node(at);
+        let Some((kind, src, tag, ignore)) = self.selector(at, wants) else {
+            return Ok(());
+        };
+        let op = RecvOp {
+            kind,
+            src,
+            tag,
+            ignore,
+            desc: 0,
+            context: self.context(),
+            flags: flags | Flags::COMPLETION,
+        };
+        let receive = self.note_receive(at, &op, room);
+        self.nodes[at].history.events.push(Event::Posted(receive));
+        self.post(at, &op, room, pieces)
+    }
+
+    pub(super) fn note_receive(&mut self, at: Node, op: &RecvOp, room: usize) -> usize {
+        let live = &mut self.nodes[at];
+        let receive = live.history.receives.len();
+        live.history.receives.push(Receive {
+            kind: op.kind,
+            src: op.src,
+            tag: op.tag,
+            ignore: op.ignore,
+            room,
+            multi: op.flags.contains(Flags::MULTI_RECV),
+            outcomes: Vec::new(),
+        });
+        live.receives.insert(op.context, receive);
+        receive
+    }
+
+    pub(super) fn post(
+        &mut self,
+        at: Node,
+        op: &RecvOp,
+        room: usize,
+        pieces: usize,
+    ) -> Result<(), Wrong> {
+        let memory = Memory::for_receive(room);
+        let iov = memory.list(pieces.min(self.fabric.info().rx.iov_limit));
+        let list = iov.len() > 1;
+        self.nodes[at].posted.push(Posted {
+            context: op.context,
+            memory,
+            list,
+            over: false,
+            cancellable: !op.flags.contains(Flags::CLAIM),
+        });
+        // SAFETY: the memory is kept until the run is over.
+        unsafe { self.end(at)?.endpoint.recv(op, &iov) }
+            .map_err(|why| format!("a receive is refused: {why}: {op:?}"))
+    }
+
+    /// Returns whether a message was there.
+    pub(super) fn probe(&mut self, at: Node, wants: Wants, and: Action) -> Result<bool, Wrong> {
+        let Some((kind, src, tag, ignore)) = self.selector(at, wants) else {
+            return Ok(false);
+        };
+        let op = RecvOp {
+            kind,
+            src,
+            tag,
+            ignore,
+            desc: 0,
+            context: self.context(),
+            flags: match and {
+                Action::Leave => Flags::PEEK,
+                Action::Claim => Flags::PEEK | Flags::CLAIM,
+                Action::Discard => Flags::PEEK | Flags::DISCARD,
+            },
+        };
+        let (found, later) = self.ask(at, &op)?;
+        let is_there = found.is_some();
+        let fate = match and {
+            Action::Leave => Fate::Stays,
+            Action::Claim => Fate::Claimed(op.context),
+            Action::Discard => Fate::Dropped,
+        };
+        let live = &mut self.nodes[at];
+        live.history.events.push(Event::Probed {
+            kind,
+            src,
+            tag,
+            ignore,
+            fate,
+            found,
+        });
+        live.history.events.extend(later);
+        if is_there && and == Action::Claim {
+            live.claims.push(Claim {
+                context: op.context,
+                kind,
+            });
+        }
+        Ok(is_there)
+    }
+
+    /// Asks about a message; the answer is there at once. Returns also what else was read meanwhile.
+    pub(super) fn ask(
+        &mut self,
+        at: Node,
+        op: &RecvOp,
+    ) -> Result<(Option<Told>, Vec<Event>), Wrong> {
+        // SAFETY: no buffer.
+        unsafe { self.end(at)?.endpoint.recv(op, &[]) }
+            .map_err(|why| format!("a probe is refused: {why}: {op:?}"))?;
+        self.nodes[at].probing = Some(op.context);
+        let before = self.nodes[at].history.events.len();
+        self.pump(at)?;
+        let live = &mut self.nodes[at];
+        live.probing = None;
+        let later = live.history.events.split_off(before);
+        let answer = live.probed.take();
+        match answer.ok_or_else(|| format!("a probe does not complete: {op:?}"))? {
+            Ok(c) if c.buf != 0 || c.flags - Flags::REMOTE_CQ_DATA != op.kind.recv_flags() => {
+                Err(format!("a probe says {c:?}"))
+            }
+            Ok(c) => Ok((Some(told(&c, c.len, None)), later)),
+            Err(error) if error.errno == Errno::ENOMSG => Ok((None, later)),
+            Err(error) => Err(format!("a probe fails: {error:?}")),
+        }
+    }
+
+    pub(super) fn claimed(
+        &mut self,
+        at: Node,
+        which: usize,
+        room: Option<usize>,
+    ) -> Result<(), Wrong> {
+        if which >= self.nodes[at].claims.len() {
+            return Ok(());
+        }
+        let Claim { context, kind } = self.nodes[at].claims.remove(which);
+        let op = RecvOp {
+            kind,
+            src: FiAddr::UNSPEC,
+            tag: 0,
+            ignore: u64::MAX,
+            desc: 0,
+            context,
+            flags: Flags::CLAIM,
+        };
+        match room {
+            Some(room) => {
+                let op = RecvOp {
+                    flags: Flags::CLAIM | Flags::COMPLETION,
+                    ..op
+                };
+                let receive = self.note_receive(at, &op, room);
+                self.nodes[at].history.events.push(Event::Claimed {
+                    claim: context,
+                    receive: Some(receive),
+                    found: None,
+                });
+                self.post(at, &op, room, 1)
+            }
+            None => {
+                let op = RecvOp {
+                    flags: Flags::CLAIM | Flags::DISCARD,
+                    ..op
+                };
+                let (found, later) = self.ask(at, &op)?;
+                let events = &mut self.nodes[at].history.events;
+                events.push(Event::Claimed {
+                    claim: context,
+                    receive: None,
+                    found,
+                });
+                events.extend(later);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes back a receive, by its place among all that were posted.
+    pub(super) fn cancel(&mut self, at: Node, place: usize) -> Result<(), Wrong> {
+        let context = self.nodes[at].posted[place].context;
+        let found = match self.end(at)?.endpoint.cancel(context) {
+            Ok(()) => true,
+            Err(OpError::Failed(Errno::ENOENT)) => false,
+            Err(error) => return Err(format!("cancel says {error}")),
+        };
+        let receive = self.nodes[at].receives[&context];
+        self.nodes[at]
+            .history
+            .events
+            .push(Event::Cancel { receive, found });
+        // It will complete, one way or the other.
+        self.nodes[at].posted[place].cancellable = false;
+        Ok(())
+    }
+}
