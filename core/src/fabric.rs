@@ -167,7 +167,14 @@ pub struct RecvOp {
     pub flags: Flags,
 }
 
-/// An endpoint (fi_endpoint(3)): reliable, unconnected, messages kept in order for each peer.
+/// An endpoint (fi_endpoint(3)), unconnected. The domain's info says of what type: with RDM, messages are reliable and kept in
+/// order for each peer; with DGRAM each may be lost, one that finds no receive posted is, and there is no order.
+///
+/// A DGRAM endpoint has no tags (`ENOSYS`) and no special receives (`EBADFLAGS`). With [`Mode::MSG_PREFIX`] in the domain's
+/// info, the first buffer of each send and receive starts with [`msg_prefix_size`](crate::info::EpAttr::msg_prefix_size)
+/// bytes for the provider, which count in the length of a receive's completion and nowhere else.
+///
+/// [`Mode::MSG_PREFIX`]: crate::flags::Mode::MSG_PREFIX
 pub trait Endpoint: Send + Sync {
     /// Its address (`fi_getname`).
     fn name(&self) -> NativeAddr;

@@ -129,6 +129,35 @@ struct InFlight {
     token: u64,
 }
 
+#[inline]
+fn send_op(kind: MsgKind, dest: FiAddr, data: Option<u64>) -> SendOp {
+    SendOp {
+        kind,
+        dest,
+        tag: 0,
+        data: data.unwrap_or(0),
+        desc: 0,
+        context: NO_SLOT,
+        flags: match data {
+            Some(_) => Flags::REMOTE_CQ_DATA,
+            None => Flags::empty(),
+        },
+    }
+}
+
+#[inline]
+fn recv_op(kind: MsgKind, src: FiAddr) -> RecvOp {
+    RecvOp {
+        kind,
+        src,
+        tag: 0,
+        ignore: 0,
+        desc: 0,
+        context: NO_SLOT,
+        flags: Flags::empty(),
+    }
+}
+
 const READ_BATCH: usize = 16;
 
 /// The context of operations that hold no buffer.
@@ -218,16 +247,45 @@ impl OwningEndpoint {
         tag: u64,
         token: u64,
     ) -> std::result::Result<(), (OpError, Buffer)> {
+        let op = SendOp {
+            tag,
+            ..send_op(MsgKind::Tagged, dest, None)
+        };
+        self.post_send(buffer, len, token, op)
+    }
+
+    /// Sends the first `len` bytes of a buffer without a tag, and with CQ data if there is any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::send`]; the buffer comes back.
+    #[inline]
+    pub fn send(
+        &mut self,
+        buffer: Buffer,
+        len: usize,
+        dest: FiAddr,
+        data: Option<u64>,
+        token: u64,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        self.post_send(buffer, len, token, send_op(MsgKind::Msg, dest, data))
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        buffer: Buffer,
+        len: usize,
+        token: u64,
+        op: SendOp,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
         let (io, desc) = (buffer.io(len), buffer.desc());
         let slot = self.in_flight.insert(InFlight { buffer, token });
         let op = SendOp {
-            kind: MsgKind::Tagged,
-            dest,
-            tag,
-            data: 0,
             desc,
             context: context_of(slot),
-            flags: Flags::COMPLETION,
+            flags: op.flags | Flags::COMPLETION,
+            ..op
         };
         // SAFETY: `in_flight` keeps the buffer, untouched, until the completion of this slot.
         match unsafe { self.endpoint.send(&op, &[io]) } {
@@ -249,13 +307,32 @@ impl OwningEndpoint {
         tag: u64,
     ) -> std::result::Result<(), OpError> {
         let op = SendOp {
-            kind: MsgKind::Tagged,
-            dest,
             tag,
-            data: 0,
-            desc: 0,
-            context: NO_SLOT,
-            flags: Flags::INJECT,
+            ..send_op(MsgKind::Tagged, dest, None)
+        };
+        self.post_inject(bytes, op)
+    }
+
+    /// Sends a copy of some bytes without a tag, and with CQ data if there is any, with no completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::send`].
+    #[inline]
+    pub fn inject(
+        &self,
+        bytes: &[u8],
+        dest: FiAddr,
+        data: Option<u64>,
+    ) -> std::result::Result<(), OpError> {
+        self.post_inject(bytes, send_op(MsgKind::Msg, dest, data))
+    }
+
+    #[inline]
+    fn post_inject(&self, bytes: &[u8], op: SendOp) -> std::result::Result<(), OpError> {
+        let op = SendOp {
+            flags: op.flags | Flags::INJECT,
+            ..op
         };
         // SAFETY: with `INJECT` the bytes are needed until return only.
         unsafe {
@@ -278,22 +355,60 @@ impl OwningEndpoint {
         ignore: u64,
         token: u64,
     ) -> std::result::Result<(), (OpError, Buffer)> {
+        let op = RecvOp {
+            tag,
+            ignore,
+            ..recv_op(MsgKind::Tagged, src)
+        };
+        self.post_recv(buffer, token, op)
+    }
+
+    /// Receives a message without a tag, from `src` or from anybody.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::recv`]; the buffer comes back.
+    #[inline]
+    pub fn recv(
+        &mut self,
+        buffer: Buffer,
+        src: FiAddr,
+        token: u64,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        self.post_recv(buffer, token, recv_op(MsgKind::Msg, src))
+    }
+
+    #[inline]
+    fn post_recv(
+        &mut self,
+        buffer: Buffer,
+        token: u64,
+        op: RecvOp,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
         let (io, desc) = (buffer.io(usize::MAX), buffer.desc());
         let slot = self.in_flight.insert(InFlight { buffer, token });
         let op = RecvOp {
-            kind: MsgKind::Tagged,
-            src,
-            tag,
-            ignore,
             desc,
             context: context_of(slot),
             flags: Flags::COMPLETION,
+            ..op
         };
         // SAFETY: `in_flight` keeps the buffer, untouched, until the completion of this slot.
         match unsafe { self.endpoint.recv(&op, &[io]) } {
             Ok(()) => Ok(()),
             Err(e) => Err((e, self.in_flight.remove(slot).buffer)),
         }
+    }
+
+    /// Takes back the receive with a token, unless its message is here already: it is over as `ECANCELED`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: no operation has that token. Else as [`Endpoint::cancel`].
+    pub fn cancel(&self, token: u64) -> std::result::Result<(), OpError> {
+        let found = self.in_flight.iter().find(|(_, o)| o.token == token);
+        let (slot, _) = found.ok_or(OpError::Failed(Errno::ENOENT))?;
+        self.endpoint.cancel(context_of(slot))
     }
 
     /// Drives the endpoint and returns an operation that is over, if one is.

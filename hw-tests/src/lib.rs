@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod buffer;
+pub mod dgram;
 pub mod party;
 mod rig;
 pub mod unprivileged;

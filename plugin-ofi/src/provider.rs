@@ -1,6 +1,7 @@
 //! What libfabric gets when it loads the library.
 
 use std::cell::UnsafeCell;
+use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
 use crate::abi::{fi_context, fi_provider};
@@ -18,13 +19,19 @@ static PROVIDER: Entry = Entry(UnsafeCell::new(fi_provider {
     version: crate::VERSION,
     fi_version: 0,
     context: fi_context {
-        internal: [null_mut(); 4],
+        internal: [NOTHING_ON_TOP, null_mut(), null_mut(), null_mut()],
     },
     name: c"ferro".as_ptr(),
     getinfo: Some(discovery::getinfo),
     fabric: Some(fabric::open),
     cleanup: Some(cleanup),
 }));
+
+/// libfabric's notes begin with the kind of provider (4 bytes, which it fills in itself), whether its log is off, and whether
+/// nothing is to be layered on it: unless the application asks for that by name, reliable messages are ours, not those of
+/// `ofi_rxd` over our datagrams.
+const NOTHING_ON_TOP: *mut c_void =
+    std::ptr::without_provenance_mut(usize::from_ne_bytes([0, 0, 0, 0, 0, 1, 0, 0]));
 
 /// The entry point of the library: what it offers, NULL where it can not work.
 ///

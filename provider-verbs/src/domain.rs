@@ -24,11 +24,11 @@ use crate::tuning::Tuning;
 
 /// What is under a verbs domain.
 pub(crate) struct VerbsBackend {
-    pd: Arc<Pd>,
-    port: LocalPort,
-    tuning: Tuning,
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) port: LocalPort,
+    pub(crate) tuning: Tuning,
     settings: Settings,
-    info: Info,
+    pub(crate) info: Info,
 }
 
 impl VerbsBackend {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::config::Settings;
-use ferrofabric_core::domain::Domain;
+use ferrofabric_core::domain::{DgramDomain, Domain};
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::fabric::{self, Discovery, Provider};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::{
-    DomainAttr, EpAttr, FabricAttr, Info, NicAttr, PciAddr, RxAttr, TxAttr, protocol, rdm_messages,
+    DomainAttr, EpAttr, EpType, FabricAttr, Info, NicAttr, PciAddr, RxAttr, TxAttr, dgram_messages,
+    protocol, rdm_messages, with_prefix,
 };
 use ferrofabric_core::protocol::wire;
 use ferrofabric_shm::node_id;
@@ -18,6 +19,7 @@ use crate::device::{
     Context, Device, DeviceInfo, LinkLayer, OpenedDevice, PortInfo, PortState, memory_lock_advice,
 };
 use crate::domain::{VerbsBackend, local_port};
+use crate::endpoint::dgram::{self, DgramBackend};
 use crate::port::LocalPort;
 use crate::tuning::Tuning;
 
@@ -79,15 +81,23 @@ impl Provider for VerbsProvider {
                 self.discover_device(device, settings, &mut found);
             }
         }
+        // Who does not say what type of endpoint it wants gets messages that arrive.
         found.candidates.sort_by_key(|info| {
-            std::cmp::Reverse(info.nic.as_ref().map_or(0, |nic| nic.speed_bps))
+            let speed_bps = info.nic.as_ref().map_or(0, |nic| nic.speed_bps);
+            (
+                info.ep.ep_type == EpType::Dgram,
+                std::cmp::Reverse(speed_bps),
+            )
         });
         found
     }
 
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
         let backend = open_backend(info, settings)?;
-        Ok(Arc::new(Domain::open(backend, settings)?))
+        Ok(match info.ep.ep_type {
+            EpType::Dgram => Arc::new(DgramDomain::open(DgramBackend(backend), settings)?),
+            _ => Arc::new(Domain::open(backend, settings)?),
+        })
     }
 
     unsafe fn open_serialized(
@@ -97,8 +107,15 @@ impl Provider for VerbsProvider {
     ) -> Result<Arc<dyn fabric::Domain>> {
         let backend = open_backend(info, settings)?;
         // SAFETY: the caller promises the same.
-        let domain = unsafe { Domain::open_serialized(backend, settings)? };
-        Ok(Arc::new(domain))
+        unsafe {
+            Ok(match info.ep.ep_type {
+                EpType::Dgram => Arc::new(DgramDomain::open_serialized(
+                    DgramBackend(backend),
+                    settings,
+                )?),
+                _ => Arc::new(Domain::open_serialized(backend, settings)?),
+            })
+        }
     }
 }
 
@@ -128,10 +145,19 @@ impl VerbsProvider {
             match usable {
                 Ok(local) => {
                     let tuning = Tuning::of(&opened.limits, opened.quirks, settings);
+                    let rdm = candidate(device, port, &local, &tuning, settings);
+                    let dgram = dgram_candidate(&rdm, opened, &local, &tuning);
+                    let registered = dgram::registered_bytes(
+                        dgram.tx.size,
+                        dgram.rx.size,
+                        dgram.ep.max_msg_size,
+                    );
+                    if memory_lock_advice(registered).is_none() {
+                        let prefixed = with_prefix(dgram.clone(), dgram::PREFIX_BYTES);
+                        found.candidates.extend([prefixed, dgram]);
+                    }
                     match memory_lock_advice(tuning.registered_bytes()) {
-                        None => found
-                            .candidates
-                            .push(candidate(device, port, &local, &tuning, settings)),
+                        None => found.candidates.push(rdm),
                         // Better no offer than one whose endpoints do not open: shared memory is still there.
                         Some(advice) => {
                             let locked = Error::new(
@@ -204,6 +230,54 @@ fn candidate(
             ..all.fabric
         },
         nic: Some(nic(device, port, local)),
+        ..all
+    }
+}
+
+/// What the same port has over datagrams.
+fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning: &Tuning) -> Info {
+    let all = dgram_messages();
+    let limits = &opened.limits;
+    let mtu = local.mtu.bytes();
+    let send_depth = tuning.send_depth;
+    // Each has a slot of its own. The completion queue holds all of them, and the sends.
+    let recv_depth = tuning
+        .receives
+        .min(limits.queue_depth as usize)
+        .min((limits.completion_depth as usize).saturating_sub(send_depth));
+    let endpoints = limits.completion_queues.min(limits.queue_pairs) as usize;
+    let buffers = dgram::MAX_BUFFERS;
+    Info {
+        caps: all.caps | rdm.domain.caps,
+        // Peers of this node, too, through the device.
+        src_addr: rdm.src_addr.map(|own| NativeAddr { shm: None, ..own }),
+        tx: TxAttr {
+            inject_size: mtu,
+            size: send_depth,
+            iov_limit: buffers,
+            ..all.tx
+        },
+        rx: RxAttr {
+            size: recv_depth,
+            iov_limit: buffers,
+            ..all.rx
+        },
+        ep: EpAttr {
+            protocol: protocol::IB_UD,
+            protocol_version: 1,
+            max_msg_size: mtu,
+            ..all.ep
+        },
+        domain: DomainAttr {
+            ep_cnt: endpoints,
+            tx_ctx_cnt: endpoints,
+            rx_ctx_cnt: endpoints,
+            // The immediate data of a datagram.
+            cq_data_size: size_of::<u32>(),
+            ..rdm.domain.clone()
+        },
+        fabric: rdm.fabric.clone(),
+        nic: rdm.nic.clone(),
         ..all
     }
 }

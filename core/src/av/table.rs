@@ -148,6 +148,14 @@ impl AvTable {
         Ok(())
     }
 
+    /// Every address in the table, from the lowest index.
+    pub fn iter(&self) -> impl Iterator<Item = (FiAddr, NativeAddr)> + '_ {
+        (0u32..).zip(&self.entries).filter_map(|(index, entry)| {
+            let name = NativeAddr::from_bytes(&entry.name).ok()?;
+            (entry.generation & 1 == 1).then(|| (self.fi_addr(index), name))
+        })
+    }
+
     fn fi_addr(&self, index: u32) -> FiAddr {
         match self.av_type {
             AvType::Table => FiAddr(index.into()),
@@ -248,6 +256,11 @@ mod tests {
                     prop_assert_eq!(av.lookup(*addr), Some(name(*n)));
                     prop_assert_eq!(av.find(&name(*n)), *addr);
                 }
+                let by_index = av.iter().map(|(addr, name)| (addr, name.incarnation as u8));
+                prop_assert_eq!(
+                    by_index.map(|(addr, n)| (n, addr)).collect::<BTreeMap<_, _>>(),
+                    model.clone()
+                );
                 for addr in &stale {
                     prop_assert!(table || av.lookup(*addr).is_none());
                 }

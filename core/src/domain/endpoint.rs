@@ -57,7 +57,7 @@ impl<T: Transport> Drop for EndpointState<T> {
     }
 }
 
-fn stats_of(transport: &impl Transport) -> Vec<(&'static str, u64)> {
+pub(super) fn stats_of(transport: &impl Transport) -> Vec<(&'static str, u64)> {
     let mut stats = Vec::new();
     transport.stats(&mut |name, value| stats.push((name, value)));
     stats
@@ -94,6 +94,36 @@ pub(super) fn open<B: Backend>(
     domain: &Arc<Inner<B>>,
     config: EndpointConfig,
 ) -> Result<Arc<dyn Endpoint>> {
+    let Entered { index, name } = enter(domain, &config)?;
+    let info = domain.backend.info();
+    let limits = Limits {
+        max_msg_bytes: info.ep.max_msg_size,
+        inject_bytes: info.tx.inject_size,
+        tx_iov: info.tx.iov_limit,
+        rx_iov: info.rx.iov_limit,
+        directed_recv: config.directed_recv,
+        unkept: PROMISES - domain.backend.promises(),
+    };
+    Ok(Arc::new(EndpointHandle {
+        domain: domain.clone(),
+        index,
+        name,
+        limits,
+        _config: config,
+    }))
+}
+
+/// An endpoint that is part of its domain's state.
+pub(super) struct Entered {
+    pub(super) index: usize,
+    pub(super) name: NativeAddr,
+}
+
+/// Opens an endpoint's transport, and enters it in the state of the domain.
+pub(super) fn enter<B: Backend>(
+    domain: &Arc<Inner<B>>,
+    config: &EndpointConfig,
+) -> Result<Entered> {
     let binding = Binding {
         tx_cq: domain.own(config.tx_cq.id(), "completion queue for sends")?,
         rx_cq: domain.own(config.rx_cq.id(), "completion queue for receives")?,
@@ -110,19 +140,10 @@ pub(super) fn open<B: Backend>(
     let (transport, name) = domain
         .backend
         .open_transport(&domain.wait, binding.tx_cntr != NO_CNTR)?;
-    let info = domain.backend.info();
-    let limits = Limits {
-        max_msg_bytes: info.ep.max_msg_size,
-        inject_bytes: info.tx.inject_size,
-        tx_iov: info.tx.iov_limit,
-        rx_iov: info.rx.iov_limit,
-        directed_recv: config.directed_recv,
-        unkept: PROMISES - domain.backend.promises(),
-    };
-    let report = domain
-        .stats
-        .as_ref()
-        .map(|folder| Box::new(Report::new(folder, &info.domain.name, &name)));
+    let report = domain.stats.as_ref().map(|folder| {
+        let domain = &domain.backend.info().domain.name;
+        Box::new(Report::new(folder, domain, &name))
+    });
     let mut state = domain.lock_to("open", "endpoint")?;
     let index = state.endpoints.insert(EndpointState {
         transport,
@@ -134,13 +155,7 @@ pub(super) fn open<B: Backend>(
     domain.tend(&mut state);
     domain.call_out(&mut state);
     drop(state);
-    Ok(Arc::new(EndpointHandle {
-        domain: domain.clone(),
-        index,
-        name,
-        limits,
-        _config: config,
-    }))
+    Ok(Entered { index, name })
 }
 
 impl<B: Backend> Endpoint for EndpointHandle<B> {

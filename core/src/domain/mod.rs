@@ -4,6 +4,7 @@
 mod av;
 mod cntr;
 mod cq;
+mod dgram;
 mod endpoint;
 mod lists;
 mod owner;
@@ -32,6 +33,8 @@ use crate::peer::Transport;
 use crate::serial::{Held, Serial};
 use crate::types::IoBuf;
 use crate::wait::WaitSet;
+
+pub use dgram::DgramDomain;
 
 use cntr::Count;
 use endpoint::EndpointState;

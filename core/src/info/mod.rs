@@ -4,6 +4,7 @@
 
 mod attributes;
 mod caps;
+mod dgram;
 mod filter;
 mod mismatch;
 mod models;
@@ -13,6 +14,7 @@ mod reach;
 
 pub use attributes::{DomainAttr, EpAttr, FabricAttr, NicAttr, PciAddr, RxAttr, TxAttr};
 pub use caps::{RX_CAPS, TX_CAPS};
+pub use dgram::{dgram_messages, with_prefix};
 pub use filter::filter;
 pub use mismatch::Mismatch;
 pub use models::{

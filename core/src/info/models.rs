@@ -106,8 +106,10 @@ impl fmt::Debug for AddrFormat {
     }
 }
 
-/// What endpoints speak (`fi_ep_attr::protocol`): numbers of this provider, marked so by the top bit.
+/// What endpoints speak (`fi_ep_attr::protocol`): libfabric's numbers, and those of this provider, marked so by the top bit.
 pub mod protocol {
+    /// Datagrams of UD queue pairs, with nothing of ours in them (`FI_PROTO_IB_UD`).
+    pub const IB_UD: u32 = 3;
     const PROV_SPECIFIC: u32 = 1 << 31;
     /// Messages over shared memory (`docs/shared-memory.md`).
     pub const SHM: u32 = PROV_SPECIFIC | 0xfe01;

@@ -13,6 +13,8 @@
 mod av;
 mod cntr;
 mod cq;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+mod datagram;
 mod srx;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 mod transport;
@@ -20,6 +22,7 @@ mod transport;
 pub use av::PeerAv;
 pub use cntr::PeerCntr;
 pub use cq::{Completion, CqError, PeerCq};
+pub use datagram::DatagramTransport;
 pub use srx::{Arrived, Matched, PeerSrx, Piece, Start, Token};
 pub use transport::{SendDone, Transport};
 

@@ -24,7 +24,7 @@ enum Entry<D> {
 }
 
 /// The handles of one endpoint. `D` is a datagram that waits.
-pub(super) struct AhCache<D> {
+pub(crate) struct AhCache<D> {
     pd: Arc<Pd>,
     entries: HashMap<Path, Entry<D>>,
     line: Vec<Path>,
@@ -34,13 +34,13 @@ pub(super) struct AhCache<D> {
 }
 
 /// What a resolver brings back.
-pub(super) struct Resolved {
+pub(crate) struct Resolved {
     path: Path,
     handle: Result<Ah>,
 }
 
 /// What came of a path.
-pub(super) enum Outcome<D> {
+pub(crate) enum Outcome<D> {
     /// Its handle, and what waited for it.
     Ready(Arc<Ah>, Vec<D>),
     /// It can not be had; what waited for it is lost.
@@ -49,7 +49,7 @@ pub(super) enum Outcome<D> {
 
 impl<D> AhCache<D> {
     /// An empty cache; `wake` is called by resolvers when [`AhCache::resolved`] has something.
-    pub(super) fn new(pd: &Arc<Pd>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+    pub(crate) fn new(pd: &Arc<Pd>, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         Self {
             pd: pd.clone(),
             entries: HashMap::new(),
@@ -61,7 +61,7 @@ impl<D> AhCache<D> {
     }
 
     /// The handle of a path, and the datagram back; or keeps the datagram until there is one.
-    pub(super) fn handle_for(&mut self, path: Path, datagram: D) -> Option<(Arc<Ah>, D)> {
+    pub(crate) fn handle_for(&mut self, path: Path, datagram: D) -> Option<(Arc<Ah>, D)> {
         match self.entries.get_mut(&path) {
             Some(Entry::Ready(handle)) => Some((handle.clone(), datagram)),
             Some(Entry::Resolving(waiting)) => {
@@ -81,7 +81,7 @@ impl<D> AhCache<D> {
     }
 
     /// The next path that a resolver is done with.
-    pub(super) fn resolved(&mut self) -> Option<Outcome<D>> {
+    pub(crate) fn resolved(&mut self) -> Option<Outcome<D>> {
         let Resolved { path, handle } = self.done.1.try_recv().ok()?;
         self.resolvers -= 1;
         self.start_resolvers();
@@ -98,6 +98,21 @@ impl<D> AhCache<D> {
             // Not remembered: the next try resolves anew.
             Err(error) => Outcome::Failed(error, waiting),
         })
+    }
+
+    /// Lets the handle of a path go if nobody else holds it.
+    pub(crate) fn release_unused(&mut self, path: &Path) {
+        if let Some(Entry::Ready(handle)) = self.entries.get(path) {
+            if Arc::strong_count(handle) == 1 {
+                self.entries.remove(path);
+            }
+        }
+    }
+
+    /// Handles that are there.
+    pub(crate) fn ready(&self) -> usize {
+        let ready = |entry: &&Entry<D>| matches!(entry, Entry::Ready(_));
+        self.entries.values().filter(ready).count()
     }
 
     fn start_resolvers(&mut self) {

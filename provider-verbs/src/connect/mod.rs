@@ -13,6 +13,7 @@ use ferrofabric_core::protocol::handshake::{LaneKey, LaneUp, Reason};
 
 use crate::qp::RcQp;
 
+pub(crate) use ah_cache::{AhCache, Outcome};
 pub(crate) use datagrams::Datagrams;
 pub(crate) use service::{Service, ServiceConfig};
 

@@ -1,0 +1,180 @@
+//! DGRAM domains and their endpoint objects (fi_endpoint(3)): a transport that holds the receives itself, for datagrams match
+//! nothing but the order in which receives were posted.
+
+use std::sync::Arc;
+
+use super::endpoint::{self, Entered};
+use super::{Backend, Domain, Inner, Object};
+use crate::addr::NativeAddr;
+use crate::config::Settings;
+use crate::error::{Errno, OpError, Result};
+use crate::fabric::{self, CqAttr, Endpoint, EndpointConfig, Mr, RecvOp};
+use crate::flags::Flags;
+use crate::info::Info;
+use crate::peer::{DatagramTransport, Transport};
+use crate::types::{IoBuf, MsgKind, SendOp};
+
+/// A domain whose endpoints send and receive datagrams, over a provider's backend.
+pub struct DgramDomain<B: Backend>(Domain<B>);
+
+impl<B: Backend<Transport: DatagramTransport>> DgramDomain<B> {
+    /// A domain whose calls are serialized as its info says.
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::open`].
+    pub fn open(backend: B, settings: &Settings) -> Result<Self> {
+        Domain::open(backend, settings).map(Self)
+    }
+
+    /// A domain that is not locked at all, for callers that serialize their calls themselves.
+    ///
+    /// # Safety
+    ///
+    /// As [`fabric::Provider::open_serialized`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::open`].
+    pub unsafe fn open_serialized(backend: B, settings: &Settings) -> Result<Self> {
+        // SAFETY: the caller promises the same.
+        unsafe { Domain::open_serialized(backend, settings) }.map(Self)
+    }
+}
+
+impl<B: Backend<Transport: DatagramTransport>> fabric::Domain for DgramDomain<B> {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn fabric::Cq>> {
+        self.0.open_cq(attr)
+    }
+
+    fn open_cntr(&self) -> Result<Arc<dyn fabric::Cntr>> {
+        self.0.open_cntr()
+    }
+
+    fn open_av(&self, attr: &crate::av::AvAttr) -> Result<Arc<dyn fabric::Av>> {
+        self.0.open_av(attr)
+    }
+
+    fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
+        open(&self.0.0, config)
+    }
+
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.0.register(buf, access) }
+    }
+}
+
+struct DgramHandle<B: Backend> {
+    domain: Arc<Inner<B>>,
+    index: usize,
+    name: NativeAddr,
+    /// Keeps open what the endpoint is bound to.
+    _config: EndpointConfig,
+}
+
+fn open<B: Backend<Transport: DatagramTransport>>(
+    domain: &Arc<Inner<B>>,
+    config: EndpointConfig,
+) -> Result<Arc<dyn Endpoint>> {
+    let Entered { index, name } = endpoint::enter(domain, &config)?;
+    let handle = DgramHandle {
+        domain: domain.clone(),
+        index,
+        name,
+        _config: config,
+    };
+    // Datagrams say where they come from by path and queue pair, so the transport knows every peer; of those that were
+    // inserted before it was there it has not heard.
+    let mut guard = domain.lock_to("open", "endpoint")?;
+    let state = &mut *guard;
+    let endpoint = &mut state.endpoints[index];
+    let peers = &state.avs[endpoint.binding.av];
+    let (transport, mut owner) = endpoint.split(&mut state.cqs, &mut state.cntrs, &state.avs);
+    for (addr, name) in peers.iter() {
+        transport.peer_inserted(addr, &name, &mut owner);
+    }
+    drop(guard);
+    Ok(Arc::new(handle))
+}
+
+/// Flags by which a receive would be more than a buffer for one message.
+const SPECIAL: Flags = Flags::PEEK
+    .union(Flags::CLAIM)
+    .union(Flags::DISCARD)
+    .union(Flags::MULTI_RECV);
+
+/// Datagrams have no tags.
+fn check_kind(kind: MsgKind) -> Result<(), OpError> {
+    match kind {
+        MsgKind::Msg => Ok(()),
+        MsgKind::Tagged => Err(OpError::Failed(Errno::ENOSYS)),
+    }
+}
+
+impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
+    fn name(&self) -> NativeAddr {
+        self.name
+    }
+
+    #[inline]
+    unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        check_kind(op.kind)?;
+        let mut guard = self.domain.lock()?;
+        let state = &mut *guard;
+        let (transport, mut owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        // SAFETY: the caller keeps the buffers as the transport asks.
+        let sent = unsafe { transport.send(op, iov, &mut owner) };
+        self.domain.wake(state);
+        sent
+    }
+
+    #[inline]
+    unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        check_kind(op.kind)?;
+        if op.flags.intersects(SPECIAL) {
+            return Err(OpError::Failed(Errno::EBADFLAGS));
+        }
+        let mut guard = self.domain.lock()?;
+        let state = &mut *guard;
+        let (transport, mut owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        // SAFETY: the caller keeps the buffers until the completion.
+        unsafe { transport.post_recv(op, iov, &mut owner) }
+    }
+
+    fn cancel(&self, context: u64) -> Result<(), OpError> {
+        let mut guard = self.domain.lock()?;
+        let state = &mut *guard;
+        let (transport, mut owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        let cancelled = transport.cancel_recv(context, &mut owner);
+        // Somebody may sleep until a cancellation that is still under way.
+        self.domain.tend(state);
+        cancelled
+    }
+
+    fn set_min_multi_recv(&self, _bytes: usize) -> Result<(), OpError> {
+        Err(OpError::Failed(Errno::EOPNOTSUPP))
+    }
+
+    fn min_multi_recv(&self) -> Result<usize, OpError> {
+        Err(OpError::Failed(Errno::EOPNOTSUPP))
+    }
+
+    fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
+        let state = self.domain.lock()?;
+        Ok(endpoint::stats_of(&state.endpoints[self.index].transport))
+    }
+}
+
+impl<B: Backend> Drop for DgramHandle<B> {
+    fn drop(&mut self) {
+        self.domain.close(Object::Endpoint(self.index));
+    }
+}

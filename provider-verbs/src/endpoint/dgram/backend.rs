@@ -1,0 +1,66 @@
+//! A DGRAM domain: what RDM domains have, with other endpoints.
+
+use std::sync::Arc;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::domain::Backend;
+use ferrofabric_core::error::Result;
+use ferrofabric_core::fabric;
+use ferrofabric_core::flags::{Flags, Mode};
+use ferrofabric_core::info::Info;
+use ferrofabric_core::types::IoBuf;
+use ferrofabric_core::wait::WaitSet;
+use ferrofabric_shm::node_id;
+
+use super::{DgramConfig, DgramTransport, QKEY};
+use crate::domain::{VerbsBackend, random};
+
+/// What is under a DGRAM domain.
+pub(crate) struct DgramBackend(pub(crate) VerbsBackend);
+
+impl Backend for DgramBackend {
+    type Transport = DgramTransport;
+
+    fn info(&self) -> &Info {
+        &self.0.info
+    }
+
+    fn open_transport(
+        &self,
+        wait: &WaitSet,
+        counts_sends: bool,
+    ) -> Result<(DgramTransport, NativeAddr)> {
+        let VerbsBackend {
+            pd,
+            port,
+            tuning,
+            info,
+            ..
+        } = &self.0;
+        let config = DgramConfig {
+            send_depth: info.tx.size.max(1),
+            recv_depth: info.rx.size.max(1),
+            inline_bytes: tuning.inline_bytes,
+            prefix: match info.mode.contains(Mode::MSG_PREFIX) {
+                true => info.ep.msg_prefix_size,
+                false => 0,
+            },
+        };
+        let mut transport = DgramTransport::open(pd, *port, &config, wait)?;
+        if counts_sends {
+            transport.count_sends();
+        }
+        let name = NativeAddr {
+            incarnation: random(),
+            node: node_id(),
+            shm: None,
+            verbs: Some(port.address(transport.number(), QKEY)),
+        };
+        Ok((transport, name))
+    }
+
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn fabric::Mr>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.register(buf, access) }
+    }
+}

@@ -1,0 +1,362 @@
+//! The DGRAM endpoint over verbs: one UD queue pair, with receives of its own.
+//!
+//! What is sent are plain datagrams with nothing of ours in them, so that any UD queue pair may be the other side: libfabric's
+//! verbs provider, or a program that speaks verbs itself. CQ data is the immediate data. Who sent a datagram is found by
+//! path and queue pair; sends go through address handles that are made by threads of their own.
+//!
+//! Peers of this node are reached through the device, too, which loops datagrams back. Shared memory is not paired: receives
+//! lie with the device in the order of posting, where a second transport could not take from them, and a datagram of at most
+//! an MTU has little to win. Who wants shared memory has it with RDM endpoints.
+
+mod backend;
+mod handles;
+mod receive;
+mod renew;
+mod send;
+mod source;
+mod ways;
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::error::{Errno, Error, OpError, Result};
+use ferrofabric_core::fabric::RecvOp;
+use ferrofabric_core::peer::{DatagramTransport, Owner, Start, Token, Transport};
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_core::wait::WaitSet;
+use ferrofabric_verbs_sys::ibv_wc;
+
+use crate::cq::{CompChannel, Cq, CqConfig};
+use crate::mr::Access;
+use crate::pd::Pd;
+use crate::port::LocalPort;
+use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
+use crate::session::SlotPool;
+
+pub(crate) use backend::DgramBackend;
+
+use handles::Handles;
+use receive::Receives;
+use renew::Health;
+use send::{SEND, Sends};
+use source::Sources;
+use ways::Ways;
+
+/// Room that `FI_MSG_PREFIX` wants before each buffer: the routing header's.
+pub(crate) const PREFIX_BYTES: usize = UdQp::HEADER_BYTES;
+
+/// Buffers in a list.
+pub(crate) const MAX_BUFFERS: usize = 4;
+
+/// The key of our queue pairs: the one that libfabric's verbs provider and rdma-core's examples use, whose datagrams are to
+/// be received, too.
+pub(crate) const QKEY: u32 = 0x1111_1111;
+
+/// Completions taken at a time.
+const POLL: usize = 16;
+
+/// What an endpoint is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DgramConfig {
+    /// Sends that may be under way.
+    pub(crate) send_depth: usize,
+    /// Receives that may be posted.
+    pub(crate) recv_depth: usize,
+    /// Datagrams up to here travel in the work request itself, in bytes, where the device can.
+    pub(crate) inline_bytes: usize,
+    /// Bytes before the payload that the application leaves.
+    pub(crate) prefix: usize,
+}
+
+/// Bytes that an endpoint registers, and the kernel locks, for itself.
+pub(crate) fn registered_bytes(send_depth: usize, recv_depth: usize, mtu: usize) -> usize {
+    send_depth * mtu.next_multiple_of(64)
+        + recv_depth * Receives::slot_bytes(mtu).next_multiple_of(64)
+}
+
+/// What the endpoint has done.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    messages_sent: u64,
+    bytes_sent: u64,
+    messages_received: u64,
+    bytes_received: u64,
+    unknown_senders: u64,
+    dropped: u64,
+    failed: u64,
+    resets: u64,
+}
+
+impl Counters {
+    #[inline]
+    fn sent(&mut self, len: usize) {
+        self.messages_sent += 1;
+        self.bytes_sent += len as u64;
+    }
+
+    #[inline]
+    fn received(&mut self, len: usize, src: FiAddr) {
+        self.messages_received += 1;
+        self.bytes_received += len as u64;
+        self.unknown_senders += u64::from(!src.is_some());
+    }
+}
+
+/// The engine of a DGRAM endpoint.
+pub(crate) struct DgramTransport {
+    // The queue pair goes first: the device uses what the rest holds.
+    qp: UdQp,
+    cq: Arc<Cq>,
+    channel: Arc<CompChannel>,
+    sends: Sends,
+    receives: Receives,
+    handles: Handles,
+    ways: Ways,
+    sources: Sources,
+    port: LocalPort,
+    init: UdInit,
+    prefix: usize,
+    health: Health,
+    /// The queue pair is in the error state, until it is reset.
+    flushing: bool,
+    armed: bool,
+    counters: Counters,
+}
+
+impl DgramTransport {
+    /// Opens an endpoint; it receives from now on.
+    ///
+    /// # Errors
+    ///
+    /// What the device or a limit does not allow; the error names it.
+    pub(crate) fn open(
+        pd: &Arc<Pd>,
+        port: LocalPort,
+        config: &DgramConfig,
+        wait: &WaitSet,
+    ) -> Result<Self> {
+        let context = pd.context();
+        let channel = CompChannel::create(context)?;
+        let cq = Cq::create(
+            context,
+            &CqConfig {
+                depth: (config.send_depth + config.recv_depth) as u32,
+                channel: Some(channel.clone()),
+                ..CqConfig::default()
+            },
+        )?;
+        let mtu = port.mtu.bytes();
+        let bounces = SlotPool::create(pd, config.send_depth, mtu, Access::empty())?;
+        let slot_bytes = Receives::slot_bytes(mtu);
+        let slots = SlotPool::create(pd, config.recv_depth, slot_bytes, Access::LOCAL_WRITE)?;
+        let caps = QpCaps {
+            send_depth: config.send_depth as u32,
+            recv_depth: config.recv_depth as u32,
+            send_entries: 1,
+            recv_entries: 2,
+            inline_bytes: config.inline_bytes as u32,
+        };
+        let create = |inline_bytes| {
+            UdQp::create(
+                pd,
+                &QpConfig {
+                    send_cq: cq.clone(),
+                    recv_cq: cq.clone(),
+                    srq: None,
+                    caps: QpCaps {
+                        inline_bytes,
+                        ..caps
+                    },
+                    signal_all: false,
+                    extended: None,
+                },
+            )
+        };
+        // How much a device takes inline is not known beforehand.
+        let qp = create(caps.inline_bytes).or_else(|_| create(0))?;
+        let init = UdInit {
+            port: port.number,
+            pkey_index: port.pkey_index,
+            qkey: QKEY,
+            psn: 0,
+        };
+        qp.activate(&init)?;
+        wait.add(channel.as_fd())?;
+        let inline_bytes = qp.caps().inline_bytes as usize;
+        Ok(Self {
+            qp,
+            cq,
+            channel,
+            sends: Sends::new(config.send_depth, bounces, inline_bytes),
+            receives: Receives::new(config.recv_depth, config.prefix, mtu, slots),
+            handles: Handles::open(pd, wait)?,
+            ways: Ways::default(),
+            sources: Sources::default(),
+            port,
+            init,
+            prefix: config.prefix,
+            health: Health::Well,
+            flushing: false,
+            armed: false,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Number of the queue pair.
+    pub(crate) fn number(&self) -> u32 {
+        self.qp.number()
+    }
+
+    /// Has each send told of soon: the device is asked to signal those that want no completion, too.
+    pub(crate) fn count_sends(&mut self) {
+        self.sends.counted = true;
+    }
+
+    #[inline]
+    fn poll<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];
+        let cq = Arc::as_ptr(&self.cq);
+        // SAFETY: `self` holds the queue; only the count of holders is not touched, for this is polled all the time.
+        let completions = match unsafe { (*cq).poll(&mut room) } {
+            Ok(completions) => completions,
+            Err(error) => {
+                self.queue_failed(error, owner);
+                return 0;
+            }
+        };
+        for completion in completions {
+            self.completed(completion, owner);
+        }
+        if !completions.is_empty() {
+            self.armed = false;
+        }
+        completions.len()
+    }
+
+    #[inline]
+    fn completed<O: Owner>(&mut self, completion: &ibv_wc, owner: &mut O) {
+        if completion.wr_id & SEND != 0 {
+            self.sent(completion.wr_id as u32, completion.status, owner);
+        } else {
+            self.received(completion, owner);
+        }
+    }
+
+    #[cold]
+    fn queue_failed<O: Owner>(&mut self, error: OpError, owner: &mut O) {
+        if self.health != Health::Dead {
+            self.die(&format!("its completion queue failed: {error}"), owner);
+        }
+    }
+}
+
+impl Transport for DgramTransport {
+    #[inline]
+    unsafe fn send<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.send_message(op, iov, owner) }
+    }
+
+    unsafe fn start<O: Owner>(&mut self, _start: Start, _owner: &mut O) {
+        // Nothing is ever queued with the owner.
+    }
+
+    fn discard<O: Owner>(&mut self, _kind: MsgKind, _token: Token, _owner: &mut O) {
+        // As above.
+    }
+
+    #[inline]
+    fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let mut done = self.poll(owner);
+        if self.health != Health::Well {
+            done += self.renew(owner);
+        }
+        if self.handles.have_news() {
+            done += self.take_news(owner);
+        }
+        if self.sends.has_ready() && self.health == Health::Well {
+            done += self.send_ready(owner);
+        }
+        if self.handles.have_retired() && self.sends.is_idle() {
+            self.handles.release_retired();
+        }
+        done
+    }
+
+    fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, _owner: &mut O) {
+        if let Some(peer) = &name.verbs {
+            self.sources.insert(addr, peer);
+        }
+    }
+
+    fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        self.sources.remove(addr);
+        let why = "the peer was removed from the address vector";
+        self.fail_waiting(|op| op.dest == addr, Errno::ECANCELED, why, owner);
+        if let Some(way) = self.ways.remove(addr) {
+            self.handles.retire(way.path);
+        }
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        let idle = match self.health {
+            Health::Well => !self.sends.has_ready() && !self.handles.have_news(),
+            Health::ToBeReset => false,
+            Health::Dead => return Ok(true),
+        };
+        if !idle {
+            return Ok(false);
+        }
+        if self.armed {
+            return Ok(true);
+        }
+        while self.channel.take_event()?.is_some() {}
+        self.cq
+            .arm(false)
+            .map_err(|e| Error::new(e.errno(), "arm", "completion queue"))?;
+        // What came before does not wake: the caller looks once more, then asks again.
+        self.armed = true;
+        Ok(false)
+    }
+
+    fn stats(&self, report: &mut dyn FnMut(&'static str, u64)) {
+        let c = &self.counters;
+        report("dgram_messages_sent", c.messages_sent);
+        report("dgram_bytes_sent", c.bytes_sent);
+        report("dgram_messages_received", c.messages_received);
+        report("dgram_bytes_received", c.bytes_received);
+        report("dgram_unknown_senders", c.unknown_senders);
+        report("dgram_dropped", c.dropped);
+        report("dgram_sends_failed", c.failed);
+        report("dgram_resets", c.resets);
+        report("dgram_handles_now", self.handles.len() as u64);
+    }
+}
+
+impl DatagramTransport for DgramTransport {
+    #[inline]
+    unsafe fn post_recv<O: Owner>(
+        &mut self,
+        op: &RecvOp,
+        iov: &[IoBuf],
+        _owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.receive(op, iov) }
+    }
+
+    fn cancel_recv<O: Owner>(
+        &mut self,
+        context: u64,
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        self.take_back(context, owner)
+    }
+}

@@ -1,0 +1,597 @@
+//! Receiving: each receive of the application is one of the queue pair's.
+//!
+//! A registered buffer with room for any datagram is posted itself. All others are served through a slot of ours, which
+//! belongs to none of them: what comes in the next such slot goes to the oldest of them, so that one which is taken back
+//! leaves no gap. The order of receives is kept but for those that a taken-back one's slot serves.
+
+use std::collections::VecDeque;
+
+use slab::Slab;
+
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::RecvOp;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::matching::Buffers;
+use ferrofabric_core::peer::{Arrived, Matched, Owner, Piece};
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, total_len};
+use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_status};
+
+use super::source::{Source, Sources, sender_gid};
+use super::{DgramTransport, MAX_BUFFERS};
+use crate::post::RecvRequest;
+use crate::qp::UdQp;
+use crate::session::SlotPool;
+
+/// In a work request ID: a receive into an application's buffer, by its place. Else the ID is the number of a slot.
+pub(super) const DIRECT: u64 = 1 << 62;
+
+const HEADER: usize = UdQp::HEADER_BYTES;
+
+/// The receives that are posted.
+pub(super) struct Receives {
+    /// How many there may be.
+    depth: usize,
+    /// Bytes before the payload that the application leaves: the header's, or none.
+    prefix: usize,
+    /// Longest datagram in bytes.
+    mtu: usize,
+    slots: SlotPool,
+    /// By slot: whether it is posted for a datagram.
+    slot_posted: Box<[bool]>,
+    slots_posted: usize,
+    /// Receives that are served through slots, from the oldest. Never more than there are slots posted, unless the queue pair
+    /// takes none at the moment.
+    bounced: VecDeque<Bounced>,
+    direct: Slab<Direct>,
+}
+
+struct Bounced {
+    context: u64,
+    flags: Flags,
+    buffers: Buffers,
+}
+
+struct Direct {
+    context: u64,
+    flags: Flags,
+    buf: IoBuf,
+    lkey: u32,
+    /// Where the header goes that the application has no room for.
+    header: Option<u32>,
+    /// Taken back: it ends when the queue pair is reset.
+    cancelled: bool,
+}
+
+/// What a completion says of a datagram.
+struct Datagram {
+    /// Bytes of payload.
+    len: usize,
+    data: u64,
+    flags: Flags,
+    src: FiAddr,
+}
+
+impl Receives {
+    pub(super) fn new(depth: usize, prefix: usize, mtu: usize, slots: SlotPool) -> Self {
+        Self {
+            depth,
+            prefix,
+            mtu,
+            slots,
+            slot_posted: vec![false; depth].into(),
+            slots_posted: 0,
+            bounced: VecDeque::with_capacity(depth),
+            direct: Slab::with_capacity(depth),
+        }
+    }
+
+    /// Bytes of a slot: a header and the longest datagram.
+    pub(super) fn slot_bytes(mtu: usize) -> usize {
+        HEADER + mtu
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are the device's, or ours, until the completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`ferrofabric_core::peer::DatagramTransport::post_recv`].
+    #[inline]
+    unsafe fn post(&mut self, qp: &UdQp, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        let first = iov.first().map_or(0, |buf| buf.len);
+        if iov.len() > MAX_BUFFERS || first < self.prefix {
+            return Err(OpError::Failed(Errno::EINVAL));
+        }
+        if self.bounced.len() + self.direct.len() >= self.depth {
+            return Err(OpError::Again);
+        }
+        let lkey = op.desc as u32;
+        // Receives that were taken back may have left their slots in the queue.
+        let has_room = self.slots_posted + self.direct.len() < self.depth;
+        if let &[buf] = iov {
+            if lkey != 0 && buf.len >= self.prefix + self.mtu && has_room {
+                // SAFETY: the caller's promise.
+                return unsafe { self.post_direct(qp, op, buf, lkey) };
+            }
+        }
+        if self.slots_posted <= self.bounced.len() {
+            self.post_slot(qp)?;
+        }
+        self.bounced.push_back(Bounced {
+            context: op.context,
+            flags: op.flags,
+            buffers: match iov {
+                [] => Buffers::One(IoBuf::EMPTY),
+                &[one] => Buffers::One(one),
+                many => Buffers::Many(many.into()),
+            },
+        });
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As [`Receives::post`].
+    unsafe fn post_direct(
+        &mut self,
+        qp: &UdQp,
+        op: &RecvOp,
+        buf: IoBuf,
+        lkey: u32,
+    ) -> Result<(), OpError> {
+        let header = match self.prefix {
+            0 => Some(self.slots.take().ok_or(OpError::Again)?),
+            _ => None,
+        };
+        let at = self.direct.insert(Direct {
+            context: op.context,
+            flags: op.flags,
+            buf,
+            lkey,
+            header,
+            cancelled: false,
+        });
+        // SAFETY: the caller's promise; the slot is kept with the entry.
+        let posted = unsafe { self.hand_over(qp, at) };
+        if posted.is_err() {
+            let entry = self.direct.remove(at);
+            self.give_header(&entry);
+        }
+        posted
+    }
+
+    /// Posts an entered direct receive to the queue pair.
+    ///
+    /// # Safety
+    ///
+    /// The buffer of the entry is the device's until its completion.
+    unsafe fn hand_over(&self, qp: &UdQp, at: usize) -> Result<(), OpError> {
+        let entry = &self.direct[at];
+        let id = DIRECT | at as u64;
+        let room = u32::try_from(entry.buf.len).unwrap_or(u32::MAX);
+        let buffer = sge(entry.buf.as_mut_ptr(), room, entry.lkey);
+        match entry.header {
+            Some(slot) => {
+                let header = sge(self.slots.address(slot), HEADER as u32, self.slots.lkey());
+                // SAFETY: the caller's promise; the slot is ours.
+                unsafe { RecvRequest::new(id, [header, buffer]).post(qp) }
+            }
+            // SAFETY: the caller's promise.
+            None => unsafe { RecvRequest::new(id, [buffer]).post(qp) },
+        }
+    }
+
+    /// Posts a slot, for whatever receive is the oldest when something has come.
+    fn post_slot(&mut self, qp: &UdQp) -> Result<(), OpError> {
+        let slot = self.slots.take().ok_or(OpError::Again)?;
+        let room = Self::slot_bytes(self.mtu) as u32;
+        let entry = sge(self.slots.address(slot), room, self.slots.lkey());
+        // SAFETY: the slot is the device's until the receive completes.
+        let posted = unsafe { RecvRequest::new(u64::from(slot), [entry]).post(qp) };
+        match posted {
+            Ok(()) => {
+                self.slot_posted[slot as usize] = true;
+                self.slots_posted += 1;
+            }
+            Err(_) => self.slots.give(slot),
+        }
+        posted
+    }
+
+    /// A slot is no longer posted. False: it was not.
+    fn slot_back(&mut self, slot: u32) -> bool {
+        let posted = self.slot_posted.get_mut(slot as usize);
+        let was = posted.is_some_and(|posted| std::mem::replace(posted, false));
+        self.slots_posted -= usize::from(was);
+        was
+    }
+
+    fn give_header(&mut self, entry: &Direct) {
+        if let Some(slot) = entry.header {
+            self.slots.give(slot);
+        }
+    }
+
+    /// The queue pair was reset: nothing is posted any more. Says which receives were taken back.
+    pub(super) fn all_back(&mut self) -> Vec<Matched> {
+        for slot in 0..self.slot_posted.len() as u32 {
+            if self.slot_back(slot) {
+                self.slots.give(slot);
+            }
+        }
+        let cancelled: Vec<usize> = self
+            .direct
+            .iter()
+            .filter_map(|(at, entry)| entry.cancelled.then_some(at))
+            .collect();
+        let taken = cancelled.into_iter().map(|at| {
+            let entry = self.direct.remove(at);
+            if let Some(slot) = entry.header {
+                self.slots.give(slot);
+            }
+            entry.matched()
+        });
+        taken.collect()
+    }
+
+    /// Posts everything again that was posted before a reset.
+    ///
+    /// # Errors
+    ///
+    /// When the device takes it no more.
+    pub(super) fn post_again(&mut self, qp: &UdQp) -> Result<(), OpError> {
+        while self.slots_posted < self.bounced.len() {
+            self.post_slot(qp)?;
+        }
+        for (at, _) in &self.direct {
+            // SAFETY: it was posted with that promise, and has not completed.
+            unsafe { self.hand_over(qp, at)? };
+        }
+        Ok(())
+    }
+
+    /// Takes out every receive: the endpoint is dead.
+    pub(super) fn take_all(&mut self) -> Vec<Matched> {
+        let mut all: Vec<Matched> = self.bounced.drain(..).map(|b| b.matched()).collect();
+        all.extend(self.direct.drain().map(|entry| entry.matched()));
+        all
+    }
+}
+
+impl Bounced {
+    fn matched(&self) -> Matched {
+        matched(self.context, self.flags, &self.buffers)
+    }
+}
+
+impl Direct {
+    fn matched(&self) -> Matched {
+        matched(self.context, self.flags, &Buffers::One(self.buf))
+    }
+}
+
+/// A receive as its completion tells of it: where it lies, if that is one place.
+fn matched(context: u64, flags: Flags, buffers: &Buffers) -> Matched {
+    let segments = buffers.segments();
+    Matched {
+        buf: IoBuf {
+            addr: match segments {
+                [one] => one.addr,
+                _ => 0,
+            },
+            len: total_len(segments),
+        },
+        desc: 0,
+        context,
+        flags,
+        piece: Piece::NONE,
+    }
+}
+
+impl DgramTransport {
+    /// Posts a receive.
+    ///
+    /// # Safety
+    ///
+    /// As [`ferrofabric_core::peer::DatagramTransport::post_recv`].
+    #[inline]
+    pub(super) unsafe fn receive(&mut self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        self.check_usable()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.receives.post(&self.qp, op, iov) }
+    }
+
+    /// A receive of the queue pair is over.
+    #[inline]
+    pub(super) fn received<O: Owner>(&mut self, wc: &ibv_wc, owner: &mut O) {
+        if wc.wr_id & DIRECT != 0 {
+            self.received_direct(wc, owner);
+        } else {
+            self.received_in_slot(wc, owner);
+        }
+    }
+
+    #[inline]
+    fn received_in_slot<O: Owner>(&mut self, wc: &ibv_wc, owner: &mut O) {
+        let slot = wc.wr_id as u32;
+        if !self.receives.slot_back(slot) {
+            return;
+        }
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+            self.receives.slots.give(slot);
+            return self.slot_failed(wc.status);
+        }
+        let at = self.receives.slots.address(slot);
+        if let Some(receive) = self.receives.bounced.pop_front() {
+            // SAFETY: the device has written the slot and is done with it.
+            let header = unsafe { at.cast::<[u8; HEADER]>().read() };
+            let datagram = Datagram::of(wc, &header, &self.sources);
+            let shown = self.receives.prefix;
+            let len = (shown + datagram.len).min(shown + self.receives.mtu);
+            // The header is the prefix, where the application has room for one.
+            let from = at.wrapping_add(HEADER - shown);
+            // SAFETY: so much lies in the slot from there on; the application vouches for its buffers.
+            unsafe { scatter(from, len, receive.buffers.segments()) };
+            self.deliver(&receive.matched(), &datagram, owner);
+        } else {
+            // Whoever it was posted for was taken back.
+            self.counters.dropped += 1;
+        }
+        self.receives.slots.give(slot);
+    }
+
+    /// A slot came back with nothing in it for anybody.
+    #[cold]
+    fn slot_failed(&mut self, status: ibv_wc_status) {
+        if status == ibv_wc_status::IBV_WC_LOC_LEN_ERR {
+            // Longer than the MTU: nobody's message. Its place in the queue is taken again.
+            self.counters.dropped += 1;
+            if self.receives.post_slot(&self.qp).is_ok() {
+                return;
+            }
+        }
+        self.want_renewal(true);
+    }
+
+    #[inline]
+    fn received_direct<O: Owner>(&mut self, wc: &ibv_wc, owner: &mut O) {
+        let at = (wc.wr_id & !DIRECT) as usize;
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+            return self.direct_failed(at, wc.status, owner);
+        }
+        let Some(entry) = self.receives.direct.try_remove(at) else {
+            return;
+        };
+        let header = match entry.header {
+            Some(slot) => self.receives.slots.address(slot),
+            None => entry.buf.as_mut_ptr(),
+        };
+        // SAFETY: the device has written the header there and is done with it.
+        let header = unsafe { header.cast::<[u8; HEADER]>().read() };
+        self.receives.give_header(&entry);
+        let datagram = Datagram::of(wc, &header, &self.sources);
+        self.deliver(&entry.matched(), &datagram, owner);
+    }
+
+    #[cold]
+    fn direct_failed<O: Owner>(&mut self, at: usize, status: ibv_wc_status, owner: &mut O) {
+        match status {
+            // It waits to be posted again.
+            ibv_wc_status::IBV_WC_WR_FLUSH_ERR => {}
+            ibv_wc_status::IBV_WC_LOC_LEN_ERR => {
+                self.counters.dropped += 1;
+                let there = self.receives.direct.contains(at);
+                // SAFETY: it was posted with the promise that its buffer stays, and has not completed.
+                if there && unsafe { self.receives.hand_over(&self.qp, at) }.is_ok() {
+                    return;
+                }
+            }
+            _ => {
+                if let Some(entry) = self.receives.direct.try_remove(at) {
+                    self.receives.give_header(&entry);
+                    let text = self.qp.pd().context().status_text(status);
+                    tracing::debug!("receive of {} failed: {text}", *self.qp);
+                    self.fail_receive(
+                        &entry.matched(),
+                        Errno::EIO,
+                        "the device could not write to the buffer: its registration may not allow it, or be gone",
+                        owner,
+                    );
+                }
+            }
+        }
+        self.want_renewal(true);
+    }
+
+    #[inline]
+    fn deliver<O: Owner>(&mut self, receive: &Matched, datagram: &Datagram, owner: &mut O) {
+        self.counters.received(datagram.len, datagram.src);
+        let arrived = Arrived {
+            src: datagram.src,
+            tag: 0,
+            len: (self.receives.prefix + datagram.len) as u64,
+            data: datagram.data,
+            flags: datagram.flags,
+        };
+        owner.complete_recv(MsgKind::Msg, receive, &arrived);
+    }
+
+    pub(super) fn fail_receive<O: Owner>(
+        &self,
+        receive: &Matched,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut O,
+    ) {
+        let nothing = Arrived {
+            src: FiAddr::NOTAVAIL,
+            tag: 0,
+            len: 0,
+            data: 0,
+            flags: Flags::empty(),
+        };
+        owner.fail_recv(MsgKind::Msg, receive, &nothing, errno, 0, why);
+    }
+
+    /// Takes back a receive. What the device has can not be had back but by a reset of the queue pair.
+    pub(super) fn take_back<O: Owner>(
+        &mut self,
+        context: u64,
+        owner: &mut O,
+    ) -> Result<(), OpError> {
+        let receives = &mut self.receives;
+        if let Some(at) = receives.bounced.iter().position(|b| b.context == context) {
+            if let Some(receive) = receives.bounced.remove(at) {
+                self.fail_receive(&receive.matched(), Errno::ECANCELED, CANCELLED, owner);
+            }
+            return Ok(());
+        }
+        let mut direct = receives.direct.iter_mut();
+        let found = direct.find(|(_, entry)| entry.context == context && !entry.cancelled);
+        let (_, entry) = found.ok_or(OpError::Failed(Errno::ENOENT))?;
+        entry.cancelled = true;
+        self.want_renewal(false);
+        Ok(())
+    }
+}
+
+pub(super) const CANCELLED: &str = "cancelled";
+
+impl Datagram {
+    #[inline]
+    fn of(wc: &ibv_wc, header: &[u8; HEADER], sources: &Sources) -> Self {
+        let source = match wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 {
+            0 => Some(Source::Lid(wc.slid, wc.src_qp)),
+            _ => sender_gid(header).map(|gid| Source::Gid(gid, wc.src_qp)),
+        };
+        let (data, flags) = match wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 {
+            0 => (0, Flags::empty()),
+            _ => {
+                // SAFETY: the flag says that it is immediate data; both are the same number of plain bytes.
+                let immediate = unsafe { wc.__bindgen_anon_1.imm_data };
+                (u32::from_be(immediate).into(), Flags::REMOTE_CQ_DATA)
+            }
+        };
+        Self {
+            len: (wc.byte_len as usize).saturating_sub(HEADER),
+            data,
+            flags,
+            src: source.map_or(FiAddr::NOTAVAIL, |source| sources.find(source)),
+        }
+    }
+}
+
+#[inline]
+fn sge(addr: *mut u8, length: u32, lkey: u32) -> ibv_sge {
+    ibv_sge {
+        addr: addr as u64,
+        length,
+        lkey,
+    }
+}
+
+/// Copies `len` bytes into a list of buffers, as far as they have room.
+///
+/// # Safety
+///
+/// There are so many bytes at `from`, and the buffers may be written.
+#[inline]
+unsafe fn scatter(from: *const u8, len: usize, to: &[IoBuf]) {
+    let (mut from, mut left) = (from, len);
+    for buf in to {
+        let part = left.min(buf.len);
+        // SAFETY: the caller's promise; no more than the buffer has room for.
+        unsafe { buf.as_mut_ptr().copy_from_nonoverlapping(from, part) };
+        from = from.wrapping_add(part);
+        left -= part;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferrofabric_core::addr::{GidKind, VerbsAddr};
+    use proptest::prelude::*;
+
+    fn completion(byte_len: u32, wc_flags: u32, immediate: u32) -> ibv_wc {
+        let mut wc = ibv_wc {
+            byte_len,
+            wc_flags,
+            src_qp: 17,
+            slid: 5,
+            ..Default::default()
+        };
+        wc.__bindgen_anon_1.imm_data = immediate;
+        wc
+    }
+
+    /// Covers: AV-25
+    #[test]
+    fn a_completion_says_how_long_from_whom_and_with_what() {
+        let mut sources = Sources::default();
+        let peer = VerbsAddr {
+            gid: [3; 16],
+            gid_kind: GidKind::Ib,
+            qpn: 17,
+            qkey: 1,
+            lid: 5,
+            pkey: 0xffff,
+            sl: 0,
+            port: 1,
+            mtu_bytes: 1024,
+        };
+        sources.insert(FiAddr(9), &peer);
+        let mut header = [0; HEADER];
+        let (grh, imm) = (ibv_wc_flags::IBV_WC_GRH.0, ibv_wc_flags::IBV_WC_WITH_IMM.0);
+        let by_lid = Datagram::of(
+            &completion(45, imm, 0x1234_5678u32.to_be()),
+            &header,
+            &sources,
+        );
+        assert_eq!((by_lid.len, by_lid.src), (5, FiAddr(9)));
+        assert_eq!(
+            (by_lid.data, by_lid.flags),
+            (0x1234_5678, Flags::REMOTE_CQ_DATA)
+        );
+        // Where there is a header, the LID does not count.
+        let unknown = Datagram::of(&completion(40, grh, 7), &header, &sources);
+        assert_eq!((unknown.len, unknown.src), (0, FiAddr::NOTAVAIL));
+        assert_eq!((unknown.data, unknown.flags), (0, Flags::empty()));
+        header[0] = 0x60;
+        header[8..24].fill(3);
+        let by_gid = Datagram::of(&completion(4136, grh, 0), &header, &sources);
+        assert_eq!((by_gid.len, by_gid.src), (4096, FiAddr(9)));
+        // Less than a header is nothing.
+        assert_eq!(
+            Datagram::of(&completion(3, grh, 0), &header, &sources).len,
+            0
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn buffers_are_filled_in_order_and_not_beyond(
+            lens in prop::collection::vec(0usize..20, 0..5),
+            message in prop::collection::vec(any::<u8>(), 0..90),
+        ) {
+            let mut memory: Vec<Vec<u8>> = lens.iter().map(|len| vec![0xee; *len + 1]).collect();
+            let to: Vec<IoBuf> = memory
+                .iter_mut()
+                .zip(&lens)
+                .map(|(m, len)| IoBuf::new(m.as_mut_ptr(), *len))
+                .collect();
+            // SAFETY: the memory has a byte more than each buffer.
+            unsafe { scatter(message.as_ptr(), message.len(), &to) };
+            let mut left = &message[..];
+            for (m, len) in memory.iter().zip(&lens) {
+                let (now, later) = left.split_at(left.len().min(*len));
+                prop_assert_eq!(&m[..now.len()], now);
+                prop_assert!(m[now.len()..].iter().all(|b| *b == 0xee));
+                left = later;
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A reset of the queue pair, and everything posted anew: the only way to have back a receive that the device has, and to go
+//! on after a request has failed. The queue pair keeps its number; datagrams that arrive meanwhile are lost, as on the wire.
+
+use std::mem::MaybeUninit;
+
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::peer::Owner;
+use ferrofabric_verbs_sys::ibv_wc;
+
+use super::receive::CANCELLED;
+use super::{DgramTransport, POLL};
+
+/// Whether the queue pair works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    /// It does.
+    Well,
+    /// It is to be reset when no send is under way any more.
+    ToBeReset,
+    /// It can not be used again.
+    Dead,
+}
+
+const DEAD: &str = "the endpoint's queue pair failed, and could not be made ready again";
+
+impl DgramTransport {
+    /// Whether something can be posted.
+    #[inline]
+    pub(super) fn check_usable(&self) -> Result<(), OpError> {
+        match self.health {
+            Health::Well => Ok(()),
+            Health::ToBeReset => Err(OpError::Again),
+            Health::Dead => Err(OpError::Failed(Errno::EIO)),
+        }
+    }
+
+    /// Has the queue pair reset as soon as no send is under way. `broken`: the device may not go on by itself.
+    #[cold]
+    pub(super) fn want_renewal(&mut self, broken: bool) {
+        if self.health == Health::Dead {
+            return;
+        }
+        if broken && !self.flushing {
+            // So that what is under way ends for certain.
+            self.flushing = true;
+            if let Err(error) = self.qp.to_error() {
+                tracing::warn!("{error}");
+            }
+        }
+        self.health = Health::ToBeReset;
+    }
+
+    /// Resets the queue pair if it is time to. Says whether it did.
+    #[cold]
+    pub(super) fn renew<O: Owner>(&mut self, owner: &mut O) -> usize {
+        if self.health != Health::ToBeReset || self.sends.will_hear() {
+            return 0;
+        }
+        self.counters.resets += 1;
+        // Whatever the completions tell that are still there: it is about to be mended.
+        self.flushing = true;
+        match self.reset(owner) {
+            Ok(()) => (self.health, self.flushing) = (Health::Well, false),
+            Err(error) => self.die(&error, owner),
+        }
+        1
+    }
+
+    fn reset<O: Owner>(&mut self, owner: &mut O) -> Result<(), String> {
+        let text = |error: ferrofabric_core::error::Error| error.to_string();
+        self.qp.to_reset().map_err(text)?;
+        // What came before is still told of; nothing comes after.
+        let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];
+        let cq = self.cq.clone();
+        loop {
+            let completions = cq.poll(&mut room).map_err(|e| e.to_string())?;
+            if completions.is_empty() {
+                break;
+            }
+            for completion in completions {
+                self.completed(completion, owner);
+            }
+        }
+        self.end_posted_sends(owner);
+        for receive in self.receives.all_back() {
+            self.fail_receive(&receive, Errno::ECANCELED, CANCELLED, owner);
+        }
+        self.qp.to_init(&self.init).map_err(text)?;
+        self.receives
+            .post_again(&self.qp)
+            .map_err(|e| e.to_string())?;
+        self.qp.to_rtr().map_err(text)?;
+        self.qp.to_rts(self.init.psn).map_err(text)
+    }
+
+    /// Ends everything.
+    pub(super) fn die<O: Owner>(&mut self, why: &str, owner: &mut O) {
+        tracing::error!("{} is given up: {why}", *self.qp);
+        self.health = Health::Dead;
+        // Nothing of the application's is the device's any more.
+        let _ = self.qp.to_reset();
+        self.end_posted_sends(owner);
+        self.fail_waiting(|_| true, Errno::EIO, DEAD, owner);
+        for receive in self.receives.take_all() {
+            self.fail_receive(&receive, Errno::EIO, DEAD, owner);
+        }
+    }
+}
