@@ -1,0 +1,154 @@
+//! DGRAM endpoints over a network that loses and reorders packets: run with `scripts/vm --netem`, which has two devices whose
+//! packets really cross.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::owning::{Buffer, OwningEndpoint};
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_hw_tests::dgram::{Prefix, count, domain, endpoint, next};
+use ferrofabric_hw_tests::{Rig, party};
+use serial_test::file_serial;
+
+const HERE: &[(&str, &str)] = &[("FERRO_DEVICE", "ferro_rxe0")];
+const THERE: &[(&str, &str)] = &[("FERRO_DEVICE", "ferro_rxe1")];
+
+/// Datagrams in all: at a loss of 1% it would be strange if none were lost, or as many as a tenth.
+const COUNT: u64 = 3000;
+
+/// Datagrams that may be under way.
+const WINDOW: usize = 64;
+
+/// Nothing is under way any more after such a silence: the network delays by less than a millisecond.
+const SILENCE: Duration = Duration::from_millis(500);
+
+fn post(end: &mut OwningEndpoint, into: Buffer) {
+    end.recv(into, FiAddr::UNSPEC, u64::MAX).unwrap();
+}
+
+#[test]
+#[file_serial(verbs)]
+fn loss_loses_datagrams_and_nothing_else() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let (here, there) = (domain(HERE, Prefix::None), domain(THERE, Prefix::None));
+    let (mut a, mut b) = (endpoint(&*here), endpoint(&*there));
+    let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
+    let from_a = b.av().insert(&a.name().to_bytes()).unwrap();
+    let mtu = here.info().ep.max_msg_size;
+    for at in 0..2 * WINDOW {
+        let mut into = Buffer::new(mtu).unwrap();
+        if at % 2 == 0 {
+            into.register(&*there).unwrap();
+        }
+        post(&mut b, into);
+    }
+    let mut free: Vec<Buffer> = (0..WINDOW).map(|_| Buffer::new(mtu).unwrap()).collect();
+    let (mut next_seed, mut sent) = (0, 0);
+    let mut arrived = vec![false; COUNT as usize];
+    let mut last = Instant::now();
+    while sent < COUNT || last.elapsed() < SILENCE {
+        if let (true, Some(mut out)) = (next_seed < COUNT, free.pop()) {
+            let len = 8 + (next_seed as usize * 37) % (mtu - 7);
+            out[..8].copy_from_slice(&next_seed.to_le_bytes());
+            party::fill(&mut out[8..len], next_seed);
+            a.send(out, len, to_b, Some(next_seed), next_seed).unwrap();
+            next_seed += 1;
+        }
+        // What is lost completes as what is not.
+        if let Some(done) = a.poll().unwrap() {
+            done.outcome.unwrap();
+            free.push(done.buffer);
+            sent += 1;
+            last = Instant::now();
+        }
+        while let Some(done) = b.poll().unwrap() {
+            let completion = done.outcome.unwrap();
+            assert_eq!(completion.src, from_a);
+            let seed = completion.data;
+            let message = &done.buffer[..completion.len];
+            assert_eq!(message[..8], seed.to_le_bytes());
+            assert_eq!(message.len(), 8 + (seed as usize * 37) % (mtu - 7));
+            party::check(&message[8..], seed, "what arrived");
+            let first = !std::mem::replace(&mut arrived[seed as usize], true);
+            assert!(first, "datagram {seed} came twice");
+            post(&mut b, done.buffer);
+            last = Instant::now();
+        }
+    }
+    let lost = arrived.iter().filter(|arrived| !**arrived).count();
+    println!("{lost} of {COUNT} datagrams were lost");
+    assert!(lost > 0, "the network loses nothing: this shows nothing");
+    assert!(lost < COUNT as usize / 2, "{lost} lost");
+    assert_eq!(count(&a, "dgram_messages_sent"), COUNT);
+    let received = count(&b, "dgram_messages_received");
+    assert_eq!(received, COUNT - lost as u64);
+    // The receives that are left go on taking what comes.
+    for _ in 0..100 {
+        a.inject(b"still there?", to_b, Some(7)).unwrap();
+        if let Some(done) = b.wait(Some(SILENCE)).unwrap() {
+            assert_eq!(done.outcome.unwrap().len, 12);
+            return;
+        }
+    }
+    panic!("nothing arrives any more");
+}
+
+/// A neighbour that does not answer takes seconds to give up: nobody else waits for that.
+#[test]
+#[file_serial(verbs)]
+fn a_silent_neighbour_delays_nobody() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let (here, there) = (domain(HERE, Prefix::None), domain(THERE, Prefix::None));
+    let (mut a, mut b) = (endpoint(&*here), endpoint(&*there));
+    let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
+    let name = b.name();
+    let nobody = NativeAddr {
+        verbs: name.verbs.map(|v| VerbsAddr {
+            gid: std::net::Ipv4Addr::new(10, 1, 0, 99)
+                .to_ipv6_mapped()
+                .octets(),
+            ..v
+        }),
+        ..name
+    };
+    let nobody = a.av().insert(&nobody.to_bytes()).unwrap();
+    let began = Instant::now();
+    for token in 0..20 {
+        a.send(Buffer::new(100).unwrap(), 100, nobody, None, token)
+            .unwrap();
+    }
+    let queued = began.elapsed();
+    assert!(queued < Duration::from_millis(500), "calls took {queued:?}");
+    let mut answers = 0;
+    post(&mut b, Buffer::new(100).unwrap());
+    for _ in 0..100 {
+        a.inject(b"hello", to_b, None).unwrap();
+        assert!(a.poll().unwrap().is_none(), "it has given up already");
+        if let Some(done) = b.wait(Some(Duration::from_millis(20))).unwrap() {
+            done.outcome.unwrap();
+            post(&mut b, Buffer::new(100).unwrap());
+            answers += 1;
+        }
+        if answers == 10 {
+            break;
+        }
+    }
+    assert_eq!(answers, 10, "others wait for the silent neighbour");
+    let others = began.elapsed();
+    for token in 0..20 {
+        let done = next(&mut a, "the failure");
+        let error = done.outcome.unwrap_err();
+        assert_eq!((done.token, error.errno), (token, Errno::EHOSTUNREACH));
+    }
+    println!(
+        "others after {others:?}, given up after {:?}",
+        began.elapsed()
+    );
+}
