@@ -8,7 +8,7 @@ use ferrofabric_conformance::limits::{nobody, refused, says, settings};
 use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::fabric::Provider;
 use ferrofabric_core::flags::{Flags, Mode, MrMode};
-use ferrofabric_core::info::{Found, Info, RX_CAPS, TX_CAPS, getinfo};
+use ferrofabric_core::info::{EpType, Found, Info, RX_CAPS, TX_CAPS, getinfo, protocol};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
@@ -51,13 +51,20 @@ fn null_hints_find_devices_first_then_shared_memory() {
         device.domain.name.starts_with(rig.context.name()),
         "{device:?}"
     );
-    assert_eq!(all, found(Some(&Info::default())));
+    let without_modes = all.iter().filter(|offer| offer.mode.is_empty()).cloned();
+    let without_modes: Vec<Info> = without_modes.collect();
+    assert_eq!(without_modes, found(Some(&Info::default())));
+    // Whoever takes the first has messages that arrive.
+    let types: Vec<EpType> = all.iter().map(|offer| offer.ep.ep_type).collect();
+    assert_eq!(types[0], EpType::Rdm);
+    assert!(types.contains(&EpType::Dgram));
     for offer in &all {
         assert!(found(Some(offer)).contains(offer), "{offer:?}");
-        assert_eq!(
-            (offer.mode, offer.domain.mr_mode),
-            (Mode::empty(), MrMode::empty())
-        );
+        assert_eq!(offer.domain.mr_mode, MrMode::empty());
+        match offer.ep.msg_prefix_size {
+            0 => assert_eq!(offer.mode, Mode::empty()),
+            _ => assert_eq!(offer.mode, Mode::MSG_PREFIX),
+        }
         assert_eq!(offer.tx.caps, offer.caps & TX_CAPS);
         assert_eq!(offer.rx.caps, offer.caps & RX_CAPS);
     }
@@ -108,7 +115,8 @@ fn mpi_libraries_are_served_by_the_device() {
             clients::check_granted(&hints, offer);
         }
     }
-    for first in found(None) {
+    let reliable = |info: &Info| info.ep.ep_type == EpType::Rdm;
+    for first in found(None).into_iter().filter(reliable) {
         for hints in clients::mpich(&first) {
             let offers = found(Some(&hints));
             assert!(
@@ -151,5 +159,43 @@ fn addresses_choose_the_domain() {
         src_addr: Some(own),
         ..Info::default()
     };
-    assert_eq!(domains(&from).len(), 1);
+    let mut names = domains(&from);
+    names.dedup();
+    assert_eq!(names.len(), 1);
+}
+
+#[test]
+#[file_serial(verbs)]
+/// Covers: GI-2, GI-4
+fn datagrams_come_after_messages_that_arrive() {
+    let Some(rig) = Rig::open() else { return };
+    let mtu = rig.port.active_mtu.bytes();
+    let any = found(Some(&asking(Flags::MSG | Flags::REMOTE_COMM)));
+    let types: Vec<EpType> = any.iter().map(|info| info.ep.ep_type).collect();
+    let reliable = types.iter().take_while(|one| **one == EpType::Rdm).count();
+    assert!(reliable > 0, "{types:?}");
+    assert!(types[reliable..].iter().all(|one| *one == EpType::Dgram));
+    let mut hints = asking(Flags::MSG);
+    hints.ep.ep_type = EpType::Dgram;
+    let plain = found(Some(&hints));
+    assert!(plain.iter().all(|info| info.mode.is_empty()));
+    hints.mode = Mode::MSG_PREFIX;
+    let all = found(Some(&hints));
+    assert_eq!(all.len(), 2 * plain.len());
+    // Who can leave room for it gets the offer where nothing stands between device and buffer first.
+    assert_eq!(all[0].mode, Mode::MSG_PREFIX);
+    for info in &all {
+        assert_eq!(info.ep.protocol, protocol::IB_UD);
+        assert_eq!((info.ep.max_msg_size, info.tx.inject_size), (mtu, mtu));
+        assert_eq!(info.domain.cq_data_size, 4);
+        let prefix = if info.mode.is_empty() { 0 } else { 40 };
+        assert_eq!(info.ep.msg_prefix_size, prefix);
+        assert!(info.tx.msg_order.is_empty() && info.rx.msg_order.is_empty());
+        assert!(!info.caps.intersects(Flags::TAGGED | Flags::MULTI_RECV));
+        assert_eq!(info.src_addr.unwrap().shm, None);
+    }
+    // Shared memory has none, and a domain that goes nowhere else is wanted.
+    hints.caps = Flags::MSG | Flags::LOCAL_COMM;
+    let error = refused(find(Some(&hints), &[]));
+    says(&error, Errno::ENODATA, &["shm", "FI_LOCAL_COMM alone"]);
 }

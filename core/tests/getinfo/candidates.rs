@@ -3,8 +3,8 @@
 use ferrofabric_core::addr::{GidKind, NativeAddr, VerbsAddr};
 use ferrofabric_core::flags::{Flags, MrMode, Order};
 use ferrofabric_core::info::{
-    DomainAttr, EpAttr, FabricAttr, Info, RX_CAPS, RxAttr, TX_CAPS, TxAttr, filter, protocol,
-    rdm_messages, tag_format,
+    DomainAttr, EpAttr, FabricAttr, Info, RX_CAPS, RxAttr, TX_CAPS, TxAttr, dgram_messages, filter,
+    protocol, rdm_messages, tag_format,
 };
 
 pub(crate) const NODE: u64 = 0x11;
@@ -79,6 +79,45 @@ pub(crate) fn anywhere() -> Info {
     info.domain.caps |= Flags::REMOTE_COMM;
     info.fabric.name = "RoCE".to_owned();
     info
+}
+
+/// Datagrams of a verbs device.
+pub(crate) fn datagrams() -> Info {
+    let all = dgram_messages();
+    let reach = Flags::LOCAL_COMM | Flags::REMOTE_COMM;
+    Info {
+        caps: all.caps | reach,
+        src_addr: Some(addr(NODE, false, Some(queue_pair(1, GidKind::RoceV2)))),
+        tx: TxAttr {
+            inject_size: 1024,
+            size: 256,
+            iov_limit: 4,
+            ..all.tx
+        },
+        rx: RxAttr {
+            size: 512,
+            iov_limit: 4,
+            ..all.rx
+        },
+        ep: EpAttr {
+            protocol: protocol::IB_UD,
+            protocol_version: 1,
+            max_msg_size: 1024,
+            ..all.ep
+        },
+        domain: DomainAttr {
+            name: "rxe0:1".to_owned(),
+            caps: reach,
+            cq_data_size: 4,
+            ..all.domain
+        },
+        fabric: FabricAttr {
+            name: "RoCE".to_owned(),
+            provider: "ferro".to_owned(),
+            ..all.fabric
+        },
+        ..all
+    }
 }
 
 /// With everything that there may be one day, and a limit to each number.

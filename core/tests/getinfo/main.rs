@@ -8,6 +8,7 @@ mod applications;
 mod candidates;
 mod capabilities;
 mod clients;
+mod datagrams;
 mod fields;
 mod offers;
 mod registration;
