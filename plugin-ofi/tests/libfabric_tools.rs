@@ -67,6 +67,44 @@ fn fi_info_lists_its_settings() {
 }
 
 #[test]
+fn fi_info_lists_datagrams_on_devices_alone() {
+    if !libfabric_is_here() {
+        return;
+    }
+    let wanted = ["-p", "ferro", "-t", "FI_EP_DGRAM", "-v"];
+    if !has_device() {
+        let none = fi_info(&wanted);
+        assert!(!none.success && none.output.contains("-61"), "{none:?}");
+        return skip("this machine has no RDMA device");
+    }
+    let said = fi_info(&wanted).expect_success();
+    for part in [
+        "type: FI_EP_DGRAM",
+        "protocol: FI_PROTO_IB_UD",
+        "msg_prefix_size: 0",
+        "msg_prefix_size: 40",
+        "FI_MSG_PREFIX",
+        "cq_data_size: 4",
+    ] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    assert!(!said.contains("rxd") && !said.contains("shm"), "{said}");
+    // Whoever does not say what type of endpoint it wants gets messages that arrive.
+    let any = fi_info(&["-p", "ferro"]).expect_success();
+    let types: Vec<_> = any.lines().filter(|l| l.contains("type:")).collect();
+    assert!(types[0].contains("FI_EP_RDM"), "{any}");
+    assert!(types.iter().any(|t| t.contains("FI_EP_DGRAM")), "{any}");
+    // libfabric's own reliable messages over datagrams would be offered beside ours, were every provider let in.
+    let plugin = Plugin::new();
+    let mut command = Command::new("fi_info");
+    plugin.choose(&mut command);
+    command.env_remove("FI_PROVIDER").args(["-p", "ferro"]);
+    let everybody = run::run(command, PATIENCE).expect_success();
+    assert!(everybody.contains("FI_EP_DGRAM"), "{everybody}");
+    assert!(!everybody.contains("rxd"), "{everybody}");
+}
+
+#[test]
 fn fi_pingpong_untagged() {
     pingpong("msg", Carrier::Default);
 }
@@ -86,18 +124,24 @@ fn fi_pingpong_tagged_verbs() {
     pingpong("tagged", Carrier::Verbs);
 }
 
+#[test]
+fn fi_pingpong_datagrams() {
+    pingpong("msg", Carrier::Datagrams);
+}
+
 /// What carries the messages of two processes of one machine.
 #[derive(Clone, Copy, PartialEq)]
 enum Carrier {
     Default,
     Verbs,
+    Datagrams,
 }
 
 fn pingpong(mode: &str, carrier: Carrier) {
     if !libfabric_is_here() {
         return;
     }
-    if carrier == Carrier::Verbs && !has_device() {
+    if carrier != Carrier::Default && !has_device() {
         return skip("this machine has no RDMA device");
     }
     let (plugin, stats) = (Plugin::new(), Folder::new());
@@ -109,7 +153,11 @@ fn pingpong(mode: &str, carrier: Carrier) {
         if carrier == Carrier::Verbs {
             command.env("FERRO_SHM", "off");
         }
-        command.args(["-p", "ferro", "-e", "rdm", "-m", mode, "-S", "all", "-c"]);
+        let endpoint = match carrier {
+            Carrier::Datagrams => "dgram",
+            _ => "rdm",
+        };
+        command.args(["-p", "ferro", "-e", endpoint, "-m", mode, "-S", "all", "-c"]);
         command.args(["-I", &ITERATIONS.to_string()]);
         command.args([port_option, &port.to_string()]);
         command
@@ -125,13 +173,19 @@ fn pingpong(mode: &str, carrier: Carrier) {
     assert!(sizes >= 10, "{said}");
     let counters = Counters::read(stats.path());
     assert_eq!(counters.endpoints(), 2, "{counters:?}");
-    let [shm, verbs] = ["shm", "verbs"].map(|path| counters.sum(&format!("{path}_messages_sent")));
-    let (expected, other) = match carrier {
-        Carrier::Default => (shm, verbs),
-        Carrier::Verbs => (verbs, shm),
+    let paths = ["shm", "verbs", "dgram"];
+    let of = |path: &str| counters.sum(&format!("{path}_messages_sent"));
+    let expected = match carrier {
+        Carrier::Default => "shm",
+        Carrier::Verbs => "verbs",
+        Carrier::Datagrams => "dgram",
     };
-    assert!(expected >= 2 * ITERATIONS * sizes, "{counters:?}");
-    assert_eq!(other, 0, "{counters:?}");
+    for path in paths {
+        match path == expected {
+            true => assert!(of(path) >= 2 * ITERATIONS * sizes, "{counters:?}"),
+            false => assert_eq!(of(path), 0, "{counters:?}"),
+        }
+    }
 }
 
 fn fi_info(arguments: &[&str]) -> run::Finished {
