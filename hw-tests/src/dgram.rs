@@ -68,6 +68,11 @@ pub fn domain(overrides: &[(&str, &str)], prefix: Prefix) -> Arc<dyn Domain> {
         .unwrap()
 }
 
+/// The domain that an offer describes.
+pub fn open(info: &Info) -> Arc<dyn Domain> {
+    VerbsProvider::new().open(info, &settings(&[])).unwrap()
+}
+
 /// An endpoint on a domain.
 pub fn endpoint(domain: &dyn Domain) -> OwningEndpoint {
     OwningEndpoint::open(domain, &AvAttr::default()).unwrap()

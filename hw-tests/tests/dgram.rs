@@ -10,10 +10,13 @@ use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, RecvOp};
 use ferrofabric_core::flags::Flags;
+use ferrofabric_core::info::Progress;
 use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
-use ferrofabric_hw_tests::dgram::{PATIENCE, Prefix, count, domain, endpoint, info, next, quiet};
+use ferrofabric_hw_tests::dgram::{
+    self, PATIENCE, Prefix, count, domain, endpoint, info, next, open, quiet,
+};
 use ferrofabric_hw_tests::{Rig, party};
 use serial_test::file_serial;
 
@@ -599,6 +602,13 @@ fn what_datagrams_do_not_have_is_refused() {
             };
             assert_eq!(a.endpoint.recv(&recv, &[]), failed(Errno::EBADFLAGS));
         }
+        for promise in [Flags::DELIVERY_COMPLETE, Flags::FENCE] {
+            let send = SendOp {
+                flags: promise,
+                ..send_op(own, 1)
+            };
+            assert_eq!(a.endpoint.send(&send, &[]), failed(Errno::EOPNOTSUPP));
+        }
         let nobody = send_op(FiAddr(12345), 1);
         assert_eq!(a.endpoint.send(&nobody, &[]), failed(Errno::EADDRNOTAVAIL));
     }
@@ -801,6 +811,54 @@ fn a_sleeper_is_woken_by_a_datagram() {
         .unwrap();
     let done = fresh.wait(Some(PATIENCE)).unwrap();
     assert_eq!(done.expect("sent in time").token, 5);
+}
+
+/// With automatic progress (fi_domain(3)): a send that waits for its handle, and a cancellation that waits for the queue pair.
+#[test]
+#[file_serial(verbs)]
+fn an_application_that_does_not_call_is_served() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let mut auto = info(&[], Prefix::None);
+    auto.domain.data_progress = Progress::Auto;
+    let domain = open(&auto);
+    let sender = Bare::open(&*domain);
+    let mut receiver = endpoint(&*dgram::domain(&[], Prefix::None));
+    receiver
+        .recv(Buffer::new(9).unwrap(), FiAddr::UNSPEC, 1)
+        .unwrap();
+    let to = sender.av.insert(&receiver.name().to_bytes()).unwrap();
+    let op = SendOp {
+        flags: Flags::INJECT,
+        ..send_op(to, 1)
+    };
+    // SAFETY: an inject is copied.
+    unsafe { sender.endpoint.send(&op, &[io(&mut [7; 9])]).unwrap() };
+    assert_eq!(next(&mut receiver, "the receive").outcome.unwrap().len, 9);
+
+    let resets = || {
+        let stats = sender.endpoint.stats().unwrap();
+        stats.iter().find(|(n, _)| *n == "dgram_resets").unwrap().1
+    };
+    let mut memory = vec![0; auto.ep.max_msg_size];
+    // SAFETY: the memory outlives the region, and the operation.
+    let region = unsafe { domain.register(io(&mut memory), Flags::RECV) }.unwrap();
+    let recv = RecvOp {
+        desc: region.desc(),
+        ..recv_op(2)
+    };
+    // SAFETY: as above.
+    unsafe { sender.endpoint.recv(&recv, &[io(&mut memory)]).unwrap() };
+    // Longer than the thread looks whether the application drives the domain itself: now it sleeps.
+    std::thread::sleep(Duration::from_millis(50));
+    sender.endpoint.cancel(2).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while resets() == 0 {
+        assert!(Instant::now() < until, "nobody sees to the cancellation");
+        std::thread::yield_now();
+    }
+    assert_eq!(sender.next(), Err(OpError::Failed(Errno::EAVAIL)));
 }
 
 /// A descriptor that is none any more fails the operation that has it, and no other.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::endpoint::{self, Entered};
+use super::endpoint::{self, Entered, PROMISES};
 use super::{Backend, Domain, Inner, Object};
 use crate::addr::NativeAddr;
 use crate::config::Settings;
@@ -124,6 +124,10 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
     #[inline]
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         check_kind(op.kind)?;
+        // Whatever becomes of a datagram, nobody is told.
+        if op.flags.intersects(PROMISES) {
+            return Err(OpError::Failed(Errno::EOPNOTSUPP));
+        }
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
         let (transport, mut owner) =
@@ -154,8 +158,9 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         let cancelled = transport.cancel_recv(context, &mut owner);
-        // Somebody may sleep until a cancellation that is still under way.
+        // Somebody may sleep who is to see to a cancellation that is still under way.
         self.domain.tend(state);
+        self.domain.call_out(state);
         cancelled
     }
 

@@ -85,7 +85,7 @@ struct Limits {
 }
 
 /// What not every transport keeps.
-const PROMISES: Flags = Flags::DELIVERY_COMPLETE
+pub(super) const PROMISES: Flags = Flags::DELIVERY_COMPLETE
     .union(Flags::MATCH_COMPLETE)
     .union(Flags::COMMIT_COMPLETE)
     .union(Flags::FENCE);
