@@ -11,6 +11,7 @@
 pub mod credit;
 pub mod datagram_lane;
 pub mod handshake;
+pub mod lane_policy;
 pub mod parts;
 mod peer_key;
 pub mod rendezvous;

@@ -1,0 +1,248 @@
+//! Which peers get an RC lane, and which lane makes room for another at the limit.
+//!
+//! A peer begins on UD. It is promoted once it has been sent enough messages or bytes in a short time, or at once for
+//! what only RC can carry. At the limit the lane that was used least recently goes, if it is idle; its peer falls back to
+//! UD. So that peers do not take the lanes from one another in turns, an idle lane is one that was not used for a while,
+//! and a peer that has lost its lane is not promoted for its traffic before a rest, which doubles each time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use super::Time;
+
+/// When lanes are made and given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Messages to a peer within [`Config::within`] that promote it. 0 counts as 1.
+    pub messages: u32,
+    /// Bytes to a peer within [`Config::within`] that promote it. 0 counts as 1.
+    pub bytes: u64,
+    /// The time in which those are counted.
+    pub within: Duration,
+    /// RC lanes at most, those included that are being made.
+    pub max_lanes: usize,
+    /// A lane that was not used for so long gives way to a peer with traffic.
+    pub idle: Duration,
+    /// How long a peer that has lost its lane, or got none, is not promoted for its traffic; doubled each time.
+    pub rest: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            messages: 64,
+            bytes: 256 << 10,
+            within: Duration::from_millis(100),
+            max_lanes: 4096,
+            idle: Duration::from_secs(1),
+            rest: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why a peer is to have a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// It would be faster.
+    Traffic,
+    /// It can not go on without: a rendezvous, a one-sided operation, or the peer itself asks for the lane.
+    Bulk,
+}
+
+/// Whether there is room for a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Make it.
+    Make,
+    /// Close the lane of this peer, which is [`LanePolicy::down`] now, and make it.
+    Recycle(u32),
+    /// No lane is idle. Traffic stays on UD, and is counted again after a rest; for [`Need::Bulk`] ask again when a lane
+    /// has gone quiet.
+    Full,
+}
+
+/// Longest rest: so many times doubled.
+const MAX_DOUBLINGS: u32 = 6;
+
+/// Lanes with operations under way that are looked at before a peer is told that there is no room.
+const MAX_BUSY: usize = 16;
+
+/// The peers of an endpoint, numbered densely.
+#[derive(Clone, Debug)]
+pub struct LanePolicy {
+    config: Config,
+    peers: Vec<Peer>,
+    lanes: usize,
+    /// One item for each lane: when it was used, as far as was known when it was put in.
+    by_use: BinaryHeap<Reverse<(Time, u32)>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Peer {
+    /// Begin of the count on UD; last use on RC.
+    at: Time,
+    messages: u32,
+    bytes: u64,
+    rests_until: Time,
+    rests: u8,
+    has_lane: bool,
+    queued: bool,
+}
+
+impl LanePolicy {
+    /// No peer has a lane.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        LanePolicy {
+            config,
+            peers: Vec::new(),
+            lanes: 0,
+            by_use: BinaryHeap::new(),
+        }
+    }
+
+    /// A message of `bytes` goes to a peer, on whatever lane. Says whether the peer is to be promoted: ask
+    /// [`LanePolicy::admit`] for [`Need::Traffic`].
+    #[inline]
+    pub fn message(&mut self, peer: u32, bytes: u64, now: Time) -> bool {
+        let config = self.config;
+        let entry = self.peer(peer);
+        if entry.has_lane {
+            entry.at = now;
+            return false;
+        }
+        if now - entry.at > config.within {
+            (entry.at, entry.messages, entry.bytes) = (now, 0, 0);
+        }
+        entry.messages = entry.messages.saturating_add(1);
+        entry.bytes = entry.bytes.saturating_add(bytes);
+        (entry.messages >= config.messages || entry.bytes >= config.bytes)
+            && now >= entry.rests_until
+    }
+
+    /// Takes room for a lane to a peer that has none. `is_quiet`: whether nothing is under way on a peer's lane.
+    pub fn admit(
+        &mut self,
+        peer: u32,
+        need: Need,
+        now: Time,
+        mut is_quiet: impl FnMut(u32) -> bool,
+    ) -> Admission {
+        self.peer(peer);
+        if self.peers[peer as usize].has_lane {
+            return Admission::Make;
+        }
+        if self.lanes < self.config.max_lanes {
+            self.enter(peer, now);
+            return Admission::Make;
+        }
+        let Some(victim) = self.least_recent(need, now, &mut is_quiet) else {
+            if need == Need::Traffic {
+                self.rest(peer, now);
+            }
+            return Admission::Full;
+        };
+        self.down(victim, now);
+        self.enter(peer, now);
+        Admission::Recycle(victim)
+    }
+
+    /// A lane is used for something else than a message: a read, a write.
+    pub fn used(&mut self, peer: u32, now: Time) {
+        self.peer(peer).at = now;
+    }
+
+    /// The lane of a peer is gone, or did not come about.
+    pub fn down(&mut self, peer: u32, now: Time) {
+        let entry = self.peer(peer);
+        if !entry.has_lane {
+            return;
+        }
+        entry.has_lane = false;
+        self.lanes -= 1;
+        self.rest(peer, now);
+    }
+
+    /// Lanes that are there or being made.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Whether a peer has a lane, or one is being made.
+    #[must_use]
+    pub fn has_lane(&self, peer: u32) -> bool {
+        self.peers
+            .get(peer as usize)
+            .is_some_and(|peer| peer.has_lane)
+    }
+
+    #[inline]
+    fn peer(&mut self, peer: u32) -> &mut Peer {
+        let at = peer as usize;
+        if self.peers.len() <= at {
+            self.peers.resize(at + 1, Peer::default());
+        }
+        &mut self.peers[at]
+    }
+
+    fn enter(&mut self, peer: u32, now: Time) {
+        self.lanes += 1;
+        let entry = self.peer(peer);
+        (entry.has_lane, entry.at) = (true, now);
+        if !entry.queued {
+            entry.queued = true;
+            self.by_use.push(Reverse((now, peer)));
+        }
+    }
+
+    /// A peer that did without a lane for long has no old rests to its account.
+    fn rest(&mut self, peer: u32, now: Time) {
+        let rest = self.config.rest;
+        let entry = self.peer(peer);
+        if now - entry.rests_until > rest * (1 << MAX_DOUBLINGS) {
+            entry.rests = 0;
+        }
+        entry.rests_until = now + rest * (1 << u32::from(entry.rests).min(MAX_DOUBLINGS));
+        entry.rests = entry.rests.saturating_add(1);
+        (entry.at, entry.messages, entry.bytes) = (now, 0, 0);
+    }
+
+    /// The lane that was used least recently, of those that may go.
+    fn least_recent(
+        &mut self,
+        need: Need,
+        now: Time,
+        is_quiet: &mut dyn FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        let mut busy = Vec::new();
+        let mut found = None;
+        while let Some(&Reverse((used, peer))) = self.by_use.peek() {
+            let entry = &mut self.peers[peer as usize];
+            if entry.has_lane && entry.at == used {
+                let is_idle = need == Need::Bulk || now - used >= self.config.idle;
+                if !is_idle || busy.len() >= MAX_BUSY {
+                    break; // and all others were used later
+                }
+            }
+            self.by_use.pop();
+            if !entry.has_lane {
+                entry.queued = false;
+            } else if entry.at != used {
+                self.by_use.push(Reverse((entry.at, peer)));
+            } else if is_quiet(peer) {
+                entry.queued = false;
+                found = Some(peer);
+                break;
+            } else {
+                busy.push(Reverse((used, peer)));
+            }
+        }
+        self.by_use.extend(busy);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests;
