@@ -45,8 +45,8 @@ impl Ack {
 pub struct Prefix {
     /// The sender waits for an acknowledgement: do not delay it.
     pub asks: bool,
-    /// Drawn by the receiver of the datagram for this session, so that what was meant for another session of that name,
-    /// of a process before it, is caught.
+    /// Both ends know it from the handshake, and no other session has it: so what was meant for another session of that
+    /// name, of a process before, is caught.
     pub cookie: u32,
     /// What has arrived.
     pub ack: Ack,
