@@ -12,7 +12,7 @@
 //!
 //! * *Window.* Starts small, grows with what arrives, is halved once per round trip that loses something.
 //! * *Loss* is seen from acknowledgements: packets sent later have arrived, by a margin that grows where the network is
-//!   seen to reorder ([`loss`]). Only where nothing arrives a timeout sends the oldest packet again, as a probe.
+//!   seen to reorder. Only where nothing arrives a timeout sends the oldest packet again, as a probe.
 //! * *Acknowledgements* ride on what goes the other way. One alone goes out after a delay, every few packets, and at
 //!   once where the sender waits for it or something is missing.
 //! * *Silence is not death.* Probes go on for ever, at a capped interval; [`DatagramLane::suspects`] says when to ask
