@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 use crate::measured::Counted;
 use crate::subjects::SUBJECTS;
 
-/// So much more, in percent, is let pass: libraries of the system have a small part in the counts.
-const BOUND_PERCENT: f64 = 2.0;
+/// So much more, in percent, is let pass: what the compiler inlines where moves a count by up to 4 when code elsewhere
+/// changes. Small rises add up, for they are compared with the file.
+const BOUND_PERCENT: f64 = 5.0;
 
 fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.json")
