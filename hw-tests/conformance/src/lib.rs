@@ -18,4 +18,5 @@ pub mod multi_receives;
 pub mod probes;
 pub mod progress;
 pub mod reports;
+pub mod steady;
 pub mod waiting;

@@ -138,7 +138,6 @@ impl Service {
     pub(crate) fn message(&self) -> Option<ToEngine> {
         // The mark is taken away first: what comes in between sets it again.
         self.inbox.filled.store(false, Ordering::SeqCst);
-        let _ = self.inbox.wake.read();
         let message = self.inbox.messages.try_recv().ok();
         if message.is_some() {
             self.inbox.filled.store(true, Ordering::SeqCst);
@@ -146,7 +145,13 @@ impl Service {
         message
     }
 
-    /// Readable when there are messages.
+    /// Prepares for a sleep on the descriptor. A look at [`has_messages`](Self::has_messages) must follow.
+    pub(crate) fn hush(&self) {
+        // Not by who takes the messages: that costs a system call each time, and only those who sleep need it.
+        let _ = self.inbox.wake.read();
+    }
+
+    /// Readable since there were messages; until [`hush`](Self::hush), also when they were taken.
     pub(crate) fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.inbox.wake)
     }

@@ -1,6 +1,7 @@
 //! The data side of the verbs provider: slots of registered memory, peers, and the lanes that carry their messages.
 
 mod lane;
+mod payload;
 mod peers;
 mod slots;
 mod unexpected;

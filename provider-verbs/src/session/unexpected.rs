@@ -3,6 +3,8 @@
 
 use slab::Slab;
 
+use super::payload::Payload;
+
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::Segment;
 
@@ -19,7 +21,7 @@ pub(crate) struct HeldMessage {
 /// What was kept of it.
 pub(crate) enum Body {
     /// The data.
-    Eager(Box<[u8]>),
+    Eager(Payload),
     /// Where the data is.
     Request {
         /// The sender's operation.

@@ -346,6 +346,7 @@ impl Transport for RdmTransport {
     }
 
     fn arm(&mut self) -> Result<bool> {
+        self.service.hush();
         if self.service.has_messages() || !self.work.is_empty() {
             return Ok(false);
         }

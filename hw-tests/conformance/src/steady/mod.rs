@@ -1,0 +1,148 @@
+//! The steady state of short messages: it allocates nothing, and makes no system call but the driver's own.
+
+mod allocations;
+mod syscalls;
+
+use std::time::Instant;
+
+use ferrofabric_core::error::OpError;
+use ferrofabric_core::fabric::{Cq, Domain, RecvOp};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::Completion;
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+
+pub use allocations::{Counting, allocations};
+pub use syscalls::{Call, measure, trace};
+
+use crate::ends::{BLANK, End, PATIENCE, Pair, any_tagged};
+
+/// Bytes of a message.
+const LEN: usize = 8;
+
+/// Two ends in one thread that exchange messages of 8 bytes.
+pub struct Exchange {
+    pair: Pair,
+    into: IoBuf,
+    from: IoBuf,
+}
+
+/// How a message goes.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    kind: MsgKind,
+    flags: Flags,
+    /// It comes before its receive.
+    unexpected: bool,
+}
+
+const WAYS: [Way; 5] = [
+    way(MsgKind::Tagged, Flags::COMPLETION, false),
+    way(MsgKind::Msg, Flags::COMPLETION, false),
+    way(MsgKind::Tagged, Flags::INJECT, false),
+    way(
+        MsgKind::Tagged,
+        Flags::COMPLETION.union(Flags::REMOTE_CQ_DATA),
+        false,
+    ),
+    way(MsgKind::Tagged, Flags::COMPLETION, true),
+];
+
+const fn way(kind: MsgKind, flags: Flags, unexpected: bool) -> Way {
+    Way {
+        kind,
+        flags,
+        unexpected,
+    }
+}
+
+impl Exchange {
+    /// Connects two ends, and exchanges messages until every pool and queue has its size.
+    pub fn new(domain_a: &dyn Domain, domain_b: &dyn Domain, warm_up: usize) -> Self {
+        let pair = Pair::open(domain_a, domain_b);
+        let (into, from) = (pair.b.memory(LEN, 0), pair.a.memory(LEN, 5));
+        let exchange = Self { pair, into, from };
+        exchange.rounds(warm_up);
+        exchange
+    }
+
+    /// So many messages of each way, in both directions. Returns how many that are.
+    pub fn rounds(&self, rounds: usize) -> usize {
+        let Pair { a, b, to_a, to_b } = &self.pair;
+        for _ in 0..rounds {
+            for way in WAYS {
+                self.message(a, b, *to_b, way);
+                self.message(b, a, *to_a, way);
+            }
+        }
+        rounds * WAYS.len() * 2
+    }
+
+    /// With nothing but the calls that an application makes.
+    fn message(&self, from: &End, to: &End, dest: FiAddr, way: Way) {
+        let recv = RecvOp {
+            kind: way.kind,
+            ..any_tagged(1)
+        };
+        let send = SendOp {
+            kind: way.kind,
+            dest,
+            tag: 0,
+            data: 7,
+            desc: 0,
+            context: 2,
+            flags: way.flags,
+        };
+        if !way.unexpected {
+            to.recv(&recv, &[self.into]).unwrap();
+        }
+        let started = Instant::now();
+        // SAFETY: the memory lives as long as the ends.
+        while let Err(error) = unsafe { from.endpoint.send(&send, &[self.from]) } {
+            assert_eq!(error, OpError::Again);
+            let _ = take(&*from.tx.cq);
+            assert!(started.elapsed() < PATIENCE, "no room for a send");
+        }
+        if way.unexpected {
+            // It comes, and nobody waits for it.
+            for _ in 0..4 {
+                assert_eq!(take(&*to.rx.cq), None);
+            }
+            to.recv(&recv, &[self.into]).unwrap();
+        }
+        let mut sent = !way.flags.contains(Flags::COMPLETION);
+        let mut received = false;
+        while !(sent && received) {
+            if let Some(done) = take(&*to.rx.cq) {
+                assert_eq!((done.context, done.len), (1, LEN));
+                received = true;
+            }
+            if !sent {
+                sent = take(&*from.tx.cq).is_some();
+            }
+        }
+        assert!(to.rx.cntr.read().unwrap() > 0);
+    }
+}
+
+fn take(cq: &dyn Cq) -> Option<Completion> {
+    let mut out = [BLANK];
+    match cq.read(&mut out) {
+        Ok(_) => Some(out[0]),
+        Err(error) => {
+            assert_eq!(error, OpError::Again);
+            None
+        }
+    }
+}
+
+/// The steady state allocates nothing. The program's allocator is [`Counting`].
+pub fn allocates_nothing(domain_a: &dyn Domain, domain_b: &dyn Domain, rounds: usize) {
+    let counted = allocations();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(allocations(), counted + 1, "the allocator does not count");
+    let exchange = Exchange::new(domain_a, domain_b, rounds);
+    let before = allocations();
+    let messages = exchange.rounds(rounds);
+    let made = allocations() - before;
+    assert_eq!(made, 0, "allocations in {messages} messages");
+}

@@ -1,0 +1,132 @@
+//! Which system calls a thread makes: a child process has itself traced (ptrace(2)) for a while, and the parent writes down
+//! every call. Nothing is missed and nothing is changed: each call stops the thread on its way into the kernel.
+
+#![allow(
+    unsafe_code,
+    reason = "ptrace(2), and a system call that there is not, as a mark"
+)]
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, raise};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::ends::PATIENCE;
+
+/// No system call has this number: it marks beginning and end of what is measured.
+const MARK: libc::c_long = 0xfe770;
+
+/// Set in the child.
+const CHILD: &str = "FERRO_TEST_TRACED";
+
+/// A system call of the thread that is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Its number.
+    pub number: u64,
+    /// Its first argument, if that is an open descriptor: what is open there.
+    pub file: Option<PathBuf>,
+}
+
+fn mark() {
+    // SAFETY: there is no such call, and it takes nothing.
+    unsafe { libc::syscall(MARK) };
+}
+
+/// In the child: does it, with the parent watching.
+pub fn measure<R>(body: impl FnOnce() -> R) -> R {
+    ptrace::traceme().unwrap();
+    raise(Signal::SIGSTOP).unwrap();
+    mark();
+    let result = body();
+    mark();
+    result
+}
+
+/// Runs the test `name` of this program once more, in a child. There it calls `child`, which is to call [`measure`] once;
+/// in the parent this returns what the kernel was called for meanwhile.
+pub fn trace(name: &str, child: impl FnOnce()) -> Option<Vec<Call>> {
+    if std::env::var_os(CHILD).is_some() {
+        child();
+        return None;
+    }
+    // Its parent is this thread, and that is who traces.
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let calls = watch(Pid::from_raw(process.id() as i32));
+    assert!(process.wait().unwrap().success(), "the child failed");
+    Some(calls)
+}
+
+/// Watches the thread of a process that has itself traced, from its first stop to the second mark.
+fn watch(process: Pid) -> Vec<Call> {
+    let until = Instant::now() + PATIENCE;
+    let (mut calls, mut marks) = (Vec::new(), 0);
+    loop {
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD | WaitPidFlag::WNOHANG;
+        assert!(Instant::now() < until, "the child hangs after {calls:?}");
+        match waitpid(None, Some(flags)) {
+            Ok(WaitStatus::StillAlive) => std::thread::yield_now(),
+            Ok(WaitStatus::Stopped(thread, Signal::SIGSTOP)) if marks == 0 => {
+                let options =
+                    ptrace::Options::PTRACE_O_TRACESYSGOOD | ptrace::Options::PTRACE_O_EXITKILL;
+                ptrace::setoptions(thread, options).unwrap();
+                ptrace::syscall(thread, None).unwrap();
+            }
+            Ok(WaitStatus::Stopped(thread, signal)) => ptrace::syscall(thread, signal).unwrap(),
+            Ok(WaitStatus::PtraceSyscall(thread)) => {
+                if let Some(call) = entered(thread, process) {
+                    if call.number == MARK as u64 {
+                        marks += 1;
+                    } else if marks == 1 {
+                        calls.push(call);
+                    }
+                    if marks == 2 {
+                        ptrace::detach(thread, None).unwrap();
+                        return calls;
+                    }
+                }
+                ptrace::syscall(thread, None).unwrap();
+            }
+            Ok(other) => panic!("the child ended early: {other:?}"),
+            Err(Errno::EINTR) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The call that the thread is about to make; none on its way back.
+fn entered(thread: Pid, process: Pid) -> Option<Call> {
+    let mut info = std::mem::MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
+    let size = size_of_val(&info);
+    // SAFETY: the kernel writes no more than that; zeroes are a value of it.
+    let info = unsafe {
+        let got = libc::ptrace(
+            libc::PTRACE_GET_SYSCALL_INFO,
+            thread.as_raw(),
+            size,
+            info.as_mut_ptr(),
+        );
+        assert!(got > 0, "{}", Errno::last());
+        info.assume_init()
+    };
+    if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
+        return None;
+    }
+    // SAFETY: on entry it is this part of the union.
+    let entry = unsafe { info.u.entry };
+    let file = std::fs::read_link(format!("/proc/{process}/fd/{}", entry.args[0])).ok();
+    Some(Call {
+        number: entry.nr,
+        file,
+    })
+}

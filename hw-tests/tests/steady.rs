@@ -1,0 +1,97 @@
+//! The steady state of short messages over verbs: no allocation, and no system call but the driver's doorbell.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use ferrofabric_conformance::limits::settings;
+use ferrofabric_conformance::steady::{Counting, Exchange, allocates_nothing, measure, trace};
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::serial::Threading;
+use ferrofabric_hw_tests::Rig;
+use ferrofabric_verbs::VerbsProvider;
+use serial_test::file_serial;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Verbs for all peers, and those of this node over shared memory.
+const PATHS: [&[(&str, &str)]; 2] = [&[("FERRO_SHM", "off")], &[]];
+
+const ROUNDS: usize = 120;
+
+fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    let settings = settings(pairs);
+    let found = VerbsProvider::new().discover(&settings);
+    let mut info = found.candidates.into_iter().next().unwrap();
+    info.domain.threading = Threading::Domain;
+    VerbsProvider::new().open(&info, &settings).unwrap()
+}
+
+#[test]
+#[file_serial(verbs)]
+fn short_messages_allocate_nothing() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for path in PATHS {
+        allocates_nothing(&*domain(path), &*domain(path), ROUNDS);
+    }
+}
+
+#[test]
+fn short_messages_over_the_device_call_the_driver_alone() {
+    let name = "short_messages_over_the_device_call_the_driver_alone";
+    let messages = ROUNDS * 10;
+    if let Some(calls) = traced(name, PATHS[0]) {
+        let doorbell = |file: &std::path::Path| file.starts_with("/dev/infiniband/uverbs");
+        let others: Vec<_> = calls
+            .iter()
+            .filter(|call| {
+                call.number != libc::SYS_write as u64
+                    || !call
+                        .file
+                        .as_deref()
+                        .is_some_and(|file| file.starts_with("/dev/infiniband"))
+            })
+            .collect();
+        assert!(
+            others.is_empty(),
+            "{} calls besides: {:?}",
+            others.len(),
+            &others[..others.len().min(4)]
+        );
+        let rung = calls
+            .iter()
+            .filter(|call| call.file.as_deref().is_some_and(doorbell));
+        // A message, and now and then what the receiver tells of its buffers. None at all with a device that has doorbells of
+        // its own.
+        println!("{} doorbells for {messages} messages", calls.len());
+        assert!(
+            rung.count() <= messages * 5 / 4,
+            "{} for {messages} messages",
+            calls.len()
+        );
+    }
+}
+
+#[test]
+fn short_messages_on_this_node_make_no_system_call() {
+    let name = "short_messages_on_this_node_make_no_system_call";
+    if let Some(calls) = traced(name, PATHS[1]) {
+        assert!(
+            calls.is_empty(),
+            "{} calls: {:?}",
+            calls.len(),
+            &calls[..calls.len().min(4)]
+        );
+    }
+}
+
+fn traced(name: &str, path: &[(&str, &str)]) -> Option<Vec<ferrofabric_conformance::steady::Call>> {
+    Rig::open()?;
+    trace(name, || {
+        let exchange = Exchange::new(&*domain(path), &*domain(path), ROUNDS);
+        measure(|| exchange.rounds(ROUNDS));
+    })
+}

@@ -1,0 +1,67 @@
+//! The steady state of short messages over shared memory: no allocation, no system call.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::sync::Arc;
+
+use ferrofabric_conformance::steady::{Counting, Exchange, allocates_nothing, measure, trace};
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::serial::Threading;
+use ferrofabric_shm::ShmProvider;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const ROUNDS: usize = 2000;
+
+/// At the level without a lock, and at the one with it.
+const LEVELS: [Threading; 2] = [Threading::Domain, Threading::Safe];
+
+fn domain(threading: Threading) -> Arc<dyn Domain> {
+    let settings = Settings::read(|_| None).unwrap();
+    let found = ShmProvider::new().discover(&settings);
+    let mut info = found.candidates.into_iter().next().unwrap();
+    info.domain.threading = threading;
+    ShmProvider::new().open(&info, &settings).unwrap()
+}
+
+#[test]
+fn short_messages_allocate_nothing() {
+    for level in LEVELS {
+        allocates_nothing(&*domain(level), &*domain(level), ROUNDS);
+    }
+}
+
+#[test]
+fn short_messages_make_no_system_call() {
+    let calls = trace("short_messages_make_no_system_call", || {
+        let exchanges = LEVELS.map(|level| Exchange::new(&*domain(level), &*domain(level), ROUNDS));
+        measure(|| {
+            for exchange in &exchanges {
+                exchange.rounds(ROUNDS);
+            }
+        });
+    });
+    if let Some(calls) = calls {
+        assert_eq!(calls, [], "{} system calls", calls.len());
+    }
+}
+
+/// That the count can be trusted: one call is seen, with the file that it goes to.
+#[test]
+fn a_system_call_is_seen() {
+    let calls = trace("a_system_call_is_seen", || {
+        let null = std::fs::File::create("/dev/null").unwrap();
+        let exchange = Exchange::new(&*domain(LEVELS[0]), &*domain(LEVELS[0]), 1);
+        measure(|| {
+            exchange.rounds(1);
+            std::io::Write::write_all(&mut &null, b"1").unwrap();
+        });
+    });
+    if let Some(calls) = calls {
+        assert_eq!(calls.len(), 1, "{calls:?}");
+        assert_eq!(calls[0].number, libc::SYS_write as u64);
+        assert_eq!(calls[0].file.as_deref(), Some("/dev/null".as_ref()));
+    }
+}

@@ -1,0 +1,53 @@
+//! The data of a message that is kept: short ones lie in the record itself, so that keeping them allocates nothing.
+
+use std::ops::Deref;
+
+/// Bytes that need no memory of their own.
+const SHORT: usize = 62;
+
+/// Some bytes.
+pub(crate) enum Payload {
+    /// Few.
+    Short([u8; SHORT], u8),
+    /// Many.
+    Long(Box<[u8]>),
+}
+
+impl From<&[u8]> for Payload {
+    fn from(bytes: &[u8]) -> Self {
+        let mut short = [0; SHORT];
+        match short.get_mut(..bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                Self::Short(short, bytes.len() as u8)
+            }
+            None => Self::Long(bytes.into()),
+        }
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Short(bytes, len) => &bytes[..usize::from(*len)],
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_out_as_they_went_in() {
+        for len in [0, 1, SHORT - 1, SHORT, SHORT + 1, 4096] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
+            let payload = Payload::from(&bytes[..]);
+            assert_eq!(matches!(payload, Payload::Short(..)), len <= SHORT);
+            assert_eq!(*payload, bytes[..]);
+        }
+    }
+}
