@@ -120,7 +120,12 @@ impl Assembly {
                 self.must_be_whole()?;
                 Ok(Part::None)
             }
-            Packet::Fin { .. } | Packet::Credit | Packet::Ack => Ok(Part::None),
+            Packet::Fin { .. }
+            | Packet::Cts(_)
+            | Packet::Done { .. }
+            | Packet::Resume { .. }
+            | Packet::Credit
+            | Packet::Ack => Ok(Part::None),
         }
     }
 

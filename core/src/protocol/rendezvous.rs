@@ -1,20 +1,34 @@
-//! Rendezvous: the receiver fetches a message by RDMA read, in chunks, and tells the sender that it is done.
+//! Rendezvous: a large message moves by one-sided operations, straight from buffer to buffer. Which side does it depends on
+//! the sender's device.
+//!
+//! The receiver reads:
 //!
 //! ```text
-//!   sender  [SendTable]                      receiver  [Fetcher, one per lane]
+//!   sender  [SendTable]                      receiver  [Transfers of reads]
 //!      insert → op   ──── Rts{op, segments} ───►   start(what fits)
-//!                    ◄═══ RDMA reads ═══════════   next_read … on_read
-//!      on_fin → T    ◄─── Fin{op, status} ──────   Fetched
+//!                    ◄═══ RDMA reads ═══════════   next_chunk … on_chunk
+//!      on_fin → T    ◄─── Fin{op, status} ──────   the last is in
 //! ```
 //!
-//! A fetch that fails waits for its reads under way before it ends: until then the device may write to the buffer.
+//! The sender writes:
+//!
+//! ```text
+//!   sender  [SendTable, Transfers of writes]  receiver  [a table of what waits]
+//!      insert → op   ──── Rts{op, length} ─────►   matched
+//!      start(what fits) ◄─ Cts{op, buffer} ─────   insert → receive
+//!      next_chunk …  ════ RDMA writes ═════════►
+//!      the last is posted ─ Done{receive} ─────►   remove → T
+//! ```
+//!
+//! Both survive a lane: chunks that were lost with it are handed out again. Reads may be repeated at will. Writes are repeated
+//! only once the receiver has fenced the old lane, and before the Done behind them.
 
 use std::collections::VecDeque;
 
 use thiserror::Error;
 
 use super::table::{Key, Table};
-use super::wire::data::{FinStatus, Request, Segment};
+use super::wire::data::Segment;
 
 /// The sender's messages of one session that wait for their Fin. A table per session: a peer can end only what was
 /// sent to it.
@@ -71,298 +85,270 @@ impl<T> SendTable<T> {
     }
 }
 
-/// How a lane's reads are cut and shared out.
+/// How the chunks of a session are cut and shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FetchLimits {
-    /// Largest read in bytes: a good chunk, or the device's largest message if that is less. 0 counts as 1.
+pub struct TransferLimits {
+    /// Largest chunk in bytes: a good one, or the device's largest message if that is less. 0 counts as 1.
     pub chunk_bytes: u64,
-    /// Reads under way per lane. 0 counts as 1.
-    pub reads_per_lane: u32,
-    /// Reads under way per message. 0 counts as 1.
-    pub reads_per_op: u32,
-    /// Messages being fetched per lane.
-    pub ops_per_lane: usize,
+    /// Chunks under way in all. 0 counts as 1.
+    pub chunks: u32,
+    /// Chunks under way per message. 0 counts as 1.
+    pub chunks_per_message: u32,
+    /// Messages being moved.
+    pub messages: usize,
 }
 
-impl Default for FetchLimits {
+impl Default for TransferLimits {
     fn default() -> Self {
-        FetchLimits {
+        TransferLimits {
             chunk_bytes: 1 << 20,
-            reads_per_lane: 16,
-            reads_per_op: 4,
-            ops_per_lane: 1 << 20,
+            chunks: 16,
+            chunks_per_message: 4,
+            messages: 1 << 20,
         }
     }
 }
 
-/// A read to post.
+/// One read or write to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Read {
-    /// The fetch it belongs to.
-    pub fetch: Key,
-    /// Where it goes: offset in the message in bytes.
+pub struct Chunk {
+    /// The transfer it belongs to.
+    pub transfer: Key,
+    /// Its place in the message, in bytes.
     pub offset_bytes: u64,
-    /// Where it comes from, within one segment of the sender.
+    /// The piece of the sender's memory: within one of its segments.
     pub source: Segment,
+    /// Nothing of the message is left to be handed out.
+    pub is_last: bool,
 }
 
-/// A read failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("RDMA read failed")]
-pub struct ReadFailed;
-
-/// A fetch that has ended: send a Fin and complete the receive.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetched<T> {
-    /// What the owner gave to [`Fetcher::start`].
-    pub receive: T,
-    /// The sender's operation, for the Fin.
-    pub op: u64,
-    /// How it went, for the Fin and the completion.
-    pub status: FinStatus,
-    /// Length of the sender's message in bytes.
-    pub total_bytes: u64,
-    /// How much of it was fetched; less than the total if the buffer was too small (truncation).
-    pub fetched_bytes: u64,
-}
-
-/// What [`Fetcher::start`] did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Started<T> {
-    /// Reads are to be had from [`Fetcher::next_read`].
-    Reading(Key),
-    /// There is nothing to read: the message, or the buffer, is empty.
-    Done(Fetched<T>),
-}
-
-/// The receiver's fetches over one lane.
+/// The messages that one side of a session moves.
 #[derive(Clone, Debug)]
-pub struct Fetcher<T> {
-    limits: FetchLimits,
-    fetches: Table<Fetch<T>>,
-    /// Fetches that may post a read, in turn.
+pub struct Transfers<T> {
+    limits: TransferLimits,
+    transfers: Table<Transfer<T>>,
+    /// Transfers that may post a chunk, in turn.
     runnable: VecDeque<Key>,
-    reads_under_way: u32,
+    under_way: u32,
+    /// Transfers with chunks that were lost and are not handed out again yet.
+    broken: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Fetch<T> {
-    receive: T,
-    op: u64,
-    total_bytes: u64,
+struct Transfer<T> {
+    owner: T,
     fit_bytes: u64,
     segments: Vec<Segment>,
-    /// Next byte to read: in the message, and as segment and offset in it.
+    /// Next byte to hand out: in the message, and as segment and offset in it.
     next_offset: u64,
     next_segment: usize,
     next_in_segment: u64,
-    reads_under_way: u32,
+    /// Chunks that were lost with their lane.
+    lost: Vec<(u64, Segment)>,
+    under_way: u32,
     queued: bool,
-    failed: Option<FinStatus>,
 }
 
-impl<T> Fetcher<T> {
-    /// A fetcher with nothing to do.
+impl<T> Transfers<T> {
+    /// No transfers yet.
     #[must_use]
-    pub fn new(limits: FetchLimits) -> Self {
-        let limits = FetchLimits {
+    pub fn new(limits: TransferLimits) -> Self {
+        let limits = TransferLimits {
             chunk_bytes: limits.chunk_bytes.max(1),
-            reads_per_lane: limits.reads_per_lane.max(1),
-            reads_per_op: limits.reads_per_op.max(1),
+            chunks: limits.chunks.max(1),
+            chunks_per_message: limits.chunks_per_message.max(1),
             ..limits
         };
-        Fetcher {
+        Transfers {
             limits,
-            fetches: Table::new(limits.ops_per_lane),
+            transfers: Table::new(limits.messages),
             runnable: VecDeque::new(),
-            reads_under_way: 0,
+            under_way: 0,
+            broken: 0,
         }
     }
 
-    /// Starts to fetch a message into a buffer of `fit_bytes`.
+    /// Starts to move the first `fit_bytes` (more than 0, and no more than there are) of a message that lies in `segments`.
     ///
     /// # Errors
-    /// Gives `receive` back while too many fetches are under way: keep the request and try when one has ended.
-    pub fn start(
-        &mut self,
-        receive: T,
-        request: &Request<'_>,
-        fit_bytes: u64,
-    ) -> Result<Started<T>, T> {
-        self.start_segments(receive, request.op, request.segments().collect(), fit_bytes)
-    }
-
-    /// As [`Fetcher::start`], for a request that was kept.
-    ///
-    /// # Errors
-    /// As [`Fetcher::start`].
-    pub fn start_segments(
-        &mut self,
-        receive: T,
-        op: u64,
-        segments: Vec<Segment>,
-        fit_bytes: u64,
-    ) -> Result<Started<T>, T> {
-        let total_bytes = segments
-            .iter()
-            .fold(0u64, |sum, s| sum.saturating_add(s.length_bytes));
-        let fit_bytes = fit_bytes.min(total_bytes);
-        if fit_bytes == 0 {
-            let status = FinStatus::Ok;
-            return Ok(Started::Done(Fetched {
-                receive,
-                op,
-                status,
-                total_bytes,
-                fetched_bytes: 0,
-            }));
-        }
-        let fetch = Fetch {
-            receive,
-            op,
-            total_bytes,
+    /// Gives `owner` back while too many transfers are under way.
+    pub fn start(&mut self, owner: T, segments: Vec<Segment>, fit_bytes: u64) -> Result<Key, T> {
+        let transfer = Transfer {
+            owner,
             fit_bytes,
             segments,
             next_offset: 0,
             next_segment: 0,
             next_in_segment: 0,
-            reads_under_way: 0,
+            lost: Vec::new(),
+            under_way: 0,
             queued: true,
-            failed: None,
         };
-        let key = self.fetches.insert(fetch).map_err(|fetch| fetch.receive)?;
+        let key = self.transfers.insert(transfer).map_err(|t| t.owner)?;
         self.runnable.push_back(key);
-        Ok(Started::Reading(key))
+        Ok(key)
     }
 
-    /// The next read to post, if the budget allows one; fetches take turns. Each read is answered by
-    /// [`Fetcher::on_read`], or undone by [`Fetcher::not_posted`] at once.
-    pub fn next_read(&mut self) -> Option<Read> {
-        while self.reads_under_way < self.limits.reads_per_lane {
+    /// The next chunk to post, if the budget allows one; transfers take turns. Each is answered by
+    /// [`Transfers::on_chunk`] or [`Transfers::on_lost`], or undone by [`Transfers::not_posted`] at once.
+    pub fn next_chunk(&mut self) -> Option<Chunk> {
+        while self.under_way < self.limits.chunks {
             let key = self.runnable.pop_front()?;
-            let Some(fetch) = self.fetches.get_mut(key) else {
+            let Some(transfer) = self.transfers.get_mut(key) else {
                 continue;
             };
-            fetch.queued = false;
-            let Some((offset_bytes, source)) = fetch.cut(self.limits.chunk_bytes) else {
+            transfer.queued = false;
+            let lost = transfer.lost.pop();
+            if lost.is_some() && transfer.lost.is_empty() {
+                self.broken -= 1;
+            }
+            let Some((offset_bytes, source)) =
+                lost.or_else(|| transfer.cut(self.limits.chunk_bytes))
+            else {
                 continue;
             };
-            fetch.reads_under_way += 1;
-            self.reads_under_way += 1;
+            transfer.under_way += 1;
+            self.under_way += 1;
+            let is_last = !transfer.has_more();
             self.requeue(key);
-            return Some(Read {
-                fetch: key,
+            return Some(Chunk {
+                transfer: key,
                 offset_bytes,
                 source,
+                is_last,
             });
         }
         None
     }
 
-    /// The read that [`Fetcher::next_read`] gave last could not be posted (a full send queue): it comes again.
-    pub fn not_posted(&mut self, read: Read) {
-        let Some(fetch) = self.fetches.get_mut(read.fetch) else {
+    /// The chunk that [`Transfers::next_chunk`] gave last could not be posted (a full send queue): it comes again.
+    pub fn not_posted(&mut self, chunk: &Chunk) {
+        self.on_lost(chunk.transfer, chunk.offset_bytes, chunk.source);
+    }
+
+    /// A chunk is done, in any order. Says whether that was the last of its transfer. A stale key changes nothing.
+    pub fn on_chunk(&mut self, transfer: Key) -> bool {
+        let Some(state) = self.transfers.get_mut(transfer) else {
+            return false;
+        };
+        let Some(under_way) = state.under_way.checked_sub(1) else {
+            return false;
+        };
+        state.under_way = under_way;
+        self.under_way -= 1;
+        let done = under_way == 0 && !state.has_more();
+        self.requeue(transfer);
+        done
+    }
+
+    /// A chunk was lost with its lane: it comes again, before what was not handed out yet. A stale key changes nothing.
+    pub fn on_lost(&mut self, transfer: Key, offset_bytes: u64, source: Segment) {
+        let Some(state) = self.transfers.get_mut(transfer) else {
             return;
         };
-        fetch.rewind(read.offset_bytes);
-        fetch.reads_under_way -= 1;
-        self.reads_under_way -= 1;
-        if !fetch.queued {
-            fetch.queued = true;
-            self.runnable.push_front(read.fetch);
+        let Some(under_way) = state.under_way.checked_sub(1) else {
+            return;
+        };
+        state.under_way = under_way;
+        self.under_way -= 1;
+        if state.lost.is_empty() {
+            self.broken += 1;
+        }
+        state.lost.push((offset_bytes, source));
+        if !state.queued {
+            state.queued = true;
+            self.runnable.push_front(transfer);
         }
     }
 
-    /// A read has completed, in any order. Returns the fetch if that ended it. A stale key changes nothing.
-    pub fn on_read(&mut self, fetch: Key, result: Result<(), ReadFailed>) -> Option<Fetched<T>> {
-        let state = self.fetches.get_mut(fetch)?;
-        state.reads_under_way = state.reads_under_way.checked_sub(1)?;
-        self.reads_under_way -= 1;
-        if result.is_err() {
-            state.failed = state.failed.or(Some(FinStatus::ReadFailed));
-        }
-        self.requeue(fetch);
-        self.end_if_done(fetch)
+    /// Whether lost chunks wait to be handed out again.
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        self.broken != 0
     }
 
-    /// Stops a fetch: no more reads; it ends as cancelled when those under way have. Returns it if that is now.
-    pub fn cancel(&mut self, fetch: Key) -> Option<Fetched<T>> {
-        let state = self.fetches.get_mut(fetch)?;
-        state.failed = state.failed.or(Some(FinStatus::Cancelled));
-        self.end_if_done(fetch)
+    /// Ends a transfer.
+    pub fn remove(&mut self, transfer: Key) -> Option<T> {
+        let state = self.transfers.remove(transfer)?;
+        self.under_way -= state.under_way;
+        self.broken -= usize::from(!state.lost.is_empty());
+        Some(state.owner)
     }
 
-    /// The lane is gone and all its work requests are flushed: no device writes any more. Takes out every fetch.
-    pub fn drain(&mut self) -> impl Iterator<Item = Fetched<T>> + use<T> {
+    /// The session is over, and all that was posted is flushed: no device touches the memory any more. Takes all out.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         self.runnable.clear();
-        self.reads_under_way = 0;
-        self.fetches
+        self.under_way = 0;
+        self.broken = 0;
+        self.transfers
             .drain()
             .into_iter()
-            .map(|(_, fetch)| fetch.ended(FinStatus::ReadFailed))
+            .map(|(_, transfer)| transfer.owner)
     }
 
-    /// What the owner gave for a fetch; `None` once it has ended.
+    /// What the owner gave for a transfer.
     #[must_use]
-    pub fn receive(&self, fetch: Key) -> Option<&T> {
-        self.fetches.get(fetch).map(|fetch| &fetch.receive)
+    pub fn owner(&self, transfer: Key) -> Option<&T> {
+        self.transfers.get(transfer).map(|t| &t.owner)
     }
 
-    /// Fetches under way.
+    /// As [`Transfers::owner`], to be changed.
+    pub fn owner_mut(&mut self, transfer: Key) -> Option<&mut T> {
+        self.transfers.get_mut(transfer).map(|t| &mut t.owner)
+    }
+
+    /// The transfer whose owner passes `test`, if there is one.
+    #[cfg(test)]
+    pub(crate) fn find(&self, test: impl Fn(&T) -> bool) -> Option<Key> {
+        let mut all = self.transfers.iter();
+        all.find(|(_, transfer)| test(&transfer.owner))
+            .map(|(key, _)| key)
+    }
+
+    /// Transfers under way.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.fetches.len()
+        self.transfers.len()
     }
 
-    /// Whether there is no fetch.
+    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.fetches.is_empty()
+        self.transfers.is_empty()
     }
 
-    /// Reads that were given out and have not completed.
+    /// Chunks that were given out and are not done.
     #[must_use]
-    pub fn reads_under_way(&self) -> u32 {
-        self.reads_under_way
+    pub fn under_way(&self) -> u32 {
+        self.under_way
     }
 
-    /// Puts a fetch back in line if it may post another read.
+    /// Puts a transfer back in line if it may post another chunk.
     fn requeue(&mut self, key: Key) {
-        let Some(fetch) = self.fetches.get_mut(key) else {
+        let Some(transfer) = self.transfers.get_mut(key) else {
             return;
         };
-        if !fetch.queued && fetch.has_more() && fetch.reads_under_way < self.limits.reads_per_op {
-            fetch.queued = true;
+        if !transfer.queued
+            && transfer.has_more()
+            && transfer.under_way < self.limits.chunks_per_message
+        {
+            transfer.queued = true;
             self.runnable.push_back(key);
         }
     }
-
-    fn end_if_done(&mut self, key: Key) -> Option<Fetched<T>> {
-        let fetch = self.fetches.get(key)?;
-        if fetch.reads_under_way > 0 || fetch.has_more() {
-            return None;
-        }
-        self.fetches.remove(key).map(|fetch| {
-            let status = fetch.failed.unwrap_or(FinStatus::Ok);
-            fetch.ended(status)
-        })
-    }
 }
 
-impl<T> Fetch<T> {
+impl<T> Transfer<T> {
     fn has_more(&self) -> bool {
-        self.failed.is_none() && self.next_offset < self.fit_bytes
+        !self.lost.is_empty() || self.next_offset < self.fit_bytes
     }
 
     /// Cuts the next chunk: at most `chunk_bytes`, within one segment and within what fits.
     fn cut(&mut self, chunk_bytes: u64) -> Option<(u64, Segment)> {
-        if !self.has_more() {
+        if self.next_offset >= self.fit_bytes {
             return None;
         }
-        while self.segments.get(self.next_segment)?.length_bytes == 0 {
-            self.next_segment += 1;
-        }
-        let segment = self.segments[self.next_segment];
+        let segment = *self.segments.get(self.next_segment)?;
         let offset = self.next_offset;
         let left = segment.length_bytes - self.next_in_segment;
         let length_bytes = left.min(chunk_bytes).min(self.fit_bytes - offset);
@@ -378,35 +364,6 @@ impl<T> Fetch<T> {
             self.next_in_segment = 0;
         }
         Some((offset, source))
-    }
-
-    /// Goes back to `offset`, the start of the chunk cut last.
-    fn rewind(&mut self, offset: u64) {
-        self.next_offset = offset;
-        let mut start = 0;
-        for (index, segment) in self.segments.iter().enumerate() {
-            if offset - start < segment.length_bytes {
-                self.next_segment = index;
-                self.next_in_segment = offset - start;
-                return;
-            }
-            start += segment.length_bytes;
-        }
-    }
-
-    fn ended(self, status: FinStatus) -> Fetched<T> {
-        let fetched_bytes = if status == FinStatus::Ok {
-            self.fit_bytes
-        } else {
-            0
-        };
-        Fetched {
-            receive: self.receive,
-            op: self.op,
-            status,
-            total_bytes: self.total_bytes,
-            fetched_bytes,
-        }
     }
 }
 

@@ -48,14 +48,6 @@ pub enum SessionError {
         /// What the peer claims to expect next.
         got: u32,
     },
-    /// A lane change to an epoch that is not newer.
-    #[error("lane epoch {got} is not newer than {current}")]
-    Epoch {
-        /// The epoch in use.
-        current: u64,
-        /// The one offered.
-        got: u64,
-    },
 }
 
 /// One session.
@@ -67,22 +59,19 @@ pub struct Session {
     pub send_credit: SendCredit,
     /// Credit that the peer uses.
     pub receive_credit: ReceiveCredit,
-    epoch: u64,
     next: u32,
     confirmed: u32,
     expected: u32,
 }
 
 impl Session {
-    /// A new session on a lane of `epoch`, both sides at sequence 0. The quotas are what the peer grants us and what we
-    /// grant the peer ([`super::wire::control::Limits::quota_units`]).
+    /// A new session, both sides at sequence 0. The quotas are what the peer grants us and what we grant the peer ([`super::wire::control::Limits::quota_units`]).
     #[must_use]
-    pub fn new(remote: SessionId, epoch: u64, peer_grants_units: u16, we_grant_units: u16) -> Self {
+    pub fn new(remote: SessionId, peer_grants_units: u16, we_grant_units: u16) -> Self {
         Session {
             remote,
             send_credit: SendCredit::new(peer_grants_units),
             receive_credit: ReceiveCredit::new(we_grant_units),
-            epoch,
             next: 0,
             confirmed: 0,
             expected: 0,
@@ -171,23 +160,23 @@ impl Session {
         Ok(newly)
     }
 
-    /// The session moves to a new lane. The old one is fenced: both sides have moved it to error, drained it, and told
-    /// each other their [`Session::expected`]. Returns the numbers to send again, oldest first
-    /// (`first.wrapping_add(i)`); the packets go out as they were, with their old numbers.
+    /// The session moves to a new lane, where the peer names it `remote`. The old one is fenced: both sides have moved it to
+    /// error, drained it, and told each other their [`Session::expected`]. Returns the numbers to send again, oldest first
+    /// (`first.wrapping_add(i)`); the packets go out as they were, with their old numbers, [readdressed].
     ///
     /// # Errors
-    /// [`SessionError::Epoch`], [`SessionError::Confirmation`]; nothing is changed.
-    pub fn change_lane(&mut self, epoch: u64, peer_expects: u32) -> Result<Replay, SessionError> {
-        if epoch <= self.epoch {
-            return Err(SessionError::Epoch {
-                current: self.epoch,
-                got: epoch,
-            });
-        }
+    /// [`SessionError::Confirmation`]; nothing is changed.
+    ///
+    /// [readdressed]: super::wire::data::readdress
+    pub fn change_lane(
+        &mut self,
+        remote: SessionId,
+        peer_expects: u32,
+    ) -> Result<Replay, SessionError> {
         if peer_expects.wrapping_sub(self.confirmed) > self.unconfirmed() {
             return Err(self.bad_confirmation(peer_expects));
         }
-        self.epoch = epoch;
+        self.remote = remote;
         self.confirmed = peer_expects;
         self.receive_credit.on_lane_change();
         Ok(Replay {
@@ -215,12 +204,6 @@ impl Session {
         self.expected
     }
 
-    /// Epoch of the lane in use.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
     #[cold]
     fn bad_confirmation(&self, got: u32) -> SessionError {
         SessionError::Confirmation {
@@ -239,7 +222,7 @@ impl Session {
             next: sequence,
             confirmed: sequence,
             expected: sequence,
-            ..Session::new(remote, 1, quota_units, quota_units)
+            ..Session::new(remote, quota_units, quota_units)
         }
     }
 }
@@ -268,7 +251,7 @@ mod tests {
     use std::collections::VecDeque;
 
     fn session_at(sequence: u32) -> Session {
-        let mut session = Session::new(SessionId(1), 1, 100, 100);
+        let mut session = Session::new(SessionId(1), 100, 100);
         (session.next, session.confirmed, session.expected) = (sequence, sequence, sequence);
         session
     }
@@ -323,7 +306,7 @@ mod tests {
                         lane.clear();
                         completions.clear();
                         let before = tx.unconfirmed();
-                        let replay = tx.change_lane(tx.epoch() + 1, rx.expected()).unwrap();
+                        let replay = tx.change_lane(SessionId(2), rx.expected()).unwrap();
                         kept.drain(..(before - replay.count) as usize);
                         prop_assert!(replay.sequences().eq(kept.iter().map(|(sequence, _)| *sequence)));
                         lane.extend(kept.iter());
@@ -379,20 +362,16 @@ mod tests {
         let mut tx = session_at(10);
         (0..5).for_each(|_| assert!(tx.stamp().is_some()));
         tx.confirm(12).unwrap();
-        assert_eq!(
-            tx.change_lane(1, 13),
-            Err(SessionError::Epoch { current: 1, got: 1 })
-        );
         let lies = |got| SessionError::Confirmation {
             confirmed: 12,
             next: 15,
             got,
         };
-        assert_eq!(tx.change_lane(2, 16), Err(lies(16)));
-        assert_eq!(tx.change_lane(2, 11), Err(lies(11)));
+        assert_eq!(tx.change_lane(SessionId(2), 16), Err(lies(16)));
+        assert_eq!(tx.change_lane(SessionId(2), 11), Err(lies(11)));
         assert_eq!(tx.confirm(16), Err(lies(16)));
         assert_eq!(
-            tx.change_lane(2, 13),
+            tx.change_lane(SessionId(2), 13),
             Ok(Replay {
                 first: 13,
                 count: 2

@@ -1,6 +1,7 @@
 //! The machine: what its owner tells it, and the steps of a lane's life. The steps of a lane are in `steps.rs`, packets are judged in `receive.rs`.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use super::super::rng::Rng;
 use super::super::rtt::RttEstimator;
@@ -29,6 +30,8 @@ pub struct Connector {
     pub(super) lanes: Table<Key>,
     pub(super) timers: Timers,
     pub(super) queued: VecDeque<Key>,
+    /// Peers with which the engine holds a session, and the lane that carried it last.
+    pub(super) sessions: HashMap<PeerKey, LaneKey>,
     pub(super) initiating: usize,
     pub(super) half_open: usize,
     /// The uninvited by age; those that are so no longer are skipped.
@@ -55,6 +58,7 @@ impl Connector {
             lanes: Table::new(config.max_lanes.min(SessionId::LIMIT)),
             timers: Timers::default(),
             queued: VecDeque::new(),
+            sessions: HashMap::new(),
             initiating: 0,
             half_open: 0,
             half_open_order: VecDeque::new(),
@@ -67,7 +71,16 @@ impl Connector {
     /// The engine wants a lane to `peer`: ends in [`Action::LaneUp`] and [`Action::MaySend`] or in
     /// [`Action::ConnectFailed`]. If there is one, or one is on its way, nothing more is done. A lane to the endpoint
     /// itself is a queue pair connected to itself.
-    pub fn connect(&mut self, now: Time, peer: PeerKey, out: &mut Vec<Action>) {
+    ///
+    /// With a limit to its `patience` (there is evidence that the peer may be dead: its lane broke) tries come closer
+    /// together, and the connection fails with [`Reason::Timeout`] when so long no word has come.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        peer: PeerKey,
+        patience: Option<Duration>,
+        out: &mut Vec<Action>,
+    ) {
         if self.closing {
             out.push(Action::ConnectFailed {
                 peer,
@@ -81,16 +94,25 @@ impl Connector {
         {
             None => {
                 if let Some(key) = self.add(peer, now) {
+                    self.be_patient(key, now, patience);
                     self.initiate(key, now, out);
                 }
             }
             Some((_, state)) if state.phase == Phase::Up => {}
             Some((key, state)) => {
                 state.wanted = true;
+                self.be_patient(key, now, patience);
                 self.invite(key);
             }
         }
         self.settle(now, out);
+    }
+
+    /// The engine's session that the lane carried is over: the next lane to its peer starts a new one.
+    pub fn session_ended(&mut self, peer: &PeerKey, lane: LaneKey) {
+        if self.sessions.get(peer) == Some(&lane) {
+            self.sessions.remove(peer);
+        }
     }
 
     /// The engine is done with `peer`: the lane is released at once, the peer told; ends in [`Action::Closed`].
@@ -102,11 +124,16 @@ impl Connector {
     }
 
     /// The endpoint closes: as [`Connector::close`] for all peers, and no new lanes. Done when
-    /// [`Connector::is_idle`].
-    pub fn shutdown(&mut self, now: Time, out: &mut Vec<Action>) {
+    /// [`Connector::is_idle`]. `taken` is what the sessions of lanes have taken ([`Session::expected`]), for the peers to know.
+    ///
+    /// [`Session::expected`]: super::super::session::Session::expected
+    pub fn shutdown(&mut self, now: Time, taken: &HashMap<LaneKey, u32>, out: &mut Vec<Action>) {
         self.closing = true;
         let keys: Vec<Key> = self.peers.iter().map(|(key, _)| key).collect();
         for key in keys {
+            if let Some(peer) = self.peers.get_mut(key) {
+                peer.taken = peer.lane.and_then(|lane| taken.get(&lane).copied());
+            }
             self.close_key(key, now, out);
         }
     }
@@ -198,7 +225,7 @@ impl Connector {
         let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) else {
             return;
         };
-        peer.heard = now;
+        peer.heard_from(now);
         if peer.phase == Phase::HalfOpen {
             out.push(Action::MaySend { lane });
             self.up(key, now, out);
@@ -216,10 +243,17 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The owner has evidence that `peer` cannot be reached (no address handle, no route).
+    /// The owner has evidence that `peer` cannot be reached (no address handle, no route). With a limit to its patience the
+    /// engine waits so long: a link that is down may come up again.
     pub fn unreachable(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
         if let Some(key) = self.find(peer) {
-            self.fail(key, Reason::Unreachable, out);
+            if self
+                .peers
+                .get(key)
+                .is_none_or(|peer| peer.give_up.is_none())
+            {
+                self.fail(key, Reason::Unreachable, out);
+            }
         }
         self.settle(now, out);
     }

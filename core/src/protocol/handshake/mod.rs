@@ -21,7 +21,8 @@
 //!   has begun to make.
 //! * Hellos are void once their sender says a newer epoch; so an old one cannot end a lane that came after it.
 //! * Another incarnation is another peer until it has proven to live by answering; only then the old one has failed.
-//! * Silence is not death: tries go on for ever, at a capped interval, unless a peer timeout is set.
+//! * Silence is not death: tries go on for ever, at a capped interval, unless a peer timeout is set or the engine has evidence
+//!   that the peer may be dead, and so a limit to its patience.
 
 mod connector;
 mod peer;
@@ -80,6 +81,8 @@ pub struct Config {
     pub min_timeout: Duration,
     /// Longest wait between tries.
     pub max_interval: Duration,
+    /// Longest wait between tries while there is a limit to the patience.
+    pub max_hurried_interval: Duration,
     /// First wait after a lack of resources, here or at the peer.
     pub busy_interval: Duration,
     /// After so long without a word a peer has failed; `None`: never.
@@ -106,6 +109,7 @@ impl Default for Config {
             initial_timeout: Duration::from_millis(200),
             min_timeout: Duration::from_millis(5),
             max_interval: Duration::from_secs(5),
+            max_hurried_interval: Duration::from_millis(200),
             busy_interval: Duration::from_millis(20),
             peer_timeout: None,
             linger: Duration::from_secs(1),
@@ -204,8 +208,10 @@ pub struct LaneUp {
     pub peer: PeerKey,
     /// The peer's name of the session.
     pub remote_session: SessionId,
-    /// Epoch of the lane, to start the session with.
-    pub epoch: u64,
+    /// The lane's name, the same at both ends and never used again: that of a session which starts with it. Not 0.
+    pub name: u64,
+    /// One end holds a session from an earlier lane: both say with a Resume what they have, before anything else.
+    pub resumes: bool,
     /// Name of the peer's shared memory, 0 for none.
     pub remote_shm_name: u64,
     /// What the peer's end can take.
@@ -234,14 +240,17 @@ pub enum Reason {
     /// The peer lives and has no such lane any more.
     PeerReset,
     /// The peer closed the lane.
-    PeerClosed,
+    PeerClosed {
+        /// What it had taken of the session, if it said so.
+        expected: Option<u32>,
+    },
     /// The peer is closing and takes no new lanes.
     PeerShuttingDown,
     /// The peer speaks another version of the protocol.
     Version,
     /// The peer's P_Key or Q_Key differs.
     Keys,
-    /// The peer timeout passed without a word.
+    /// The peer timeout, or the patience of a [`Connector::connect`], passed without a word.
     Timeout,
     /// The lane broke: [`Connector::lane_broken`].
     Broken,

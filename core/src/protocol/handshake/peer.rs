@@ -5,6 +5,7 @@ use super::super::timers::{Deadline, Timed};
 use super::super::wire::control::{Control, LaneName, LaneParameters};
 use super::super::{PeerKey, Time};
 use super::LaneKey;
+use std::time::Duration;
 
 /// Where the lane to a peer stands. The initiator's way is `Queued`, `Making`, `HelloSent`, `Connecting`, `Up`; the
 /// responder's `Answering`, `Joining`, `HalfOpen`, `Up`.
@@ -62,6 +63,12 @@ pub(super) struct Peer {
     pub(super) since: Time,
     /// When the peer was heard last, or first spoken to.
     pub(super) heard: Time,
+    /// When the engine gives up on a lane that it wants, if no word comes; moved on by every word.
+    pub(super) give_up: Option<(Time, Duration)>,
+    /// The engine holds a session, as of when the lane at hand was begun.
+    pub(super) holds_session: bool,
+    /// What our session had taken when the endpoint closed.
+    pub(super) taken: Option<u32>,
     pub(super) deadline: Deadline,
 }
 
@@ -85,7 +92,18 @@ impl Peer {
             tries: 0,
             since: now,
             heard: now,
+            give_up: None,
+            holds_session: false,
+            taken: None,
             deadline: Deadline::default(),
+        }
+    }
+
+    /// The peer gave a sign of life.
+    pub(super) fn heard_from(&mut self, now: Time) {
+        self.heard = now;
+        if let Some((until, patience)) = &mut self.give_up {
+            *until = now + *patience;
         }
     }
 

@@ -64,7 +64,7 @@ impl Connector {
                 parameters,
             } => self.on_hello_ack(now, packet, stamp_ns, parameters, out),
             Body::Ready => self.on_ready(now, packet, out),
-            Body::Bye => self.on_bye(now, packet, out),
+            Body::Bye { expected } => self.on_bye(now, packet, expected, out),
             Body::ByeAck => self.on_bye_ack(now, packet, out),
             Body::KeepAlive { stamp_ns } => self.on_keep_alive(now, packet, stamp_ns, out),
             Body::KeepAliveAck { .. } => self.on_keep_alive_ack(now, packet),
@@ -97,7 +97,7 @@ impl Connector {
         if peer.is_attempt_of(packet) {
             // A repeat.
             peer.stamp_ns = stamp_ns;
-            peer.heard = now;
+            peer.heard_from(now);
             match peer.phase {
                 Phase::HalfOpen | Phase::Up => self.send_hello_ack(key, now, out),
                 _ => self.counters.stale += 1,
@@ -168,7 +168,7 @@ impl Connector {
         peer.void_epochs = peer.void_epochs.max(packet.lane.epoch.saturating_sub(1));
         peer.remote = remote;
         peer.stamp_ns = stamp_ns;
-        peer.heard = now;
+        peer.heard_from(now);
         peer.tries = 0;
         peer.deadline.clear();
         match peer.phase {
@@ -197,7 +197,7 @@ impl Connector {
         };
         match peer.phase {
             Phase::HelloSent => {
-                peer.heard = now;
+                peer.heard_from(now);
                 peer.void_epochs = peer.void_epochs.max(packet.newest_epoch);
                 peer.name.responder_nonce = packet.lane.responder_nonce;
                 peer.remote = remote;
@@ -209,7 +209,7 @@ impl Connector {
             }
             // Also if the responder made another lane of the same Hello: it will say that ours is not there.
             Phase::Up => {
-                peer.heard = now;
+                peer.heard_from(now);
                 self.send_ready(key, out);
             }
             _ => self.counters.stale += 1,
@@ -221,7 +221,7 @@ impl Connector {
             self.reject(packet, RejectReason::NoSuchLane, out);
             return;
         };
-        peer.heard = now;
+        peer.heard_from(now);
         match (peer.phase, peer.lane) {
             (Phase::HalfOpen, Some(lane)) => {
                 out.push(Action::MaySend { lane });
@@ -253,7 +253,7 @@ impl Connector {
             self.counters.stale += 1;
             return;
         };
-        peer.heard = now;
+        peer.heard_from(now);
         let failure = Reason::of_reject(reason, packet.from.incarnation);
         match (peer.phase, reason) {
             (Phase::Closing, _) => self.closed(key, now, out),
@@ -276,7 +276,14 @@ impl Connector {
         }
     }
 
-    fn on_bye(&mut self, now: Time, packet: &Control, out: &mut Vec<Action>) {
+    fn on_bye(
+        &mut self,
+        now: Time,
+        packet: &Control,
+        expected: Option<u32>,
+        out: &mut Vec<Action>,
+    ) {
+        let reason = Reason::PeerClosed { expected };
         let nonce = packet.lane.responder_nonce;
         let found = self.known(packet, |peer| {
             peer.is_attempt_of(packet)
@@ -291,11 +298,11 @@ impl Connector {
             Some((key, Phase::Closing)) => self.closed(key, now, out),
             // We are the initiator of an attempt that the peer has closed; or the lane was up.
             Some((key, Phase::HelloSent | Phase::Connecting | Phase::Up)) => {
-                self.fail(key, Reason::PeerClosed, out)
+                self.fail(key, reason, out)
             }
             // The initiator gave up; what we want ourselves stays.
             Some((key, _)) => {
-                self.drop_lane(key, Reason::PeerClosed, out);
+                self.drop_lane(key, reason, out);
                 self.wait_or_forget(key, now);
             }
         }
@@ -315,7 +322,7 @@ impl Connector {
             peer.is_named_by(packet) && peer.phase != Phase::Closing
         }) {
             Some((_, peer)) => {
-                peer.heard = now;
+                peer.heard_from(now);
                 self.answer_packet(packet, Body::KeepAliveAck { stamp_ns }, out);
             }
             None => self.reject(packet, RejectReason::NoSuchLane, out),

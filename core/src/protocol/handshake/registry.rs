@@ -114,13 +114,16 @@ impl Connector {
         }
     }
 
-    /// Sets a peer's timer to `wait` from now, or to the end of its peer timeout if that is earlier.
+    /// Sets a peer's timer to `wait` from now, or to the end of its peer timeout or of the engine's patience if that is
+    /// earlier.
     pub(super) fn arm(&mut self, key: Key, now: Time, wait: Duration) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
         let silent_at = self.config.peer_timeout.map(|limit| peer.heard + limit);
-        let at = silent_at.map_or(now + wait, |silent_at| silent_at.min(now + wait));
+        let given_up_at = peer.give_up.map(|(until, _)| until);
+        let ends = [silent_at, given_up_at].into_iter().flatten().min();
+        let at = ends.map_or(now + wait, |end| end.min(now + wait));
         self.timers.set(key, &mut peer.deadline, at);
     }
 
@@ -138,6 +141,7 @@ impl Connector {
             session: lane.session(),
             shm_name: self.config.shm_name,
             limits: self.config.limits,
+            holds_session: peer.holds_session,
         }
     }
 }

@@ -13,6 +13,7 @@ impl Connector {
             return;
         };
         let (to, lane, tries) = (peer.key, peer.name, peer.tries);
+        let hurried = peer.give_up.is_some();
         self.send(
             to,
             lane,
@@ -22,7 +23,10 @@ impl Connector {
             },
             out,
         );
-        let wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
+        let mut wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
+        if hurried {
+            wait = wait.min(self.config.max_hurried_interval);
+        }
         self.arm(key, now, wait);
     }
 
@@ -64,7 +68,8 @@ impl Connector {
             return;
         };
         let (to, lane, tries, linger_end) = (peer.key, peer.name, peer.tries, peer.since);
-        self.send(to, lane, Body::Bye, out);
+        let expected = peer.taken;
+        self.send(to, lane, Body::Bye { expected }, out);
         let wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
         self.arm(key, now, wait.min(linger_end - now));
     }

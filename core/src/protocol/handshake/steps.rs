@@ -5,6 +5,7 @@ use super::super::wire::control::{LaneName, RejectReason};
 use super::super::{PeerKey, Time};
 use super::peer::Phase;
 use super::{Action, Connector, LaneError, LaneKey, LaneUp, Reason, connect_lane};
+use std::time::Duration;
 
 /// Tries after which an unanswered attempt leaves its place to others.
 const PLACE_TRIES: u32 = 3;
@@ -18,8 +19,13 @@ impl Connector {
             .config
             .peer_timeout
             .is_some_and(|limit| peer.heard + limit <= now);
+        let given_up = peer.give_up.is_some_and(|(until, _)| until <= now);
         match peer.phase {
             Phase::HelloSent | Phase::HalfOpen | Phase::Up if silent => {
+                self.tell_no_such_lane(key, out);
+                self.fail(key, Reason::Timeout, out);
+            }
+            Phase::HelloSent | Phase::HalfOpen | Phase::Waiting if given_up => {
                 self.tell_no_such_lane(key, out);
                 self.fail(key, Reason::Timeout, out);
             }
@@ -85,6 +91,7 @@ impl Connector {
             return false;
         };
         peer.lane = Some(lane);
+        peer.holds_session = self.sessions.contains_key(&peer.key);
         peer.phase = phase;
         peer.deadline.clear();
         out.push(Action::MakeLane {
@@ -120,11 +127,13 @@ impl Connector {
         };
         let Some(lane) = peer.lane else { return };
         peer.announced = true;
+        self.sessions.insert(peer.key, lane);
         out.push(Action::LaneUp(LaneUp {
             lane,
             peer: peer.key,
             remote_session: peer.remote.session,
-            epoch: peer.name.epoch,
+            name: peer.name.to_number(),
+            resumes: peer.holds_session || peer.remote.holds_session,
             remote_shm_name: peer.remote.shm_name,
             remote_limits: peer.remote.limits,
             may_send,
@@ -142,6 +151,7 @@ impl Connector {
         peer.wanted = false;
         peer.tries = 0;
         peer.heard = now;
+        peer.give_up = None;
         peer.deadline.clear();
         self.counters.lanes_up += 1;
         let PeerKey { place, incarnation } = peer.key;
@@ -156,6 +166,13 @@ impl Connector {
             if other != key && state.phase == Phase::Up {
                 self.fail(other, Reason::PeerRestarted { incarnation }, out);
             }
+        }
+    }
+
+    /// Limits how long the engine waits for a lane that it wants.
+    pub(super) fn be_patient(&mut self, key: Key, now: Time, patience: Option<Duration>) {
+        if let Some(peer) = self.peers.get_mut(key) {
+            peer.give_up = patience.map(|patience| (now + patience, patience));
         }
     }
 
@@ -174,7 +191,9 @@ impl Connector {
         };
         let wait = self.rtt.backoff(base, peer.tries, &mut self.rng);
         peer.tries += 1;
-        self.timers.set(key, &mut peer.deadline, now + wait);
+        let again = now + wait;
+        let at = peer.give_up.map_or(again, |(until, _)| again.min(until));
+        self.timers.set(key, &mut peer.deadline, at);
     }
 
     /// The lane is gone, the peer lives: go on with what the engine wants, or forget the peer.

@@ -1,21 +1,14 @@
-//! Rendezvous: every byte once, budgets kept, errors wait for what is under way.
+//! Rendezvous: every byte once, or again after it was lost; budgets kept.
 
 use super::*;
 use proptest::prelude::*;
 
-const LIMITS: FetchLimits = FetchLimits {
+const LIMITS: TransferLimits = TransferLimits {
     chunk_bytes: 10,
-    reads_per_lane: 6,
-    reads_per_op: 2,
-    ops_per_lane: 4,
+    chunks: 6,
+    chunks_per_message: 2,
+    messages: 4,
 };
-
-fn started<T: std::fmt::Debug>(result: Result<Started<T>, T>) -> Key {
-    match result.unwrap() {
-        Started::Reading(key) => key,
-        Started::Done(done) => panic!("{done:?}"),
-    }
-}
 
 fn segment(address: u64, length_bytes: u64) -> Segment {
     Segment {
@@ -25,164 +18,152 @@ fn segment(address: u64, length_bytes: u64) -> Segment {
     }
 }
 
+/// A message: the address of each byte that fits, and how often each has arrived.
+struct Message {
+    key: Key,
+    bytes: Vec<u64>,
+    arrived: Vec<u32>,
+    handed_out_all: bool,
+}
+
 proptest! {
-    /// Several fetches share a lane; completions come in any order, posts fail at times. Each byte that fits is read
-    /// once, from where the sender has it; no budget is exceeded; every fetch ends once.
+    /// Several transfers share a session; chunks complete in any order, are lost, or are not posted. Each byte that fits
+    /// moves from where the sender has it, once as far as is known; no budget is exceeded; `is_last` says when all is handed out.
     #[test]
-    fn each_byte_is_read_once(
+    fn each_byte_arrives(
         messages in proptest::collection::vec(
             (proptest::collection::vec(1..60u64, 1..5), 1..200u64), 1..5),
         choices in proptest::collection::vec(any::<u16>(), 400),
     ) {
-        let mut fetcher = Fetcher::new(LIMITS);
-        let mut sources = Vec::new();
+        let mut transfers = Transfers::new(LIMITS);
+        let mut all: Vec<Message> = Vec::new();
         for (index, (lengths, fit)) in messages.iter().enumerate() {
             let mut address = 1000 * (index as u64 + 1);
             let segments: Vec<Segment> = lengths.iter().map(|&length| {
                 address += length + 7;
                 segment(address, length)
             }).collect();
-            started(fetcher.start_segments(index, index as u64, segments.clone(), *fit));
-            // The address of each byte of the message that fits.
+            let fit = (*fit).min(lengths.iter().sum());
             let bytes: Vec<u64> =
-                segments.iter().flat_map(|s| s.address..s.address + s.length_bytes).take(*fit as usize).collect();
-            sources.push((bytes, 0u64));
+                segments.iter().flat_map(|s| s.address..s.address + s.length_bytes).take(fit as usize).collect();
+            let key = transfers.start(index, segments, fit).unwrap();
+            all.push(Message { key, arrived: vec![0; bytes.len()], bytes, handed_out_all: false });
         }
-        let mut under_way: Vec<(usize, Read)> = Vec::new();
-        let mut ended = Vec::new();
-        let keys: Vec<Key> = fetcher.fetches.iter().map(|(key, _)| key).collect();
-        for choice in choices {
-            if choice % 5 == 4 && !under_way.is_empty() {
-                let (_, read) = under_way.swap_remove(usize::from(choice / 5) % under_way.len());
-                if let Some(done) = fetcher.on_read(read.fetch, Ok(())) {
-                    ended.push(done);
-                }
-            } else if let Some(read) = fetcher.next_read() {
-                if choice % 7 == 6 {
-                    fetcher.not_posted(read);
+        let mut under_way: Vec<Chunk> = Vec::new();
+        let mut ended = 0;
+        // At the end nothing is lost any more and it runs dry.
+        let mut choices = choices.into_iter();
+        while !transfers.is_empty() {
+            let choice = choices.next();
+            let fails = choice.is_some_and(|choice| choice % 7 == 6);
+            let complete = choice.is_none_or(|choice| choice % 5 == 4) && !under_way.is_empty();
+            if complete {
+                let at = usize::from(choice.unwrap_or(0) / 5) % under_way.len();
+                let chunk = under_way.swap_remove(at);
+                let message = all.iter_mut().find(|m| m.key == chunk.transfer).unwrap();
+                if fails {
+                    transfers.on_lost(chunk.transfer, chunk.offset_bytes, chunk.source);
+                    message.handed_out_all = false;
+                    prop_assert!(transfers.has_lost());
                     continue;
                 }
-                let index = keys.iter().position(|&key| key == read.fetch).unwrap();
-                let (bytes, next) = &mut sources[index];
-                prop_assert_eq!(read.offset_bytes, *next);
-                prop_assert!((1..=10).contains(&read.source.length_bytes));
-                let wanted = &bytes[*next as usize..(*next + read.source.length_bytes) as usize];
-                let end = read.source.address + read.source.length_bytes;
-                prop_assert!(wanted.iter().copied().eq(read.source.address..end));
-                *next += read.source.length_bytes;
-                under_way.push((index, read));
+                let from = chunk.offset_bytes as usize;
+                for arrived in &mut message.arrived[from..from + chunk.source.length_bytes as usize] {
+                    *arrived += 1;
+                }
+                let done = transfers.on_chunk(chunk.transfer);
+                prop_assert_eq!(done, message.arrived.iter().all(|&times| times == 1));
+                if done {
+                    prop_assert!(message.handed_out_all);
+                    prop_assert!(transfers.remove(chunk.transfer).is_some());
+                    prop_assert!(!transfers.on_chunk(chunk.transfer), "a stale key");
+                    ended += 1;
+                }
+            } else if let Some(chunk) = transfers.next_chunk() {
+                let message = all.iter_mut().find(|m| m.key == chunk.transfer).unwrap();
+                if fails {
+                    transfers.not_posted(&chunk);
+                    continue;
+                }
+                prop_assert!((1..=10).contains(&chunk.source.length_bytes));
+                let from = chunk.offset_bytes as usize;
+                let wanted = &message.bytes[from..from + chunk.source.length_bytes as usize];
+                let end = chunk.source.address + chunk.source.length_bytes;
+                prop_assert!(wanted.iter().copied().eq(chunk.source.address..end));
+                message.handed_out_all = chunk.is_last;
+                under_way.push(chunk);
             }
             prop_assert!(under_way.len() <= 6);
-            prop_assert_eq!(fetcher.reads_under_way() as usize, under_way.len());
-            prop_assert!((0..messages.len()).all(|i| under_way.iter().filter(|(of, _)| *of == i).count() <= 2));
+            prop_assert_eq!(transfers.under_way() as usize, under_way.len());
+            prop_assert!(all.iter().all(|m| under_way.iter().filter(|c| c.transfer == m.key).count() <= 2));
         }
-        // Let it run dry.
-        loop {
-            while let Some(read) = fetcher.next_read() {
-                let index = keys.iter().position(|&key| key == read.fetch).unwrap();
-                prop_assert_eq!(read.offset_bytes, sources[index].1);
-                sources[index].1 += read.source.length_bytes;
-                under_way.push((index, read));
-            }
-            let Some((_, read)) = under_way.pop() else { break };
-            ended.extend(fetcher.on_read(read.fetch, Ok(())));
-        }
-        prop_assert!(fetcher.is_empty());
-        ended.sort_by_key(|done| done.receive);
-        prop_assert_eq!(ended.len(), messages.len());
-        for (done, (lengths, fit)) in ended.iter().zip(&messages) {
-            let total: u64 = lengths.iter().sum();
-            prop_assert_eq!((done.status, done.total_bytes), (FinStatus::Ok, total));
-            prop_assert_eq!(done.fetched_bytes, total.min(*fit));
-            prop_assert_eq!(sources[done.receive].1, total.min(*fit));
-        }
+        prop_assert_eq!(ended, messages.len());
+        prop_assert!(!transfers.has_lost());
     }
 }
 
 #[test]
-fn fetches_take_turns() {
-    let mut fetcher = Fetcher::new(LIMITS);
-    let a = started(fetcher.start_segments('a', 1, vec![segment(0, 100)], 100));
-    let b = started(fetcher.start_segments('b', 2, vec![segment(0, 100)], 100));
-    let turns: Vec<Key> = std::iter::from_fn(|| fetcher.next_read())
-        .map(|read| read.fetch)
+fn transfers_take_turns() {
+    let mut transfers = Transfers::new(LIMITS);
+    let a = transfers.start('a', vec![segment(0, 100)], 100).unwrap();
+    let b = transfers.start('b', vec![segment(0, 100)], 100).unwrap();
+    let turns: Vec<Key> = std::iter::from_fn(|| transfers.next_chunk())
+        .map(|chunk| chunk.transfer)
         .collect();
     assert_eq!(turns, [a, b, a, b]);
-    assert_eq!(fetcher.on_read(a, Ok(())), None);
+    assert!(!transfers.on_chunk(a));
     assert_eq!(
-        fetcher
-            .next_read()
-            .map(|read| (read.fetch, read.offset_bytes)),
+        transfers
+            .next_chunk()
+            .map(|chunk| (chunk.transfer, chunk.offset_bytes)),
         Some((a, 20))
     );
 }
 
 #[test]
-fn a_failed_fetch_waits_for_its_reads() {
-    let mut fetcher = Fetcher::new(LIMITS);
-    let key = started(fetcher.start_segments((), 9, vec![segment(0, 100)], 100));
-    assert!(fetcher.next_read().is_some() && fetcher.next_read().is_some());
-    assert_eq!(fetcher.on_read(key, Err(ReadFailed)), None);
-    assert_eq!(fetcher.next_read(), None);
-    let done = fetcher.on_read(key, Ok(())).unwrap();
+fn what_was_lost_comes_before_what_is_new() {
+    let mut transfers = Transfers::new(LIMITS);
+    let key = transfers.start((), vec![segment(50, 100)], 100).unwrap();
+    let first = transfers.next_chunk().unwrap();
+    let second = transfers.next_chunk().unwrap();
+    assert_eq!(transfers.next_chunk(), None, "two at a time");
+    transfers.on_lost(key, first.offset_bytes, first.source);
+    assert_eq!(transfers.next_chunk(), Some(first));
+    assert!(!transfers.has_lost());
+    assert!(!transfers.on_chunk(second.transfer));
     assert_eq!(
-        (done.status, done.op, done.fetched_bytes),
-        (FinStatus::ReadFailed, 9, 0)
-    );
-    assert_eq!(fetcher.on_read(key, Ok(())), None, "a stale key");
-    assert_eq!(fetcher.reads_under_way(), 0);
-}
-
-#[test]
-fn cancel_ends_now_or_with_the_last_read() {
-    let mut fetcher = Fetcher::new(LIMITS);
-    let idle = started(fetcher.start_segments('a', 1, vec![segment(0, 100)], 100));
-    assert_eq!(
-        fetcher.cancel(idle).map(|done| done.status),
-        Some(FinStatus::Cancelled)
-    );
-    assert_eq!(fetcher.next_read(), None);
-    let busy = started(fetcher.start_segments('b', 2, vec![segment(0, 100)], 100));
-    fetcher.next_read().unwrap();
-    assert_eq!(fetcher.cancel(busy), None);
-    assert_eq!(
-        fetcher.on_read(busy, Ok(())).map(|done| done.status),
-        Some(FinStatus::Cancelled)
+        transfers.next_chunk().map(|chunk| chunk.offset_bytes),
+        Some(20)
     );
 }
 
 #[test]
-fn nothing_to_read_is_done_at_once() {
-    let mut fetcher = Fetcher::new(LIMITS);
-    for (segments, fit, total) in [(vec![], 100, 0), (vec![segment(0, 50)], 0, 50)] {
-        match fetcher.start_segments((), 3, segments, fit) {
-            Ok(Started::Done(done)) => {
-                assert_eq!(
-                    (done.status, done.total_bytes, done.fetched_bytes),
-                    (FinStatus::Ok, total, 0)
-                );
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    assert!(fetcher.is_empty());
+fn a_transfer_that_is_taken_out_leaves_no_trace() {
+    let mut transfers = Transfers::new(LIMITS);
+    let key = transfers.start((), vec![segment(0, 100)], 100).unwrap();
+    let chunk = transfers.next_chunk().unwrap();
+    transfers.next_chunk().unwrap();
+    transfers.on_lost(key, chunk.offset_bytes, chunk.source);
+    assert_eq!(transfers.remove(key), Some(()));
+    assert_eq!((transfers.under_way(), transfers.has_lost()), (0, false));
+    assert_eq!(transfers.next_chunk(), None);
+    transfers.on_lost(key, chunk.offset_bytes, chunk.source);
+    assert_eq!((transfers.under_way(), transfers.has_lost()), (0, false));
 }
 
 #[test]
-fn a_full_table_gives_the_receive_back_and_drain_empties_it() {
-    let mut fetcher = Fetcher::new(LIMITS);
+fn a_full_table_gives_the_owner_back_and_drain_empties_it() {
+    let mut transfers = Transfers::new(LIMITS);
     for i in 0..4 {
-        started(fetcher.start_segments(i, 0, vec![segment(0, 5)], 5));
+        transfers.start(i, vec![segment(0, 5)], 5).unwrap();
     }
-    assert_eq!(fetcher.start_segments(4, 0, vec![segment(0, 5)], 5), Err(4));
-    let read = fetcher.next_read().unwrap();
-    let drained: Vec<i32> = fetcher.drain().map(|done| done.receive).collect();
+    assert_eq!(transfers.start(4, vec![segment(0, 5)], 5), Err(4));
+    let chunk = transfers.next_chunk().unwrap();
+    let drained: Vec<i32> = transfers.drain().collect();
     assert_eq!(drained, [0, 1, 2, 3]);
-    assert_eq!(
-        (fetcher.next_read(), fetcher.on_read(read.fetch, Ok(()))),
-        (None, None)
-    );
-    started(fetcher.start_segments(4, 0, vec![segment(0, 5)], 5));
+    assert_eq!(transfers.next_chunk(), None);
+    assert!(!transfers.on_chunk(chunk.transfer));
+    transfers.start(4, vec![segment(0, 5)], 5).unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One endpoint: a connector, model queue pairs, and the engine's view. Every action is checked against the contract.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::protocol::handshake::{
     Action, Config, ConnectLane, Connector, LaneError, LaneKey, LaneUp, Reason,
@@ -89,7 +89,7 @@ impl Node {
         }
         self.closing.remove(&peer);
         let mut out = Vec::new();
-        self.connector.connect(now, peer, &mut out);
+        self.connector.connect(now, peer, None, &mut out);
         self.perform(out)
     }
 
@@ -106,7 +106,7 @@ impl Node {
         self.closing
             .extend(self.lanes.values().filter_map(|lane| lane.peer));
         let mut out = Vec::new();
-        self.connector.shutdown(now, &mut out);
+        self.connector.shutdown(now, &HashMap::new(), &mut out);
         self.perform(out)
     }
 
@@ -269,7 +269,7 @@ impl Node {
     }
 }
 
-/// Checks that two ends are ends of one lane: numbers crossed, sessions crossed, one epoch.
+/// Checks that two ends are ends of one lane: numbers crossed, sessions crossed, one name.
 pub(super) fn assert_one_lane(a: (LaneKey, &Lane), b: (LaneKey, &Lane)) {
     let ((a_key, a), (b_key, b)) = (a, b);
     let (a_joined, b_joined) = (
@@ -289,6 +289,6 @@ pub(super) fn assert_one_lane(a: (LaneKey, &Lane), b: (LaneKey, &Lane)) {
         (a_up.remote_session, b_up.remote_session),
         (b_key.session(), a_key.session())
     );
-    assert_eq!(a_up.epoch, b_up.epoch);
+    assert_eq!((a_up.name, a_up.resumes), (b_up.name, b_up.resumes));
     assert_eq!(a_joined.max_rd_atomic, b_joined.max_dest_rd_atomic);
 }

@@ -250,7 +250,7 @@ fn a_close_is_answered_and_both_forget() {
     let bye = packets(&b.close(NOW, a.key))[0].1;
     assert!(b.lanes.is_empty() && b.closed.is_empty());
     let bye_ack = packets(&a.receive(NOW, &bye.to_bytes()))[0].1;
-    assert_eq!(a.downs, [(b.key, Reason::PeerClosed)]);
+    assert_eq!(a.downs, [(b.key, Reason::PeerClosed { expected: None })]);
     assert!(a.connector.is_idle());
     assert_eq!(
         packets(&a.receive(NOW, &bye.to_bytes()))[0].1,
@@ -318,7 +318,7 @@ fn a_broken_lane_is_told_and_a_late_bye_about_it_harms_nothing_new() {
     let ready = ready_of(&mut a, &mut b);
     b.receive(NOW, &ready.to_bytes());
     let mut late = ready;
-    late.body = Body::Bye;
+    late.body = Body::Bye { expected: None };
     late.lane.responder_nonce = 0; // as one says that has no answer yet
 
     let lane = a.usable(&b.key).unwrap().0;

@@ -45,6 +45,15 @@ pub struct LaneName {
     pub responder_nonce: u64,
 }
 
+impl LaneName {
+    /// A number for the lane, the same at both ends once both nonces are known; not 0.
+    #[must_use]
+    pub fn to_number(&self) -> u64 {
+        let mixed = self.initiator_nonce ^ self.responder_nonce.rotate_left(32);
+        mixed.wrapping_add(self.epoch).max(1)
+    }
+}
+
 /// What protects UD traffic and is checked here for RC, which has no such key of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
@@ -81,7 +90,12 @@ pub enum Body {
         named_incarnation: u64,
     },
     /// Either side: this lane is closed. Repeated until answered or the linger time is over.
-    Bye,
+    Bye {
+        /// What the sender has taken of the session, if there was one: its [`Session::expected`].
+        ///
+        /// [`Session::expected`]: crate::protocol::session::Session::expected
+        expected: Option<u32>,
+    },
     /// Answer to every Bye.
     ByeAck,
     /// Are you there? Sent only where a peer timeout is set.
@@ -109,6 +123,8 @@ pub struct LaneParameters {
     pub shm_name: u64,
     /// Limits of this end.
     pub limits: Limits,
+    /// This end holds a session with the peer, from an earlier lane.
+    pub holds_session: bool,
 }
 
 /// What one end of a lane can take.
@@ -188,7 +204,8 @@ struct Raw {
     path_mtu: u8,
     rd_atomic_out: u8,
     rd_atomic_in: u8,
-    reserved: [u8; 5],
+    lane_flags: u8,
+    reserved: [u8; 4],
     shm_name: U64,
 }
 
@@ -212,6 +229,12 @@ struct RawHead {
 const _: () = assert!(size_of::<RawHead>() == 112 && CONTROL_BYTES == 168);
 
 const FROM_INITIATOR: u8 = 1;
+
+/// In `lane_flags`.
+const HOLDS_SESSION: u8 = 1;
+
+/// In the stamp of a Bye: the low half is a sequence number.
+const HAS_EXPECTED: u64 = 1 << 32;
 
 const HELLO: u8 = 1;
 const HELLO_ACK: u8 = 2;
@@ -240,7 +263,10 @@ impl Control {
                 reason,
                 named_incarnation,
             } => (REJECT, named_incarnation, reason as u8, None),
-            Body::Bye => (BYE, 0, 0, None),
+            Body::Bye { expected } => {
+                let stamp = expected.map_or(0, |expected| HAS_EXPECTED | u64::from(expected));
+                (BYE, stamp, 0, None)
+            }
             Body::ByeAck => (BYE_ACK, 0, 0, None),
             Body::KeepAlive { stamp_ns } => (KEEP_ALIVE, stamp_ns, 0, None),
             Body::KeepAliveAck { stamp_ns } => (KEEP_ALIVE_ACK, stamp_ns, 0, None),
@@ -305,7 +331,9 @@ impl Control {
                 reason: RejectReason::from_u8(head.reason).ok_or(WireError::Field)?,
                 named_incarnation: stamp_ns,
             },
-            BYE => Body::Bye,
+            BYE => Body::Bye {
+                expected: (stamp_ns & HAS_EXPECTED != 0).then_some(stamp_ns as u32),
+            },
             BYE_ACK => Body::ByeAck,
             KEEP_ALIVE => Body::KeepAlive { stamp_ns },
             KEEP_ALIVE_ACK => Body::KeepAliveAck { stamp_ns },
@@ -397,6 +425,7 @@ impl LaneParameters {
         raw.path_mtu = self.limits.path_mtu;
         raw.rd_atomic_out = self.limits.rd_atomic_out;
         raw.rd_atomic_in = self.limits.rd_atomic_in;
+        raw.lane_flags = if self.holds_session { HOLDS_SESSION } else { 0 };
     }
 
     fn read(raw: &Raw) -> Result<Self, WireError> {
@@ -412,6 +441,7 @@ impl LaneParameters {
                 rd_atomic_out: raw.rd_atomic_out,
                 rd_atomic_in: raw.rd_atomic_in,
             },
+            holds_session: raw.lane_flags & HOLDS_SESSION != 0,
         };
         let limits = &parameters.limits;
         let sound = (2..1 << 24).contains(&parameters.qpn)

@@ -26,14 +26,18 @@ pub const MAX_RTS_BYTES: usize =
 pub const MIN_RECEIVE_BYTES: u32 = 512;
 
 const _: () = assert!(HEADER_BYTES == 24 && MAX_RTS_BYTES <= MIN_RECEIVE_BYTES as usize);
+const _: () = assert!(MAX_HEADER_BYTES <= MAX_NOTICE_BYTES);
+
+/// Where the session lies in a packet.
+const SESSION: std::ops::Range<usize> = 4..8;
 
 /// What every data packet starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The session, as the receiver of the packet names it.
     pub session: SessionId,
-    /// Eager, Rts, Fin: number of the packet in the session, from 0, modulo 2³². Credit: the number that the next of
-    /// those will have. Ack: the number that the sender of the Ack expects next.
+    /// Of a numbered packet: its number in the session, from 0, modulo 2³². Credit: the number that the next of those will
+    /// have. Ack, Resume: the number that its sender expects next.
     pub sequence: u32,
     /// Credit returned so far in this session, in units, modulo 2¹⁶ ([`crate::protocol::credit`]).
     pub credit: u16,
@@ -81,12 +85,24 @@ pub enum Packet<'a> {
         /// Where it is.
         request: Request<'a>,
     },
-    /// The receiver is done with a message that it had to fetch.
+    /// The receiver is done with a message that was announced to it.
     Fin {
         /// The sender's operation, as given in [`Request::op`].
         op: u64,
         /// How it went.
         status: FinStatus,
+    },
+    /// The receiver's buffer for a message that its sender writes.
+    Cts(Grant),
+    /// The sender has written the message.
+    Done {
+        /// The receiver's operation, as given in [`Grant::receive`].
+        receive: u64,
+    },
+    /// The first packet of a lane that continues a session: all below [`Header::sequence`] has arrived. Not numbered.
+    Resume {
+        /// Name of the session that the sender of this continues; 0 if it has none.
+        name: u64,
     },
     /// Nothing but the credit in the header. Not numbered.
     Credit,
@@ -99,9 +115,26 @@ pub enum Packet<'a> {
 pub struct Request<'a> {
     /// The sender's operation, to be named in the Fin.
     pub op: u64,
-    /// Length of the message in bytes: the sum of the segments' lengths.
+    /// Length of the message in bytes: the sum of the segments' lengths, if there are any.
     pub total_bytes: u64,
+    /// The sender waits for a [`Grant`] and writes the message; there are no segments.
+    pub sender_writes: bool,
     segments: &'a [RawSegment],
+}
+
+/// Where a message is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The sender's operation, as given in [`Request::op`].
+    pub op: u64,
+    /// The receiver's operation, to be named in the Done.
+    pub receive: u64,
+    /// Remote virtual address of the buffer.
+    pub address: u64,
+    /// Bytes to write, not 0: what fits of the message.
+    pub fit_bytes: u64,
+    /// Remote key of the region that holds the buffer.
+    pub rkey: u32,
 }
 
 /// Remote memory that holds a part of a message.
@@ -147,6 +180,16 @@ struct RawRts {
     total_bytes: U64,
 }
 
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawGrant {
+    receive: U64,
+    address: U64,
+    fit_bytes: U64,
+    rkey: U32,
+    reserved: U32,
+}
+
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
@@ -163,9 +206,17 @@ const RTS: u8 = 2;
 const FIN: u8 = 3;
 const CREDIT: u8 = 4;
 const ACK: u8 = 5;
+const CTS: u8 = 6;
+const DONE: u8 = 7;
+const RESUME: u8 = 8;
 
 const TAGGED: u8 = 1 << 0;
 const CQ_DATA: u8 = 1 << 1;
+/// Of an Rts: its sender will write the message.
+const WRITES: u8 = 1 << 2;
+
+/// Size of the largest packet without payload or segments, in bytes.
+pub const MAX_NOTICE_BYTES: usize = HEADER_BYTES + size_of::<RawGrant>();
 
 impl Header {
     /// Writes the header of an eager message whose `payload_bytes` the caller puts, or gathers, right behind it.
@@ -187,7 +238,7 @@ impl Header {
         )
     }
 
-    /// Writes a rendezvous request; returns its length in bytes.
+    /// Writes a request for a message that the receiver is to read; returns its length in bytes.
     ///
     /// # Errors
     /// [`WireError::Field`] for more than [`MAX_SEGMENTS`] segments, an empty one, one that wraps around the end of
@@ -209,17 +260,42 @@ impl Header {
             raw.rkey = segment.rkey.into();
         }
         let raw = &raw[..segments.len()];
+        let total = total_bytes(raw).ok_or(WireError::Field)?;
+        let flags = envelope.flags();
+        Ok(self.write_request(envelope, flags, op, total, raw.as_bytes(), out))
+    }
+
+    /// Writes a request for a message of `total_bytes` that the sender will write; returns its length in bytes.
+    pub fn write_offer(
+        &self,
+        envelope: &Envelope,
+        op: u64,
+        total_bytes: u64,
+        out: &mut [u8; MAX_RTS_BYTES],
+    ) -> usize {
+        let flags = envelope.flags() | WRITES;
+        self.write_request(envelope, flags, op, total_bytes, &[], out)
+    }
+
+    fn write_request(
+        &self,
+        envelope: &Envelope,
+        flags: u8,
+        op: u64,
+        total_bytes: u64,
+        segments: &[u8],
+        out: &mut [u8; MAX_RTS_BYTES],
+    ) -> usize {
         let rts = RawRts {
             op: op.into(),
-            total_bytes: total_bytes(raw).ok_or(WireError::Field)?.into(),
+            total_bytes: total_bytes.into(),
         };
-        let body_bytes = size_of::<RawRts>() + size_of_val(raw);
-
-        let mut head = [0; MAX_HEADER_BYTES];
+        let body_bytes = size_of::<RawRts>() + segments.len();
         let tag = envelope.tag.unwrap_or(0);
+        let mut head = [0; MAX_HEADER_BYTES];
         let at = self.write(
             RTS,
-            envelope.flags(),
+            flags,
             tag,
             body_bytes as u32,
             envelope.cq_data,
@@ -228,27 +304,60 @@ impl Header {
         out[..at].copy_from_slice(&head[..at]);
         let (fixed, rest) = out[at..].split_at_mut(size_of::<RawRts>());
         fixed.copy_from_slice(rts.as_bytes());
-        rest[..size_of_val(raw)].copy_from_slice(raw.as_bytes());
-        Ok(at + body_bytes)
+        rest[..segments.len()].copy_from_slice(segments);
+        at + body_bytes
+    }
+
+    /// Writes a Cts; returns its length in bytes.
+    pub fn write_cts(&self, grant: &Grant, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        let raw = RawGrant {
+            receive: grant.receive.into(),
+            address: grant.address.into(),
+            fit_bytes: grant.fit_bytes.into(),
+            rkey: grant.rkey.into(),
+            reserved: 0.into(),
+        };
+        self.write_notice(CTS, grant.op, raw.as_bytes(), out)
+    }
+
+    /// Writes a Done for the peer's operation `receive`; returns its length in bytes.
+    pub fn write_done(&self, receive: u64, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        self.write_notice(DONE, receive, &[], out)
+    }
+
+    /// Writes a Resume; returns its length in bytes.
+    pub fn write_resume(&self, name: u64, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        self.write_notice(RESUME, name, &[], out)
     }
 
     /// Writes a Fin for the peer's operation `op`; returns its length in bytes.
-    pub fn write_fin(&self, op: u64, status: FinStatus, out: &mut [u8; MAX_HEADER_BYTES]) -> usize {
-        let mut head = [0; MAX_HEADER_BYTES];
-        let at = self.write(FIN, 0, op, size_of::<u32>() as u32, None, &mut head);
-        head[at..at + size_of::<u32>()].copy_from_slice(&(status as u32).to_le_bytes());
-        *out = head;
-        at + size_of::<u32>()
+    pub fn write_fin(&self, op: u64, status: FinStatus, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        self.write_notice(FIN, op, &(status as u32).to_le_bytes(), out)
     }
 
     /// Writes a Credit; returns its length in bytes.
-    pub fn write_credit(&self, out: &mut [u8; MAX_HEADER_BYTES]) -> usize {
-        self.write(CREDIT, 0, 0, 0, None, out)
+    pub fn write_credit(&self, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        self.write_notice(CREDIT, 0, &[], out)
     }
 
     /// Writes an Ack; returns its length in bytes.
-    pub fn write_ack(&self, out: &mut [u8; MAX_HEADER_BYTES]) -> usize {
-        self.write(ACK, 0, 0, 0, None, out)
+    pub fn write_ack(&self, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        self.write_notice(ACK, 0, &[], out)
+    }
+
+    /// A packet whose tag field names an operation, or nothing.
+    fn write_notice(
+        &self,
+        kind: u8,
+        names: u64,
+        body: &[u8],
+        out: &mut [u8; MAX_NOTICE_BYTES],
+    ) -> usize {
+        let mut head = [0; MAX_HEADER_BYTES];
+        let at = self.write(kind, 0, names, body.len() as u32, None, &mut head);
+        out[..at].copy_from_slice(&head[..at]);
+        out[at..at + body.len()].copy_from_slice(body);
+        at + body.len()
     }
 
     #[inline]
@@ -310,15 +419,22 @@ impl<'a> Packet<'a> {
             parts::EAGER_PART => parts::parse_part(raw, body)?,
             RTS => Packet::Rts {
                 envelope: raw.envelope(cq_data)?,
-                request: Request::parse(body)?,
+                request: Request::parse(body, raw.flags & WRITES != 0)?,
             },
             FIN if raw.flags == 0 => Packet::Fin {
                 op: raw.tag.get(),
                 status: FinStatus::parse(body)?,
             },
+            CTS if raw.flags == 0 => Packet::Cts(Grant::parse(raw.tag.get(), body)?),
+            DONE if raw.names_only() => Packet::Done {
+                receive: raw.tag.get(),
+            },
+            RESUME if raw.names_only() => Packet::Resume {
+                name: raw.tag.get(),
+            },
             CREDIT if raw.is_bare() => Packet::Credit,
             ACK if raw.is_bare() => Packet::Ack,
-            FIN | CREDIT | ACK => return Err(WireError::Field),
+            FIN | CTS | DONE | RESUME | CREDIT | ACK => return Err(WireError::Field),
             other => return Err(WireError::Kind(other)),
         };
         Ok((header, packet))
@@ -327,17 +443,29 @@ impl<'a> Packet<'a> {
     /// Whether the packet takes a sequence number of its session.
     #[must_use]
     pub fn is_numbered(&self) -> bool {
-        !matches!(self, Packet::Credit | Packet::Ack)
+        !matches!(self, Packet::Credit | Packet::Ack | Packet::Resume { .. })
     }
 }
 
+/// Puts the name of another session into a packet that was written for one that went before.
+///
+/// # Panics
+/// When `packet` is shorter than a header.
+pub fn readdress(packet: &mut [u8], session: SessionId) {
+    packet[SESSION].copy_from_slice(&session.0.to_le_bytes());
+}
+
 impl<'a> Request<'a> {
-    fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+    fn parse(body: &'a [u8], sender_writes: bool) -> Result<Self, WireError> {
         let (fixed, rest) = RawRts::ref_from_prefix(body).map_err(|_| WireError::Length)?;
         let segments = <[RawSegment]>::ref_from_bytes(rest).map_err(|_| WireError::Length)?;
-        if segments.len() > MAX_SEGMENTS
+        let sound = match sender_writes {
+            true => segments.is_empty(),
+            false => total_bytes(segments) == Some(fixed.total_bytes.get()),
+        };
+        if !sound
+            || segments.len() > MAX_SEGMENTS
             || segments.iter().any(|segment| segment.reserved.get() != 0)
-            || total_bytes(segments) != Some(fixed.total_bytes.get())
         {
             return Err(WireError::Field);
         }
@@ -345,6 +473,7 @@ impl<'a> Request<'a> {
             op: fixed.op.get(),
             total_bytes: fixed.total_bytes.get(),
             segments,
+            sender_writes,
         })
     }
 
@@ -353,6 +482,24 @@ impl<'a> Request<'a> {
         self.segments.iter().map(|raw| Segment {
             address: raw.address.get(),
             length_bytes: raw.length_bytes.get(),
+            rkey: raw.rkey.get(),
+        })
+    }
+}
+
+impl Grant {
+    fn parse(op: u64, body: &[u8]) -> Result<Self, WireError> {
+        let raw = RawGrant::read_from_bytes(body).map_err(|_| WireError::Length)?;
+        let fit_bytes = raw.fit_bytes.get();
+        let wraps = raw.address.get().checked_add(fit_bytes).is_none();
+        if wraps || fit_bytes == 0 || raw.reserved.get() != 0 {
+            return Err(WireError::Field);
+        }
+        Ok(Grant {
+            op,
+            receive: raw.receive.get(),
+            address: raw.address.get(),
+            fit_bytes,
             rkey: raw.rkey.get(),
         })
     }
@@ -370,7 +517,11 @@ impl RawHeader {
     #[inline]
     fn envelope(&self, cq_data: Option<u64>) -> Result<Envelope, WireError> {
         let tagged = self.flags & TAGGED != 0;
-        if self.flags & !(TAGGED | CQ_DATA) != 0 || !tagged && self.tag.get() != 0 {
+        let known = match self.kind {
+            RTS => TAGGED | CQ_DATA | WRITES,
+            _ => TAGGED | CQ_DATA,
+        };
+        if self.flags & !known != 0 || !tagged && self.tag.get() != 0 {
             return Err(WireError::Field);
         }
         Ok(Envelope {
@@ -380,7 +531,11 @@ impl RawHeader {
     }
 
     fn is_bare(&self) -> bool {
-        self.flags == 0 && self.tag.get() == 0 && self.length_bytes.get() == 0
+        self.names_only() && self.tag.get() == 0
+    }
+
+    fn names_only(&self) -> bool {
+        self.flags == 0 && self.length_bytes.get() == 0
     }
 }
 

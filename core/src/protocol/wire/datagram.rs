@@ -126,7 +126,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Prefix, Header, Packet<'_>), WireError> {
 mod tests {
     use super::*;
     use crate::protocol::wire::SessionId;
-    use crate::protocol::wire::data::{Envelope, MAX_HEADER_BYTES};
+    use crate::protocol::wire::data::{Envelope, MAX_HEADER_BYTES, MAX_NOTICE_BYTES};
     use proptest::prelude::*;
 
     fn eager(prefix: &Prefix, payload: &[u8]) -> Vec<u8> {
@@ -167,7 +167,7 @@ mod tests {
             sequence: 7,
             credit: 0,
         };
-        let mut out = [0; MAX_HEADER_BYTES];
+        let mut out = [0; MAX_NOTICE_BYTES];
         let length = header.write_ack(&mut out);
         let of = |expected| {
             let prefix = Prefix {

@@ -10,7 +10,8 @@ use crate::protocol::parts::{Assembly, Cut, Part};
 use crate::protocol::session::{Accept, Session};
 use crate::protocol::wire::SessionId;
 use crate::protocol::wire::data::{
-    Envelope, FinStatus, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, MAX_RTS_BYTES, Packet, Segment,
+    Envelope, FinStatus, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES,
+    Packet, Segment,
 };
 use crate::protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
 
@@ -119,7 +120,7 @@ impl End {
         self.send(shared, now, out);
         if self.lane.owes_ack(now) || self.session.receive_credit.owes() {
             let header = self.session.stamp_ack();
-            let mut bytes = [0; MAX_HEADER_BYTES];
+            let mut bytes = [0; MAX_NOTICE_BYTES];
             let length = header.write_ack(&mut bytes);
             let datagram = self.datagram(&bytes[..length], false);
             self.acks_alone += 1;
@@ -174,7 +175,7 @@ impl End {
     fn stamp(&mut self) {
         while let Some(op) = self.fins.pop_front() {
             let header = self.session.stamp().unwrap();
-            let mut bytes = [0; MAX_HEADER_BYTES];
+            let mut bytes = [0; MAX_NOTICE_BYTES];
             let length = header.write_fin(op, FinStatus::Ok, &mut bytes);
             self.kept.push_back(bytes[..length].to_vec());
         }
@@ -382,6 +383,9 @@ impl End {
                 self.fins.push_back(request.op);
             }
             Packet::Fin { .. } => self.open_requests -= 1,
+            Packet::Cts(_) | Packet::Done { .. } | Packet::Resume { .. } => {
+                panic!("nobody writes here, and no lane is resumed")
+            }
             Packet::Credit | Packet::Ack => panic!("not numbered"),
         }
     }

@@ -27,14 +27,18 @@ fn parameters() -> impl Strategy<Value = LaneParameters> {
         any::<u32>(),
         any::<u64>(),
         limits,
+        any::<bool>(),
     )
-        .prop_map(|(qpn, psn, session, shm_name, limits)| LaneParameters {
-            qpn,
-            psn,
-            session: SessionId(session),
-            shm_name,
-            limits,
-        })
+        .prop_map(
+            |(qpn, psn, session, shm_name, limits, holds_session)| LaneParameters {
+                qpn,
+                psn,
+                session: SessionId(session),
+                shm_name,
+                limits,
+                holds_session,
+            },
+        )
 }
 
 fn control() -> impl Strategy<Value = Control> {
@@ -52,7 +56,7 @@ fn control() -> impl Strategy<Value = Control> {
             reason: RejectReason::from_u8(code).unwrap(),
             named_incarnation
         }),
-        Just(Body::Bye),
+        any::<Option<u32>>().prop_map(|expected| Body::Bye { expected }),
         Just(Body::ByeAck),
         any::<u64>().prop_map(|stamp_ns| Body::KeepAlive { stamp_ns }),
         any::<u64>().prop_map(|stamp_ns| Body::KeepAliveAck { stamp_ns }),

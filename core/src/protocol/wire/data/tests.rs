@@ -35,7 +35,7 @@ fn eager(header: Header, envelope: Envelope, payload: &[u8]) -> Vec<u8> {
 
 /// Prints what was read, to the same bytes if the format is canonical.
 fn print(header: Header, packet: Packet<'_>) -> Vec<u8> {
-    let mut out = [0; MAX_HEADER_BYTES];
+    let mut out = [0; MAX_NOTICE_BYTES];
     let length = match packet {
         Packet::Eager { envelope, payload } => return eager(header, envelope, payload),
         Packet::EagerFirst {
@@ -48,8 +48,14 @@ fn print(header: Header, packet: Packet<'_>) -> Vec<u8> {
             return [&out[..length], part].concat();
         }
         Packet::EagerPart { offset_bytes, part } => {
+            let mut out = [0; MAX_HEADER_BYTES];
             let length = header.write_part(offset_bytes, part.len() as u32, &mut out);
             return [&out[..length], part].concat();
+        }
+        Packet::Rts { envelope, request } if request.sender_writes => {
+            let mut out = [0; MAX_RTS_BYTES];
+            let length = header.write_offer(&envelope, request.op, request.total_bytes, &mut out);
+            return out[..length].to_vec();
         }
         Packet::Rts { envelope, request } => {
             let mut out = [0; MAX_RTS_BYTES];
@@ -60,6 +66,9 @@ fn print(header: Header, packet: Packet<'_>) -> Vec<u8> {
             return out[..length].to_vec();
         }
         Packet::Fin { op, status } => header.write_fin(op, status, &mut out),
+        Packet::Cts(grant) => header.write_cts(&grant, &mut out),
+        Packet::Done { receive } => header.write_done(receive, &mut out),
+        Packet::Resume { name } => header.write_resume(name, &mut out),
         Packet::Credit => header.write_credit(&mut out),
         Packet::Ack => header.write_ack(&mut out),
     };
@@ -161,6 +170,7 @@ proptest! {
         segments in segments(),
         op in any::<u64>(),
         code in 0..3u8,
+        total in 0..1u64 << 62,
     ) {
         let bytes = eager(header, envelope, &payload);
         prop_assert_eq!(Packet::parse(&bytes), Ok((header, Packet::Eager { envelope, payload: &payload })));
@@ -174,17 +184,35 @@ proptest! {
         prop_assert_eq!(request.total_bytes, segments.iter().map(|s| s.length_bytes).sum::<u64>());
 
         let status = [FinStatus::Ok, FinStatus::Cancelled, FinStatus::ReadFailed][usize::from(code)];
-        for packet in [Packet::Fin { op, status }, Packet::Credit, Packet::Ack] {
-            let bytes = print(header, packet);
+        let length = header.write_offer(&envelope, op, total, &mut out);
+        let (read, packet) = Packet::parse(&out[..length]).unwrap();
+        let Packet::Rts { envelope: read_envelope, request } = packet else { panic!("{packet:?}") };
+        prop_assert_eq!((read, read_envelope, request.op), (header, envelope, op));
+        prop_assert_eq!((request.total_bytes, request.sender_writes, request.segments().len()), (total, true, 0));
+
+        let grant = Grant { op, receive: total, address: 1 << 40, fit_bytes: total.max(1) >> 1 | 1, rkey: 7 };
+        let plain = [
+            Packet::Fin { op, status },
+            Packet::Cts(grant),
+            Packet::Done { receive: op },
+            Packet::Resume { name: op },
+            Packet::Credit,
+            Packet::Ack,
+        ];
+        for packet in plain {
+            let mut bytes = print(header, packet);
             prop_assert_eq!(Packet::parse(&bytes), Ok((header, packet)));
+            let other = Header { session: SessionId(!header.session.0), ..header };
+            readdress(&mut bytes, other.session);
+            prop_assert_eq!(Packet::parse(&bytes), Ok((other, packet)));
         }
     }
 
     /// Any bytes, behind a plausible start so that the deep branches are reached, are refused or printed back.
     #[test]
     fn any_bytes_are_judged(
-        kind in 0..8u8,
-        flags in 0..8u8,
+        kind in 0..11u8,
+        flags in 0..10u8,
         fit in any::<bool>(),
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
     ) {
