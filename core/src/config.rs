@@ -89,8 +89,13 @@ settings! {
     /// Receive buffers that an endpoint posts to its shared receive queue; they are all the receive memory it has,
     /// whatever the number of peers.
     rx_buffers: u64 = "512", "16 to 16384", |v| (16..=16384).contains(v);
-    /// Most bytes of a bulk transfer that one RDMA read moves.
+    /// Most bytes of a bulk transfer that one RDMA read or write moves.
     read_chunk: u64 = "256K", "4K to 1G", |v| (4096..=1 << 30).contains(v);
+    /// Who moves messages above the eager size over verbs: the receiver reads, or the sender writes; `auto` asks the table of
+    /// the device.
+    rendezvous: Rendezvous = "auto", "auto, read or write", |_| true;
+    /// How long to try to get a broken connection back before its operations fail; `off` tries for ever.
+    reconnect_timeout: Patience = "10s", "off or a duration such as 10s", |_| true;
     /// Give a peer up that answered nothing for so long; `off` waits for evidence of its death for ever.
     peer_timeout: Patience = "off", "off or a duration such as 5s", |_| true;
     /// How long a blocking read of a completion queue spins before it sleeps.
@@ -119,6 +124,28 @@ pub struct Auto(pub Option<u64>);
 /// A duration, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience(pub Option<Duration>);
+
+/// Who moves a large message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rendezvous {
+    /// What is best on the device.
+    Auto,
+    /// The receiver, by RDMA read.
+    Read,
+    /// The sender, by RDMA write.
+    Write,
+}
+
+impl Value for Rendezvous {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "read" => Ok(Self::Read),
+            "write" => Ok(Self::Write),
+            _ => Err("none of auto, read and write".to_owned()),
+        }
+    }
+}
 
 /// Use something, do not, or find out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use ferrofabric_core::wait::WaitSet;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
 
 use crate::device::{Context, GidRequest};
-use crate::endpoint::rdm::RdmTransport;
+use crate::endpoint::rdm::{Patience, RdmTransport};
 use crate::mr::{Access, Mr};
 use crate::pairing::{Paired, SHM_TRANSPORT};
 use crate::pd::Pd;
@@ -112,7 +112,10 @@ impl Backend for VerbsBackend {
             self.tuning,
             datagrams,
             &name,
-            self.settings.peer_timeout.0,
+            Patience {
+                peer_timeout: self.settings.peer_timeout.0,
+                reconnect_timeout: self.settings.reconnect_timeout.0,
+            },
             wait,
         )?;
         if counts_sends {

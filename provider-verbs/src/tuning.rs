@@ -1,6 +1,6 @@
 //! Which protocol at which size, and how long the queues: a table by device, for what is best on one is not on another.
 
-use ferrofabric_core::config::Settings;
+use ferrofabric_core::config::{Rendezvous, Settings};
 use ferrofabric_core::protocol::wire::data::{MAX_HEADER_BYTES, MIN_RECEIVE_BYTES};
 
 use crate::device::{DeviceLimits, Quirks};
@@ -20,12 +20,16 @@ pub(crate) struct Tuning {
     pub(crate) receives: usize,
     /// Bounce buffers for sends.
     pub(crate) bounces: usize,
-    /// Largest single RDMA read, in bytes.
-    pub(crate) read_chunk: u64,
+    /// Whether the sender writes large messages, rather than the receiver reads them.
+    pub(crate) sender_writes: bool,
+    /// Largest single RDMA read or write, in bytes.
+    pub(crate) chunk: u64,
     /// RDMA reads of a lane under way.
     pub(crate) reads_per_lane: u8,
-    /// Completions that one message's reads may have under way.
+    /// Reads of one message under way.
     pub(crate) reads_per_message: u32,
+    /// RDMA writes of a lane under way: a small message behind them waits for so many.
+    pub(crate) writes_per_lane: u32,
 }
 
 /// Eager threshold where nothing better is known: about where the copy costs what the extra round trip does.
@@ -58,12 +62,18 @@ impl Tuning {
             send_total,
             receives,
             bounces: 256,
-            read_chunk: settings.read_chunk,
+            sender_writes: match settings.rendezvous {
+                Rendezvous::Read => false,
+                Rendezvous::Write => true,
+                Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
+            },
+            chunk: settings.read_chunk,
             reads_per_lane: 16
                 .min(limits.reads_as_initiator)
                 .min(limits.reads_as_target)
                 .max(1),
             reads_per_message: 4,
+            writes_per_lane: 4,
         }
     }
 }

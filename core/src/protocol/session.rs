@@ -82,7 +82,7 @@ impl Session {
     /// packets are unconfirmed. Call it when the packet is sure to be posted.
     #[inline]
     pub fn stamp(&mut self) -> Option<Header> {
-        if self.unconfirmed() >= WINDOW {
+        if !self.may_stamp() {
             return None;
         }
         let sequence = self.next;
@@ -92,6 +92,12 @@ impl Session {
             sequence,
             credit: self.receive_credit.field(),
         })
+    }
+
+    /// Whether [`Session::stamp`] has a number to give.
+    #[must_use]
+    pub fn may_stamp(&self) -> bool {
+        self.unconfirmed() < WINDOW
     }
 
     /// The header of a Credit packet.

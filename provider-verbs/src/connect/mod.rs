@@ -5,7 +5,9 @@ mod ah_cache;
 mod datagrams;
 mod service;
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::protocol::PeerKey;
@@ -51,13 +53,25 @@ pub(crate) enum ToEngine {
 /// What the engine tells the service thread.
 pub(crate) enum ToService {
     /// Make a lane to a peer.
-    Connect(PeerKey),
+    Connect {
+        /// To whom.
+        peer: PeerKey,
+        /// How long to try without a word of the peer; `None`: for ever.
+        patience: Option<Duration>,
+    },
+    /// The session that a lane of the peer's carried is over.
+    SessionEnded {
+        /// The peer.
+        peer: PeerKey,
+        /// The lane.
+        lane: LaneKey,
+    },
     /// A packet came on a lane that may not send yet.
     LaneHeard(LaneKey),
     /// A lane is dead.
     LaneBroken(LaneKey),
-    /// Say goodbye to all and end.
-    Close,
+    /// Say goodbye to all and end: what each lane's session has taken.
+    Close(HashMap<LaneKey, u32>),
 }
 
 /// Where the incarnation lies in a native address's bytes.

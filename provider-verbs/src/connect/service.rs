@@ -64,6 +64,8 @@ pub(crate) struct Service {
     wait: Arc<WaitSet>,
     inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
+    /// What the sessions have taken, for the goodbyes.
+    taken: HashMap<LaneKey, u32>,
 }
 
 /// What the service thread has for the engine.
@@ -118,6 +120,7 @@ impl Service {
             wait,
             inbox,
             thread: Some(thread),
+            taken: HashMap::new(),
         })
     }
 
@@ -126,6 +129,11 @@ impl Service {
         // It ends only when told to.
         let _ = self.requests.send(request);
         self.wait.signal();
+    }
+
+    /// Says what the session of a lane has taken, before all are closed.
+    pub(crate) fn taken(&mut self, lane: LaneKey, expected: u32) {
+        self.taken.insert(lane, expected);
     }
 
     /// Whether [`Service::message`] has something. Costs a load.
@@ -159,7 +167,8 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.request(ToService::Close);
+        let taken = std::mem::take(&mut self.taken);
+        self.request(ToService::Close(taken));
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has said so; its queue pairs are gone with it.
             let _ = thread.join();
@@ -258,11 +267,14 @@ impl Worker {
 
     fn serve(&mut self, request: ToService, closing: Option<Instant>) -> Option<Instant> {
         match request {
-            ToService::Connect(peer) => self.drive(|c, now, out| c.connect(now, peer, out)),
+            ToService::Connect { peer, patience } => {
+                self.drive(|c, now, out| c.connect(now, peer, patience, out));
+            }
+            ToService::SessionEnded { peer, lane } => self.connector.session_ended(&peer, lane),
             ToService::LaneHeard(lane) => self.drive(|c, now, out| c.lane_heard(now, lane, out)),
             ToService::LaneBroken(lane) => self.drive(|c, now, out| c.lane_broken(now, lane, out)),
-            ToService::Close => {
-                self.drive(|c, now, out| c.shutdown(now, out));
+            ToService::Close(taken) => {
+                self.drive(|c, now, out| c.shutdown(now, &taken, out));
                 return Some(Instant::now() + self.config.handshake.linger);
             }
         }

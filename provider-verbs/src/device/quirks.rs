@@ -31,6 +31,9 @@ bitflags::bitflags! {
         const SHORT_RECEIVE_STATUS_WRONG = 1 << 7;
         /// Joining a multicast group succeeds and nothing of it is delivered.
         const MULTICAST_NOT_DELIVERED = 1 << 8;
+        /// When packets are lost or overtake each other, a read of several packets completes with success and its last
+        /// ones are missing.
+        const LONG_READ_TORN = 1 << 9;
     }
 }
 

@@ -4,63 +4,93 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::{Arrived, Matched, SendDone};
+use ferrofabric_core::peer::SendDone;
 use ferrofabric_core::protocol::handshake::LaneKey;
-use ferrofabric_core::protocol::rendezvous::{Fetcher, SendTable};
-use ferrofabric_core::protocol::session::{Session, WINDOW};
+use ferrofabric_core::protocol::rendezvous::Chunk;
+use ferrofabric_core::protocol::session::WINDOW;
 use ferrofabric_core::protocol::table::Key;
 use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::FinStatus;
-use ferrofabric_core::types::MsgKind;
+use ferrofabric_core::types::IoBuf;
 
-use crate::mr::Mr;
+use super::records::{Record, Records};
+use super::state::SessionState;
 use crate::qp::RcQp;
 
 /// What lies in the send queue, in the order of posting.
 pub(crate) struct Wqe {
     /// Counts requests of this lane, modulo 2³².
     pub(crate) number: u32,
-    /// What it is.
-    pub(crate) kind: WqeKind,
-    /// Memory that it uses until it is over.
-    pub(crate) slot: SendSlot,
     /// The packet's number in the session, if it has one.
     pub(crate) sequence: Option<u32>,
+    /// What it is.
+    pub(crate) kind: WqeKind,
+    /// Where the packet is kept until it has arrived.
+    pub(crate) packet: Place,
 }
 
 /// What a work request does.
 pub(crate) enum WqeKind {
     /// A whole message.
     Message(SendDone),
-    /// A request, which ends with its Fin, or another packet of our own.
+    /// A packet of our own, with which nothing ends.
     Notice,
-    /// A read of a fetch.
-    Read(Key),
+    /// The end of a message that we wrote.
+    Done(Key),
+    /// A read.
+    Read(Box<Chunk>),
+    /// A write.
+    Write(Box<Chunk>),
     /// The last: when it is flushed all is.
     Marker,
 }
 
-/// A slot of the bounce pool, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SendSlot(pub(crate) Option<u32>);
-
-/// The sender's side of a rendezvous: what is to be kept until the peer is done.
-pub(crate) struct RendezvousSend {
-    pub(crate) done: SendDone,
-    /// Registrations made for this message alone.
-    pub(crate) _regions: Vec<Mr>,
-    /// A copy of an inject.
-    pub(crate) _copy: Option<Box<[u8]>>,
+/// Where a posted packet lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// Nowhere: it need not be sent again.
+    Nowhere,
+    /// Among the records: it travels in the work request.
+    Record(Record),
+    /// In a bounce buffer.
+    Bounce { slot: u32, len: u32 },
+    /// Its header in a bounce buffer, the rest where the application has it.
+    Split {
+        slot: u32,
+        head: u32,
+        rest: IoBuf,
+        lkey: u32,
+    },
 }
 
-/// The receiver's side of a rendezvous.
-pub(crate) struct Fetching {
-    pub(crate) kind: MsgKind,
-    pub(crate) arrived: Arrived,
-    pub(crate) matched: Matched,
-    pub(crate) lkey: u32,
-    /// A registration made for this message alone.
-    pub(crate) region: Option<Mr>,
+impl Place {
+    /// The bounce buffer that it takes.
+    #[inline]
+    pub(crate) fn slot(self) -> Option<u32> {
+        match self {
+            Place::Bounce { slot, .. } | Place::Split { slot, .. } => Some(slot),
+            Place::Nowhere | Place::Record(_) => None,
+        }
+    }
+}
+
+/// How a lane's end came about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneEnd {
+    /// What its operations end with, if they do.
+    pub(crate) errno: Errno,
+    pub(crate) why: &'static str,
+    pub(crate) then: AfterLane,
+}
+
+/// What becomes of the session when its lane has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterLane {
+    /// It goes on over another lane.
+    Resume,
+    /// It is over: the peer is gone, or broken.
+    Fail,
+    /// The peer closed it in good order, and had taken so much.
+    Closed { expected: Option<u32> },
 }
 
 /// A lane that is up, or being drained.
@@ -69,25 +99,22 @@ pub(crate) struct Lane {
     pub(crate) qp: Arc<RcQp>,
     pub(crate) key: LaneKey,
     pub(crate) peer: u32,
-    pub(crate) session: Session,
+    pub(crate) session: SessionState,
+    /// Messages may be posted: the peer's end is up, nothing is to be sent again, the lane is not failing.
+    pub(crate) open: bool,
     /// The peer's end is up.
     pub(crate) may_send: bool,
     /// The peer's receive buffers, in bytes.
     pub(crate) peer_receive_bytes: usize,
     pub(crate) heard: bool,
-    pub(crate) sends: SendTable<RendezvousSend>,
-    pub(crate) fetches: Fetcher<Fetching>,
     pub(crate) queue: VecDeque<Wqe>,
+    pub(crate) records: Records,
     pub(crate) depth: usize,
     pub(crate) next_number: u32,
     /// Requests posted since the last that was signalled.
     pub(crate) unsignaled: u32,
-    /// Notices that wait for room.
-    pub(crate) fins: VecDeque<(u64, FinStatus)>,
-    /// Set once the lane is given up: what its operations end with.
-    pub(crate) failing: Option<(Errno, &'static str)>,
-    /// The peer said goodbye, in good order.
-    pub(crate) closed_by_peer: bool,
+    /// Set once the lane is given up.
+    pub(crate) end: Option<LaneEnd>,
     /// Nothing will be flushed: wait for the queue pair to be destroyed.
     pub(crate) unflushed: bool,
     /// The queue pair has refused a request: what is entered behind it will not complete.
@@ -96,19 +123,29 @@ pub(crate) struct Lane {
     pub(crate) listed: bool,
 }
 
-/// Room in each send queue that messages leave to notices and reads.
+/// Room in each send queue that messages leave to notices and chunks.
 const RESERVED: usize = 8;
 
 impl Lane {
     /// Whether a message can be posted now, and has a number to be had.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.queue.len() + RESERVED < self.depth && self.session.unconfirmed() < WINDOW
+        self.queue.len() + RESERVED < self.depth && self.session.numbers.unconfirmed() < WINDOW
     }
 
-    /// Whether a notice or a read can be posted now.
+    /// Whether a notice or a chunk can be posted now.
     pub(crate) fn has_reserved_room(&self) -> bool {
-        self.queue.len() + 1 < self.depth && self.session.unconfirmed() < WINDOW
+        self.queue.len() + 1 < self.depth && self.session.numbers.unconfirmed() < WINDOW
+    }
+
+    /// Whether anything can be posted but what is to be sent again.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.may_send && self.end.is_none()
+    }
+
+    /// To be called when something changed that `open` depends on.
+    pub(crate) fn reconsider(&mut self) {
+        self.open = self.is_usable() && !self.session.catches_up();
     }
 
     /// The number for the next work request, and whether it must be signalled although nobody waits for it, so that the
@@ -123,7 +160,7 @@ impl Lane {
     }
 }
 
-/// The lanes of an endpoint, by the session that starts with them.
+/// The lanes of an endpoint, by what data packets towards us name them.
 #[derive(Default)]
 pub(crate) struct Lanes(Vec<Option<Box<Lane>>>);
 
@@ -163,7 +200,7 @@ const RECEIVE: u32 = u32::MAX;
 
 /// A work request ID: session and number for sends.
 #[inline]
-fn send_wr_id(session: SessionId, number: u32) -> u64 {
+pub(crate) fn send_wr_id(session: SessionId, number: u32) -> u64 {
     u64::from(session.0) << 32 | u64::from(number)
 }
 

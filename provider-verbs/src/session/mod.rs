@@ -1,14 +1,18 @@
-//! The data side of the verbs provider: slots of registered memory, peers, and the lanes that carry their messages.
+//! The data side of the verbs provider: slots of registered memory, peers, sessions, and the lanes that carry them.
 
 mod lane;
 mod payload;
 mod peers;
+mod records;
 mod slots;
+mod state;
 mod unexpected;
 
 pub(crate) use lane::{
-    Fetching, Lane, Lanes, RendezvousSend, SendSlot, Wqe, WqeKind, WrId, receive_wr_id,
+    AfterLane, Lane, LaneEnd, Lanes, Place, Wqe, WqeKind, WrId, receive_wr_id, send_wr_id,
 };
 pub(crate) use peers::{Gathered, Link, Peers, Pending};
+pub(crate) use records::Records;
 pub(crate) use slots::SlotPool;
-pub(crate) use unexpected::{Body, Held, HeldMessage};
+pub(crate) use state::{Kept, KeptKind, Notice, Receiving, RendezvousSend, SessionState, Writing};
+pub(crate) use unexpected::{Body, Held, HeldMessage, Way};

@@ -10,6 +10,8 @@ use ferrofabric_core::protocol::PeerKey;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::types::{FiAddr, IoBuf, SendOp};
 
+use super::state::SessionState;
+
 /// How a peer is reached at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
@@ -17,7 +19,9 @@ pub(crate) enum Link {
     Idle,
     /// The service thread is connecting.
     Connecting,
-    /// Through the lane of this session.
+    /// A lane is there, on which the session has yet to be taken up again.
+    Resuming(SessionId),
+    /// Through this lane, which may be in its end.
     Up(SessionId),
 }
 
@@ -47,6 +51,8 @@ pub(crate) struct Peer {
     /// Its number in the address vector, if it has one.
     pub(crate) addr: FiAddr,
     pub(crate) link: Link,
+    /// The session, while it has no lane.
+    pub(crate) parked: Option<Box<SessionState>>,
     pub(crate) pending: VecDeque<Pending>,
 }
 
@@ -105,6 +111,7 @@ impl Peers {
                 key,
                 addr,
                 link: Link::Idle,
+                parked: None,
                 pending: VecDeque::new(),
             }) as u32
         })

@@ -1,19 +1,18 @@
 //! Messages that wait for a receive: eager ones with their data (bounded by the credit that each sender has), requests
-//! of large ones as where to read them.
+//! of large ones as how to get them.
 
 use slab::Slab;
 
 use super::payload::Payload;
 
-use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::Segment;
 
 /// One waiting message.
 pub(crate) struct HeldMessage {
     /// The peer it came from, by its place in the peer table.
     pub(crate) peer: u32,
-    /// The session it came on: a request can be read, and credit returned, only while that lives.
-    pub(crate) session: SessionId,
+    /// Name of the session it came on: a request can be met, and credit returned, only while that lives.
+    pub(crate) session: u64,
     /// The message.
     pub(crate) body: Body,
 }
@@ -26,9 +25,17 @@ pub(crate) enum Body {
     Request {
         /// The sender's operation.
         op: u64,
-        /// Pieces of its memory.
-        segments: Vec<Segment>,
+        /// How the data comes.
+        way: Way,
     },
+}
+
+/// How a large message gets here.
+pub(crate) enum Way {
+    /// We read it from these pieces of the sender's memory.
+    Read(Vec<Segment>),
+    /// The sender writes it, once it knows where.
+    Written,
 }
 
 /// All waiting messages of an endpoint.

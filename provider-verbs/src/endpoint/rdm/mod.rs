@@ -2,15 +2,21 @@
 //!
 //! One shared receive queue and one completion queue serve all peers; a peer that is spoken to gets a lane (an RC queue
 //! pair, made by the service thread). Small messages travel eagerly into the shared receive buffers, large ones as a
-//! request upon which the receiver reads them.
+//! request upon which the receiver reads them, or the sender writes them. A lane that breaks is replaced, and the session
+//! goes on.
 
+mod complete;
 mod lanes;
+mod large;
 mod receive;
+mod resume;
 mod send;
 
+use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::{Errno, Error, OpError, Result};
@@ -32,6 +38,7 @@ use crate::session::{Held, Lanes, Peers, SlotPool, WrId};
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
+use resume::Resuming;
 use send::Poster;
 
 /// Which transport of an endpoint a token belongs to: this one.
@@ -58,12 +65,15 @@ pub(crate) struct Counters {
     pub(crate) dropped: u64,
     pub(crate) unexpected: u64,
     pub(crate) lanes_failed: u64,
+    pub(crate) sessions_resumed: u64,
+    pub(crate) packets_repeated: u64,
 }
 
 /// The engine of an RDM endpoint.
 pub(crate) struct RdmTransport {
     // Lanes go first: the device uses what the rest holds. The service ends with them.
     lanes: Lanes,
+    resuming: HashMap<SessionId, Resuming>,
     service: Service,
     srq: Arc<Srq>,
     cq: Arc<Cq>,
@@ -77,6 +87,16 @@ pub(crate) struct RdmTransport {
     /// Receive buffers to be posted again.
     spent: Vec<u32>,
     armed: bool,
+    reconnect_timeout: Option<Duration>,
+}
+
+/// How long to wait for peers that say nothing; `None`: for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For any peer.
+    pub(crate) peer_timeout: Option<Duration>,
+    /// For one whose lane broke.
+    pub(crate) reconnect_timeout: Option<Duration>,
 }
 
 impl RdmTransport {
@@ -108,7 +128,7 @@ impl RdmTransport {
         tuning: Tuning,
         datagrams: Datagrams,
         name: &NativeAddr,
-        peer_timeout: Option<std::time::Duration>,
+        patience: Patience,
         wait: &WaitSet,
     ) -> Result<Self> {
         let verbs = name.verbs.ok_or_else(|| {
@@ -158,7 +178,7 @@ impl RdmTransport {
                 signal_all: false,
                 extended: None,
             },
-            access: Access::REMOTE_READ,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE,
             handshake: Config {
                 seed: crate::domain::random(),
                 shm_name: name.shm.unwrap_or(0),
@@ -173,7 +193,7 @@ impl RdmTransport {
                     rd_atomic_out: tuning.reads_per_lane,
                     rd_atomic_in: tuning.reads_per_lane,
                 },
-                peer_timeout,
+                peer_timeout: patience.peer_timeout,
                 ..Config::default()
             },
         };
@@ -182,6 +202,8 @@ impl RdmTransport {
         wait.add(service.fd())?;
         let mut this = Self {
             lanes: Lanes::default(),
+            resuming: HashMap::new(),
+            reconnect_timeout: patience.reconnect_timeout,
             service,
             srq,
             cq,
@@ -288,6 +310,15 @@ impl RdmTransport {
     }
 }
 
+impl Drop for RdmTransport {
+    fn drop(&mut self) {
+        for lane in self.lanes.iter_mut() {
+            self.service
+                .taken(lane.key, lane.session.numbers.expected());
+        }
+    }
+}
+
 impl Transport for RdmTransport {
     #[inline]
     unsafe fn send<O: Owner>(
@@ -375,5 +406,7 @@ impl Transport for RdmTransport {
         report("verbs_unexpected", c.unexpected);
         report("verbs_unexpected_now", self.held.len() as u64);
         report("verbs_lanes_failed", c.lanes_failed);
+        report("verbs_sessions_resumed", c.sessions_resumed);
+        report("verbs_packets_repeated", c.packets_repeated);
     }
 }

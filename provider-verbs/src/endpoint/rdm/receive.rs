@@ -1,19 +1,18 @@
-//! Receiving: packets from the shared receive queue to where they belong, and large messages read from their senders.
+//! Receiving: packets from the shared receive queue to where they belong.
 
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Start, Token};
-use ferrofabric_core::protocol::rendezvous::{Fetched, Started};
+use ferrofabric_core::peer::{Arrived, Owner, PeerSrx, Start, Token};
 use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{Envelope, FinStatus, Packet, Segment};
+use ferrofabric_core::protocol::wire::data::{Envelope, FinStatus, Packet};
 use ferrofabric_core::types::{IoBuf, MsgKind};
 use ferrofabric_verbs_sys::ibv_sge;
 
+use super::complete::protocol_broken;
 use super::{POLL, RdmTransport, TRANSPORT};
 use crate::connect::ToService;
-use crate::mr::{Access, Mr};
-use crate::post::{RecvRequest, Remote, SendFlags, SendRequest};
-use crate::session::{Body, Fetching, HeldMessage, SendSlot, Wqe, WqeKind, receive_wr_id};
+use crate::post::RecvRequest;
+use crate::session::{Body, HeldMessage, Notice, SessionState, Way, receive_wr_id};
 
 impl RdmTransport {
     /// A packet has come into a slot.
@@ -40,6 +39,9 @@ impl RdmTransport {
             self.take_messages(owner);
         }
         let Some(lane) = self.lanes.of(session) else {
+            if self.resuming_heard(&header, &packet, qp_num, owner) {
+                return;
+            }
             return self.drop_packet(qp_num, "its session is not there");
         };
         if lane.qp.number() != qp_num {
@@ -49,6 +51,7 @@ impl RdmTransport {
             lane.heard = true;
             if !lane.may_send {
                 lane.may_send = true;
+                lane.reconsider();
                 let key = lane.key;
                 self.service.request(ToService::LaneHeard(key));
                 self.list(session);
@@ -57,45 +60,47 @@ impl RdmTransport {
         let Some(lane) = self.lanes.of(session) else {
             return;
         };
-        let mut sound = lane.session.send_credit.on_credit(header.credit).is_ok();
+        let numbers = &mut lane.session.numbers;
+        let mut sound = numbers.send_credit.on_credit(header.credit).is_ok();
         if packet.is_numbered() {
-            sound &= lane.session.accept_in_order(header.sequence).is_ok();
+            sound &= numbers.accept_in_order(header.sequence).is_ok();
         }
         if let Packet::Eager { payload, .. } = &packet {
-            sound &= lane
-                .session
-                .receive_credit
-                .take(payload.len() as u32)
-                .is_ok();
+            sound &= numbers.receive_credit.take(payload.len() as u32).is_ok();
         }
+        sound &= !matches!(packet, Packet::Resume { .. });
         if !sound {
-            return self.break_lane(session, Errno::EPROTO, "the peer broke the protocol");
+            return self.break_lane(session, protocol_broken("the peer broke the protocol"));
         }
-        let peer = lane.peer;
+        let from = (lane.peer, lane.session.name);
         match packet {
             Packet::Eager { envelope, payload } => {
-                self.eager_came(session, peer, envelope, payload, owner);
+                self.eager_came(session, from, envelope, payload, owner);
             }
             Packet::Rts { envelope, request } => {
+                let way = match request.sender_writes {
+                    true => Way::Written,
+                    false => Way::Read(request.segments().collect()),
+                };
                 let (op, total) = (request.op, request.total_bytes);
-                let segments = request.segments().collect();
-                self.request_came(session, peer, envelope, (op, total, segments), owner);
+                self.request_came(from, envelope, (op, total, way), owner);
             }
             Packet::Fin { op, status } => self.fin_came(session, op, status, owner),
             Packet::EagerFirst { .. } | Packet::EagerPart { .. } => self.break_lane(
                 session,
-                Errno::EPROTO,
-                "the peer sent a message in parts, which lanes of RC do not carry",
+                protocol_broken("the peer sent a message in parts, which lanes of RC do not carry"),
             ),
-            Packet::Credit | Packet::Ack => {}
+            Packet::Cts(grant) => self.grant_came(session, &grant),
+            Packet::Done { receive } => self.done_came(session, receive, owner),
+            Packet::Credit | Packet::Ack | Packet::Resume { .. } => {}
         }
     }
 
     #[inline]
     fn eager_came<O: Owner>(
         &mut self,
-        session: SessionId,
-        peer: u32,
+        lane: SessionId,
+        (peer, session): (u32, u64),
         envelope: Envelope,
         payload: &[u8],
         owner: &mut O,
@@ -104,7 +109,13 @@ impl RdmTransport {
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             deliver(payload, matched.buf);
             owner.complete_recv(kind, &matched, &arrived);
-            return self.return_credit(session, payload.len());
+            if let Some(lane) = self.lanes.of(lane) {
+                if release(&mut lane.session, payload.len()) {
+                    let session = lane.key.session();
+                    self.list(session);
+                }
+            }
+            return;
         }
         self.poster.counters.unexpected += 1;
         let value = self.held.keep(HeldMessage {
@@ -117,51 +128,22 @@ impl RdmTransport {
 
     fn request_came<O: Owner>(
         &mut self,
-        session: SessionId,
-        peer: u32,
+        (peer, session): (u32, u64),
         envelope: Envelope,
-        (op, total, segments): (u64, u64, Vec<Segment>),
+        (op, total, way): (u64, u64, Way),
         owner: &mut O,
     ) {
         let (kind, arrived) = self.announce(peer, envelope, total);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
-            return self.fetch(session, (kind, arrived, matched), op, segments, owner);
+            return self.fetch((peer, session), (kind, arrived, matched), op, way, owner);
         }
         self.poster.counters.unexpected += 1;
         let value = self.held.keep(HeldMessage {
             peer,
             session,
-            body: Body::Request { op, segments },
+            body: Body::Request { op, way },
         });
         owner.srx().queue(kind, arrived, token(value));
-    }
-
-    fn fin_came<O: Owner>(
-        &mut self,
-        session: SessionId,
-        op: u64,
-        status: FinStatus,
-        owner: &mut O,
-    ) {
-        let Some(lane) = self.lanes.of(session) else {
-            return;
-        };
-        match lane.sends.on_fin(op) {
-            Ok(send) => match status {
-                FinStatus::Ok | FinStatus::Cancelled => owner.complete_send(&send.done),
-                FinStatus::ReadFailed => owner.fail_send(
-                    &send.done,
-                    Errno::EREMOTEIO,
-                    0,
-                    "the receiver could not read the message",
-                ),
-            },
-            Err(_) => self.break_lane(
-                session,
-                Errno::EPROTO,
-                "the peer ended an operation that is not there",
-            ),
-        }
     }
 
     #[inline]
@@ -203,20 +185,15 @@ impl RdmTransport {
                 "the message is lost",
             );
         };
+        let from = (message.peer, message.session);
         match message.body {
             Body::Eager(payload) => {
                 deliver(&payload, matched.buf);
                 owner.complete_recv(kind, &matched, &arrived);
-                self.return_credit(message.session, payload.len());
+                self.return_credit(from, payload.len());
             }
-            Body::Request { op, segments } => {
-                self.fetch(
-                    message.session,
-                    (kind, arrived, matched),
-                    op,
-                    segments,
-                    owner,
-                );
+            Body::Request { op, way } => {
+                self.fetch(from, (kind, arrived, matched), op, way, owner);
             }
         }
     }
@@ -226,187 +203,20 @@ impl RdmTransport {
         let Some(message) = self.held.take(token.value) else {
             return;
         };
+        let (peer, session) = (message.peer, message.session);
         match message.body {
-            Body::Eager(payload) => self.return_credit(message.session, payload.len()),
+            Body::Eager(payload) => self.return_credit((peer, session), payload.len()),
             Body::Request { op, .. } => {
-                if let Some(lane) = self.lanes.of(message.session) {
-                    lane.fins.push_back((op, FinStatus::Cancelled));
-                    self.list(message.session);
-                }
+                self.notify(peer, session, Notice::Fin(op, FinStatus::Cancelled));
             }
         }
     }
 
-    #[inline]
-    fn return_credit(&mut self, session: SessionId, bytes: usize) {
-        if let Some(lane) = self.lanes.of(session) {
-            lane.session.receive_credit.release(bytes as u32);
-            if lane.session.receive_credit.owes() {
-                self.list(session);
-            }
-        }
-    }
-
-    /// Begins to read a message into the receive that it has met.
-    fn fetch<O: Owner>(
-        &mut self,
-        session: SessionId,
-        (kind, arrived, matched): (MsgKind, Arrived, Matched),
-        op: u64,
-        segments: Vec<Segment>,
-        owner: &mut O,
-    ) {
-        let lane = self.lanes.of(session).filter(|lane| lane.failing.is_none());
-        let Some(lane) = lane else {
-            return owner.fail_recv(
-                kind,
-                &matched,
-                &arrived,
-                Errno::ECONNRESET,
-                0,
-                "the sender is gone and its message was not read yet",
-            );
-        };
-        let fit = (matched.buf.len as u64).min(arrived.len);
-        let (lkey, region) = match matched.desc as u32 {
-            0 if fit != 0 => {
-                // SAFETY: the receiver keeps the buffer until the completion, and the region ends before that.
-                let region = unsafe {
-                    Mr::register(
-                        &self.poster.pd,
-                        matched.buf.as_mut_ptr(),
-                        fit as usize,
-                        Access::LOCAL_WRITE,
-                    )
-                };
-                match region {
-                    Ok(region) => (region.lkey(), Some(region)),
-                    Err(error) => {
-                        tracing::warn!("{error}");
-                        lane.fins.push_back((op, FinStatus::ReadFailed));
-                        self.list(session);
-                        return owner.fail_recv(
-                            kind,
-                            &matched,
-                            &arrived,
-                            error.errno(),
-                            0,
-                            "the receive buffer could not be registered with the device; the log says why (most often \
-                             the limit of locked memory)",
-                        );
-                    }
-                }
-            }
-            lkey => (lkey, None),
-        };
-        let fetching = Fetching {
-            kind,
-            arrived,
-            matched,
-            lkey,
-            region,
-        };
-        match lane.fetches.start_segments(fetching, op, segments, fit) {
-            Ok(Started::Reading(_)) => {
-                self.run_reads(session);
-                self.list(session);
-            }
-            Ok(Started::Done(fetched)) => self.fetched(session, fetched, owner),
-            Err(Fetching {
-                kind,
-                arrived,
-                matched,
-                ..
-            }) => {
-                lane.fins.push_back((op, FinStatus::Cancelled));
-                self.list(session);
-                owner.fail_recv(
-                    kind,
-                    &matched,
-                    &arrived,
-                    Errno::ENOMEM,
-                    0,
-                    "too many transfers at a time",
-                );
-            }
-        }
-    }
-
-    /// A message has been read, or will not be.
-    pub(super) fn fetched<O: Owner>(
-        &mut self,
-        session: SessionId,
-        fetched: Fetched<Fetching>,
-        owner: &mut O,
-    ) {
-        let Fetching {
-            kind,
-            arrived,
-            matched,
-            region,
-            ..
-        } = fetched.receive;
-        drop(region);
-        let mut reason = None;
-        if let Some(lane) = self.lanes.of(session) {
-            reason = lane.failing;
-            lane.fins.push_back((fetched.op, fetched.status));
-            self.list(session);
-        }
-        match fetched.status {
-            FinStatus::Ok => owner.complete_recv(kind, &matched, &arrived),
-            FinStatus::Cancelled | FinStatus::ReadFailed => {
-                let (errno, why) =
-                    reason.unwrap_or((Errno::EIO, "reading the message from its sender failed"));
-                owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
-            }
-        }
-    }
-
-    /// Posts the reads that a lane may have under way.
-    pub(super) fn run_reads(&mut self, session: SessionId) -> usize {
-        let mut done = 0;
-        loop {
-            let Some(lane) = self.lanes.of(session) else {
-                return done;
-            };
-            if lane.failing.is_some() || !lane.has_reserved_room() {
-                return done;
-            }
-            let Some(read) = lane.fetches.next_read() else {
-                return done;
-            };
-            let Some(fetching) = lane.fetches.receive(read.fetch) else {
-                lane.fetches.not_posted(read);
-                return done;
-            };
-            let entry = ibv_sge {
-                addr: fetching.matched.buf.addr as u64 + read.offset_bytes,
-                length: read.source.length_bytes as u32,
-                lkey: fetching.lkey,
-            };
-            let remote = Remote {
-                addr: read.source.address,
-                rkey: read.source.rkey,
-            };
-            let (wr_id, _) = lane.next(true);
-            let number = lane.next_number.wrapping_sub(1);
-            let mut request = SendRequest::read(wr_id, [entry], remote).flags(SendFlags::SIGNALED);
-            // SAFETY: the receive's buffer is kept, and nobody else's, until the receive completes: after the read.
-            let posted = unsafe { request.post(&lane.qp) };
-            lane.queue.push_back(Wqe {
-                number,
-                kind: WqeKind::Read(read.fetch),
-                slot: SendSlot(None),
-                sequence: None,
-            });
-            self.poster.outstanding += 1;
-            done += 1;
-            if let Err(error) = posted {
-                tracing::warn!("posting a read failed: {error}");
-                lane.refused = true;
-                self.lane_broke(session);
-                return done;
+    fn return_credit(&mut self, (peer, session): (u32, u64), bytes: usize) {
+        if let Some((state, lane)) = self.session_named(peer, session) {
+            let owes = release(state, bytes);
+            if let Some(lane) = lane.filter(|_| owes) {
+                self.list(lane);
             }
         }
     }
@@ -444,6 +254,14 @@ impl RdmTransport {
         self.poster.counters.dropped += 1;
         tracing::debug!("packet on queue pair {qp_num:#x} dropped: {why}");
     }
+}
+
+/// The room of a message is free again. Says whether the peer is to be told.
+#[inline]
+fn release(state: &mut SessionState, bytes: usize) -> bool {
+    let credit = &mut state.numbers.receive_credit;
+    credit.release(bytes as u32);
+    credit.owes()
 }
 
 #[inline]

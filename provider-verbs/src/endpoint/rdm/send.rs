@@ -9,23 +9,20 @@ use ferrofabric_core::peer::{Owner, SendDone};
 use ferrofabric_core::protocol::credit::Admission;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{
-    Envelope, Header, MAX_HEADER_BYTES, MAX_RTS_BYTES, Segment,
+    Envelope, Header, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES, MAX_SEGMENTS, Segment,
 };
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::{Counters, MAX_PENDING, RdmTransport};
-use crate::connect::ToService;
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::session::{
-    Gathered, Lane, Link, Pending, RendezvousSend, SendSlot, SlotPool, Wqe, WqeKind,
+    Gathered, Kept, KeptKind, Lane, Link, Notice, Pending, Place, Records, RendezvousSend,
+    SlotPool, Wqe, WqeKind,
 };
 use crate::tuning::Tuning;
-
-/// Largest inline send that is assembled on the stack, in bytes.
-const MAX_INLINE_BYTES: usize = 512;
 
 /// How posting a message went, short of success.
 pub(super) enum Stop {
@@ -52,7 +49,7 @@ impl RdmTransport {
         if let Link::Up(session) = peer.link {
             if peer.pending.is_empty() {
                 if let Some(lane) = self.lanes.of(session) {
-                    if lane.may_send && lane.failing.is_none() {
+                    if lane.open {
                         match self.poster.message(lane, op, iov, None) {
                             Ok(()) => return Ok(()),
                             Err(Stop::Wait) => {}
@@ -83,12 +80,8 @@ impl RdmTransport {
         };
         peer.pending.push_back(Pending { op: *op, iov });
         match peer.link {
-            Link::Idle => {
-                peer.link = Link::Connecting;
-                let key = peer.key;
-                self.service.request(ToService::Connect(key));
-            }
-            Link::Connecting => {}
+            Link::Idle => self.reconnect_if_wanted(at),
+            Link::Connecting | Link::Resuming(_) => {}
             Link::Up(session) => self.list(session),
         }
     }
@@ -100,7 +93,7 @@ impl RdmTransport {
             let Some(lane) = self.lanes.of(session) else {
                 return done;
             };
-            if !lane.may_send || lane.failing.is_some() {
+            if !lane.open {
                 return done;
             }
             let peer = self.peers.at(lane.peer);
@@ -139,7 +132,7 @@ impl RdmTransport {
         let Some(lane) = self.lanes.of(session) else {
             return 0;
         };
-        if !lane.may_send || lane.failing.is_some() {
+        if !lane.open {
             return 0;
         }
         match self.poster.notices(lane) {
@@ -147,6 +140,34 @@ impl RdmTransport {
             Err(_) => {
                 self.lane_broke(session);
                 1
+            }
+        }
+    }
+}
+
+impl RdmTransport {
+    /// Posts again what was under way on a lane that broke. A message that we write may have its end among it: what is lost
+    /// of the writes goes first.
+    pub(super) fn run_replay(&mut self, session: SessionId) -> usize {
+        let mut done = self.run_writes(session);
+        loop {
+            let Some(lane) = self.lanes.of(session) else {
+                return done;
+            };
+            if !lane.is_usable() || lane.session.writes.has_lost() {
+                return done;
+            }
+            let Some(kept) = lane.session.replay.pop_front() else {
+                lane.reconsider();
+                return done;
+            };
+            match self.poster.again(lane, kept) {
+                Ok(()) => done += 1,
+                Err(Stop::Broken) => {
+                    self.lane_broke(session);
+                    return done;
+                }
+                Err(_) => return done,
             }
         }
     }
@@ -189,7 +210,7 @@ impl Poster {
                 true => None,
                 false => Some(self.bounces.take().ok_or(Stop::Wait)?),
             };
-            if lane.session.send_credit.admit(len as u32) == Admission::Eager {
+            if lane.session.numbers.send_credit.admit(len as u32) == Admission::Eager {
                 return self.eager(lane, op, iov, len, slot);
             }
             if let Some(slot) = slot {
@@ -215,44 +236,77 @@ impl Poster {
         self.counters.eager_sent += 1;
         self.counters.bytes_sent += len as u64;
         let Some(slot) = slot else {
-            let mut bytes = [0u8; MAX_INLINE_BYTES];
-            bytes[..head_len].copy_from_slice(&head[..head_len]);
-            gather(iov, bytes[head_len..].as_mut_ptr());
-            return self.inline(lane, &bytes[..head_len + len], kind, header);
+            let (record, room) = lane.records.push(head_len + len);
+            room[..head_len].copy_from_slice(&head[..head_len]);
+            gather(iov, room[head_len..].as_mut_ptr());
+            let entry = inline_sge(room);
+            return self.inline(
+                lane,
+                entry,
+                kind,
+                Some(header.sequence),
+                Place::Record(record),
+            );
         };
         let at = self.bounces.address(slot);
         // SAFETY: the slot holds the largest header and message, and is ours until its request is over.
         unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
+        let place = match (iov, op.desc as u32) {
+            ([one], desc) if desc != 0 => Place::Split {
+                slot,
+                head: head_len as u32,
+                rest: *one,
+                lkey: desc,
+            },
+            _ => {
+                gather(iov, at.wrapping_add(head_len));
+                Place::Bounce {
+                    slot,
+                    len: (head_len + len) as u32,
+                }
+            }
+        };
+        self.bounced(lane, kind, header.sequence, place)
+    }
+
+    /// Posts a packet that lies in a bounce buffer, or starts there.
+    #[inline]
+    fn bounced(
+        &mut self,
+        lane: &mut Lane,
+        kind: WqeKind,
+        sequence: u32,
+        place: Place,
+    ) -> Result<(), Stop> {
         let lkey = self.bounces.lkey();
         let (wr_id, flags) = self.next(lane, &kind);
-        let posted = match (iov, op.desc as u32) {
-            ([one], desc) if desc != 0 => {
+        let posted = match place {
+            Place::Split {
+                slot,
+                head,
+                rest,
+                lkey: desc,
+            } => {
                 let entries = [
-                    entry(at as u64, head_len, lkey),
-                    entry(one.addr as u64, one.len, desc),
+                    entry(self.bounces.address(slot) as u64, head as usize, lkey),
+                    entry(rest.addr as u64, rest.len, desc),
                 ];
                 let mut request = SendRequest::send(wr_id, entries).flags(flags);
                 // SAFETY: the slot is kept, and the application keeps its buffer until the completion.
                 unsafe { request.post(&lane.qp) }
             }
-            _ => {
-                gather(iov, at.wrapping_add(head_len));
-                let mut request =
-                    SendRequest::send(wr_id, [entry(at as u64, head_len + len, lkey)]).flags(flags);
+            Place::Bounce { slot, len } => {
+                let entries = [entry(self.bounces.address(slot) as u64, len as usize, lkey)];
+                let mut request = SendRequest::send(wr_id, entries).flags(flags);
                 // SAFETY: the slot is kept until the request is over.
                 unsafe { request.post(&lane.qp) }
             }
+            Place::Nowhere | Place::Record(_) => Ok(()),
         };
-        self.posted(
-            lane,
-            posted,
-            kind,
-            SendSlot(Some(slot)),
-            Some(header.sequence),
-        )
+        self.posted(lane, posted, kind, place, Some(sequence))
     }
 
-    /// Asks the peer to read the message.
+    /// Tells the peer of a message that it is to read, or to say where to write it.
     #[cold]
     fn request(
         &mut self,
@@ -272,67 +326,93 @@ impl Poster {
             iov
         };
         let desc = if kept.is_some() { 0 } else { op.desc };
+        let writes = self.tuning.sender_writes;
         let mut regions = Vec::new();
         let mut segments = Vec::with_capacity(iov.len());
         for buf in iov.iter().filter(|buf| buf.len != 0) {
-            let rkey = match (desc >> 32) as u32 {
+            let known = if writes {
+                desc as u32
+            } else {
+                (desc >> 32) as u32
+            };
+            let key = match known {
                 0 => {
-                    // SAFETY: the buffer stays until the operation completes, and the region ends before that.
-                    let region = unsafe {
-                        Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, Access::REMOTE_READ)
+                    let access = match writes {
+                        true => Access::empty(),
+                        false => Access::REMOTE_READ,
                     };
+                    // SAFETY: the buffer stays until the operation completes, and the region ends before that.
+                    let region =
+                        unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) };
                     let region = region.map_err(refused)?;
-                    let rkey = region.rkey();
+                    let key = if writes { region.lkey() } else { region.rkey() };
                     regions.push(region);
-                    rkey
+                    key
                 }
-                rkey => rkey,
+                known => known,
             };
             segments.push(Segment {
                 address: buf.addr as u64,
                 length_bytes: buf.len as u64,
-                rkey,
+                rkey: key,
             });
         }
-        let send = RendezvousSend {
-            done: SendDone::from(op),
-            _regions: regions,
-            _copy: kept,
-        };
-        let number = lane.sends.insert(send).map_err(|_| Stop::Wait)?;
-        let header = match Self::stamp(lane) {
-            Ok(header) => header,
-            Err(stop) => {
-                let _ = lane.sends.on_fin(number);
-                return Err(stop);
-            }
-        };
-        let mut bytes = [0; MAX_RTS_BYTES];
-        let Ok(len) = header.write_rts(&envelope(op), number, &segments, &mut bytes) else {
-            let _ = lane.sends.on_fin(number);
+        if !writes && segments.len() > MAX_SEGMENTS {
             return Err(Stop::Refused(
                 Errno::EINVAL,
                 "the message lies in too many pieces",
             ));
+        }
+        let total = total_len(iov) as u64;
+        if !lane.session.numbers.may_stamp() {
+            return Err(Stop::Wait);
+        }
+        let send = RendezvousSend {
+            done: SendDone::from(op),
+            local: writes.then(|| segments.clone()),
+            total_bytes: total,
+            _regions: regions,
+            _copy: kept,
         };
+        let number = lane.session.sends.insert(send).map_err(|_| Stop::Wait)?;
+        let header = Self::stamp(lane)?;
+        let mut bytes = [0; MAX_RTS_BYTES];
+        let envelope = envelope(op);
+        let written = match writes {
+            true => Ok(header.write_offer(&envelope, number, total, &mut bytes)),
+            false => header.write_rts(&envelope, number, &segments, &mut bytes),
+        };
+        // Counted above, and no segment is empty.
+        let len = written.unwrap_or(0);
         self.counters.rendezvous_sent += 1;
-        self.counters.bytes_sent += total_len(iov) as u64;
-        self.notice(lane, &bytes[..len], header)
+        self.counters.bytes_sent += total;
+        self.notice(lane, &bytes[..len], WqeKind::Notice, header)
     }
 
     fn notices(&mut self, lane: &mut Lane) -> Result<usize, Stop> {
         let mut done = 0;
         while lane.has_reserved_room() {
-            let mut bytes = [0; MAX_HEADER_BYTES];
-            if let Some(&(op, status)) = lane.fins.front() {
+            let mut bytes = [0; MAX_NOTICE_BYTES];
+            if let Some(notice) = lane.session.notices.front().copied() {
                 let header = Self::stamp(lane)?;
-                lane.fins.pop_front();
-                let len = header.write_fin(op, status, &mut bytes);
-                self.notice(lane, &bytes[..len], header)?;
-            } else if lane.session.receive_credit.owes() {
-                let header = lane.session.stamp_credit();
+                lane.session.notices.pop_front();
+                let mut kind = WqeKind::Notice;
+                let len = match notice {
+                    Notice::Fin(op, status) => header.write_fin(op, status, &mut bytes),
+                    Notice::Cts(grant) => header.write_cts(&grant, &mut bytes),
+                    Notice::Done(transfer) => {
+                        let writing = lane.session.writes.owner(transfer);
+                        let receive = writing.map_or(0, |writing| writing.grant.receive);
+                        kind = WqeKind::Done(transfer);
+                        header.write_done(receive, &mut bytes)
+                    }
+                };
+                self.notice(lane, &bytes[..len], kind, header)?;
+            } else if lane.session.numbers.receive_credit.owes() {
+                let header = lane.session.numbers.stamp_credit();
                 let len = header.write_credit(&mut bytes);
-                self.unnumbered(lane, &bytes[..len])?;
+                let entry = inline_sge(&bytes[..len]);
+                self.inline(lane, entry, WqeKind::Notice, None, Place::Nowhere)?;
             } else {
                 break;
             }
@@ -346,57 +426,134 @@ impl Poster {
         if self.outstanding >= self.tuning.send_total {
             return Ok(());
         }
-        let mut bytes = [0; MAX_HEADER_BYTES];
-        let len = lane.session.stamp_credit().write_credit(&mut bytes);
+        let mut bytes = [0; MAX_NOTICE_BYTES];
+        let len = lane.session.numbers.stamp_credit().write_credit(&mut bytes);
         let (wr_id, _) = lane.next(true);
         let mut request = SendRequest::send(wr_id, [inline_sge(&bytes[..len])])
             .flags(SendFlags::SIGNALED | SendFlags::INLINE);
         // SAFETY: inline data is copied before the call returns.
         let posted = unsafe { request.post(&lane.qp) };
-        self.posted(lane, posted, WqeKind::Notice, SendSlot(None), None)
+        self.posted(lane, posted, WqeKind::Notice, Place::Nowhere, None)
     }
 
     /// Posts a small numbered packet of ours.
-    fn notice(&mut self, lane: &mut Lane, bytes: &[u8], header: Header) -> Result<(), Stop> {
-        self.small(lane, bytes, WqeKind::Notice, Some(header.sequence))
-    }
-
-    fn unnumbered(&mut self, lane: &mut Lane, bytes: &[u8]) -> Result<(), Stop> {
-        self.small(lane, bytes, WqeKind::Notice, None)
-    }
-
-    #[inline]
-    fn inline(
+    fn notice(
         &mut self,
         lane: &mut Lane,
         bytes: &[u8],
         kind: WqeKind,
         header: Header,
     ) -> Result<(), Stop> {
-        self.small(lane, bytes, kind, Some(header.sequence))
+        let (record, room) = lane.records.push(bytes.len());
+        room.copy_from_slice(bytes);
+        let entry = inline_sge(room);
+        let place = Place::Record(record);
+        self.inline(lane, entry, kind, Some(header.sequence), place)
     }
 
     /// Posts a packet that travels in the work request.
     #[inline]
-    fn small(
+    fn inline(
         &mut self,
         lane: &mut Lane,
-        bytes: &[u8],
+        entry: ibv_sge,
         kind: WqeKind,
         sequence: Option<u32>,
+        place: Place,
     ) -> Result<(), Stop> {
         let (wr_id, flags) = self.next(lane, &kind);
-        let mut request =
-            SendRequest::send(wr_id, [inline_sge(bytes)]).flags(flags | SendFlags::INLINE);
+        let mut request = SendRequest::send(wr_id, [entry]).flags(flags | SendFlags::INLINE);
         // SAFETY: inline data is copied before the call returns.
         let posted = unsafe { request.post(&lane.qp) };
-        self.posted(lane, posted, kind, SendSlot(None), sequence)
+        self.posted(lane, posted, kind, place, sequence)
+    }
+
+    /// What is to be kept of a request that was flushed, should its packet have to be sent again.
+    #[cold]
+    pub(super) fn kept(&self, records: &Records, wqe: Wqe) -> Option<Kept> {
+        let slot_bytes = |slot: u32, len: u32| -> Box<[u8]> {
+            // SAFETY: the slot holds so much, and is ours as long as the request is entered.
+            unsafe { std::slice::from_raw_parts(self.bounces.address(slot), len as usize) }.into()
+        };
+        let (bytes, rest): (Box<[u8]>, _) = match wqe.packet {
+            Place::Nowhere => return None,
+            Place::Record(record) => (records.bytes(record).into(), None),
+            Place::Bounce { slot, len } => (slot_bytes(slot, len), None),
+            Place::Split {
+                slot,
+                head,
+                rest,
+                lkey,
+            } => (slot_bytes(slot, head), Some((rest, lkey))),
+        };
+        let kind = match wqe.kind {
+            WqeKind::Message(done) => KeptKind::Message(done),
+            WqeKind::Done(transfer) => KeptKind::Done(transfer),
+            _ => KeptKind::Notice,
+        };
+        Some(Kept {
+            sequence: wqe.sequence?,
+            kind,
+            bytes,
+            rest,
+        })
+    }
+
+    /// Posts a packet again, or puts it back.
+    #[cold]
+    fn again(&mut self, lane: &mut Lane, kept: Kept) -> Result<(), Stop> {
+        let fits_inline = kept.rest.is_none() && kept.bytes.len() <= self.tuning.inline_bytes;
+        let full = !lane.has_reserved_room() || self.outstanding >= self.tuning.send_total;
+        let slot = match fits_inline {
+            true => None,
+            false => self.bounces.take(),
+        };
+        if full || (!fits_inline && slot.is_none()) {
+            if let Some(slot) = slot {
+                self.bounces.give(slot);
+            }
+            lane.session.replay.push_front(kept);
+            return Err(Stop::Wait);
+        }
+        let Kept {
+            sequence,
+            kind,
+            bytes,
+            rest,
+        } = kept;
+        let kind = match kind {
+            KeptKind::Message(done) => WqeKind::Message(done),
+            KeptKind::Done(transfer) => WqeKind::Done(transfer),
+            KeptKind::Notice => WqeKind::Notice,
+        };
+        let Some(slot) = slot else {
+            let (record, room) = lane.records.push(bytes.len());
+            room.copy_from_slice(&bytes);
+            let entry = inline_sge(room);
+            let place = Place::Record(record);
+            return self.inline(lane, entry, kind, Some(sequence), place);
+        };
+        let at = self.bounces.address(slot);
+        // SAFETY: the packet lay in such a slot before, and this one is ours until its request is over.
+        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        let len = bytes.len() as u32;
+        let place = match rest {
+            None => Place::Bounce { slot, len },
+            Some((rest, lkey)) => Place::Split {
+                slot,
+                head: len,
+                rest,
+                lkey,
+            },
+        };
+        self.bounced(lane, kind, sequence, place)
     }
 
     #[inline]
     fn next(&self, lane: &mut Lane, kind: &WqeKind) -> (u64, SendFlags) {
         let wanted = match kind {
             WqeKind::Message(done) => done.flags.contains(Flags::COMPLETION) || self.counts_sends,
+            WqeKind::Done(_) => true,
             _ => false,
         };
         let (wr_id, signaled) = lane.next(wanted);
@@ -408,7 +565,7 @@ impl Poster {
 
     #[inline]
     fn stamp(lane: &mut Lane) -> Result<Header, Stop> {
-        lane.session.stamp().ok_or(Stop::Wait)
+        lane.session.numbers.stamp().ok_or(Stop::Wait)
     }
 
     #[inline]
@@ -417,15 +574,15 @@ impl Poster {
         lane: &mut Lane,
         posted: Result<(), OpError>,
         kind: WqeKind,
-        slot: SendSlot,
+        packet: Place,
         sequence: Option<u32>,
     ) -> Result<(), Stop> {
         // Entered also when it was refused: the lane is given up then, and all that is entered ends with it.
         lane.queue.push_back(Wqe {
             number: lane.next_number.wrapping_sub(1),
-            kind,
-            slot,
             sequence,
+            kind,
+            packet,
         });
         self.outstanding += 1;
         match posted {

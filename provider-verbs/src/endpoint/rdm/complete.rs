@@ -1,0 +1,147 @@
+//! Requests of lanes as they complete, or are flushed.
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::Owner;
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_verbs_sys::ibv_wc_status;
+
+use super::RdmTransport;
+use crate::session::{AfterLane, LaneEnd, Place, Wqe, WqeKind};
+
+impl RdmTransport {
+    /// A request of a lane has completed, and with it all that were posted before.
+    #[inline]
+    pub(super) fn sent<O: Owner>(
+        &mut self,
+        session: SessionId,
+        number: u32,
+        error: Option<ibv_wc_status>,
+        owner: &mut O,
+    ) {
+        if let Some(status) = error {
+            return self.request_failed(session, number, status, owner);
+        }
+        loop {
+            let Some(lane) = self.lanes.of(session) else {
+                return self.resume_sent(session, number);
+            };
+            let Some(wqe) = lane.queue.pop_front() else {
+                return;
+            };
+            self.poster.outstanding -= 1;
+            match wqe.packet {
+                Place::Nowhere => {}
+                Place::Record(record) => lane.records.release(record),
+                Place::Bounce { slot, .. } | Place::Split { slot, .. } => {
+                    self.poster.bounces.give(slot);
+                }
+            }
+            if let Some(sequence) = wqe.sequence {
+                // Our own numbers, in order: never refused.
+                let _ = lane.session.numbers.confirm(sequence.wrapping_add(1));
+            }
+            let last = wqe.number == number;
+            match wqe.kind {
+                WqeKind::Message(done) => owner.complete_send(&done),
+                WqeKind::Notice | WqeKind::Marker => {}
+                WqeKind::Done(transfer) => {
+                    if let Some(writing) = lane.session.writes.remove(transfer) {
+                        owner.complete_send(&writing.send.done);
+                    }
+                }
+                WqeKind::Read(chunk) => {
+                    if lane.session.reads.on_chunk(chunk.transfer) {
+                        self.was_read(session, chunk.transfer, owner);
+                    }
+                    self.run_reads(session);
+                }
+                WqeKind::Write(chunk) => {
+                    lane.session.writes.on_chunk(chunk.transfer);
+                    self.run_writes(session);
+                }
+            }
+            if last {
+                break;
+            }
+        }
+        self.list_if_busy(session);
+    }
+
+    #[cold]
+    fn request_failed<O: Owner>(
+        &mut self,
+        session: SessionId,
+        number: u32,
+        status: ibv_wc_status,
+        owner: &mut O,
+    ) {
+        let Some(lane) = self.lanes.of(session) else {
+            return self.resuming_lane_broke(session, owner);
+        };
+        if lane.end.is_some() {
+            // Flushed. Once the last is, all are.
+            let last = lane.queue.back().map(|wqe| (wqe.number, &wqe.kind));
+            if matches!(last, Some((last, WqeKind::Marker)) if last == number) {
+                self.drained(session, owner);
+            }
+            return;
+        }
+        tracing::debug!(
+            "request {number} on {} failed: {}",
+            **lane.qp,
+            lane.qp.pd().context().status_text(status)
+        );
+        // All before it have arrived; of those that nobody asked about this is the first word.
+        let at = lane.queue.iter().position(|wqe| wqe.number == number);
+        if let Some(before) = at.and_then(|at| lane.queue.get(at.checked_sub(1)?)) {
+            let before = before.number;
+            self.sent(session, before, None, owner);
+        }
+        self.break_lane(session, what_failed(status));
+    }
+}
+
+/// What a request's failure says about the session.
+fn what_failed(status: ibv_wc_status) -> LaneEnd {
+    let (errno, why, then) = match status {
+        ibv_wc_status::IBV_WC_RETRY_EXC_ERR => (
+            Errno::EHOSTUNREACH,
+            "the peer does not acknowledge any more: its process or its network is gone",
+            AfterLane::Resume,
+        ),
+        ibv_wc_status::IBV_WC_WR_FLUSH_ERR => (BROKEN.errno, BROKEN.why, AfterLane::Resume),
+        ibv_wc_status::IBV_WC_REM_ACCESS_ERR => (
+            Errno::EREMOTEIO,
+            "the peer does not let its memory be reached (any more): its process may be gone",
+            AfterLane::Resume,
+        ),
+        _ => (BROKEN.errno, BROKEN.why, AfterLane::Fail),
+    };
+    LaneEnd { errno, why, then }
+}
+
+/// A lane that broke for no known reason.
+pub(super) const BROKEN: LaneEnd = LaneEnd {
+    errno: Errno::ECONNRESET,
+    why: "the connection to the peer broke",
+    then: AfterLane::Resume,
+};
+
+/// The peer does what the protocol does not allow.
+pub(super) fn protocol_broken(why: &'static str) -> LaneEnd {
+    LaneEnd {
+        errno: Errno::EPROTO,
+        why,
+        then: AfterLane::Fail,
+    }
+}
+
+/// A request that was entered.
+pub(super) fn entered(number: u32, kind: WqeKind) -> Wqe {
+    Wqe {
+        number,
+        sequence: None,
+        kind,
+        packet: Place::Nowhere,
+    }
+}

@@ -1,0 +1,342 @@
+//! Large messages: read by their receiver, or written by their sender.
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::{Arrived, Matched, Owner};
+use ferrofabric_core::protocol::rendezvous::Chunk;
+use ferrofabric_core::protocol::table::Key;
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::data::{FinStatus, Grant};
+use ferrofabric_core::types::MsgKind;
+use ferrofabric_verbs_sys::ibv_sge;
+
+use super::RdmTransport;
+use super::complete::{entered, protocol_broken};
+use crate::mr::{Access, Mr};
+use crate::post::{Remote, SendFlags, SendRequest};
+use crate::session::{Link, Notice, Receiving, SessionState, Way, WqeKind, Writing};
+
+impl RdmTransport {
+    /// The session of a peer that has this name, and its lane if it has one.
+    pub(super) fn session_named(
+        &mut self,
+        peer: u32,
+        name: u64,
+    ) -> Option<(&mut SessionState, Option<SessionId>)> {
+        let at = self.peers.at(peer);
+        if let Link::Up(session) = at.link {
+            let lane = self.lanes.of(session)?;
+            return (lane.session.name == name).then_some((&mut lane.session, Some(session)));
+        }
+        let state = at.parked.as_deref_mut()?;
+        (state.name == name).then_some((state, None))
+    }
+
+    /// Tells the peer something as soon as there is room.
+    pub(super) fn notify(&mut self, peer: u32, name: u64, notice: Notice) {
+        if let Some((state, lane)) = self.session_named(peer, name) {
+            state.notices.push_back(notice);
+            if let Some(lane) = lane {
+                self.list(lane);
+            }
+        }
+    }
+
+    /// Begins to move a message into the receive that it has met.
+    pub(super) fn fetch<O: Owner>(
+        &mut self,
+        (peer, name): (u32, u64),
+        (kind, arrived, matched): (MsgKind, Arrived, Matched),
+        op: u64,
+        way: Way,
+        owner: &mut O,
+    ) {
+        if self.session_named(peer, name).is_none() {
+            return owner.fail_recv(
+                kind,
+                &matched,
+                &arrived,
+                Errno::ECONNRESET,
+                0,
+                "the sender is gone and its message was not there yet",
+            );
+        }
+        let fit = (matched.buf.len as u64).min(arrived.len);
+        if fit == 0 {
+            owner.complete_recv(kind, &matched, &arrived);
+            return self.notify(peer, name, Notice::Fin(op, FinStatus::Ok));
+        }
+        // A region of the application's may not allow what the peer has to do to it.
+        let access = match way {
+            Way::Read(_) if matched.desc as u32 != 0 => None,
+            Way::Read(_) => Some(Access::LOCAL_WRITE),
+            Way::Written => Some(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+        };
+        let region = access.map(|access| {
+            let at = matched.buf.as_mut_ptr();
+            // SAFETY: the receiver keeps the buffer until the completion, and the region ends before that.
+            unsafe { Mr::register(&self.poster.pd, at, fit as usize, access) }
+        });
+        let region = match region.transpose() {
+            Ok(region) => region,
+            Err(error) => {
+                tracing::warn!("{error}");
+                self.notify(peer, name, Notice::Fin(op, FinStatus::ReadFailed));
+                return owner.fail_recv(
+                    kind,
+                    &matched,
+                    &arrived,
+                    error.errno(),
+                    0,
+                    "the receive buffer could not be registered with the device; the log says why (most often the limit \
+                     of locked memory)",
+                );
+            }
+        };
+        let (lkey, rkey) = match &region {
+            Some(region) => (region.lkey(), region.rkey()),
+            None => (matched.desc as u32, 0),
+        };
+        let address = matched.buf.addr as u64;
+        let receiving = Receiving {
+            op,
+            kind,
+            arrived,
+            matched,
+            lkey,
+            region,
+        };
+        let Some((state, lane)) = self.session_named(peer, name) else {
+            return;
+        };
+        let begun = match way {
+            Way::Read(segments) => state.reads.start(receiving, segments, fit).map(|_| ()),
+            Way::Written => state.receives.insert(receiving).map(|receive| {
+                let grant = Grant {
+                    op,
+                    receive: receive.to_bits(),
+                    address,
+                    fit_bytes: fit,
+                    rkey,
+                };
+                state.notices.push_back(Notice::Cts(grant));
+            }),
+        };
+        match begun {
+            Ok(()) => {
+                if let Some(lane) = lane {
+                    self.list(lane);
+                    self.run_notices(lane);
+                    self.run_reads(lane);
+                }
+            }
+            Err(r) => {
+                self.notify(peer, name, Notice::Fin(op, FinStatus::Cancelled));
+                owner.fail_recv(
+                    r.kind,
+                    &r.matched,
+                    &r.arrived,
+                    Errno::ENOMEM,
+                    0,
+                    "too many transfers at a time",
+                );
+            }
+        }
+    }
+
+    /// A message was read.
+    pub(super) fn was_read<O: Owner>(&mut self, session: SessionId, read: Key, owner: &mut O) {
+        let Some(lane) = self.lanes.of(session) else {
+            return;
+        };
+        let Some(r) = lane.session.reads.remove(read) else {
+            return;
+        };
+        (lane.session.notices).push_back(Notice::Fin(r.op, FinStatus::Ok));
+        self.list(session);
+        drop(r.region);
+        owner.complete_recv(r.kind, &r.matched, &r.arrived);
+    }
+
+    /// The receiver is done with a message, without having been written to.
+    pub(super) fn fin_came<O: Owner>(
+        &mut self,
+        session: SessionId,
+        op: u64,
+        status: FinStatus,
+        owner: &mut O,
+    ) {
+        let Some(lane) = self.lanes.of(session) else {
+            return;
+        };
+        match lane.session.sends.on_fin(op) {
+            Ok(send) => match status {
+                FinStatus::Ok | FinStatus::Cancelled => owner.complete_send(&send.done),
+                FinStatus::ReadFailed => owner.fail_send(
+                    &send.done,
+                    Errno::EREMOTEIO,
+                    0,
+                    "the receiver could not take the message",
+                ),
+            },
+            Err(_) => self.break_lane(
+                session,
+                protocol_broken("the peer ended an operation that is not there"),
+            ),
+        }
+    }
+
+    /// The receiver says where we may write a message.
+    pub(super) fn grant_came(&mut self, session: SessionId, grant: &Grant) {
+        let Some(lane) = self.lanes.of(session) else {
+            return;
+        };
+        let state = &mut lane.session;
+        let granted = match state.sends.on_fin(grant.op) {
+            Ok(mut send) if grant.fit_bytes <= send.total_bytes => match send.local.take() {
+                Some(local) => {
+                    let writing = Writing {
+                        send,
+                        grant: *grant,
+                        told: false,
+                    };
+                    // There is as much room for writes as for sends, and this was one.
+                    (state.writes.start(writing, local, grant.fit_bytes)).is_ok()
+                }
+                None => false,
+            },
+            _ => false,
+        };
+        if !granted {
+            let end = protocol_broken("the peer granted what was not asked for");
+            return self.break_lane(session, end);
+        }
+        self.run_writes(session);
+        self.list_if_busy(session);
+    }
+
+    /// The sender has written a message.
+    pub(super) fn done_came<O: Owner>(&mut self, session: SessionId, receive: u64, owner: &mut O) {
+        let Some(lane) = self.lanes.of(session) else {
+            return;
+        };
+        match lane.session.receives.remove(Key::from_bits(receive)) {
+            Some(r) => {
+                drop(r.region);
+                owner.complete_recv(r.kind, &r.matched, &r.arrived);
+            }
+            None => self.break_lane(
+                session,
+                protocol_broken("the peer wrote to a receive that is not there"),
+            ),
+        }
+    }
+
+    /// Posts the reads that a lane may have under way.
+    pub(super) fn run_reads(&mut self, session: SessionId) -> usize {
+        let mut done = 0;
+        loop {
+            let Some(lane) = self.lanes.of(session) else {
+                return done;
+            };
+            if !lane.is_usable() || !lane.has_reserved_room() {
+                return done;
+            }
+            let Some(read) = lane.session.reads.next_chunk() else {
+                return done;
+            };
+            let Some(r) = lane.session.reads.owner(read.transfer) else {
+                return done;
+            };
+            let entry = ibv_sge {
+                addr: r.matched.buf.addr as u64 + read.offset_bytes,
+                length: read.source.length_bytes as u32,
+                lkey: r.lkey,
+            };
+            let remote = Remote {
+                addr: read.source.address,
+                rkey: read.source.rkey,
+            };
+            let (wr_id, _) = lane.next(true);
+            let request = SendRequest::read(wr_id, [entry], remote);
+            done += 1;
+            // The receive's buffer is kept, and nobody else's, until the receive completes: after the read.
+            if !self.move_chunk(session, request, WqeKind::Read(Box::new(read))) {
+                return done;
+            }
+        }
+    }
+
+    /// Posts the writes that a lane may have under way, and behind the last of each message word of it.
+    pub(super) fn run_writes(&mut self, session: SessionId) -> usize {
+        let mut done = 0;
+        loop {
+            let Some(lane) = self.lanes.of(session) else {
+                return done;
+            };
+            if !lane.is_usable() || !lane.has_reserved_room() {
+                return done;
+            }
+            let Some(write) = lane.session.writes.next_chunk() else {
+                return done;
+            };
+            let Some(w) = lane.session.writes.owner_mut(write.transfer) else {
+                return done;
+            };
+            let Chunk {
+                transfer,
+                offset_bytes,
+                source,
+                is_last,
+            } = write;
+            let entry = ibv_sge {
+                addr: source.address,
+                length: source.length_bytes as u32,
+                lkey: source.rkey,
+            };
+            let remote = Remote {
+                addr: w.grant.address + offset_bytes,
+                rkey: w.grant.rkey,
+            };
+            let tell = is_last && !w.told;
+            w.told |= is_last;
+            let (wr_id, _) = lane.next(true);
+            let request = SendRequest::write(wr_id, [entry], remote);
+            done += 1;
+            // The sender's buffer is kept until the send completes: after the Done behind the write.
+            if !self.move_chunk(session, request, WqeKind::Write(Box::new(write))) {
+                return done;
+            }
+            if tell {
+                self.tell_done(session, transfer);
+            }
+        }
+    }
+
+    fn tell_done(&mut self, session: SessionId, transfer: Key) {
+        if let Some(lane) = self.lanes.of(session) {
+            lane.session.notices.push_back(Notice::Done(transfer));
+            self.list(session);
+            self.run_notices(session);
+        }
+    }
+
+    /// Posts a read or write. `false` when the lane is dead.
+    fn move_chunk(&mut self, session: SessionId, request: SendRequest<1>, kind: WqeKind) -> bool {
+        let Some(lane) = self.lanes.of(session) else {
+            return false;
+        };
+        let number = lane.next_number.wrapping_sub(1);
+        let mut request = request.flags(SendFlags::SIGNALED);
+        // SAFETY: the callers vouch for the memory on this side.
+        let posted = unsafe { request.post(&lane.qp) };
+        lane.queue.push_back(entered(number, kind));
+        self.poster.outstanding += 1;
+        if let Err(error) = posted {
+            tracing::warn!("posting to {} failed: {error}", **lane.qp);
+            lane.refused = true;
+            self.lane_broke(session);
+            return false;
+        }
+        true
+    }
+}

@@ -1,0 +1,417 @@
+//! Sessions that go on over another lane, or end.
+//!
+//! A lane that broke is drained here: its queue pair is in error, what was posted is flushed, what came was taken. The
+//! session then waits at its peer. On the next lane each side says, once it has drained the old one, which session it holds
+//! and what it has taken of it; having heard the same of the other side, it sends the rest again. So nothing of the old lane
+//! can come after anything of the new one, and a one-sided operation may be repeated.
+
+use std::sync::Arc;
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::{Owner, PeerSrx};
+use ferrofabric_core::protocol::handshake::{LaneKey, LaneUp, Reason};
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, readdress};
+
+use super::complete::{BROKEN, entered, protocol_broken};
+use super::lanes::evidence;
+use super::{RdmTransport, TRANSPORT};
+use crate::connect::ToService;
+use crate::post::{SendFlags, SendRequest, inline_sge};
+use crate::qp::RcQp;
+use crate::session::{
+    AfterLane, Body, Held, KeptKind, LaneEnd, Link, SessionState, WqeKind, send_wr_id,
+};
+
+/// A lane on which the session has yet to be taken up again.
+pub(super) struct Resuming {
+    up: LaneUp,
+    qp: Arc<RcQp>,
+    peer: u32,
+    may_send: bool,
+    /// The Resume is posted, and may not be over yet.
+    said: bool,
+    under_way: bool,
+    /// The peer's session and what it has taken of it.
+    heard: Option<(u64, u32)>,
+}
+
+/// The peer lives and does not know the session.
+pub(super) const LOST_BY_PEER: LaneEnd = LaneEnd {
+    errno: Errno::ECONNRESET,
+    why: "the peer gave the connection up, and what was under way with it",
+    then: AfterLane::Fail,
+};
+
+/// Number of the one request that a lane has before it carries the session.
+const RESUME_NUMBER: u32 = 0;
+
+impl RdmTransport {
+    /// A lane's session has left it.
+    pub(super) fn session_left_lane<O: Owner>(
+        &mut self,
+        peer: u32,
+        lane: LaneKey,
+        mut state: SessionState,
+        end: LaneEnd,
+        owner: &mut O,
+    ) {
+        let at = self.peers.at(peer);
+        if at.link == Link::Up(lane.session()) {
+            at.link = Link::Idle;
+        }
+        let key = at.key;
+        if end.then == AfterLane::Resume && state.lane_lost() {
+            at.parked = Some(Box::new(state));
+        } else {
+            self.service
+                .request(ToService::SessionEnded { peer: key, lane });
+            self.end_session(peer, state, end, owner);
+        }
+        // A newer lane may have come up meanwhile.
+        let newer = (self.resuming.values())
+            .find(|newer| newer.peer == peer)
+            .map(|newer| newer.up.lane.session());
+        match newer {
+            Some(newer) => {
+                self.peers.at(peer).link = Link::Resuming(newer);
+                self.resume(newer, owner);
+            }
+            None => self.reconnect_if_wanted(peer),
+        }
+    }
+
+    /// Asks for a lane, if anybody waits for one.
+    pub(super) fn reconnect_if_wanted(&mut self, at: u32) {
+        let patience = self.reconnect_timeout;
+        let peer = self.peers.at(at);
+        if peer.link != Link::Idle || (peer.pending.is_empty() && peer.parked.is_none()) {
+            return;
+        }
+        peer.link = Link::Connecting;
+        let request = ToService::Connect {
+            peer: peer.key,
+            // Of a peer that we had no quarrel with silence means nothing.
+            patience: patience.filter(|_| peer.parked.is_some()),
+        };
+        self.service.request(request);
+    }
+
+    /// A connection did not come about.
+    #[cold]
+    pub(super) fn connect_failed<O: Owner>(&mut self, at: u32, reason: Reason, owner: &mut O) {
+        let mut end = evidence(reason);
+        let peer = self.peers.at(at);
+        if peer.link == Link::Connecting {
+            peer.link = Link::Idle;
+        }
+        match peer.parked.take() {
+            Some(session) => {
+                if reason == Reason::Timeout {
+                    (end.errno, end.why) = session.broken_by;
+                }
+                // Whatever lane carried it last, it is over.
+                self.end_session(at, *session, end, owner);
+            }
+            None => {
+                self.fail_pending(at, end.errno, end.why, owner);
+                self.fail_receives(at, None, end.errno, end.why, owner);
+            }
+        }
+    }
+
+    /// A lane is up on which an earlier session may go on.
+    pub(super) fn begin_resuming<O: Owner>(
+        &mut self,
+        peer: u32,
+        up: LaneUp,
+        qp: Arc<RcQp>,
+        owner: &mut O,
+    ) {
+        let session = up.lane.session();
+        let at = self.peers.at(peer);
+        if !matches!(at.link, Link::Up(_)) {
+            at.link = Link::Resuming(session);
+        }
+        self.resuming.insert(
+            session,
+            Resuming {
+                may_send: up.may_send,
+                up,
+                qp,
+                peer,
+                said: false,
+                under_way: false,
+                heard: None,
+            },
+        );
+        self.resume(session, owner);
+    }
+
+    /// The peer's end of a lane is up.
+    pub(super) fn resuming_may_send<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
+        if let Some(lane) = self.resuming.get_mut(&session) {
+            lane.may_send = true;
+            self.resume(session, owner);
+        }
+    }
+
+    /// A packet has come on a lane that does not carry its session yet. Says whether it was one for that.
+    #[cold]
+    pub(super) fn resuming_heard<O: Owner>(
+        &mut self,
+        header: &Header,
+        packet: &Packet<'_>,
+        qp_num: u32,
+        owner: &mut O,
+    ) -> bool {
+        let Some(lane) = self.resuming.get_mut(&header.session) else {
+            return false;
+        };
+        let (Packet::Resume { name }, None, true) =
+            (packet, lane.heard, lane.qp.number() == qp_num)
+        else {
+            return false;
+        };
+        lane.heard = Some((*name, header.sequence));
+        if !lane.may_send {
+            lane.may_send = true;
+            let key = lane.up.lane;
+            self.service.request(ToService::LaneHeard(key));
+        }
+        self.resume(header.session, owner);
+        true
+    }
+
+    /// The Resume has arrived.
+    pub(super) fn resume_sent(&mut self, session: SessionId, number: u32) {
+        if let Some(lane) = self.resuming.get_mut(&session) {
+            if number == RESUME_NUMBER && std::mem::take(&mut lane.under_way) {
+                self.poster.outstanding -= 1;
+            }
+        }
+    }
+
+    /// A lane broke before it carried the session.
+    #[cold]
+    pub(super) fn resuming_lane_broke<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
+        if let Some(lane) = self.resuming.get(&session) {
+            let key = lane.up.lane;
+            self.service.request(ToService::LaneBroken(key));
+            self.resuming_lane_down(session, BROKEN, owner);
+        }
+    }
+
+    /// A lane is no more that never carried the session.
+    #[cold]
+    pub(super) fn resuming_lane_down<O: Owner>(
+        &mut self,
+        session: SessionId,
+        end: LaneEnd,
+        owner: &mut O,
+    ) {
+        let Some(lane) = self.resuming.remove(&session) else {
+            return;
+        };
+        self.poster.outstanding -= usize::from(lane.under_way);
+        let peer = self.peers.at(lane.peer);
+        if peer.link == Link::Resuming(session) {
+            peer.link = Link::Idle;
+            if let Some(state) = peer.parked.take() {
+                return self.session_left_lane(lane.peer, lane.up.lane, *state, end, owner);
+            }
+        }
+        self.reconnect_if_wanted(lane.peer);
+    }
+
+    /// Takes the session up again, as far as that goes: the old lane is to be drained, the peer's end up, both sides heard.
+    fn resume<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
+        let Some(lane) = self.resuming.get_mut(&session) else {
+            return;
+        };
+        let peer = self.peers.at(lane.peer);
+        if peer.link != Link::Resuming(session) || !lane.may_send {
+            return;
+        }
+        if !lane.said {
+            lane.said = true;
+            lane.under_way = true;
+            self.poster.outstanding += 1;
+            let (name, expected) = (peer.parked.as_ref())
+                .map_or((0, 0), |state| (state.name, state.numbers.expected()));
+            let header = Header {
+                session: lane.up.remote_session,
+                sequence: expected,
+                credit: 0,
+            };
+            let mut bytes = [0; MAX_NOTICE_BYTES];
+            let len = header.write_resume(name, &mut bytes);
+            let wr_id = send_wr_id(session, RESUME_NUMBER);
+            let mut request = SendRequest::send(wr_id, [inline_sge(&bytes[..len])])
+                .flags(SendFlags::SIGNALED | SendFlags::INLINE);
+            // SAFETY: inline data is copied before the call returns.
+            if let Err(error) = unsafe { request.post(&lane.qp) } {
+                tracing::warn!("posting to {} failed: {error}", *lane.qp);
+                return self.resuming_lane_broke(session, owner);
+            }
+        }
+        if lane.heard.is_some() {
+            self.resumed(session, owner);
+        }
+    }
+
+    /// Both sides have said what they hold: the lane carries the session from here on.
+    fn resumed<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
+        let Some(lane) = self.resuming.remove(&session) else {
+            return;
+        };
+        let (name, expected) = lane.heard.unwrap_or_default();
+        let parked = self.peers.at(lane.peer).parked.take();
+        let state = match parked {
+            Some(mut state) if state.name == name => {
+                let before = state.numbers.unconfirmed();
+                match state.numbers.change_lane(lane.up.remote_session, expected) {
+                    Ok(replay) => {
+                        self.arrived_after_all(&mut state, before - replay.count, owner);
+                        for kept in &mut state.replay {
+                            readdress(&mut kept.bytes, lane.up.remote_session);
+                        }
+                        self.poster.counters.sessions_resumed += 1;
+                        self.poster.counters.packets_repeated += u64::from(replay.count);
+                        *state
+                    }
+                    Err(error) => {
+                        tracing::warn!("{}: {error}", *lane.qp);
+                        let end = protocol_broken("the peer confirmed what was never sent");
+                        self.end_session(lane.peer, *state, end, owner);
+                        self.new_session(&lane.up)
+                    }
+                }
+            }
+            other => {
+                if let Some(state) = other {
+                    self.end_session(lane.peer, *state, LOST_BY_PEER, owner);
+                }
+                self.new_session(&lane.up)
+            }
+        };
+        let up = LaneUp {
+            may_send: true,
+            ..lane.up
+        };
+        self.enter_lane(lane.peer, &up, lane.qp, state);
+        if let Some(entry) = self.lanes.of(session) {
+            entry.heard = true;
+            entry.next_number = RESUME_NUMBER + 1;
+            if lane.under_way {
+                entry
+                    .queue
+                    .push_back(entered(RESUME_NUMBER, WqeKind::Notice));
+            }
+        }
+    }
+
+    /// The oldest packets that were unsure have arrived.
+    fn arrived_after_all<O: Owner>(&mut self, state: &mut SessionState, count: u32, owner: &mut O) {
+        for kept in state.replay.drain(..count as usize) {
+            match kept.kind {
+                KeptKind::Message(done) => owner.complete_send(&done),
+                KeptKind::Done(transfer) => {
+                    if let Some(writing) = state.writes.remove(transfer) {
+                        owner.complete_send(&writing.send.done);
+                    }
+                }
+                KeptKind::Notice => {}
+            }
+        }
+    }
+
+    /// A session is over: ends what hung on it.
+    pub(super) fn end_session<O: Owner>(
+        &mut self,
+        peer: u32,
+        mut state: SessionState,
+        end: LaneEnd,
+        owner: &mut O,
+    ) {
+        let LaneEnd { errno, why, then } = end;
+        if let AfterLane::Closed {
+            expected: Some(expected),
+        } = then
+        {
+            if let Ok(count) = state.numbers.confirm(expected) {
+                self.arrived_after_all(&mut state, count, owner);
+            }
+        }
+        for kept in state.replay.drain(..) {
+            if let KeptKind::Message(done) = kept.kind {
+                owner.fail_send(&done, errno, 0, why);
+            }
+        }
+        let sends = state.sends.drain();
+        for send in sends.chain(state.writes.drain().map(|writing| writing.send)) {
+            owner.fail_send(&send.done, errno, 0, why);
+        }
+        let receives = state.receives.drain().into_iter().map(|(_, r)| r);
+        for r in state.reads.drain().chain(receives) {
+            drop(r.region);
+            owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
+        }
+        if matches!(then, AfterLane::Closed { .. }) {
+            // It may come back: what waits for it is not lost. What it did not let us have is.
+            self.lose_requests(peer, state.name, owner);
+        } else {
+            self.fail_pending(peer, errno, why, owner);
+            self.fail_receives(peer, Some(state.name), errno, why, owner);
+        }
+    }
+
+    /// Fails what waits to be sent to a peer.
+    pub(super) fn fail_pending<O: Owner>(
+        &mut self,
+        peer: u32,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut O,
+    ) {
+        while let Some(pending) = self.peers.at(peer).pending.pop_front() {
+            owner.fail_send(&pending.done(), errno, 0, why);
+        }
+    }
+
+    /// Fails the receives that only this peer could have matched, and drops the messages that can not be had any more.
+    fn fail_receives<O: Owner>(
+        &mut self,
+        peer: u32,
+        session: Option<u64>,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut O,
+    ) {
+        let addr = self.peers.at(peer).addr;
+        let held = &mut self.held;
+        owner.srx().fail_source(addr, errno, why, |token| {
+            token.transport == TRANSPORT && lost(held, token.value, session)
+        });
+    }
+
+    /// Drops the messages of a session that can not be had any more.
+    fn lose_requests<O: Owner>(&mut self, peer: u32, session: u64, owner: &mut O) {
+        let addr = self.peers.at(peer).addr;
+        let held = &mut self.held;
+        owner.srx().lose_messages(addr, |token| {
+            token.transport == TRANSPORT && lost(held, token.value, Some(session))
+        });
+    }
+}
+
+/// Whether a kept message can not be delivered any more, as a request of this session; it is let go then.
+fn lost(held: &mut Held, token: u64, session: Option<u64>) -> bool {
+    let lost = held.message(token).is_some_and(|message| {
+        matches!(message.body, Body::Request { .. }) && Some(message.session) == session
+    });
+    if lost {
+        held.take(token);
+    }
+    lost
+}

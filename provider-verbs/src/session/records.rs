@@ -1,0 +1,120 @@
+//! What travels in work requests themselves is kept here until it is known to have arrived, should it have to be sent again.
+
+/// Packets of a lane in the order of posting: a ring of bytes that grows to what is under way.
+pub(crate) struct Records {
+    bytes: Box<[u8]>,
+    /// Where the oldest begins, and the next will, counted on and on.
+    oldest: u32,
+    next: u32,
+}
+
+/// A packet in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    at: u32,
+    len: u32,
+}
+
+/// Enough for some hundred small messages.
+const FIRST_BYTES: usize = 8192;
+
+impl Default for Records {
+    fn default() -> Self {
+        Self {
+            bytes: vec![0; FIRST_BYTES].into(),
+            oldest: 0,
+            next: 0,
+        }
+    }
+}
+
+impl Records {
+    /// Room for the next packet: contiguous, and starting on 8 bytes.
+    #[inline]
+    pub(crate) fn push(&mut self, len: usize) -> (Record, &mut [u8]) {
+        loop {
+            let size = self.bytes.len();
+            let start = self.next as usize & (size - 1);
+            let skipped = if start + len > size { size - start } else { 0 };
+            let at = self.next.wrapping_add(skipped as u32);
+            let end = at.wrapping_add(len.next_multiple_of(8) as u32);
+            if end.wrapping_sub(self.oldest) as usize <= size {
+                self.next = end;
+                let record = Record {
+                    at,
+                    len: len as u32,
+                };
+                return (record, self.bytes_mut(record));
+            }
+            self.grow();
+        }
+    }
+
+    /// The packet.
+    pub(crate) fn bytes(&self, record: Record) -> &[u8] {
+        let start = record.at as usize & (self.bytes.len() - 1);
+        &self.bytes[start..start + record.len as usize]
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self, record: Record) -> &mut [u8] {
+        let start = record.at as usize & (self.bytes.len() - 1);
+        &mut self.bytes[start..start + record.len as usize]
+    }
+
+    /// The packet and all older ones are not needed any more.
+    #[inline]
+    pub(crate) fn release(&mut self, record: Record) {
+        self.oldest = record.at.wrapping_add(record.len.next_multiple_of(8));
+    }
+
+    /// Twice the room. What did not straddle the end of the ring does not straddle that of the larger one.
+    #[cold]
+    fn grow(&mut self) {
+        let old = self.bytes.len();
+        let mut bytes = vec![0; 2 * old].into_boxed_slice();
+        let mut at = self.oldest;
+        while at != self.next {
+            let from = at as usize & (old - 1);
+            let to = at as usize & (2 * old - 1);
+            let len = (old - from).min(self.next.wrapping_sub(at) as usize);
+            bytes[to..to + len].copy_from_slice(&self.bytes[from..from + len]);
+            at = at.wrapping_add(len as u32);
+        }
+        self.bytes = bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        /// Whatever is pushed and released, what is under way stays as it was written.
+        #[test]
+        fn keeps_what_is_under_way(
+            start in prop_oneof![Just(0u32), Just(u32::MAX - 20_000), any::<u32>()],
+            steps in proptest::collection::vec((1usize..600, 0usize..4), 1..300),
+        ) {
+            let mut records = Records::default();
+            (records.oldest, records.next) = (start & !7, start & !7);
+            let mut kept: VecDeque<(Record, Vec<u8>)> = VecDeque::new();
+            for (number, (len, releases)) in steps.into_iter().enumerate() {
+                let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + number) as u8).collect();
+                let (record, room) = records.push(len);
+                room.copy_from_slice(&bytes);
+                kept.push_back((record, bytes));
+                for _ in 0..releases.saturating_sub(1) {
+                    if let Some((record, _)) = kept.pop_front() {
+                        records.release(record);
+                    }
+                }
+                for (record, bytes) in &kept {
+                    prop_assert_eq!(records.bytes(*record), &bytes[..]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What we and a peer have between us, whatever lane carries it: it outlives its lanes.
+
+use std::collections::VecDeque;
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::{Arrived, Matched, SendDone};
+use ferrofabric_core::protocol::rendezvous::{SendTable, TransferLimits, Transfers};
+use ferrofabric_core::protocol::session::Session;
+use ferrofabric_core::protocol::table::{Key, Table};
+use ferrofabric_core::protocol::wire::data::{FinStatus, Grant, Segment};
+use ferrofabric_core::types::{IoBuf, MsgKind};
+
+use crate::mr::Mr;
+
+/// Large messages that one side may have announced and the other not taken, at a time.
+const MAX_REQUESTS: usize = 1 << 16;
+
+/// Lanes that a session may lose in a row with nothing arriving on them: then something is wrong that no other lane mends.
+const MAX_BREAKS: u32 = 8;
+
+/// A session with a peer.
+pub(crate) struct SessionState {
+    /// The same at both ends, and of no other session: the name of its first lane.
+    pub(crate) name: u64,
+    /// Sequence numbers and credit.
+    pub(crate) numbers: Session,
+    /// Our messages that the peer was told of and has not taken.
+    pub(crate) sends: SendTable<RendezvousSend>,
+    /// Our messages that we are writing.
+    pub(crate) writes: Transfers<Writing>,
+    /// The peer's messages that we are reading.
+    pub(crate) reads: Transfers<Receiving>,
+    /// The peer's messages that it is writing.
+    pub(crate) receives: Table<Receiving>,
+    /// What is to be told when there is room.
+    pub(crate) notices: VecDeque<Notice>,
+    /// What was under way on a lane that broke, and may have to be sent again; oldest first.
+    pub(crate) replay: VecDeque<Kept>,
+    /// Why the last lane broke.
+    pub(crate) broken_by: (Errno, &'static str),
+    breaks: u32,
+    /// What had arrived either way when the last lane broke.
+    progress: (u32, u32),
+}
+
+/// What tells a peer about an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Notice {
+    /// We are done with a message of the peer's.
+    Fin(u64, FinStatus),
+    /// Where the peer may write its message.
+    Cts(Grant),
+    /// We have written a message.
+    Done(Key),
+}
+
+/// The sender's side of a rendezvous: what is to be kept until the peer is done.
+pub(crate) struct RendezvousSend {
+    pub(crate) done: SendDone,
+    /// Where the message lies, with local keys, if we shall write it.
+    pub(crate) local: Option<Vec<Segment>>,
+    pub(crate) total_bytes: u64,
+    /// Registrations made for this message alone.
+    pub(crate) _regions: Vec<Mr>,
+    /// A copy of an inject.
+    pub(crate) _copy: Option<Box<[u8]>>,
+}
+
+/// A message that we write.
+pub(crate) struct Writing {
+    pub(crate) send: RendezvousSend,
+    pub(crate) grant: Grant,
+    /// The Done is on its way, or in line.
+    pub(crate) told: bool,
+}
+
+/// The receiver's side of a rendezvous.
+pub(crate) struct Receiving {
+    /// The sender's operation.
+    pub(crate) op: u64,
+    pub(crate) kind: MsgKind,
+    pub(crate) arrived: Arrived,
+    pub(crate) matched: Matched,
+    pub(crate) lkey: u32,
+    /// A registration made for this message alone.
+    pub(crate) region: Option<Mr>,
+}
+
+/// A numbered packet that is not known to have arrived.
+pub(crate) struct Kept {
+    pub(crate) sequence: u32,
+    pub(crate) kind: KeptKind,
+    /// The packet, or its start.
+    pub(crate) bytes: Box<[u8]>,
+    /// The rest of it, in the application's memory, and its local key.
+    pub(crate) rest: Option<(IoBuf, u32)>,
+}
+
+/// What ends with a packet's arrival.
+pub(crate) enum KeptKind {
+    /// An eager message.
+    Message(SendDone),
+    /// A message that we wrote.
+    Done(Key),
+    /// Nothing.
+    Notice,
+}
+
+impl SessionState {
+    pub(crate) fn new(
+        name: u64,
+        numbers: Session,
+        reads: TransferLimits,
+        writes: TransferLimits,
+    ) -> Self {
+        Self {
+            name,
+            numbers,
+            sends: SendTable::new(MAX_REQUESTS),
+            writes: Transfers::new(TransferLimits {
+                messages: MAX_REQUESTS,
+                ..writes
+            }),
+            reads: Transfers::new(reads),
+            receives: Table::new(MAX_REQUESTS),
+            notices: VecDeque::new(),
+            replay: VecDeque::new(),
+            broken_by: (Errno::ECONNRESET, "the connection to the peer broke"),
+            breaks: 0,
+            progress: (0, 0),
+        }
+    }
+
+    /// Counts a broken lane. Says whether another one is worth a try.
+    pub(crate) fn lane_lost(&mut self) -> bool {
+        let progress = (self.numbers.oldest_unconfirmed(), self.numbers.expected());
+        if progress != self.progress {
+            (self.progress, self.breaks) = (progress, 0);
+        }
+        self.breaks += 1;
+        self.breaks <= MAX_BREAKS
+    }
+
+    /// Whether something is to be posted before anything new.
+    pub(crate) fn catches_up(&self) -> bool {
+        !self.replay.is_empty() || self.writes.has_lost()
+    }
+}
