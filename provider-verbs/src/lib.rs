@@ -6,6 +6,8 @@ pub mod cq;
 pub mod device;
 mod domain;
 mod endpoint;
+#[cfg(feature = "fault-injection")]
+pub mod fault;
 pub mod mr;
 mod pairing;
 pub mod pd;

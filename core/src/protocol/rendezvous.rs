@@ -132,7 +132,19 @@ pub struct Transfers<T> {
     under_way: u32,
     /// Transfers with chunks that were lost and are not handed out again yet.
     broken: usize,
+    /// Largest chunk now: less than the limit for a while after [`Transfers::shrink`].
+    chunk_bytes: u64,
+    /// Chunks that are done.
+    moved: u64,
+    /// What that was when the chunk size changed last.
+    moved_before: u64,
 }
+
+/// Chunks are not cut smaller than this because they fail, in bytes.
+const LEAST_CHUNK_BYTES: u64 = 4096;
+
+/// Chunks that have to succeed before they are cut larger again.
+const GROW_AFTER: u64 = 256;
 
 #[derive(Clone, Debug)]
 struct Transfer<T> {
@@ -165,7 +177,24 @@ impl<T> Transfers<T> {
             runnable: VecDeque::new(),
             under_way: 0,
             broken: 0,
+            chunk_bytes: limits.chunk_bytes,
+            moved: 0,
+            moved_before: 0,
         }
+    }
+
+    /// Chunks may have been lost for their size: on a network that loses packets a long operation needs more tries than a
+    /// device has. They are cut to a quarter from here on, until many have succeeded.
+    pub fn shrink(&mut self) {
+        let least = LEAST_CHUNK_BYTES.min(self.limits.chunk_bytes);
+        self.chunk_bytes = (self.chunk_bytes / 4).max(least);
+        self.moved_before = self.moved;
+    }
+
+    /// Chunks that are done, of all transfers so far.
+    #[must_use]
+    pub fn moved(&self) -> u64 {
+        self.moved
     }
 
     /// Starts to move the first `fit_bytes` (more than 0, and no more than there are) of a message that lies in `segments`.
@@ -198,13 +227,12 @@ impl<T> Transfers<T> {
                 continue;
             };
             transfer.queued = false;
-            let lost = transfer.lost.pop();
-            if lost.is_some() && transfer.lost.is_empty() {
-                self.broken -= 1;
-            }
-            let Some((offset_bytes, source)) =
-                lost.or_else(|| transfer.cut(self.limits.chunk_bytes))
-            else {
+            let had_lost = !transfer.lost.is_empty();
+            let chunk = transfer
+                .cut_lost(self.chunk_bytes)
+                .or_else(|| transfer.cut(self.chunk_bytes));
+            self.broken -= usize::from(had_lost && transfer.lost.is_empty());
+            let Some((offset_bytes, source)) = chunk else {
                 continue;
             };
             transfer.under_way += 1;
@@ -236,6 +264,13 @@ impl<T> Transfers<T> {
         };
         state.under_way = under_way;
         self.under_way -= 1;
+        self.moved += 1;
+        if self.chunk_bytes < self.limits.chunk_bytes
+            && self.moved - self.moved_before >= GROW_AFTER
+        {
+            self.chunk_bytes = (2 * self.chunk_bytes).min(self.limits.chunk_bytes);
+            self.moved_before = self.moved;
+        }
         let done = under_way == 0 && !state.has_more();
         self.requeue(transfer);
         done
@@ -341,6 +376,21 @@ impl<T> Transfers<T> {
 impl<T> Transfer<T> {
     fn has_more(&self) -> bool {
         !self.lost.is_empty() || self.next_offset < self.fit_bytes
+    }
+
+    /// As [`Transfer::cut`], of what was lost last.
+    fn cut_lost(&mut self, chunk_bytes: u64) -> Option<(u64, Segment)> {
+        let (offset, mut source) = self.lost.pop()?;
+        if source.length_bytes > chunk_bytes {
+            let rest = Segment {
+                address: source.address.wrapping_add(chunk_bytes),
+                length_bytes: source.length_bytes - chunk_bytes,
+                rkey: source.rkey,
+            };
+            self.lost.push((offset + chunk_bytes, rest));
+            source.length_bytes = chunk_bytes;
+        }
+        Some((offset, source))
     }
 
     /// Cuts the next chunk: at most `chunk_bytes`, within one segment and within what fits.

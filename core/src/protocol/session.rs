@@ -23,21 +23,13 @@ pub enum Accept {
     Deliver,
     /// It was taken before: drop it.
     Duplicate,
-    /// One before it is missing: drop it too (a lane without order) or end the session (an in-order lane).
+    /// One before it is missing: drop it too (a lane without order), or the lane is broken (one that keeps order).
     Gap,
 }
 
 /// The session cannot go on, or the request does not fit its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SessionError {
-    /// A packet is missing or repeated on a lane that keeps order.
-    #[error("sequence broken: expected {expected}, got {got}")]
-    Sequence {
-        /// The number that should have come.
-        expected: u32,
-        /// The number that came.
-        got: u32,
-    },
     /// A confirmation of what was never sent, or one that takes back an earlier one.
     #[error("the peer confirmed up to {got}, possible is {confirmed} to {next}")]
     Confirmation {
@@ -129,22 +121,6 @@ impl Session {
             Accept::Duplicate
         } else {
             Accept::Gap
-        }
-    }
-
-    /// Takes the number of a packet that came on a lane that keeps order and loses nothing.
-    ///
-    /// # Errors
-    /// [`SessionError::Sequence`] for any but the next number: one side is broken.
-    #[inline]
-    pub fn accept_in_order(&mut self, sequence: u32) -> Result<(), SessionError> {
-        let expected = self.expected;
-        match self.accept(sequence) {
-            Accept::Deliver => Ok(()),
-            Accept::Duplicate | Accept::Gap => Err(SessionError::Sequence {
-                expected,
-                got: sequence,
-            }),
         }
     }
 
@@ -300,7 +276,7 @@ mod tests {
                         sent += 1;
                     }
                     Step::Arrive => if let Some((sequence, message)) = lane.pop_front() {
-                        rx.accept_in_order(sequence).unwrap();
+                        assert_eq!(rx.accept(sequence), Accept::Deliver);
                         delivered.push(message);
                         completions.push_back(sequence);
                     },
@@ -321,7 +297,7 @@ mod tests {
                 prop_assert_eq!(kept.len() as u32, tx.unconfirmed());
             }
             for (sequence, message) in lane {
-                rx.accept_in_order(sequence).unwrap();
+                assert_eq!(rx.accept(sequence), Accept::Deliver);
                 delivered.push(message);
             }
             prop_assert!(delivered.into_iter().eq(0..sent));
@@ -396,25 +372,5 @@ mod tests {
         assert_eq!(tx.stamp(), None);
         assert_eq!(tx.confirm(1), Ok(1));
         assert_eq!(tx.stamp().map(|header| header.sequence), Some(WINDOW));
-    }
-
-    #[test]
-    fn a_gap_or_repeat_on_an_in_order_lane_is_an_error() {
-        let mut rx = session_at(5);
-        assert_eq!(
-            rx.accept_in_order(6),
-            Err(SessionError::Sequence {
-                expected: 5,
-                got: 6
-            })
-        );
-        assert_eq!(
-            rx.accept_in_order(4),
-            Err(SessionError::Sequence {
-                expected: 5,
-                got: 4
-            })
-        );
-        assert_eq!(rx.accept_in_order(5), Ok(()));
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct SessionState {
     pub(crate) broken_by: (Errno, &'static str),
     breaks: u32,
     /// What had arrived either way when the last lane broke.
-    progress: (u32, u32),
+    progress: (u32, u32, u64),
 }
 
 /// What tells a peer about an operation.
@@ -127,13 +127,19 @@ impl SessionState {
             replay: VecDeque::new(),
             broken_by: (Errno::ECONNRESET, "the connection to the peer broke"),
             breaks: 0,
-            progress: (0, 0),
+            progress: (0, 0, 0),
         }
     }
 
     /// Counts a broken lane. Says whether another one is worth a try.
     pub(crate) fn lane_lost(&mut self) -> bool {
-        let progress = (self.numbers.oldest_unconfirmed(), self.numbers.expected());
+        self.writes.shrink();
+        self.reads.shrink();
+        let progress = (
+            self.numbers.oldest_unconfirmed(),
+            self.numbers.expected(),
+            self.writes.moved() + self.reads.moved(),
+        );
         if progress != self.progress {
             (self.progress, self.breaks) = (progress, 0);
         }

@@ -138,6 +138,34 @@ fn what_was_lost_comes_before_what_is_new() {
 }
 
 #[test]
+fn chunks_that_fail_are_cut_smaller_until_many_succeed() {
+    let mut transfers = Transfers::new(TransferLimits {
+        chunk_bytes: 65_536,
+        ..LIMITS
+    });
+    let total = 400 * 65_536;
+    let key = transfers.start((), vec![segment(0, total)], total).unwrap();
+    let first = transfers.next_chunk().unwrap();
+    transfers.on_lost(key, 0, first.source);
+    transfers.shrink();
+    transfers.shrink();
+    transfers.shrink();
+    let (mut next, mut sizes) = (0, Vec::new());
+    while let Some(chunk) = transfers.next_chunk() {
+        assert_eq!(
+            chunk.offset_bytes, next,
+            "the lost one first, then the rest"
+        );
+        next += chunk.source.length_bytes;
+        sizes.push(chunk.source.length_bytes);
+        transfers.on_chunk(key);
+    }
+    assert_eq!(next, total);
+    assert_eq!((sizes[0], sizes[255], sizes[300]), (4096, 4096, 8192));
+    assert_eq!(sizes[256 * 4 + 10], 65_536, "as large as ever again");
+}
+
+#[test]
 fn a_transfer_that_is_taken_out_leaves_no_trace() {
     let mut transfers = Transfers::new(LIMITS);
     let key = transfers.start((), vec![segment(0, 100)], 100).unwrap();

@@ -10,7 +10,7 @@ use crate::protocol::credit::Admission;
 use crate::protocol::handshake::{Config, LaneKey, LaneUp};
 use crate::protocol::rendezvous::{Chunk, SendTable, TransferLimits, Transfers};
 use crate::protocol::rng::Rng;
-use crate::protocol::session::Session;
+use crate::protocol::session::{Accept, Session};
 use crate::protocol::table::{Key, Table};
 use crate::protocol::wire::SessionId;
 use crate::protocol::wire::control::Limits;
@@ -225,7 +225,7 @@ impl End {
         assert_eq!(header.session, self.lane.session());
         self.session.send_credit.on_credit(header.credit).unwrap();
         if packet.is_numbered() {
-            self.session.accept_in_order(header.sequence).unwrap();
+            assert_eq!(self.session.accept(header.sequence), Accept::Deliver);
         }
         let held = match packet {
             Packet::Eager { envelope, payload } => {

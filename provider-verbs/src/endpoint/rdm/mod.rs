@@ -88,6 +88,8 @@ pub(crate) struct RdmTransport {
     spent: Vec<u32>,
     armed: bool,
     reconnect_timeout: Option<Duration>,
+    #[cfg(feature = "fault-injection")]
+    faults: crate::fault::Seen,
 }
 
 /// How long to wait for peers that say nothing; `None`: for ever.
@@ -204,6 +206,8 @@ impl RdmTransport {
             lanes: Lanes::default(),
             resuming: HashMap::new(),
             reconnect_timeout: patience.reconnect_timeout,
+            #[cfg(feature = "fault-injection")]
+            faults: crate::fault::Seen::default(),
             service,
             srq,
             cq,
@@ -341,6 +345,12 @@ impl Transport for RdmTransport {
 
     #[inline]
     fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
+        #[cfg(feature = "fault-injection")]
+        if self.faults.take() {
+            for lane in self.lanes.iter_mut() {
+                let _ = lane.qp.to_error();
+            }
+        }
         let mut done = 0;
         if self.service.has_messages() {
             done += self.take_messages(owner);

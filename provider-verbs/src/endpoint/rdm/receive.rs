@@ -3,12 +3,13 @@
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::{Arrived, Owner, PeerSrx, Start, Token};
+use ferrofabric_core::protocol::session::Accept;
 use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{Envelope, FinStatus, Packet};
+use ferrofabric_core::protocol::wire::data::{Envelope, FinStatus, Header, Packet};
 use ferrofabric_core::types::{IoBuf, MsgKind};
 use ferrofabric_verbs_sys::ibv_sge;
 
-use super::complete::protocol_broken;
+use super::complete::{BROKEN, protocol_broken};
 use super::{POLL, RdmTransport, TRANSPORT};
 use crate::connect::ToService;
 use crate::post::RecvRequest;
@@ -60,17 +61,15 @@ impl RdmTransport {
         let Some(lane) = self.lanes.of(session) else {
             return;
         };
-        let numbers = &mut lane.session.numbers;
-        let mut sound = numbers.send_credit.on_credit(header.credit).is_ok();
-        if packet.is_numbered() {
-            sound &= numbers.accept_in_order(header.sequence).is_ok();
-        }
-        if let Packet::Eager { payload, .. } = &packet {
-            sound &= numbers.receive_credit.take(payload.len() as u32).is_ok();
-        }
-        sound &= !matches!(packet, Packet::Resume { .. });
-        if !sound {
-            return self.break_lane(session, protocol_broken("the peer broke the protocol"));
+        match judge(&mut lane.session, &header, &packet) {
+            Ok(Accept::Deliver) => {}
+            // Soft-RoCE repeats messages while a queue pair goes to error (docs/soft-roce.md).
+            Ok(Accept::Duplicate) => return self.drop_packet(qp_num, "it was taken before"),
+            Ok(Accept::Gap) => return self.break_lane(session, BROKEN),
+            Err(why) => {
+                tracing::warn!("{}: {why}", **lane.qp);
+                return self.break_lane(session, protocol_broken("the peer broke the protocol"));
+            }
         }
         let from = (lane.peer, lane.session.name);
         match packet {
@@ -254,6 +253,29 @@ impl RdmTransport {
         self.poster.counters.dropped += 1;
         tracing::debug!("packet on queue pair {qp_num:#x} dropped: {why}");
     }
+}
+
+/// Takes a packet's number and credit into account, and says what the number means.
+#[inline]
+fn judge(
+    state: &mut SessionState,
+    header: &Header,
+    packet: &Packet<'_>,
+) -> Result<Accept, Box<dyn std::error::Error>> {
+    let numbers = &mut state.numbers;
+    numbers.send_credit.on_credit(header.credit)?;
+    if packet.is_numbered() {
+        let accept = numbers.accept(header.sequence);
+        if accept != Accept::Deliver {
+            return Ok(accept);
+        }
+    }
+    match packet {
+        Packet::Eager { payload, .. } => numbers.receive_credit.take(payload.len() as u32)?,
+        Packet::Resume { .. } => return Err("a session is resumed in its middle".into()),
+        _ => {}
+    }
+    Ok(Accept::Deliver)
 }
 
 /// The room of a message is free again. Says whether the peer is to be told.
