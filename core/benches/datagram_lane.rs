@@ -11,9 +11,11 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ferrofabric_core::protocol::Time;
 use ferrofabric_core::protocol::datagram_lane::{Arrival, DatagramLane, Shared};
-use ferrofabric_core::protocol::session::Session;
+use ferrofabric_core::protocol::session::{Accept, Session};
 use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{Envelope, HEADER_BYTES, MAX_HEADER_BYTES, Packet};
+use ferrofabric_core::protocol::wire::data::{
+    Envelope, HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, Packet,
+};
 use ferrofabric_core::protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
 
 const ENVELOPE: Envelope = Envelope {
@@ -24,7 +26,7 @@ const ENVELOPE: Envelope = Envelope {
 const DATAGRAM_BYTES: usize = PREFIX_BYTES + HEADER_BYTES + 8;
 
 fn session() -> Session {
-    Session::new(SessionId(1), 1, 4096, 4096)
+    Session::new(SessionId(1), 4096, 4096)
 }
 
 struct End {
@@ -59,7 +61,7 @@ impl End {
     }
 
     fn ack(&mut self) -> Vec<u8> {
-        let mut head = [0; MAX_HEADER_BYTES];
+        let mut head = [0; MAX_NOTICE_BYTES];
         let length = self.session.stamp_ack().write_ack(&mut head);
         [&self.prefix(false), &head[..length]].concat()
     }
@@ -106,7 +108,7 @@ fn in_order(criterion: &mut Criterion) {
                 bytes[..length].copy_from_slice(&head[..length]);
                 let (header, packet) = Packet::parse(black_box(&bytes)).expect("a packet");
                 assert!(rx.send_credit.on_credit(header.credit).is_ok());
-                assert!(rx.accept_in_order(header.sequence).is_ok());
+                assert_eq!(rx.accept(header.sequence), Accept::Deliver);
                 black_box(packet);
                 last = header.sequence;
             }
