@@ -14,6 +14,8 @@
 //! `unexpected` what happens with very many different masks. Nothing is allocated once the tables have grown to
 //! the depth in use; they are never shrunk.
 
+#[allow(unsafe_code, reason = "it manages memory")]
+mod arena;
 mod index;
 mod posted;
 mod unexpected;
@@ -154,7 +156,7 @@ pub struct Start<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnexpectedId {
     index: u32,
-    generation: u32,
+    order: u64,
 }
 
 /// Depths of a matcher.
@@ -177,7 +179,7 @@ pub struct MatchStats {
 }
 
 /// Posted receives and unexpected messages. `T` is what transports leave with a message to find it again.
-pub struct Matcher<T> {
+pub struct Matcher<T: Copy> {
     posted: PostedQueue,
     unexpected: UnexpectedQueue<T>,
 }

@@ -4,14 +4,17 @@
 //! key, and the oldest of them heads that key's list. An arrival asks each class that holds receives (a bit set
 //! tells which) and takes the oldest of the heads.
 
+mod extra;
 mod pieces;
 mod withdraw;
 
-use super::index::{Fifo, Index, Link, Linked, NIL, Seed};
+use super::arena::Arena;
+use super::index::{Ahead, Fifo, Index, Link, Linked, NIL, Place, Seed};
 use super::{Buffers, Matched, PieceDone, Posted};
 use crate::flags::Flags;
 use crate::peer::{Arrived, Piece};
 use crate::types::{FiAddr, IoBuf};
+use extra::Extra;
 use pieces::Pieces;
 use withdraw::Aside;
 
@@ -24,23 +27,46 @@ const FEW: usize = 4;
 const FIRST_ENTRIES: usize = 16;
 /// `Entry::order` of an entry that is not in use.
 const FREE: u64 = u64::MAX;
-/// A posted receive. 96 bytes, never on more than two cache lines: what a search reads, and behind it what a match
-/// hands out at once.
-#[repr(C, align(32))]
+/// In `Entry::order`: the number of the class.
+const CLASS: u64 = 0x7f;
+/// In `Entry::order`: there is an [`Extra`] beside the entry.
+const EXTRA: u64 = 0x80;
+const POST_SHIFT: u32 = 8;
+
+const _: () = assert!(CLASSES_MAX as u64 <= CLASS);
+
+/// A posted receive: the one cache line that a search reads and a match hands out. What few receives have is beside it.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
 struct Entry {
     src: FiAddr,
     tag: u64,
-    /// Number of the post, above the number of the class ([`CLASSES_MAX`]: none) in the low 8 bits.
+    /// Number of the post, above [`EXTRA`] and the number of the class ([`CLASSES_MAX`]: none).
     order: u64,
     /// In the list of its key; the free list while not in use.
     link: Link,
-    buf: Buffers,
-    desc: u64,
     context: u64,
-    flags: Flags,
-    ignore: u64,
+    buf: IoBuf,
+    /// The lower half of the flags; all of them, but for an [`Extra`].
+    flags: u32,
     /// The multi-receive that it is, if it is one.
     piece: Piece,
+}
+
+const _: () = assert!(size_of::<Entry>() == 64);
+
+impl Entry {
+    /// What a match takes of it, but for an [`Extra`].
+    #[inline]
+    fn matched(&self) -> Matched {
+        Matched {
+            context: self.context,
+            buf: Buffers::One(self.buf),
+            flags: Flags::from_bits_retain(u64::from(self.flags)),
+            desc: 0,
+            piece: self.piece,
+        }
+    }
 }
 
 impl Linked for Entry {
@@ -59,6 +85,9 @@ struct Class {
     ignore: u64,
     directed: bool,
     index: Index,
+    /// What will be posted, and what matched.
+    posting: Ahead,
+    matching: Ahead,
 }
 
 impl Class {
@@ -73,14 +102,16 @@ impl Class {
 /// Where the receive for a message is: at the head of a list.
 struct Found {
     number: usize,
-    at: usize,
+    /// Unless `number` is [`CLASSES_MAX`].
+    place: Option<Place>,
     head: u32,
 }
 
 /// All posted receives of a matcher.
 pub(super) struct PostedQueue {
     seed: Seed,
-    entries: Vec<Entry>,
+    entries: Arena<Entry>,
+    extras: Vec<Extra>,
     free: u32,
     len: usize,
     len_max: usize,
@@ -94,6 +125,8 @@ pub(super) struct PostedQueue {
     classes: Vec<Class>,
     /// Bit n: `classes[n]` holds receives.
     filled: u64,
+    matched: u32,
+    step: u32,
     /// Class of the last post.
     recent: usize,
     /// Receives whose mask has no class.
@@ -111,7 +144,8 @@ impl PostedQueue {
     pub(super) fn new(seed: Seed, min_multi_recv: usize) -> PostedQueue {
         PostedQueue {
             seed,
-            entries: Vec::new(),
+            entries: Arena::new(),
+            extras: Vec::new(),
             free: NIL,
             len: 0,
             len_max: 0,
@@ -130,6 +164,8 @@ impl PostedQueue {
             classes: Vec::new(),
             filled: 0,
             recent: 0,
+            matched: 0,
+            step: 0,
             odd: Fifo::EMPTY,
             by_context: Aside::default(),
             by_source: Aside::default(),
@@ -195,7 +231,8 @@ impl PostedQueue {
 
     fn push_indexed(&mut self, p: Posted, piece: Piece) {
         self.settle();
-        let directed = p.src != FiAddr::UNSPEC;
+        let (src, tag) = (p.src, p.tag);
+        let directed = src != FiAddr::UNSPEC;
         let number = match self.classes.get(self.recent) {
             Some(c) if c.ignore == p.ignore && c.directed == directed => self.recent,
             _ => self.class_for(p.ignore, directed),
@@ -204,17 +241,24 @@ impl PostedQueue {
             self.grow();
         }
         let id = self.free;
+        let buf = match p.buf {
+            Buffers::One(buf) => buf,
+            Buffers::Many(_) => IoBuf::EMPTY,
+        };
+        let extra = number == CLASSES_MAX || Extra::is_needed(&p);
         let entry = &mut self.entries[id as usize];
         self.free = entry.link.next;
-        entry.src = p.src;
-        entry.tag = p.tag;
-        entry.order = (self.posts << 8) | number as u64;
-        entry.buf.set(p.buf);
-        entry.desc = p.desc;
+        entry.src = src;
+        entry.tag = tag;
+        entry.order = self.posts << POST_SHIFT | number as u64;
         entry.context = p.context;
-        entry.flags = p.flags;
-        entry.ignore = p.ignore;
+        entry.buf = buf;
+        entry.flags = p.flags.bits() as u32;
         entry.piece = piece;
+        if extra {
+            entry.order |= EXTRA;
+            self.put_extra(id, p);
+        }
         self.posts += 1;
         self.len += 1;
         self.len_max = self.len_max.max(self.len);
@@ -224,16 +268,27 @@ impl PostedQueue {
         let Some(class) = self.classes.get_mut(number) else {
             return self.odd.push_back(&mut self.entries, id);
         };
-        let (src, tag) = class.key(p.src, p.tag);
+        let (src, tag) = class.key(src, tag);
         let ignore = class.ignore;
         let same = |entries: &[Entry], other: u32| {
             let other = &entries[other as usize];
             other.src == src && other.tag & !ignore == tag
         };
-        let hash = self.seed.hash(src.0, tag);
+        let (seed, directed) = (self.seed, class.directed);
+        let hash_of = |entries: &[Entry], other: u32| {
+            let other = &entries[other as usize];
+            let src = if directed { other.src } else { FiAddr::UNSPEC };
+            seed.hash(src.0, other.tag & !ignore)
+        };
+        let hash = seed.hash(src.0, tag);
+        if class.index.is_deep() {
+            if let Some(next) = class.posting.after(self.seed, src.0, tag) {
+                class.index.prefetch(next);
+            }
+        }
         class
             .index
-            .insert(&mut self.entries, hash, id, same, |_| false);
+            .insert(&mut self.entries, hash, id, same, |_| false, hash_of);
         self.filled |= 1 << number;
         self.recent = number;
     }
@@ -278,8 +333,12 @@ impl PostedQueue {
         let number = self.filled.trailing_zeros() as usize;
         let found = if self.filled & self.filled.wrapping_sub(1) == 0 && self.odd.is_empty() {
             let class = self.classes.get(number)?;
-            let (at, head) = self.find_in(class, a)?;
-            Found { number, at, head }
+            let (place, head) = self.find_in(class, a)?;
+            Found {
+                number,
+                place: Some(place),
+                head,
+            }
         } else {
             self.find_among_many(a)?
         };
@@ -289,8 +348,21 @@ impl PostedQueue {
                 return Some(piece);
             }
         }
-        if let Some(class) = self.classes.get_mut(found.number) {
-            class.index.pop(&mut self.entries, found.at, id);
+        if let Some(place) = found.place {
+            let class = &mut self.classes[found.number];
+            if class.index.is_deep() {
+                let (src, tag) = class.key(a.src, a.tag);
+                if let Some(next) = class.matching.after(self.seed, src.0, tag) {
+                    class.index.prefetch(next);
+                }
+            }
+            let step = id.wrapping_sub(self.matched);
+            if step == self.step {
+                self.entries
+                    .prefetch(id.wrapping_add(step.wrapping_mul(6)) as usize);
+            }
+            (self.matched, self.step) = (id, step);
+            class.index.pop(&mut self.entries, place, id);
             if class.index.is_empty() {
                 self.filled &= !(1 << found.number);
             }
@@ -330,25 +402,24 @@ impl PostedQueue {
         let len = self.entries.len();
         let more = len.max(FIRST_ENTRIES);
         assert!(len + more < NIL as usize, "a receive queue of 2^32 entries");
-        for id in len..len + more {
-            let next = if id + 1 < len + more {
-                id as u32 + 1
-            } else {
-                self.free
-            };
-            self.entries.push(Entry {
-                src: FiAddr::UNSPEC,
-                tag: 0,
-                order: FREE,
-                link: Link { next, prev: NIL },
-                buf: Buffers::One(IoBuf::EMPTY),
-                desc: 0,
-                context: 0,
-                flags: Flags::empty(),
-                ignore: 0,
-                piece: Piece::NONE,
-            });
-        }
+        let free = self.free;
+        self.entries.grow(len + more, |id| Entry {
+            src: FiAddr::UNSPEC,
+            tag: 0,
+            order: FREE,
+            link: Link {
+                next: if id + 1 < len + more {
+                    id as u32 + 1
+                } else {
+                    free
+                },
+                prev: NIL,
+            },
+            context: 0,
+            buf: IoBuf::EMPTY,
+            flags: 0,
+            piece: Piece::NONE,
+        });
         self.free = len as u32;
     }
 
@@ -364,6 +435,8 @@ impl PostedQueue {
                 ignore,
                 directed,
                 index: Index::default(),
+                posting: Ahead::default(),
+                matching: Ahead::default(),
             });
             return self.classes.len() - 1;
         }
@@ -384,16 +457,14 @@ impl PostedQueue {
             self.delist_aside(id);
         }
         let entry = &mut self.entries[id as usize];
-        entry.order = FREE;
+        let order = std::mem::replace(&mut entry.order, FREE);
         entry.link.next = self.free;
         self.free = id;
         self.len -= 1;
-        Matched {
-            buf: entry.buf.take(),
-            desc: entry.desc,
-            context: entry.context,
-            flags: entry.flags,
-            piece: entry.piece,
+        let matched = entry.matched();
+        match order & EXTRA {
+            0 => matched,
+            _ => self.extras[id as usize].take(matched),
         }
     }
 
@@ -402,25 +473,26 @@ impl PostedQueue {
     #[inline(never)]
     fn piece(&mut self, id: u32, len: u64) -> Option<Matched> {
         let entry = &mut self.entries[id as usize];
-        let cut = match &entry.buf {
-            Buffers::One(buf) => super::cut(*buf, len, self.min_multi_recv),
-            Buffers::Many(_) => None,
+        let cut = match self.extras.get(id as usize) {
+            Some(extra) if entry.order & EXTRA != 0 && extra.is_list() => None,
+            _ => super::cut(entry.buf, len, self.min_multi_recv),
         };
         self.pieces.hand_out(entry.piece, cut.is_none());
         let (part, left) = cut?;
-        entry.buf = Buffers::One(left);
-        Some(Matched {
+        entry.buf = left;
+        let matched = Matched {
             buf: Buffers::One(part),
-            desc: entry.desc,
-            context: entry.context,
-            flags: entry.flags,
-            piece: entry.piece,
+            ..entry.matched()
+        };
+        Some(match entry.order & EXTRA {
+            0 => matched,
+            _ => self.extras[id as usize].add_to(matched),
         })
     }
 
     /// The list of a class that has what the message matches.
     #[inline]
-    fn find_in(&self, class: &Class, a: &Arrived) -> Option<(usize, u32)> {
+    fn find_in(&self, class: &Class, a: &Arrived) -> Option<(Place, u32)> {
         let (src, tag) = class.key(a.src, a.tag);
         let same = |id: u32| {
             let entry = &self.entries[id as usize];
@@ -438,11 +510,15 @@ impl PostedQueue {
         while rest != 0 {
             let number = rest.trailing_zeros() as usize;
             rest &= rest - 1;
-            if let Some((at, head)) = self.find_in(&self.classes[number], a) {
+            if let Some((place, head)) = self.find_in(&self.classes[number], a) {
                 let order = self.entries[head as usize].order;
                 if order < oldest {
                     oldest = order;
-                    found = Some(Found { number, at, head });
+                    found = Some(Found {
+                        number,
+                        place: Some(place),
+                        head,
+                    });
                 }
             }
         }
@@ -451,7 +527,7 @@ impl PostedQueue {
             if id != NIL && self.entries[id as usize].order < oldest {
                 found = Some(Found {
                     number: CLASSES_MAX,
-                    at: 0,
+                    place: None,
                     head: id,
                 });
             }
@@ -464,7 +540,7 @@ impl PostedQueue {
         let mut id = self.odd.head;
         while id != NIL {
             let entry = &self.entries[id as usize];
-            let ignore = self.entries[id as usize].ignore;
+            let ignore = self.extras[id as usize].ignore();
             let from = entry.src == FiAddr::UNSPEC || entry.src == a.src;
             if from && (entry.tag ^ a.tag) & !ignore == 0 {
                 break;

@@ -8,7 +8,8 @@
 
 mod view;
 
-use super::index::{Fifo, Link, Linked, NIL, Seed, SideIndex};
+use super::arena::Arena;
+use super::index::{Fifo, Link, NIL, Seed, SideIndex};
 use super::{Unexpected, UnexpectedId};
 use crate::flags::Flags;
 use crate::peer::Arrived;
@@ -25,46 +26,34 @@ const VIEWS_MAX: usize = 8;
 /// Messages queued since a view's last use after which it is dropped.
 const VIEW_IDLE: u64 = if cfg!(test) { 16 } else { 4096 };
 
-/// A message.
-#[repr(C)]
+/// `Entry::order` of an entry that is not in use.
+const FREE: u64 = u64::MAX;
+
+/// A message: one cache line, with a token of 16 bytes. Its links are apart, for taking it out of a list writes to those
+/// of its neighbours.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
 struct Entry<T> {
     src: FiAddr,
     tag: u64,
     /// Number of the message.
     order: u64,
-    /// In the list of all that are queued, or of all that are claimed; the free list while not in use.
-    link: Link,
     len: u64,
     data: u64,
-    flags: Flags,
     token: T,
-    generation: u32,
-    state: State,
+    /// The lower half of the flags: there is nothing above `REMOTE_CQ_DATA`.
+    flags: u32,
+    claimed: bool,
 }
 
-impl<T> Linked for Entry<T> {
-    #[inline]
-    fn link(&self) -> Link {
-        self.link
-    }
-
-    #[inline]
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Free,
-    Queued,
-    Claimed,
-}
+const _: () = assert!(size_of::<Entry<[u64; 2]>>() == 64);
 
 /// All unexpected messages of a matcher, claimed ones too.
-pub(super) struct UnexpectedQueue<T> {
+pub(super) struct UnexpectedQueue<T: Copy> {
     seed: Seed,
-    entries: Vec<Entry<T>>,
+    entries: Arena<Entry<T>>,
+    /// In the list of all that are queued, or of all that are claimed; the free list of those not in use.
+    links: Arena<Link>,
     free: u32,
     /// Queued messages.
     queued: Fifo,
@@ -88,7 +77,8 @@ impl<T: Copy> UnexpectedQueue<T> {
     pub(super) fn new(seed: Seed) -> UnexpectedQueue<T> {
         UnexpectedQueue {
             seed,
-            entries: Vec::new(),
+            entries: Arena::new(),
+            links: Arena::new(),
             free: NIL,
             queued: Fifo::EMPTY,
             len: 0,
@@ -131,31 +121,28 @@ impl<T: Copy> UnexpectedQueue<T> {
             self.grow(token);
         }
         let id = self.free;
+        self.free = self.links[id as usize].next;
         let entry = &mut self.entries[id as usize];
-        self.free = entry.link.next;
         entry.src = a.src;
         entry.tag = a.tag;
         entry.order = self.arrivals;
         entry.len = a.len;
         entry.data = a.data;
-        entry.flags = a.flags;
+        entry.flags = a.flags.bits() as u32;
         entry.token = token;
-        entry.state = State::Queued;
-        let generation = entry.generation;
+        entry.claimed = false;
+        let order = self.arrivals;
         self.arrivals += 1;
         self.len += 1;
         self.len_max = self.len_max.max(self.len);
-        self.queued.push_back(&mut self.entries, id);
+        self.queued.push_back(&mut self.links, id);
         if self.views_on != 0 {
             self.enlist_views(id);
         }
         if a.src == FiAddr::NOTAVAIL {
             self.enlist_unknown(id);
         }
-        UnexpectedId {
-            index: id,
-            generation,
-        }
+        UnexpectedId { index: id, order }
     }
 
     /// The oldest message that a receive matches, or [`NIL`].
@@ -172,7 +159,7 @@ impl<T: Copy> UnexpectedQueue<T> {
                 if (!directed || entry.src == src) && (entry.tag ^ tag) & !ignore == 0 {
                     break;
                 }
-                id = entry.link.next;
+                id = self.links[id as usize].next;
             }
             return id;
         }
@@ -197,7 +184,7 @@ impl<T: Copy> UnexpectedQueue<T> {
                 tag: entry.tag,
                 len: entry.len,
                 data: entry.data,
-                flags: entry.flags,
+                flags: Flags::from_bits_retain(u64::from(entry.flags)),
             },
             token: entry.token,
         }
@@ -207,18 +194,15 @@ impl<T: Copy> UnexpectedQueue<T> {
     #[inline]
     pub(super) fn take(&mut self, id: u32) -> Unexpected<T> {
         let message = self.copy(id);
-        if self.entries[id as usize].state == State::Queued {
-            self.unqueue(id);
-        } else {
-            self.unclaim(id);
+        match self.entries[id as usize].claimed {
+            false => self.unqueue(id),
+            true => self.unclaim(id),
         }
         if message.arrived.src == FiAddr::NOTAVAIL {
             self.unknown.unlink(&mut self.unknown_links, id);
         }
-        let entry = &mut self.entries[id as usize];
-        entry.state = State::Free;
-        entry.generation = entry.generation.wrapping_add(1);
-        entry.link.next = self.free;
+        self.entries[id as usize].order = FREE;
+        self.links[id as usize].next = self.free;
         self.free = id;
         message
     }
@@ -226,24 +210,25 @@ impl<T: Copy> UnexpectedQueue<T> {
     /// The entry that a handle names, if it is still there.
     pub(super) fn entry(&self, id: UnexpectedId) -> Option<u32> {
         let entry = self.entries.get(id.index as usize)?;
-        let there = entry.state != State::Free && entry.generation == id.generation;
-        there.then_some(id.index)
+        (entry.order == id.order).then_some(id.index)
     }
 
     /// Moves a queued message to the claimed ones.
     #[cold]
     pub(super) fn claim(&mut self, id: u32, context: u64) {
         self.unqueue(id);
-        self.entries[id as usize].state = State::Claimed;
-        self.claimed.push_back(&mut self.entries, id);
+        self.entries[id as usize].claimed = true;
+        self.claimed.push_back(&mut self.links, id);
         if self.contexts.len() <= id as usize {
             self.contexts.resize(self.entries.len(), 0);
         }
         self.contexts[id as usize] = context;
         let contexts = &self.contexts;
         let same = |other: u32| contexts[other as usize] == context;
-        let hash = self.seed.hash(context, 0);
-        self.claims.insert(hash, id, same, |_| false);
+        let seed = self.seed;
+        let hash_of = |id: u32| seed.hash(contexts[id as usize], 0);
+        self.claims
+            .insert(hash_of(id), id, same, |_| false, hash_of);
         self.claims_len += 1;
     }
 
@@ -268,7 +253,7 @@ impl<T: Copy> UnexpectedQueue<T> {
     pub(super) fn set_source(&mut self, id: u32, src: FiAddr) -> bool {
         self.unknown.unlink(&mut self.unknown_links, id);
         self.entries[id as usize].src = src;
-        let queued = self.entries[id as usize].state == State::Queued;
+        let queued = !self.entries[id as usize].claimed;
         if queued {
             for view in self.views.iter_mut().filter(|v| v.on && v.directed) {
                 view.insert(self.seed, &self.entries, id);
@@ -281,7 +266,7 @@ impl<T: Copy> UnexpectedQueue<T> {
     pub(super) fn forget_source(&mut self, src: FiAddr) {
         let ids = self.ids_from(src);
         for &id in &ids {
-            if self.entries[id as usize].state == State::Queued {
+            if !self.entries[id as usize].claimed {
                 for view in self.views.iter_mut().filter(|v| v.on && v.directed) {
                     view.remove(self.seed, &self.entries[id as usize], id);
                 }
@@ -313,8 +298,7 @@ impl<T: Copy> UnexpectedQueue<T> {
         let mut ids = std::mem::take(&mut self.scratch);
         ids.clear();
         ids.extend(
-            (0..self.entries.len() as u32)
-                .filter(|&id| self.entries[id as usize].state != State::Free),
+            (0..self.entries.len() as u32).filter(|&id| self.entries[id as usize].order != FREE),
         );
         ids.sort_unstable_by_key(|&id| self.entries[id as usize].order);
         out.extend(ids.iter().map(|&id| self.take(id)));
@@ -328,25 +312,25 @@ impl<T: Copy> UnexpectedQueue<T> {
         let len = self.entries.len();
         let more = len.max(FIRST_ENTRIES);
         assert!(len + more < NIL as usize, "2^32 unexpected messages");
-        for id in len..len + more {
-            let next = if id + 1 < len + more {
+        let free = self.free;
+        self.links.grow(len + more, |id| Link {
+            next: if id + 1 < len + more {
                 id as u32 + 1
             } else {
-                self.free
-            };
-            self.entries.push(Entry {
-                src: FiAddr::NOTAVAIL,
-                tag: 0,
-                order: 0,
-                link: Link { next, prev: NIL },
-                len: 0,
-                data: 0,
-                flags: Flags::empty(),
-                token,
-                generation: 0,
-                state: State::Free,
-            });
-        }
+                free
+            },
+            prev: NIL,
+        });
+        self.entries.grow(len + more, |_| Entry {
+            src: FiAddr::NOTAVAIL,
+            tag: 0,
+            order: FREE,
+            len: 0,
+            data: 0,
+            token,
+            flags: 0,
+            claimed: false,
+        });
         self.free = len as u32;
     }
 
@@ -354,7 +338,7 @@ impl<T: Copy> UnexpectedQueue<T> {
     fn enlist_views(&mut self, id: u32) {
         for view in self.views.iter_mut().filter(|view| view.on) {
             // Dropping reads the table, making it anew the list: wait for messages in proportion.
-            let idle = VIEW_IDLE.max((view.index.slots() / 16 + self.len / 4) as u64);
+            let idle = VIEW_IDLE.max((view.index.lines() / 2 + self.len / 4) as u64);
             if self.arrivals - view.used_at > idle {
                 view.drop_all();
                 self.views_on -= 1;
@@ -379,7 +363,7 @@ impl<T: Copy> UnexpectedQueue<T> {
 
     #[inline]
     fn unqueue(&mut self, id: u32) {
-        self.queued.unlink(&mut self.entries, id);
+        self.queued.unlink(&mut self.links, id);
         self.len -= 1;
         if self.views_on != 0 {
             for view in self.views.iter_mut().filter(|view| view.on) {
@@ -395,7 +379,7 @@ impl<T: Copy> UnexpectedQueue<T> {
 
     #[cold]
     fn unclaim(&mut self, id: u32) {
-        self.claimed.unlink(&mut self.entries, id);
+        self.claimed.unlink(&mut self.links, id);
         let hash = self.seed.hash(self.contexts[id as usize], 0);
         self.claims.remove(hash, id);
         self.claims_len -= 1;
@@ -436,7 +420,7 @@ impl<T: Copy> UnexpectedQueue<T> {
         let mut id = self.queued.head;
         while id != NIL {
             view.insert(self.seed, &self.entries, id);
-            id = self.entries[id as usize].link.next;
+            id = self.links[id as usize].next;
         }
         number
     }
@@ -458,7 +442,7 @@ impl<T: Copy> UnexpectedQueue<T> {
                 let view = self.view(true, u64::MAX);
                 self.views[view].index.next(id)
             } else {
-                self.entries[id as usize].link.next
+                self.links[id as usize].next
             };
         }
         let mut id = self.claimed.head;
@@ -466,7 +450,7 @@ impl<T: Copy> UnexpectedQueue<T> {
             if self.entries[id as usize].src == src {
                 ids.push(id);
             }
-            id = self.entries[id as usize].link.next;
+            id = self.links[id as usize].next;
         }
         ids.sort_unstable_by_key(|&id| self.entries[id as usize].order);
         ids

@@ -29,12 +29,13 @@ fn lists(index: &Index, links: &[Link]) -> Vec<Vec<u32>> {
 /// Keys whose hashes are equal keep lists of their own, in order, across growth and removal anywhere.
 #[test]
 fn equal_hashes_do_not_mix() {
+    let hash = |_: &[Link], id: u32| colliding(id);
     let mut links = vec![Link::LOOSE; 210];
     let mut index = Index::default();
     let mut model: Vec<Vec<u32>> = vec![Vec::new(); 7];
     for id in 0..210 {
         let same = |_: &[Link], other: u32| other % 7 == id % 7;
-        index.insert(&mut links, colliding(id), id, same, |_| false);
+        index.insert(&mut links, colliding(id), id, same, |_| false, hash);
         model[(id % 7) as usize].push(id);
     }
     assert_eq!(lists(&index, &links), model);
@@ -46,7 +47,7 @@ fn equal_hashes_do_not_mix() {
         assert_eq!(lists(&index, &links), model);
     }
     assert_eq!(index.keys, 0);
-    assert!(index.slots.iter().all(|slot| slot.head == NIL));
+    assert!(index.lines.iter().all(|line| line.tags == [0; 2]));
 }
 
 /// An entry can go anywhere by age, and the ends of the list are right afterwards.
@@ -56,7 +57,8 @@ fn entries_go_in_by_age() {
         let mut links = vec![Link::LOOSE; 4];
         let mut index = Index::default();
         for id in order {
-            index.insert(&mut links, 5, id, |_, _| true, |other| other > id);
+            let (same, hash) = (|_: &[Link], _| true, |_: &[Link], _| 5);
+            index.insert(&mut links, 5, id, same, |other| other > id, hash);
         }
         for id in 0..4 {
             let (at, head) = index.find(5, |_| true).unwrap();
@@ -67,26 +69,39 @@ fn entries_go_in_by_age() {
     }
 }
 
-/// A probe run that wraps around the end of the table survives a removal in its middle.
+/// Keys that found their line full are found behind it, around the end of the table too, until the last of them goes.
 #[test]
-fn runs_wrap_around() {
-    let mut links = vec![Link::LOOSE; 8];
+fn full_lines_are_passed() {
+    let last = FIRST_LINES as u32 - 1;
+    // The first twelve fill the last line, the others go around the end; some of those have the same tag.
+    let hash = |id: u32| (last << GROUP_SHIFT) | (id % 5);
+    let ids = 3 * SLOTS as u32;
+    let mut links = vec![Link::LOOSE; ids as usize];
     let mut index = Index::default();
-    let hash = |id: u32| [14, 15, 15, 14, 0, 1, 15, 0][id as usize];
-    for id in 0..8 {
-        index.insert(&mut links, hash(id), id, |_, other| other == id, |_| false);
+    for id in 0..ids {
+        let same = |_: &[Link], other| other == id;
+        index.insert(&mut links, hash(id), id, same, |_| false, |_, id| hash(id));
     }
-    for gone in [1, 3, 0, 6, 2, 7] {
+    assert_eq!(index.lines(), FIRST_LINES);
+    assert_eq!(
+        index.lines[last as usize].tags[1] / PASSED,
+        2 * u64::from(SLOTS as u32)
+    );
+    assert_eq!(index.lines[0].tags[1] / PASSED, SLOTS as u64);
+    assert!(!index.lines[1].is_passed());
+    let mut there: Vec<u32> = (0..ids).collect();
+    while !there.is_empty() {
+        let gone = there.swap_remove(there.len() * 5 / 7);
         index.remove(&mut links, hash(gone), gone);
         assert!(index.find(hash(gone), |id| id == gone).is_none());
-        links[gone as usize] = Link { next: 99, prev: 99 };
-        for id in (0..8).filter(|&id| links[id as usize].next != 99) {
+        for &id in &there {
             assert!(index.find(hash(id), |other| other == id).is_some(), "{id}");
         }
     }
+    assert!(index.lines.iter().all(|line| line.tags == [0; 2]));
 }
 
-/// Sequential, strided and high-bit-only keys spread, whatever the secrets: no probe run grows out of proportion.
+/// Sequential, strided and high-bit-only keys spread, whatever the secrets: few find their line full.
 #[test]
 fn regular_keys_spread() {
     for round in 0..300 {
@@ -94,16 +109,36 @@ fn regular_keys_spread() {
         let mut links = vec![Link::LOOSE; 1024];
         let mut index = Index::default();
         let seed = Seed::random();
+        let hash = |id: u32| seed.hash(0, u64::from(id) * stride);
         for id in 0..1024u32 {
-            let hash = seed.hash(0, u64::from(id) * stride);
-            index.insert(&mut links, hash, id, |_, other| other == id, |_| false);
+            let same = |_: &[Link], other| other == id;
+            index.insert(&mut links, hash(id), id, same, |_| false, |_, id| hash(id));
         }
-        let mut run = 0;
-        let mut longest = 0;
-        for slot in &index.slots {
-            run = if slot.head == NIL { 0 } else { run + 1 };
-            longest = longest.max(run);
+        let passed: u64 = index.lines.iter().map(|line| line.tags[1] / PASSED).sum();
+        assert!(passed < 600, "stride {stride}: {passed} of 1024");
+    }
+}
+
+/// Keys of one group, whichever of their words counts, have one line and tags of their own.
+#[test]
+fn a_group_shares_a_line() {
+    for _ in 0..50 {
+        let seed = Seed::random();
+        for key in [
+            |n: u64| (8, n),
+            |n| (n, 800),
+            |n| (n, n),
+            |n| (16 + n, n ^ 7),
+        ] {
+            let hashes: Vec<u32> = (0..8).map(key).map(|(a, b)| seed.hash(a, b)).collect();
+            assert!(
+                hashes
+                    .iter()
+                    .all(|hash| hash >> GROUP_SHIFT == hashes[0] >> GROUP_SHIFT)
+            );
+            let mut low: Vec<u32> = hashes.iter().map(|hash| hash & GROUP_MASK).collect();
+            low.sort_unstable();
+            assert_eq!(low, [0, 1, 2, 3, 4, 5, 6, 7]);
         }
-        assert!(longest < 256, "stride {stride}: a run of {longest}");
     }
 }

@@ -3,7 +3,7 @@
 //! The indexes by context and by source that this needs cost every post and every match something, so they exist only
 //! while they are being used.
 
-use super::{CLASSES_MAX, Entry, FREE, PostedQueue};
+use super::{CLASS, CLASSES_MAX, Entry, FREE, PostedQueue};
 use crate::matching::index::SideIndex;
 use crate::matching::{Posted, TakenBack};
 use crate::types::FiAddr;
@@ -64,7 +64,8 @@ impl PostedQueue {
         let Entry {
             src, tag, order, ..
         } = self.entries[id as usize];
-        let number = (order & 0xff) as usize;
+        let number = (order & CLASS) as usize;
+        let ignore = self.ignore_of(id);
         if number < CLASSES_MAX {
             let class = &mut self.classes[number];
             let key = class.key(src, tag);
@@ -76,7 +77,6 @@ impl PostedQueue {
         } else {
             self.odd.unlink(&mut self.entries, id);
         }
-        let ignore = self.entries[id as usize].ignore;
         let m = self.release(id);
         let posted = Posted {
             src,
@@ -128,7 +128,7 @@ impl PostedQueue {
     pub(super) fn enlist_aside(&mut self, id: u32) {
         for aside in [&mut self.by_context, &mut self.by_source] {
             // Dropping reads the table, making it anew the slab: wait for posts in proportion.
-            let idle = ASIDE_IDLE.max((aside.index.slots() / 16 + self.entries.len() / 4) as u64);
+            let idle = ASIDE_IDLE.max((aside.index.lines() / 2 + self.entries.len() / 4) as u64);
             if aside.on && self.posts - aside.used_at > idle {
                 aside.on = false;
                 aside.index.clear();
@@ -146,8 +146,11 @@ impl PostedQueue {
         let entries = &self.entries;
         let context = entries[id as usize].context;
         let same = |other: u32| entries[other as usize].context == context;
-        let hash = self.seed.hash(context, 0);
-        self.by_context.index.insert(hash, id, same, |_| false);
+        let seed = self.seed;
+        let hash_of = |id: u32| seed.hash(entries[id as usize].context, 0);
+        self.by_context
+            .index
+            .insert(hash_of(id), id, same, |_| false, hash_of);
     }
 
     fn enlist_by_source(&mut self, id: u32) {
@@ -155,8 +158,11 @@ impl PostedQueue {
         let src = entries[id as usize].src;
         if src != FiAddr::UNSPEC {
             let same = |other: u32| entries[other as usize].src == src;
-            let hash = self.seed.hash(src.0, 0);
-            self.by_source.index.insert(hash, id, same, |_| false);
+            let seed = self.seed;
+            let hash_of = |id: u32| seed.hash(entries[id as usize].src.0, 0);
+            self.by_source
+                .index
+                .insert(hash_of(id), id, same, |_| false, hash_of);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Indexes of unexpected messages.
 
 use super::Entry;
-use crate::matching::index::{Seed, SideIndex};
+use crate::matching::index::{Ahead, Seed, SideIndex};
 use crate::types::FiAddr;
 
 /// An index of the queued messages by what an ignore mask leaves of the tag, and by source or not.
@@ -12,12 +12,15 @@ pub(super) struct View {
     pub(super) directed: bool,
     pub(super) used_at: u64,
     pub(super) index: SideIndex,
+    /// What will arrive, and what be taken.
+    arriving: Ahead,
+    taking: Ahead,
 }
 
 impl View {
     /// Adds a message at its place by age.
     #[inline]
-    pub(super) fn insert<T>(&mut self, seed: Seed, entries: &[Entry<T>], id: u32) {
+    pub(super) fn insert<T: Copy>(&mut self, seed: Seed, entries: &[Entry<T>], id: u32) {
         let Entry {
             src, tag, order, ..
         } = entries[id as usize];
@@ -30,21 +33,46 @@ impl View {
             (!directed || other.src == src) && (other.tag ^ tag) & !ignore == 0
         };
         let later = |other: u32| entries[other as usize].order > order;
-        self.index
-            .insert(self.hash(seed, src, tag), id, same, later);
+        let (src, tag) = self.key(src, tag);
+        if self.index.is_deep() {
+            if let Some(next) = self.arriving.after(seed, src.0, tag) {
+                self.index.prefetch(next);
+            }
+        }
+        let hash_of = |other: u32| {
+            let other = &entries[other as usize];
+            let src = if directed { other.src } else { FiAddr::UNSPEC };
+            seed.hash(src.0, other.tag & !ignore)
+        };
+        let hash = seed.hash(src.0, tag);
+        self.index.insert(hash, id, same, later, hash_of);
     }
 
     #[inline]
-    pub(super) fn remove<T>(&mut self, seed: Seed, entry: &Entry<T>, id: u32) {
-        if !self.directed || entry.src != FiAddr::NOTAVAIL {
-            self.index.remove(self.hash(seed, entry.src, entry.tag), id);
+    pub(super) fn remove<T: Copy>(&mut self, seed: Seed, entry: &Entry<T>, id: u32) {
+        if self.directed && entry.src == FiAddr::NOTAVAIL {
+            return;
         }
+        let (src, tag) = self.key(entry.src, entry.tag);
+        if self.index.is_deep() {
+            if let Some(next) = self.taking.after(seed, src.0, tag) {
+                self.index.prefetch(next);
+            }
+        }
+        self.index.remove(seed.hash(src.0, tag), id);
     }
 
     #[inline]
     pub(super) fn hash(&self, seed: Seed, src: FiAddr, tag: u64) -> u32 {
+        let (src, tag) = self.key(src, tag);
+        seed.hash(src.0, tag)
+    }
+
+    /// Source and tag as this view sees them.
+    #[inline]
+    fn key(&self, src: FiAddr, tag: u64) -> (FiAddr, u64) {
         let src = if self.directed { src } else { FiAddr::UNSPEC };
-        seed.hash(src.0, tag & !self.ignore)
+        (src, tag & !self.ignore)
     }
 
     #[cold]
