@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::bench::matching::workload::{Kind, Order, Side};
 use crate::providers::Path;
 use crate::sizes::Sizes;
 
@@ -50,6 +51,8 @@ pub(crate) enum BenchCommand {
     Bw(RunOptions),
     /// Small messages a second one way.
     Rate(RunOptions),
+    /// What matching costs, with many receives posted or many messages unexpected.
+    Match(MatchOptions),
 }
 
 /// Where the partner listens by default.
@@ -97,6 +100,32 @@ pub(crate) struct RunOptions {
     /// Give up when no message came for so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) patience: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `bench match`, which runs between two endpoints of one thread.
+#[derive(Debug, Args)]
+pub(crate) struct MatchOptions {
+    /// What carries the messages
+    #[arg(long, value_enum, default_value_t = Path::Shm)]
+    pub(crate) path: Path,
+    /// Receives or messages that wait, such as 10,1000,100000; ratios are to the first
+    #[arg(long, value_name = "LIST")]
+    pub(crate) depths: Option<Sizes>,
+    /// Receives (posted) or messages (unexpected); by default both
+    #[arg(long, value_name = "SIDE")]
+    pub(crate) side: Option<Side>,
+    /// What receives look at: exact, any_source, masked; by default each
+    #[arg(long, value_name = "KIND")]
+    pub(crate) kind: Option<Kind>,
+    /// Which entry goes, the oldest (order) or any (random); by default both
+    #[arg(long, value_name = "ORDER")]
+    pub(crate) order: Option<Order>,
+    /// How often all depths get their turn
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -250,6 +250,45 @@ fn benchmarks_give_figures_that_agree_with_themselves() {
 }
 
 #[test]
+fn matching_is_measured_at_each_depth_in_turn() {
+    let output = output(&[
+        "bench", "match", "--json", "--kind", "masked", "--depths", "10,1000", "--rounds", "1",
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&stdout(&output)).unwrap();
+    let named: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            format!(
+                "{} {} {} {}",
+                row["side"], row["kind"], row["order"], row["depth"]
+            )
+        })
+        .collect();
+    let expected: Vec<String> = ["posted", "unexpected"]
+        .iter()
+        .flat_map(|side| ["order", "random"].map(|order| (side, order)))
+        .flat_map(|(side, order)| [10, 1000].map(|depth| (side, order, depth)))
+        .map(|(side, order, depth)| format!("\"{side}\" \"masked\" \"{order}\" {depth}"))
+        .collect();
+    assert_eq!(named, expected);
+    for row in &rows {
+        let figure = |name: &str| row[name].as_f64().unwrap();
+        assert_eq!(row["path"], "shm");
+        assert!(
+            figure("min_ns") > 0.0 && figure("min_ns") <= figure("ns_per_op"),
+            "{row}"
+        );
+        assert!(figure("entries") >= 8.0 && figure("ratio") > 0.0, "{row}");
+    }
+    refuses(
+        &["bench", "match", "--side", "left"],
+        2,
+        &["\"left\" is none of: posted, unexpected", "--side"],
+    );
+}
+
+#[test]
 fn a_message_that_no_domain_takes_is_refused() {
     let arguments = [
         "bench", "bw", "--path", "shm", "--sizes", "1G", "--window", "64",

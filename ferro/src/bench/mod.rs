@@ -3,6 +3,7 @@
 
 mod bandwidth;
 mod latency;
+pub(crate) mod matching;
 mod rate;
 
 use std::time::Duration;

@@ -1,0 +1,183 @@
+//! Two endpoints of this process, of domains of their own, as two processes would have them.
+
+#![allow(
+    unsafe_code,
+    reason = "messages of no bytes need no buffers that somebody would have to keep"
+)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::error::OpError;
+use ferrofabric_core::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, RecvOp};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::Completion;
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+
+use super::workload::{Pair, Receive};
+use crate::failure::{Failure, Result};
+use crate::providers::Path;
+
+/// How long a message may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Polls that find nothing before the clock is looked at.
+const IDLE_POLLS: u32 = 1024;
+
+const BLANK: Completion = Completion {
+    context: 0,
+    flags: Flags::empty(),
+    len: 0,
+    buf: 0,
+    data: 0,
+    tag: 0,
+    src: FiAddr::NOTAVAIL,
+};
+
+struct Party {
+    // The endpoint goes before what it is bound to.
+    endpoint: Arc<dyn Endpoint>,
+    cq: Arc<dyn Cq>,
+    av: Arc<dyn Av>,
+    domain: Arc<dyn Domain>,
+}
+
+impl Party {
+    fn open(path: Path) -> Result<Self> {
+        let domain = path.open()?;
+        let av = domain.open_av(&AvAttr::default())?;
+        let cq = domain.open_cq(&CqAttr::default())?;
+        let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
+        Ok(Self {
+            endpoint,
+            cq,
+            av,
+            domain,
+        })
+    }
+}
+
+/// A sender and a receiver that know each other.
+pub(super) struct Endpoints {
+    sender: Party,
+    receiver: Party,
+    to: FiAddr,
+    from: FiAddr,
+}
+
+impl Endpoints {
+    /// Opens them.
+    ///
+    /// # Errors
+    ///
+    /// When there is no domain of the path.
+    pub(super) fn open(path: Path) -> Result<Self> {
+        let (sender, receiver) = (Party::open(path)?, Party::open(path)?);
+        let to = sender.av.insert(&receiver.endpoint.name().to_bytes())?;
+        let from = receiver.av.insert(&sender.endpoint.name().to_bytes())?;
+        let mut endpoints = Self {
+            sender,
+            receiver,
+            to,
+            from,
+        };
+        // The first message waits for a connection.
+        let first = Receive {
+            any_source: false,
+            tag: 0,
+            ignore: 0,
+        };
+        endpoints.post(first)?;
+        endpoints.send(0)?;
+        endpoints.reap(1)?;
+        Ok(endpoints)
+    }
+
+    /// What carries the messages.
+    pub(super) fn carrier(&self) -> &'static str {
+        match self.sender.domain.info().domain.name.as_str() {
+            "shm" => "shm",
+            _ => "verbs",
+        }
+    }
+}
+
+impl Pair for Endpoints {
+    type Error = Failure;
+
+    #[inline]
+    fn post(&mut self, receive: Receive) -> Result<()> {
+        let op = RecvOp {
+            kind: MsgKind::Tagged,
+            src: match receive.any_source {
+                true => FiAddr::UNSPEC,
+                false => self.from,
+            },
+            tag: receive.tag,
+            ignore: receive.ignore,
+            desc: 0,
+            context: receive.tag,
+            flags: Flags::COMPLETION,
+        };
+        // SAFETY: the buffer has no bytes.
+        unsafe { self.receiver.endpoint.recv(&op, &[IoBuf::EMPTY])? };
+        Ok(())
+    }
+
+    #[inline]
+    fn send(&mut self, tag: u64) -> Result<()> {
+        let op = SendOp {
+            kind: MsgKind::Tagged,
+            dest: self.to,
+            tag,
+            data: 0,
+            desc: 0,
+            context: 0,
+            flags: Flags::INJECT,
+        };
+        loop {
+            // SAFETY: the buffer has no bytes.
+            match unsafe { self.sender.endpoint.send(&op, &[IoBuf::EMPTY]) } {
+                Ok(()) => return Ok(()),
+                Err(OpError::Again) => self.drive_sender()?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    #[inline]
+    fn reap(&mut self, receives: usize) -> Result<()> {
+        let mut batch = [BLANK; 16];
+        let (mut there, mut idle, mut since) = (0, 0, None);
+        while there < receives {
+            let room = batch.len().min(receives - there);
+            match self.receiver.cq.read(&mut batch[..room]) {
+                Ok(n) => there += n,
+                Err(OpError::Again) => {
+                    idle += 1;
+                    self.drive_sender()?;
+                    if idle % IDLE_POLLS == 0
+                        && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
+                    {
+                        return Err(Failure::new("a message did not come"));
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Endpoints {
+    /// What the sender could not do at once may go on.
+    #[cold]
+    fn drive_sender(&mut self) -> Result<()> {
+        let mut one = [BLANK];
+        match self.sender.cq.read(&mut one) {
+            Ok(_) | Err(OpError::Again) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
