@@ -38,6 +38,9 @@ pub struct ShmConfig {
     pub queue_sends: usize,
     /// Unexpected bytes from one peer that are kept; above, it is asked for envelopes only.
     pub unexpected_bytes: usize,
+    /// Unexpected messages from one peer that are kept; above, it is asked for envelopes only, and sends no more than some
+    /// thousands of those until receives are posted.
+    pub unexpected_messages: usize,
     /// How long a connection is tried to be made with a peer that exists but does not answer.
     pub connect_deadline: Duration,
     /// How long an incoming connection may take to say what it has to say.
@@ -57,6 +60,7 @@ impl Default for ShmConfig {
             cma_bytes: 65_536,
             queue_sends: 1024,
             unexpected_bytes: 4 << 20,
+            unexpected_messages: 128 << 10,
             connect_deadline: Duration::from_secs(60),
             accept_deadline: Duration::from_secs(5),
             sweep_interval: Duration::from_millis(100),

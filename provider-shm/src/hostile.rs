@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::peer::Transport;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_core::types::{FiAddr, MsgKind};
 use proptest::prelude::*;
 
 use self::owner::Ep;
@@ -244,6 +244,47 @@ fn a_move() -> impl Strategy<Value = Move> {
         3 => (0usize..200_000).prop_map(Move::Send),
         3 => Just(Move::Go),
     ]
+}
+
+/// A peer that goes on though it was asked for envelopes only, or sends ever more envelopes, loses its link, and says of
+/// it what it did; everybody else goes on.
+#[test]
+fn a_flood_that_does_not_heed_the_quota_ends_the_link() {
+    for (what, len) in [("messages", 8), ("envelopes", 0)] {
+        let mut ep = Ep::open(ShmConfig {
+            unexpected_messages: 100,
+            ..ShmConfig::default()
+        });
+        let (mut enemy, addr) = Enemy::meet(&mut ep);
+        let mut into = [0u8; 8];
+        ep.recv_from(MsgKind::Tagged, addr, 7, 0, &mut into, 3);
+        let mut sent = 0;
+        while ep.shm.stats().links_failed == 0 {
+            for _ in 0..SLOTS / 2 {
+                match len {
+                    0 => enemy.publish(START, TAGGED, 0, [5, sent, 1 << 20, 0, 0, 0, 0]),
+                    _ => enemy.publish(INLINE, TAGGED, len, [5; 7]),
+                }
+                sent += 1;
+            }
+            ep.progress();
+            assert!(sent < 20_000, "{sent} {what} are taken");
+        }
+        assert!(sent > 100);
+        let error = ep.poll().unwrap().unwrap_err();
+        assert_eq!((error.completion.context, error.errno), (3, Errno::EPROTO));
+        assert!(
+            error.why.contains("more unexpected messages"),
+            "{}",
+            error.why
+        );
+        let own = ep.name();
+        let me = ep.insert(&own);
+        ep.trecv(9, 0, &mut into, 4);
+        ep.tsend(me, 9, &[6; 8], 5).unwrap();
+        while ep.poll().is_some() {}
+        assert_eq!(into, [6; 8]);
+    }
 }
 
 proptest! {

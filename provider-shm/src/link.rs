@@ -19,7 +19,7 @@ use crate::config::ShmConfig;
 use crate::copy::{copy_short, gather};
 use crate::pending::{PendingSend, Source};
 use crate::receive::Incoming;
-use crate::ring::{Broken, CONTROL_SLOTS, Head, Rx, Tx};
+use crate::ring::{Broken, CONTROL_SLOTS, Head, Rx, SLOTS, Tx};
 use crate::segment::{Segment, Side};
 use crate::service::{NewLink, Shared};
 use crate::stats::ShmStats;
@@ -35,13 +35,37 @@ const RECORD_BYTES: usize = 8192;
 /// Bytes of one message that are sent before the next one in line gets its turn.
 const TURN_BYTES: usize = 65_536;
 
+/// Messages that a receiver short of memory may be told of before it asks for the first of them.
+const ENVELOPES_MAX: usize = 4096;
+/// Buffers of unexpected messages that an endpoint keeps for the next ones, and their size at most in bytes.
+pub(crate) const SPARE_BUFFERS: usize = 64;
+pub(crate) const SPARE_BYTES: usize = 4096;
+
 /// The sizes that a link works with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     window: usize,
     chunk: usize,
     queue: usize,
-    pub(crate) held: usize,
+    pub(crate) quota: Quota,
+}
+
+/// What is kept for one peer of messages that nobody receives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quota {
+    /// Above these it is asked for envelopes only.
+    pub(crate) bytes: usize,
+    pub(crate) messages: usize,
+}
+
+impl Quota {
+    /// Whether a peer that has been asked for envelopes only sends more than it can have sent before it knew, and than it
+    /// may send then.
+    pub(crate) fn is_abused(self, bytes: usize, messages: usize) -> bool {
+        const IN_RING: usize = SLOTS * MAX_WINDOW as usize + SPARE_BUFFERS * SPARE_BYTES;
+        bytes > self.bytes.saturating_add(IN_RING)
+            || messages > self.messages.saturating_add(SLOTS + 2 * ENVELOPES_MAX)
+    }
 }
 
 impl Sizes {
@@ -52,7 +76,10 @@ impl Sizes {
                 .chunk_bytes
                 .clamp(256, crate::ring::PAYLOAD_BYTES / 3),
             queue: config.queue_sends.max(1),
-            held: config.unexpected_bytes,
+            quota: Quota {
+                bytes: config.unexpected_bytes,
+                messages: config.unexpected_messages,
+            },
         }
     }
 }
@@ -130,9 +157,12 @@ pub(crate) struct Link {
     /// Those of them that are read by CMA.
     pub(crate) reading: VecDeque<u32>,
     pub(crate) cma: Option<CmaPeer>,
-    /// Bytes of unexpected messages kept for it, and whether it was asked for envelopes only.
+    /// Memory for unexpected messages of its, how many those are, and whether it was asked for envelopes only.
     pub(crate) held_bytes: usize,
+    pub(crate) held_messages: usize,
     pub(crate) pressed: bool,
+    /// Messages of no bytes that we announced since the peer asked for envelopes only: it does not ask for these.
+    bare: usize,
     pub(crate) native: NativeAddr,
 }
 
@@ -196,6 +226,8 @@ impl Link {
             reading: VecDeque::new(),
             cma: new.cma,
             held_bytes: 0,
+            held_messages: 0,
+            bare: 0,
             pressed: false,
             native: new.native,
         }
@@ -253,6 +285,7 @@ impl Link {
             && !op.flags.intersects(TELLS.union(Flags::FENCE))
             && self.pending.is_empty()
             && self.tx.has_slot(CONTROL_SLOTS)
+            && !self.tx.is_pressed()
     }
 
     /// Sends a message for which `takes_inline` said so.
@@ -318,6 +351,15 @@ impl Link {
                 return Ok(Announced::Full);
             }
         }
+        if self.tx.is_pressed() {
+            self.tx.refresh()?;
+        }
+        let pressed = self.tx.is_pressed();
+        if !pressed {
+            self.bare = 0;
+        } else if self.outgoing.len() + self.bare >= ENVELOPES_MAX {
+            return Ok(Announced::Full);
+        }
         let len = total_len(iov);
         stats.sent += 1;
         stats.sent_bytes += len as u64;
@@ -326,17 +368,14 @@ impl Link {
             false => INLINE_BYTES,
         };
         let told = op.flags.intersects(TELLS);
-        if len <= inline && !told {
+        if len <= inline && !told && !pressed {
             // SAFETY: the length fits, a slot is free; the buffers are the caller's promise.
             unsafe { self.send_inline(op, iov, len) };
             stats.sent_inline += 1;
             self.nudge(stats);
             return Ok(Announced::Done);
         }
-        if self.tx.is_pressed() {
-            self.tx.refresh()?;
-        }
-        if len <= RECORD_BYTES.min(self.sizes.window) && !self.tx.is_pressed() && !told {
+        if len <= RECORD_BYTES.min(self.sizes.window) && !told && !pressed {
             // SAFETY: the caller's promise.
             let sent = unsafe { self.send_record(op, iov, len)? };
             if sent == Announced::Full {
@@ -349,6 +388,7 @@ impl Link {
             return Ok(sent);
         }
         stats.sent_pipe += 1;
+        self.bare += usize::from(pressed && len == 0);
         // SAFETY: the caller's promise.
         unsafe { self.send_start(op, iov, len, stats) }
     }

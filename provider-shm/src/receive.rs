@@ -8,7 +8,7 @@ use ferrofabric_core::types::{IoBuf, MsgKind};
 use slab::Slab;
 
 use crate::copy::{copy_bulk, copy_short};
-use crate::link::{Control, Link};
+use crate::link::{Control, Link, SPARE_BUFFERS, SPARE_BYTES};
 use crate::paths::{Path, Paths};
 use crate::ring::{Broken, Seen};
 use crate::stats::ShmStats;
@@ -19,8 +19,6 @@ use crate::wire::{
 
 /// Most that one call reads by CMA before others get their turn, in bytes.
 const CMA_TURN_BYTES: usize = 4 << 20;
-/// Buffers of unexpected messages that are kept for the next ones.
-const SPARE_BUFFERS: usize = 64;
 
 /// A message of the peer of which more is to come.
 #[allow(
@@ -177,7 +175,7 @@ impl Receiver {
             }
             None => {
                 // SAFETY: the slot has `INLINE_BYTES` there.
-                unsafe { self.hold(key, link, kind, arrived, from, len, None, owner) };
+                unsafe { self.hold(key, link, kind, arrived, from, len, None, owner)? };
                 self.consume(link, 0);
             }
         }
@@ -248,7 +246,7 @@ impl Receiver {
             }
             None => {
                 // SAFETY: the record was checked.
-                unsafe { self.hold(key, link, kind, arrived, from, len, None, owner) };
+                unsafe { self.hold(key, link, kind, arrived, from, len, None, owner)? };
                 self.consume(link, len);
             }
         }
@@ -311,7 +309,7 @@ impl Receiver {
             None => {
                 // SAFETY: the record was checked.
                 let held =
-                    unsafe { self.hold(key, link, kind, arrived, from, len, Some(rest), owner) };
+                    unsafe { self.hold(key, link, kind, arrived, from, len, Some(rest), owner)? };
                 link.incoming[id as usize] = Incoming::Held(held);
                 self.consume(link, len);
                 self.arrived_whole(link, id);
@@ -346,7 +344,6 @@ impl Receiver {
                 }
                 // SAFETY: the record was checked.
                 unsafe { append(&mut held.bytes, from, len) };
-                link.held_bytes += len;
                 self.consume(link, len);
                 self.arrived_whole(link, id);
                 Ok(())
@@ -514,12 +511,28 @@ impl Receiver {
         len: usize,
         rest: Option<Rest>,
         owner: &mut O,
-    ) -> usize {
+    ) -> Result<usize, Broken> {
+        if link
+            .sizes
+            .quota
+            .is_abused(link.held_bytes, link.held_messages)
+        {
+            return Err(Broken(
+                "it sent far more unexpected messages than it was asked for",
+            ));
+        }
         self.stats.unexpected += 1;
-        let mut bytes = self.spare.pop().unwrap_or_default();
+        // Room for all that comes unasked is taken, and counted, at once.
+        let room = rest.map_or(len, |rest| rest.window);
+        let mut bytes = match room {
+            1..=SPARE_BYTES => self.spare.pop().unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        bytes.reserve_exact(room);
         // SAFETY: the caller's promise.
         unsafe { append(&mut bytes, from, len) };
-        link.held_bytes += len;
+        link.held_bytes += bytes.capacity();
+        link.held_messages += 1;
         let index = self.held.insert(Held {
             link: key,
             bytes,
@@ -532,7 +545,7 @@ impl Receiver {
             value: index as u64,
         };
         owner.srx().queue(kind, arrived, token);
-        index
+        Ok(index)
     }
 
     /// If all of a held message is there now, its id is free again, unless the sender waits to hear of it.
@@ -556,9 +569,12 @@ impl Receiver {
 
     /// Asks the peer for envelopes only when too much of it is held, and lifts that again.
     fn ease(&mut self, link: &mut Link) {
-        let limit = link.sizes.held;
-        if !link.pressed && link.held_bytes > limit || link.pressed && link.held_bytes <= limit / 2
-        {
+        let (quota, bytes, messages) = (link.sizes.quota, link.held_bytes, link.held_messages);
+        let change = match link.pressed {
+            false => bytes > quota.bytes || messages > quota.messages,
+            true => bytes <= quota.bytes / 2 && messages <= quota.messages / 2,
+        };
+        if change {
             link.pressed = !link.pressed;
             link.rx.press(link.pressed);
             link.tell(&mut self.stats);
@@ -568,14 +584,15 @@ impl Receiver {
     /// A held message is done with.
     fn release(&mut self, link: Option<&mut Link>, mut held: Held) {
         if let Some(link) = link {
-            link.held_bytes -= held.bytes.len().min(link.held_bytes);
+            link.held_bytes -= held.bytes.capacity().min(link.held_bytes);
+            link.held_messages = link.held_messages.saturating_sub(1);
             self.ease(link);
             if let Some(id) = held.tells {
                 link.incoming[id as usize] = Incoming::Free;
                 self.say(link, Control::Delivered { id });
             }
         }
-        if self.spare.len() < SPARE_BUFFERS && held.bytes.capacity() <= 65_536 {
+        if self.spare.len() < SPARE_BUFFERS && held.bytes.capacity() <= SPARE_BYTES {
             held.bytes.clear();
             self.spare.push(held.bytes);
         }

@@ -1,0 +1,174 @@
+//! Several senders flood a receiver that posts nothing: what that costs is bounded, counted to the byte, and all goes on
+//! once it posts.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod owner;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::error::OpError;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_shm::ShmConfig;
+use owner::Ep;
+
+/// Counts what is allocated.
+struct Counted;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+#[global_allocator]
+static COUNTED: Counted = Counted;
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+fn allocated() -> usize {
+    ALLOCATED.load(Ordering::Relaxed)
+}
+
+const SENDERS: usize = 3;
+const BYTES: usize = 64 << 10;
+const MESSAGES: usize = 2000;
+
+/// What a receiver may hold of one sender: its quota, what may be in the ring when it says stop, and some thousands of
+/// envelopes; an unexpected message takes less than 250 bytes besides its own.
+const PER_SENDER: usize = BYTES + 64 * 28_416 + (MESSAGES + 64 + 4096) * 250;
+
+struct Sender {
+    ep: Ep,
+    to: FiAddr,
+    sent: u64,
+}
+
+impl Sender {
+    /// Sends copies until it is turned away.
+    fn flood(&mut self, len: impl Fn(u64) -> usize) {
+        let mut bytes = vec![0u8; 64 << 10];
+        loop {
+            bytes[..8].copy_from_slice(&self.sent.to_le_bytes());
+            let op = SendOp {
+                kind: MsgKind::Tagged,
+                dest: self.to,
+                tag: 5,
+                data: 0,
+                desc: 0,
+                context: 0,
+                flags: Flags::INJECT,
+            };
+            let iov = [IoBuf::new(bytes.as_ptr(), len(self.sent))];
+            // SAFETY: an inject is over at return.
+            match unsafe { self.ep.send_op(&op, &iov) } {
+                Ok(()) => self.sent += 1,
+                Err(OpError::Again) => return,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+}
+
+/// Senders send until nothing moves any more; returns the most that was allocated meanwhile.
+fn flood(senders: &mut [Sender], receiver: &mut Ep, len: impl Fn(u64) -> usize + Copy) -> usize {
+    let (mut most, mut quiet) = (0, 0);
+    let end = Instant::now() + Duration::from_secs(60);
+    while quiet < 100 {
+        let before: u64 = senders.iter().map(|s| s.sent).sum();
+        for sender in &mut *senders {
+            sender.flood(len);
+            sender.ep.progress();
+        }
+        receiver.progress();
+        most = most.max(allocated());
+        let after: u64 = senders.iter().map(|s| s.sent).sum();
+        quiet = if before == after { quiet + 1 } else { 0 };
+        assert!(Instant::now() < end, "{after} messages, and no end");
+    }
+    most
+}
+
+fn flooded_and_recovered(len: impl Fn(u64) -> usize + Copy) {
+    let config = ShmConfig {
+        unexpected_bytes: BYTES,
+        unexpected_messages: MESSAGES,
+        queue_sends: 64,
+        ..ShmConfig::default()
+    };
+    let mut receiver = Ep::open(config.clone());
+    let mut senders: Vec<Sender> = (0..SENDERS)
+        .map(|_| {
+            let mut ep = Ep::open(config.clone());
+            let to = ep.insert(&receiver.name());
+            Sender { ep, to, sent: 0 }
+        })
+        .collect();
+    let addrs: Vec<FiAddr> = senders
+        .iter()
+        .map(|s| receiver.insert(&s.ep.name()))
+        .collect();
+    let before = allocated();
+    let most = flood(&mut senders, &mut receiver, len) - before;
+    let sent: Vec<u64> = senders.iter().map(|s| s.sent).collect();
+    // Senders keep copies of what they announced, too: as long as their messages are.
+    let longest = (0..8).map(len).max().unwrap_or_default();
+    let theirs = (64 + 4096) * (longest + 300);
+    let bound = SENDERS * (PER_SENDER + theirs);
+    assert!(
+        most < bound,
+        "{most} bytes for {sent:?} messages, bound {bound}"
+    );
+
+    // Posted, all come, in each sender's order.
+    let mut into = vec![0u8; 64 << 10];
+    let end = Instant::now() + Duration::from_secs(60);
+    for number in 0..*sent.iter().max().unwrap() {
+        for (addr, &sent) in addrs.iter().zip(&sent) {
+            if number >= sent {
+                continue;
+            }
+            let got = receiver.owner.rx.ok;
+            receiver.recv_from(MsgKind::Tagged, *addr, 5, 0, &mut into, 1);
+            while receiver.owner.rx.ok == got {
+                receiver.progress();
+                for sender in &mut senders {
+                    sender.ep.progress();
+                }
+                assert!(Instant::now() < end, "message {number} does not come");
+            }
+            if len(number) >= 8 {
+                assert_eq!(into[..8], number.to_le_bytes());
+            }
+            while let Some(done) = receiver.poll() {
+                assert_eq!(done.unwrap().len, len(number));
+            }
+        }
+    }
+    let stats = receiver.shm.stats();
+    assert_eq!((stats.links, stats.links_failed), (SENDERS as u64, 0));
+
+    // And it can be done again: what was held is given back.
+    let again = flood(&mut senders, &mut receiver, len) - before;
+    assert!(again < bound, "{again} bytes, bound {bound}");
+}
+
+/// One test, for the memory of the process is counted.
+#[test]
+fn a_flood_is_held_within_bounds_and_received_later() {
+    flooded_and_recovered(|_| 8);
+    flooded_and_recovered(|_| 0);
+    flooded_and_recovered(|n| [8, 3000, 0, 20_000, 48, 100, 60_000, 9000][n as usize % 8]);
+}
