@@ -129,8 +129,8 @@ impl<T> DatagramLane<T> {
     }
 
     /// The session sends on this lane again, and begins with what is not confirmed.
-    pub fn resume(&mut self, session: &Session) {
-        self.sender.resume(session);
+    pub fn resume(&mut self) {
+        self.sender.resume();
     }
 
     /// Whether the session sends on another lane.

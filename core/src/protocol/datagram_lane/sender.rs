@@ -431,10 +431,9 @@ impl Sender {
         self.forget_flights();
     }
 
-    pub(super) fn resume(&mut self, session: &Session) {
+    /// Where to begin is found by `catch_up`.
+    pub(super) fn resume(&mut self) {
         self.paused = false;
-        self.forget_flights();
-        self.base = session.oldest_unconfirmed();
     }
 
     fn forget_flights(&mut self) {

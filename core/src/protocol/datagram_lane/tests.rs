@@ -176,6 +176,8 @@ fn what_the_peer_gives_up_is_sent_again() {
         tx.ack(next, 0).unwrap();
     }
     assert_eq!(again, [1, 2, 3, 4, 5, 6, 7]);
+    let probes = tx.shared.counters.probes;
+    assert_eq!(probes, 1, "and all the rest with it");
     assert_eq!(tx.session.unconfirmed(), 0);
 }
 

@@ -337,7 +337,7 @@ impl End {
                 rc.next = self.session.oldest_unconfirmed();
             }
         } else if !on_rc && self.lane.is_paused() {
-            self.lane.resume(&self.session);
+            self.lane.resume();
         }
     }
 
