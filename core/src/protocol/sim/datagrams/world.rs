@@ -14,6 +14,9 @@ use crate::protocol::wire::SessionId;
 /// Time of a handshake, or of a question whether a peer lives.
 const HANDSHAKE: Duration = Duration::from_micros(60);
 
+/// How long the device of an RC lane tries when nobody is there.
+const RC_RETRIES: Duration = Duration::from_millis(1);
+
 /// How long an RC lane takes from one end to the other.
 const RC_DELAY: Duration = Duration::from_micros(4);
 
@@ -275,7 +278,9 @@ impl World {
                     .as_ref()
                     .is_some_and(|rc| rc.epoch == epoch);
                 if !arrives {
-                    return; // RC tells the sender nothing: it retries until the lane is given up
+                    // The device tries again until it gives the lane up.
+                    self.push(RC_RETRIES, Event::RcDown { at: to ^ 1, epoch });
+                    return;
                 }
                 self.ends[to].rc_came(epoch, &bytes);
                 let sequence = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
@@ -458,7 +463,11 @@ impl World {
     /// Each end has received all that the other has sent in their session, and keeps nothing.
     pub(super) fn assert_complete(&self) {
         for (at, end) in self.ends.iter().enumerate() {
-            assert!(end.is_done(), "end {at}: {end:?}");
+            assert!(
+                end.is_done(),
+                "end {at} has not finished: {:?}",
+                end.session
+            );
             assert_eq!(end.received, self.ends[at ^ 1].sent, "end {at}");
             assert_eq!(end.held, 0, "end {at} keeps packets");
         }
