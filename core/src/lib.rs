@@ -15,6 +15,11 @@ pub mod eq;
 pub mod error;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 pub mod fabric;
+#[cfg_attr(
+    all(test, loom),
+    allow(unsafe_code, reason = "its model looks behind the flag")
+)]
+pub mod flag;
 pub mod flags;
 pub mod info;
 pub mod matching;
@@ -27,5 +32,6 @@ pub mod peer;
 pub mod protocol;
 #[allow(unsafe_code, reason = "a lock hands out exclusive access")]
 pub mod serial;
+mod sync;
 pub mod types;
 pub mod wait;

@@ -7,12 +7,12 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 
 use crate::error::Errno;
+use crate::sync::{AtomicUsize, Ordering};
 
 /// How the calls into one domain are serialized (`fi_domain_attr::threading`), with libfabric's numbers.
 ///
@@ -149,7 +149,13 @@ impl<T> Drop for Held<'_, T> {
 /// A number that no two living threads share.
 #[inline]
 fn thread_mark() -> usize {
+    #[cfg(not(loom))]
     thread_local!(static MARK: Cell<u8> = const { Cell::new(0) });
+    #[cfg(loom)]
+    loom::thread_local!(static MARK: Box<Cell<u8>> = Box::new(Cell::new(0)));
+    #[cfg(loom)]
+    return MARK.with(|mark| std::ptr::from_ref(&**mark) as usize);
+    #[cfg(not(loom))]
     MARK.with(|mark| std::ptr::from_ref(mark) as usize)
 }
 
@@ -196,5 +202,40 @@ mod tests {
         assert_eq!(value.lock().err(), Some(Errno::EBUSY));
         drop(held);
         assert!(value.lock().is_ok());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// At the level of one thread, whoever comes first has the value for itself, and the others are refused, in every order.
+    #[test]
+    fn one_thread_has_it() {
+        loom::model(|| {
+            let value = Arc::new(Serial::new(Threading::Domain, UnsafeCell::new(0u32)));
+            let uses = |value: &Serial<UnsafeCell<u32>>| {
+                (0..2)
+                    .filter(|_| match value.lock() {
+                        Ok(held) => {
+                            // SAFETY: nobody else has it; loom checks that.
+                            held.with_mut(|value| unsafe { *value += 1 });
+                            true
+                        }
+                        Err(errno) => {
+                            assert_eq!(errno, Errno::EBUSY);
+                            false
+                        }
+                    })
+                    .count()
+            };
+            let theirs = Arc::clone(&value);
+            let other = thread::spawn(move || uses(&theirs));
+            let (ours, theirs) = (uses(&value), other.join().unwrap());
+            assert_eq!([ours.min(theirs), ours.max(theirs)], [0, 2]);
+        });
     }
 }

@@ -543,6 +543,8 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
+    use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
+    use crate::sync::fence;
     use loom::sync::Arc;
     use loom::thread;
 
@@ -556,12 +558,9 @@ mod loom_tests {
     // SAFETY: as above.
     unsafe impl Sync for Memory {}
 
-    /// Every order in which two threads can run publish, consume and the count of what is consumed: each slot is read as
-    /// it was written, and never written while it is read.
-    #[test]
-    fn slots_are_handed_over_whole() {
-        loom::model(|| {
-            let memory = Arc::new(Memory {
+    impl Memory {
+        fn new() -> Self {
+            Self {
                 slots: std::array::from_fn(|_| Slot {
                     word: AtomicU64::new(0),
                     body: UnsafeCell::new([0; BODY_WORDS]),
@@ -569,20 +568,70 @@ mod loom_tests {
                 progress: Progress {
                     word: AtomicU64::new(0),
                 },
+            }
+        }
+
+        /// # Safety
+        ///
+        /// The memory outlives both, and of each there is one.
+        unsafe fn tx(&self) -> Tx {
+            let (slots, progress) = (NonNull::from(&self.slots), NonNull::from(&self.progress));
+            // SAFETY: the caller's promise; no records are used.
+            unsafe { Tx::new(slots.cast(), progress, NonNull::dangling()) }
+        }
+
+        /// # Safety
+        ///
+        /// As above.
+        unsafe fn rx(&self) -> Rx {
+            let (slots, progress) = (NonNull::from(&self.slots), NonNull::from(&self.progress));
+            // SAFETY: as above.
+            unsafe { Rx::new(slots.cast(), progress, NonNull::dangling()) }
+        }
+    }
+
+    /// A producer that found the ring full and goes to sleep is woken by the consumer, or has seen the room itself; and a
+    /// consumer that sleeps, by what is then published. (With fences on both sides, as in the model of the status word.)
+    #[test]
+    fn who_waits_for_room_is_woken() {
+        loom::model(|| {
+            let shared = Arc::new((Memory::new(), Status::new()));
+            // SAFETY: `shared` outlives it.
+            let mut tx = unsafe { shared.0.tx() };
+            for i in 0..SLOTS as u64 {
+                // SAFETY: a body has this word.
+                tx.publish(Head::new(1, 0, 0), |b| unsafe { *b = i });
+            }
+            let theirs = Arc::clone(&shared);
+            let consumer = thread::spawn(move || {
+                // SAFETY: `theirs` outlives it.
+                let mut rx = unsafe { theirs.0.rx() };
+                assert!(rx.peek().is_some(), "published before the thread began");
+                rx.consume(0);
+                rx.tell();
+                waker_fence(true);
+                theirs.1.load() & WANTS_ROOM != 0 && theirs.1.take_wish()
             });
-            let ends = |m: &Memory| {
-                (
-                    NonNull::from(&m.slots).cast(),
-                    NonNull::from(&m.progress),
-                    NonNull::dangling(),
-                )
-            };
+            shared.1.sleep(SLEEPS | WANTS_ROOM);
+            fence(Ordering::SeqCst);
+            let sleeps = !tx.moved();
+            let rang = consumer.join().unwrap();
+            assert!(!sleeps || rang, "asleep with room, and nobody rings");
+            assert!(tx.moved() || tx.has_slot(0));
+        });
+    }
+
+    /// Every order in which two threads can run publish, consume and the count of what is consumed: each slot is read as
+    /// it was written, and never written while it is read.
+    #[test]
+    fn slots_are_handed_over_whole() {
+        loom::model(|| {
+            let memory = Arc::new(Memory::new());
             const MESSAGES: u64 = 3;
             let theirs = Arc::clone(&memory);
             let consumer = thread::spawn(move || {
-                let (slots, progress, payload) = ends(&theirs);
                 // SAFETY: `theirs` outlives it.
-                let mut rx = unsafe { Rx::new(slots, progress, payload) };
+                let mut rx = unsafe { theirs.rx() };
                 for i in 0..MESSAGES {
                     while rx.peek().is_none() {
                         thread::yield_now();
@@ -594,9 +643,8 @@ mod loom_tests {
                     rx.tell();
                 }
             });
-            let (slots, progress, payload) = ends(&memory);
             // SAFETY: `memory` outlives it.
-            let mut tx = unsafe { Tx::new(slots, progress, payload) };
+            let mut tx = unsafe { memory.tx() };
             for i in 0..MESSAGES {
                 while !tx.has_slot(0) {
                     tx.refresh().unwrap();

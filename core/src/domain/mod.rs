@@ -17,7 +17,6 @@ mod waiting;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use slab::Slab;
@@ -27,6 +26,7 @@ use crate::config::Settings;
 use crate::cq::CqQueue;
 use crate::error::{Errno, Error, OpError, Result};
 use crate::fabric::{self, CqAttr, EndpointConfig, Mr};
+use crate::flag::Flag;
 use crate::flags::Flags;
 use crate::info::{Info, Progress, Threading};
 use crate::peer::Transport;
@@ -107,7 +107,7 @@ pub(crate) struct Shared<B: Backend> {
     wait: WaitSet,
     /// Objects whose handles were dropped where the lock could not be had.
     abandoned: Mutex<Vec<Object>>,
-    has_abandoned: AtomicBool,
+    has_abandoned: Flag,
     spin: std::time::Duration,
     /// Where endpoints leave their counters.
     stats: Option<PathBuf>,
@@ -177,7 +177,7 @@ impl<B: Backend> Domain<B> {
             backend,
             wait: WaitSet::new()?,
             abandoned: Mutex::new(Vec::new()),
-            has_abandoned: AtomicBool::new(false),
+            has_abandoned: Flag::new(),
             spin: settings.spin.0.unwrap_or_default(),
             stats: (!settings.stats.is_empty()).then(|| PathBuf::from(&settings.stats)),
         });
@@ -245,7 +245,7 @@ impl<B: Backend> Shared<B> {
 
     #[inline]
     fn drive(&self, state: &mut State<B::Transport>) -> bool {
-        if self.has_abandoned.load(Ordering::Relaxed) {
+        if self.has_abandoned.is_raised() {
             self.bury(state);
         }
         let moved = state.progress() != 0;
@@ -259,7 +259,7 @@ impl<B: Backend> Shared<B> {
             Ok(mut state) => state.remove(object),
             Err(_) => {
                 self.abandoned.lock().push(object);
-                self.has_abandoned.store(true, Ordering::Release);
+                self.has_abandoned.raise();
                 None
             }
         };
@@ -270,7 +270,7 @@ impl<B: Backend> Shared<B> {
     #[cold]
     fn bury(&self, state: &mut State<B::Transport>) {
         let mut abandoned = self.abandoned.lock();
-        self.has_abandoned.store(false, Ordering::Relaxed);
+        self.has_abandoned.lower();
         for object in abandoned.drain(..) {
             drop(state.remove(object));
         }

@@ -9,13 +9,13 @@ mod server;
 #[allow(unsafe_code, reason = "owns descriptors that the kernel hands out")]
 mod socket;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::flag::Flag;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::cma::{CmaPeer, Cookie};
@@ -72,7 +72,7 @@ pub(crate) struct Shared {
     /// Our full address, as far as it is known yet.
     name: Mutex<NativeAddr>,
     /// There is an event.
-    has_events: AtomicBool,
+    has_events: Flag,
 }
 
 impl Shared {
@@ -87,7 +87,7 @@ impl Shared {
             registered,
             doorbell,
             name: Mutex::new(name),
-            has_events: AtomicBool::new(false),
+            has_events: Flag::new(),
         }
     }
 
@@ -154,7 +154,7 @@ impl Service {
     /// Whether there may be events.
     #[inline(always)]
     pub(crate) fn has_events(&self) -> bool {
-        self.shared.has_events.load(Ordering::Relaxed)
+        self.shared.has_events.is_raised()
     }
 
     /// The next event.
@@ -164,7 +164,7 @@ impl Service {
 
     /// Lowers the flag; events that come now raise it again.
     pub(crate) fn lower_flag(&self) {
-        self.shared.has_events.swap(false, Ordering::AcqRel);
+        self.shared.has_events.lower();
     }
 }
 

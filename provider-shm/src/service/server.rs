@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -185,7 +184,7 @@ impl Server {
     fn report(&self, event: Event) {
         // The transport ends this thread before it goes, so somebody listens.
         let _ = self.events.send(event);
-        self.shared.has_events.store(true, Ordering::Release);
+        self.shared.has_events.raise();
         self.shared.doorbell.ring(self.id);
     }
 

@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::flag::Flag;
 use ferrofabric_core::protocol::handshake::{
     Action, Config, ConnectLane, Connector, LaneError, LaneKey,
 };
@@ -71,7 +71,7 @@ pub(crate) struct Service {
 /// What the service thread has for the engine.
 struct Inbox {
     messages: Receiver<ToEngine>,
-    filled: AtomicBool,
+    filled: Flag,
     wake: EventFd,
 }
 
@@ -90,7 +90,7 @@ impl Service {
             .map_err(|e| Error::new(Errno(e as i32), "create", "event descriptor"))?;
         let inbox = Arc::new(Inbox {
             messages,
-            filled: AtomicBool::new(false),
+            filled: Flag::new(),
             wake,
         });
         let waker = {
@@ -139,16 +139,16 @@ impl Service {
     /// Whether [`Service::message`] has something. Costs a load.
     #[inline]
     pub(crate) fn has_messages(&self) -> bool {
-        self.inbox.filled.load(Ordering::Relaxed)
+        self.inbox.filled.is_raised()
     }
 
     /// The next message, if there is one.
     pub(crate) fn message(&self) -> Option<ToEngine> {
         // The mark is taken away first: what comes in between sets it again.
-        self.inbox.filled.store(false, Ordering::SeqCst);
+        self.inbox.filled.lower();
         let message = self.inbox.messages.try_recv().ok();
         if message.is_some() {
-            self.inbox.filled.store(true, Ordering::SeqCst);
+            self.inbox.filled.raise();
         }
         message
     }
@@ -324,13 +324,13 @@ impl Worker {
     fn tell(&mut self, message: ToEngine) {
         // While the endpoint closes nobody listens any more.
         let _ = self.outbox.send(message);
-        self.inbox.filled.store(true, Ordering::SeqCst);
+        self.inbox.filled.raise();
         let _ = self.inbox.wake.write(1);
     }
 
     /// Has the engine probe its lanes, unless it has not even taken what it was told before.
     fn ask_for_probes(&mut self) {
-        if !self.lanes.is_empty() && !self.inbox.filled.load(Ordering::SeqCst) {
+        if !self.lanes.is_empty() && !self.inbox.filled.is_raised() {
             self.tell(ToEngine::Probe);
         }
     }
