@@ -9,7 +9,7 @@ use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::{self, settings};
 use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
-    completions, descriptors, lists, multi_receives, probes, progress, reports, waiting,
+    completions, descriptors, multi_receives, probes, progress, reports, waiting,
 };
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::{Info, Progress};
@@ -42,19 +42,80 @@ fn both_paths(test: impl Fn(&dyn Domain, &dyn Domain)) {
     }
 }
 
-/// Covers: PEER-8, PEER-9
-#[test]
-#[file_serial(verbs)]
-fn peek_claim_and_discard() {
-    both_paths(probes::each_flag);
-    both_paths(|a, b| probes::as_the_model(a, b, 8));
+/// Around inline requests, eager messages, and reads in pieces.
+const THRESHOLDS: [usize; 8] = [8, 48, 196, 480, 488, 8192, 262_144, 524_288];
+
+fn fabric(name: &'static str, shm: fn(usize) -> bool) -> Option<Fabric> {
+    Rig::open()?;
+    let fabric = Fabric::new(name, move |rank| match shm(rank) {
+        true => domain(&[]),
+        false => domain(&[VERBS]),
+    });
+    let patience = Duration::from_secs(30);
+    Some(fabric.with_thresholds(&THRESHOLDS).with_patience(patience))
+}
+
+fn verbs() -> Option<Fabric> {
+    fabric("verbs", |_| false)
+}
+
+/// Some peers are local; the odd ranks have shared memory switched off.
+fn paired() -> Option<Fabric> {
+    let fabric = fabric("verbs and shared memory", |rank| rank % 2 == 0)?;
+    Some(fabric.with_paths(&[(0, 1), (0, 2)]))
+}
+
+mod over_verbs {
+    use super::*;
+
+    ferrofabric_conformance::conformance!(verbs(), file_serial(verbs));
+
+    /// Covers: PEER-8, PEER-9, PEER-10
+    #[test]
+    #[file_serial(verbs)]
+    fn random_programs_do_as_the_model() {
+        random_programs(verbs(), 30);
+    }
+
+    #[test]
+    #[ignore = "soak: a thousand programs"]
+    #[file_serial(verbs)]
+    fn many_random_programs_do_as_the_model() {
+        random_programs(verbs(), 1000);
+    }
+}
+
+mod over_both {
+    use super::*;
+
+    ferrofabric_conformance::conformance!(paired(), file_serial(verbs));
+
+    /// Covers: PEER-8, PEER-9, PEER-10, PEER-13
+    #[test]
+    #[file_serial(verbs)]
+    fn random_programs_do_as_the_model() {
+        random_programs(paired(), 30);
+    }
+
+    #[test]
+    #[ignore = "soak: a thousand programs"]
+    #[file_serial(verbs)]
+    fn many_random_programs_do_as_the_model() {
+        random_programs(paired(), 1000);
+    }
+}
+
+fn random_programs(fabric: Option<Fabric>, cases: u32) {
+    if let Some(fabric) = fabric {
+        model::random_programs(&fabric, cases);
+    }
 }
 
 /// Covers: PEER-8
 #[test]
 #[file_serial(verbs)]
-fn flags_that_mean_nothing_are_refused() {
-    both_paths(|a, _| probes::bad_flags(a));
+fn a_multi_receive_that_is_cancelled_in_use() {
+    both_paths(|a, b| multi_receives::cancelled_in_use(a, b, false));
 }
 
 /// Covers: PEER-8
@@ -64,47 +125,6 @@ fn a_claimed_message_of_a_sender_that_is_gone_fails() {
     if Rig::open().is_some() {
         let (ours, theirs) = (domain(&[VERBS]), domain(&[VERBS]));
         probes::a_claimed_message_of_a_sender_that_is_gone(&*ours, &*theirs);
-    }
-}
-
-/// Covers: PEER-8, PEER-9
-#[test]
-#[file_serial(verbs)]
-fn a_multi_receive_hands_out_pieces() {
-    both_paths(multi_receives::pieces_of_a_buffer);
-    both_paths(multi_receives::the_last_to_complete_frees_the_buffer);
-    both_paths(multi_receives::the_least_that_has_to_be_left);
-    both_paths(multi_receives::a_message_that_is_too_long);
-    both_paths(multi_receives::only_the_last_completes_if_none_are_wanted);
-}
-
-/// Covers: PEER-8
-#[test]
-#[file_serial(verbs)]
-fn a_multi_receive_is_cancelled_once() {
-    both_paths(multi_receives::cancelled);
-    both_paths(|a, b| multi_receives::cancelled_in_use(a, b, false));
-}
-
-#[test]
-#[file_serial(verbs)]
-fn completions_come_where_asked_for() {
-    both_paths(completions::only_where_asked_for);
-    both_paths(completions::errors_always);
-}
-
-/// Covers: PEER-8
-#[test]
-#[file_serial(verbs)]
-fn receives_into_lists() {
-    if Rig::open().is_none() {
-        return;
-    }
-    let info = info(&[VERBS]);
-    for pairs in [&[VERBS][..], &[]] {
-        let open = || VerbsProvider::new().open(&info, &settings(pairs)).unwrap();
-        lists::messages_go_into_lists(&*open(), &*open());
-        lists::claims_and_cancellations(&*open(), &*open());
     }
 }
 
@@ -168,36 +188,5 @@ fn an_endpoint_that_closes_leaves_its_counters() {
         ];
         let (ours, theirs) = (domain(&pairs), domain(&pairs));
         reports::each_endpoint_leaves_a_file(&*ours, &*theirs, &folder, path);
-    }
-}
-
-/// Around inline requests, eager messages, and reads in pieces.
-const THRESHOLDS: [usize; 8] = [8, 48, 196, 480, 488, 8192, 262_144, 524_288];
-
-fn fabric(name: &'static str, shm: impl Fn(usize) -> bool + Send + Sync + 'static) -> Fabric {
-    Fabric::new(name, move |rank| match shm(rank) {
-        true => domain(&[]),
-        false => domain(&[VERBS]),
-    })
-    .with_thresholds(&THRESHOLDS)
-    .with_patience(Duration::from_secs(30))
-}
-
-/// Covers: PEER-8, PEER-9, PEER-10
-#[test]
-#[file_serial(verbs)]
-fn random_programs_over_verbs_do_as_the_model() {
-    if Rig::open().is_some() {
-        model::random_programs(&fabric("verbs", |_| false), 30);
-    }
-}
-
-/// Covers: PEER-8, PEER-9, PEER-10, PEER-13
-#[test]
-#[file_serial(verbs)]
-fn random_programs_of_local_and_other_peers_do_as_the_model() {
-    if Rig::open().is_some() {
-        // The odd ranks have shared memory switched off.
-        model::random_programs(&fabric("verbs and shared memory", |rank| rank % 2 == 0), 30);
     }
 }

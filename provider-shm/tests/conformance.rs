@@ -8,7 +8,7 @@ use ferrofabric_conformance::ends::End;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
-    completions, descriptors, levels, lists, multi_receives, probes, progress, reports, waiting,
+    completions, descriptors, levels, multi_receives, probes, progress, reports, waiting,
 };
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
@@ -43,16 +43,65 @@ fn both_ways(test: impl Fn(&dyn Domain, &dyn Domain)) {
     }
 }
 
-/// Covers: PEER-8, PEER-9
+/// Shared memory, by each way that long messages take.
+fn fabric(name: &'static str, cma: &'static str) -> Option<Fabric> {
+    let fabric = Fabric::new(name, move |_| domain(&[("FERRO_SHM_CMA", cma)]));
+    Some(fabric.with_thresholds(&[40, 48, 8192, 9472, 28_416, 65_536]))
+}
+
+mod by_the_ring {
+    use ferrofabric_conformance::conformance;
+
+    conformance!(super::fabric("shared memory, by the ring", "off"));
+}
+
+mod by_cma {
+    use ferrofabric_conformance::conformance;
+
+    conformance!(super::fabric("shared memory, by CMA", "on"));
+}
+
+/// Covers: PEER-8, PEER-9, PEER-10
 #[test]
-fn peek_claim_and_discard() {
-    both_ways(probes::each_flag);
+fn random_programs_do_as_the_model() {
+    for (name, cma) in [
+        ("shared memory, by the ring", "off"),
+        ("shared memory, by CMA", "on"),
+    ] {
+        model::random_programs(&fabric(name, cma).unwrap(), 100);
+    }
+}
+
+#[test]
+#[ignore = "soak: thousands of programs"]
+fn many_random_programs_do_as_the_model() {
+    for (name, cma) in [
+        ("shared memory, by the ring", "off"),
+        ("shared memory, by CMA", "on"),
+    ] {
+        model::random_programs(&fabric(name, cma).unwrap(), 5000);
+    }
 }
 
 /// Covers: PEER-8
 #[test]
-fn flags_that_mean_nothing_are_refused() {
-    probes::bad_flags(&*domain(&[]));
+fn a_multi_receive_that_is_cancelled_in_use() {
+    for (cma, held_up) in [("on", false), ("off", true)] {
+        let setting = [("FERRO_SHM_CMA", cma)];
+        multi_receives::cancelled_in_use(&*domain(&setting), &*domain(&setting), held_up);
+    }
+}
+
+#[test]
+fn delivery_to_one_who_leaves() {
+    let setting = [("FERRO_SHM_CMA", "off")];
+    levels::delivery_to_one_who_leaves(&*domain(&setting), &*domain(&setting));
+    levels::refused(&*domain(&[]));
+}
+
+#[test]
+fn sends_to_nobody_fail() {
+    completions::errors_of_sends_to_nobody(&*domain(&[]), |name| name.shm = Some(0xdead_beef));
 }
 
 /// Covers: PEER-8
@@ -68,80 +117,11 @@ fn a_claimed_message_of_a_sender_that_is_gone_fails() {
     probes::a_claimed_message_of_a_sender_that_is_gone(&*domain(&setting), &*domain(&setting));
 }
 
-/// Covers: PEER-8, PEER-9
-#[test]
-fn probes_are_as_the_model() {
-    both_ways(|a, b| probes::as_the_model(a, b, 40));
-}
-
-/// Covers: PEER-8
-#[test]
-fn a_multi_receive_hands_out_pieces() {
-    both_ways(multi_receives::pieces_of_a_buffer);
-    both_ways(multi_receives::the_least_that_has_to_be_left);
-    both_ways(multi_receives::only_the_last_completes_if_none_are_wanted);
-    multi_receives::lists_are_refused(&*domain(&[]));
-}
-
-/// Covers: PEER-8, PEER-9
-#[test]
-fn what_completes_last_of_a_multi_receive_frees_it() {
-    both_ways(multi_receives::the_last_to_complete_frees_the_buffer);
-    both_ways(multi_receives::a_message_that_is_too_long);
-}
-
-/// Covers: PEER-8
-#[test]
-fn a_multi_receive_is_cancelled_once() {
-    both_ways(multi_receives::cancelled);
-    for (cma, held_up) in [("on", false), ("off", true)] {
-        let setting = [("FERRO_SHM_CMA", cma)];
-        multi_receives::cancelled_in_use(&*domain(&setting), &*domain(&setting), held_up);
-    }
-}
-
 /// Covers: PEER-8
 #[test]
 fn a_multi_receive_whose_sender_is_gone_fails_once() {
     let setting = [("FERRO_SHM_CMA", "off")];
     multi_receives::the_sender_is_gone(&*domain(&setting), &*domain(&setting));
-}
-
-#[test]
-fn completions_come_where_asked_for() {
-    both_ways(completions::only_where_asked_for);
-}
-
-#[test]
-fn a_delivered_message_is_there() {
-    both_ways(levels::delivery);
-    both_ways(levels::delivery_of_what_is_not_received);
-    let setting = [("FERRO_SHM_CMA", "off")];
-    levels::delivery_to_one_who_leaves(&*domain(&setting), &*domain(&setting));
-    levels::refused(&*domain(&[]));
-}
-
-#[test]
-fn a_fence_waits_for_what_was_before() {
-    both_ways(levels::fences);
-}
-
-#[test]
-fn errors_come_asked_for_or_not() {
-    both_ways(completions::errors_always);
-    completions::errors_of_sends_to_nobody(&*domain(&[]), |name| name.shm = Some(0xdead_beef));
-}
-
-/// Covers: PEER-8
-#[test]
-fn receives_into_lists() {
-    let info = info();
-    for cma in ["on", "off"] {
-        let settings = settings(&[("FERRO_SHM_CMA", cma)]);
-        let open = || ShmProvider::new().open(&info, &settings).unwrap();
-        lists::messages_go_into_lists(&*open(), &*open());
-        lists::claims_and_cancellations(&*open(), &*open());
-    }
 }
 
 /// A domain that drives itself.
@@ -277,16 +257,4 @@ impl std::io::Write for Log {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
-}
-
-fn fabric(name: &'static str, cma: &'static str) -> Fabric {
-    Fabric::new(name, move |_| domain(&[("FERRO_SHM_CMA", cma)]))
-        .with_thresholds(&[40, 48, 8192, 9472, 28_416, 65_536])
-}
-
-/// Covers: PEER-8, PEER-9, PEER-10
-#[test]
-fn random_programs_do_as_the_model() {
-    model::random_programs(&fabric("shared memory, by the ring", "off"), 100);
-    model::random_programs(&fabric("shared memory, by CMA", "on"), 100);
 }

@@ -12,6 +12,8 @@ use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::{Completion, CqError};
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
+use crate::memory::Memory;
+
 /// A wait that takes so long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -42,6 +44,7 @@ pub struct End {
     pub rx: Queue,
     /// What sends and receives point to, for as long as the endpoint lives.
     pub(crate) memory: Mutex<Vec<Box<[u8]>>>,
+    kept: Mutex<Vec<Memory>>,
     contexts: AtomicU64,
 }
 
@@ -148,6 +151,7 @@ impl End {
             tx,
             rx,
             memory: Mutex::default(),
+            kept: Mutex::default(),
             contexts: AtomicU64::new(1),
         }
     }
@@ -265,6 +269,26 @@ impl Pair {
             context: self.a.context(),
             flags: Flags::COMPLETION,
         }
+    }
+
+    /// Sends from `a` if there is room. The buffers are whoever's, until the operation is over.
+    pub(crate) fn try_send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        // SAFETY: callers keep the buffers until the send has completed, or see it refused.
+        unsafe { self.a.endpoint.send(op, iov) }
+    }
+
+    /// Sends from `a` as soon as it can be.
+    pub(crate) fn send_list(&self, op: &SendOp, iov: &[IoBuf]) {
+        self.until("no room for a send", || match self.try_send(op, iov) {
+            Ok(()) => Some(()),
+            Err(OpError::Again) => None,
+            Err(error) => panic!("{error}: {op:?}"),
+        });
+    }
+
+    /// Keeps memory for as long as there are endpoints.
+    pub(crate) fn keep<const N: usize>(&self, memory: [Memory; N]) {
+        self.b.kept.lock().unwrap().extend(memory);
     }
 
     /// Drives both sides.

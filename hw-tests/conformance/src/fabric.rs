@@ -20,6 +20,8 @@ pub struct Fabric {
     pub longest: usize,
     /// A random program in which nothing more happens for so long hangs.
     pub patience: Duration,
+    /// Two ranks for each kind of path.
+    paths: Vec<(usize, usize)>,
     open: Box<dyn Fn(usize) -> Arc<dyn Domain> + Send + Sync>,
     domains: [OnceLock<Arc<dyn Domain>>; MAX_RANKS],
 }
@@ -36,6 +38,7 @@ impl Fabric {
             thresholds: Vec::new(),
             longest: 1 << 20,
             patience: Duration::from_secs(10),
+            paths: vec![(0, 1)],
             open: Box::new(open),
             domains: Default::default(),
         }
@@ -52,6 +55,13 @@ impl Fabric {
     #[must_use]
     pub fn with_longest(mut self, bytes: usize) -> Self {
         self.longest = bytes;
+        self
+    }
+
+    /// With these as the pairs of ranks that scenarios of two use, one for each kind of path.
+    #[must_use]
+    pub fn with_paths(mut self, paths: &[(usize, usize)]) -> Self {
+        self.paths = paths.to_vec();
         self
     }
 
@@ -72,15 +82,23 @@ impl Fabric {
         self.domain(0).info()
     }
 
-    /// Whether all of these flags are offered, as capabilities or as flags of operations. If not, a line says so.
-    pub fn offers(&self, flags: Flags, what: &str) -> bool {
+    /// Whether all of these flags are offered, as capabilities or as flags of operations.
+    pub fn offers(&self, flags: Flags) -> bool {
         let info = self.info();
-        let all = info.caps | info.tx.op_flags | info.rx.op_flags;
-        let offered = all.contains(flags);
-        if !offered {
-            println!("NOT OFFERED: {}: {what}", self.name);
-        }
-        offered
+        let all = info.caps | info.tx.caps | info.rx.caps | info.tx.op_flags | info.rx.op_flags;
+        all.contains(flags)
+    }
+
+    /// Two ranks for each kind of path.
+    pub fn paths(&self) -> Vec<(usize, usize)> {
+        self.paths.clone()
+    }
+
+    /// Those of the sizes that may be used.
+    pub fn sizes(&self, all: &[usize]) -> Vec<usize> {
+        let mut sizes = all.to_vec();
+        sizes.retain(|&size| size <= self.longest);
+        sizes
     }
 
     /// Sizes around each threshold and the limit of injects, none above `longest`, in order.

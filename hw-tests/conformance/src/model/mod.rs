@@ -5,7 +5,6 @@
 //! programs are drawn.
 
 pub mod history;
-mod memory;
 pub mod oracle;
 pub mod program;
 pub mod run;

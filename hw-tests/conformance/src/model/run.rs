@@ -14,10 +14,10 @@ use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
 
 use super::history::{Event, Fate, Message, Node, Outcome, Receive, Receiver, Told};
-use super::memory::{Memory, NAMED_BYTES};
 use super::program::{Action, Program, Step, Wants};
 use crate::ends::{End, Event as Done};
 use crate::fabric::Fabric;
+use crate::memory::Memory;
 
 /// So long without a sign, everything that moves by itself has moved.
 const QUIET: Duration = Duration::from_micros(500);

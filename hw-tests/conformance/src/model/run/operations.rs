@@ -22,7 +22,7 @@ impl Run<'_> {
         let limit = self.fabric.info().tx.inject_size;
         let len = if inject { size.min(limit) } else { size };
         let number = self.messages;
-        let data = (data || len < NAMED_BYTES).then_some(number as u64 ^ 0xda7a_0000_0000);
+        let data = (data || len < Memory::NAMED_BYTES).then_some(number as u64 ^ 0xda7a_0000_0000);
         let live = &self.nodes[from];
         let (dest, is_stale) = match (live.peers.get(&to), live.stale.get(&to)) {
             (Some(&addr), _) => (addr, false),

@@ -12,15 +12,15 @@ const EMPTY: u8 = 0xee;
 /// What a buffer holds once its send is over.
 const SPOILT: u8 = 0xdd;
 
-/// Messages of fewer bytes are not known by their content.
-pub(super) const NAMED_BYTES: usize = 8;
-
 /// A buffer that stays where it is.
-pub(super) struct Memory(Box<[Cell<u8>]>);
+pub(crate) struct Memory(Box<[Cell<u8>]>);
 
 impl Memory {
+    /// Messages of fewer bytes are not known by their content.
+    pub(crate) const NAMED_BYTES: usize = 8;
+
     /// Room for a receive.
-    pub(super) fn for_receive(len: usize) -> Self {
+    pub(crate) fn for_receive(len: usize) -> Self {
         let memory = vec![Cell::new(GUARD); len + 2 * GUARD_BYTES];
         for byte in &memory[GUARD_BYTES..GUARD_BYTES + len] {
             byte.set(EMPTY);
@@ -29,7 +29,7 @@ impl Memory {
     }
 
     /// The message with this number.
-    pub(super) fn of_message(number: usize, len: usize) -> Self {
+    pub(crate) fn of_message(number: usize, len: usize) -> Self {
         let memory = Self::for_receive(len);
         for (at, byte) in memory.inside().iter().enumerate() {
             byte.set(content(number, at));
@@ -42,12 +42,12 @@ impl Memory {
     }
 
     /// The first byte's address.
-    pub(super) fn addr(&self) -> usize {
+    pub(crate) fn addr(&self) -> usize {
         self.inside().as_ptr() as usize
     }
 
     /// The buffer as a list of `pieces` buffers, of different lengths, some of them perhaps empty.
-    pub(super) fn list(&self, pieces: usize) -> Vec<IoBuf> {
+    pub(crate) fn list(&self, pieces: usize) -> Vec<IoBuf> {
         let len = self.inside().len();
         let mut cuts: Vec<usize> = (1..pieces)
             .map(|n| len * n * n / (pieces * pieces))
@@ -64,7 +64,7 @@ impl Memory {
     }
 
     /// Makes the content useless: nobody may read it any more.
-    pub(super) fn spoil(&self) {
+    pub(crate) fn spoil(&self) {
         for byte in self.inside() {
             byte.set(SPOILT);
         }
@@ -75,12 +75,12 @@ impl Memory {
     /// # Errors
     ///
     /// When it is not one message, or not whole.
-    pub(super) fn message(&self, offset: usize, len: usize) -> Result<Option<usize>, String> {
+    pub(crate) fn message(&self, offset: usize, len: usize) -> Result<Option<usize>, String> {
         let bytes: Vec<u8> = self.inside()[offset..offset + len]
             .iter()
             .map(Cell::get)
             .collect();
-        let Some(name) = bytes.first_chunk::<NAMED_BYTES>() else {
+        let Some(name) = bytes.first_chunk::<{ Memory::NAMED_BYTES }>() else {
             return Ok(None);
         };
         let number = u64::from_le_bytes(*name) as usize;
@@ -98,7 +98,7 @@ impl Memory {
     /// # Errors
     ///
     /// Where something was.
-    pub(super) fn untouched_behind(&self, used: usize) -> Result<(), String> {
+    pub(crate) fn untouched_behind(&self, used: usize) -> Result<(), String> {
         let empty = self.inside()[used..].iter().all(|byte| byte.get() == EMPTY);
         let (before, behind) = (
             &self.0[..GUARD_BYTES],

@@ -1,0 +1,102 @@
+//! The list of scenarios, and how one is run.
+
+use ferrofabric_core::fabric::Domain;
+use ferrofabric_core::flags::Flags;
+
+use crate::fabric::Fabric;
+
+/// A test for each scenario, on the fabric that an expression opens (`Option<Fabric>`; `None`: it is not there, and that
+/// was said), with attributes that each test gets.
+#[macro_export]
+macro_rules! conformance {
+    ($fabric:expr $(, $attr:meta)* $(,)?) => {
+        $crate::conformance! { @scenarios ($fabric) ($($attr),*)
+            sends::each_form_of_send,
+            sends::truncation_of_each_size,
+            sends::a_send_that_is_refused_sends_nothing,
+            matches::directed_and_wildcard_receives,
+            matches::tags_and_masks,
+            matches::order_of_long_and_short_messages,
+            matches::tagged_and_untagged_are_apart,
+            matches::cancelled_receives_take_nothing,
+            matches::a_sender_that_is_inserted_late,
+            sharing::an_endpoint_sends_to_itself,
+            sharing::several_endpoints_on_one_queue,
+            sharing::a_peer_that_closes_and_one_that_comes_after,
+            sharing::a_full_queue_says_so_and_recovers,
+        }
+        $crate::conformance! { @pairs ($fabric) ($($attr),*)
+            probes::each_flag,
+            multi_receives::pieces_of_a_buffer,
+            multi_receives::the_last_to_complete_frees_the_buffer,
+            multi_receives::the_least_that_has_to_be_left,
+            multi_receives::a_message_that_is_too_long,
+            multi_receives::only_the_last_completes_if_none_are_wanted,
+            multi_receives::cancelled,
+            completions::only_where_asked_for,
+            completions::errors_always,
+            lists::messages_go_into_lists,
+            lists::claims_and_cancellations,
+        }
+        $crate::conformance! { @domains ($fabric) ($($attr),*)
+            probes::bad_flags,
+            multi_receives::lists_are_refused,
+        }
+        $crate::conformance! { @offered ($fabric) ($($attr),*)
+            levels::delivery if DELIVERY_COMPLETE,
+            levels::delivery_of_what_is_not_received if DELIVERY_COMPLETE,
+            levels::fences if FENCE,
+        }
+    };
+    (@scenarios $fabric:tt $attrs:tt $($group:ident::$name:ident,)*) => {
+        $($crate::conformance! { @test $fabric $attrs $name, $crate::$group::$name })*
+    };
+    (@pairs $fabric:tt $attrs:tt $($group:ident::$name:ident,)*) => {
+        $($crate::conformance! { @test $fabric $attrs $name, |fabric: &_| {
+            $crate::suite::on_each_path(fabric, $crate::$group::$name)
+        } })*
+    };
+    (@domains $fabric:tt $attrs:tt $($group:ident::$name:ident,)*) => {
+        $($crate::conformance! { @test $fabric $attrs $name, |fabric: &_| {
+            $crate::suite::on_first_domain(fabric, $crate::$group::$name)
+        } })*
+    };
+    (@offered $fabric:tt $attrs:tt $($group:ident::$name:ident if $flag:ident,)*) => {
+        $($crate::conformance! { @test $fabric $attrs $name, |fabric: &_| {
+            $crate::suite::where_offered(fabric, stringify!($flag), $crate::$group::$name)
+        } })*
+    };
+    (@test ($fabric:expr) ($($attr:meta),*) $name:ident, $scenario:expr) => {
+        #[test]
+        $(#[$attr])*
+        fn $name() {
+            let fabric: Option<$crate::fabric::Fabric> = $fabric;
+            if let Some(fabric) = fabric {
+                let scenario: fn(&$crate::fabric::Fabric) = $scenario;
+                scenario(&fabric);
+            }
+        }
+    };
+}
+
+/// Runs a scenario of two domains on each kind of path that the fabric has.
+pub fn on_each_path(fabric: &Fabric, scenario: fn(&dyn Domain, &dyn Domain)) {
+    for (a, b) in fabric.paths() {
+        scenario(fabric.domain(a), fabric.domain(b));
+    }
+}
+
+/// Runs a scenario of two domains where a flag is offered, else says that it is not.
+pub fn where_offered(fabric: &Fabric, flag: &str, scenario: fn(&dyn Domain, &dyn Domain)) {
+    let offered = Flags::from_name(flag).is_some_and(|flag| fabric.offers(flag));
+    if offered {
+        on_each_path(fabric, scenario);
+    } else {
+        println!("NOT OFFERED: {}: FI_{flag}", fabric.name);
+    }
+}
+
+/// Runs a scenario that needs no path.
+pub fn on_first_domain(fabric: &Fabric, scenario: fn(&dyn Domain)) {
+    scenario(fabric.domain(0));
+}

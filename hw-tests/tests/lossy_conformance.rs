@@ -1,0 +1,88 @@
+//! The conformance suite over a network that loses, repeats and reorders packets: run with `scripts/vm --netem`, which has
+//! two devices whose packets really cross.
+//!
+//! Messages that are sent at once: RDMA reads are torn on Soft-RoCE when packets are lost (docs/soft-roce.md), so what the
+//! receiver reads has no test here yet.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use ferrofabric_conformance::fabric::Fabric;
+use ferrofabric_conformance::limits::settings;
+use ferrofabric_conformance::{matches, model, sends};
+use ferrofabric_core::fabric::Provider;
+use ferrofabric_hw_tests::Rig;
+use ferrofabric_verbs::VerbsProvider;
+use serial_test::file_serial;
+
+/// Longest message that is sent at once.
+const EAGER: usize = 8192;
+
+/// Ranks on both devices by turns.
+fn lossy() -> Option<Fabric> {
+    Rig::open()?;
+    let fabric = Fabric::new("verbs with losses", |rank| {
+        let device = ["ferro_rxe0", "ferro_rxe1"][rank % 2];
+        let settings = settings(&[("FERRO_SHM", "off"), ("FERRO_DEVICE", device)]);
+        let provider = VerbsProvider::new();
+        let found = provider.discover(&settings);
+        let info = found.candidates.first();
+        let info = info.unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices));
+        provider.open(info, &settings).unwrap()
+    });
+    Some(
+        fabric
+            .with_thresholds(&[8, 48, 196, 480, 488])
+            .with_longest(EAGER)
+            .with_patience(Duration::from_secs(60)),
+    )
+}
+
+fn on_lossy(scenario: fn(&Fabric)) {
+    if let Some(fabric) = lossy() {
+        scenario(&fabric);
+    }
+}
+
+/// Covers: PEER-8, PEER-9
+#[test]
+#[file_serial(verbs)]
+fn each_form_of_send() {
+    on_lossy(sends::each_form_of_send);
+}
+
+/// Covers: PEER-9
+#[test]
+#[file_serial(verbs)]
+fn order_of_long_and_short_messages() {
+    on_lossy(matches::order_of_long_and_short_messages);
+}
+
+/// Covers: PEER-8
+#[test]
+#[file_serial(verbs)]
+fn directed_and_wildcard_receives() {
+    on_lossy(matches::directed_and_wildcard_receives);
+}
+
+/// Covers: PEER-8, PEER-10, AV-17
+#[test]
+#[file_serial(verbs)]
+fn a_sender_that_is_inserted_late() {
+    on_lossy(matches::a_sender_that_is_inserted_late);
+}
+
+/// Covers: PEER-8, PEER-9, PEER-10
+#[test]
+#[file_serial(verbs)]
+fn random_programs_do_as_the_model() {
+    on_lossy(|fabric| model::random_programs(fabric, 15));
+}
+
+#[test]
+#[ignore = "soak: hundreds of programs over a lossy network"]
+#[file_serial(verbs)]
+fn many_random_programs_do_as_the_model() {
+    on_lossy(|fabric| model::random_programs(fabric, 300));
+}
