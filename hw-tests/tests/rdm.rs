@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::config::Settings;
-use ferrofabric_core::error::Errno;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;

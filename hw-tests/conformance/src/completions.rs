@@ -73,8 +73,10 @@ pub fn errors_always(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for len in SIZES.into_iter().filter(|len| *len != 0) {
         let recv = quiet(b.context());
         b.recv(&recv, &[b.memory(len - 1, 0)]).unwrap();
-        a.send(b, pair.tagged(0), len, 1);
+        let send = pair.tagged(0);
+        a.send(b, send, len, 1);
         let error = pair.wait(&b.rx, recv.context).unwrap_err();
+        pair.wait(&a.tx, send.context).unwrap();
         assert_eq!((error.errno, error.olen), (Errno::ETRUNC, 1));
         failed += 1;
         assert_eq!(b.rx.counts(), (before.0, before.1 + failed));
@@ -86,8 +88,6 @@ pub fn errors_always(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     assert_eq!(error.errno, Errno::ECANCELED);
     assert_eq!(b.rx.counts(), (before.0, before.1 + failed + 1));
 
-    pair.drive();
-    while a.tx.take().is_some() {}
     let sent = a.tx.counts();
     let send = SendOp {
         flags: Flags::empty(),

@@ -86,14 +86,16 @@ impl Peers {
 
     /// Makes an address lead to a peer, which is made if there is none of that name.
     pub(crate) fn route(&mut self, addr: FiAddr, name: &NativeAddr) -> u32 {
-        let peer = self.peer_of(crate::connect::peer_key(name), addr);
+        self.peer_of(crate::connect::peer_key(name), addr)
+    }
+
+    fn lead(&mut self, addr: FiAddr, peer: u32) {
         self.peers[peer as usize].addr = addr;
         let at = addr.0 as u32 as usize;
         if self.routes.len() <= at {
             self.routes.resize(at + 1, NO_ROUTE);
         }
         self.routes[at] = Route { addr, peer };
-        peer
     }
 
     /// Forgets where an address leads. The peer stays: it may still speak to us.
@@ -104,9 +106,10 @@ impl Peers {
         Some(peer)
     }
 
-    /// The peer of a key, made if there is none.
+    /// The peer of a key, made if there is none. If it has an address, that leads to it from now on: also to one that only
+    /// speaks to us, for when the address is removed.
     pub(crate) fn peer_of(&mut self, key: PeerKey, addr: FiAddr) -> u32 {
-        *self.by_key.entry(key).or_insert_with(|| {
+        let peer = *self.by_key.entry(key).or_insert_with(|| {
             self.peers.insert(Peer {
                 key,
                 addr,
@@ -114,7 +117,11 @@ impl Peers {
                 parked: None,
                 pending: VecDeque::new(),
             }) as u32
-        })
+        });
+        if addr.is_some() {
+            self.lead(addr, peer);
+        }
+        peer
     }
 
     /// The peer of a key, if there is one.

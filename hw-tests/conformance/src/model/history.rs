@@ -93,6 +93,8 @@ pub enum Fate {
 pub enum Event {
     /// A message was sent to it (a place in [`Receiver::messages`]).
     Sent(usize),
+    /// Its sender was told that it stands in its receive's buffer, or was dropped (`FI_DELIVERY_COMPLETE`).
+    Delivered(usize),
     /// A receive was posted (a place in [`Receiver::receives`]).
     Posted(usize),
     /// A receive was to be taken back.

@@ -207,6 +207,23 @@ impl Search<'_> {
         next.time += 1;
         match event {
             Event::Sent(_) => Ok(next),
+            Event::Delivered(message) => {
+                let claimed = next.claimed.iter().map(|(_, waiting)| waiting);
+                let mut here = next.waiting.iter().chain(claimed);
+                let came = self.by_sender[self.receiver.messages[*message].from]
+                    .iter()
+                    .take_while(|m| *m <= message)
+                    .count();
+                let sender = self.receiver.messages[*message].from;
+                let is_taken = next.next[sender] >= came && here.all(|w| w.message != *message);
+                match is_taken {
+                    true => Ok(next),
+                    false => Err(format!(
+                        "it is delivered and nobody has it: {:?}",
+                        self.receiver.messages[*message]
+                    )),
+                }
+            }
             Event::Posted(receive) => self.posts(next, *receive),
             Event::Cancel { receive, found } => {
                 let at = next.posted.iter().position(|p| p.receive == *receive);

@@ -57,6 +57,12 @@ pub enum Step {
         quiet: bool,
         /// Buffers that it is gathered from, up to what is offered.
         pieces: usize,
+        /// With `FI_DELIVERY_COMPLETE`, where that is offered.
+        #[serde(default)]
+        deliver: bool,
+        /// With `FI_FENCE`, where that is offered.
+        #[serde(default)]
+        fence: bool,
     },
     /// A receive for one message.
     Receive {
@@ -233,19 +239,23 @@ fn step(ranks: u8, edges: Vec<usize>, longest: usize) -> impl Strategy<Value = S
     };
     let send = (
         (rank(), rank(), prop::bool::weighted(0.7), tag(), size()),
-        (rare(), any::<bool>(), rare(), pieces()),
+        (rare(), any::<bool>(), rare(), pieces(), rare(), rare()),
     )
         .prop_map(
-            |((from, to, tagged, tag, size), (inject, data, quiet, pieces))| Step::Send {
-                from,
-                to,
-                tagged,
-                tag,
-                size,
-                inject,
-                data,
-                quiet,
-                pieces,
+            |((from, to, tagged, tag, size), (inject, data, quiet, pieces, deliver, fence))| {
+                Step::Send {
+                    from,
+                    to,
+                    tagged,
+                    tag,
+                    size,
+                    inject,
+                    data,
+                    quiet,
+                    pieces,
+                    deliver,
+                    fence,
+                }
             },
         );
     prop_oneof![
@@ -258,7 +268,7 @@ fn step(ranks: u8, edges: Vec<usize>, longest: usize) -> impl Strategy<Value = S
             .prop_map(|(at, which, room)| Step::Claimed { at, which, room }),
         3 => (rank(), 0..4usize).prop_map(|(at, which)| Step::Cancel { at, which }),
         12 => rank().prop_map(|at| Step::Progress { at }),
-        3 => Just(Step::Settle),
+        6 => Just(Step::Settle),
         2 => (rank(), rank()).prop_map(|(at, peer)| Step::Remove { at, peer }),
         3 => (rank(), rank()).prop_map(|(at, peer)| Step::Insert { at, peer }),
         1 => prop::bool::weighted(0.3).prop_flat_map(move |close| {
@@ -287,6 +297,8 @@ mod tests {
                 data: true,
                 quiet: false,
                 pieces: 2,
+                deliver: false,
+                fence: true,
             },
             Step::Settle,
             Step::Claimed {

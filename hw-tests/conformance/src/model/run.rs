@@ -92,6 +92,7 @@ struct Send {
     memory: Memory,
     kind: MsgKind,
     injected: bool,
+    delivers: bool,
     quiet: bool,
     done: bool,
     /// Its address was removed while it was under way.
@@ -252,6 +253,8 @@ impl Run<'_> {
                     data: true,
                     quiet: false,
                     pieces: 1,
+                    deliver: false,
+                    fence: false,
                 })?;
             }
         }

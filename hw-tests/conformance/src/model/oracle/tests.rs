@@ -131,6 +131,18 @@ fn nothing_is_lost_and_nothing_comes_twice() {
 }
 
 #[test]
+fn what_is_delivered_was_taken() {
+    let any = FiAddr::UNSPEC;
+    let story = |at: usize| {
+        let mut story = Story::new().sent(0, 1).got(any, 1, 0);
+        story.0.events.insert(at, Event::Delivered(0));
+        story
+    };
+    assert!(story(4).allows());
+    assert!(!story(3).allows());
+}
+
+#[test]
 fn what_was_seen_stays_seen() {
     let any = FiAddr::UNSPEC;
     let sent = || Story::new().sent(0, 1);

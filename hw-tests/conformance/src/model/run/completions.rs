@@ -41,6 +41,10 @@ impl Run<'_> {
                 if !send.injected {
                     send.memory.spoil();
                 }
+                let receiver = &mut self.nodes[send.to].history;
+                if send.delivers && !receiver.closed {
+                    receiver.events.push(Event::Delivered(send.message));
+                }
                 self.nodes[at].sent.ok += 1;
                 Ok(())
             }

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// What not every transport offers.
+const PROMISES: Flags = Flags::DELIVERY_COMPLETE.union(Flags::FENCE);
+
 impl Run<'_> {
     pub(super) fn send(&mut self, step: &Step) -> Result<(), Wrong> {
         let Step::Send {
@@ -14,6 +17,8 @@ impl Run<'_> {
             data,
             quiet,
             pieces,
+            deliver,
+            fence,
         } = *step
         else {
             return Ok(());
@@ -40,9 +45,13 @@ impl Run<'_> {
                 (Flags::INJECT, inject),
                 (Flags::COMPLETION, !quiet),
                 (Flags::REMOTE_CQ_DATA, data.is_some()),
+                (Flags::DELIVERY_COMPLETE, deliver),
+                (Flags::FENCE, fence),
             ]
             .into_iter()
-            .filter(|(_, wanted)| *wanted)
+            .filter(|(flag, wanted)| {
+                *wanted && (!PROMISES.contains(*flag) || self.fabric.offers(*flag))
+            })
             .fold(Flags::empty(), |all, (flag, _)| all | flag),
         };
         let memory = Memory::of_message(number, len);
@@ -97,6 +106,7 @@ impl Run<'_> {
             message,
             memory,
             kind: op.kind,
+            delivers: op.flags.contains(Flags::DELIVERY_COMPLETE),
             injected: op.flags.contains(Flags::INJECT),
             quiet: !op.flags.contains(Flags::COMPLETION),
             done: false,
