@@ -137,6 +137,25 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// The rank that does it, unless all do.
+    pub(super) fn actor(&self) -> Option<u8> {
+        match *self {
+            Self::Send { from: rank, .. }
+            | Self::Receive { at: rank, .. }
+            | Self::Multi { at: rank, .. }
+            | Self::Probe { at: rank, .. }
+            | Self::Claimed { at: rank, .. }
+            | Self::Cancel { at: rank, .. }
+            | Self::Progress { at: rank }
+            | Self::Remove { at: rank, .. }
+            | Self::Insert { at: rank, .. }
+            | Self::Reopen { at: rank } => Some(rank),
+            Self::Settle => None,
+        }
+    }
+}
+
 /// What a probe does with the message that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,5 +1,6 @@
 //! Runs a program on a fabric, in one thread, and writes down what happened.
 
+mod between;
 mod completions;
 mod finish;
 mod operations;
@@ -7,6 +8,7 @@ mod operations;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::RecvOp;
 use ferrofabric_core::flags::Flags;
@@ -26,6 +28,8 @@ const AFTERMATH: Duration = Duration::from_millis(300);
 /// How often a send is tried that finds no room.
 const TRIES: usize = 4;
 
+pub use between::{Other, run_between};
+
 /// What is wrong, in words.
 pub type Wrong = String;
 
@@ -39,10 +43,15 @@ pub struct Run<'a> {
     contexts: u64,
     /// Messages whose number was given out.
     messages: usize,
+    /// Which part of the ranks is in this process, and of how many.
+    share: (usize, usize),
 }
 
 struct Live {
     rank: usize,
+    /// It is in another process.
+    elsewhere: bool,
+    name: NativeAddr,
     /// Gone once it is closed; its memory stays, for peers may still be reading it.
     end: Option<End>,
     peers: HashMap<Node, FiAddr>,
@@ -105,14 +114,7 @@ struct Send {
 ///
 /// What no order of things explains: an operation that does not end, or ends twice, or with wrong content.
 pub fn run(fabric: &Fabric, program: &Program) -> Result<Vec<Receiver>, Wrong> {
-    let mut run = Run {
-        fabric,
-        current: Vec::new(),
-        nodes: Vec::new(),
-        sends: Vec::new(),
-        contexts: 0,
-        messages: 0,
-    };
+    let mut run = Run::new(fabric);
     for rank in 0..program.ranks {
         run.open(rank);
     }
@@ -162,15 +164,49 @@ fn told(c: &Completion, len: usize, number: Option<usize>) -> Told {
     }
 }
 
+/// The name of an endpoint in another process, until that says it.
+const NOBODY: NativeAddr = NativeAddr {
+    incarnation: 0,
+    node: 0,
+    shm: None,
+    verbs: None,
+};
+
+impl<'a> Run<'a> {
+    fn new(fabric: &'a Fabric) -> Self {
+        Self {
+            fabric,
+            current: Vec::new(),
+            nodes: Vec::new(),
+            sends: Vec::new(),
+            contexts: 0,
+            messages: 0,
+            share: (0, 1),
+        }
+    }
+}
+
 impl Run<'_> {
+    fn is_closed(&self, node: Node) -> bool {
+        self.nodes[node].end.is_none() && !self.nodes[node].elsewhere
+    }
+
     fn open(&mut self, rank: usize) {
         let node = self.nodes.len();
+        let (process, processes) = self.share;
+        let elsewhere = rank % processes != process;
+        let end = (!elsewhere).then(|| End::open(self.fabric.domain(rank)));
         self.nodes.push(Live {
             rank,
-            end: Some(End::open(self.fabric.domain(rank))),
+            elsewhere,
+            name: end.as_ref().map_or(NOBODY, |end| end.endpoint.name()),
+            end,
             peers: HashMap::new(),
             stale: HashMap::new(),
-            history: Receiver::default(),
+            history: Receiver {
+                closed: elsewhere,
+                ..Receiver::default()
+            },
             sends: HashMap::new(),
             receives: HashMap::new(),
             posted: Vec::new(),
@@ -204,10 +240,10 @@ impl Run<'_> {
     /// `at` and `peer` are ranks.
     fn insert(&mut self, at: usize, peer: usize) {
         let (at, peer) = (self.current[at], self.current[peer]);
-        let (Some(end), Some(other)) = (&self.nodes[at].end, &self.nodes[peer].end) else {
+        let Some(end) = &self.nodes[at].end else {
             return;
         };
-        let addr = end.av.insert(&other.endpoint.name().to_bytes()).unwrap();
+        let addr = end.av.insert(&self.nodes[peer].name.to_bytes()).unwrap();
         let live = &mut self.nodes[at];
         if live.peers.insert(peer, addr).is_none() {
             live.history.events.push(Event::Inserted(peer, addr));

@@ -28,7 +28,7 @@ impl Run<'_> {
         let context = crate::ends::context_of(&done);
         let send = self.nodes[at].sends.get(&context).copied();
         let send = send.ok_or_else(|| format!("a send that is none completes: {done:?}"))?;
-        let closed = self.nodes[self.sends[send].to].end.is_none();
+        let closed = self.is_closed(self.sends[send].to);
         let send = &mut self.sends[send];
         if send.done {
             return Err(format!("a send completes twice: {done:?}"));
@@ -61,7 +61,7 @@ impl Run<'_> {
 
     pub(super) fn receive_is_done(&mut self, at: Node, done: Done) -> Result<(), Wrong> {
         let context = crate::ends::context_of(&done);
-        let anybody_gone = self.nodes.iter().any(|live| live.end.is_none());
+        let anybody_gone = (0..self.nodes.len()).any(|node| self.is_closed(node));
         let live = &mut self.nodes[at];
         if live.probing == Some(context) && live.probed.is_none() {
             live.probed = Some(done);

@@ -16,6 +16,11 @@ impl Run<'_> {
             let all = (0..run.nodes.len()).all(|at| run.seen(at) >= run.due(at));
             Ok(all && (!may_be_lost || since.elapsed() > AFTERMATH))
         })?;
+        self.end_receives()
+    }
+
+    /// Takes back what is still posted; after that there is nothing to be seen.
+    pub(super) fn end_receives(&mut self) -> Result<(), Wrong> {
         for at in 0..self.nodes.len() {
             for place in 0..self.nodes[at].posted.len() {
                 let posted = &self.nodes[at].posted[place];

@@ -26,7 +26,7 @@ impl Run<'_> {
         let (from, to) = (self.node(from), self.node(to));
         let limit = self.fabric.info().tx.inject_size;
         let len = if inject { size.min(limit) } else { size };
-        let number = self.messages;
+        let number = self.number();
         let data = (data || len < Memory::NAMED_BYTES).then_some(number as u64 ^ 0xda7a_0000_0000);
         let live = &self.nodes[from];
         let (dest, is_stale) = match (live.peers.get(&to), live.stale.get(&to)) {
@@ -75,6 +75,12 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// The number of the next message, which no other process gives to one of its own.
+    fn number(&self) -> usize {
+        let (process, processes) = self.share;
+        self.messages * processes + process
+    }
+
     /// Writes down a message that an endpoint has taken to send.
     pub(super) fn is_taken(
         &mut self,
@@ -86,10 +92,11 @@ impl Run<'_> {
         if op.flags.contains(Flags::INJECT) {
             memory.spoil();
         }
+        let number = self.number();
         let receiver = &mut self.nodes[to].history;
         let message = receiver.messages.len();
         receiver.messages.push(Message {
-            number: self.messages,
+            number,
             from,
             kind: op.kind,
             tag: op.tag,

@@ -1,0 +1,191 @@
+//! Programs whose ranks are in two processes, on two machines perhaps: each runs the steps of its own ranks, and at the end
+//! they tell each other what they have sent.
+
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::addr::NativeAddr;
+use serde::{Deserialize, Serialize};
+
+use super::*;
+
+/// So long both sides drive their endpoints before they ask each other how far they are.
+const TURN: Duration = Duration::from_millis(10);
+
+/// The way to the other process.
+pub trait Other {
+    /// Gives it `ours` and gets what it gives, once both have called.
+    fn exchange(&mut self, ours: &str) -> String;
+}
+
+/// A message that was sent to a rank of the other process.
+#[derive(Serialize, Deserialize)]
+struct Sent {
+    to: Node,
+    number: usize,
+    from: Node,
+    tagged: bool,
+    tag: u64,
+    len: usize,
+    data: Option<u64>,
+    may_be_lost: bool,
+}
+
+/// How far a process is.
+#[derive(Serialize, Deserialize)]
+struct Progress {
+    sends_are_over: bool,
+    has_all: bool,
+    failed: Option<Wrong>,
+}
+
+/// Runs a program of which this process has the ranks whose number modulo 2 is `process`. Returns what these saw.
+///
+/// # Errors
+///
+/// As [`run`]; also what was wrong at the other side.
+pub fn run_between(
+    fabric: &Fabric,
+    program: &Program,
+    process: usize,
+    other: &mut dyn Other,
+) -> Result<Vec<Receiver>, Wrong> {
+    let mut run = Run::new(fabric);
+    run.share = (process, 2);
+    for rank in 0..program.ranks {
+        run.open(rank);
+    }
+    let names: Vec<String> = run.nodes.iter().map(|live| live.name.to_string()).collect();
+    let theirs: Vec<String> = read(&other.exchange(&write(&names)))?;
+    for (live, name) in run.nodes.iter_mut().zip(theirs) {
+        if live.elsewhere {
+            live.name = name.parse::<NativeAddr>().map_err(|why| why.to_string())?;
+        }
+    }
+    for at in 0..program.ranks {
+        for peer in 0..program.ranks {
+            run.insert(at, peer);
+        }
+    }
+    let mut outcome = program.steps.iter().enumerate().try_for_each(|(at, step)| {
+        let here = step.actor().is_none_or(|rank| {
+            let node = run.node(rank);
+            !run.nodes[node].elsewhere
+        });
+        match here {
+            true => run.step(step).map_err(|why| format!("step {at}: {why}")),
+            false => Ok(()),
+        }
+    });
+    let theirs = other.exchange(&write(&run.sent_elsewhere()));
+    run.note_sent(read(&theirs)?);
+    let until = Instant::now() + fabric.patience;
+    loop {
+        let mut ours = Progress {
+            sends_are_over: false,
+            has_all: false,
+            failed: outcome.as_ref().err().cloned(),
+        };
+        if outcome.is_ok() {
+            match run.turn() {
+                Ok((sends_are_over, has_all)) => {
+                    ours.sends_are_over = sends_are_over;
+                    ours.has_all = has_all;
+                }
+                Err(why) => ours.failed = Some(why),
+            }
+            if Instant::now() > until {
+                ours.failed = Some(format!("it does not end: {}", run.state()));
+            }
+        }
+        let theirs: Progress = read(&other.exchange(&write(&ours)))?;
+        if let Some(why) = ours.failed {
+            return Err(why);
+        }
+        if let Some(why) = theirs.failed {
+            return Err(format!("at the other side: {why}"));
+        }
+        let both = |ours: bool, theirs: bool| ours && theirs;
+        if both(ours.sends_are_over, theirs.sends_are_over) && both(ours.has_all, theirs.has_all) {
+            break;
+        }
+    }
+    outcome = run.end_receives();
+    // Neither closes before the other is done.
+    let failed = outcome.as_ref().err().cloned();
+    let theirs: Option<Wrong> = read(&other.exchange(&write(&failed)))?;
+    outcome?;
+    match theirs {
+        Some(why) => Err(format!("at the other side: {why}")),
+        None => Ok(run.histories()),
+    }
+}
+
+fn write(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap()
+}
+
+fn read<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, Wrong> {
+    serde_json::from_str(text).map_err(|why| format!("the other process says {text}: {why}"))
+}
+
+impl Run<'_> {
+    /// Drives what is here for a while. Says whether all sends are over, and whether all messages are here.
+    fn turn(&mut self) -> Result<(bool, bool), Wrong> {
+        let since = Instant::now();
+        while since.elapsed() < TURN {
+            self.pump_all()?;
+            self.take_all_out()?;
+        }
+        let counted = self.counted()?;
+        let sends = counted.iter().all(|(sent, all)| sent == all) && self.is_sent();
+        let all = (0..self.nodes.len()).all(|at| self.seen(at) >= self.due(at));
+        Ok((sends, all))
+    }
+
+    fn sent_elsewhere(&self) -> Vec<Sent> {
+        let elsewhere = self
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, live)| live.elsewhere);
+        // What becomes of those whose address is removed meanwhile is not known yet.
+        let removed = |to, at| {
+            let mut sends = self.sends.iter();
+            sends.any(|send| (send.to, send.message) == (to, at) && send.removed)
+        };
+        elsewhere
+            .flat_map(|(to, live)| {
+                let messages = live.history.messages.iter().enumerate();
+                messages.map(move |(at, m)| Sent {
+                    to,
+                    number: m.number,
+                    from: m.from,
+                    tagged: m.kind == MsgKind::Tagged,
+                    tag: m.tag,
+                    len: m.len,
+                    data: m.data,
+                    may_be_lost: m.may_be_lost || removed(to, at),
+                })
+            })
+            .collect()
+    }
+
+    /// Nobody here knows when these were sent: they may have come at any time.
+    fn note_sent(&mut self, sent: Vec<Sent>) {
+        for sent in sent {
+            let history = &mut self.nodes[sent.to].history;
+            history
+                .events
+                .insert(0, Event::Sent(history.messages.len()));
+            history.messages.push(Message {
+                number: sent.number,
+                from: sent.from,
+                kind: kind(sent.tagged),
+                tag: sent.tag,
+                len: sent.len,
+                data: sent.data,
+                may_be_lost: sent.may_be_lost,
+            });
+        }
+    }
+}
