@@ -60,9 +60,8 @@ struct Moving {
     arrived: Vec<bool>,
 }
 
-/// A message that waits for its receiver, at its sender.
+/// A message that waits for its receiver, at its sender: where it lies.
 struct Sending {
-    index: u64,
     segments: Vec<Segment>,
 }
 
@@ -184,7 +183,6 @@ impl End {
             })
             .collect();
         let send = Sending {
-            index,
             segments: segments.clone(),
         };
         let op = self.sends.insert(send).ok().unwrap();
