@@ -174,6 +174,12 @@ impl Session {
         self.next.wrapping_sub(self.confirmed)
     }
 
+    /// Numbered packets sent so far, modulo 2³².
+    #[must_use]
+    pub fn sent(&self) -> u32 {
+        self.next
+    }
+
     /// The number of the oldest packet that no lane has confirmed; that of the next packet if all are.
     #[must_use]
     pub fn oldest_unconfirmed(&self) -> u32 {

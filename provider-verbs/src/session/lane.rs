@@ -79,6 +79,8 @@ pub(crate) struct LaneEnd {
     /// What its operations end with, if they do.
     pub(crate) errno: Errno,
     pub(crate) why: &'static str,
+    /// What the device said, 0 if nothing.
+    pub(crate) status: i32,
     pub(crate) then: AfterLane,
 }
 
@@ -89,6 +91,8 @@ pub(crate) enum AfterLane {
     Resume,
     /// It is over: the peer is gone, or broken.
     Fail,
+    /// It is over, and another one begins: what was under way may be lost, what waits to be sent is not.
+    Restart,
     /// The peer closed it in good order, and had taken so much.
     Closed { expected: Option<u32> },
 }

@@ -64,6 +64,12 @@ impl SlotPool {
         self.memory.ptr.as_ptr().wrapping_add(offset)
     }
 
+    /// Whether there is a slot of that number.
+    #[inline]
+    pub(crate) fn has(&self, slot: u32) -> bool {
+        (slot as usize) < self.memory.layout.size() / self.slot_bytes
+    }
+
     /// Size of a slot in bytes.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.slot_bytes

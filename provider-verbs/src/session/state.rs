@@ -37,7 +37,7 @@ pub(crate) struct SessionState {
     /// What was under way on a lane that broke, and may have to be sent again; oldest first.
     pub(crate) replay: VecDeque<Kept>,
     /// Why the last lane broke.
-    pub(crate) broken_by: (Errno, &'static str),
+    pub(crate) broken_by: (Errno, &'static str, i32),
     breaks: u32,
     /// What had arrived either way when the last lane broke.
     progress: (u32, u32, u64),
@@ -125,7 +125,7 @@ impl SessionState {
             receives: Table::new(MAX_REQUESTS),
             notices: VecDeque::new(),
             replay: VecDeque::new(),
-            broken_by: (Errno::ECONNRESET, "the connection to the peer broke"),
+            broken_by: (Errno::ECONNRESET, "the connection to the peer broke", 0),
             breaks: 0,
             progress: (0, 0, 0),
         }

@@ -109,21 +109,31 @@ fn what_failed(status: ibv_wc_status) -> LaneEnd {
             "the peer does not acknowledge any more: its process or its network is gone",
             AfterLane::Resume,
         ),
-        ibv_wc_status::IBV_WC_WR_FLUSH_ERR => (BROKEN.errno, BROKEN.why, AfterLane::Resume),
         ibv_wc_status::IBV_WC_REM_ACCESS_ERR => (
             Errno::EREMOTEIO,
             "the peer does not let its memory be reached (any more): its process may be gone",
             AfterLane::Resume,
         ),
-        _ => (BROKEN.errno, BROKEN.why, AfterLane::Fail),
+        // What is wrong on this side is so with the next lane, too.
+        ibv_wc_status::IBV_WC_LOC_LEN_ERR
+        | ibv_wc_status::IBV_WC_LOC_QP_OP_ERR
+        | ibv_wc_status::IBV_WC_LOC_PROT_ERR
+        | ibv_wc_status::IBV_WC_LOC_ACCESS_ERR => (BROKEN.errno, BROKEN.why, AfterLane::Fail),
+        _ => (BROKEN.errno, BROKEN.why, AfterLane::Resume),
     };
-    LaneEnd { errno, why, then }
+    LaneEnd {
+        errno,
+        why,
+        status: status.0 as i32,
+        then,
+    }
 }
 
 /// A lane that broke for no known reason.
 pub(super) const BROKEN: LaneEnd = LaneEnd {
     errno: Errno::ECONNRESET,
     why: "the connection to the peer broke",
+    status: 0,
     then: AfterLane::Resume,
 };
 
@@ -132,6 +142,7 @@ pub(super) fn protocol_broken(why: &'static str) -> LaneEnd {
     LaneEnd {
         errno: Errno::EPROTO,
         why,
+        status: 0,
         then: AfterLane::Fail,
     }
 }

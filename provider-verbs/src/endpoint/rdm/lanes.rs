@@ -224,7 +224,7 @@ impl RdmTransport {
         }
         unsure.extend(waiting);
         lane.session.replay = unsure;
-        lane.session.broken_by = (end.errno, end.why);
+        lane.session.broken_by = (end.errno, end.why, end.status);
         let Lane {
             key,
             peer,
@@ -346,5 +346,10 @@ pub(super) fn evidence(reason: Reason) -> LaneEnd {
         ),
         Reason::ShuttingDown => (Errno::ESHUTDOWN, "the endpoint is closing", AfterLane::Fail),
     };
-    LaneEnd { errno, why, then }
+    LaneEnd {
+        errno,
+        why,
+        status: 0,
+        then,
+    }
 }

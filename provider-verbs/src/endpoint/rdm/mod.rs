@@ -283,6 +283,7 @@ impl RdmTransport {
         for completion in completions {
             let ok = completion.status == ibv_wc_status::IBV_WC_SUCCESS;
             match WrId::parse(completion.wr_id) {
+                WrId::Receive(slot) if !self.receives.has(slot) => self.receive_of_nobody(slot),
                 WrId::Receive(slot) if ok => {
                     self.received(slot, completion.byte_len, completion.qp_num, owner);
                 }
@@ -300,6 +301,16 @@ impl RdmTransport {
             }
         }
         completions.len()
+    }
+
+    /// A completion names a receive that was never posted.
+    #[cold]
+    fn receive_of_nobody(&mut self, slot: u32) {
+        self.poster.counters.dropped += 1;
+        tracing::warn!(
+            "{} completed receive {slot}, which there is not",
+            self.poster.pd.context().name()
+        );
     }
 
     #[cold]

@@ -39,8 +39,9 @@ pub(super) struct Resuming {
 /// The peer lives and does not know the session.
 pub(super) const LOST_BY_PEER: LaneEnd = LaneEnd {
     errno: Errno::ECONNRESET,
+    status: 0,
     why: "the peer gave the connection up, and what was under way with it",
-    then: AfterLane::Fail,
+    then: AfterLane::Restart,
 };
 
 /// Number of the one request that a lane has before it carries the session.
@@ -108,7 +109,7 @@ impl RdmTransport {
         match peer.parked.take() {
             Some(session) => {
                 if reason == Reason::Timeout {
-                    (end.errno, end.why) = session.broken_by;
+                    (end.errno, end.why, end.status) = session.broken_by;
                 }
                 // Whatever lane carried it last, it is over.
                 self.end_session(at, *session, end, owner);
@@ -283,8 +284,11 @@ impl RdmTransport {
                     Err(error) => {
                         tracing::warn!("{}: {error}", *lane.qp);
                         let end = protocol_broken("the peer confirmed what was never sent");
-                        self.end_session(lane.peer, *state, end, owner);
-                        self.new_session(&lane.up)
+                        self.poster.outstanding -= usize::from(lane.under_way);
+                        self.service.request(ToService::LaneBroken(lane.up.lane));
+                        self.peers.at(lane.peer).link = Link::Idle;
+                        let (peer, key) = (lane.peer, lane.up.lane);
+                        return self.session_left_lane(peer, key, *state, end, owner);
                     }
                 }
             }
@@ -334,7 +338,12 @@ impl RdmTransport {
         end: LaneEnd,
         owner: &mut O,
     ) {
-        let LaneEnd { errno, why, then } = end;
+        let LaneEnd {
+            errno,
+            why,
+            status,
+            then,
+        } = end;
         if let AfterLane::Closed {
             expected: Some(expected),
         } = then
@@ -345,24 +354,28 @@ impl RdmTransport {
         }
         for kept in state.replay.drain(..) {
             if let KeptKind::Message(done) = kept.kind {
-                owner.fail_send(&done, errno, 0, why);
+                owner.fail_send(&done, errno, status, why);
             }
         }
         let sends = state.sends.drain();
         for send in sends.chain(state.writes.drain().map(|writing| writing.send)) {
-            owner.fail_send(&send.done, errno, 0, why);
+            owner.fail_send(&send.done, errno, status, why);
         }
         let receives = state.receives.drain().into_iter().map(|(_, r)| r);
         for r in state.reads.drain().chain(receives) {
             drop(r.region);
             owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
         }
-        if matches!(then, AfterLane::Closed { .. }) {
+        let unused = state.numbers.expected() == 0 && state.numbers.sent() == 0;
+        match then {
             // It may come back: what waits for it is not lost. What it did not let us have is.
-            self.lose_requests(peer, state.name, owner);
-        } else {
-            self.fail_pending(peer, errno, why, owner);
-            self.fail_receives(peer, Some(state.name), errno, why, owner);
+            AfterLane::Closed { .. } => self.lose_requests(peer, state.name, owner),
+            AfterLane::Restart if unused => {}
+            AfterLane::Restart => self.fail_receives(peer, Some(state.name), errno, why, owner),
+            AfterLane::Fail | AfterLane::Resume => {
+                self.fail_pending(peer, errno, why, owner);
+                self.fail_receives(peer, Some(state.name), errno, why, owner);
+            }
         }
     }
 
