@@ -57,7 +57,7 @@ fn text(infos: &[Info], missing: &[String]) -> String {
         table.row(vec![
             info.fabric.provider.clone(),
             info.domain.name.clone(),
-            type_name(info.ep.ep_type).to_owned(),
+            type_and_mode(info),
             sizes::print(info.ep.max_msg_size),
             sizes::print(info.tx.inject_size),
             capabilities(info).join(" "),
@@ -80,6 +80,15 @@ fn type_name(ep_type: EpType) -> &'static str {
         EpType::Rdm => "rdm",
         EpType::Dgram => "dgram",
         EpType::Msg => "msg",
+    }
+}
+
+/// The type, and what buffers must have in front: the same domain may be offered with that and without.
+fn type_and_mode(info: &Info) -> String {
+    let name = type_name(info.ep.ep_type);
+    match info.ep.msg_prefix_size {
+        0 => name.to_owned(),
+        bytes => format!("{name}+{bytes}"),
     }
 }
 
@@ -114,6 +123,7 @@ fn domain_json(info: &Info) -> Value {
         "fabric": info.fabric.name,
         "domain": info.domain.name,
         "type": type_name(info.ep.ep_type),
+        "prefix_bytes": info.ep.msg_prefix_size,
         "capabilities": capabilities(info),
         "max_message_bytes": info.ep.max_msg_size,
         "inject_bytes": info.tx.inject_size,

@@ -138,6 +138,15 @@ fn info_lists_shared_memory_and_says_what_is_missing() {
             .any(|d| d["domain"] == "shm" && d["device"].is_null())
     );
     let verbs = domains.iter().any(|d| !d["device"].is_null());
+    if verbs {
+        let offers = domains.iter().filter(|d| d["type"] == "dgram");
+        let mut prefixes: Vec<_> = offers.filter_map(|d| d["prefix_bytes"].as_u64()).collect();
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        assert_eq!(prefixes, [0, 40], "{value}");
+        assert!(stdout(&text).contains(" dgram+40 "), "{}", stdout(&text));
+        assert_eq!(domains[0]["type"], "rdm", "{value}");
+    }
     let missing = value["missing"].as_array().unwrap();
     assert!(
         verbs
