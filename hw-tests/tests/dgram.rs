@@ -427,10 +427,14 @@ fn a_reset_ends_no_send_in_failure() {
     for round in 0..10 {
         let into = pair.buffer(pair.mtu, true);
         pair.a.recv(into, FiAddr::UNSPEC, 1000).unwrap();
+        for token in 0..40 {
+            let into = pair.buffer(pair.mtu, false);
+            pair.b.recv(into, FiAddr::UNSPEC, token).unwrap();
+        }
         for token in 0..20 {
             let out = pair.message(pair.mtu, token, true);
-            pair.a.send(out, pair.mtu, pair.to_b, None, token).unwrap();
             pair.a.inject(b"no completion", pair.to_b, None).unwrap();
+            pair.a.send(out, pair.mtu, pair.to_b, None, token).unwrap();
         }
         pair.a.cancel(1000).unwrap();
         let (mut sent, mut cancelled) = (0, false);
@@ -449,6 +453,12 @@ fn a_reset_ends_no_send_in_failure() {
             }
         }
         assert_eq!(count(&pair.a, "dgram_resets"), round + 1);
+        for token in 0..40 {
+            let done = next(&mut pair.b, "a message from before the reset");
+            let completion = done.outcome.unwrap();
+            let wanted = if token % 2 == 0 { 13 } else { pair.mtu };
+            assert_eq!((done.token, completion.len), (token, wanted));
+        }
     }
     let into = pair.buffer(100, false);
     pair.b.recv(into, FiAddr::UNSPEC, 1).unwrap();

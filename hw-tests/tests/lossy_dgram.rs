@@ -23,7 +23,7 @@ const COUNT: u64 = 3000;
 const WINDOW: usize = 64;
 
 /// Nothing is under way any more after such a silence: the network delays by less than a millisecond.
-const SILENCE: Duration = Duration::from_millis(500);
+const SILENCE: Duration = Duration::from_millis(50);
 
 fn post(end: &mut OwningEndpoint, into: Buffer) {
     end.recv(into, FiAddr::UNSPEC, u64::MAX).unwrap();
@@ -48,36 +48,40 @@ fn loss_loses_datagrams_and_nothing_else() {
         post(&mut b, into);
     }
     let mut free: Vec<Buffer> = (0..WINDOW).map(|_| Buffer::new(mtu).unwrap()).collect();
-    let (mut next_seed, mut sent) = (0, 0);
+    let len = |seed: u64| 8 + (seed as usize * 37) % (mtu - 7);
     let mut arrived = vec![false; COUNT as usize];
-    let mut last = Instant::now();
-    while sent < COUNT || last.elapsed() < SILENCE {
-        if let (true, Some(mut out)) = (next_seed < COUNT, free.pop()) {
-            let len = 8 + (next_seed as usize * 37) % (mtu - 7);
-            out[..8].copy_from_slice(&next_seed.to_le_bytes());
-            party::fill(&mut out[8..len], next_seed);
-            a.send(out, len, to_b, Some(next_seed), next_seed).unwrap();
-            next_seed += 1;
+    let seeds: Vec<u64> = (0..COUNT).collect();
+    for window in seeds.chunks(WINDOW) {
+        for &seed in window {
+            let mut out = free.pop().expect("the sends of the last window are over");
+            out[..8].copy_from_slice(&seed.to_le_bytes());
+            party::fill(&mut out[8..len(seed)], seed);
+            a.send(out, len(seed), to_b, Some(seed), seed).unwrap();
         }
-        // What is lost completes as what is not.
-        if let Some(done) = a.poll().unwrap() {
-            done.outcome.unwrap();
-            free.push(done.buffer);
-            sent += 1;
-            last = Instant::now();
-        }
-        while let Some(done) = b.poll().unwrap() {
-            let completion = done.outcome.unwrap();
-            assert_eq!(completion.src, from_a);
-            let seed = completion.data;
-            let message = &done.buffer[..completion.len];
-            assert_eq!(message[..8], seed.to_le_bytes());
-            assert_eq!(message.len(), 8 + (seed as usize * 37) % (mtu - 7));
-            party::check(&message[8..], seed, "what arrived");
-            let first = !std::mem::replace(&mut arrived[seed as usize], true);
-            assert!(first, "datagram {seed} came twice");
-            post(&mut b, done.buffer);
-            last = Instant::now();
+        // No more are under way than have a receive: what does not come, the network has lost.
+        let mut missing = window.len();
+        let mut last = Instant::now();
+        while free.len() < WINDOW || (missing > 0 && last.elapsed() < SILENCE) {
+            // What is lost completes as what is not.
+            if let Some(done) = a.poll().unwrap() {
+                done.outcome.unwrap();
+                free.push(done.buffer);
+                last = Instant::now();
+            }
+            while let Some(done) = b.poll().unwrap() {
+                let completion = done.outcome.unwrap();
+                assert_eq!(completion.src, from_a);
+                let seed = completion.data;
+                let message = &done.buffer[..completion.len];
+                assert_eq!(message[..8], seed.to_le_bytes());
+                assert_eq!(message.len(), len(seed));
+                party::check(&message[8..], seed, "what arrived");
+                let first = !std::mem::replace(&mut arrived[seed as usize], true);
+                assert!(first, "datagram {seed} came twice");
+                missing = missing.saturating_sub(1);
+                post(&mut b, done.buffer);
+                last = Instant::now();
+            }
         }
     }
     let lost = arrived.iter().filter(|arrived| !**arrived).count();
