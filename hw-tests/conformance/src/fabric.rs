@@ -22,25 +22,23 @@ pub struct Fabric {
     pub patience: Duration,
     /// Two ranks for each kind of path.
     paths: Vec<(usize, usize)>,
-    open: Box<dyn Fn(usize) -> Arc<dyn Domain> + Send + Sync>,
+    // Closed before what it takes to open them goes.
     domains: [OnceLock<Arc<dyn Domain>>; MAX_RANKS],
+    open: Box<dyn Fn(usize) -> Arc<dyn Domain>>,
 }
 
 impl Fabric {
     /// A fabric on which rank `n` uses the domain that `open(n)` opens, below [`MAX_RANKS`]. Each rank has a domain of its
     /// own, so that driving one does not drive another.
-    pub fn new(
-        name: &'static str,
-        open: impl Fn(usize) -> Arc<dyn Domain> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new(name: &'static str, open: impl Fn(usize) -> Arc<dyn Domain> + 'static) -> Self {
         Self {
             name,
             thresholds: Vec::new(),
             longest: 1 << 20,
             patience: Duration::from_secs(10),
             paths: vec![(0, 1)],
-            open: Box::new(open),
             domains: Default::default(),
+            open: Box::new(open),
         }
     }
 

@@ -1,0 +1,89 @@
+//! The conformance suite over the verbs provider on the fake device, where programs shrink fast and need no machine. What
+//! counts is what they do on a real device (`hw-tests/tests/conformance.rs`).
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use ferrofabric_conformance::conformance;
+use ferrofabric_conformance::fabric::Fabric;
+use ferrofabric_conformance::limits::settings;
+use ferrofabric_conformance::model;
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
+use ferrofabric_verbs::VerbsProvider;
+
+/// Around inline requests, eager messages, and reads in pieces.
+const THRESHOLDS: [usize; 8] = [8, 48, 156, 196, 212, 8192, 262_144, 524_288];
+
+/// The device, for one test at a time. What was done to it that must not be done fails the test.
+struct Turn(FakeDevice);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.0.misuse(), "", "misuse of the device");
+        }
+    }
+}
+
+fn domain(device: &str, shm: &str) -> Arc<dyn Domain> {
+    let settings = settings(&[("FERRO_DEVICE", device), ("FERRO_SHM", shm)]);
+    let found = VerbsProvider::new().discover(&settings);
+    let info = found.candidates.first();
+    let info = info.unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices));
+    VerbsProvider::new().open(info, &settings).unwrap()
+}
+
+fn fabric(name: &'static str, open: fn(usize) -> Arc<dyn Domain>) -> Option<Fabric> {
+    let turn = Turn(FakeDevice::take());
+    let fabric = Fabric::new(name, move |rank| {
+        let _held = &turn;
+        open(rank)
+    });
+    Some(fabric.with_thresholds(&THRESHOLDS))
+}
+
+fn roce() -> Option<Fabric> {
+    fabric("RoCE", |_| domain(ROCE, "off"))
+}
+
+fn infiniband() -> Option<Fabric> {
+    fabric("InfiniBand", |_| domain(INFINIBAND, "off"))
+}
+
+/// Some peers are local; the odd ranks have shared memory switched off.
+fn paired() -> Option<Fabric> {
+    let fabric = fabric("RoCE and shared memory", |rank| {
+        domain(ROCE, ["on", "off"][rank % 2])
+    })?;
+    Some(fabric.with_paths(&[(0, 1), (0, 2)]))
+}
+
+mod over_roce {
+    super::conformance!(super::roce());
+}
+
+mod over_infiniband {
+    super::conformance!(super::infiniband());
+}
+
+mod over_both {
+    super::conformance!(super::paired());
+}
+
+/// Covers: PEER-8, PEER-9, PEER-10, PEER-13
+#[test]
+fn random_programs_do_as_the_model() {
+    for fabric in [roce, infiniband, paired] {
+        model::random_programs(&fabric().unwrap(), 50);
+    }
+}
+
+#[test]
+#[ignore = "soak: thousands of programs"]
+fn many_random_programs_do_as_the_model() {
+    for fabric in [roce, infiniband, paired] {
+        model::random_programs(&fabric().unwrap(), 3000);
+    }
+}
