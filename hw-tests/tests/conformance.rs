@@ -9,7 +9,7 @@ use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::{self, settings};
 use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
-    completions, descriptors, multi_receives, probes, progress, reports, waiting,
+    completions, descriptors, levels, multi_receives, probes, progress, reports, waiting,
 };
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::{Info, Progress};
@@ -135,6 +135,19 @@ fn several_threads_wait() {
     both_paths(waiting::signals_and_timeouts);
     both_paths(waiting::somebody_else_has_looked);
     both_paths(waiting::what_others_have_sent);
+}
+
+#[test]
+#[file_serial(verbs)]
+fn a_delivered_message_is_there() {
+    both_paths(levels::delivery);
+    both_paths(levels::delivery_of_what_is_not_received);
+    both_paths(levels::fences);
+    if Rig::open().is_some() {
+        let (ours, theirs) = (domain(&[VERBS]), domain(&[VERBS]));
+        levels::delivery_to_one_who_leaves(&*ours, &*theirs);
+        levels::refused(&*ours);
+    }
 }
 
 #[test]

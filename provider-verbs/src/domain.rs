@@ -132,6 +132,10 @@ impl Backend for VerbsBackend {
         Ok((Paired::new(verbs, shm, &name), name))
     }
 
+    fn promises(&self) -> Flags {
+        Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE | Flags::FENCE
+    }
+
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn fabric::Mr>> {
         let mut rights = Access::empty();
         if access.intersects(Flags::RECV | Flags::READ) {

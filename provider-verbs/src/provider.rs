@@ -188,7 +188,7 @@ fn candidate(
     let ethernet = port.attributes.link_layer == LinkLayer::Ethernet;
     let (endpoints, regions) = counts(device);
     Info {
-        caps: all.caps | reach,
+        caps: all.caps | reach | Flags::FENCE,
         src_addr: Some(NativeAddr {
             incarnation: 0,
             node: node_id(),
@@ -202,6 +202,8 @@ fn candidate(
                 .saturating_sub(64),
             size: tuning.send_depth,
             iov_limit: 4,
+            caps: all.tx.caps | Flags::FENCE,
+            op_flags: all.tx.op_flags | Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE,
             ..all.tx
         },
         rx: RxAttr {

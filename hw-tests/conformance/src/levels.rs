@@ -11,7 +11,7 @@ use crate::ends::{BLANK, Pair, any_tagged};
 const SIZES: [usize; 8] = [0, 8, 48, 4000, 9000, 30_000, 120_000, 1 << 20];
 
 /// Calls to progress on both sides in which what may come has come.
-const ROUNDS: usize = 300;
+const ROUNDS: usize = 100;
 
 fn delivered(pair: &Pair, kind: MsgKind, tag: u64) -> SendOp {
     let op = pair.tagged(tag);

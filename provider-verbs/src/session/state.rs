@@ -147,6 +147,12 @@ impl SessionState {
         self.breaks <= MAX_BREAKS
     }
 
+    /// Whether messages of ours are not complete that later ones do not find in order before them: those that the peer takes
+    /// when it likes.
+    pub(crate) fn has_unfinished(&self) -> bool {
+        !self.sends.is_empty() || !self.writes.is_empty()
+    }
+
     /// Whether something is to be posted before anything new.
     pub(crate) fn catches_up(&self) -> bool {
         !self.replay.is_empty() || self.writes.has_lost()

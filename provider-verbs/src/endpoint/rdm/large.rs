@@ -183,6 +183,8 @@ impl RdmTransport {
                 protocol_broken("the peer ended an operation that is not there"),
             ),
         }
+        // A fence may have waited for it.
+        self.list_if_busy(session);
     }
 
     /// The receiver says where we may write a message.

@@ -24,6 +24,9 @@ use crate::session::{
 };
 use crate::tuning::Tuning;
 
+/// Completion levels that only the receiver can tell of: such messages go as requests, which it ends.
+const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
+
 /// How posting a message went, short of success.
 pub(super) enum Stop {
     /// No room now.
@@ -49,7 +52,8 @@ impl RdmTransport {
         if let Link::Up(session) = peer.link {
             if peer.pending.is_empty() {
                 if let Some(lane) = self.lanes.of(session) {
-                    if lane.open {
+                    let fenced = op.flags.contains(Flags::FENCE) && lane.session.has_unfinished();
+                    if lane.open && !fenced {
                         match self.poster.message(lane, op, iov, None) {
                             Ok(()) => return Ok(()),
                             Err(Stop::Wait) => {}
@@ -100,6 +104,11 @@ impl RdmTransport {
             let Some(pending) = peer.pending.pop_front() else {
                 return done;
             };
+            if pending.op.flags.contains(Flags::FENCE) && lane.session.has_unfinished() {
+                // It keeps its place until the last of those ends, which lists the lane.
+                peer.pending.push_front(pending);
+                return done;
+            }
             let posted = match &pending.iov {
                 Gathered::Borrowed(iov) => self.poster.message(lane, &pending.op, iov, None),
                 Gathered::Copied(bytes) => self.poster.message(
@@ -204,7 +213,7 @@ impl Poster {
             .tuning
             .eager_bytes
             .min(lane.peer_receive_bytes.saturating_sub(MAX_HEADER_BYTES));
-        if len <= eager_bytes {
+        if len <= eager_bytes && !op.flags.intersects(TELLS) {
             let fits_inline = len + MAX_HEADER_BYTES <= self.tuning.inline_bytes;
             let slot = match fits_inline {
                 true => None,
