@@ -160,6 +160,8 @@ pub(crate) enum SuiteCommand {
     Shm(SuiteOptions),
     /// MPI over our plugin against MPI over others, both by the same MPI; rows as JSON on standard output.
     Mpi(MpiOptions),
+    /// Matching at depth against libfabric's shm provider; rows as JSON on standard output.
+    Match(MatchSuiteOptions),
     /// One table, and what is asked for, out of files of rows.
     Report(ReportOptions),
     /// The table that ends `scripts/demo`, out of the outputs of `ferro bench --json`.
@@ -198,6 +200,16 @@ pub(crate) struct MpiOptions {
     /// MPICH through shared memory, from its folder; without it Open MPI over verbs
     #[arg(long, value_name = "FOLDER")]
     pub(crate) mpich: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MatchSuiteOptions {
+    /// Interleaved rounds that count
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// plugin-ofi/examples/match_peer.rs, compiled
+    #[arg(long, value_name = "FILE")]
+    pub(crate) peer: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

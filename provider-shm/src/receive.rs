@@ -9,7 +9,7 @@ use slab::Slab;
 
 use crate::copy::{copy_bulk, copy_short};
 use crate::link::{Control, Link, SPARE_BUFFERS, SPARE_BYTES};
-use crate::paths::{Path, Paths};
+use crate::paths::{Moved, Path, Paths, Trial};
 use crate::ring::{Broken, Seen};
 use crate::stats::ShmStats;
 use crate::wire::{
@@ -43,8 +43,8 @@ pub(crate) struct Delivery {
     got: usize,
     expected: usize,
     cma: Option<CmaRead>,
-    /// The way and when it was taken, of one that is measured.
-    timed: Option<(Path, Instant)>,
+    /// Of one whose way is measured.
+    trial: Option<Trial>,
     /// Nobody wants it: it is only taken out of the ring.
     dropped: bool,
     /// Its sender wants to know when it is done with.
@@ -92,6 +92,7 @@ pub(crate) struct Receiver {
     pub(crate) number: u32,
     pub(crate) held: Slab<Held>,
     pub(crate) paths: Paths,
+    moved: Moved,
     pub(crate) cma: crate::config::Cma,
     pub(crate) cma_bytes: usize,
     pub(crate) stats: ShmStats,
@@ -106,6 +107,7 @@ impl Receiver {
             number,
             held: Slab::new(),
             paths: Paths::new(),
+            moved: Moved::default(),
             cma,
             cma_bytes,
             stats: ShmStats::default(),
@@ -328,6 +330,7 @@ impl Receiver {
         let [place] = seen.words();
         let (id, offset) = unpack(place);
         let from = link.rx.record(offset, len)?;
+        self.moved.ring_bytes += len as u64;
         match link.incoming.get_mut(id as usize) {
             Some(Incoming::Matched(d)) if len > 0 && len <= d.expected - d.got => {
                 let to = d.matched.buf.part(d.got, len);
@@ -370,7 +373,7 @@ impl Receiver {
             got,
             expected: rest.window,
             cma: None,
-            timed: None,
+            trial: None,
             dropped: false,
             told: rest.told,
         };
@@ -401,7 +404,7 @@ impl Receiver {
             crate::config::Cma::Off => Path::Pipe,
             crate::config::Cma::Auto => {
                 let path = self.paths.choose(wanted);
-                d.timed = Some((path, Instant::now()));
+                d.trial = Some(Trial::begin(path, Instant::now(), self.moved));
                 path
             }
         };
@@ -437,9 +440,9 @@ impl Receiver {
             return Ok(());
         }
         if let Incoming::Matched(d) = std::mem::replace(slot, Incoming::Free) {
-            if let Some((path, since)) = d.timed {
+            if let Some(trial) = &d.trial {
                 let bytes = d.matched.buf.len.min(d.arrived.len as usize);
-                self.paths.record(path, bytes, since.elapsed());
+                self.paths.record(trial, bytes, Instant::now(), self.moved);
             }
             if !d.dropped {
                 owner.complete_recv(d.kind, &d.matched, &d.arrived);
@@ -471,8 +474,11 @@ impl Receiver {
             .matched
             .buf
             .part(read.next, CMA_TURN_BYTES.min(read.end - read.next));
+        let since = Instant::now();
         // SAFETY: `part` is within the buffer, for which whoever posted it vouched.
         if unsafe { cma.read(read.addr.wrapping_add(read.next as u64), into) } {
+            self.moved.reading += since.elapsed();
+            self.moved.read_bytes += into.len as u64;
             read.next += into.len;
             if read.next < read.end {
                 link.reading.push_back(id);
@@ -486,7 +492,7 @@ impl Receiver {
             link.cma = None;
             let wanted = read.end;
             d.cma = None;
-            d.timed = None;
+            d.trial = None;
             d.expected = d.expected.max(wanted);
             self.say_go(link, id, wanted);
         }

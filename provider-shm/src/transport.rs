@@ -403,11 +403,13 @@ impl ShmTransport {
         let Some(&key) = self.order.first() else {
             return 0;
         };
+        let Some(link) = self.links.get(key) else {
+            return 0;
+        };
         for _ in 0..LINGER_LOOKS {
             breathe();
-            let did = self.poll(key, owner);
-            if did != 0 {
-                return did;
+            if link.rx.peek().is_some() {
+                return self.poll(key, owner);
             }
         }
         breathe();

@@ -1,6 +1,7 @@
 //! `scripts/bench`: ours against what others have, interleaved, on cores of their own.
 
 mod demo;
+mod matching;
 mod mpi;
 mod ours;
 mod peer;
@@ -25,6 +26,7 @@ pub(crate) fn run(command: &SuiteCommand) -> Result<()> {
         SuiteCommand::Verbs(options) => rounds::verbs(options),
         SuiteCommand::Shm(options) => rounds::shm(options),
         SuiteCommand::Mpi(options) => rounds::mpi(options),
+        SuiteCommand::Match(options) => matching::run(options),
         SuiteCommand::Report(options) => tables::report(options),
         SuiteCommand::DemoTable { files } => demo::table(files),
     }

@@ -53,6 +53,8 @@ fn text(rows: &[Row]) -> String {
         let unit = match row.metric.as_str() {
             "latency_us" => "latency µs",
             "bandwidth_mbs" => "bandwidth MB/s",
+            // The size is the depth.
+            "ns_per_op" => row.bench.as_str(),
             other => other,
         };
         let remark = match (&row.skipped, row.near) {

@@ -1,0 +1,348 @@
+//! The other side of `scripts/bench match`: the workload of `ferro bench match` over stock libfabric's `shm` provider,
+//! through its C interface. Two endpoints of this thread.
+//!
+//!     match_peer SIDE KIND ORDER DEPTH,… ROUNDS
+//!
+//! Prints a JSON array with an object for each depth: `depth`, `ns_per_op`, `min_ns`; depths are left out that the provider
+//! can not have. Fails where there is no libfabric with an `shm` provider.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "a program that measures")]
+
+#[allow(dead_code, unreachable_pub, reason = "ours uses all of it")]
+#[path = "../../ferro/src/bench/matching/workload.rs"]
+mod workload;
+
+use std::ffi::{c_int, c_void};
+use std::process::ExitCode;
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+use ferro_fi::abi::{
+    FI_DIRECTED_RECV, FI_ENABLE, FI_RECV, FI_SEND, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type,
+    fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_ep_type, fi_info, fi_threading, fid, fid_av,
+    fid_cq, fid_domain, fid_ep, fid_fabric, fns,
+};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use workload::{Kind, Order, Pair, Queue, Receive, Side, sample};
+
+/// Of one depth at a stretch, or one burst.
+const STRETCH: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Calls an entry of an object's table.
+macro_rules! call {
+    ($object:expr, $table:ident . $entry:ident ( $($argument:expr),* )) => {
+        ((*(*$object).$table).$entry.unwrap())($object, $($argument),*)
+    };
+}
+
+/// The provider of libfabric 1 has as many receives as this says, and crashes with twice that.
+const RX_SIZE_1: usize = 1 << 14;
+const RX_SIZE_2: usize = 1 << 18;
+
+/// Messages have no bytes; some providers want to be told of an address all the same.
+static NOWHERE: u64 = 0;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("match_peer: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), String> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [side, kind, order, depths, rounds] = &arguments[..] else {
+        return Err("wanted: SIDE KIND ORDER DEPTH,… ROUNDS".to_owned());
+    };
+    let what: (Side, Kind, Order) = (side.parse()?, kind.parse()?, order.parse()?);
+    let number = |text: &str| {
+        text.parse::<usize>()
+            .map_err(|_| format!("\"{text}\" is no number"))
+    };
+    let mut depths: Vec<usize> = depths.split(',').map(number).collect::<Result<_, _>>()?;
+    let fabric = Fabric::open()?;
+    depths.retain(|depth| depth + workload::BURST < fabric.most);
+    let mut queues = Vec::new();
+    for &depth in &depths {
+        queues.push(Queue::fill(fabric.pair()?, what, depth)?);
+    }
+    let mut bursts = vec![Vec::new(); depths.len()];
+    for _ in 0..number(rounds)? {
+        for (queue, bursts) in queues.iter_mut().zip(&mut bursts) {
+            bursts.extend(sample(queue, STRETCH)?);
+        }
+    }
+    let row = |(depth, bursts): (&usize, &mut Vec<f64>)| {
+        bursts.sort_by(f64::total_cmp);
+        let middle = bursts.get(bursts.len() / 2).copied().unwrap_or_default();
+        let min = bursts.first().copied().unwrap_or_default();
+        format!("{{\"depth\": {depth}, \"ns_per_op\": {middle}, \"min_ns\": {min}}}")
+    };
+    let rows: Vec<String> = depths.iter().zip(&mut bursts).map(row).collect();
+    println!("[{}]", rows.join(", "));
+    Ok(())
+}
+
+/// A domain of the provider. What is opened stays open: the process ends soon.
+struct Fabric {
+    info: *mut fi_info,
+    domain: *mut fid_domain,
+    /// Receives that its endpoints have room for.
+    most: usize,
+    _library: Library,
+}
+
+impl Fabric {
+    fn open() -> Result<Self, String> {
+        let missing = |_| "no libfabric is installed (libfabric1)".to_owned();
+        // SAFETY: libfabric's initialisers are made to be run.
+        let library = unsafe { Library::open(Some("libfabric.so.1"), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(missing)?;
+        // SAFETY: the signatures are those of its headers; calls and objects as the manual pages have it, the strings libc's.
+        unsafe {
+            let version = *library
+                .get::<fns::fi_version>(b"fi_version\0")
+                .map_err(missing)?;
+            let getinfo = *library
+                .get::<fns::fi_getinfo>(b"fi_getinfo\0")
+                .map_err(missing)?;
+            let dupinfo = *library
+                .get::<fns::fi_dupinfo>(b"fi_dupinfo\0")
+                .map_err(missing)?;
+            let freeinfo = *library
+                .get::<fns::fi_freeinfo>(b"fi_freeinfo\0")
+                .map_err(missing)?;
+            let open = *library
+                .get::<fns::fi_fabric>(b"fi_fabric\0")
+                .map_err(missing)?;
+            let most = match version() >> 16 {
+                0 | 1 => RX_SIZE_1,
+                _ => RX_SIZE_2,
+            };
+            // There is one thread, and the provider reads it when it is first asked for.
+            std::env::set_var("FI_SHM_RX_SIZE", most.to_string());
+            let hints = dupinfo(null());
+            if hints.is_null() {
+                return Err("fi_allocinfo: no memory".to_owned());
+            }
+            (*hints).caps = FI_TAGGED | FI_DIRECTED_RECV;
+            (*(*hints).ep_attr).type_ = fi_ep_type::FI_EP_RDM;
+            (*(*hints).domain_attr).threading = fi_threading::FI_THREAD_DOMAIN;
+            (*(*hints).fabric_attr).prov_name = libc::strdup(c"shm".as_ptr());
+            let mut info = null_mut();
+            let found = getinfo(version(), null(), null(), 0, hints, &raw mut info);
+            freeinfo(hints);
+            if found != 0 {
+                return Err("libfabric has no shm provider here".to_owned());
+            }
+            let (mut fabric, mut domain): (*mut fid_fabric, _) = (null_mut(), null_mut());
+            done(
+                "fi_fabric",
+                open((*info).fabric_attr, &raw mut fabric, null_mut()),
+            )?;
+            let opened = call!(fabric, ops.domain(info, &raw mut domain, null_mut()));
+            done("fi_domain", opened)?;
+            Ok(Self {
+                info,
+                domain,
+                most,
+                _library: library,
+            })
+        }
+    }
+
+    /// Two endpoints that know each other.
+    fn pair(&self) -> Result<Endpoints, String> {
+        let (sender, receiver) = (self.party()?, self.party()?);
+        let to = sender.insert(&receiver.name()?)?;
+        let from = receiver.insert(&sender.name()?)?;
+        let mut pair = Endpoints {
+            sender,
+            receiver,
+            to,
+            from,
+        };
+        pair.post(Receive {
+            any_source: false,
+            tag: 0,
+            ignore: 0,
+        })?;
+        pair.send(0)?;
+        pair.reap(1)?;
+        Ok(pair)
+    }
+
+    fn party(&self) -> Result<Party, String> {
+        let mut party = Party {
+            ep: null_mut(),
+            av: null_mut(),
+            cq: null_mut(),
+        };
+        let mut av_attr = fi_av_attr {
+            type_: fi_av_type::FI_AV_TABLE,
+            ..fi_av_attr::default()
+        };
+        let mut cq_attr = fi_cq_attr {
+            format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
+            size: 1024,
+            ..fi_cq_attr::default()
+        };
+        let domain = self.domain;
+        // SAFETY: as the manual pages have it.
+        unsafe {
+            let av = &raw mut party.av;
+            let opened = call!(domain, ops.av_open(&raw mut av_attr, av, null_mut()));
+            done("fi_av_open", opened)?;
+            let cq = &raw mut party.cq;
+            let opened = call!(domain, ops.cq_open(&raw mut cq_attr, cq, null_mut()));
+            done("fi_cq_open", opened)?;
+            let ep = &raw mut party.ep;
+            let opened = call!(domain, ops.endpoint(self.info, ep, null_mut()));
+            done("fi_endpoint", opened)?;
+            let fid: *mut fid = party.ep.cast();
+            let ops = *(*fid).ops;
+            let bind = ops.bind.unwrap();
+            done("fi_ep_bind", bind(fid, party.av.cast(), 0))?;
+            done("fi_ep_bind", bind(fid, party.cq.cast(), FI_SEND | FI_RECV))?;
+            let control = ops.control.unwrap();
+            done("fi_enable", control(fid, FI_ENABLE, null_mut()))?;
+        }
+        Ok(party)
+    }
+}
+
+fn done(what: &str, code: c_int) -> Result<(), String> {
+    match code {
+        0 => Ok(()),
+        code => Err(format!("{what}: {code}")),
+    }
+}
+
+struct Party {
+    ep: *mut fid_ep,
+    av: *mut fid_av,
+    cq: *mut fid_cq,
+}
+
+impl Party {
+    fn name(&self) -> Result<Vec<u8>, String> {
+        let mut name = vec![0u8; 256];
+        let mut len = name.len();
+        // SAFETY: as fi_getname(3) has it.
+        let got = unsafe {
+            let getname = (*(*self.ep).cm).getname.unwrap();
+            getname(self.ep.cast(), name.as_mut_ptr().cast(), &raw mut len)
+        };
+        done("fi_getname", got)?;
+        name.truncate(len);
+        Ok(name)
+    }
+
+    fn insert(&self, name: &[u8]) -> Result<fi_addr_t, String> {
+        let mut addr = 0;
+        let name = name.as_ptr().cast();
+        // SAFETY: as fi_av(3) has it.
+        match unsafe { call!(self.av, ops.insert(name, 1, &raw mut addr, 0, null_mut())) } {
+            1 => Ok(addr),
+            code => Err(format!("fi_av_insert: {code}")),
+        }
+    }
+
+    /// Reads completions; returns their number.
+    #[inline]
+    fn read(&self, entries: &mut [fi_cq_tagged_entry]) -> Result<usize, String> {
+        let (room, len) = (entries.as_mut_ptr().cast(), entries.len());
+        // SAFETY: there is room for so many.
+        match unsafe { call!(self.cq, ops.read(room, len)) } {
+            n if n >= 0 => Ok(n as usize),
+            n if n == -(libc::EAGAIN as isize) => Ok(0),
+            n => Err(format!("fi_cq_read: {n}")),
+        }
+    }
+}
+
+struct Endpoints {
+    sender: Party,
+    receiver: Party,
+    to: fi_addr_t,
+    from: fi_addr_t,
+}
+
+impl Endpoints {
+    /// Makes a call until there is room for what it wants; both sides are driven meanwhile.
+    #[inline]
+    fn insist(&self, what: &str, call: impl Fn() -> isize) -> Result<(), String> {
+        let mut since = None;
+        loop {
+            match call() {
+                0 => return Ok(()),
+                code if code == -(libc::EAGAIN as isize) => {
+                    // A first message waits until the receiver has answered; reading nothing drives it.
+                    self.receiver.read(&mut [])?;
+                    self.sender.read(&mut [fi_cq_tagged_entry::default()])?;
+                    if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                        return Err(format!("{what}: no room within {PATIENCE:?}"));
+                    }
+                }
+                code => return Err(format!("{what}: {code}")),
+            }
+        }
+    }
+}
+
+impl Pair for Endpoints {
+    type Error = String;
+
+    #[inline]
+    fn post(&mut self, receive: Receive) -> Result<(), String> {
+        let Receive { tag, ignore, .. } = receive;
+        let from = match receive.any_source {
+            true => fi_addr_t::MAX,
+            false => self.from,
+        };
+        self.insist("fi_trecv", || {
+            let (ep, context) = (self.receiver.ep, 9 as *mut c_void);
+            let room = (&raw const NOWHERE).cast_mut().cast();
+            // SAFETY: as fi_tagged(3) has it; the buffer has no bytes.
+            unsafe {
+                let recv = (*(*ep).tagged).recv.unwrap();
+                recv(ep, room, 0, null_mut(), from, tag, ignore, context)
+            }
+        })
+    }
+
+    #[inline]
+    fn send(&mut self, tag: u64) -> Result<(), String> {
+        self.insist("fi_tinject", || {
+            let ep = self.sender.ep;
+            // SAFETY: as fi_tagged(3) has it; the buffer has no bytes.
+            unsafe {
+                ((*(*ep).tagged).inject.unwrap())(ep, (&raw const NOWHERE).cast(), 0, self.to, tag)
+            }
+        })
+    }
+
+    #[inline]
+    fn reap(&mut self, receives: usize) -> Result<(), String> {
+        let mut entries = [fi_cq_tagged_entry::default(); 16];
+        let (mut there, mut since) = (0, None);
+        while there < receives {
+            let room = entries.len().min(receives - there);
+            there += match self.receiver.read(&mut entries[..room])? {
+                0 => {
+                    self.sender.read(&mut [fi_cq_tagged_entry::default()])?;
+                    if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                        return Err("a message did not come".to_owned());
+                    }
+                    0
+                }
+                n => n,
+            };
+        }
+        Ok(())
+    }
+}
