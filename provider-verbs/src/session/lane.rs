@@ -166,36 +166,55 @@ impl Lane {
 
 /// The lanes of an endpoint, by what data packets towards us name them.
 #[derive(Default)]
-pub(crate) struct Lanes(Vec<Option<Box<Lane>>>);
+pub(crate) struct Lanes {
+    places: Vec<Option<Box<Lane>>>,
+    /// Lanes whose place has another already: the service thread gives it out again as soon as a lane is down, and here
+    /// one stays until all that it had is flushed.
+    leaving: Vec<Box<Lane>>,
+}
 
 impl Lanes {
     /// Enters a lane.
     pub(crate) fn insert(&mut self, lane: Lane) {
         let at = lane.key.session().index();
-        if self.0.len() <= at {
-            self.0.resize_with(at + 1, || None);
+        if self.places.len() <= at {
+            self.places.resize_with(at + 1, || None);
         }
-        self.0[at] = Some(Box::new(lane));
+        let before = self.places[at].replace(Box::new(lane));
+        self.leaving.extend(before);
     }
 
-    /// The lane of a session, if it still is that one's.
+    /// The lane of a session, if there is one still.
     #[inline]
     pub(crate) fn of(&mut self, session: SessionId) -> Option<&mut Lane> {
-        self.0
-            .get_mut(session.index())?
-            .as_deref_mut()
-            .filter(|lane| lane.key.session() == session)
+        let place = self.places.get_mut(session.index())?;
+        match place.as_deref_mut() {
+            Some(lane) if lane.key.session() == session => Some(lane),
+            _ => Self::find(&mut self.leaving, session),
+        }
+    }
+
+    #[cold]
+    fn find(leaving: &mut [Box<Lane>], session: SessionId) -> Option<&mut Lane> {
+        let mut lanes = leaving.iter_mut().map(|lane| &mut **lane);
+        lanes.find(|lane| lane.key.session() == session)
     }
 
     /// All lanes.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
-        self.0.iter_mut().flatten().map(|lane| &mut **lane)
+        let all = self.places.iter_mut().flatten();
+        all.chain(&mut self.leaving).map(|lane| &mut **lane)
     }
 
     /// Takes a lane out.
     pub(crate) fn remove(&mut self, session: SessionId) -> Option<Box<Lane>> {
-        self.of(session)?;
-        self.0.get_mut(session.index())?.take()
+        let is_it = |lane: &Box<Lane>| lane.key.session() == session;
+        let place = self.places.get_mut(session.index())?;
+        if place.as_ref().is_some_and(is_it) {
+            return place.take();
+        }
+        let at = self.leaving.iter().position(is_it)?;
+        Some(self.leaving.swap_remove(at))
     }
 }
 
