@@ -170,7 +170,7 @@ pub(crate) struct Lanes {
     places: Vec<Option<Box<Lane>>>,
     /// Lanes whose place has another already: the service thread gives it out again as soon as a lane is down, and here
     /// one stays until all that it had is flushed.
-    leaving: Vec<Box<Lane>>,
+    leaving: Vec<Lane>,
 }
 
 impl Lanes {
@@ -181,7 +181,7 @@ impl Lanes {
             self.places.resize_with(at + 1, || None);
         }
         let before = self.places[at].replace(Box::new(lane));
-        self.leaving.extend(before);
+        self.leaving.extend(before.map(|lane| *lane));
     }
 
     /// The lane of a session, if there is one still.
@@ -195,26 +195,26 @@ impl Lanes {
     }
 
     #[cold]
-    fn find(leaving: &mut [Box<Lane>], session: SessionId) -> Option<&mut Lane> {
-        let mut lanes = leaving.iter_mut().map(|lane| &mut **lane);
+    fn find(leaving: &mut [Lane], session: SessionId) -> Option<&mut Lane> {
+        let mut lanes = leaving.iter_mut();
         lanes.find(|lane| lane.key.session() == session)
     }
 
     /// All lanes.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
-        let all = self.places.iter_mut().flatten();
-        all.chain(&mut self.leaving).map(|lane| &mut **lane)
+        let places = self.places.iter_mut().flatten();
+        places.map(|lane| &mut **lane).chain(&mut self.leaving)
     }
 
     /// Takes a lane out.
     pub(crate) fn remove(&mut self, session: SessionId) -> Option<Box<Lane>> {
-        let is_it = |lane: &Box<Lane>| lane.key.session() == session;
+        let is_it = |lane: &Lane| lane.key.session() == session;
         let place = self.places.get_mut(session.index())?;
-        if place.as_ref().is_some_and(is_it) {
+        if place.as_deref().is_some_and(is_it) {
             return place.take();
         }
         let at = self.leaving.iter().position(is_it)?;
-        Some(self.leaving.swap_remove(at))
+        Some(Box::new(self.leaving.swap_remove(at)))
     }
 }
 
