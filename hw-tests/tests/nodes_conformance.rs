@@ -2,13 +2,12 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_conformance::model::{self, run::Other};
+use ferrofabric_conformance::model::{self, run::Lines};
 use ferrofabric_core::fabric::Provider;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::party::PATIENCE;
@@ -18,32 +17,20 @@ use serial_test::file_serial;
 /// Where node 0 listens.
 const PORT: u16 = 7472;
 
-/// A stream to the other node: a line for each exchange.
-struct Line {
-    to: TcpStream,
-    from: BufReader<TcpStream>,
-}
-
-impl Line {
-    /// Which node this is, and the way to the other.
-    fn open() -> (usize, Self) {
-        let node = std::env::var("FERRO_NODE").expect("FERRO_NODE");
-        let node: usize = node.parse().unwrap();
-        let stream = match node {
-            0 => {
-                TcpListener::bind(("0.0.0.0", PORT))
-                    .unwrap()
-                    .accept()
-                    .unwrap()
-                    .0
-            }
-            _ => connect(),
-        };
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        let from = BufReader::new(stream.try_clone().unwrap());
-        (node, Self { to: stream, from })
-    }
+/// Which node this is, and the way to the other.
+fn meet() -> (usize, Lines<TcpStream>) {
+    let node = std::env::var("FERRO_NODE").expect("FERRO_NODE");
+    let node: usize = node.parse().unwrap();
+    let stream = match node {
+        0 => {
+            let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
+            listener.accept().unwrap().0
+        }
+        _ => connect(),
+    };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    (node, Lines::new(stream.try_clone().unwrap(), stream))
 }
 
 fn connect() -> TcpStream {
@@ -56,16 +43,6 @@ fn connect() -> TcpStream {
         }
         // The other machine may still be booting; a refused connection comes back at once.
         std::thread::park_timeout(Duration::from_millis(50));
-    }
-}
-
-impl Other for Line {
-    fn exchange(&mut self, ours: &str) -> String {
-        writeln!(self.to, "{ours}").unwrap();
-        let mut theirs = String::new();
-        let read = self.from.read_line(&mut theirs).unwrap();
-        assert!(read > 0, "the other node is gone");
-        theirs.trim_end().to_owned()
     }
 }
 
@@ -86,8 +63,8 @@ fn fabric() -> Fabric {
 
 fn random_programs(cases: u32) {
     if Rig::open().is_some() {
-        let (node, mut line) = Line::open();
-        model::random_programs_between(&fabric(), node, &mut line, cases);
+        let (node, mut other) = meet();
+        model::random_programs_between(&fabric(), node, &mut other, cases);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Programs whose ranks are in two processes, on two machines perhaps: each runs the steps of its own ranks, and at the end
 //! they tell each other what they have sent.
 
+use std::io::{BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::addr::NativeAddr;
@@ -15,6 +16,33 @@ const TURN: Duration = Duration::from_millis(10);
 pub trait Other {
     /// Gives it `ours` and gets what it gives, once both have called.
     fn exchange(&mut self, ours: &str) -> String;
+}
+
+/// A stream to the other process, with a line for each exchange.
+pub struct Lines<S> {
+    to: S,
+    from: BufReader<S>,
+}
+
+impl<S: Read + Write> Lines<S> {
+    /// The two ends of a stream, which may be the same.
+    pub fn new(to: S, from: S) -> Self {
+        let from = BufReader::new(from);
+        Self { to, from }
+    }
+}
+
+impl<S: Read + Write> Other for Lines<S> {
+    /// # Panics
+    ///
+    /// When the other process is gone.
+    fn exchange(&mut self, ours: &str) -> String {
+        writeln!(self.to, "{ours}").unwrap();
+        let mut theirs = String::new();
+        let read = self.from.read_line(&mut theirs).unwrap();
+        assert!(read > 0, "the other process is gone");
+        theirs.trim_end().to_owned()
+    }
 }
 
 /// A message that was sent to a rank of the other process.
