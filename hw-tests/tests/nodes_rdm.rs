@@ -57,6 +57,95 @@ fn exchange_names(stream: &mut TcpStream, endpoint: &OwningEndpoint) -> FiAddr {
     endpoint.av().insert(&name).unwrap()
 }
 
+/// The link to the other machine goes down for two seconds in the middle of a stream, long enough for the queue pair to give
+/// up, and comes up again: every message arrives once, in order and whole.
+#[test]
+#[file_serial(verbs)]
+fn a_link_that_was_down_loses_nothing() {
+    if Rig::open().is_none() {
+        return;
+    }
+    const COUNT: u64 = 3000;
+    const DOWN_AT: u64 = 1000;
+    const DOWN: Duration = Duration::from_secs(2);
+    let size = |number: u64| if number % 50 == 0 { 40_000 } else { 512 };
+    let mut endpoint = party::endpoint(&[]);
+    let (node, mut stream) = meet();
+    let other = exchange_names(&mut stream, &endpoint);
+    if node == 0 {
+        let mut link = None;
+        for number in 0..COUNT {
+            let len = size(number);
+            let mut out = Buffer::new(len).unwrap();
+            fill(&mut out, number);
+            party::tsend(&mut endpoint, out, len, other, number, number, |done| {
+                succeeded(done.outcome);
+            });
+            if number == DOWN_AT {
+                link = Some(std::thread::spawn(|| {
+                    set_link("down");
+                    // What is tested is the time without a link itself.
+                    std::thread::sleep(DOWN);
+                    set_link("up");
+                }));
+            }
+        }
+        let until = Instant::now() + PATIENCE;
+        while endpoint.in_flight() > 0 {
+            assert!(
+                Instant::now() < until,
+                "{} sends under way",
+                endpoint.in_flight()
+            );
+            succeeded(wait(&mut endpoint).outcome);
+        }
+        link.unwrap().join().unwrap();
+        let stats = endpoint.stats().unwrap();
+        let resumed = stats
+            .iter()
+            .find(|(name, _)| *name == "verbs_sessions_resumed");
+        println!("{resumed:?}");
+    } else {
+        let begun = Instant::now();
+        let mut arrivals = Vec::new();
+        for number in 0..COUNT {
+            let into = Buffer::new(size(number)).unwrap();
+            endpoint.trecv(into, other, 0, u64::MAX, number).unwrap();
+            let completion = wait(&mut endpoint);
+            assert_eq!(succeeded(completion.outcome).tag, number);
+            assert!(is_filled(&completion.buffer, number), "message {number}");
+            arrivals.push(begun.elapsed());
+        }
+        let (at, gap) = (1..arrivals.len())
+            .map(|at| (at, arrivals[at] - arrivals[at - 1]))
+            .max_by_key(|(_, gap)| *gap)
+            .unwrap();
+        let rate = |from: usize, to: usize| {
+            (to - from) as f64 / (arrivals[to - 1] - arrivals[from]).as_secs_f64()
+        };
+        println!(
+            "message {at} came after {gap:?}; messages a second: {:.0} before, {:.0} after",
+            rate(0, at),
+            rate(at, arrivals.len())
+        );
+        assert!(
+            gap >= DOWN / 2,
+            "the link was not down: the longest gap was {gap:?}"
+        );
+    }
+    stream.write_all(b".").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+}
+
+fn set_link(state: &str) {
+    let device = std::env::var("FERRO_LINK").unwrap_or_else(|_| "eth0".to_owned());
+    let status = std::process::Command::new("ip")
+        .args(["link", "set", &device, state])
+        .status()
+        .unwrap();
+    assert!(status.success(), "ip link set {device} {state}");
+}
+
 #[test]
 #[file_serial(verbs)]
 fn two_machines_exchange_messages_of_all_sizes() {
