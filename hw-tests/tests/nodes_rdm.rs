@@ -78,9 +78,10 @@ fn a_link_that_was_down_loses_nothing() {
             let len = size(number);
             let mut out = Buffer::new(len).unwrap();
             fill(&mut out, number);
-            party::tsend(&mut endpoint, out, len, other, number, number, |done| {
-                succeeded(done.outcome);
-            });
+            endpoint.tsend(out, len, other, number, number).unwrap();
+            while endpoint.in_flight() >= 32 {
+                succeeded(wait(&mut endpoint).outcome);
+            }
             if number == DOWN_AT {
                 link = Some(std::thread::spawn(|| {
                     set_link("down");

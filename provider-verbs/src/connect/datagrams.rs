@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ferrofabric_core::error::{OpError, Result};
 use ferrofabric_core::protocol::wire::control::CONTROL_BYTES;
-use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_status};
+use ferrofabric_verbs_sys::{ibv_qp_state, ibv_sge, ibv_wc, ibv_wc_status};
 
 use crate::ah::Ah;
 use crate::cq::{CompChannel, Cq, CqConfig};
@@ -37,6 +37,9 @@ pub(crate) struct Datagrams {
     sends: SlotPool,
     /// Handles of sends under way, by slot.
     handles: Vec<Option<Arc<Ah>>>,
+    init: UdInit,
+    /// The queue pair has gone to error: a send failed, as it may while the link is down.
+    broken: bool,
 }
 
 impl Datagrams {
@@ -83,11 +86,41 @@ impl Datagrams {
             receives,
             sends,
             handles: vec![None; SENDS as usize],
+            init: *init,
+            broken: false,
         };
-        while let Some(slot) = this.receives.take() {
-            this.post_receive(slot);
-        }
+        this.post_all();
         Ok(this)
+    }
+
+    fn post_all(&mut self) {
+        for slot in 0..RECEIVES {
+            self.post_receive(slot);
+        }
+    }
+
+    /// Makes a queue pair that went to error work again, under its old number. What was under way is lost, as on the wire.
+    #[cold]
+    fn revive(&mut self) {
+        if let Err(error) = self.qp.to_reset() {
+            return tracing::warn!("{error}");
+        }
+        // What the device still tells of the time before.
+        let mut room = [MaybeUninit::<ibv_wc>::uninit(); 32];
+        while self.cq.poll(&mut room).is_ok_and(|left| !left.is_empty()) {}
+        for (slot, handle) in self.handles.iter_mut().enumerate() {
+            if handle.take().is_some() {
+                self.sends.give(slot as u32);
+            }
+        }
+        match self.qp.activate(&self.init) {
+            Ok(()) => {
+                tracing::debug!("{} works again", self.qp);
+                self.broken = false;
+                self.post_all();
+            }
+            Err(error) => tracing::warn!("{error}"),
+        }
     }
 
     /// Number of the queue pair.
@@ -114,6 +147,9 @@ impl Datagrams {
         qkey: u32,
         bytes: &[u8; CONTROL_BYTES],
     ) {
+        if self.broken {
+            self.revive();
+        }
         let Some(slot) = self.sends.take() else {
             tracing::debug!("control packet dropped: the send queue is full");
             return;
@@ -151,12 +187,26 @@ impl Datagrams {
         };
         for completion in completions {
             let slot = (completion.wr_id & !SEND) as u32;
+            let failed = completion.status != ibv_wc_status::IBV_WC_SUCCESS;
+            if failed && !self.broken {
+                tracing::debug!("{}: status {}", self.qp, completion.status.0);
+                self.broken = self
+                    .qp
+                    .state()
+                    .is_ok_and(|state| state == ibv_qp_state::IBV_QPS_ERR);
+            }
             if completion.wr_id & SEND != 0 {
-                self.handles[slot as usize] = None;
-                self.sends.give(slot);
+                if let Some(handle) = self.handles.get_mut(slot as usize) {
+                    if handle.take().is_some() {
+                        self.sends.give(slot);
+                    }
+                }
                 continue;
             }
-            if completion.status == ibv_wc_status::IBV_WC_SUCCESS {
+            if slot >= RECEIVES || self.broken {
+                continue;
+            }
+            if !failed {
                 let length =
                     (completion.byte_len as usize).clamp(UdQp::HEADER_BYTES, RECEIVE_BYTES);
                 let mut packet = [0; CONTROL_BYTES];
