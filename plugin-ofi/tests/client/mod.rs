@@ -171,6 +171,15 @@ impl Opened {
 
     /// Opens an endpoint, bound and enabled.
     pub fn party(&self, info: &Info<'_>) -> Party {
+        self.open_party(info, true)
+    }
+
+    /// The same with no counter bound to the endpoint, as MPI libraries have it.
+    pub fn uncounted_party(&self, info: &Info<'_>) -> Party {
+        self.open_party(info, false)
+    }
+
+    fn open_party(&self, info: &Info<'_>, counted: bool) -> Party {
         let mut party = Party {
             ep: null_mut(),
             av: null_mut(),
@@ -214,7 +223,9 @@ impl Opened {
             let bind = ops.bind.unwrap();
             assert_eq!(bind(fid, party.av.cast(), 0), 0);
             assert_eq!(bind(fid, party.cq.cast(), FI_SEND | FI_RECV), 0);
-            assert_eq!(bind(fid, party.cntr.cast(), FI_SEND | FI_RECV), 0);
+            if counted {
+                assert_eq!(bind(fid, party.cntr.cast(), FI_SEND | FI_RECV), 0);
+            }
             assert_eq!(ops.control.unwrap()(fid, FI_ENABLE, null_mut()), 0);
         }
         party

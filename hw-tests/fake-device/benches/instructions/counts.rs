@@ -21,12 +21,21 @@ fn compiler() -> String {
     format!("{}, {}", env!("FERRO_COMPILER"), std::env::consts::ARCH)
 }
 
-/// Writes the file.
+fn kept() -> Value {
+    let text = std::fs::read_to_string(file()).unwrap_or_else(|_| "{}".to_owned());
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Writes the file. What can not be counted here stays as it was.
 pub(crate) fn write(dumps: &[Counted]) -> ExitCode {
-    let counts: Map<String, Value> = dumps
-        .iter()
-        .map(|counted| (counted.subject.clone(), json!(counted.per_message())))
-        .collect();
+    let mut counts: Map<String, Value> = kept()["instructions"]
+        .as_object()
+        .cloned()
+        .unwrap_or_default();
+    counts.retain(|subject, _| SUBJECTS.contains(&subject.as_str()));
+    for counted in dumps {
+        counts.insert(counted.subject.clone(), json!(counted.per_message()));
+    }
     let text = json!({ "compiler": compiler(), "instructions": counts });
     let text = serde_json::to_string_pretty(&text).unwrap() + "\n";
     std::fs::write(file(), &text).unwrap();
@@ -36,8 +45,7 @@ pub(crate) fn write(dumps: &[Counted]) -> ExitCode {
 
 /// Compares with the file.
 pub(crate) fn compare(dumps: &[Counted]) -> ExitCode {
-    let text = std::fs::read_to_string(file()).unwrap_or_else(|_| "{}".to_owned());
-    let kept: Value = serde_json::from_str(&text).unwrap();
+    let kept = kept();
     let taken_with = kept["compiler"].as_str().unwrap_or("nothing");
     let here = compiler();
     println!(
@@ -67,7 +75,13 @@ pub(crate) fn compare(dumps: &[Counted]) -> ExitCode {
         };
         println!("{subject:<20} {kept:>10.2} {now:>10.2} {change:>+7.2}%{mark}");
     }
-    assert_eq!(dumps.len(), SUBJECTS.len(), "some were not counted");
+    let missing = SUBJECTS
+        .into_iter()
+        .filter(|subject| dumps.iter().all(|counted| counted.subject != *subject));
+    for subject in missing {
+        assert!(subject.starts_with("ofi"), "{subject} was not counted");
+        println!("SKIP: {subject}: there is no libfabric 2 here (libfabric1, or ci/mpich)");
+    }
     let write = "cargo bench -p ferrofabric-fake-device --bench instructions -- --write";
     if taken_with != here {
         println!("The kept counts were taken with {taken_with}, these with {here}: not compared.");

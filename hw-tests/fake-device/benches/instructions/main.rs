@@ -10,8 +10,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a broken benchmark may panic")]
 
+#[path = "../../../../plugin-ofi/tests/client/mod.rs"]
+mod client;
 mod counts;
 mod measured;
+mod ofi;
 mod profile;
 mod subjects;
 

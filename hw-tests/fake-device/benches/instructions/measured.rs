@@ -57,7 +57,12 @@ pub(crate) fn measure(only: Option<&str>) -> Result<Vec<Counted>, Failure> {
             folder.0.join("out").display()
         ))
         .arg(&program)
-        .env(INNER, "1");
+        .env(INNER, "1")
+        .env("FI_PROVIDER_PATH", plugin_in(&folder.0, &program)?)
+        .env("FI_PROVIDER", "ferro");
+    if let Some(mpich) = mpich() {
+        valgrind.env("FERRO_MPICH", mpich);
+    }
     match only {
         Some(subject) => valgrind.env(ONLY, subject),
         None => valgrind.env_remove(ONLY),
@@ -81,6 +86,26 @@ pub(crate) fn measure(only: Option<&str>) -> Result<Vec<Counted>, Failure> {
             Ok(parse(subject, &text))
         })
         .collect()
+}
+
+/// A folder with the plugin that cargo built for this program.
+fn plugin_in(folder: &Path, program: &Path) -> Result<PathBuf, Failure> {
+    let (built, providers) = (
+        program.with_file_name("libferro_fi.so"),
+        folder.join("providers"),
+    );
+    std::fs::create_dir(&providers)
+        .and_then(|()| std::os::unix::fs::symlink(&built, providers.join("libferro-fi.so")))
+        .map_err(|e| Failure::Other(format!("{}: {e}", providers.display())))?;
+    Ok(providers)
+}
+
+/// Where MPICH is, which brings a libfabric of its own.
+fn mpich() -> Option<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ci/mpich");
+    let found = Command::new(script).arg("--find").output().ok()?;
+    let folder = String::from_utf8(found.stdout).ok()?;
+    found.status.success().then(|| folder.trim().to_owned())
 }
 
 /// Reads a profile (callgrind's manual, "Callgrind Format Specification"): what a function did itself, and what the calls

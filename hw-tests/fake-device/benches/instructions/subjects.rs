@@ -15,10 +15,11 @@ use ferrofabric_fake_device::control::{FakeDevice, ROCE};
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 
-use crate::MESSAGES;
+use crate::client::Libfabric;
+use crate::{MESSAGES, ofi};
 
 /// By transport and operation, in the order in which they are counted.
-pub(crate) const SUBJECTS: [&str; 12] = [
+pub(crate) const SUBJECTS: [&str; 16] = [
     "shm/inject",
     "shm/send",
     "shm/receive",
@@ -31,13 +32,20 @@ pub(crate) const SUBJECTS: [&str; 12] = [
     "paired/receive",
     "shm/idle",
     "verbs/idle",
+    "ofi/inject",
+    "ofi/receive",
+    "ofi-verbs/inject",
+    "ofi-verbs/receive",
 ];
 
 /// Names the one subject to run; all of them where it is not set.
 pub(crate) const ONLY: &str = "FERRO_COUNTED_ONLY";
 
-const BYTES: usize = 8;
-const TAG: u64 = 5;
+/// Length of the messages.
+pub(crate) const BYTES: usize = 8;
+
+/// Their tag.
+pub(crate) const TAG: u64 = 5;
 
 /// Here numbers that nobody can guess are always the same: hash tables look the same each time. This stands in for the C
 /// library's function.
@@ -103,7 +111,7 @@ unsafe extern "C" fn clock_gettime(which: i32, into: *mut libc::timespec) -> i32
 
 /// What runs in here is counted; valgrind knows it by its name.
 #[inline(never)]
-fn count_this(work: &mut dyn FnMut()) {
+pub(crate) fn count_this(work: &mut dyn FnMut()) {
     work();
 }
 
@@ -117,7 +125,7 @@ fn write_counts() {
 pub(crate) fn run() {
     let only = std::env::var(ONLY).ok();
     let _device = FakeDevice::take();
-    for transport in ["shm", "verbs", "paired"] {
+    for transport in ["shm", "verbs", "paired", "ofi", "ofi-verbs"] {
         let wanted = |subject: &&str| {
             only.as_deref().is_none_or(|only| only == *subject)
                 && subject.split('/').next() == Some(transport)
@@ -127,19 +135,35 @@ pub(crate) fn run() {
             continue;
         }
         stop_clocks(false);
-        let mut pair = Pair::open(transport);
+        let Some(mut once) = open(transport) else {
+            continue;
+        };
         stop_clocks(true);
         for subject in subjects {
             let what = subject.split('/').nth(1).unwrap();
             for counted in [false, true] {
                 for _ in 0..MESSAGES {
-                    pair.once(what, counted);
+                    once(what, counted);
                 }
             }
             println!("{subject}");
             write_counts();
         }
     }
+}
+
+/// What makes one message, of two endpoints over a transport; `None` where that can not be had.
+fn open(transport: &str) -> Option<Box<dyn FnMut(&str, bool)>> {
+    if !transport.starts_with("ofi") {
+        let mut pair = Pair::open(transport);
+        return Some(Box::new(move |what, counted| pair.once(what, counted)));
+    }
+    let shm = if transport == "ofi" { "on" } else { "off" };
+    // SAFETY: what other threads there are (of endpoints opened before) do not look at the environment.
+    unsafe { std::env::set_var("FERRO_SHM", shm) };
+    let libfabric = Box::leak(Box::new(Libfabric::load()?));
+    let mut pair = ofi::Pair::open(libfabric, transport);
+    Some(Box::new(move |what, counted| pair.once(what, counted)))
 }
 
 /// An endpoint and what it is bound to.
