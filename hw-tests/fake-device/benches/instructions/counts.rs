@@ -12,6 +12,9 @@ use crate::subjects::SUBJECTS;
 /// changes. Small rises add up, for they are compared with the file.
 const BOUND_PERCENT: f64 = 5.0;
 
+/// And so many instructions: of small counts, that is a larger part.
+const BOUND: f64 = 20.0;
+
 fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.json")
 }
@@ -63,11 +66,11 @@ pub(crate) fn compare(dumps: &[Counted]) -> ExitCode {
         };
         let change = (now / kept - 1.0) * 100.0;
         let mark = match () {
-            () if change > BOUND_PERCENT => {
+            () if change > BOUND_PERCENT && now - kept > BOUND => {
                 more += 1;
                 "  <- more"
             }
-            () if change < -BOUND_PERCENT => {
+            () if change < -BOUND_PERCENT && kept - now > BOUND => {
                 less += 1;
                 "  <- less"
             }
@@ -89,7 +92,7 @@ pub(crate) fn compare(dumps: &[Counted]) -> ExitCode {
     }
     if more > 0 {
         println!(
-            "{more} counts have risen by more than {BOUND_PERCENT} %. Where they go: -- --profile NAME. If it has to be: {write}"
+            "{more} counts have risen by more than {BOUND_PERCENT} % and {BOUND} instructions. Where they go: -- --profile NAME. If it has to be: {write}"
         );
         return ExitCode::FAILURE;
     }
