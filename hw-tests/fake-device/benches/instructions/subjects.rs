@@ -152,8 +152,11 @@ pub(crate) fn run() {
     }
 }
 
-/// What makes one message, of two endpoints over a transport; `None` where that can not be had.
-fn open(transport: &str) -> Option<Box<dyn FnMut(&str, bool)>> {
+/// Makes one message, and counts of it what is named, if that is asked for.
+type Once = Box<dyn FnMut(&str, bool)>;
+
+/// What makes messages, of two endpoints over a transport; `None` where that can not be had.
+fn open(transport: &str) -> Option<Once> {
     if !transport.starts_with("ofi") {
         let mut pair = Pair::open(transport);
         return Some(Box::new(move |what, counted| pair.once(what, counted)));
