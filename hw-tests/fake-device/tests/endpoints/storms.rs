@@ -3,8 +3,15 @@
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
-use crate::faults::{BROKEN, STATUSES};
+use crate::faults::STATUSES;
 use crate::party::{Pair, assert_clean};
+
+/// What a broken connection looks like: what was under way goes on over the next one.
+const BROKEN: [Status; 3] = [
+    Status::IBV_WC_WR_FLUSH_ERR,
+    Status::IBV_WC_REM_ACCESS_ERR,
+    Status::IBV_WC_RETRY_EXC_ERR,
+];
 
 /// Numbers that look random and are the same for the same seed (splitmix64).
 struct Draw(u64);
