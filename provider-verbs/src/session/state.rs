@@ -153,6 +153,11 @@ impl SessionState {
         !self.sends.is_empty() || !self.writes.is_empty()
     }
 
+    /// Whether no packet has gone either way.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.numbers.expected() == 0 && self.numbers.sent() == 0
+    }
+
     /// Whether something is to be posted before anything new.
     pub(crate) fn catches_up(&self) -> bool {
         !self.replay.is_empty() || self.writes.has_lost()

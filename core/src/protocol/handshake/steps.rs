@@ -235,6 +235,8 @@ impl Connector {
             out.push(Action::Closed { peer: peer_key });
         }
         if peer.wanted {
+            // The engine's session, if it has one without a lane, ends with that.
+            self.sessions.remove(&peer_key);
             out.push(Action::ConnectFailed {
                 peer: peer_key,
                 reason,

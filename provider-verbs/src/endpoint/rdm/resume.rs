@@ -62,12 +62,17 @@ impl RdmTransport {
             at.link = Link::Idle;
         }
         let key = at.key;
-        if end.then == AfterLane::Resume && state.lane_lost() {
+        let resumes = end.then == AfterLane::Resume;
+        // Nothing was said on it: nobody need go on with it, and strangers who only ever began a lane are not called back.
+        let unused = state.is_unused();
+        if resumes && !unused && state.lane_lost() {
             at.parked = Some(Box::new(state));
         } else {
             self.service
                 .request(ToService::SessionEnded { peer: key, lane });
-            self.end_session(peer, state, end, owner);
+            if !(resumes && unused) {
+                self.end_session(peer, state, end, owner);
+            }
         }
         // A newer lane may have come up meanwhile.
         let newer = (self.resuming.values())
@@ -366,7 +371,7 @@ impl RdmTransport {
             drop(r.region);
             owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
         }
-        let unused = state.numbers.expected() == 0 && state.numbers.sent() == 0;
+        let unused = state.is_unused();
         match then {
             // It may come back: what waits for it is not lost. What it did not let us have is.
             AfterLane::Closed { .. } => self.lose_requests(peer, state.name, owner),
