@@ -42,7 +42,8 @@ impl RdmTransport {
                     let end = evidence(reason);
                     match self.lanes.of(lane.session()) {
                         Some(_) => self.give_up(lane.session(), end),
-                        None => self.resuming_lane_down(lane.session(), end, owner),
+                        // What has come on it may lie in the completion queue yet, and is to be taken first.
+                        None => self.ending.push((lane.session(), end)),
                     }
                 }
                 ToEngine::Probe => self.probe_idle_lanes(),
@@ -156,7 +157,7 @@ impl RdmTransport {
     }
 
     /// Moves a lane's queue pair to error; what was posted is flushed, and once that is done the lane goes.
-    fn give_up(&mut self, session: SessionId, end: LaneEnd) {
+    pub(super) fn give_up(&mut self, session: SessionId, end: LaneEnd) {
         let Some(lane) = self.lanes.of(session) else {
             return;
         };

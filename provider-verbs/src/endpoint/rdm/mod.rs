@@ -34,7 +34,7 @@ use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{QpCaps, QpConfig, UdInit};
-use crate::session::{Held, Lanes, Peers, SlotPool, WrId};
+use crate::session::{Held, LaneEnd, Lanes, Peers, SlotPool, WrId};
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
@@ -74,6 +74,8 @@ pub(crate) struct RdmTransport {
     // Lanes go first: the device uses what the rest holds. The service ends with them.
     lanes: Lanes,
     resuming: HashMap<SessionId, Resuming>,
+    /// Lanes that went down before they carried a session.
+    ending: Vec<(SessionId, LaneEnd)>,
     service: Service,
     srq: Arc<Srq>,
     cq: Arc<Cq>,
@@ -205,6 +207,7 @@ impl RdmTransport {
         let mut this = Self {
             lanes: Lanes::default(),
             resuming: HashMap::new(),
+            ending: Vec::new(),
             reconnect_timeout: patience.reconnect_timeout,
             #[cfg(feature = "fault-injection")]
             faults: crate::fault::Seen::default(),
@@ -366,7 +369,11 @@ impl Transport for RdmTransport {
         if self.service.has_messages() {
             done += self.take_messages(owner);
         }
-        done += self.poll(owner);
+        let polled = self.poll(owner);
+        done += polled;
+        if !self.ending.is_empty() && polled < POLL {
+            done += self.end_resuming(owner);
+        }
         if !self.work.is_empty() {
             done += self.run_work(owner);
         }
@@ -399,7 +406,7 @@ impl Transport for RdmTransport {
 
     fn arm(&mut self) -> Result<bool> {
         self.service.hush();
-        if self.service.has_messages() || !self.work.is_empty() {
+        if self.service.has_messages() || !self.work.is_empty() || !self.ending.is_empty() {
             return Ok(false);
         }
         if self.armed {

@@ -74,17 +74,37 @@ impl RdmTransport {
                 self.end_session(peer, state, end, owner);
             }
         }
-        // A newer lane may have come up meanwhile.
+        self.next_lane(peer, owner);
+    }
+
+    /// A peer has no lane any more: a newer one may have come up meanwhile.
+    fn next_lane<O: Owner>(&mut self, peer: u32, owner: &mut O) {
         let newer = (self.resuming.values())
             .find(|newer| newer.peer == peer)
             .map(|newer| newer.up.lane.session());
         match newer {
-            Some(newer) => {
+            Some(newer) if !matches!(self.peers.at(peer).link, Link::Up(_)) => {
                 self.peers.at(peer).link = Link::Resuming(newer);
                 self.resume(newer, owner);
             }
+            Some(_) => {}
             None => self.reconnect_if_wanted(peer),
         }
+    }
+
+    /// Takes leave of the lanes that went down before they carried a session. All that had come on them was taken: so some may
+    /// carry one by now.
+    #[cold]
+    pub(super) fn end_resuming<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let ending = std::mem::take(&mut self.ending);
+        let done = ending.len();
+        for (session, end) in ending {
+            match self.lanes.of(session) {
+                Some(_) => self.give_up(session, end),
+                None => self.resuming_lane_down(session, end, owner),
+            }
+        }
+        done
     }
 
     /// Asks for a lane, if anybody waits for one.
@@ -136,7 +156,8 @@ impl RdmTransport {
     ) {
         let session = up.lane.session();
         let at = self.peers.at(peer);
-        if !matches!(at.link, Link::Up(_)) {
+        // One lane at a time: this one comes after those that are there.
+        if !matches!(at.link, Link::Up(_) | Link::Resuming(_)) {
             at.link = Link::Resuming(session);
         }
         self.resuming.insert(
@@ -227,7 +248,7 @@ impl RdmTransport {
                 return self.session_left_lane(lane.peer, lane.up.lane, *state, end, owner);
             }
         }
-        self.reconnect_if_wanted(lane.peer);
+        self.next_lane(lane.peer, owner);
     }
 
     /// Takes the session up again, as far as that goes: the old lane is to be drained, the peer's end up, both sides heard.
