@@ -34,7 +34,7 @@ use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{QpCaps, QpConfig, UdInit};
-use crate::session::{Held, LaneEnd, Lanes, Peers, SlotPool, WrId};
+use crate::session::{AfterLane, Held, LaneEnd, Lanes, Peers, SlotPool, WrId};
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
@@ -52,6 +52,17 @@ const POLL: usize = 16;
 
 /// Sends that wait for one peer's lane, at most; then the caller is told to try again.
 const MAX_PENDING: usize = 1024;
+
+/// Looks at a completion queue that may fail in a row.
+const QUEUE_FAILURES: u32 = 64;
+
+/// Nothing completes any more.
+const QUEUE_DEAD: LaneEnd = LaneEnd {
+    errno: Errno::EIO,
+    why: "the device's completion queue failed: the endpoint has to be opened anew",
+    status: 0,
+    then: AfterLane::Fail,
+};
 
 /// What the endpoint has done.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,6 +87,8 @@ pub(crate) struct RdmTransport {
     resuming: HashMap<SessionId, Resuming>,
     /// Lanes that went down before they carried a session.
     ending: Vec<(SessionId, LaneEnd)>,
+    /// Looks at the completion queue that failed since the last that brought something.
+    queue_failures: u32,
     service: Service,
     srq: Arc<Srq>,
     cq: Arc<Cq>,
@@ -208,6 +221,7 @@ impl RdmTransport {
             lanes: Lanes::default(),
             resuming: HashMap::new(),
             ending: Vec::new(),
+            queue_failures: 0,
             reconnect_timeout: patience.reconnect_timeout,
             #[cfg(feature = "fault-injection")]
             faults: crate::fault::Seen::default(),
@@ -278,10 +292,7 @@ impl RdmTransport {
         // SAFETY: `self` holds the queue; only the count of holders is not touched, for this is polled all the time.
         let completions = match unsafe { (*cq).poll(&mut room) } {
             Ok(completions) => completions,
-            Err(error) => {
-                self.queue_failed(error);
-                return 0;
-            }
+            Err(error) => return self.queue_failed(error),
         };
         for completion in completions {
             let ok = completion.status == ibv_wc_status::IBV_WC_SUCCESS;
@@ -298,6 +309,7 @@ impl RdmTransport {
             }
         }
         if !completions.is_empty() {
+            self.queue_failures = 0;
             self.armed = false;
             if self.spent.len() >= POLL {
                 self.post_spent();
@@ -316,15 +328,35 @@ impl RdmTransport {
         );
     }
 
+    /// The completion queue can not be looked at. When that lasts, nothing completes any more: all operations end.
     #[cold]
-    fn queue_failed(&mut self, error: OpError) {
-        if self.poster.counters.lanes_failed == 0 {
-            tracing::error!(
-                "completion queue of {} failed: {error}",
-                self.poster.pd.context().name()
-            );
+    fn queue_failed(&mut self, error: OpError) -> usize {
+        if self.queue_failures == 0 {
+            let name = self.poster.pd.context().name();
+            tracing::error!("completion queue of {name} failed: {error}");
         }
-        self.poster.counters.lanes_failed += 1;
+        self.queue_failures = self.queue_failures.saturating_add(1);
+        if !self.queue_is_dead() {
+            return 0;
+        }
+        let open: Vec<_> = (self.lanes.iter_mut())
+            .filter(|lane| !lane.unflushed)
+            .map(|lane| lane.key.session())
+            .collect();
+        for &session in &open {
+            self.break_lane(session, QUEUE_DEAD);
+            if let Some(lane) = self.lanes.of(session) {
+                lane.end = Some(QUEUE_DEAD);
+                lane.unflushed = true;
+            }
+            self.list(session);
+        }
+        open.len()
+    }
+
+    /// Whether the completion queue failed for good.
+    fn queue_is_dead(&self) -> bool {
+        self.queue_failures >= QUEUE_FAILURES
     }
 }
 

@@ -67,6 +67,9 @@ impl RdmTransport {
                 }
             }
         }
+        if self.queue_is_dead() {
+            return Err(OpError::Failed(Errno::EIO));
+        }
         if self.peers.at(at).pending.len() >= MAX_PENDING {
             return Err(OpError::Again);
         }
