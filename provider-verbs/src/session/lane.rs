@@ -142,6 +142,11 @@ impl Lane {
         self.queue.len() + 1 < self.depth && self.session.numbers.unconfirmed() < WINDOW
     }
 
+    /// Whether no request is under way whose completion was asked for.
+    pub(crate) fn expects_no_word(&self) -> bool {
+        self.queue.len() == self.unsignaled as usize
+    }
+
     /// Whether anything can be posted but what is to be sent again.
     pub(crate) fn is_usable(&self) -> bool {
         self.may_send && self.end.is_none()

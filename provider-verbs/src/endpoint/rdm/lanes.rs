@@ -57,13 +57,13 @@ impl RdmTransport {
         done
     }
 
-    /// A lane on which nothing is under way would never learn that its peer has died: whoever waits for that peer would wait
+    /// A lane on which nothing is under way that would be told of would never learn that its peer has died: whoever waits for that peer would wait
     /// for ever. So each gets a packet that says nothing new: the peer's device acknowledges it as long as the queue pair
     /// exists, whatever its process does; when it is gone, the lane fails by retries exhausted.
     fn probe_idle_lanes(&mut self) {
         let mut broken = Vec::new();
         for lane in self.lanes.iter_mut() {
-            if lane.open && lane.queue.is_empty() && self.poster.probe(lane).is_err() {
+            if lane.open && lane.expects_no_word() && self.poster.probe(lane).is_err() {
                 broken.push(lane.key.session());
             }
         }
