@@ -17,6 +17,7 @@ pub(crate) struct SlotPool {
     mr: Mr,
     memory: Pages,
     slot_bytes: usize,
+    count: u32,
     free: Vec<u32>,
 }
 
@@ -36,6 +37,7 @@ impl SlotPool {
             mr,
             memory,
             slot_bytes,
+            count: count as u32,
             free: (0..count as u32).rev().collect(),
         })
     }
@@ -56,18 +58,15 @@ impl SlotPool {
     /// Where a slot is. Slots of a pool that is not empty lie within its memory; others have no address.
     #[inline]
     pub(crate) fn address(&self, slot: u32) -> *mut u8 {
+        assert!(self.has(slot), "slot {slot} is not of this pool");
         let offset = slot as usize * self.slot_bytes;
-        assert!(
-            offset < self.memory.layout.size(),
-            "slot {slot} is not of this pool"
-        );
         self.memory.ptr.as_ptr().wrapping_add(offset)
     }
 
     /// Whether there is a slot of that number.
     #[inline]
     pub(crate) fn has(&self, slot: u32) -> bool {
-        (slot as usize) < self.memory.layout.size() / self.slot_bytes
+        slot < self.count
     }
 
     /// Size of a slot in bytes.
