@@ -22,8 +22,10 @@ pub(crate) struct Tuning {
     pub(crate) bounces: usize,
     /// Whether the sender writes large messages, rather than the receiver reads them.
     pub(crate) sender_writes: bool,
-    /// Largest single RDMA read or write, in bytes.
-    pub(crate) chunk: u64,
+    /// Largest single RDMA read, in bytes.
+    pub(crate) read_chunk: u64,
+    /// Largest single RDMA write, in bytes.
+    pub(crate) write_chunk: u64,
     /// RDMA reads of a lane under way.
     pub(crate) reads_per_lane: u8,
     /// Reads of one message under way.
@@ -67,7 +69,12 @@ impl Tuning {
                 Rendezvous::Write => true,
                 Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
             },
-            chunk: settings.read_chunk,
+            read_chunk: settings.read_chunk,
+            // What a software device sends at a go, it sends before anybody else on its processor has a turn.
+            write_chunk: match software {
+                true => settings.read_chunk.min(32 << 10),
+                false => settings.read_chunk,
+            },
             reads_per_lane: 16
                 .min(limits.reads_as_initiator)
                 .min(limits.reads_as_target)

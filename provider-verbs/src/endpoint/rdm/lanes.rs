@@ -90,12 +90,13 @@ impl RdmTransport {
     pub(super) fn new_session(&self, up: &LaneUp) -> SessionState {
         let tuning = &self.poster.tuning;
         let reads = TransferLimits {
-            chunk_bytes: tuning.chunk,
+            chunk_bytes: tuning.read_chunk,
             chunks: u32::from(tuning.reads_per_lane),
             chunks_per_message: tuning.reads_per_message,
             ..TransferLimits::default()
         };
         let writes = TransferLimits {
+            chunk_bytes: tuning.write_chunk,
             chunks: tuning.writes_per_lane,
             chunks_per_message: tuning.writes_per_lane,
             ..reads
