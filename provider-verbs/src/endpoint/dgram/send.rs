@@ -8,8 +8,9 @@ use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::{Owner, PeerAv, SendDone};
 use ferrofabric_core::types::{FiAddr, IoBuf, SendOp, total_len};
-use ferrofabric_verbs_sys::{ibv_sge, ibv_wc_status};
+use ferrofabric_verbs_sys::ibv_wc_status;
 
+use super::super::gather::{copy_of, entry, gather};
 use super::handles::News;
 use super::{DgramTransport, MAX_BUFFERS};
 use crate::ah::{Ah, Path};
@@ -489,30 +490,4 @@ fn take_those<T>(list: &mut Vec<T>, which: impl Fn(&T) -> bool) -> Vec<T> {
     let (taken, left) = std::mem::take(list).into_iter().partition(|one| which(one));
     *list = left;
     taken
-}
-
-#[inline]
-fn entry(addr: u64, len: usize, lkey: u32) -> ibv_sge {
-    ibv_sge {
-        addr,
-        length: len as u32,
-        lkey,
-    }
-}
-
-/// Copies a list of buffers to where there is room for all.
-#[inline]
-fn gather(buffers: &[IoBuf], to: *mut u8) {
-    let mut at = to;
-    for buf in buffers {
-        // SAFETY: the sender vouches for its buffers; the caller of this has room for their sum.
-        unsafe { at.copy_from_nonoverlapping(buf.as_ptr(), buf.len) };
-        at = at.wrapping_add(buf.len);
-    }
-}
-
-fn copy_of(buffers: &[IoBuf]) -> Box<[u8]> {
-    let mut bytes = vec![0; total_len(buffers)];
-    gather(buffers, bytes.as_mut_ptr());
-    bytes.into()
 }

@@ -14,6 +14,7 @@ use ferrofabric_core::protocol::wire::data::{
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
+use super::super::gather::{copy_of, entry, gather};
 use super::{Counters, MAX_PENDING, RdmTransport};
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
@@ -617,32 +618,6 @@ fn envelope(op: &SendOp) -> Envelope {
         },
         cq_data: op.flags.contains(Flags::REMOTE_CQ_DATA).then_some(op.data),
     }
-}
-
-#[inline]
-fn entry(addr: u64, len: usize, lkey: u32) -> ibv_sge {
-    ibv_sge {
-        addr,
-        length: len as u32,
-        lkey,
-    }
-}
-
-/// Copies a list of buffers to where there is room for all.
-#[inline]
-fn gather(iov: &[IoBuf], to: *mut u8) {
-    let mut at = to;
-    for buf in iov {
-        // SAFETY: the sender vouches for its buffers; the caller of this has room for their sum.
-        unsafe { at.copy_from_nonoverlapping(buf.as_ptr(), buf.len) };
-        at = at.wrapping_add(buf.len);
-    }
-}
-
-fn copy_of(iov: &[IoBuf]) -> Box<[u8]> {
-    let mut bytes = vec![0; total_len(iov)];
-    gather(iov, bytes.as_mut_ptr());
-    bytes.into()
 }
 
 #[cold]
