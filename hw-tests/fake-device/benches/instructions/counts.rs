@@ -19,9 +19,24 @@ fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.json")
 }
 
-/// The compiler, with the machine that it builds for.
-fn compiler() -> String {
-    format!("{}, {}", env!("FERRO_COMPILER"), std::env::consts::ARCH)
+/// What the counts depend on besides the code: the compiler, and the processor, for which the C library chooses how to copy.
+fn made_with() -> String {
+    let facts = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let fact = |name: &str| {
+        let line = facts
+            .lines()
+            .find(|line| line.split(':').next().is_some_and(|n| n.trim() == name));
+        line.and_then(|line| line.split(':').nth(1))
+            .map_or("?", str::trim)
+    };
+    format!(
+        "{}, {}, {} family {} model {}",
+        env!("FERRO_COMPILER"),
+        std::env::consts::ARCH,
+        fact("vendor_id"),
+        fact("cpu family"),
+        fact("model"),
+    )
 }
 
 fn kept() -> Value {
@@ -39,7 +54,7 @@ pub(crate) fn write(dumps: &[Counted]) -> ExitCode {
     for counted in dumps {
         counts.insert(counted.subject.clone(), json!(counted.per_message()));
     }
-    let text = json!({ "compiler": compiler(), "instructions": counts });
+    let text = json!({ "made_with": made_with(), "instructions": counts });
     let text = serde_json::to_string_pretty(&text).unwrap() + "\n";
     std::fs::write(file(), &text).unwrap();
     print!("{text}");
@@ -49,8 +64,8 @@ pub(crate) fn write(dumps: &[Counted]) -> ExitCode {
 /// Compares with the file.
 pub(crate) fn compare(dumps: &[Counted]) -> ExitCode {
     let kept = kept();
-    let taken_with = kept["compiler"].as_str().unwrap_or("nothing");
-    let here = compiler();
+    let taken_with = kept["made_with"].as_str().unwrap_or("nothing");
+    let here = made_with();
     println!(
         "{:<20} {:>10} {:>10} {:>8}",
         "instructions", "kept", "now", "change"

@@ -5,8 +5,8 @@
 //!     cargo bench -p ferrofabric-fake-device --bench instructions -- --write   # writes the file anew
 //!     … -- --profile verbs/inject     # where the instructions of one count go, by function
 //!
-//! The file (`hw-tests/fake-device/instructions.json`) says which compiler the counts were taken with: with another one the
-//! comparison is shown and nothing fails. Exit code 77: valgrind is not here.
+//! The file (`hw-tests/fake-device/instructions.json`) says with which compiler and on which processor the counts were taken:
+//! elsewhere the comparison is shown and nothing fails. Exit code 77: valgrind is not here.
 
 #![allow(clippy::unwrap_used, reason = "a broken benchmark may panic")]
 
