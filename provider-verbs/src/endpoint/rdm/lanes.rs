@@ -46,7 +46,10 @@ impl RdmTransport {
                         None => self.ending.push((lane.session(), end)),
                     }
                 }
-                ToEngine::Probe => self.probe_idle_lanes(),
+                ToEngine::Probe => {
+                    self.probe_idle_lanes();
+                    self.probe_resuming_lanes(owner);
+                }
                 ToEngine::ConnectFailed { peer, reason } => {
                     if let Some(at) = self.peers.find(&peer) {
                         self.connect_failed(at, reason, owner);

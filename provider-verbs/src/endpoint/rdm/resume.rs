@@ -17,7 +17,7 @@ use super::complete::{BROKEN, entered, protocol_broken};
 use super::lanes::evidence;
 use super::{RdmTransport, TRANSPORT};
 use crate::connect::ToService;
-use crate::post::{SendFlags, SendRequest, inline_sge};
+use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{
     AfterLane, Body, Held, KeptKind, LaneEnd, Link, SessionState, WqeKind, send_wr_id,
@@ -29,8 +29,9 @@ pub(super) struct Resuming {
     qp: Arc<RcQp>,
     peer: u32,
     may_send: bool,
-    /// The Resume is posted, and may not be over yet.
+    /// The Resume was posted.
     said: bool,
+    /// It, or a probe behind it, is under way: one request at a time.
     under_way: bool,
     /// The peer's session and what it has taken of it.
     heard: Option<(u64, u32)>,
@@ -44,7 +45,7 @@ pub(super) const LOST_BY_PEER: LaneEnd = LaneEnd {
     then: AfterLane::Restart,
 };
 
-/// Number of the one request that a lane has before it carries the session.
+/// Number of the requests that a lane has, one at a time, before it carries the session.
 const RESUME_NUMBER: u32 = 0;
 
 impl RdmTransport {
@@ -62,6 +63,11 @@ impl RdmTransport {
             at.link = Link::Idle;
         }
         let key = at.key;
+        // Another session has begun on another lane: nobody will go on with this one.
+        let end = match at.link {
+            Link::Up(_) if end.then == AfterLane::Resume => LOST_BY_PEER,
+            _ => end,
+        };
         let resumes = end.then == AfterLane::Resume;
         // Nothing was said on it: nobody need go on with it, and strangers who only ever began a lane are not called back.
         let unused = state.is_unused();
@@ -210,7 +216,31 @@ impl RdmTransport {
         true
     }
 
-    /// The Resume has arrived.
+    /// A lane whose peer's Resume is awaited would never learn that the peer gave it up, if word of that got lost. So each gets a
+    /// write of nothing, which only a living queue pair acknowledges and of which the peer knows nothing.
+    pub(super) fn probe_resuming_lanes<O: Owner>(&mut self, owner: &mut O) {
+        let mut broken = Vec::new();
+        for (&session, lane) in &mut self.resuming {
+            if !lane.said || lane.under_way {
+                continue;
+            }
+            let wr_id = send_wr_id(session, RESUME_NUMBER);
+            let nowhere = Remote { addr: 0, rkey: 0 };
+            let mut request = SendRequest::write(wr_id, [inline_sge(&[])], nowhere)
+                .flags(SendFlags::SIGNALED | SendFlags::INLINE);
+            lane.under_way = true;
+            self.poster.outstanding += 1;
+            // SAFETY: an empty inline write names no memory.
+            if unsafe { request.post(&lane.qp) }.is_err() {
+                broken.push(session);
+            }
+        }
+        for session in broken {
+            self.resuming_lane_broke(session, owner);
+        }
+    }
+
+    /// The Resume, or a probe behind it, has arrived.
     pub(super) fn resume_sent(&mut self, session: SessionId, number: u32) {
         if let Some(lane) = self.resuming.get_mut(&session) {
             if number == RESUME_NUMBER && std::mem::take(&mut lane.under_way) {
@@ -343,7 +373,8 @@ impl RdmTransport {
 
     /// The oldest packets that were unsure have arrived.
     fn arrived_after_all<O: Owner>(&mut self, state: &mut SessionState, count: u32, owner: &mut O) {
-        for kept in state.replay.drain(..count as usize) {
+        let count = (count as usize).min(state.replay.len());
+        for kept in state.replay.drain(..count) {
             match kept.kind {
                 KeptKind::Message(done) => owner.complete_send(&done),
                 KeptKind::Done(transfer) => {
