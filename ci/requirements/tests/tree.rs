@@ -1,0 +1,22 @@
+//! The document of this tree.
+
+#![allow(missing_docs)]
+
+use std::path::Path;
+
+use ferrofabric_requirements::{DOCUMENT, read};
+
+#[test]
+fn every_requirement_names_its_tests() {
+    let (is, should) = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+        .unwrap_or_else(|e| panic!("{e}"));
+    let differs = is
+        .lines()
+        .zip(should.lines())
+        .find(|(is, should)| is != should);
+    assert!(
+        is == should,
+        "{DOCUMENT} does not list the tests as they are; `cargo run -p ferrofabric-requirements -- --write` mends it; \
+         the first difference: {differs:?}"
+    );
+}
