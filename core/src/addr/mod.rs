@@ -1,6 +1,20 @@
-//! Address formats. The native one is what `fi_getname` returns and what address vectors store.
+//! Addresses of endpoints, in every format (fi_getinfo(3), "addressing formats"). The native one is what `fi_getname` returns
+//! and what address vectors store, unless the domain's format is another.
 
+mod address;
+mod format;
+mod ib_ud;
 mod native;
 mod native_text;
+mod sockaddr_ib;
+mod socket;
+mod text;
+mod uri;
 
+pub use address::Address;
+pub use format::AddrFormat;
+pub use ib_ud::{IB_UD_LEN, IbUdAddr};
 pub use native::{AddrError, GidKind, NATIVE_LEN, NativeAddr, VerbsAddr};
+pub use sockaddr_ib::{SOCKADDR_IB_LEN, SockaddrIb};
+pub use socket::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
+pub use uri::Uri;

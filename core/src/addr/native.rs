@@ -6,6 +6,8 @@ use std::fmt;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::AddrFormat;
+
 /// Size of a native address in bytes.
 pub const NATIVE_LEN: usize = 64;
 
@@ -70,12 +72,31 @@ pub struct NativeAddr {
     pub verbs: Option<VerbsAddr>,
 }
 
-/// Why bytes or text are not a native address.
+/// Why bytes or text are not an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddrError {
     /// Too few or too many bytes.
     #[error("a native address has {NATIVE_LEN} bytes, this has {0}")]
     Length(usize),
+    /// Too few or too many bytes for another format than the native one.
+    #[error("an address in {format} has {wanted} bytes, this has {found}")]
+    LengthOf {
+        /// The format.
+        format: AddrFormat,
+        /// Its length in bytes.
+        wanted: usize,
+        /// What there was.
+        found: usize,
+    },
+    /// Not even a family.
+    #[error("an address of {0} bytes")]
+    Short(usize),
+    /// A `sockaddr` of a family that the format does not have.
+    #[error("address family {0} where another is wanted")]
+    Family(u16),
+    /// A format that is not known, or that an address can not be told in.
+    #[error("no address of that kind in {0}")]
+    Format(AddrFormat),
     /// Not an address of ours.
     #[error("not a native address: it starts with {0:#06x} in place of {MAGIC:#06x}")]
     Magic(u16),
@@ -83,7 +104,7 @@ pub enum AddrError {
     #[error("native address of version {0}, this library knows version {VERSION}")]
     Version(u8),
     /// A field holds what it can not.
-    #[error("native address with an impossible {0}")]
+    #[error("address with an impossible {0}")]
     Field(&'static str),
 }
 
@@ -205,17 +226,9 @@ impl NativeAddr {
     /// Whether each field holds what it can.
     pub(super) fn validate(&self) -> Result<(), AddrError> {
         if let Some(v) = &self.verbs {
-            if v.gid[0] == 0xff {
-                return Err(AddrError::Field("GID (a multicast group)"));
-            }
-            if v.qpn >> 24 != 0 {
-                return Err(AddrError::Field("queue pair number (24 bits)"));
-            }
+            validate_queue_pair(&v.gid, v.qpn, v.sl)?;
             if v.port == 0 {
                 return Err(AddrError::Field("port (from 1)"));
-            }
-            if v.sl > 15 {
-                return Err(AddrError::Field("service level (0 to 15)"));
             }
             if !(v.mtu_bytes.is_power_of_two() && (256..=4096).contains(&v.mtu_bytes)) {
                 return Err(AddrError::Field("MTU (256 to 4096, a power of two)"));
@@ -225,6 +238,20 @@ impl NativeAddr {
         }
         Ok(())
     }
+}
+
+/// Whether a queue pair and the path to it are as they can be.
+pub(super) fn validate_queue_pair(gid: &[u8; 16], qpn: u32, sl: u8) -> Result<(), AddrError> {
+    if gid[0] == 0xff {
+        return Err(AddrError::Field("GID (a multicast group)"));
+    }
+    if qpn >> 24 != 0 {
+        return Err(AddrError::Field("queue pair number (24 bits)"));
+    }
+    if sl > 15 {
+        return Err(AddrError::Field("service level (0 to 15)"));
+    }
+    Ok(())
 }
 
 impl fmt::Display for NativeAddr {

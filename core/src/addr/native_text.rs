@@ -1,26 +1,25 @@
-//! The native address as text: `ferro://inc=…;node=…[;shm=…][;gid=…;gidtype=…;qpn=…;…]`. Printing and parsing are
-//! inverses of each other.
+//! The native address as text: `ferro://[GID]:QPN?type=…&qkey=…&…&inc=…&node=…[&shm=…]`, without GID, QPN and their keys where
+//! there is no queue pair. Printing and parsing are inverses of each other.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use super::native::{AddrError, GidKind, NativeAddr, VerbsAddr};
+use super::text::{base_16, narrow};
+use super::uri::Uri;
 
-const SCHEME: &str = "ferro://";
+pub(super) const SCHEME: &str = "ferro";
 
 pub(super) fn print(addr: &NativeAddr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{SCHEME}inc={:x};node={:x}", addr.incarnation, addr.node)?;
-    if let Some(shm) = addr.shm {
-        write!(f, ";shm={shm:x}")?;
-    }
+    write!(f, "{SCHEME}://")?;
     if let Some(v) = &addr.verbs {
         write!(
             f,
-            ";gid={};gidtype={};qpn={};qkey={:x};lid={};pkey={:x};sl={};port={};mtu={}",
+            "[{}]:{}?type={}&qkey={:x}&lid={}&pkey={:x}&sl={}&port={}&mtu={}&",
             Ipv6Addr::from(v.gid),
-            gid_kind_name(v.gid_kind),
             v.qpn,
+            gid_kind_name(v.gid_kind),
             v.qkey,
             v.lid,
             v.pkey,
@@ -28,40 +27,48 @@ pub(super) fn print(addr: &NativeAddr, f: &mut fmt::Formatter<'_>) -> fmt::Resul
             v.port,
             v.mtu_bytes
         )?;
+    } else {
+        f.write_str("?")?;
     }
-    Ok(())
+    write!(f, "inc={:x}&node={:x}", addr.incarnation, addr.node)?;
+    match addr.shm {
+        Some(shm) => write!(f, "&shm={shm:x}"),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn parse(text: &str) -> Result<NativeAddr, AddrError> {
-    let body = text
-        .strip_prefix(SCHEME)
-        .ok_or(AddrError::Field("scheme (ferro://)"))?;
-    let mut fields = Fields::of(body)?;
+    let mut uri = Uri::parse(text)?;
+    if uri.scheme != SCHEME {
+        return Err(AddrError::Field("address format (ferro)"));
+    }
     let addr = NativeAddr {
-        incarnation: fields.hex("inc")?.ok_or(AddrError::Field("inc"))?,
-        node: fields.hex("node")?.ok_or(AddrError::Field("node"))?,
-        shm: fields.hex("shm")?,
-        verbs: match fields.take("gid") {
-            None => None,
-            Some(gid) => Some(VerbsAddr {
+        incarnation: hex(&mut uri, "inc")?.ok_or(AddrError::Field("inc"))?,
+        node: hex(&mut uri, "node")?.ok_or(AddrError::Field("node"))?,
+        shm: hex(&mut uri, "shm")?,
+        verbs: match (uri.node, uri.service) {
+            ("", "") => None,
+            (gid, qpn) => Some(VerbsAddr {
                 gid: Ipv6Addr::from_str(gid)
-                    .map_err(|_| AddrError::Field("gid"))?
+                    .map_err(|_| AddrError::Field("GID"))?
                     .octets(),
-                gid_kind: fields
-                    .take("gidtype")
+                qpn: qpn.parse().map_err(|_| AddrError::Field("QPN"))?,
+                gid_kind: uri
+                    .take("type")
                     .and_then(gid_kind_of_name)
-                    .ok_or(AddrError::Field("gidtype (ib, roce1, roce2)"))?,
-                qpn: fields.number("qpn")?,
-                qkey: narrow(fields.hex("qkey")?, "qkey")?,
-                lid: fields.number("lid")?,
-                pkey: narrow(fields.hex("pkey")?, "pkey")?,
-                sl: fields.number("sl")?,
-                port: fields.number("port")?,
-                mtu_bytes: fields.number("mtu")?,
+                    .ok_or(AddrError::Field("type (ib, roce1, roce2)"))?,
+                qkey: key(&mut uri, "qkey")?,
+                lid: number(&mut uri, "lid")?,
+                pkey: key(&mut uri, "pkey")?,
+                sl: number(&mut uri, "sl")?,
+                port: number(&mut uri, "port")?,
+                mtu_bytes: number(&mut uri, "mtu")?,
             }),
         },
     };
-    fields.end()?;
+    if !uri.keys.is_empty() || !uri.fields.is_empty() {
+        return Err(AddrError::Field("key"));
+    }
     addr.validate()?;
     Ok(addr)
 }
@@ -80,44 +87,16 @@ fn gid_kind_of_name(name: &str) -> Option<GidKind> {
         .find(|kind| gid_kind_name(*kind) == name)
 }
 
-fn narrow<T: TryFrom<u64>>(value: Option<u64>, name: &'static str) -> Result<T, AddrError> {
-    value
-        .and_then(|v| T::try_from(v).ok())
-        .ok_or(AddrError::Field(name))
+fn hex(uri: &mut Uri<'_>, name: &'static str) -> Result<Option<u64>, AddrError> {
+    uri.take(name).map(|text| base_16(text, name)).transpose()
 }
 
-/// The `name=value` pairs, each of which is taken once.
-struct Fields<'a>(Vec<(&'a str, &'a str)>);
+fn key<T: TryFrom<u64>>(uri: &mut Uri<'_>, name: &'static str) -> Result<T, AddrError> {
+    narrow(hex(uri, name)?.ok_or(AddrError::Field(name))?, name)
+}
 
-impl<'a> Fields<'a> {
-    fn of(body: &'a str) -> Result<Self, AddrError> {
-        body.split(';')
-            .map(|pair| pair.split_once('=').ok_or(AddrError::Field("name=value")))
-            .collect::<Result<_, _>>()
-            .map(Self)
-    }
-
-    fn take(&mut self, name: &str) -> Option<&'a str> {
-        let at = self.0.iter().position(|(n, _)| *n == name)?;
-        Some(self.0.swap_remove(at).1)
-    }
-
-    fn hex(&mut self, name: &'static str) -> Result<Option<u64>, AddrError> {
-        self.take(name)
-            .map(|v| u64::from_str_radix(v, 16).map_err(|_| AddrError::Field(name)))
-            .transpose()
-    }
-
-    fn number<T: FromStr>(&mut self, name: &'static str) -> Result<T, AddrError> {
-        self.take(name)
-            .and_then(|v| v.parse().ok())
-            .ok_or(AddrError::Field(name))
-    }
-
-    fn end(self) -> Result<(), AddrError> {
-        match self.0.is_empty() {
-            true => Ok(()),
-            false => Err(AddrError::Field("name")),
-        }
-    }
+fn number<T: FromStr>(uri: &mut Uri<'_>, name: &'static str) -> Result<T, AddrError> {
+    uri.take(name)
+        .and_then(|text| text.parse().ok())
+        .ok_or(AddrError::Field(name))
 }

@@ -1,7 +1,6 @@
 //! The small choices that domains and endpoints are described by, with libfabric's numbers.
 
-use std::fmt;
-
+pub use crate::addr::AddrFormat;
 pub use crate::serial::Threading;
 
 /// What an endpoint is like (`fi_ep_attr::type`).
@@ -68,42 +67,6 @@ numbers! {
     Progress { Unspec, Auto, Manual, ControlUnified }
     ResourceMgmt { Unspec, Disabled, Enabled }
     Threading { Unspec, Safe, Fid, Domain, Completion, Endpoint }
-}
-
-/// How addresses look (fi_getinfo(3), "addressing formats"); the list grows, so any of libfabric's numbers may come.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct AddrFormat(pub u32);
-
-impl AddrFormat {
-    /// The provider's own format, for us [`NativeAddr`](crate::addr::NativeAddr) as bytes; in hints: whatever there is.
-    pub const UNSPEC: Self = Self(0);
-    /// Any `sockaddr`.
-    pub const SOCKADDR: Self = Self(1);
-    /// `sockaddr_in`.
-    pub const SOCKADDR_IN: Self = Self(2);
-    /// `sockaddr_in6`.
-    pub const SOCKADDR_IN6: Self = Self(3);
-    /// `sockaddr_ib`.
-    pub const SOCKADDR_IB: Self = Self(4);
-    /// Text.
-    pub const STR: Self = Self(9);
-    /// GID, queue pair number and path of a datagram queue pair.
-    pub const IB_UD: Self = Self(11);
-}
-
-impl fmt::Debug for AddrFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::UNSPEC => f.write_str("FI_FORMAT_UNSPEC"),
-            Self::SOCKADDR => f.write_str("FI_SOCKADDR"),
-            Self::SOCKADDR_IN => f.write_str("FI_SOCKADDR_IN"),
-            Self::SOCKADDR_IN6 => f.write_str("FI_SOCKADDR_IN6"),
-            Self::SOCKADDR_IB => f.write_str("FI_SOCKADDR_IB"),
-            Self::STR => f.write_str("FI_ADDR_STR"),
-            Self::IB_UD => f.write_str("FI_ADDR_IB_UD"),
-            Self(number) => write!(f, "address format {number}"),
-        }
-    }
 }
 
 /// What endpoints speak (`fi_ep_attr::protocol`): libfabric's numbers, and those of this provider, marked so by the top bit.

@@ -1,0 +1,88 @@
+//! The formats by libfabric's numbers.
+
+use std::fmt;
+
+use super::{IB_UD_LEN, NATIVE_LEN, SOCKADDR_IB_LEN, SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
+
+/// How addresses look (fi_getinfo(3), "addressing formats"); the list grows, so any of libfabric's numbers may come.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct AddrFormat(pub u32);
+
+impl AddrFormat {
+    /// The provider's own format, for us [`NativeAddr`](super::NativeAddr) as bytes; in hints: whatever there is.
+    pub const UNSPEC: Self = Self(0);
+    /// Any `sockaddr`, told by its family.
+    pub const SOCKADDR: Self = Self(1);
+    /// `sockaddr_in`.
+    pub const SOCKADDR_IN: Self = Self(2);
+    /// `sockaddr_in6`.
+    pub const SOCKADDR_IN6: Self = Self(3);
+    /// `sockaddr_ib`.
+    pub const SOCKADDR_IB: Self = Self(4);
+    /// Text, a [`Uri`](super::Uri).
+    pub const STR: Self = Self(9);
+    /// [GID, queue pair number and path](super::IbUdAddr) of a datagram queue pair.
+    pub const IB_UD: Self = Self(11);
+    /// `sockaddr_in` or `sockaddr_in6`.
+    pub const SOCKADDR_IP: Self = Self(17);
+
+    /// Those that addresses can be read and printed in.
+    pub const KNOWN: [Self; 8] = [
+        Self::UNSPEC,
+        Self::SOCKADDR,
+        Self::SOCKADDR_IN,
+        Self::SOCKADDR_IN6,
+        Self::SOCKADDR_IB,
+        Self::STR,
+        Self::IB_UD,
+        Self::SOCKADDR_IP,
+    ];
+
+    /// Bytes of each address of the format. `None` where they differ: text, a `sockaddr` of any family, and formats that are
+    /// not known.
+    pub const fn fixed_len(self) -> Option<usize> {
+        match self {
+            Self::UNSPEC => Some(NATIVE_LEN),
+            Self::SOCKADDR_IN => Some(SOCKADDR_IN_LEN),
+            Self::SOCKADDR_IN6 => Some(SOCKADDR_IN6_LEN),
+            Self::SOCKADDR_IB => Some(SOCKADDR_IB_LEN),
+            Self::IB_UD => Some(IB_UD_LEN),
+            _ => None,
+        }
+    }
+
+    /// Whether addresses of the format are a `sockaddr`, and which families it may have.
+    pub(super) const fn takes_family(self, family: u16) -> bool {
+        use super::socket::{AF_IB, AF_INET, AF_INET6};
+        match self {
+            Self::SOCKADDR => matches!(family, AF_INET | AF_INET6 | AF_IB),
+            Self::SOCKADDR_IP => matches!(family, AF_INET | AF_INET6),
+            Self::SOCKADDR_IN => family == AF_INET,
+            Self::SOCKADDR_IN6 => family == AF_INET6,
+            Self::SOCKADDR_IB => family == AF_IB,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for AddrFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::UNSPEC => f.write_str("FI_FORMAT_UNSPEC"),
+            Self::SOCKADDR => f.write_str("FI_SOCKADDR"),
+            Self::SOCKADDR_IN => f.write_str("FI_SOCKADDR_IN"),
+            Self::SOCKADDR_IN6 => f.write_str("FI_SOCKADDR_IN6"),
+            Self::SOCKADDR_IB => f.write_str("FI_SOCKADDR_IB"),
+            Self::STR => f.write_str("FI_ADDR_STR"),
+            Self::IB_UD => f.write_str("FI_ADDR_IB_UD"),
+            Self::SOCKADDR_IP => f.write_str("FI_SOCKADDR_IP"),
+            Self(number) => write!(f, "address format {number}"),
+        }
+    }
+}
+
+impl fmt::Debug for AddrFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

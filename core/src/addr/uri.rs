@@ -1,0 +1,96 @@
+//! The form of text addresses (fi_getinfo(3), `FI_ADDR_STR`):
+//! `address_format[://[node][:[service][/[field3]...][?[key=value][&k2=v2]...]]]`.
+
+use super::AddrError;
+
+/// A text address in its parts, none of which is looked into. `None` and empty are different nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Uri<'a> {
+    /// The format's name.
+    pub scheme: &'a str,
+    /// Host, without the brackets of an IPv6 address.
+    pub node: &'a str,
+    /// What follows the host's colon.
+    pub service: &'a str,
+    /// What stands between slashes.
+    pub fields: Vec<&'a str>,
+    /// Keys with their values, each key once.
+    pub keys: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Uri<'a> {
+    /// Takes text apart.
+    ///
+    /// # Errors
+    ///
+    /// The part that is not as it should be.
+    pub fn parse(text: &'a str) -> Result<Self, AddrError> {
+        let (scheme, rest) = text.split_once("://").unwrap_or((text, ""));
+        let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.');
+        if scheme.is_empty() || !scheme.chars().all(named) {
+            return Err(AddrError::Field("address format"));
+        }
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut parts = path.split('/');
+        let (node, service) = host_and_service(parts.next().unwrap_or_default())?;
+        let mut keys: Vec<(&str, &str)> = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or(AddrError::Field("key=value"))?;
+            if key.is_empty() || keys.iter().any(|(known, _)| *known == key) {
+                return Err(AddrError::Field("key (each once)"));
+            }
+            keys.push((key, value));
+        }
+        Ok(Self {
+            scheme,
+            node,
+            service,
+            fields: parts.collect(),
+            keys,
+        })
+    }
+
+    /// Whether text looks like an address of this form, not like a host's name.
+    pub fn is_one(text: &str) -> bool {
+        text.contains("://")
+    }
+
+    /// The value of a key, which is not there any more afterwards.
+    pub(super) fn take(&mut self, key: &str) -> Option<&'a str> {
+        let at = self.keys.iter().position(|(known, _)| *known == key)?;
+        Some(self.keys.remove(at).1)
+    }
+}
+
+/// `host:service`, `[host]:service`; an IPv6 address without brackets needs its service.
+fn host_and_service(text: &str) -> Result<(&str, &str), AddrError> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or(AddrError::Field("bracket"))?;
+        return match (rest, rest.strip_prefix(':')) {
+            ("", _) => Ok((host, "")),
+            (_, Some(service)) => Ok((host, service)),
+            _ => Err(AddrError::Field("service after the bracket")),
+        };
+    }
+    Ok(text.rsplit_once(':').unwrap_or((text, "")))
+}
+
+impl std::fmt::Display for Uri<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}://", self.scheme)?;
+        match self.node.contains(':') {
+            true => write!(f, "[{}]", self.node)?,
+            false => f.write_str(self.node)?,
+        }
+        if !self.service.is_empty() {
+            write!(f, ":{}", self.service)?;
+        }
+        for field in &self.fields {
+            write!(f, "/{field}")?;
+        }
+        for (i, (key, value)) in self.keys.iter().enumerate() {
+            write!(f, "{}{key}={value}", if i == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
+    }
+}
