@@ -44,6 +44,12 @@ fn settings(overrides: &[(&str, &str)]) -> Settings {
     Settings::read(of).unwrap()
 }
 
+/// All offers.
+pub fn infos(overrides: &[(&str, &str)]) -> Vec<Info> {
+    let found = VerbsProvider::new().discover(&settings(overrides));
+    found.candidates
+}
+
 /// The first offer of datagrams.
 pub fn info(overrides: &[(&str, &str)], prefix: Prefix) -> Info {
     let found = VerbsProvider::new().discover(&settings(overrides));

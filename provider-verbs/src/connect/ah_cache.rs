@@ -1,7 +1,7 @@
 //! Address handles, one for each path, made by threads of their own: making one on RoCE waits for the neighbour's
 //! hardware address, a second and more when nobody answers. What is to be sent meanwhile waits here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -27,7 +27,7 @@ enum Entry<D> {
 pub(crate) struct AhCache<D> {
     pd: Arc<Pd>,
     entries: HashMap<Path, Entry<D>>,
-    line: Vec<Path>,
+    line: VecDeque<Path>,
     resolvers: usize,
     done: (Sender<Resolved>, Receiver<Resolved>),
     wake: Arc<dyn Fn() + Send + Sync>,
@@ -53,7 +53,7 @@ impl<D> AhCache<D> {
         Self {
             pd: pd.clone(),
             entries: HashMap::new(),
-            line: Vec::new(),
+            line: VecDeque::new(),
             resolvers: 0,
             done: unbounded(),
             wake,
@@ -73,7 +73,7 @@ impl<D> AhCache<D> {
             }
             None => {
                 self.entries.insert(path, Entry::Resolving(vec![datagram]));
-                self.line.push(path);
+                self.line.push_back(path);
                 self.start_resolvers();
                 None
             }
@@ -117,7 +117,7 @@ impl<D> AhCache<D> {
 
     fn start_resolvers(&mut self) {
         while self.resolvers < MAX_RESOLVERS {
-            let Some(path) = self.line.pop() else { return };
+            let Some(path) = self.line.pop_front() else { return };
             let (pd, done, wake) = (self.pd.clone(), self.done.0.clone(), self.wake.clone());
             let resolve = move || {
                 let handle = Ah::create(&pd, &path);

@@ -1,0 +1,241 @@
+//! Peers whose hardware addresses nobody knows yet: on a Soft-RoCE device of its own over a veth pair, whose far end is
+//! another network namespace that answers when it is told to.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_core::fabric::Domain;
+use ferrofabric_core::info::EpType;
+use ferrofabric_core::owning::{Buffer, OwningEndpoint};
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_hw_tests::Rig;
+use ferrofabric_hw_tests::dgram::{PATIENCE, count, infos, next, open};
+use serial_test::file_serial;
+
+/// Nodes that nobody has spoken to.
+const NODES: u64 = 200;
+
+/// As many handles are made at a time, at most.
+const RESOLVERS: usize = 64;
+
+const DEVICE: &str = "ferro_cold";
+
+fn run(command: &str) {
+    let output = Command::new("sh").args(["-ec", command]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {said}");
+}
+
+/// The link, its device, and the namespace at its far end.
+struct Link;
+
+impl Link {
+    /// Makes them; nodes 10.9.1.1 and so on live at the far end, which answers nobody.
+    fn up() -> Self {
+        // What a test that was killed left behind.
+        drop(Link);
+        let link = Link;
+        run("ip netns add ferro-far
+             ip link add ferro-near type veth peer name ferro-far
+             ip link set ferro-far netns ferro-far
+             ip -n ferro-far link set ferro-far arp off up
+             ip addr add 10.9.0.1/16 dev ferro-near
+             ip link set ferro-near up
+             rdma link add ferro_cold type rxe netdev ferro-near");
+        let addresses: String = (1..=NODES)
+            .map(|node| format!("addr add {}/16 dev ferro-far\n", address(node)))
+            .collect();
+        run(&format!(
+            "ip -n ferro-far -batch - <<'LIST'\n{addresses}LIST"
+        ));
+        link
+    }
+
+    /// From now on the far end tells its hardware addresses.
+    fn answer(&self) {
+        run("ip -n ferro-far link set ferro-far arp on");
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = Command::new("sh")
+            .args([
+                "-c",
+                "rdma link del ferro_cold; ip link del ferro-near; ip netns del ferro-far",
+            ])
+            .output();
+    }
+}
+
+fn address(node: u64) -> Ipv4Addr {
+    Ipv4Addr::new(10, 9, 1, u8::try_from(node).unwrap())
+}
+
+/// Addresses of endpoints on those nodes, made from one that is here.
+fn names(here: &NativeAddr) -> Vec<NativeAddr> {
+    let at = |node: u64| NativeAddr {
+        node: here.node ^ node,
+        shm: None,
+        incarnation: here.incarnation ^ node,
+        verbs: here.verbs.map(|verbs| VerbsAddr {
+            gid: address(node).to_ipv6_mapped().octets(),
+            ..verbs
+        }),
+    };
+    (1..=NODES).map(at).collect()
+}
+
+/// Neighbours that the kernel has on that link.
+fn neighbours() -> usize {
+    let output = Command::new("ip")
+        .args(["neigh", "show", "dev", "ferro-near"])
+        .output();
+    let output = output.unwrap().stdout;
+    let text = String::from_utf8(output).unwrap();
+    text.lines()
+        .filter(|line| line.starts_with("10.9.1."))
+        .count()
+}
+
+/// Threads of this process that make handles.
+fn resolvers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    tasks
+        .filter_map(|task| name(task.unwrap()).ok())
+        .filter(|name| name.trim_end() == "ferro-resolve")
+        .count()
+}
+
+fn domain(of: EpType) -> Arc<dyn Domain> {
+    let offers = infos(&[("FERRO_SHM", "off")]);
+    let offer = offers.into_iter().find(|info| {
+        let nic = info.nic.as_ref();
+        info.ep.ep_type == of && info.mode.is_empty() && nic.is_some_and(|nic| nic.device == DEVICE)
+    });
+    open(&offer.unwrap())
+}
+
+fn insert(endpoint: &OwningEndpoint, names: &[NativeAddr]) -> Vec<FiAddr> {
+    let insert = |name: &NativeAddr| endpoint.av().insert(&name.to_bytes()).unwrap();
+    names.iter().map(insert).collect()
+}
+
+/// Messages of an endpoint to itself, which goes a way that is known.
+fn talk_to_itself(endpoint: &mut OwningEndpoint, own: FiAddr, messages: u64) {
+    for token in (0..messages).map(|i| 1000 + i) {
+        let buffer = Buffer::new(8).unwrap();
+        endpoint.recv(buffer, FiAddr::UNSPEC, token).unwrap();
+        endpoint.inject(&token.to_le_bytes(), own, None).unwrap();
+        let done = next(endpoint, "a message to oneself");
+        assert_eq!(
+            (done.token, &done.buffer[..]),
+            (token, &token.to_le_bytes()[..])
+        );
+    }
+}
+
+/// Inserting waits for nobody; what is sent waits in line for its own peer alone, while as many as may be are asked for side by side.
+///
+/// Covers: AV-24
+#[test]
+#[file_serial(verbs)]
+fn datagrams_wait_for_their_own_neighbour() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let link = Link::up();
+    let domain = domain(EpType::Dgram);
+    let mut endpoint = OwningEndpoint::open(&*domain, &Default::default()).unwrap();
+    let own = endpoint.av().insert(&endpoint.name().to_bytes()).unwrap();
+    talk_to_itself(&mut endpoint, own, 1);
+    let peers = insert(&endpoint, &names(&endpoint.name()));
+    assert_eq!(
+        (neighbours(), resolvers()),
+        (0, 0),
+        "inserting asks for nobody"
+    );
+
+    for (token, peer) in (0..).zip(&peers) {
+        let buffer = Buffer::new(8).unwrap();
+        endpoint.send(buffer, 8, *peer, None, token).unwrap();
+    }
+    talk_to_itself(&mut endpoint, own, 20);
+    let until = Instant::now() + PATIENCE;
+    while neighbours() < RESOLVERS {
+        assert!(
+            Instant::now() < until,
+            "{} neighbours are asked for",
+            neighbours()
+        );
+    }
+    assert!(resolvers() <= RESOLVERS, "{} at a time", resolvers());
+
+    link.answer();
+    let mut reached = HashSet::new();
+    while reached.len() < peers.len() {
+        let done = next(&mut endpoint, "a datagram to a node that answers now");
+        match done.outcome {
+            Ok(_) => assert!(reached.insert(done.token), "{} is over twice", done.token),
+            // It was asked for before the far end answered, for as long as one asks. Now it may be tried again.
+            Err(_) => {
+                let to = peers[usize::try_from(done.token).unwrap()];
+                endpoint.send(done.buffer, 8, to, None, done.token).unwrap();
+            }
+        }
+    }
+    assert_eq!(count(&endpoint, "dgram_handles_now"), NODES + 1);
+    talk_to_itself(&mut endpoint, own, 20);
+}
+
+/// The same for reliable messages: those to a peer that answers go, the others wait, and end when the endpoint does.
+#[test]
+#[file_serial(verbs)]
+fn reliable_messages_wait_for_their_own_neighbour() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let _link = Link::up();
+    let domain = domain(EpType::Rdm);
+    let open = || OwningEndpoint::open(&*domain, &Default::default()).unwrap();
+    let (mut a, mut b) = (open(), open());
+    let cold = insert(&a, &names(&a.name()));
+    let warm = a.av().insert(&b.name().to_bytes()).unwrap();
+    for (token, peer) in (0..).zip(&cold) {
+        a.send(Buffer::new(8).unwrap(), 8, *peer, None, token)
+            .unwrap();
+    }
+    for token in 0..100u64 {
+        b.recv(Buffer::new(8).unwrap(), FiAddr::UNSPEC, token)
+            .unwrap();
+        a.inject(&token.to_le_bytes(), warm, None).unwrap();
+        let until = Instant::now() + PATIENCE;
+        let done = loop {
+            assert!(
+                Instant::now() < until,
+                "the peer that answers is not reached"
+            );
+            // Progress is manual.
+            if let Some(done) = a.poll().unwrap() {
+                panic!("{done:?} though its node does not answer");
+            }
+            if let Some(done) = b.poll().unwrap() {
+                break done;
+            }
+        };
+        assert_eq!(
+            (done.token, &done.buffer[..]),
+            (token, &token.to_le_bytes()[..])
+        );
+    }
+    assert_eq!(a.in_flight(), cold.len());
+    drop(a);
+    assert_eq!(b.in_flight(), 0);
+}
