@@ -9,7 +9,7 @@ use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::{self, settings};
 use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
-    completions, descriptors, levels, multi_receives, probes, progress, reports, waiting,
+    churn, completions, descriptors, levels, multi_receives, probes, progress, reports, waiting,
 };
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::{Info, Progress};
@@ -126,6 +126,20 @@ fn a_claimed_message_of_a_sender_that_is_gone_fails() {
         let (ours, theirs) = (domain(&[VERBS]), domain(&[VERBS]));
         probes::a_claimed_message_of_a_sender_that_is_gone(&*ours, &*theirs);
     }
+}
+
+/// Covers: AV-2, AV-17
+#[test]
+#[file_serial(verbs)]
+fn an_address_vector_changes_beside_a_sender() {
+    both_paths(|a, b| churn::insertions_beside_a_sender(a, b, 20_000, 100_000));
+}
+
+#[test]
+#[ignore = "soak: a million messages"]
+#[file_serial(verbs)]
+fn an_address_vector_changes_beside_a_million_messages() {
+    both_paths(|a, b| churn::insertions_beside_a_sender(a, b, 1_000_000, 1_000_000));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use ferrofabric_conformance::ends::{End, PATIENCE};
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::model::{self, run::Lines};
 use ferrofabric_conformance::{
-    completions, descriptors, levels, multi_receives, probes, progress, reports, waiting,
+    churn, completions, descriptors, levels, multi_receives, probes, progress, reports, waiting,
 };
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
@@ -146,6 +146,12 @@ fn a_multi_receive_that_is_cancelled_in_use() {
         let setting = [("FERRO_SHM_CMA", cma)];
         multi_receives::cancelled_in_use(&*domain(&setting), &*domain(&setting), held_up);
     }
+}
+
+/// Covers: AV-2, AV-17
+#[test]
+fn an_address_vector_changes_beside_a_sender() {
+    churn::insertions_beside_a_sender(&*domain(&[]), &*domain(&[]), 1_000_000, 100_000);
 }
 
 #[test]

@@ -117,7 +117,9 @@ impl<D> AhCache<D> {
 
     fn start_resolvers(&mut self) {
         while self.resolvers < MAX_RESOLVERS {
-            let Some(path) = self.line.pop_front() else { return };
+            let Some(path) = self.line.pop_front() else {
+                return;
+            };
             let (pd, done, wake) = (self.pd.clone(), self.done.0.clone(), self.wake.clone());
             let resolve = move || {
                 let handle = Ah::create(&pd, &path);
