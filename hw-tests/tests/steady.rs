@@ -75,6 +75,28 @@ fn short_messages_over_the_device_call_the_driver_alone() {
     }
 }
 
+/// Messages that are sent as a run (fi_msg(3), `FI_MORE`) share a doorbell.
+#[test]
+fn a_run_of_short_messages_rings_one_doorbell() {
+    const RUNS: usize = 20;
+    if Rig::open().is_none() {
+        return;
+    }
+    let name = "a_run_of_short_messages_rings_one_doorbell";
+    let calls = trace(name, || {
+        let exchange = Exchange::new(&*domain(PATHS[0]), &*domain(PATHS[0]), ROUNDS);
+        measure(|| (0..RUNS).for_each(|_| exchange.run(32)));
+    });
+    if let Some(calls) = calls {
+        println!(
+            "{} system calls for {RUNS} runs of 32 messages",
+            calls.len()
+        );
+        // Now and then the receiver tells of its buffers.
+        assert!(calls.len() <= RUNS * 5 / 4, "{}", calls.len());
+    }
+}
+
 #[test]
 fn short_messages_on_this_node_make_no_system_call() {
     let name = "short_messages_on_this_node_make_no_system_call";

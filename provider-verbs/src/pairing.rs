@@ -6,6 +6,7 @@
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::{Errno, OpError, Result};
+use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::{Owner, PeerAv, SendDone, Start, Token, Transport};
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_shm::{PendingSend, ShmTransport};
@@ -130,8 +131,14 @@ impl Transport for Paired {
             path => path,
         };
         match (path, &mut self.shm) {
-            // SAFETY: the caller's promise.
-            (Path::Shm, Some(shm)) => unsafe { shm.send(op, iov, owner) },
+            (Path::Shm, Some(shm)) => {
+                // A run of sends may go both ways.
+                if !op.flags.contains(Flags::MORE) {
+                    self.verbs.flush(owner);
+                }
+                // SAFETY: the caller's promise.
+                unsafe { shm.send(op, iov, owner) }
+            }
             // SAFETY: the caller's promise.
             _ => unsafe { self.verbs.send(op, iov, owner) },
         }
@@ -151,6 +158,11 @@ impl Transport for Paired {
             (SHM_TRANSPORT, Some(shm)) => shm.discard(kind, token, owner),
             _ => self.verbs.discard(kind, token, owner),
         }
+    }
+
+    #[inline]
+    fn flush<O: Owner>(&mut self, owner: &mut O) {
+        self.verbs.flush(owner);
     }
 
     #[inline]

@@ -165,13 +165,26 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
 
     #[inline]
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
-        self.check_send(op, iov)?;
+        if let Err(error) = self.check_send(op, iov) {
+            return self.refuse(error);
+        }
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
+        let last;
+        let op = match op.flags.contains(Flags::MORE) && state.is_watched() {
+            true => {
+                last = without_more(op);
+                &last
+            }
+            false => op,
+        };
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         // SAFETY: the caller keeps the buffers as the transport asks.
         let sent = unsafe { transport.send(op, iov, &mut owner) };
+        if sent.is_err() {
+            transport.flush(&mut owner);
+        }
         owner.start_deferred(transport);
         self.domain.wake(state);
         sent
@@ -242,6 +255,15 @@ const SPECIAL: Flags = Probe::FLAGS.union(Flags::MULTI_RECV);
 
 /// Calls to progress in which a probe looks for a message, at most.
 const PROBE_ROUNDS: usize = 16;
+
+/// For a transport that nobody might drive until it is woken: what is held back wakes nobody.
+#[cold]
+pub(super) fn without_more(op: &SendOp) -> SendOp {
+    SendOp {
+        flags: op.flags - Flags::MORE,
+        ..*op
+    }
+}
 
 fn undirected(op: &RecvOp) -> RecvOp {
     RecvOp {
@@ -335,6 +357,17 @@ impl<B: Backend> EndpointHandle<B> {
             many if many.len() > self.limits.rx_iov => Err(OpError::Failed(Errno::EINVAL)),
             many => Ok(Buffers::Many(many.into())),
         }
+    }
+
+    /// A send is not even tried. What others before it have left to it goes now (fi_msg(3), `FI_MORE`).
+    #[cold]
+    fn refuse(&self, error: OpError) -> Result<(), OpError> {
+        let mut guard = self.domain.lock()?;
+        let state = &mut *guard;
+        let (transport, mut owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        transport.flush(&mut owner);
+        Err(error)
     }
 
     #[inline]

@@ -316,6 +316,12 @@ impl<T: Transport> State<T> {
         done
     }
 
+    /// Whether somebody sleeps who relies on being woken by whatever is to be done.
+    #[inline]
+    fn is_watched(&self) -> bool {
+        !self.asleep.is_empty() || self.attendance.on_watch
+    }
+
     /// Takes an object out; an endpoint comes back, for it is slow to drop.
     fn remove(&mut self, object: Object) -> Option<EndpointState<T>> {
         self.asleep.retain(|_, one| !one.is_on(object));

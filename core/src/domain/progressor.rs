@@ -22,7 +22,7 @@ pub(super) struct Attendance {
     /// There is such a thread.
     pub(super) automatic: bool,
     /// It sleeps until something comes.
-    on_watch: bool,
+    pub(super) on_watch: bool,
     /// Calls of the application that drove the domain.
     calls: u64,
 }

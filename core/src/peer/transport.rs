@@ -25,7 +25,8 @@ pub struct SendDone {
 /// lock held; it reports through the [`Owner`] that it is given, and only then.
 pub trait Transport: Send + 'static {
     /// Sends a message gathered from `iov`, or takes it over whole: it may still be queued behind others at return.
-    /// With [`Flags::INJECT`] the buffers are free at return.
+    /// With [`Flags::INJECT`] the buffers are free at return. With [`Flags::MORE`] it may be held back until the next send
+    /// without, the next call to progress, or [`flush`](Self::flush).
     ///
     /// # Safety
     ///
@@ -41,6 +42,10 @@ pub trait Transport: Send + 'static {
         iov: &[IoBuf],
         owner: &mut O,
     ) -> Result<(), OpError>;
+
+    /// Sends what was held back for more to come. For [`Owner`]s after a send that failed, and before they leave the transport
+    /// alone.
+    fn flush<O: Owner>(&mut self, _owner: &mut O) {}
 
     /// Delivers an unexpected message into the receive that now matches it (`start_msg`, `start_tag`).
     ///

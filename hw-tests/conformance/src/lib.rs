@@ -21,6 +21,7 @@ pub mod multi_receives;
 pub mod probes;
 pub mod progress;
 pub mod reports;
+pub mod runs;
 pub mod sends;
 pub mod sharing;
 pub mod steady;

@@ -37,6 +37,11 @@ macro_rules! conformance {
             completions::errors_always,
             lists::messages_go_into_lists,
             lists::claims_and_cancellations,
+            runs::a_run_that_ends,
+            runs::a_run_that_nobody_ends,
+            runs::a_run_that_is_waited_for,
+            runs::an_error_ends_a_run,
+            runs::a_run_to_several_peers,
         }
         $crate::conformance! { @domains ($fabric) ($($attr),*)
             probes::bad_flags,

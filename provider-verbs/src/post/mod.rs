@@ -4,6 +4,7 @@
 //! straight into the driver's queue (`ibv_wr_*`) on queue pairs created for it.
 
 mod batch;
+mod chain;
 mod recv;
 mod send;
 
@@ -11,6 +12,7 @@ use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_verbs_sys::{ibv_send_flags as RawFlags, ibv_sge};
 
 pub use batch::SendBatch;
+pub(crate) use chain::SendChain;
 pub use recv::RecvRequest;
 pub use send::SendRequest;
 

@@ -129,6 +129,27 @@ impl<const N: usize> SendRequest<N> {
         self.wr.wr_id = wr_id;
     }
 
+    /// The same operation with other entries, at most `N`, and other flags.
+    #[inline]
+    pub(crate) fn refill<const M: usize>(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        entries: [ibv_sge; M],
+    ) {
+        const { assert!(M <= N, "more entries than the request has room for") };
+        self.wr.wr_id = wr_id;
+        self.wr.num_sge = M as i32;
+        self.wr.send_flags = flags.bits();
+        self.entries[..M].copy_from_slice(&entries);
+    }
+
+    /// Without these flags.
+    #[inline]
+    pub(crate) fn clear_flags(&mut self, flags: SendFlags) {
+        self.wr.send_flags &= !flags.bits();
+    }
+
     /// The entries, to change.
     #[inline]
     pub fn entries_mut(&mut self) -> &mut [ibv_sge; N] {

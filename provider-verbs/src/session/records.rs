@@ -50,6 +50,13 @@ impl Records {
         }
     }
 
+    /// Whether the next packet, of so many bytes at most, leaves those before it where they are.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        // At worst the end of the ring is skipped.
+        let used = self.next.wrapping_sub(self.oldest) as usize;
+        used + 2 * len.next_multiple_of(8) <= self.bytes.len()
+    }
+
     /// The packet.
     pub(crate) fn bytes(&self, record: Record) -> &[u8] {
         let start = record.at as usize & (self.bytes.len() - 1);

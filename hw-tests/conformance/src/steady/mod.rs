@@ -77,6 +77,41 @@ impl Exchange {
         rounds * WAYS.len() * 2
     }
 
+    /// So many messages one way, at most 32, as one run: all but the last with `MORE`.
+    pub fn run(&self, count: usize) {
+        let Pair { a, b, to_b, .. } = &self.pair;
+        for _ in 0..count {
+            b.recv(&any_tagged(1), &[self.into]).unwrap();
+        }
+        for left in (0..count).rev() {
+            let more = match left {
+                0 => Flags::empty(),
+                _ => Flags::MORE,
+            };
+            let send = SendOp {
+                kind: MsgKind::Tagged,
+                dest: *to_b,
+                tag: 0,
+                data: 0,
+                desc: 0,
+                context: 2,
+                flags: Flags::COMPLETION | more,
+            };
+            // SAFETY: the memory lives as long as the ends.
+            unsafe { a.endpoint.send(&send, &[self.from]) }.unwrap();
+        }
+        let started = Instant::now();
+        let (mut received, mut sent) = (0, 0);
+        while (received, sent) != (count, count) {
+            received += usize::from(take(&*b.rx.cq).is_some());
+            sent += usize::from(take(&*a.tx.cq).is_some());
+            assert!(
+                started.elapsed() < PATIENCE,
+                "{received} received and {sent} sent of {count}"
+            );
+        }
+    }
+
     /// With nothing but the calls that an application makes.
     fn message(&self, from: &End, to: &End, dest: FiAddr, way: Way) {
         let recv = RecvOp {

@@ -7,5 +7,6 @@ mod calls;
 mod faults;
 mod messages;
 mod party;
+mod runs;
 mod storms;
 mod traffic;

@@ -162,6 +162,7 @@ impl RdmTransport {
 
     /// Moves a lane's queue pair to error; what was posted is flushed, and once that is done the lane goes.
     pub(super) fn give_up(&mut self, session: SessionId, end: LaneEnd) {
+        self.post_held_back();
         let Some(lane) = self.lanes.of(session) else {
             return;
         };

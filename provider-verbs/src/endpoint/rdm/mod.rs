@@ -33,6 +33,7 @@ use crate::cq::{CompChannel, Cq, CqConfig};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
+use crate::post::SendChain;
 use crate::qp::{QpCaps, QpConfig, UdInit};
 use crate::session::{AfterLane, Held, LaneEnd, Lanes, Peers, SlotPool, WrId};
 use crate::srq::{Srq, SrqConfig};
@@ -233,6 +234,9 @@ impl RdmTransport {
             poster: Poster {
                 bounces,
                 tuning,
+                chain: SendChain::new(),
+                chain_of: SessionId(0),
+                more_follow: false,
                 outstanding: 0,
                 counts_sends: false,
                 counters: Counters::default(),
@@ -362,6 +366,7 @@ impl RdmTransport {
 
 impl Drop for RdmTransport {
     fn drop(&mut self) {
+        self.post_held_back();
         for lane in self.lanes.iter_mut() {
             self.service
                 .taken(lane.key, lane.session.numbers.expected());
@@ -382,6 +387,7 @@ impl Transport for RdmTransport {
     }
 
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
+        self.post_held_back();
         self.start_held(start, owner);
     }
 
@@ -397,6 +403,7 @@ impl Transport for RdmTransport {
                 let _ = lane.qp.to_error();
             }
         }
+        self.post_held_back();
         let mut done = 0;
         if self.service.has_messages() {
             done += self.take_messages(owner);
@@ -410,6 +417,10 @@ impl Transport for RdmTransport {
             done += self.run_work(owner);
         }
         done
+    }
+
+    fn flush<O: Owner>(&mut self, _owner: &mut O) {
+        self.post_held_back();
     }
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
@@ -438,6 +449,7 @@ impl Transport for RdmTransport {
 
     fn arm(&mut self) -> Result<bool> {
         self.service.hush();
+        self.post_held_back();
         if self.service.has_messages() || !self.work.is_empty() || !self.ending.is_empty() {
             return Ok(false);
         }

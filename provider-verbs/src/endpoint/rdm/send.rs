@@ -18,7 +18,7 @@ use super::super::gather::{copy_of, entry, gather};
 use super::{Counters, MAX_PENDING, RdmTransport};
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
-use crate::post::{SendFlags, SendRequest, inline_sge};
+use crate::post::{SendChain, SendFlags, inline_sge};
 use crate::session::{
     Gathered, Kept, KeptKind, Lane, Link, Notice, Pending, Place, Records, RendezvousSend,
     SlotPool, Wqe, WqeKind,
@@ -52,10 +52,14 @@ impl RdmTransport {
         let peer = self.peers.at(at);
         if let Link::Up(session) = peer.link {
             if peer.pending.is_empty() {
+                if self.poster.holds_back() {
+                    self.make_way_for(session);
+                }
                 if let Some(lane) = self.lanes.of(session) {
                     let fenced = op.flags.contains(Flags::FENCE) && lane.session.has_unfinished();
                     if lane.open && !fenced {
-                        match self.poster.message(lane, op, iov, None) {
+                        let more = op.flags.contains(Flags::MORE);
+                        match self.poster.message(lane, op, iov, None, more) {
                             Ok(()) => return Ok(()),
                             Err(Stop::Wait) => {}
                             Err(Stop::Refused(errno, _)) => return Err(OpError::Failed(errno)),
@@ -68,6 +72,7 @@ impl RdmTransport {
                 }
             }
         }
+        self.post_held_back();
         if self.queue_is_dead() {
             return Err(OpError::Failed(Errno::EIO));
         }
@@ -76,6 +81,40 @@ impl RdmTransport {
         }
         self.enqueue(at, op, iov);
         Ok(())
+    }
+
+    /// Posts the messages that were held back for more to come.
+    #[inline]
+    pub(super) fn post_held_back(&mut self) {
+        self.poster.more_follow = false;
+        if self.poster.holds_back() {
+            self.post_chain();
+        }
+    }
+
+    #[inline(never)]
+    fn post_chain(&mut self) {
+        let session = self.poster.chain_of;
+        if let Some(lane) = self.lanes.of(session) {
+            if self.poster.post_chain(lane).is_err() {
+                self.lane_broke(session);
+            }
+        }
+    }
+
+    /// Before a message for a lane: posts what is held back, unless the message can go behind it.
+    #[inline(never)]
+    fn make_way_for(&mut self, session: SessionId) {
+        let poster = &self.poster;
+        let fits = poster.chain_of == session
+            && !poster.chain.is_full()
+            && (self.lanes.of(session)).is_some_and(|lane| {
+                lane.records
+                    .has_room(MAX_RTS_BYTES.max(poster.tuning.inline_bytes))
+            });
+        if !fits {
+            self.post_held_back();
+        }
     }
 
     /// Puts a message in line for its peer's lane, and asks for the lane if there is none.
@@ -94,10 +133,19 @@ impl RdmTransport {
         }
     }
 
-    /// Posts what waits for a lane. Says how many.
+    /// Posts what waits for a lane, with few doorbells. Says how many.
     pub(super) fn run_pending<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
+        let done = self.chain_pending(session, owner);
+        self.post_held_back();
+        done
+    }
+
+    fn chain_pending<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
         let mut done = 0;
         loop {
+            if self.poster.holds_back() {
+                self.make_way_for(session);
+            }
             let Some(lane) = self.lanes.of(session) else {
                 return done;
             };
@@ -108,18 +156,20 @@ impl RdmTransport {
             let Some(pending) = peer.pending.pop_front() else {
                 return done;
             };
+            let more = !peer.pending.is_empty();
             if pending.op.flags.contains(Flags::FENCE) && lane.session.has_unfinished() {
                 // It keeps its place until the last of those ends, which lists the lane.
                 peer.pending.push_front(pending);
                 return done;
             }
             let posted = match &pending.iov {
-                Gathered::Borrowed(iov) => self.poster.message(lane, &pending.op, iov, None),
+                Gathered::Borrowed(iov) => self.poster.message(lane, &pending.op, iov, None, more),
                 Gathered::Copied(bytes) => self.poster.message(
                     lane,
                     &pending.op,
                     &[IoBuf::new(bytes.as_ptr(), bytes.len())],
                     Some(bytes),
+                    more,
                 ),
             };
             match posted {
@@ -190,7 +240,12 @@ impl RdmTransport {
 pub(super) struct Poster {
     pub(super) bounces: SlotPool,
     pub(super) tuning: Tuning,
-    /// Work requests under way, of all lanes.
+    /// What is to be posted to the lane of `chain_of`. Between calls it is empty, but for messages that were sent with `MORE`.
+    pub(super) chain: SendChain,
+    pub(super) chain_of: SessionId,
+    /// Messages are held back until [`Poster::post_chain`]: others follow at once.
+    pub(super) more_follow: bool,
+    /// Work requests under way, of all lanes, with those held back.
     pub(super) outstanding: usize,
     /// Sends that want no completion are to be told of soon all the same.
     pub(super) counts_sends: bool,
@@ -200,7 +255,7 @@ pub(super) struct Poster {
 
 impl Poster {
     /// Posts a message: eagerly if it is small and the peer has room for it, else as a request. `copy` is what `iov`
-    /// points to, if that is ours.
+    /// points to, if that is ours. If `more` follow, it may be held back for them.
     #[inline]
     fn message(
         &mut self,
@@ -208,7 +263,9 @@ impl Poster {
         op: &SendOp,
         iov: &[IoBuf],
         copy: Option<&[u8]>,
+        more: bool,
     ) -> Result<(), Stop> {
+        self.more_follow = more;
         if !lane.has_room() || self.outstanding >= self.tuning.send_total {
             return Err(Stop::Wait);
         }
@@ -292,31 +349,25 @@ impl Poster {
         place: Place,
     ) -> Result<(), Stop> {
         let lkey = self.bounces.lkey();
-        let (wr_id, flags) = self.next(lane, &kind);
-        let posted = match place {
+        let flags = self.flags(&kind);
+        let of_slot = |slot, len| entry(self.bounces.address(slot) as u64, len as usize, lkey);
+        match place {
             Place::Split {
                 slot,
                 head,
                 rest,
                 lkey: desc,
             } => {
-                let entries = [
-                    entry(self.bounces.address(slot) as u64, head as usize, lkey),
-                    entry(rest.addr as u64, rest.len, desc),
-                ];
-                let mut request = SendRequest::send(wr_id, entries).flags(flags);
-                // SAFETY: the slot is kept, and the application keeps its buffer until the completion.
-                unsafe { request.post(&lane.qp) }
+                let rest = entry(rest.addr as u64, rest.len, desc);
+                let entries = [of_slot(slot, head), rest];
+                self.post(lane, entries, flags, kind, place, Some(sequence))
             }
             Place::Bounce { slot, len } => {
-                let entries = [entry(self.bounces.address(slot) as u64, len as usize, lkey)];
-                let mut request = SendRequest::send(wr_id, entries).flags(flags);
-                // SAFETY: the slot is kept until the request is over.
-                unsafe { request.post(&lane.qp) }
+                let entries = [of_slot(slot, len)];
+                self.post(lane, entries, flags, kind, place, Some(sequence))
             }
             Place::Nowhere | Place::Record(_) => Ok(()),
-        };
-        self.posted(lane, posted, kind, place, Some(sequence))
+        }
     }
 
     /// Tells the peer of a message that it is to read, or to say where to write it.
@@ -441,12 +492,9 @@ impl Poster {
         }
         let mut bytes = [0; MAX_NOTICE_BYTES];
         let len = lane.session.numbers.stamp_credit().write_credit(&mut bytes);
-        let (wr_id, _) = lane.next(true);
-        let mut request = SendRequest::send(wr_id, [inline_sge(&bytes[..len])])
-            .flags(SendFlags::SIGNALED | SendFlags::INLINE);
-        // SAFETY: inline data is copied before the call returns.
-        let posted = unsafe { request.post(&lane.qp) };
-        self.posted(lane, posted, WqeKind::Notice, Place::Nowhere, None)
+        let entries = [inline_sge(&bytes[..len])];
+        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
+        self.post(lane, entries, flags, WqeKind::Notice, Place::Nowhere, None)
     }
 
     /// Posts a small numbered packet of ours.
@@ -474,11 +522,8 @@ impl Poster {
         sequence: Option<u32>,
         place: Place,
     ) -> Result<(), Stop> {
-        let (wr_id, flags) = self.next(lane, &kind);
-        let mut request = SendRequest::send(wr_id, [entry]).flags(flags | SendFlags::INLINE);
-        // SAFETY: inline data is copied before the call returns.
-        let posted = unsafe { request.post(&lane.qp) };
-        self.posted(lane, posted, kind, place, sequence)
+        let flags = self.flags(&kind) | SendFlags::INLINE;
+        self.post(lane, [entry], flags, kind, place, sequence)
     }
 
     /// What is to be kept of a request that was flushed, should its packet have to be sent again.
@@ -562,17 +607,17 @@ impl Poster {
         self.bounced(lane, kind, sequence, place)
     }
 
+    /// Whether anybody wants to be told of a request.
     #[inline]
-    fn next(&self, lane: &mut Lane, kind: &WqeKind) -> (u64, SendFlags) {
+    fn flags(&self, kind: &WqeKind) -> SendFlags {
         let wanted = match kind {
             WqeKind::Message(done) => done.flags.contains(Flags::COMPLETION) || self.counts_sends,
             WqeKind::Done(_) => true,
             _ => false,
         };
-        let (wr_id, signaled) = lane.next(wanted);
-        match signaled {
-            true => (wr_id, SendFlags::SIGNALED),
-            false => (wr_id, SendFlags::empty()),
+        match wanted {
+            true => SendFlags::SIGNALED,
+            false => SendFlags::empty(),
         }
     }
 
@@ -581,26 +626,56 @@ impl Poster {
         lane.session.numbers.stamp().ok_or(Stop::Wait)
     }
 
+    /// Whether messages wait for a doorbell.
     #[inline]
-    fn posted(
+    fn holds_back(&self) -> bool {
+        !self.chain.is_empty()
+    }
+
+    /// Posts a packet behind those held back, and these with it; or holds it back, too. It is entered whatever becomes of it:
+    /// a lane that refuses one is given up, and all that is entered ends with it.
+    ///
+    /// The entries are inline data at a record or, where none may be held back, anywhere; bounce buffers, which are kept until
+    /// the request is over; or what the application keeps until then.
+    #[inline]
+    fn post<const N: usize>(
         &mut self,
         lane: &mut Lane,
-        posted: Result<(), OpError>,
+        entries: [ibv_sge; N],
+        flags: SendFlags,
         kind: WqeKind,
         packet: Place,
         sequence: Option<u32>,
     ) -> Result<(), Stop> {
-        // Entered also when it was refused: the lane is given up then, and all that is entered ends with it.
+        let number = lane.next_number;
+        let (wr_id, signaled) = lane.next(flags.contains(SendFlags::SIGNALED));
+        let flags = match signaled {
+            true => flags | SendFlags::SIGNALED,
+            false => flags,
+        };
+        self.chain.push(wr_id, flags, entries);
         lane.queue.push_back(Wqe {
-            number: lane.next_number.wrapping_sub(1),
+            number,
             sequence,
             kind,
             packet,
         });
         self.outstanding += 1;
-        match posted {
+        if self.more_follow {
+            self.chain_of = lane.key.session();
+            return Ok(());
+        }
+        self.post_chain(lane)
+    }
+
+    /// Rings the doorbell for what is held back.
+    #[inline]
+    fn post_chain(&mut self, lane: &mut Lane) -> Result<(), Stop> {
+        // SAFETY: the memory of each request stays until it is over (`post`); records stay where they are while one of theirs is
+        // in the chain (`make_way_for`).
+        match unsafe { self.chain.post(&lane.qp) } {
             Ok(()) => Ok(()),
-            Err(error) => {
+            Err((error, _)) => {
                 tracing::warn!("posting to {} failed: {error}", **lane.qp);
                 lane.refused = true;
                 Err(Stop::Broken)

@@ -1,0 +1,179 @@
+//! Doorbells of runs of sends (fi_msg(3), `FI_MORE`).
+
+use std::time::Instant;
+
+use ferrofabric_conformance::ends::{End, Pair, any_tagged};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::types::{IoBuf, SendOp};
+use ferrofabric_fake_device::control::FakeDevice;
+
+use crate::party::{PATIENCE, domain};
+
+const POST: &str = "ibv_post_send";
+
+/// Messages of a run that one doorbell is rung for.
+const RUN: u64 = 32;
+
+struct Runs {
+    pair: Pair,
+    from: IoBuf,
+    // Given back last.
+    device: FakeDevice,
+}
+
+impl Runs {
+    fn open() -> Self {
+        let device = FakeDevice::take();
+        let pair = Pair::open(&*domain(&[]), &*domain(&[]));
+        let from = pair.a.memory(2000, 1);
+        // What of the connection is still under way is none of the doorbells that count.
+        for _ in 0..3 {
+            pair.barrier();
+        }
+        Self { pair, from, device }
+    }
+
+    /// Posts so many receives, and sends as many messages of `bytes`, all but the last with `MORE`. Returns how many doorbells
+    /// that rang, and how many the first of them.
+    fn run(&self, count: u64, bytes: usize, flags: Flags) -> (u64, u64) {
+        for _ in 0..count {
+            let recv = any_tagged(self.pair.b.context());
+            self.pair
+                .b
+                .recv(&recv, &[self.pair.b.memory(bytes, 0)])
+                .unwrap();
+        }
+        let before = self.device.calls(POST);
+        let mut held = before;
+        for n in 1..=count {
+            let more = match n == count {
+                true => Flags::empty(),
+                false => Flags::MORE,
+            };
+            let op = SendOp {
+                flags: flags | more,
+                ..self.pair.tagged(n)
+            };
+            held = self.device.calls(POST);
+            // SAFETY: the memory lives as long as the endpoint.
+            unsafe { self.pair.a.endpoint.send(&op, &[self.from.part(0, bytes)]) }.unwrap();
+        }
+        (held - before, self.device.calls(POST) - before)
+    }
+
+    /// Both sides come to rest: so many messages have come, and so many sends are over.
+    fn ended(&self, received: u64, sent: u64) {
+        let begun = Instant::now();
+        let (mut came, mut over) = (0, 0);
+        while (came, over) != (received, sent) {
+            assert!(begun.elapsed() < PATIENCE, "{came} came, {over} are over");
+            self.pair.drive();
+            while let Some(event) = self.pair.b.rx.take() {
+                event.unwrap();
+                came += 1;
+            }
+            while let Some(event) = self.pair.a.tx.take() {
+                event.unwrap();
+                over += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_rings_once_when_it_ends() {
+    let runs = Runs::open();
+    for (bytes, flags, told) in [
+        (8, Flags::COMPLETION, RUN),
+        (8, Flags::INJECT, 0),
+        (2000, Flags::COMPLETION, RUN),
+    ] {
+        assert_eq!(
+            runs.run(RUN, bytes, flags),
+            (0, 1),
+            "{bytes} bytes, {flags:?}"
+        );
+        runs.ended(RUN, told);
+        assert_eq!(runs.run(1, bytes, flags), (0, 1), "one alone");
+        runs.ended(1, told.min(1));
+        // Longer ones ring for each part.
+        assert_eq!(runs.run(2 * RUN, bytes, flags), (1, 2));
+        runs.ended(2 * RUN, 2 * told);
+    }
+    assert_eq!(runs.device.misuse(), "");
+}
+
+/// What waited for the connection, or for room, is posted with few doorbells, whether it was sent as a run or not.
+#[test]
+fn what_has_waited_rings_seldom() {
+    let device = FakeDevice::take();
+    let (a, b) = (End::open(&*domain(&[])), End::open(&*domain(&[])));
+    let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
+    let from = a.memory(8, 1);
+    let waiting = 3 * RUN;
+    for tag in 0..waiting {
+        b.recv(&any_tagged(b.context()), &[b.memory(8, 0)]).unwrap();
+        let op = SendOp {
+            kind: ferrofabric_core::types::MsgKind::Tagged,
+            dest: to_b,
+            tag,
+            data: 0,
+            desc: 0,
+            context: a.context(),
+            flags: Flags::INJECT,
+        };
+        // SAFETY: as above.
+        unsafe { a.endpoint.send(&op, &[from]) }.unwrap();
+    }
+    let begun = Instant::now();
+    let mut came = 0;
+    while came < waiting {
+        assert!(begun.elapsed() < PATIENCE, "{came} came");
+        a.tx.pump();
+        b.rx.pump();
+        while let Some(event) = b.rx.take() {
+            assert_eq!(event.unwrap().tag, came);
+            came += 1;
+        }
+    }
+    // Those of the handshake and of credit are among them.
+    let rung = device.calls(POST);
+    assert!(
+        rung < waiting / 2,
+        "{rung} doorbells for {waiting} messages"
+    );
+}
+
+/// The doorbell of a run fails, at each of its messages: the lane is replaced, and nothing is lost or comes twice.
+#[test]
+fn a_run_whose_doorbell_fails() {
+    let runs = Runs::open();
+    for _ in 0..3 {
+        runs.device.fail_call(POST, 0, 1, libc::EIO);
+        runs.run(RUN, 8, Flags::COMPLETION);
+        runs.ended(RUN, RUN);
+        assert_eq!(runs.device.faults_left(), 0);
+    }
+}
+
+/// The endpoint closes while a run is held back: that goes, too, as what was posted does.
+#[test]
+fn a_run_that_its_endpoint_does_not_outlive() {
+    let runs = Runs::open();
+    let Pair { a, b, to_b, .. } = runs.pair;
+    let recv = any_tagged(b.context());
+    b.recv(&recv, &[b.memory(8, 0)]).unwrap();
+    let op = SendOp {
+        kind: ferrofabric_core::types::MsgKind::Tagged,
+        dest: to_b,
+        tag: 9,
+        data: 0,
+        desc: 0,
+        context: a.context(),
+        flags: Flags::INJECT | Flags::MORE,
+    };
+    // SAFETY: as above.
+    unsafe { a.endpoint.send(&op, &[runs.from.part(0, 8)]) }.unwrap();
+    drop(a);
+    assert_eq!(b.next_alone().unwrap().tag, 9);
+}

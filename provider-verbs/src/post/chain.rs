@@ -1,0 +1,78 @@
+//! Messages that are posted together: one doorbell for all, and where they want to be told of, one completion.
+
+use ferrofabric_core::error::OpError;
+use ferrofabric_verbs_sys::ibv_sge;
+
+use super::{SendFlags, SendRequest};
+use crate::qp::Qp;
+
+/// Requests that one doorbell is rung for, at most.
+const ROOM: usize = 32;
+
+/// Send requests in line for one queue pair.
+pub(crate) struct SendChain {
+    requests: Box<[SendRequest<2>]>,
+    len: usize,
+}
+
+impl SendChain {
+    /// An empty one.
+    pub(crate) fn new() -> Self {
+        let nothing = ibv_sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        };
+        Self {
+            requests: vec![SendRequest::send(0, [nothing; 2]); ROOM].into(),
+            len: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether it has to be posted before another message is put into it.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.len == ROOM
+    }
+
+    /// Puts a message behind the others. A queue pair completes in order, so that of two that are to be signalled only the
+    /// later one is.
+    #[inline]
+    pub(crate) fn push<const N: usize>(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        entries: [ibv_sge; N],
+    ) {
+        if self.len > 0 && flags.contains(SendFlags::SIGNALED) {
+            self.requests[self.len - 1].clear_flags(SendFlags::SIGNALED);
+        }
+        self.requests[self.len].refill(wr_id, flags, entries);
+        self.len += 1;
+    }
+
+    /// Posts all of them. The chain is empty afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendRequest::post_all`]: the reason, and how many were posted before.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendRequest::post`], for each.
+    #[inline]
+    pub(crate) unsafe fn post(&mut self, qp: &Qp) -> Result<(), (OpError, usize)> {
+        let len = std::mem::take(&mut self.len);
+        match &mut self.requests[..len] {
+            // SAFETY: the caller's promise.
+            [one] => unsafe { one.post(qp) }.map_err(|error| (error, 0)),
+            // SAFETY: the caller's promise.
+            all => unsafe { SendRequest::post_all(all, qp) },
+        }
+    }
+}
