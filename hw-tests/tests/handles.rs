@@ -1,5 +1,5 @@
-//! Peers whose hardware addresses nobody knows yet: on a Soft-RoCE device of its own over a veth pair, whose far end is
-//! another network namespace that answers when it is told to.
+//! Address handles: peers whose hardware addresses nobody knows yet, on a Soft-RoCE device over a veth pair whose far end
+//! is another network namespace that answers when it is told to; and a thousand nodes, on one over a link to nowhere.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_core::error::OpError;
 use ferrofabric_core::fabric::Domain;
 use ferrofabric_core::info::EpType;
 use ferrofabric_core::owning::{Buffer, OwningEndpoint};
@@ -23,8 +24,6 @@ const NODES: u64 = 200;
 
 /// As many handles are made at a time, at most.
 const RESOLVERS: usize = 64;
-
-const DEVICE: &str = "ferro_cold";
 
 fn run(command: &str) {
     let output = Command::new("sh").args(["-ec", command]).output().unwrap();
@@ -114,11 +113,11 @@ fn resolvers() -> usize {
         .count()
 }
 
-fn domain(of: EpType) -> Arc<dyn Domain> {
+fn domain(device: &str, of: EpType) -> Arc<dyn Domain> {
     let offers = infos(&[("FERRO_SHM", "off")]);
     let offer = offers.into_iter().find(|info| {
         let nic = info.nic.as_ref();
-        info.ep.ep_type == of && info.mode.is_empty() && nic.is_some_and(|nic| nic.device == DEVICE)
+        info.ep.ep_type == of && info.mode.is_empty() && nic.is_some_and(|nic| nic.device == device)
     });
     open(&offer.unwrap())
 }
@@ -152,7 +151,7 @@ fn datagrams_wait_for_their_own_neighbour() {
         return;
     }
     let link = Link::up();
-    let domain = domain(EpType::Dgram);
+    let domain = domain("ferro_cold", EpType::Dgram);
     let mut endpoint = OwningEndpoint::open(&*domain, &Default::default()).unwrap();
     let own = endpoint.av().insert(&endpoint.name().to_bytes()).unwrap();
     talk_to_itself(&mut endpoint, own, 1);
@@ -203,7 +202,7 @@ fn reliable_messages_wait_for_their_own_neighbour() {
         return;
     }
     let _link = Link::up();
-    let domain = domain(EpType::Rdm);
+    let domain = domain("ferro_cold", EpType::Rdm);
     let open = || OwningEndpoint::open(&*domain, &Default::default()).unwrap();
     let (mut a, mut b) = (open(), open());
     let cold = insert(&a, &names(&a.name()));
@@ -238,4 +237,104 @@ fn reliable_messages_wait_for_their_own_neighbour() {
     assert_eq!(a.in_flight(), cold.len());
     drop(a);
     assert_eq!(b.in_flight(), 0);
+}
+
+/// A link that takes packets for any node and asks for nobody's hardware address.
+struct Nowhere;
+
+impl Nowhere {
+    fn up() -> Self {
+        drop(Nowhere);
+        let link = Nowhere;
+        run("ip link add ferro-nowhere type dummy
+             ip addr add 10.8.0.1/16 dev ferro-nowhere
+             ip link set ferro-nowhere up
+             rdma link add ferro_nowhere type rxe netdev ferro-nowhere");
+        link
+    }
+}
+
+impl Drop for Nowhere {
+    fn drop(&mut self) {
+        let _ = Command::new("sh")
+            .args([
+                "-c",
+                "rdma link del ferro_nowhere; ip link del ferro-nowhere",
+            ])
+            .output();
+    }
+}
+
+/// Inserts `entries` addresses of a thousand nodes and sends to each.
+fn a_thousand_nodes(entries: u32) {
+    if Rig::open().is_none() {
+        return;
+    }
+    const NODES: u32 = 1000;
+    let _link = Nowhere::up();
+    let domain = domain("ferro_nowhere", EpType::Dgram);
+    let mut endpoint = OwningEndpoint::open(&*domain, &Default::default()).unwrap();
+    let here = endpoint.name();
+    let at = |entry: u32| {
+        let node = (entry % NODES) as u16 + 256;
+        let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 8, 0, 0)) + u32::from(node));
+        NativeAddr {
+            verbs: here.verbs.map(|verbs| VerbsAddr {
+                gid: address.to_ipv6_mapped().octets(),
+                qpn: 0x100 + entry / NODES,
+                ..verbs
+            }),
+            ..here
+        }
+    };
+    let addrs: Vec<FiAddr> = (0..entries)
+        .map(|entry| endpoint.av().insert(&at(entry).to_bytes()).unwrap())
+        .collect();
+    assert_eq!(
+        count(&endpoint, "dgram_handles_now"),
+        0,
+        "made on first use"
+    );
+    let mut free: Vec<Buffer> = (0..64).map(|_| Buffer::new(8).unwrap()).collect();
+    let (mut sent, mut over) = (0, 0);
+    let mut until = Instant::now() + PATIENCE;
+    while over < addrs.len() {
+        assert!(
+            Instant::now() < until,
+            "{over} of {sent} datagrams are over"
+        );
+        while sent < addrs.len() {
+            let Some(buffer) = free.pop() else { break };
+            match endpoint.send(buffer, 8, addrs[sent], None, 0) {
+                Ok(()) => sent += 1,
+                Err((error, buffer)) => {
+                    assert_eq!(error, OpError::Again);
+                    free.push(buffer);
+                    break;
+                }
+            }
+        }
+        while let Some(done) = endpoint.poll().unwrap() {
+            assert!(done.outcome.is_ok(), "{:?}", done.outcome);
+            free.push(done.buffer);
+            over += 1;
+            until = Instant::now() + PATIENCE;
+        }
+    }
+    assert_eq!(count(&endpoint, "dgram_handles_now"), u64::from(NODES));
+}
+
+/// Covers: AV-24
+#[test]
+#[file_serial(verbs)]
+fn entries_of_a_thousand_nodes_share_a_thousand_handles() {
+    a_thousand_nodes(20_000);
+}
+
+/// Covers: AV-24
+#[test]
+#[ignore = "soak: a million entries"]
+#[file_serial(verbs)]
+fn a_million_entries_share_a_thousand_handles() {
+    a_thousand_nodes(1_000_000);
 }
