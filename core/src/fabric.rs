@@ -25,6 +25,13 @@ pub trait Provider: Send + Sync {
     /// What this machine offers through it, best first, and why there is not more.
     fn discover(&self, settings: &Settings) -> Discovery;
 
+    /// As [`discover`](Self::discover), for hints with which some choices are better than with others: which of a port's
+    /// addresses to speak from, say. Nothing is left out that does not fit them.
+    fn discover_for(&self, hints: &Info, settings: &Settings) -> Discovery {
+        let _ = hints;
+        self.discover(settings)
+    }
+
     /// Opens the domain that `info`, one of those discovered, describes.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 #[path = "../../core/tests/getinfo/clients.rs"]
 mod clients;
 use ferrofabric_conformance::limits::{nobody, refused, says, settings};
+use ferrofabric_core::addr::{Address, NativeAddr};
 use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::fabric::Provider;
 use ferrofabric_core::flags::{Flags, Mode, MrMode};
@@ -23,6 +24,13 @@ fn find(hints: Option<&Info>, pairs: &[(&str, &str)]) -> Result<Found, Error> {
 
 fn found(hints: Option<&Info>) -> Vec<Info> {
     find(hints, &[]).unwrap().infos
+}
+
+fn native(info: &Info) -> NativeAddr {
+    match info.src_addr {
+        Some(Address::Native(own)) => own,
+        other => panic!("no native address: {other:?}"),
+    }
 }
 
 fn domains(hints: &Info) -> Vec<String> {
@@ -78,7 +86,7 @@ fn null_hints_find_devices_first_then_shared_memory() {
         nic.up && nic.mtu_bytes >= 256 && !nic.address.is_empty(),
         "{nic:?}"
     );
-    let verbs = device.src_addr.unwrap().verbs.unwrap();
+    let verbs = native(device).verbs.unwrap();
     assert_eq!(usize::from(verbs.mtu_bytes), nic.mtu_bytes);
     assert!(device.domain.ep_cnt > 0 && device.domain.mr_cnt > 0);
 }
@@ -142,9 +150,9 @@ fn mpi_libraries_are_served_by_the_device() {
 /// Covers: GI-2, GI-6
 fn addresses_choose_the_domain() {
     let Some(rig) = Rig::open() else { return };
-    let own = found(None)[0].src_addr.unwrap();
-    let to = |change: fn(&mut ferrofabric_core::addr::NativeAddr)| Info {
-        dest_addr: Some(nobody(&own, change)),
+    let own = native(&found(None)[0]);
+    let to = |change: fn(&mut NativeAddr)| Info {
+        dest_addr: Some(nobody(&own, change).into()),
         ..Info::default()
     };
     let names = domains(&to(|addr| addr.node ^= 1));
@@ -156,7 +164,7 @@ fn addresses_choose_the_domain() {
     );
     assert_eq!(domains(&to(|_| ())).last().unwrap(), "shm");
     let from = Info {
-        src_addr: Some(own),
+        src_addr: Some(own.into()),
         ..Info::default()
     };
     let mut names = domains(&from);
@@ -192,7 +200,7 @@ fn datagrams_come_after_messages_that_arrive() {
         assert_eq!(info.ep.msg_prefix_size, prefix);
         assert!(info.tx.msg_order.is_empty() && info.rx.msg_order.is_empty());
         assert!(!info.caps.intersects(Flags::TAGGED | Flags::MULTI_RECV));
-        assert_eq!(info.src_addr.unwrap().shm, None);
+        assert_eq!(native(&info).shm, None);
     }
     // Shared memory has none, and a domain that goes nowhere else is wanted.
     hints.caps = Flags::MSG | Flags::LOCAL_COMM;

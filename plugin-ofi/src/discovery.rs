@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::{Info, Threading, getinfo as discover};
+use ferrofabric_core::info::{
+    Info, Query, QueryFlags, SystemResolver, Threading, find, getinfo as discover,
+};
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 
-use crate::abi::fi_info;
+use crate::abi::{FI_CLASS_PEP, fi_info, fid_t};
 use crate::guard::{Refused, control};
 use crate::host::Host;
-use crate::info::{offered, wanted};
+use crate::info::{Counting, offered, wanted};
 use crate::memory::text;
 use crate::settings::settings;
 
@@ -26,28 +28,36 @@ static PROVIDERS: [&dyn Provider; 2] = [&VERBS, &SHM];
 pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
-    _service: *const c_char,
-    _flags: u64,
+    service: *const c_char,
+    flags: u64,
     hints: *const fi_info,
     info: *mut *mut fi_info,
 ) -> c_int {
     control(|| {
         let host = Host::get().ok_or(Errno::ENODATA)?;
         crate::log::refresh(host);
-        // SAFETY: strings and hints are there or NULL.
-        if let Some(node) = unsafe { text(node) } {
-            tracing::info!(
-                "node {node} is no address of this provider: addresses are exchanged as bytes"
-            );
-            return Err(Refused(Errno::ENODATA));
-        }
-        let mut hints = match hints.is_null() {
-            true => Info::null_hints(),
-            // SAFETY: as above.
-            false => unsafe { wanted(hints) }?,
+        // SAFETY: strings are there or NULL.
+        let (node, service) = unsafe { (text(node), text(service)) };
+        let mut query = Query {
+            version,
+            node: node.as_deref(),
+            service: service.as_deref(),
+            flags: QueryFlags::from_bits_retain(flags),
+            hints: None,
         };
-        hints.fabric.api_version = version;
-        let found = match discover(&PROVIDERS, Some(&hints), &settings()?) {
+        let counting = Counting {
+            src: query.uses_src_addr(),
+            dest: query.uses_dest_addr(),
+        };
+        let wanted = match hints.is_null() {
+            true => None,
+            // SAFETY: hints are as C calls us.
+            false => Some(unsafe { wanted(hints, counting) }?),
+        };
+        query.hints = wanted.as_ref();
+        // SAFETY: as above.
+        let handle = unsafe { passive_endpoint(hints) };
+        let found = match find(&PROVIDERS, &query, &SystemResolver, &settings()?) {
             Ok(found) => found,
             Err(error) => {
                 // Not a warning: libfabric asks everybody about everything.
@@ -61,12 +71,27 @@ pub(crate) unsafe extern "C" fn getinfo(
         let mut list = List::new(host);
         for mut offer in found.infos {
             offer.fabric.api_version = version;
-            list.add(&offer)?;
+            list.add(&offer, handle)?;
         }
         // SAFETY: there is room for the pointer.
         unsafe { info.write(list.take()) };
         Ok(())
     })
+}
+
+/// The passive endpoint whose address offers are to have, which they hand on.
+///
+/// # Safety
+///
+/// Hints are there or NULL, and their handle is an object or NULL.
+unsafe fn passive_endpoint(hints: *const fi_info) -> fid_t {
+    // SAFETY: as the caller says.
+    let handle = unsafe { hints.as_ref() }.map_or(null_mut(), |hints| hints.handle);
+    // SAFETY: as above.
+    match unsafe { handle.as_ref() } {
+        Some(object) if object.fclass == FI_CLASS_PEP => handle,
+        _ => null_mut(),
+    }
 }
 
 /// Infos in a chain, freed unless it is taken.
@@ -85,8 +110,10 @@ impl<'a> List<'a> {
         }
     }
 
-    fn add(&mut self, info: &Info) -> Result<(), Errno> {
+    fn add(&mut self, info: &Info, handle: fid_t) -> Result<(), Errno> {
         let new = offered(info, self.host)?.as_ptr();
+        // SAFETY: it is new, and ours.
+        unsafe { (*new).handle = handle };
         match self.last.is_null() {
             true => self.first = new,
             // SAFETY: the last is one of ours.
@@ -121,7 +148,7 @@ impl Drop for List<'_> {
 /// When it describes none, or what the device or the system lacks.
 pub(crate) unsafe fn open(info: *const fi_info) -> Result<Arc<dyn Domain>, Refused> {
     // SAFETY: as the caller says.
-    let info = unsafe { wanted(info) }?;
+    let info = unsafe { wanted(info, Counting::BOTH) }?;
     let settings = settings()?;
     for provider in PROVIDERS {
         let Ok(found) = discover(&[provider], Some(&info), &settings) else {

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::addr::{AddrFormats, Address};
 use ferrofabric_core::av::AvType;
 use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::flags::{Flags, Mode, MrMode, Order};
@@ -20,6 +20,21 @@ use crate::guard::Refused;
 use crate::host::Host;
 use crate::memory::text;
 
+/// Which addresses of an info count. One that does not is not looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counting {
+    pub(crate) src: bool,
+    pub(crate) dest: bool,
+}
+
+impl Counting {
+    /// As an info describes what is opened.
+    pub(crate) const BOTH: Self = Self {
+        src: true,
+        dest: true,
+    };
+}
+
 /// What an application wants; NULL attributes want nothing.
 ///
 /// # Safety
@@ -28,8 +43,8 @@ use crate::memory::text;
 ///
 /// # Errors
 ///
-/// `EINVAL` for a number that stands for nothing, and an address that is none of ours.
-pub(crate) unsafe fn wanted(info: *const fi_info) -> Result<Info, Refused> {
+/// `EINVAL` for a number that stands for nothing, and an address that is none of its format.
+pub(crate) unsafe fn wanted(info: *const fi_info, counting: Counting) -> Result<Info, Refused> {
     // SAFETY: as the caller says, for all that follows.
     unsafe {
         let Some(from) = info.as_ref() else {
@@ -39,8 +54,20 @@ pub(crate) unsafe fn wanted(info: *const fi_info) -> Result<Info, Refused> {
             caps: Flags::from_bits_retain(from.caps),
             mode: Mode::from_bits_retain(from.mode),
             addr_format: AddrFormat(from.addr_format),
-            src_addr: address(from.src_addr, from.src_addrlen, "source")?,
-            dest_addr: address(from.dest_addr, from.dest_addrlen, "destination")?,
+            addr_formats: AddrFormats::empty(),
+            src_addr: match counting.src {
+                true => address(from.addr_format, from.src_addr, from.src_addrlen, "source")?,
+                false => None,
+            },
+            dest_addr: match counting.dest {
+                true => address(
+                    from.addr_format,
+                    from.dest_addr,
+                    from.dest_addrlen,
+                    "destination",
+                )?,
+                false => None,
+            },
             tx: from.tx_attr.as_ref().map(tx_wanted).unwrap_or_default(),
             rx: from.rx_attr.as_ref().map(rx_wanted).unwrap_or_default(),
             ep: match from.ep_attr.as_ref() {
@@ -56,6 +83,7 @@ pub(crate) unsafe fn wanted(info: *const fi_info) -> Result<Info, Refused> {
                     name: text(fabric.name).unwrap_or_default().into_owned(),
                     // libfabric has chosen us by it.
                     provider: String::new(),
+                    provider_version: fabric.prov_version,
                     api_version: fabric.api_version,
                 },
                 None => FabricAttr::default(),
@@ -69,24 +97,28 @@ pub(crate) unsafe fn wanted(info: *const fi_info) -> Result<Info, Refused> {
 ///
 /// `addr` has that many bytes, or is NULL.
 unsafe fn address(
+    format: u32,
     addr: *const c_void,
     len: usize,
     which: &str,
-) -> Result<Option<NativeAddr>, Refused> {
-    if addr.is_null() || len == 0 {
+) -> Result<Option<Address>, Refused> {
+    // A length without an address is ignored (fi_getinfo(3)).
+    if addr.is_null() {
         return Ok(None);
     }
     // SAFETY: as the caller says.
     let bytes = unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len) };
-    NativeAddr::from_bytes(bytes).map(Some).map_err(|why| {
-        Error::new(
-            Errno::EINVAL,
-            "read",
-            format!("{which} address of {len} bytes"),
-        )
-        .mend(why.to_string())
-        .into()
-    })
+    Address::from_bytes(AddrFormat(format), bytes)
+        .map(Some)
+        .map_err(|why| {
+            Error::new(
+                Errno::EINVAL,
+                "read",
+                format!("{which} address of {len} bytes"),
+            )
+            .mend(why.to_string())
+            .into()
+        })
 }
 
 fn tx_wanted(from: &fi_tx_attr) -> TxAttr {
@@ -223,8 +255,11 @@ unsafe fn fill(to: &mut fi_info, info: &Info, host: &Host) -> Result<(), Errno> 
     to.caps = info.caps.bits();
     to.mode = info.mode.bits();
     to.addr_format = info.addr_format.0;
-    (to.src_addr, to.src_addrlen) = own_address(info.src_addr.as_ref())?;
-    (to.dest_addr, to.dest_addrlen) = own_address(info.dest_addr.as_ref())?;
+    (to.src_addr, to.src_addrlen) = own_address(info.src_addr, info.addr_format)?;
+    (to.dest_addr, to.dest_addrlen) = own_address(info.dest_addr, info.addr_format)?;
+    if let Some(attr) = &info.nic {
+        to.nic = crate::nic::new(attr);
+    }
     // SAFETY: as the caller says.
     unsafe {
         tx_offered(&mut *to.tx_attr, &info.tx);
@@ -333,17 +368,18 @@ unsafe fn domain_offered(
 fn fabric_offered(to: &mut fi_fabric_attr, fabric: &FabricAttr) -> Result<(), Errno> {
     // The provider's name is libfabric's to fill in.
     to.name = string(&fabric.name)?;
-    to.prov_version = crate::VERSION;
+    to.prov_version = fabric.provider_version;
     to.api_version = fabric.api_version;
     Ok(())
 }
 
 /// An address in memory that libfabric frees.
-fn own_address(addr: Option<&NativeAddr>) -> Result<(*mut c_void, usize), Errno> {
+fn own_address(addr: Option<Address>, format: AddrFormat) -> Result<(*mut c_void, usize), Errno> {
     let Some(addr) = addr else {
         return Ok((std::ptr::null_mut(), 0));
     };
-    let bytes = addr.to_bytes();
+    // The offer has both in its format.
+    let bytes = addr.to_bytes(format).map_err(|_| Errno::EINVAL)?;
     // SAFETY: room for all of them, or NULL.
     unsafe {
         let to = libc::malloc(bytes.len());

@@ -16,10 +16,11 @@ mod info;
 pub mod log;
 mod memory;
 mod mr;
+mod nic;
 pub mod provider;
 pub mod settings;
 mod unsupported;
 mod wait;
 
-/// Version of the provider: 0.1.
-const VERSION: u32 = abi::FI_VERSION(0, 1);
+/// Version of the provider.
+const VERSION: u32 = ferrofabric_core::VERSION;

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::addr::{AddrFormats, Address, NativeAddr};
 use ferrofabric_core::config::{Choice, Settings};
 use ferrofabric_core::domain::{Backend, Domain};
 use ferrofabric_core::error::{Errno, Error, Result};
@@ -91,12 +91,13 @@ fn candidate() -> Info {
     let all = rdm_messages();
     Info {
         caps: all.caps | Flags::LOCAL_COMM | Flags::FENCE,
-        src_addr: Some(NativeAddr {
+        addr_formats: AddrFormats::NATIVE,
+        src_addr: Some(Address::Native(NativeAddr {
             incarnation: 0,
             node: node_id(),
             shm: Some(0),
             verbs: None,
-        }),
+        })),
         tx: TxAttr {
             inject_size: INJECT_BYTES,
             size: ShmConfig::default().queue_sends,
@@ -124,6 +125,7 @@ fn candidate() -> Info {
         fabric: FabricAttr {
             name: DOMAIN.to_owned(),
             provider: "ferro".to_owned(),
+            provider_version: ferrofabric_core::VERSION,
             ..all.fabric
         },
         ..all

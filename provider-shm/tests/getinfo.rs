@@ -5,6 +5,7 @@
 #[path = "../../core/tests/getinfo/clients.rs"]
 mod clients;
 use ferrofabric_conformance::limits::{nobody, refused, says, settings};
+use ferrofabric_core::addr::Address;
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::fabric::Provider;
 use ferrofabric_core::flags::{Flags, Mode, MrMode};
@@ -65,9 +66,11 @@ fn other_nodes_are_not_in_reach() {
         let error = refused(find(Some(&asking(Flags::MSG | caps))));
         says(&error, Errno::ENODATA, &["shm: caps", "FI_REMOTE_COMM"]);
     }
-    let own = found(None).src_addr.unwrap();
+    let Some(Address::Native(own)) = found(None).src_addr else {
+        panic!("a native address")
+    };
     let to = |change: fn(&mut ferrofabric_core::addr::NativeAddr)| Info {
-        dest_addr: Some(nobody(&own, change)),
+        dest_addr: Some(nobody(&own, change).into()),
         ..Info::default()
     };
     let here = to(|_| ());

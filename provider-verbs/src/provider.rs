@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::addr::{AddrFormats, Address, NativeAddr};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::domain::{DgramDomain, Domain};
 use ferrofabric_core::error::{Errno, Error, Result};
@@ -189,12 +189,11 @@ fn candidate(
     let (endpoints, regions) = counts(device);
     Info {
         caps: all.caps | reach | Flags::FENCE,
-        src_addr: Some(NativeAddr {
-            incarnation: 0,
-            node: node_id(),
-            shm: settings.shm.then_some(0),
-            verbs: Some(local.address(0, 0)),
-        }),
+        addr_formats: AddrFormats::NATIVE,
+        src_addr: Some(Address::Native(own_address(
+            local,
+            settings.shm.then_some(0),
+        ))),
         tx: TxAttr {
             inject_size: tuning
                 .inline_bytes
@@ -229,10 +228,21 @@ fn candidate(
         fabric: FabricAttr {
             name: if ethernet { "RoCE" } else { "InfiniBand" }.to_owned(),
             provider: NAME.to_owned(),
+            provider_version: ferrofabric_core::VERSION,
             ..all.fabric
         },
         nic: Some(nic(device, port, local)),
         ..all
+    }
+}
+
+/// Where endpoints of the port are, before there is one.
+fn own_address(local: &LocalPort, shm: Option<u64>) -> NativeAddr {
+    NativeAddr {
+        incarnation: 0,
+        node: node_id(),
+        shm,
+        verbs: Some(local.address(0, 0)),
     }
 }
 
@@ -252,7 +262,8 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
     Info {
         caps: all.caps | rdm.domain.caps,
         // Peers of this node, too, through the device.
-        src_addr: rdm.src_addr.map(|own| NativeAddr { shm: None, ..own }),
+        addr_formats: rdm.addr_formats,
+        src_addr: Some(Address::Native(own_address(local, None))),
         tx: TxAttr {
             inject_size: mtu,
             size: send_depth,

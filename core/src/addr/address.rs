@@ -94,6 +94,15 @@ impl Address {
             || family.is_some_and(|family| format.takes_family(family))
     }
 
+    /// The name of an open endpoint in its domain's format; `None` where that does not tell of all endpoints.
+    pub fn of_endpoint(name: NativeAddr, format: AddrFormat) -> Option<Self> {
+        match format {
+            AddrFormat::UNSPEC | AddrFormat::STR => Some(Self::Native(name)),
+            AddrFormat::IB_UD => IbUdAddr::of(&name).map(Self::IbUd),
+            _ => None,
+        }
+    }
+
     /// IP address and port; `None` for addresses that have none. A `sockaddr_ib` has its GID for one, as on RoCE.
     pub fn socket(&self) -> Option<SocketAddr> {
         match self {

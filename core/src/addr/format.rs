@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bitflags::bitflags;
+
 use super::{IB_UD_LEN, NATIVE_LEN, SOCKADDR_IB_LEN, SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
 
 /// How addresses look (fi_getinfo(3), "addressing formats"); the list grows, so any of libfabric's numbers may come.
@@ -62,6 +64,38 @@ impl AddrFormat {
             Self::SOCKADDR_IB => family == AF_IB,
             _ => false,
         }
+    }
+}
+
+bitflags! {
+    /// A set of formats, each a kind of addresses.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct AddrFormats: u32 {
+        /// [`AddrFormat::UNSPEC`].
+        const NATIVE = 1 << AddrFormat::UNSPEC.0;
+        /// Those that are a `sockaddr`.
+        const SOCKADDR = 1 << AddrFormat::SOCKADDR.0;
+        /// [`AddrFormat::STR`].
+        const STR = 1 << AddrFormat::STR.0;
+        /// [`AddrFormat::IB_UD`].
+        const IB_UD = 1 << AddrFormat::IB_UD.0;
+    }
+}
+
+impl AddrFormats {
+    /// Whether the format is of one of these kinds.
+    pub fn has(self, format: AddrFormat) -> bool {
+        self.contains(match format {
+            AddrFormat::UNSPEC => Self::NATIVE,
+            AddrFormat::STR => Self::STR,
+            AddrFormat::IB_UD => Self::IB_UD,
+            AddrFormat::SOCKADDR
+            | AddrFormat::SOCKADDR_IN
+            | AddrFormat::SOCKADDR_IN6
+            | AddrFormat::SOCKADDR_IB
+            | AddrFormat::SOCKADDR_IP => Self::SOCKADDR,
+            _ => return false,
+        })
     }
 }
 

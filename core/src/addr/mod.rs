@@ -12,9 +12,10 @@ mod text;
 mod uri;
 
 pub use address::Address;
-pub use format::AddrFormat;
+pub use format::{AddrFormat, AddrFormats};
 pub use ib_ud::{IB_UD_LEN, IbUdAddr};
 pub use native::{AddrError, GidKind, NATIVE_LEN, NativeAddr, VerbsAddr};
+pub(crate) use sockaddr_ib::UDP_PORT_SPACE;
 pub use sockaddr_ib::{SOCKADDR_IB_LEN, SockaddrIb};
 pub use socket::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
 pub use uri::Uri;

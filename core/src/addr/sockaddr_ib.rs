@@ -1,12 +1,15 @@
 //! `sockaddr_ib` (the kernel's rdma/ib.h): a GID and a service ID, as the connection manager takes them.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::AddrError;
 use super::socket::{AF_IB, part};
 
 /// Size of a `sockaddr_ib` in bytes.
 pub const SOCKADDR_IB_LEN: usize = 48;
+
+/// Where service IDs of datagrams are (`RDMA_PS_UDP` of rdma_create_id(3)).
+pub(crate) const UDP_PORT_SPACE: u64 = 0x111;
 
 /// A `sockaddr_ib`, with its numbers in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +40,15 @@ impl SockaddrIb {
             sid_mask: Self::usual_mask(port_space, port),
             scope: 0,
         }
+    }
+
+    /// The port of a datagram service at an IP address, which RoCE has its GID from.
+    pub fn of_socket(socket: &SocketAddr) -> Self {
+        let ip = match socket.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        Self::new(ip.octets(), 0xffff, UDP_PORT_SPACE, socket.port())
     }
 
     pub(super) const fn usual_mask(port_space: u64, port: u16) -> u64 {

@@ -149,6 +149,8 @@ pub struct FabricAttr {
     pub name: String,
     /// Which provider.
     pub provider: String,
+    /// Its version, `major << 16 | minor`.
+    pub provider_version: u32,
     /// The interface's version that the application asked for, `major << 16 | minor`; 0: the newest.
     pub api_version: u32,
 }

@@ -90,7 +90,9 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Result<Flags, Mismatch> {
         }
     }
     if !offered.contains(asked) {
-        return Err(Mismatch::new("caps", &(asked - offered), &offered));
+        let lacking = asked - offered;
+        let mend = format!("do without {}", lacking.shown());
+        return Err(Mismatch::new("caps", &lacking, &offered, mend));
     }
     let reach = asked & REACH;
     if reach == Flags::LOCAL_COMM && offered.contains(Flags::REMOTE_COMM) {
@@ -99,6 +101,7 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Result<Flags, Mismatch> {
             field: "caps",
             asked: format!("{} alone", reach.shown()),
             offered: (offered & REACH).shown(),
+            mend: "ask for FI_REMOTE_COMM too, or for neither".to_owned(),
         });
     }
     let mut caps = with_directions(asked | (offered & FREE), offered);
@@ -140,7 +143,9 @@ pub(super) fn grant_side(
     applicable: Flags,
 ) -> Result<Flags, Mismatch> {
     if !caps.contains(asked) {
-        return Err(Mismatch::new(field, &(asked - caps), &(caps & applicable)));
+        let mend = format!("ask for {} in caps, too", (asked - caps).shown());
+        let lacking = asked - caps;
+        return Err(Mismatch::new(field, &lacking, &(caps & applicable), mend));
     }
     let asked = asked & applicable;
     let caps = caps & applicable;
@@ -154,7 +159,8 @@ pub(super) fn grant_side(
 pub(super) fn grant_domain(asked: Flags, offered: Flags, caps: Flags) -> Result<Flags, Mismatch> {
     if !offered.contains(asked) {
         let lacking = asked - offered;
-        return Err(Mismatch::new("domain_attr->caps", &lacking, &offered));
+        let mend = format!("do without {}", lacking.shown());
+        return Err(Mismatch::new("domain_attr->caps", &lacking, &offered, mend));
     }
     let wanted = if asked.is_empty() { caps } else { asked };
     Ok(offered & ((wanted & DOMAIN_PRIMARY) | FREE))
@@ -174,5 +180,6 @@ fn without(refining: Flags, refined: Flags) -> Mismatch {
         field: "caps",
         asked: refining.shown(),
         offered: format!("nothing of it without {}", refined.shown()),
+        mend: format!("ask for {}, too", refined.shown()),
     }
 }

@@ -4,9 +4,7 @@
 //! the application supports none. An offer taken as hints gives the same offer again.
 
 use super::mismatch::Shown;
-use super::models::{
-    AddrFormat, EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, tag_format,
-};
+use super::models::{EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, tag_format};
 use super::{
     DomainAttr, EpAttr, FabricAttr, Info, Mismatch, RX_CAPS, RxAttr, TX_CAPS, TxAttr, caps,
     mr_mode, reach,
@@ -27,9 +25,10 @@ pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
     let Info {
         caps: _,
         mode: _,
-        addr_format,
-        src_addr,
-        dest_addr,
+        addr_format: _,
+        addr_formats: _,
+        src_addr: _,
+        dest_addr: _,
         tx: _,
         rx: _,
         ep: _,
@@ -45,26 +44,14 @@ pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
     }
     let (mr_mode, mode) = registration?;
     supported("mode", hints.mode, candidate.mode)?;
-    same(
-        "addr_format",
-        *addr_format,
-        candidate.addr_format,
-        AddrFormat::UNSPEC,
-    )?;
-    if let Some(own) = &candidate.src_addr {
-        if let Some(asked) = src_addr {
-            reach::speaks_from(asked, own)?;
-        }
-        if let Some(peer) = dest_addr {
-            reach::reaches(peer, own, granted)?;
-        }
-    }
+    let addresses = reach::addresses(hints, candidate, granted)?;
     Ok(Info {
         caps: granted,
         mode: candidate.mode | mode,
-        addr_format: candidate.addr_format,
-        src_addr: candidate.src_addr,
-        dest_addr: *dest_addr,
+        addr_format: addresses.format,
+        addr_formats: candidate.addr_formats,
+        src_addr: addresses.src,
+        dest_addr: addresses.dest,
         tx: tx(hints, &candidate.tx, granted)?,
         rx: rx(hints, &candidate.rx, granted)?,
         ep: ep(&hints.ep, candidate, granted)?,
@@ -243,8 +230,12 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
     } = *hints;
     named("domain_attr->name", name, &offered.name)?;
     if resource_mgmt == ResourceMgmt::Enabled && offered.resource_mgmt != resource_mgmt {
-        let field = "domain_attr->resource_mgmt";
-        return Err(Mismatch::new(field, &resource_mgmt, &offered.resource_mgmt));
+        return Err(Mismatch::new(
+            "domain_attr->resource_mgmt",
+            &resource_mgmt,
+            &offered.resource_mgmt,
+            "guard the resources in the application, and ask for none of it",
+        ));
     }
     supported("domain_attr->mode", mode, offered.mode)?;
     for (field, asked, offered) in [
@@ -347,10 +338,16 @@ fn fabric(hints: &FabricAttr, offered: &FabricAttr) -> Result<FabricAttr, Mismat
     let FabricAttr {
         name,
         provider,
+        provider_version,
         api_version,
     } = hints;
     named("fabric_attr->name", name, &offered.name)?;
     named("fabric_attr->prov_name", provider, &offered.provider)?;
+    at_most(
+        "fabric_attr->prov_version",
+        *provider_version,
+        offered.provider_version,
+    )?;
     Ok(FabricAttr {
         api_version: *api_version,
         ..offered.clone()
@@ -361,7 +358,15 @@ fn fabric(hints: &FabricAttr, offered: &FabricAttr) -> Result<FabricAttr, Mismat
 fn supported(field: &'static str, supports: Mode, needed: Mode) -> Result<(), Mismatch> {
     match supports.contains(needed) {
         true => Ok(()),
-        false => Err(Mismatch::new(field, &supports, &needed)),
+        false => Err(Mismatch::new(
+            field,
+            &supports,
+            &needed,
+            format!(
+                "set {} in the hints, and do what the mode asks for",
+                (needed - supports).shown()
+            ),
+        )),
     }
 }
 
@@ -380,7 +385,11 @@ fn within<T: bitflags::Flags + Shown + Copy>(
 ) -> Result<(), Mismatch> {
     match offered.contains(asked) {
         true => Ok(()),
-        false => Err(Mismatch::new(field, &asked.difference(offered), &offered)),
+        false => {
+            let lacking = asked.difference(offered);
+            let mend = format!("do without {}", lacking.shown());
+            Err(Mismatch::new(field, &lacking, &offered, mend))
+        }
     }
 }
 
@@ -392,7 +401,10 @@ fn at_most<T: PartialOrd + Shown>(
 ) -> Result<(), Mismatch> {
     match asked <= offered {
         true => Ok(()),
-        false => Err(Mismatch::new(field, &asked, &offered)),
+        false => {
+            let mend = format!("ask for at most {}", offered.shown());
+            Err(Mismatch::new(field, &asked, &offered, mend))
+        }
     }
 }
 
@@ -404,14 +416,20 @@ fn same<T: PartialEq + Shown>(
 ) -> Result<(), Mismatch> {
     match asked == any || asked == offered {
         true => Ok(()),
-        false => Err(Mismatch::new(field, &asked, &offered)),
+        false => {
+            let mend = format!("ask for {}, or with 0 for any", offered.shown());
+            Err(Mismatch::new(field, &asked, &offered, mend))
+        }
     }
 }
 
 fn named(field: &'static str, asked: &str, offered: &str) -> Result<(), Mismatch> {
     match asked.is_empty() || asked == offered {
         true => Ok(()),
-        false => Err(Mismatch::new(field, asked, offered)),
+        false => {
+            let mend = format!("name {}, or none for any", offered.shown());
+            Err(Mismatch::new(field, asked, offered, mend))
+        }
     }
 }
 
@@ -438,6 +456,7 @@ fn contexts(
             field,
             asked: "FI_SHARED_CONTEXT".to_owned(),
             offered: format!("{most} of its own"),
+            mend: "give each endpoint a context of its own".to_owned(),
         }),
         asked => at_most(field, asked, most).map(|()| asked),
     }
@@ -449,7 +468,16 @@ fn tags(asked: u64, offered: u64, caps: Flags) -> Result<u64, Mismatch> {
         return Ok(offered);
     }
     if asked.leading_zeros() < offered.leading_zeros() {
-        return Err(Mismatch::new("ep_attr->mem_tag_format", &asked, &offered));
+        let mend = format!(
+            "use the lower {} bits of tags",
+            u64::BITS - offered.leading_zeros()
+        );
+        return Err(Mismatch::new(
+            "ep_attr->mem_tag_format",
+            &asked,
+            &offered,
+            mend,
+        ));
     }
     Ok(match asked {
         tag_format::MPI | tag_format::CCL => asked,
@@ -467,16 +495,22 @@ fn progress(field: &'static str, asked: Progress, offered: Progress) -> Result<P
     };
     match served {
         true => Ok(asked),
-        false => Err(Mismatch::new(field, &asked, &offered)),
+        false => {
+            let mend = format!("ask for {}, or with 0 for any", offered.shown());
+            Err(Mismatch::new(field, &asked, &offered, mend))
+        }
     }
 }
 
 /// The type of address vectors: as asked, tables for those who do not say.
 fn address_vectors(asked: Option<AvType>, offered: Option<AvType>) -> Result<AvType, Mismatch> {
     match (asked, offered) {
-        (Some(asked), Some(offered)) if asked != offered => {
-            Err(Mismatch::new("domain_attr->av_type", &asked, &offered))
-        }
+        (Some(asked), Some(offered)) if asked != offered => Err(Mismatch::new(
+            "domain_attr->av_type",
+            &asked,
+            &offered,
+            format!("use one of type {}", offered.shown()),
+        )),
         (asked, offered) => Ok(asked.or(offered).unwrap_or(AvType::Table)),
     }
 }

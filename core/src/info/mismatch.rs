@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::models::{AddrFormat, EpType, Progress, ResourceMgmt};
-use crate::addr::NativeAddr;
+use crate::addr::{Address, NativeAddr};
 use crate::av::AvType;
 use crate::flags::{Flags, Mode, MrMode, Order};
 
@@ -16,14 +16,22 @@ pub struct Mismatch {
     pub asked: String,
     /// What there is.
     pub offered: String,
+    /// What would have the candidate granted, as far as this field goes.
+    pub mend: String,
 }
 
 impl Mismatch {
-    pub(super) fn new<T: Shown + ?Sized>(field: &'static str, asked: &T, offered: &T) -> Self {
+    pub(super) fn new<T: Shown + ?Sized>(
+        field: &'static str,
+        asked: &T,
+        offered: &T,
+        mend: impl Into<String>,
+    ) -> Self {
         Self {
             field,
             asked: asked.shown(),
             offered: offered.shown(),
+            mend: mend.into(),
         }
     }
 }
@@ -76,7 +84,7 @@ macro_rules! printed {
 }
 
 printed!(
-    usize: "{}", u32: "{}", u64: "{:#x}", str: "{:?}", NativeAddr: "{}",
+    usize: "{}", u32: "{}", u64: "{:#x}", str: "{:?}", NativeAddr: "{}", Address: "{}",
     AddrFormat: "{:?}", EpType: "{:?}", Progress: "{:?}", ResourceMgmt: "{:?}", AvType: "{:?}"
 );
 

@@ -1,5 +1,6 @@
 //! What memory registration asks of the application (fi_mr(3), "memory registration mode").
 
+use super::mismatch::Shown;
 use super::{Info, Mismatch, caps};
 use crate::flags::{Flags, Mode, MrMode};
 
@@ -30,7 +31,14 @@ pub(super) fn grant(
     } else {
         asked.contains(needed).then_some((needed, Mode::empty()))
     };
-    granted.ok_or_else(|| Mismatch::new(FIELD, &asked, &needed))
+    granted.ok_or_else(|| {
+        let mend = match version != 0 && version < BITS_SINCE {
+            true => "set FI_MR_BASIC, or FI_LOCAL_MR where local buffers are to be registered"
+                .to_owned(),
+            false => format!("set {}, and register memory so", needed.shown()),
+        };
+        Mismatch::new(FIELD, &asked, &needed, mend)
+    })
 }
 
 /// The old modes: one of the two names, and local registration apart.

@@ -1,6 +1,6 @@
 //! Sources and destinations.
 
-use ferrofabric_core::addr::{GidKind, VerbsAddr};
+use ferrofabric_core::addr::{Address, GidKind, VerbsAddr};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::filter;
 
@@ -50,13 +50,18 @@ fn a_destination_must_be_in_reach_and_is_handed_on() {
 #[test]
 fn a_source_is_a_node_and_a_port() {
     let hints = |src| with(|hints| hints.src_addr = Some(src));
-    let own = anywhere().src_addr.unwrap();
+    let Some(Address::Native(own)) = anywhere().src_addr else {
+        panic!("a native address")
+    };
     let mut opened = own;
     opened.incarnation = 99;
     opened.verbs = own.verbs.map(|v| VerbsAddr { qpn: 17, ..v });
     // The address of an endpoint asks for another one beside it.
-    assert_eq!(granted(&hints(opened), &anywhere()).src_addr, Some(own));
-    assert_eq!(refused(&hints(opened), &local()), "src_addr");
+    assert_eq!(
+        granted(&hints(opened.into()), &anywhere()).src_addr,
+        Some(own.into())
+    );
+    assert_eq!(refused(&hints(opened.into()), &local()), "src_addr");
     for other in [
         addr(2, true, own.verbs),
         addr(NODE, true, Some(queue_pair(9, GidKind::RoceV2))),

@@ -112,6 +112,7 @@ fn hints_for(there: &Info, c: &mut Choices) -> Info {
         caps,
         mode,
         addr_format: AddrFormat::UNSPEC,
+        addr_formats: there.addr_formats,
         src_addr: c.of(&[None, there.src_addr]),
         dest_addr: c.of(&[
             None,
@@ -193,6 +194,7 @@ fn hints_for(there: &Info, c: &mut Choices) -> Info {
         fabric: FabricAttr {
             name: c.of(&["", &there.fabric.name]).to_owned(),
             provider: c.of(&["", &there.fabric.provider]).to_owned(),
+            provider_version: c.of(&[0, there.fabric.provider_version]),
             api_version: c.of(&[0, 1 << 16 | 4, 2 << 16]),
         },
         nic: None,

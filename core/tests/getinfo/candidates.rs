@@ -1,6 +1,6 @@
 //! Candidates as our providers have them, one that has everything, and how hints fare with them.
 
-use ferrofabric_core::addr::{GidKind, NativeAddr, VerbsAddr};
+use ferrofabric_core::addr::{Address, GidKind, NativeAddr, VerbsAddr};
 use ferrofabric_core::flags::{Flags, MrMode, Order};
 use ferrofabric_core::info::{
     DomainAttr, EpAttr, FabricAttr, Info, RX_CAPS, RxAttr, TX_CAPS, TxAttr, dgram_messages, filter,
@@ -23,13 +23,13 @@ pub(crate) fn queue_pair(gid: u8, gid_kind: GidKind) -> VerbsAddr {
     }
 }
 
-pub(crate) fn addr(node: u64, shm: bool, verbs: Option<VerbsAddr>) -> NativeAddr {
-    NativeAddr {
+pub(crate) fn addr(node: u64, shm: bool, verbs: Option<VerbsAddr>) -> Address {
+    Address::Native(NativeAddr {
         incarnation: 0,
         node,
         shm: shm.then_some(0),
         verbs,
-    }
+    })
 }
 
 /// As the shared-memory provider has it.
@@ -159,6 +159,7 @@ pub(crate) fn everything() -> Info {
     info.domain.max_group_id = 3;
     info.domain.max_cntr_value = 1 << 32;
     info.domain.max_err_cntr_value = 1 << 16;
+    info.fabric.provider_version = 3;
     info
 }
 

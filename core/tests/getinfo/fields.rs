@@ -172,6 +172,7 @@ const FIELDS: &[(&str, Change, Change)] = &[
         |hints, there| hints.fabric.name.clone_from(&there.fabric.name),
         |hints, _| hints.fabric.name = "InfiniBand".to_owned(),
     ),
+    number!("fabric_attr->prov_version", fabric.provider_version),
     (
         "fabric_attr->prov_name",
         |hints, there| hints.fabric.provider.clone_from(&there.fabric.provider),

@@ -11,4 +11,5 @@ mod clients;
 mod datagrams;
 mod fields;
 mod offers;
+mod queries;
 mod registration;

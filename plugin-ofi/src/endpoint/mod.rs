@@ -26,6 +26,7 @@ use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::fid::{Object, new_fid, object, ops_of, share_if};
 use crate::guard::{Refused, control};
+use crate::info::Counting;
 
 /// An endpoint.
 #[repr(C)]
@@ -88,7 +89,7 @@ impl EndpointObject {
         context: *mut c_void,
     ) -> Result<Arc<Self>, Refused> {
         // SAFETY: as the caller says.
-        let info = unsafe { crate::info::wanted(info) }?;
+        let info = unsafe { crate::info::wanted(info, Counting::BOTH) }?;
         let fits = ferrofabric_core::info::filter(&info, domain.domain.info());
         if let Err(mismatch) = fits {
             let refused = Error::new(Errno::EINVAL, "open", "endpoint");

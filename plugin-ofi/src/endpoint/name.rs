@@ -2,6 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 
+use ferrofabric_core::addr::Address;
+use ferrofabric_core::error::Errno;
+
 use super::EndpointObject;
 use crate::abi::{Roomy, fi_ops_cm, fid_ep, fid_t};
 use crate::fid::object;
@@ -25,9 +28,13 @@ pub(super) static OPS: Roomy<fi_ops_cm> = Roomy::new(fi_ops_cm {
 unsafe extern "C" fn getname(ep: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
     control(|| {
         // SAFETY: as C calls us: an endpoint of ours, not closed.
-        let endpoint = unsafe { object::<EndpointObject>(ep.cast::<fid_ep>()) }.enabled()?;
+        let object = unsafe { object::<EndpointObject>(ep.cast::<fid_ep>()) };
+        let format = object.domain.domain.info().addr_format;
+        let name = Address::of_endpoint(object.enabled()?.name(), format)
+            .and_then(|name| name.to_bytes(format).ok())
+            .ok_or(Errno::EADDRNOTAVAIL)?;
         // SAFETY: the length says how much room there is.
-        unsafe { copy_address(&endpoint.name().to_bytes(), addr, addrlen) }?;
+        unsafe { copy_address(&name, addr, addrlen) }?;
         Ok::<_, Refused>(())
     })
 }

@@ -8,7 +8,7 @@
     reason = "each test program uses a part of it for itself, and a test may panic"
 )]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::{null, null_mut};
@@ -105,10 +105,86 @@ impl Libfabric {
     }
 }
 
-/// An offer.
+impl Libfabric {
+    /// Hints of this provider, that ask for nothing else and support nothing (`fi_allocinfo`).
+    pub fn hints(&self) -> Info<'_> {
+        // SAFETY: as fi_getinfo(3) has it; the strings are libc's.
+        let info = unsafe {
+            let hints = (self.dupinfo)(null());
+            assert!(!hints.is_null());
+            (*(*hints).fabric_attr).prov_name = libc::strdup(c"ferro".as_ptr());
+            hints
+        };
+        Info {
+            library: self,
+            info,
+        }
+    }
+
+    /// `fi_getinfo`: a list, or the error.
+    pub fn ask(
+        &self,
+        version: u32,
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        flags: u64,
+        hints: Option<&Info<'_>>,
+    ) -> Result<Info<'_>, c_int> {
+        let mut info = null_mut();
+        let string = |text: Option<&CStr>| text.map_or(null(), CStr::as_ptr);
+        let hints = hints.map_or(null(), |hints| hints.info.cast_const());
+        // SAFETY: as fi_getinfo(3) has it.
+        let found = unsafe {
+            (self.getinfo)(
+                version,
+                string(node),
+                string(service),
+                flags,
+                hints,
+                &raw mut info,
+            )
+        };
+        assert_eq!(found != 0, info.is_null(), "{found}");
+        match found {
+            0 => Ok(Info {
+                library: self,
+                info,
+            }),
+            error => Err(error),
+        }
+    }
+}
+
+/// An offer, or a list of them, or hints.
 pub struct Info<'a> {
     library: &'a Libfabric,
     pub info: *mut fi_info,
+}
+
+impl<'a> Info<'a> {
+    /// One that the library made.
+    pub fn of(library: &'a Libfabric, info: *mut fi_info) -> Self {
+        Self { library, info }
+    }
+
+    /// `fi_dupinfo`.
+    pub fn copy(&self) -> Self {
+        // SAFETY: as fi_getinfo(3) has it.
+        let info = unsafe { (self.library.dupinfo)(self.info) };
+        assert!(!info.is_null());
+        Self {
+            library: self.library,
+            info,
+        }
+    }
+
+    /// Each of the list.
+    pub fn all(&self) -> impl Iterator<Item = &fi_info> {
+        // SAFETY: the list is there as long as `self`.
+        std::iter::successors(unsafe { self.info.as_ref() }, |info| unsafe {
+            info.next.as_ref()
+        })
+    }
 }
 
 impl Drop for Info<'_> {

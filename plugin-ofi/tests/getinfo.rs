@@ -1,0 +1,368 @@
+//! `fi_getinfo` under stock libfabric: what an application asks, and what it gets.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod client;
+mod support;
+
+use std::ffi::{CStr, CString, c_char};
+use std::process::Command;
+use std::ptr::null_mut;
+
+use client::{Info, Libfabric};
+use ferro_fi::abi::{
+    FI_CLASS_PEP, FI_FORMAT_UNSPEC, FI_HMEM, FI_LOCAL_COMM, FI_MSG, FI_NUMERICHOST,
+    FI_PROV_ATTR_ONLY, FI_REMOTE_COMM, FI_SOCKADDR_IN, FI_SOURCE, FI_VERSION, fi_bus_type, fi_info,
+    fi_link_state, fid,
+};
+use ferrofabric_core::addr::{AddrFormat, Address, NativeAddr};
+use support::plugin::Plugin;
+use support::{has_device, skip};
+
+/// A process has one libfabric: each test has one of its own.
+const CHILD: &str = "FERRO_TEST_GETINFO";
+
+const ENODATA: i32 = -libc::ENODATA;
+const ENOSYS: i32 = -libc::ENOSYS;
+
+fn alone(test: &str, body: impl FnOnce(&Libfabric)) {
+    if std::env::var_os(CHILD).is_some() {
+        let Some(libfabric) = Libfabric::load() else {
+            return skip("there is no libfabric 2 here (libfabric1, or ci/mpich)");
+        };
+        return body(&libfabric);
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, "1");
+    let plugin = Plugin::new();
+    plugin.choose(&mut command);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
+        println!("{line}");
+    }
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn domain(info: &fi_info) -> String {
+    // SAFETY: an offer has all attributes, and a domain's name.
+    unsafe { CStr::from_ptr((*info.domain_attr).name) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn address(info: &fi_info, dest: bool) -> Option<Address> {
+    let (addr, len) = match dest {
+        true => (info.dest_addr, info.dest_addrlen),
+        false => (info.src_addr, info.src_addrlen),
+    };
+    if addr.is_null() {
+        return None;
+    }
+    // SAFETY: the address has that many bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len) };
+    Some(Address::from_bytes(AddrFormat(info.addr_format), bytes).unwrap())
+}
+
+fn own(info: &fi_info) -> NativeAddr {
+    match address(info, false) {
+        Some(Address::Native(own)) => own,
+        other => panic!("no native address: {other:?}"),
+    }
+}
+
+/// Covers: GI-1, GI-6, GI-9
+#[test]
+fn every_version_is_answered_and_a_newer_one_is_not() {
+    alone("every_version_is_answered_and_a_newer_one_is_not", |fi| {
+        let all = fi.ask(fi.version, None, None, 0, None).unwrap();
+        let names: Vec<_> = all.all().map(domain).collect();
+        assert_eq!(names.last().unwrap(), "shm");
+        // Version 0 without hints is MPICH's first question.
+        for version in [
+            0,
+            FI_VERSION(1, 0),
+            FI_VERSION(1, 4),
+            FI_VERSION(1, 20),
+            fi.version,
+        ] {
+            let found = fi.ask(version, None, None, 0, None).unwrap();
+            assert_eq!(found.all().map(domain).collect::<Vec<_>>(), names);
+            for info in found.all() {
+                // SAFETY: an offer has all attributes.
+                let fabric = unsafe { &*info.fabric_attr };
+                assert_eq!(fabric.api_version, version);
+                assert_eq!(fabric.prov_version, FI_VERSION(0, 1));
+                assert!(address(info, false).is_some() && info.dest_addr.is_null());
+            }
+        }
+        let newer = fi.ask(FI_VERSION(3, 0), None, None, 0, None).err();
+        assert_eq!(newer, Some(ENOSYS));
+        let one = fi
+            .ask(fi.version, None, None, FI_PROV_ATTR_ONLY, None)
+            .unwrap();
+        assert!(one.all().any(|info| {
+            // SAFETY: as above; the name is a string.
+            unsafe { CStr::from_ptr((*info.fabric_attr).prov_name) == c"ferro" }
+        }));
+    });
+}
+
+/// Covers: GI-5, GI-6, GI-7
+#[test]
+fn a_node_as_text_becomes_the_destination_or_the_source() {
+    alone(
+        "a_node_as_text_becomes_the_destination_or_the_source",
+        |fi| {
+            let hints = fi.hints();
+            // SAFETY: the hints are ours.
+            unsafe { (*hints.info).caps = FI_MSG | FI_LOCAL_COMM };
+            let ask = |node: &CStr, service: Option<&CStr>, flags| {
+                fi.ask(fi.version, Some(node), service, flags, Some(&hints))
+            };
+            let first = fi.ask(fi.version, None, None, 0, Some(&hints)).unwrap();
+            let own = own(first.all().next().unwrap());
+            let peer = NativeAddr {
+                incarnation: 77,
+                ..own
+            };
+            let node = CString::new(peer.to_string()).unwrap();
+            for flags in [0, FI_NUMERICHOST] {
+                let found = ask(&node, None, flags).unwrap();
+                let info = found.all().next().unwrap();
+                assert_eq!(info.addr_format, FI_FORMAT_UNSPEC);
+                assert_eq!(address(info, true), Some(peer.into()));
+                assert_eq!(address(info, false), Some(own.into()));
+            }
+            let found = ask(&node, None, FI_SOURCE).unwrap();
+            let info = found.all().next().unwrap();
+            assert_eq!(
+                (address(info, false), address(info, true)),
+                (Some(own.into()), None)
+            );
+            // Text and a service, a source without a name, text that is none: nothing found, as libfabric has it.
+            assert_eq!(ask(&node, Some(c"5"), 0).err(), Some(ENODATA));
+            assert_eq!(ask(c"ferro://", None, 0).err(), Some(ENODATA));
+            let none = fi
+                .ask(fi.version, None, None, FI_SOURCE, Some(&hints))
+                .err();
+            assert_eq!(none, Some(ENODATA));
+            // Shared memory goes to no IP address.
+            assert_eq!(ask(c"10.1.0.9", None, FI_NUMERICHOST).err(), Some(ENODATA));
+        },
+    );
+}
+
+/// Covers: GI-5, GI-6
+#[test]
+fn an_address_that_does_not_count_is_not_looked_at() {
+    alone("an_address_that_does_not_count_is_not_looked_at", |fi| {
+        let first = fi
+            .ask(fi.version, None, None, 0, Some(&fi.hints()))
+            .unwrap();
+        let shm = first.all().find(|info| domain(info) == "shm").unwrap();
+        let node = CString::new(own(shm).to_string()).unwrap();
+        let wrong = |source: bool| {
+            let hints = fi.hints();
+            // SAFETY: the hints are ours; the bytes are libc's.
+            unsafe {
+                let bytes = libc::malloc(3);
+                bytes.cast::<[u8; 3]>().write([1, 2, 3]);
+                match source {
+                    true => ((*hints.info).src_addr, (*hints.info).src_addrlen) = (bytes, 3),
+                    false => ((*hints.info).dest_addr, (*hints.info).dest_addrlen) = (bytes, 3),
+                }
+            }
+            hints
+        };
+        let ask = |node: Option<&CStr>, flags, hints: &Info<'_>| {
+            fi.ask(fi.version, node, None, flags, Some(hints)).err()
+        };
+        assert_eq!(ask(None, 0, &wrong(true)), Some(ENODATA));
+        assert_eq!(ask(None, 0, &wrong(false)), Some(ENODATA));
+        assert_eq!(ask(Some(&node), 0, &wrong(false)), None);
+        assert_eq!(ask(Some(&node), 0, &wrong(true)), Some(ENODATA));
+        assert_eq!(ask(Some(&node), FI_SOURCE, &wrong(true)), None);
+        assert_eq!(ask(Some(&node), FI_SOURCE, &wrong(false)), Some(ENODATA));
+        // A length without an address says nothing.
+        let hints = fi.hints();
+        // SAFETY: as above.
+        unsafe { (*hints.info).src_addrlen = 7 };
+        assert_eq!(ask(None, 0, &hints), None);
+    });
+}
+
+/// Covers: GI-2, GI-5, GI-8, GI-15
+#[test]
+fn what_can_not_be_had_is_no_data() {
+    alone("what_can_not_be_had_is_no_data", |fi| {
+        let ask = |change: &dyn Fn(&mut fi_info), flags| {
+            let hints = fi.hints();
+            // SAFETY: the hints are ours.
+            change(unsafe { &mut *hints.info });
+            fi.ask(fi.version, None, None, flags, Some(&hints))
+                .map(|found| found.all().map(domain).collect::<Vec<_>>())
+        };
+        assert_eq!(ask(&|hints| hints.caps = FI_MSG | FI_HMEM, 0), Err(ENODATA));
+        assert_eq!(ask(&|hints| hints.addr_format = 5, 0), Err(ENODATA));
+        // No flag of fi_getinfo(3), and one of libfabric's own.
+        assert_eq!(ask(&|_| (), 1 << 20), Err(ENODATA));
+        assert!(ask(&|_| (), 1 << 60).is_ok());
+        let local = ask(&|hints| hints.caps = FI_MSG | FI_LOCAL_COMM, 0);
+        assert_eq!(local, Ok(vec!["shm".to_owned()]));
+        let remote = ask(&|hints| hints.caps = FI_MSG | FI_REMOTE_COMM, 0);
+        match has_device() {
+            false => assert_eq!(remote, Err(ENODATA)),
+            true => assert!(!remote.unwrap().contains(&"shm".to_owned())),
+        }
+        if !has_device() {
+            let at_ip = ask(&|hints| hints.addr_format = FI_SOCKADDR_IN, 0);
+            assert_eq!(at_ip, Err(ENODATA));
+        }
+    });
+}
+
+/// Covers: GI-11
+#[test]
+fn a_passive_endpoint_is_handed_on_and_nothing_else_is() {
+    alone(
+        "a_passive_endpoint_is_handed_on_and_nothing_else_is",
+        |fi| {
+            let mut object = fid {
+                fclass: FI_CLASS_PEP,
+                context: null_mut(),
+                ops: null_mut(),
+            };
+            let handle = &raw mut object;
+            let hints = fi.hints();
+            // SAFETY: the hints are ours, the object outlives them.
+            unsafe { (*hints.info).handle = handle };
+            let found = fi.ask(fi.version, None, None, 0, Some(&hints)).unwrap();
+            assert!(found.all().all(|info| info.handle == handle));
+            // A copy refers to the same, and freeing it lets that be: it has no way to be closed.
+            // SAFETY: a copy is one entry.
+            assert_eq!(unsafe { (*found.copy().info).handle }, handle);
+            // SAFETY: as above.
+            unsafe { (*handle).fclass = FI_CLASS_PEP + 1 };
+            let found = fi.ask(fi.version, None, None, 0, Some(&hints)).unwrap();
+            assert!(found.all().all(|info| info.handle.is_null()));
+        },
+    );
+}
+
+/// Covers: GI-10, GI-12
+#[test]
+fn copies_are_whole_and_nothing_is_left_of_them() {
+    const ROUNDS: usize = 300;
+    alone("copies_are_whole_and_nothing_is_left_of_them", |fi| {
+        // SAFETY: a new one is ours.
+        let new = fi.hints();
+        // SAFETY: as above.
+        unsafe {
+            let info = &*new.info;
+            assert!((*info.tx_attr).caps == 0 && (*info.rx_attr).caps == 0);
+            assert!((*info.ep_attr).max_msg_size == 0 && (*info.domain_attr).name.is_null());
+            assert!(info.nic.is_null() && info.next.is_null());
+        }
+        let found = fi.ask(fi.version, None, None, 0, None).unwrap();
+        for info in found.all() {
+            let one = Info::of(fi, std::ptr::from_ref(info).cast_mut());
+            let copy = one.copy();
+            std::mem::forget(one);
+            // SAFETY: the copy is ours.
+            let copied = unsafe { &*copy.info };
+            assert!(copied.next.is_null());
+            assert_eq!(domain(copied), domain(info));
+            assert_eq!(address(copied, false), address(info, false));
+            assert_ne!(copied.src_addr, info.src_addr);
+            assert_eq!(copied.nic.is_null(), info.nic.is_null());
+            if !info.nic.is_null() {
+                check_nic(copied);
+                assert_ne!(copied.nic, info.nic);
+            }
+        }
+        drop((new, found));
+        let round = || {
+            let found = fi.ask(fi.version, None, None, 0, None).unwrap();
+            drop(found.copy());
+        };
+        for _ in 0..50 {
+            round();
+        }
+        let before = in_use();
+        for _ in 0..ROUNDS {
+            round();
+        }
+        // One string of a round would be more.
+        let grown = in_use().saturating_sub(before);
+        assert!(
+            grown < ROUNDS * 16,
+            "{grown} bytes more after {ROUNDS} rounds"
+        );
+    });
+}
+
+/// Bytes of the C allocator that are in use.
+fn in_use() -> usize {
+    // SAFETY: it takes nothing.
+    unsafe { libc::mallinfo2() }.uordblks
+}
+
+/// What Soft-RoCE says of itself, and every device.
+fn check_nic(info: &fi_info) {
+    let text = |text: *mut c_char| {
+        // SAFETY: a string of the structure's, or NULL.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned())
+    };
+    // SAFETY: the structures are there as long as the info.
+    let (device, bus, link) = unsafe {
+        let nic = &*info.nic;
+        (&*nic.device_attr, &*nic.bus_attr, &*nic.link_attr)
+    };
+    let name = text(device.name).unwrap();
+    assert!(domain(info).starts_with(&format!("{name}:")), "{name}");
+    assert!(text(device.vendor_id).unwrap().starts_with("0x"));
+    assert!(text(device.device_id).unwrap().starts_with("0x"));
+    assert!(
+        text(link.address)
+            .unwrap()
+            .parse::<std::net::Ipv6Addr>()
+            .is_ok()
+    );
+    assert!(
+        [256, 512, 1024, 2048, 4096].contains(&link.mtu),
+        "{}",
+        link.mtu
+    );
+    assert!(link.speed > 0);
+    assert_eq!(link.state, fi_link_state::FI_LINK_UP);
+    assert!(["Ethernet", "InfiniBand"].contains(&text(link.network_type).unwrap().as_str()));
+    if name.contains("rxe") {
+        assert_eq!(bus.bus_type, fi_bus_type::FI_BUS_UNKNOWN);
+        assert_eq!(text(link.network_type).unwrap(), "Ethernet");
+    }
+}
+
+/// Covers: GI-13
+#[test]
+fn many_threads_ask_at_once() {
+    alone("many_threads_ask_at_once", |fi| {
+        let names = || {
+            let found = fi.ask(fi.version, None, None, 0, None).unwrap();
+            found.all().map(domain).collect::<Vec<_>>()
+        };
+        let alone = names();
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| (0..25).all(|_| names() == alone)))
+                .collect();
+            assert!(all.into_iter().all(|one| one.join().unwrap()));
+        });
+    });
+}
