@@ -200,7 +200,7 @@ fn datagrams_come_after_messages_that_arrive() {
         assert_eq!(info.ep.msg_prefix_size, prefix);
         assert!(info.tx.msg_order.is_empty() && info.rx.msg_order.is_empty());
         assert!(!info.caps.intersects(Flags::TAGGED | Flags::MULTI_RECV));
-        assert_eq!(native(&info).shm, None);
+        assert_eq!(native(info).shm, None);
     }
     // Shared memory has none, and a domain that goes nowhere else is wanted.
     hints.caps = Flags::MSG | Flags::LOCAL_COMM;
