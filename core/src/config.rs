@@ -84,8 +84,11 @@ settings! {
     port: u64 = "0", "0 to 255", |v| *v <= 255;
     /// GID index to use; `auto` prefers RoCE v2 with an IPv4 address, then IPv6, then link-local, then RoCE v1.
     gid_index: Auto = "auto", "auto or 0 to 255", |v| v.0.is_none_or(|i| i <= 255);
-    /// Largest message that verbs sends eagerly, in bytes; `auto` asks the table of the device.
+    /// Largest message that verbs sends in one packet, in bytes; `auto` asks the table of the device.
     eager: Auto = "auto", "auto or 0 to 65536", |v| v.0.is_none_or(|b| b <= 65536);
+    /// Largest message that verbs sends without asking the receiver first, in bytes, if need be in several packets; `auto` asks
+    /// the table of the device, or is as `eager` if that is given.
+    eager_max: Auto = "auto", "auto or 0 to 2M", |v| v.0.is_none_or(|b| b <= 2 << 20);
     /// Receive buffers that an endpoint posts to its shared receive queue; they are all the receive memory it has,
     /// whatever the number of peers.
     rx_buffers: u64 = "512", "16 to 16384", |v| (16..=16384).contains(v);

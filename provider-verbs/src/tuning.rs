@@ -8,8 +8,10 @@ use crate::device::{DeviceLimits, Quirks};
 /// The numbers that an endpoint works with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tuning {
-    /// Largest message sent at once, in bytes; larger ones are read by the receiver.
+    /// Largest message sent in one packet, in bytes.
     pub(crate) eager_bytes: usize,
+    /// Largest message sent in several packets without asking first, in bytes, where the peer's credit allows.
+    pub(crate) parts_bytes: usize,
     /// Header and payload up to here travel in the work request itself, in bytes.
     pub(crate) inline_bytes: usize,
     /// Work requests of a lane.
@@ -37,6 +39,13 @@ pub(crate) struct Tuning {
 /// Eager threshold where nothing better is known: about where the copy costs what the extra round trip does.
 const EAGER_BYTES: usize = 8192;
 
+/// Up to here messages go in several packets. Twice the copy, the one while the other's packets travel, costs less than the
+/// round trip and the registration of both buffers.
+const PARTS_BYTES: usize = 32 << 10;
+
+/// The same on a software device.
+const SOFTWARE_PARTS_BYTES: usize = 64 << 10;
+
 impl Tuning {
     /// Bytes of a receive or bounce buffer: the longest packet.
     pub(crate) fn slot_bytes(&self) -> usize {
@@ -59,6 +68,11 @@ impl Tuning {
         let software = quirks.contains(Quirks::LONG_DATAGRAM_LOST);
         Self {
             eager_bytes: settings.eager.0.map_or(EAGER_BYTES, |bytes| bytes as usize),
+            parts_bytes: match (settings.eager_max.0, settings.eager.0) {
+                (Some(bytes), _) | (None, Some(bytes)) => bytes as usize,
+                (None, None) if software => SOFTWARE_PARTS_BYTES,
+                (None, None) => PARTS_BYTES,
+            },
             inline_bytes: if software { 512 } else { 220 },
             send_depth: 256.min(limits.queue_depth as usize),
             send_total,

@@ -13,8 +13,8 @@ use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
 use ferrofabric_verbs::VerbsProvider;
 
-/// Around inline requests, eager messages, and reads in pieces.
-const THRESHOLDS: [usize; 8] = [8, 48, 156, 196, 212, 8192, 262_144, 524_288];
+/// Around inline requests, eager messages in one packet and in two, reads in one piece and in two.
+const THRESHOLDS: [usize; 10] = [8, 48, 156, 196, 212, 8192, 16_440, 32_768, 262_144, 524_288];
 
 /// The device, for one test at a time. What was done to it that must not be done fails the test.
 struct Turn(FakeDevice);
@@ -28,7 +28,11 @@ impl Drop for Turn {
 }
 
 fn domain(device: &str, shm: &str) -> Arc<dyn Domain> {
-    let settings = settings(&[("FERRO_DEVICE", device), ("FERRO_SHM", shm)]);
+    domain_with(&[("FERRO_DEVICE", device), ("FERRO_SHM", shm)])
+}
+
+fn domain_with(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    let settings = settings(pairs);
     let found = VerbsProvider::new().discover(&settings);
     let info = found.candidates.first();
     let info = info.unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices));
@@ -64,6 +68,26 @@ mod over_roce {
     super::conformance!(super::roce());
 }
 
+/// Packets of 512 bytes, and few receive buffers: whoever looks finds some of a message.
+fn small_packets() -> Option<Fabric> {
+    let turn = Turn(FakeDevice::take());
+    let fabric = Fabric::new("RoCE with small packets", move |_| {
+        let _held = &turn;
+        domain_with(&[
+            ("FERRO_DEVICE", ROCE),
+            ("FERRO_SHM", "off"),
+            ("FERRO_EAGER", "256"),
+            ("FERRO_EAGER_MAX", "32K"),
+            ("FERRO_RX_BUFFERS", "16"),
+        ])
+    });
+    Some(fabric.with_thresholds(&[8, 156, 256, 476, 952, 7616, 32_768]))
+}
+
+mod in_small_packets {
+    super::conformance!(super::small_packets());
+}
+
 mod over_infiniband {
     super::conformance!(super::infiniband());
 }
@@ -75,7 +99,7 @@ mod over_both {
 /// Covers: PEER-8, PEER-9, PEER-10, PEER-13
 #[test]
 fn random_programs_do_as_the_model() {
-    for fabric in [roce, infiniband, paired] {
+    for fabric in [roce, infiniband, paired, small_packets] {
         model::random_programs(&fabric().unwrap(), 50);
     }
 }
@@ -83,7 +107,7 @@ fn random_programs_do_as_the_model() {
 #[test]
 #[ignore = "soak: thousands of programs"]
 fn many_random_programs_do_as_the_model() {
-    for fabric in [roce, infiniband, paired] {
+    for fabric in [roce, infiniband, paired, small_packets] {
         model::random_programs(&fabric().unwrap(), 3000);
     }
 }

@@ -137,6 +137,16 @@ impl Lane {
         self.queue.len() + RESERVED < self.depth && self.session.numbers.unconfirmed() < WINDOW
     }
 
+    /// Whether the queue is long enough for so many packets of a message.
+    pub(crate) fn could_take(&self, packets: usize) -> bool {
+        packets + RESERVED <= self.depth
+    }
+
+    /// Whether so many packets of a message can be posted now.
+    pub(crate) fn has_room_for(&self, packets: usize) -> bool {
+        self.queue.len() + packets + RESERVED <= self.depth
+    }
+
     /// Whether a notice or a chunk can be posted now.
     pub(crate) fn has_reserved_room(&self) -> bool {
         self.queue.len() + 1 < self.depth && self.session.numbers.unconfirmed() < WINDOW

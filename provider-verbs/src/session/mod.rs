@@ -14,5 +14,7 @@ pub(crate) use lane::{
 pub(crate) use peers::{Gathered, Link, Peers, Pending};
 pub(crate) use records::Records;
 pub(crate) use slots::SlotPool;
-pub(crate) use state::{Kept, KeptKind, Notice, Receiving, RendezvousSend, SessionState, Writing};
+pub(crate) use state::{
+    Incoming, Kept, KeptKind, Notice, Receiving, RendezvousSend, SessionState, Target, Writing,
+};
 pub(crate) use unexpected::{Body, Held, HeldMessage, Way};

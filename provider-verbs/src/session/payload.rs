@@ -26,6 +26,12 @@ impl From<&[u8]> for Payload {
     }
 }
 
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Long(bytes.into())
+    }
+}
+
 impl Deref for Payload {
     type Target = [u8];
 

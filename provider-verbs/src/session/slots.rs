@@ -42,6 +42,17 @@ impl SlotPool {
         })
     }
 
+    /// Slots in all.
+    pub(crate) fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Slots that are free.
+    #[inline]
+    pub(crate) fn available(&self) -> usize {
+        self.free.len()
+    }
+
     /// Takes a free slot, the one given back last.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<u32> {

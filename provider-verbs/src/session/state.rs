@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::peer::{Arrived, Matched, SendDone};
+use ferrofabric_core::protocol::parts::Assembly;
 use ferrofabric_core::protocol::rendezvous::{SendTable, TransferLimits, Transfers};
 use ferrofabric_core::protocol::session::Session;
 use ferrofabric_core::protocol::table::{Key, Table};
@@ -32,6 +33,8 @@ pub(crate) struct SessionState {
     pub(crate) reads: Transfers<Receiving>,
     /// The peer's messages that it is writing.
     pub(crate) receives: Table<Receiving>,
+    /// The peer's message that comes in parts.
+    pub(crate) incoming: Incoming,
     /// What is to be told when there is room.
     pub(crate) notices: VecDeque<Notice>,
     /// What was under way on a lane that broke, and may have to be sent again; oldest first.
@@ -86,6 +89,25 @@ pub(crate) struct Receiving {
     pub(crate) region: Option<Mr>,
 }
 
+/// A message that comes in parts: how much of it is here, and where the rest goes.
+#[derive(Default)]
+pub(crate) struct Incoming {
+    pub(crate) assembly: Assembly,
+    pub(crate) target: Target,
+}
+
+/// Where the parts of a message go.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Target {
+    /// There is no such message, or nobody wants it any more.
+    #[default]
+    Nowhere,
+    /// Into the receive that it has met.
+    Receive(MsgKind, Arrived, Matched),
+    /// To a message that waits for a receive, by its token.
+    Held(u64),
+}
+
 /// A numbered packet that is not known to have arrived.
 pub(crate) struct Kept {
     pub(crate) sequence: u32,
@@ -123,6 +145,7 @@ impl SessionState {
             }),
             reads: Transfers::new(reads),
             receives: Table::new(MAX_REQUESTS),
+            incoming: Incoming::default(),
             notices: VecDeque::new(),
             replay: VecDeque::new(),
             broken_by: (Errno::ECONNRESET, "the connection to the peer broke", 0),

@@ -21,6 +21,13 @@ pub(crate) struct HeldMessage {
 pub(crate) enum Body {
     /// The data.
     Eager(Payload),
+    /// The first of the data: the rest is on its way.
+    Arriving {
+        /// Length of the whole, in bytes.
+        total_bytes: usize,
+        /// What is here.
+        bytes: Vec<u8>,
+    },
     /// Where the data is.
     Request {
         /// The sender's operation.
@@ -56,6 +63,21 @@ impl Held {
     /// Looks at a message.
     pub(crate) fn message(&self, token: u64) -> Option<&HeldMessage> {
         self.0.get(token as usize)
+    }
+
+    /// Puts the next part, not the last, or the last, to a message that is arriving.
+    pub(crate) fn append(&mut self, token: u64, part: &[u8], last: bool) {
+        let message = self.0.get_mut(token as usize);
+        let Some(Body::Arriving { bytes, .. }) = message.map(|message| &mut message.body) else {
+            return;
+        };
+        bytes.extend_from_slice(part);
+        if last {
+            let whole = Payload::from(std::mem::take(bytes));
+            if let Some(message) = self.0.get_mut(token as usize) {
+                message.body = Body::Eager(whole);
+            }
+        }
     }
 
     /// Messages that wait.

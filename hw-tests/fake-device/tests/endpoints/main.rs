@@ -6,6 +6,7 @@ mod breakage;
 mod calls;
 mod faults;
 mod messages;
+mod parts;
 mod party;
 mod runs;
 mod storms;

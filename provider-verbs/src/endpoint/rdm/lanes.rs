@@ -12,7 +12,7 @@ use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::types::FiAddr;
 
 use super::complete::{BROKEN, entered};
-use super::resume::LOST_BY_PEER;
+use super::resume::{Ending, LOST_BY_PEER};
 use super::{QUOTA_UNITS, RdmTransport};
 use crate::connect::{ToEngine, ToService, native_addr};
 use crate::post::{SendFlags, SendRequest, inline_sge};
@@ -43,7 +43,7 @@ impl RdmTransport {
                     match self.lanes.of(lane.session()) {
                         Some(_) => self.give_up(lane.session(), end),
                         // What has come on it may lie in the completion queue yet, and is to be taken first.
-                        None => self.ending.push((lane.session(), end)),
+                        None => self.ending.push(Ending::Lane(lane.session(), end)),
                     }
                 }
                 ToEngine::Probe => {

@@ -8,6 +8,7 @@
 mod complete;
 mod lanes;
 mod large;
+mod parts;
 mod receive;
 mod resume;
 mod send;
@@ -39,7 +40,7 @@ use crate::session::{AfterLane, Held, LaneEnd, Lanes, Peers, SlotPool, WrId};
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
-use resume::Resuming;
+use resume::{Ending, Resuming};
 use send::Poster;
 
 /// Which transport of an endpoint a token belongs to: this one.
@@ -69,6 +70,8 @@ const QUEUE_DEAD: LaneEnd = LaneEnd {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) eager_sent: u64,
+    /// Of those in several packets.
+    pub(crate) sent_in_parts: u64,
     pub(crate) rendezvous_sent: u64,
     pub(crate) bytes_sent: u64,
     pub(crate) messages_received: u64,
@@ -86,8 +89,8 @@ pub(crate) struct RdmTransport {
     // Lanes go first: the device uses what the rest holds. The service ends with them.
     lanes: Lanes,
     resuming: HashMap<SessionId, Resuming>,
-    /// Lanes that went down before they carried a session.
-    ending: Vec<(SessionId, LaneEnd)>,
+    /// What ends once all that has come was taken.
+    ending: Vec<Ending>,
     /// Looks at the completion queue that failed since the last that brought something.
     queue_failures: u32,
     service: Service,
@@ -234,6 +237,7 @@ impl RdmTransport {
             poster: Poster {
                 bounces,
                 tuning,
+                mtu_bytes: port.mtu.bytes(),
                 chain: SendChain::new(),
                 chain_of: SessionId(0),
                 more_follow: false,
@@ -472,6 +476,7 @@ impl Transport for RdmTransport {
         report("verbs_messages_received", c.messages_received);
         report("verbs_bytes_received", c.bytes_received);
         report("verbs_sent_eager", c.eager_sent);
+        report("verbs_sent_in_parts", c.sent_in_parts);
         report("verbs_sent_rendezvous", c.rendezvous_sent);
         report("verbs_packets_received", c.packets_received);
         report("verbs_packets_dropped", c.dropped);

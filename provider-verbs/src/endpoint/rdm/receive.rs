@@ -9,7 +9,7 @@ use ferrofabric_core::protocol::wire::data::{Envelope, FinStatus, Header, Packet
 use ferrofabric_core::types::{IoBuf, MsgKind};
 use ferrofabric_verbs_sys::ibv_sge;
 
-use super::complete::{BROKEN, protocol_broken};
+use super::complete::BROKEN;
 use super::{POLL, RdmTransport, TRANSPORT};
 use crate::connect::ToService;
 use crate::post::RecvRequest;
@@ -66,10 +66,7 @@ impl RdmTransport {
             // Soft-RoCE repeats messages while a queue pair goes to error (docs/soft-roce.md).
             Ok(Accept::Duplicate) => return self.drop_packet(qp_num, "it was taken before"),
             Ok(Accept::Gap) => return self.break_lane(session, BROKEN),
-            Err(why) => {
-                tracing::warn!("{}: {why}", **lane.qp);
-                return self.break_lane(session, protocol_broken("the peer broke the protocol"));
-            }
+            Err(why) => return self.broke_rules(session, &why),
         }
         let from = (lane.peer, lane.session.name);
         match packet {
@@ -85,10 +82,9 @@ impl RdmTransport {
                 self.request_came(from, envelope, (op, total, way), owner);
             }
             Packet::Fin { op, status } => self.fin_came(session, op, status, owner),
-            Packet::EagerFirst { .. } | Packet::EagerPart { .. } => self.break_lane(
-                session,
-                protocol_broken("the peer sent a message in parts, which lanes of RC do not carry"),
-            ),
+            Packet::EagerFirst { .. } | Packet::EagerPart { .. } => {
+                self.part_came(session, from, &packet, owner);
+            }
             Packet::Cts(grant) => self.grant_came(session, &grant),
             Packet::Done { receive } => self.done_came(session, receive, owner),
             Packet::Credit | Packet::Ack | Packet::Resume { .. } => {}
@@ -146,7 +142,12 @@ impl RdmTransport {
     }
 
     #[inline]
-    fn announce(&mut self, peer: u32, envelope: Envelope, len: u64) -> (MsgKind, Arrived) {
+    pub(super) fn announce(
+        &mut self,
+        peer: u32,
+        envelope: Envelope,
+        len: u64,
+    ) -> (MsgKind, Arrived) {
         self.poster.counters.messages_received += 1;
         self.poster.counters.bytes_received += len;
         let kind = match envelope.tag {
@@ -191,6 +192,9 @@ impl RdmTransport {
                 owner.complete_recv(kind, &matched, &arrived);
                 self.return_credit(from, payload.len());
             }
+            Body::Arriving { bytes, .. } => {
+                self.redirect(from, &bytes, (kind, arrived, matched), owner);
+            }
             Body::Request { op, way } => {
                 self.fetch(from, (kind, arrived, matched), op, way, owner);
             }
@@ -205,13 +209,17 @@ impl RdmTransport {
         let (peer, session) = (message.peer, message.session);
         match message.body {
             Body::Eager(payload) => self.return_credit((peer, session), payload.len()),
+            Body::Arriving { total_bytes, .. } => {
+                self.drop_rest((peer, session));
+                self.return_credit((peer, session), total_bytes);
+            }
             Body::Request { op, .. } => {
                 self.notify(peer, session, Notice::Fin(op, FinStatus::Cancelled));
             }
         }
     }
 
-    fn return_credit(&mut self, (peer, session): (u32, u64), bytes: usize) {
+    pub(super) fn return_credit(&mut self, (peer, session): (u32, u64), bytes: usize) {
         if let Some((state, lane)) = self.session_named(peer, session) {
             let owes = release(state, bytes);
             if let Some(lane) = lane.filter(|_| owes) {
@@ -271,7 +279,13 @@ fn judge(
         }
     }
     match packet {
-        Packet::Eager { payload, .. } => numbers.receive_credit.take(payload.len() as u32)?,
+        Packet::Eager { payload, .. } => {
+            state.incoming.assembly.on_packet(packet)?;
+            numbers.receive_credit.take(payload.len() as u32)?;
+        }
+        Packet::Rts { .. } => {
+            state.incoming.assembly.on_packet(packet)?;
+        }
         Packet::Resume { .. } => return Err("a session is resumed in its middle".into()),
         _ => {}
     }
@@ -280,14 +294,14 @@ fn judge(
 
 /// The room of a message is free again. Says whether the peer is to be told.
 #[inline]
-fn release(state: &mut SessionState, bytes: usize) -> bool {
+pub(super) fn release(state: &mut SessionState, bytes: usize) -> bool {
     let credit = &mut state.numbers.receive_credit;
     credit.release(bytes as u32);
     credit.owes()
 }
 
 #[inline]
-fn token(value: u64) -> Token {
+pub(super) fn token(value: u64) -> Token {
     Token {
         transport: TRANSPORT,
         value,
@@ -296,7 +310,7 @@ fn token(value: u64) -> Token {
 
 /// Copies what fits.
 #[inline]
-fn deliver(payload: &[u8], to: IoBuf) {
+pub(super) fn deliver(payload: &[u8], to: IoBuf) {
     // SAFETY: the receiver vouches for its buffer, which nobody else uses until the completion.
     unsafe {
         to.as_mut_ptr()

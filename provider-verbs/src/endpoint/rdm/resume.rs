@@ -20,7 +20,7 @@ use crate::connect::ToService;
 use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{
-    AfterLane, Body, Held, KeptKind, LaneEnd, Link, SessionState, WqeKind, send_wr_id,
+    AfterLane, Body, Held, KeptKind, LaneEnd, Link, SessionState, Target, WqeKind, send_wr_id,
 };
 
 /// A lane on which the session has yet to be taken up again.
@@ -35,6 +35,15 @@ pub(super) struct Resuming {
     under_way: bool,
     /// The peer's session and what it has taken of it.
     heard: Option<(u64, u32)>,
+}
+
+/// What ends once all that has come was taken.
+pub(super) enum Ending {
+    /// A lane that went down before it carried a session.
+    Lane(SessionId, LaneEnd),
+    /// A queue pair that no lane has any more, in error. What it has completed would go with it, and the receive buffers of the
+    /// endpoint in which that lies.
+    QueuePair(#[allow(dead_code, reason = "kept, not used")] Arc<RcQp>),
 }
 
 /// The peer lives and does not know the session.
@@ -104,13 +113,24 @@ impl RdmTransport {
     pub(super) fn end_resuming<O: Owner>(&mut self, owner: &mut O) -> usize {
         let ending = std::mem::take(&mut self.ending);
         let done = ending.len();
-        for (session, end) in ending {
+        for ending in ending {
+            let Ending::Lane(session, end) = ending else {
+                continue;
+            };
             match self.lanes.of(session) {
                 Some(_) => self.give_up(session, end),
                 None => self.resuming_lane_down(session, end, owner),
             }
         }
         done
+    }
+
+    /// Takes leave of a queue pair that never carried a session.
+    fn part_with(&mut self, qp: Arc<RcQp>) {
+        if let Err(error) = qp.to_error() {
+            tracing::debug!("{error}");
+        }
+        self.ending.push(Ending::QueuePair(qp));
     }
 
     /// Asks for a lane, if anybody waits for one.
@@ -271,6 +291,7 @@ impl RdmTransport {
             return;
         };
         self.poster.outstanding -= usize::from(lane.under_way);
+        self.part_with(lane.qp);
         let peer = self.peers.at(lane.peer);
         if peer.link == Link::Resuming(session) {
             peer.link = Link::Idle;
@@ -344,6 +365,7 @@ impl RdmTransport {
                         self.service.request(ToService::LaneBroken(lane.up.lane));
                         self.peers.at(lane.peer).link = Link::Idle;
                         let (peer, key) = (lane.peer, lane.up.lane);
+                        self.part_with(lane.qp);
                         return self.session_left_lane(peer, key, *state, end, owner);
                     }
                 }
@@ -423,6 +445,9 @@ impl RdmTransport {
             drop(r.region);
             owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
         }
+        if let Target::Receive(kind, arrived, matched) = state.incoming.target {
+            owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
+        }
         let unused = state.is_unused();
         match then {
             // It may come back: what waits for it is not lost. What it did not let us have is.
@@ -475,10 +500,10 @@ impl RdmTransport {
     }
 }
 
-/// Whether a kept message can not be delivered any more, as a request of this session; it is let go then.
+/// Whether a kept message can not be delivered any more, as it is a request of this session, or not whole; it is let go then.
 fn lost(held: &mut Held, token: u64, session: Option<u64>) -> bool {
     let lost = held.message(token).is_some_and(|message| {
-        matches!(message.body, Body::Request { .. }) && Some(message.session) == session
+        !matches!(message.body, Body::Eager(_)) && Some(message.session) == session
     });
     if lost {
         held.take(token);

@@ -15,6 +15,7 @@ use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::super::gather::{copy_of, entry, gather};
+use super::parts::InParts;
 use super::{Counters, MAX_PENDING, RdmTransport};
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
@@ -240,6 +241,8 @@ impl RdmTransport {
 pub(super) struct Poster {
     pub(super) bounces: SlotPool,
     pub(super) tuning: Tuning,
+    /// What the device puts into a frame of the network, in bytes.
+    pub(super) mtu_bytes: usize,
     /// What is to be posted to the lane of `chain_of`. Between calls it is empty, but for messages that were sent with `MORE`.
     pub(super) chain: SendChain,
     pub(super) chain_of: SessionId,
@@ -286,12 +289,16 @@ impl Poster {
             if let Some(slot) = slot {
                 self.bounces.give(slot);
             }
+        } else if len <= self.tuning.parts_bytes && !op.flags.intersects(TELLS) {
+            if let InParts::Posted = self.in_parts(lane, op, iov, len)? {
+                return Ok(());
+            }
         }
         self.request(lane, op, iov, copy)
     }
 
     #[inline]
-    fn eager(
+    pub(super) fn eager(
         &mut self,
         lane: &mut Lane,
         op: &SendOp,
@@ -341,7 +348,7 @@ impl Poster {
 
     /// Posts a packet that lies in a bounce buffer, or starts there.
     #[inline]
-    fn bounced(
+    pub(super) fn bounced(
         &mut self,
         lane: &mut Lane,
         kind: WqeKind,
@@ -349,7 +356,11 @@ impl Poster {
         place: Place,
     ) -> Result<(), Stop> {
         let lkey = self.bounces.lkey();
-        let flags = self.flags(&kind);
+        let mut flags = self.flags(&kind);
+        // Buffers come back with the completions: some have to be asked for before all lanes together have taken the last.
+        if self.bounces.available() < self.bounces.count() / 2 {
+            flags |= SendFlags::SIGNALED;
+        }
         let of_slot = |slot, len| entry(self.bounces.address(slot) as u64, len as usize, lkey);
         match place {
             Place::Split {
@@ -622,7 +633,7 @@ impl Poster {
     }
 
     #[inline]
-    fn stamp(lane: &mut Lane) -> Result<Header, Stop> {
+    pub(super) fn stamp(lane: &mut Lane) -> Result<Header, Stop> {
         lane.session.numbers.stamp().ok_or(Stop::Wait)
     }
 
@@ -670,7 +681,7 @@ impl Poster {
 
     /// Rings the doorbell for what is held back.
     #[inline]
-    fn post_chain(&mut self, lane: &mut Lane) -> Result<(), Stop> {
+    pub(super) fn post_chain(&mut self, lane: &mut Lane) -> Result<(), Stop> {
         // SAFETY: the memory of each request stays until it is over (`post`); records stay where they are while one of theirs is
         // in the chain (`make_way_for`).
         match unsafe { self.chain.post(&lane.qp) } {
@@ -685,7 +696,7 @@ impl Poster {
 }
 
 #[inline]
-fn envelope(op: &SendOp) -> Envelope {
+pub(super) fn envelope(op: &SendOp) -> Envelope {
     Envelope {
         tag: match op.kind {
             MsgKind::Tagged => Some(op.tag),

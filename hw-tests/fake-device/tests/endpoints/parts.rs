@@ -1,0 +1,225 @@
+//! Messages in several packets. Packets are small and receive buffers few here, so that a look at the receiver's queue finds
+//! some of a message.
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_verbs_sys::ibv_wc_status as Status;
+
+use crate::party::{Pair, assert_clean, check, first, message, room};
+
+/// Packets of 512 bytes, of which the receiver takes 16 at a look.
+pub(crate) const SMALL_PACKETS: [(&str, &str); 3] = [
+    ("FERRO_EAGER", "256"),
+    ("FERRO_EAGER_MAX", "64K"),
+    ("FERRO_RX_BUFFERS", "16"),
+];
+
+/// In some 42 packets.
+const BYTES: usize = 20_000;
+
+fn stat(pair: &Pair, name: &str) -> u64 {
+    let stats = pair.a.stats().unwrap();
+    stats.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
+#[test]
+fn no_word_of_the_receiver_is_waited_for() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&[]);
+    for (at, bytes) in [8193, 16_440, 16_441, 32_768].into_iter().enumerate() {
+        // The receiver does not look: whatever is over is so without it.
+        pair.a
+            .tsend(message(bytes, 1), bytes, pair.to_b, 7, 3)
+            .map_err(first)
+            .unwrap();
+        let done = crate::party::run(&mut [&mut pair.a], 1);
+        assert!(done[0].outcome.is_ok(), "{done:?}");
+        assert_eq!(stat(&pair, "verbs_sent_in_parts"), at as u64 + 1);
+        pair.b
+            .trecv(room(bytes), pair.to_a, 7, 0, 4)
+            .map_err(first)
+            .unwrap();
+        let done = pair.run(1).pop().unwrap();
+        assert_eq!(done.outcome.unwrap().len, bytes);
+        check(&done.buffer, 1, "received");
+    }
+    // One more byte is too much; so is a message beyond the credit.
+    pair.exchange(32_769, 8);
+    for tag in 0..20 {
+        pair.a
+            .tsend(message(32_768, tag), 32_768, pair.to_b, tag, 3)
+            .map_err(first)
+            .unwrap();
+    }
+    let in_parts = stat(&pair, "verbs_sent_in_parts");
+    assert!((9..14).contains(&in_parts), "{in_parts} of 20 in 256 KiB");
+    for tag in 0..20 {
+        pair.b
+            .trecv(room(32_768), pair.to_a, tag, 0, tag)
+            .map_err(first)
+            .unwrap();
+    }
+    for done in pair.run(40) {
+        let completion = done.outcome.unwrap();
+        if completion.flags.contains(Flags::RECV) {
+            check(&done.buffer, completion.tag, "with and without credit");
+        }
+    }
+    drop(pair);
+    assert_clean(&device);
+}
+
+/// The receive comes when nothing, some or all of the message is here, and has room for all of it or not.
+#[test]
+fn receives_that_come_at_any_moment() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&SMALL_PACKETS);
+    for looks in 0..6 {
+        for bytes in [BYTES, BYTES - 1, 5000, 100, 0] {
+            let tag = 100 * looks + 7;
+            pair.a
+                .tsend(message(BYTES, tag), BYTES, pair.to_b, tag, 1)
+                .map_err(first)
+                .unwrap();
+            for _ in 0..looks {
+                assert!(pair.b.poll().unwrap().is_none());
+            }
+            pair.b
+                .trecv(room(bytes), pair.to_a, tag, 0, 2)
+                .map_err(first)
+                .unwrap();
+            for done in pair.run(2) {
+                match (done.token, done.outcome) {
+                    (1, Ok(_)) => {}
+                    (2, Ok(completion)) => assert_eq!((completion.len, bytes), (BYTES, BYTES)),
+                    (2, Err(error)) => {
+                        assert_eq!((error.errno, error.olen), (Errno::ETRUNC, BYTES - bytes));
+                    }
+                    other => panic!("{other:?}"),
+                }
+                if done.token == 2 {
+                    check(&done.buffer[..bytes], tag, "as much as fits");
+                }
+            }
+        }
+    }
+    drop(pair);
+    assert_clean(&device);
+}
+
+/// The lane breaks at any packet, which arrives or not, with the receive posted before or after: nothing is lost.
+#[test]
+fn lanes_that_break_in_the_middle() {
+    for status in [Status::IBV_WC_RETRY_EXC_ERR, Status::IBV_WC_GENERAL_ERR] {
+        for effect in [Effect::Fail(status), Effect::FailAfterwards(status)] {
+            for after in [0, 1, 15, 16, 17, 40, 41, 42] {
+                for (posted_before, looks) in [(true, 0), (false, 1), (false, 2), (false, 5)] {
+                    let device = FakeDevice::take();
+                    let mut pair = Pair::connected(&SMALL_PACKETS);
+                    device.script(Fault::new(Point::Send, effect).after(after));
+                    let receive = |pair: &mut Pair| {
+                        pair.b
+                            .trecv(room(BYTES), pair.to_a, 9, 0, 2)
+                            .map_err(first)
+                            .unwrap();
+                    };
+                    if posted_before {
+                        receive(&mut pair);
+                    }
+                    pair.a
+                        .tsend(message(BYTES, 5), BYTES, pair.to_b, 9, 1)
+                        .map_err(first)
+                        .unwrap();
+                    let mut all = Vec::new();
+                    for _ in 0..looks {
+                        all.extend(pair.a.poll().unwrap());
+                        assert!(pair.b.poll().unwrap().is_none());
+                    }
+                    if !posted_before {
+                        receive(&mut pair);
+                    }
+                    all.extend(pair.run(2 - all.len()));
+                    for done in all {
+                        let outcome = done.outcome;
+                        assert!(outcome.is_ok(), "{effect:?} after {after}: {outcome:?}");
+                        if done.token == 2 {
+                            check(&done.buffer, 5, "over two lanes");
+                        }
+                    }
+                    pair.settle();
+                    pair.exchange(8, 1);
+                    pair.exchange(BYTES, 2);
+                    drop(pair);
+                    assert_clean(&device);
+                }
+            }
+        }
+    }
+}
+
+/// The session ends with half a message here: a receive that has it fails, one that has not gets the next message.
+#[test]
+fn sessions_that_end_in_the_middle() {
+    for posted_before in [true, false] {
+        let device = FakeDevice::take();
+        let mut pair = Pair::connected(&SMALL_PACKETS);
+        // The sender's own fault: it gives the session up.
+        device.script(Fault::new(Point::Send, Effect::Fail(Status::IBV_WC_LOC_PROT_ERR)).after(20));
+        if posted_before {
+            pair.b
+                .trecv(room(BYTES), pair.to_a, 9, 0, 2)
+                .map_err(first)
+                .unwrap();
+        }
+        pair.a
+            .tsend(message(BYTES, 5), BYTES, pair.to_b, 9, 1)
+            .map_err(first)
+            .unwrap();
+        for done in pair.run(1 + usize::from(posted_before)) {
+            assert_eq!(done.outcome.unwrap_err().errno, Errno::ECONNRESET);
+        }
+        pair.settle();
+        pair.exchange(300, 9);
+        pair.exchange(BYTES, 9);
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// Headers with wrong bytes, of any packet of a message: every operation ends, and the endpoints go on afterwards.
+#[test]
+fn parts_that_make_no_sense() {
+    for at in (0..28).chain([31, 35]) {
+        for after in [0, 1, 2, 20] {
+            let device = FakeDevice::take();
+            let mut pair = Pair::connected(&SMALL_PACKETS);
+            device.script(Fault::new(Point::Receive, Effect::Corrupt(at)).after(after));
+            pair.corrupt_traffic(100, 9);
+            assert_eq!(device.faults_left(), 0);
+            device.reset();
+            pair.settle();
+            pair.exchange(8, 1);
+            pair.exchange(BYTES, 2);
+            drop(pair);
+            assert_clean(&device);
+        }
+    }
+}
+
+/// A lane that breaks again and again, under messages of all kinds.
+#[test]
+fn all_kinds_over_lanes_that_break() {
+    for after in [0, 3, 30, 100] {
+        let device = FakeDevice::take();
+        let mut pair = Pair::connected(&SMALL_PACKETS);
+        let fault = Effect::Fail(Status::IBV_WC_RETRY_EXC_ERR);
+        device.script(Fault::new(Point::Send, fault).after(after).times(2));
+        let traffic = pair.traffic(100, 20, || ());
+        assert_eq!((traffic.sent, traffic.received), (40, 40), "{traffic:?}");
+        pair.settle();
+        drop(pair);
+        device.reset();
+        assert_clean(&device);
+    }
+}

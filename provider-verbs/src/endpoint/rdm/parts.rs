@@ -1,0 +1,267 @@
+//! Messages that take several packets: sent in a row from where they lie, put together where they are wanted.
+//!
+//! The receiver knows with the first packet what the message is and how long; so it is matched at once, and what follows
+//! goes straight into the receive that it has met. A message that nobody waits for is put together in memory of ours, as
+//! much as the credit that it has cost, and moves when a receive comes, whole or not.
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, SendDone};
+use ferrofabric_core::protocol::credit::Admission;
+use ferrofabric_core::protocol::parts::{Cut, Part};
+use ferrofabric_core::protocol::session::WINDOW;
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::data::{MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, Packet};
+use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
+
+use super::RdmTransport;
+use super::complete::protocol_broken;
+use super::receive::{deliver, token};
+use super::send::{Poster, Stop, envelope};
+use crate::endpoint::gather::gather_part;
+use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Target, Wqe, WqeKind};
+
+/// Packets that one doorbell is rung for: the device sends these while the next are filled.
+const AT_A_DOORBELL: usize = 4;
+
+/// What becomes of a message that is to go in parts.
+pub(super) enum InParts {
+    /// It was posted.
+    Posted,
+    /// It is too long, or the peer has no room for it: ask the peer first.
+    AskFirst,
+}
+
+impl Poster {
+    /// Sends a message of `len` bytes, more than one packet holds, without a word of the peer: all its packets, or none.
+    #[cold]
+    pub(super) fn in_parts(
+        &mut self,
+        lane: &mut Lane,
+        op: &SendOp,
+        iov: &[IoBuf],
+        len: usize,
+    ) -> Result<InParts, Stop> {
+        let cut = Cut::new(len as u32, self.part_bytes(lane) as u32);
+        let packets = cut.packets() as usize;
+        if !lane.could_take(packets) || packets > self.bounces.count() {
+            return Ok(InParts::AskFirst);
+        }
+        let full = self.outstanding + packets > self.tuning.send_total
+            || self.bounces.available() < packets
+            || !lane.has_room_for(packets)
+            || lane.session.numbers.unconfirmed() + cut.packets() > WINDOW;
+        if full {
+            return Err(Stop::Wait);
+        }
+        if lane.session.numbers.send_credit.admit(len as u32) != Admission::Eager {
+            return Ok(InParts::AskFirst);
+        }
+        if packets == 1 {
+            let slot = self.bounces.take();
+            return self
+                .eager(lane, op, iov, len, slot)
+                .map(|()| InParts::Posted);
+        }
+        self.counters.eager_sent += 1;
+        self.counters.sent_in_parts += 1;
+        self.counters.bytes_sent += len as u64;
+        let registered = match (iov, op.desc as u32) {
+            ([one], lkey) if lkey != 0 => Some((*one, lkey)),
+            _ => None,
+        };
+        let more = self.more_follow;
+        let mut outcome = Ok(());
+        for (number, range) in cut.ranges().enumerate() {
+            // Both counted above.
+            let (Ok(header), Some(slot)) = (Self::stamp(lane), self.bounces.take()) else {
+                break;
+            };
+            let (start, bytes) = (range.start as usize, range.len());
+            let mut head = [0; MAX_FIRST_HEADER_BYTES];
+            let head_len = match start {
+                0 => header.write_first(&envelope(op), len as u32, range.end, &mut head),
+                _ => {
+                    let mut further = [0; MAX_HEADER_BYTES];
+                    let head_len = header.write_part(range.start, bytes as u32, &mut further);
+                    head[..head_len].copy_from_slice(&further[..head_len]);
+                    head_len
+                }
+            };
+            let at = self.bounces.address(slot);
+            // SAFETY: the slot holds the largest packet, and is ours until its request is over.
+            unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
+            let place = match registered {
+                Some((one, lkey)) => Place::Split {
+                    slot,
+                    head: head_len as u32,
+                    rest: one.part(start, bytes),
+                    lkey,
+                },
+                None => {
+                    gather_part(iov, start, bytes, at.wrapping_add(head_len));
+                    Place::Bounce {
+                        slot,
+                        len: (head_len + bytes) as u32,
+                    }
+                }
+            };
+            let kind = match range.end as usize == len {
+                true => WqeKind::Message(SendDone::from(op)),
+                false => WqeKind::Notice,
+            };
+            if outcome.is_ok() && self.chain.is_full() {
+                outcome = self.post_chain(lane);
+            }
+            self.more_follow = match range.end as usize == len {
+                true => more,
+                false => (number + 1) % AT_A_DOORBELL != 0,
+            };
+            match outcome {
+                Ok(()) => outcome = self.bounced(lane, kind, header.sequence, place),
+                // The lane is dead: the rest is entered, too, to be sent on the next one.
+                Err(_) => self.enter(lane, kind, header.sequence, place),
+            }
+        }
+        outcome.map(|()| InParts::Posted)
+    }
+
+    /// Bytes of a message in each packet: as many as fill frames of the network, so that none travels nearly empty.
+    fn part_bytes(&self, lane: &Lane) -> usize {
+        let slot_bytes = self.bounces.slot_bytes().min(lane.peer_receive_bytes);
+        let packet_bytes = match slot_bytes / self.mtu_bytes {
+            0 => slot_bytes,
+            frames => frames * self.mtu_bytes,
+        };
+        packet_bytes.saturating_sub(MAX_FIRST_HEADER_BYTES)
+    }
+
+    /// Enters a packet on a lane that has refused an earlier one.
+    fn enter(&mut self, lane: &mut Lane, kind: WqeKind, sequence: u32, place: Place) {
+        let number = lane.next_number;
+        let _ = lane.next(false);
+        lane.queue.push_back(Wqe {
+            number,
+            sequence: Some(sequence),
+            kind,
+            packet: place,
+        });
+        self.outstanding += 1;
+    }
+}
+
+impl RdmTransport {
+    /// A packet of a message in parts, the next of its session: the first, which announces the message, or a further one.
+    pub(super) fn part_came<O: Owner>(
+        &mut self,
+        session: SessionId,
+        (peer, name): (u32, u64),
+        packet: &Packet<'_>,
+        owner: &mut O,
+    ) {
+        let Some(lane) = self.lanes.of(session) else {
+            return;
+        };
+        let state = &mut lane.session;
+        let (offset, last) = match state.incoming.assembly.on_packet(packet) {
+            Ok(Part::Bytes { offset_bytes, last }) => (offset_bytes as usize, last),
+            Ok(Part::None) => return,
+            Err(why) => return self.broke_rules(session, &why),
+        };
+        let part = match *packet {
+            Packet::EagerFirst {
+                envelope,
+                total_bytes,
+                part,
+            } => {
+                if let Err(why) = state.numbers.receive_credit.take(total_bytes) {
+                    return self.broke_rules(session, &why);
+                }
+                let (kind, arrived) = self.announce(peer, envelope, u64::from(total_bytes));
+                let target = match owner.srx().arrive(kind, &arrived) {
+                    Some(matched) => Target::Receive(kind, arrived, matched),
+                    None => {
+                        self.poster.counters.unexpected += 1;
+                        let value = self.held.keep(HeldMessage {
+                            peer,
+                            session: name,
+                            body: Body::Arriving {
+                                total_bytes: total_bytes as usize,
+                                bytes: Vec::with_capacity(total_bytes as usize),
+                            },
+                        });
+                        owner.srx().queue(kind, arrived, token(value));
+                        Target::Held(value)
+                    }
+                };
+                if let Some(incoming) = self.incoming(session) {
+                    incoming.target = target;
+                }
+                part
+            }
+            Packet::EagerPart { part, .. } => part,
+            _ => return,
+        };
+        let Some(incoming) = self.incoming(session) else {
+            return;
+        };
+        match incoming.target {
+            Target::Nowhere => {}
+            Target::Receive(kind, arrived, matched) => {
+                deliver(part, matched.buf.part(offset, matched.buf.len));
+                if last {
+                    incoming.target = Target::Nowhere;
+                    owner.complete_recv(kind, &matched, &arrived);
+                    self.return_credit((peer, name), arrived.len as usize);
+                }
+            }
+            Target::Held(value) => {
+                if last {
+                    incoming.target = Target::Nowhere;
+                }
+                self.held.append(value, part, last);
+            }
+        }
+    }
+
+    fn incoming(&mut self, session: SessionId) -> Option<&mut Incoming> {
+        Some(&mut self.lanes.of(session)?.session.incoming)
+    }
+
+    /// The peer does not keep to the protocol.
+    #[cold]
+    pub(super) fn broke_rules(&mut self, session: SessionId, why: &dyn std::fmt::Display) {
+        if let Some(lane) = self.lanes.of(session) {
+            tracing::warn!("{}: {why}", **lane.qp);
+            self.break_lane(session, protocol_broken("the peer broke the protocol"));
+        }
+    }
+
+    /// A receive has met a message of which a part is here: the rest goes straight to the receive.
+    pub(super) fn redirect<O: Owner>(
+        &mut self,
+        (peer, name): (u32, u64),
+        have: &[u8],
+        (kind, arrived, matched): (MsgKind, Arrived, Matched),
+        owner: &mut O,
+    ) {
+        let Some((state, _)) = self.session_named(peer, name) else {
+            return owner.fail_recv(
+                kind,
+                &matched,
+                &arrived,
+                Errno::ECONNRESET,
+                0,
+                "the sender is gone and its message was not whole yet",
+            );
+        };
+        deliver(have, matched.buf);
+        state.incoming.target = Target::Receive(kind, arrived, matched);
+    }
+
+    /// A message of which a part is here is not wanted: the rest is dropped as it comes.
+    pub(super) fn drop_rest(&mut self, (peer, name): (u32, u64)) {
+        if let Some((state, _)) = self.session_named(peer, name) {
+            state.incoming.target = Target::Nowhere;
+        }
+    }
+}
