@@ -143,6 +143,20 @@ fn small_messages_survive() {
     }
 }
 
+/// Messages in many packets each, of which some arrive and some do not.
+#[test]
+#[file_serial(verbs)]
+fn messages_in_parts_survive() {
+    if Rig::open().is_some() {
+        let settings = [
+            ("FERRO_SHM", "off"),
+            ("FERRO_EAGER", "1K"),
+            ("FERRO_EAGER_MAX", "64K"),
+        ];
+        exchange(&settings, 600, 65_536, 30);
+    }
+}
+
 /// Messages of all sizes, which their senders write.
 #[test]
 #[file_serial(verbs)]
