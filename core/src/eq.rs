@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::{Condvar, Mutex};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::{Errno, Error, OpError};
 
@@ -19,10 +20,48 @@ pub struct Event {
     pub entry: Box<[u8]>,
 }
 
+/// The number of the event that an asynchronous insertion is over (`FI_AV_COMPLETE`). Its entry is a [`Done`].
+pub const AV_COMPLETE: u32 = 5;
+
+/// The entry of an operation that is over, as libfabric's `fi_eq_entry`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Done {
+    /// The object that it was asked of, by the number that was given when the queue was bound.
+    pub source: u64,
+    /// The operation's context.
+    pub context: u64,
+    /// What it came to: of an insertion, how many addresses are in.
+    pub data: u64,
+}
+
+/// An operation, or a part of one, that failed (`fi_eq_err_entry`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EqError {
+    /// The object that it was asked of, by the number that was given when the queue was bound.
+    pub source: u64,
+    /// The operation's context.
+    pub context: u64,
+    /// Which part: of an insertion, the number of the address.
+    pub data: u64,
+    /// Why.
+    pub errno: Errno,
+    /// The provider's own number for it, 0 for none.
+    pub prov_errno: i32,
+    /// What else is to be known of it: of an insertion, the reason in words.
+    pub err_data: Box<[u8]>,
+}
+
+#[derive(Debug)]
+enum Item {
+    Event(Event),
+    Error(EqError),
+}
+
 /// A queue of events, for any thread.
 #[derive(Debug, Default)]
 pub struct EventQueue {
-    events: Mutex<VecDeque<Event>>,
+    events: Mutex<VecDeque<Item>>,
     came: Condvar,
     /// Readable while there are events, once somebody has asked for it.
     descriptor: OnceLock<EventFd>,
@@ -45,11 +84,26 @@ impl EventQueue {
 
     /// Puts an event in.
     pub fn write(&self, event: Event) {
+        self.push(Item::Event(event));
+    }
+
+    /// Puts in that an operation is over.
+    pub fn write_done(&self, number: u32, done: &Done) {
+        let entry = done.as_bytes().into();
+        self.push(Item::Event(Event { number, entry }));
+    }
+
+    /// Puts in that something failed. It is read by [`read_error`](Self::read_error) alone.
+    pub fn write_error(&self, error: EqError) {
+        self.push(Item::Error(error));
+    }
+
+    fn push(&self, item: Item) {
         let mut events = self.events.lock();
         if let (true, Some(fd)) = (events.is_empty(), self.descriptor.get()) {
             let _ = fd.write(1);
         }
-        events.push_back(event);
+        events.push_back(item);
         drop(events);
         self.came.notify_all();
     }
@@ -89,7 +143,7 @@ impl EventQueue {
     ///
     /// # Errors
     ///
-    /// `Again`: there is none. `ETOOSMALL`: the entry is longer than `out`; the event stays.
+    /// `Again`: there is none. `EAVAIL`: an error is next. `ETOOSMALL`: the entry is longer than `out`; the event stays.
     pub fn read(&self, out: &mut [u8], reading: Reading) -> Result<(u32, usize), OpError> {
         self.read_from(&mut self.events.lock(), out, reading)
     }
@@ -120,24 +174,42 @@ impl EventQueue {
         self.read_from(&mut events, out, reading)
     }
 
+    /// Takes the error that is next, if one is.
+    pub fn read_error(&self, reading: Reading) -> Option<EqError> {
+        let mut events = self.events.lock();
+        let Some(Item::Error(error)) = events.front() else {
+            return None;
+        };
+        let error = error.clone();
+        self.take(&mut events, reading);
+        Some(error)
+    }
+
     fn read_from(
         &self,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<Item>,
         out: &mut [u8],
         reading: Reading,
     ) -> Result<(u32, usize), OpError> {
-        let first = events.front().ok_or(OpError::Again)?;
+        let first = match events.front().ok_or(OpError::Again)? {
+            Item::Event(event) => event,
+            Item::Error(_) => return Err(OpError::Failed(Errno::EAVAIL)),
+        };
         let (number, len) = (first.number, first.entry.len());
         out.get_mut(..len)
             .ok_or(OpError::Failed(Errno::ETOOSMALL))?
             .copy_from_slice(&first.entry);
+        self.take(events, reading);
+        Ok((number, len))
+    }
+
+    fn take(&self, events: &mut VecDeque<Item>, reading: Reading) {
         if reading == Reading::Take {
             events.pop_front();
             if let (true, Some(fd)) = (events.is_empty(), self.descriptor.get()) {
                 let _ = fd.read();
             }
         }
-        Ok((number, len))
     }
 }
 
@@ -169,6 +241,48 @@ mod tests {
         assert_eq!(queue.read(&mut out, Reading::Take), Err(OpError::Again));
     }
 
+    fn error(data: u64) -> EqError {
+        EqError {
+            source: 1,
+            context: 2,
+            data,
+            errno: Errno::EINVAL,
+            prov_errno: 0,
+            err_data: b"why".as_slice().into(),
+        }
+    }
+
+    /// Errors keep their place among the events, and only the call for errors takes them.
+    ///
+    /// Covers: AV-7
+    #[test]
+    fn errors_come_out_in_order_by_a_call_of_their_own() {
+        let queue = EventQueue::new();
+        let mut out = [0; 24];
+        assert_eq!(queue.read_error(Reading::Take), None);
+        let done = Done {
+            source: 1,
+            context: 2,
+            data: 3,
+        };
+        queue.write(event(1));
+        queue.write_error(error(0));
+        queue.write_error(error(1));
+        queue.write_done(AV_COMPLETE, &done);
+        assert_eq!(queue.read_error(Reading::Take), None);
+        assert_eq!(queue.read(&mut out, Reading::Take), Ok((1, 4)));
+        let next = Err(OpError::Failed(Errno::EAVAIL));
+        assert_eq!(queue.read(&mut out, Reading::Take), next);
+        let soon = Some(Duration::from_millis(5));
+        assert_eq!(queue.sread(&mut out, Reading::Peek, soon), next);
+        assert_eq!(queue.read_error(Reading::Peek), Some(error(0)));
+        assert_eq!(queue.read_error(Reading::Take), Some(error(0)));
+        assert_eq!(queue.read_error(Reading::Take), Some(error(1)));
+        let read = queue.read(&mut out, Reading::Take);
+        assert_eq!(read, Ok((AV_COMPLETE, 24)));
+        assert_eq!(Done::read_from_bytes(&out), Ok(done));
+    }
+
     #[test]
     fn the_descriptor_is_readable_while_there_are_events() {
         let queue = EventQueue::new();
@@ -190,6 +304,11 @@ mod tests {
         }
         assert!(!readable());
         assert_eq!(queue.try_wait(), Ok(()));
+        queue.write_error(error(1));
+        assert!(readable());
+        assert_eq!(queue.try_wait(), Err(OpError::Again));
+        assert!(queue.read_error(Reading::Take).is_some());
+        assert!(!readable());
         queue.write(event(3));
         assert!(readable());
     }

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::NativeAddr;
-use crate::av::AvAttr;
+use crate::av::{AvAttr, AvType, Report, Services, Wanted};
 use crate::config::Settings;
-use crate::error::{Error, OpError, Result};
+use crate::eq::EventQueue;
+use crate::error::{Errno, Error, OpError, Result};
 use crate::flags::Flags;
 use crate::info::Info;
 use crate::peer::{Completion, CqError};
@@ -87,7 +88,8 @@ pub trait Domain: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` when there is no room for the entries that are asked for.
+    /// `ENOMEM` when there is no room for the entries that are asked for; `EINVAL` when the receive context bits leave too few
+    /// for the rest of an address.
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn Av>>;
 
     /// Opens an endpoint, bound and enabled: it receives from now on.
@@ -256,12 +258,64 @@ pub trait Endpoint: Send + Sync {
 
 /// An address vector (fi_av(3)).
 pub trait Av: Send + Sync {
-    /// Inserts an address, 64 bytes as [`NativeAddr::to_bytes`] gives them. One that is there already keeps its `FiAddr`.
+    /// Type of its addresses, also where the provider chose it.
+    fn av_type(&self) -> AvType;
+
+    /// Inserts one address as [`insert_all`](Self::insert_all) does.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for what is no address, with the reason.
-    fn insert(&self, name: &[u8]) -> Result<FiAddr>;
+    /// As there, of the call and of the address.
+    fn insert(&self, name: &[u8]) -> Result<FiAddr> {
+        let mut inserted = Err(Error::new(Errno::EINVAL, "insert", "address"));
+        self.insert_all(&mut std::iter::once(name), &mut |_, one| inserted = one)?;
+        inserted
+    }
+
+    /// Inserts addresses, each in the domain's `addr_format`: 64 bytes as [`NativeAddr::to_bytes`] gives them, or text. Tells
+    /// `report` of each by its number in the call, in order, and returns how many are in. One that was there already keeps its
+    /// `FiAddr`. One that fails takes an index of a table until the call is over, so that those of the others are known.
+    ///
+    /// # Errors
+    ///
+    /// Of the call: `EBUSY` when the domain belongs to another thread; `EINVAL` when the address vector is for asynchronous
+    /// insertion. Of an address: `EINVAL` for what is none, with the
+    /// reason; `ENOMEM` and `ENOSPC` when the vector can not grow.
+    fn insert_all(
+        &self,
+        names: &mut dyn Iterator<Item = &[u8]>,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize>;
+
+    /// Inserts endpoints by name, as `insert_all` does. Where they are is found out by the caller's thread.
+    ///
+    /// # Errors
+    ///
+    /// As there; of an endpoint also those of [`Services::resolve`].
+    fn insert_services(
+        &self,
+        services: &Services,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize>;
+
+    /// Binds the queue for the events of asynchronous insertions; `source` names the address vector in them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: one is bound.
+    fn bind_events(&self, events: &Arc<EventQueue>, source: u64) -> Result<()>;
+
+    /// Begins an asynchronous insertion ([`AvAttr::events`]), which is done by threads of the address vector's own. Each
+    /// address is reported, then for each that failed comes an error event ([`EqError`](crate::eq::EqError)) with the
+    /// call's context and the number of the address, then one event [`AV_COMPLETE`](crate::eq::AV_COMPLETE), always.
+    ///
+    /// In a table the addresses get the lowest indices that are free when the call is made.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is inserted then, and no event comes. `EINVAL`: the address vector is not for asynchronous insertion.
+    /// `ENOEQ`: no queue is bound. `ENOMEM`, `ENOSPC`: the table can not grow. `EAGAIN`: no thread can be had.
+    fn insert_later(&self, wanted: Wanted, context: u64, report: Report) -> Result<()>;
 
     /// Removes an address.
     ///

@@ -1,9 +1,9 @@
-//! Event queues (fi_eq(3)). What no connection and no asynchronous insertion writes to holds the application's own events.
+//! Event queues (fi_eq(3)): the application's own events, and those of asynchronous insertions.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ferrofabric_core::eq::{Event, EventQueue, Reading};
@@ -11,7 +11,7 @@ use ferrofabric_core::error::{Errno, OpError};
 
 use crate::abi::{
     FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_WRITE, Roomy, fi_eq_attr, fi_eq_err_entry, fi_ops,
-    fi_ops_eq, fid_eq,
+    fi_ops_eq, fid, fid_eq,
 };
 use crate::cntr::timeout;
 use crate::fabric::FabricObject;
@@ -27,7 +27,9 @@ const MAX_ENTRY_BYTES: usize = 64 << 10;
 #[repr(C)]
 pub(crate) struct EqObject {
     raw: UnsafeCell<fid_eq>,
-    queue: EventQueue,
+    queue: Arc<EventQueue>,
+    /// What belongs to the error that was read last, for who left no room for it.
+    err_data: Mutex<Box<[u8]>>,
     wait: WaitObject,
     /// Whether the application may write.
     writable: bool,
@@ -74,6 +76,11 @@ static OPS: Roomy<fi_ops_eq> = Roomy::new(fi_ops_eq {
 });
 
 impl EqObject {
+    /// The events.
+    pub(crate) fn queue(&self) -> &Arc<EventQueue> {
+        &self.queue
+    }
+
     /// Opens an event queue.
     ///
     /// # Safety
@@ -99,11 +106,20 @@ impl EqObject {
                 fid: new_fid::<Self>(context, &FID_OPS),
                 ops: OPS.as_ptr(),
             }),
-            queue: EventQueue::new(),
+            queue: Arc::new(EventQueue::new()),
+            err_data: Mutex::default(),
             wait,
             writable,
             _fabric: fabric,
         }))
+    }
+}
+
+/// What the flags of a call say of the event that it reads.
+fn reading(flags: u64) -> Reading {
+    match flags & FI_PEEK {
+        0 => Reading::Take,
+        _ => Reading::Peek,
     }
 }
 
@@ -129,11 +145,7 @@ unsafe fn read_by(
             // SAFETY: as above; whatever bytes are there are some.
             _ => unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len) },
         };
-        let reading = match flags & FI_PEEK {
-            0 => Reading::Take,
-            _ => Reading::Peek,
-        };
-        let (number, bytes) = how(queue, out, reading)?;
+        let (number, bytes) = how(queue, out, reading(flags))?;
         // SAFETY: as above.
         unsafe { event.write(number) };
         Ok(bytes as isize)
@@ -168,9 +180,48 @@ unsafe extern "C" fn sread(
     }
 }
 
-/// There are no events in error.
-unsafe extern "C" fn readerr(_eq: *mut fid_eq, _buf: *mut fi_eq_err_entry, _flags: u64) -> isize {
-    -(Errno::EAGAIN.0 as isize)
+/// The error that is next. Its data go to the buffer that the entry brings; without one, to memory of the queue, where they
+/// stay until the next error is read.
+unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> isize {
+    data(|| {
+        // SAFETY: as C calls us.
+        let (this, out) = unsafe { (object::<EqObject>(eq), buf.as_mut()) };
+        let out = out.ok_or(OpError::Failed(Errno::EINVAL))?;
+        let error = this
+            .queue
+            .read_error(reading(flags))
+            .ok_or(OpError::Again)?;
+        out.fid = error.source as *mut fid;
+        out.context = error.context as *mut c_void;
+        out.data = error.data;
+        out.err = error.errno.0;
+        out.prov_errno = error.prov_errno;
+        match out.err_data_size {
+            0 => {
+                let mut kept = this.err_data.lock().unwrap_or_else(PoisonError::into_inner);
+                *kept = error.err_data;
+                out.err_data_size = kept.len();
+                out.err_data = match kept.is_empty() {
+                    true => std::ptr::null_mut(),
+                    false => kept.as_mut_ptr().cast(),
+                };
+            }
+            room => {
+                let fit = match out.err_data.is_null() {
+                    true => 0,
+                    false => room.min(error.err_data.len()),
+                };
+                // SAFETY: the application says that there is that much room.
+                unsafe {
+                    out.err_data
+                        .cast::<u8>()
+                        .copy_from(error.err_data.as_ptr(), fit)
+                };
+                out.err_data_size = fit;
+            }
+        }
+        Ok(size_of::<fi_eq_err_entry>() as isize)
+    })
 }
 
 unsafe extern "C" fn write(
@@ -208,7 +259,7 @@ unsafe extern "C" fn strerror(
 ) -> *const c_char {
     value(std::ptr::null(), || {
         if buf.is_null() || len == 0 {
-            return c"there are no events in error".as_ptr();
+            return c"there is no room for a message".as_ptr();
         }
         // SAFETY: C has that much room.
         unsafe { copy_text(&Errno(prov_errno).message(), buf, len) };

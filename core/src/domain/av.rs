@@ -1,74 +1,138 @@
 //! Address vector objects (fi_av(3)).
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use super::{Backend, Inner, Object};
+use super::{Backend, Errand, Inner, Object, State};
 use crate::addr::NativeAddr;
-use crate::av::{AvAttr, AvTable};
+use crate::av::later::{Later, Place};
+use crate::av::{AvAttr, AvTable, AvType, Report, Resolve, Services, Wanted, format};
+use crate::eq::EventQueue;
 use crate::error::{Errno, Error, Result};
 use crate::fabric::{Av, ObjectId};
-use crate::peer::PeerAv;
+use crate::info::AddrFormat;
+use crate::peer::{PeerAv, Transport};
 use crate::types::FiAddr;
 
 struct AvHandle<B: Backend> {
+    later: OnceLock<Later>,
     domain: Arc<Inner<B>>,
     index: usize,
+    table: Arc<AvTable>,
+    format: AddrFormat,
+    asynchronous: bool,
+    resolver: Option<Arc<dyn Resolve>>,
 }
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<Arc<dyn Av>> {
-    let table = AvTable::new(attr)?;
-    let index = domain.lock_to("open", "address vector")?.avs.insert(table);
+    let table = Arc::new(AvTable::new(attr)?);
+    let mut state = domain.lock_to("open", "address vector")?;
+    let index = state.avs.insert(table.clone());
+    drop(state);
     Ok(Arc::new(AvHandle {
+        later: OnceLock::new(),
         domain: domain.clone(),
         index,
+        table,
+        format: domain.backend.info().addr_format,
+        asynchronous: attr.events,
+        resolver: attr.resolver.clone().or_else(|| domain.backend.resolver()),
     }))
 }
 
-impl<B: Backend> Av for AvHandle<B> {
-    fn insert(&self, name: &[u8]) -> Result<FiAddr> {
-        let mut guard = self.domain.lock_to("insert into", "address vector")?;
-        let state = &mut *guard;
-        let (addr, new) = state.avs[self.index].insert(name)?;
-        if new {
-            let native = state.avs[self.index].lookup(addr);
-            for (_, endpoint) in &mut state.endpoints {
-                if endpoint.binding.av == self.index {
-                    let (transport, mut owner) =
-                        endpoint.split(&mut state.cqs, &mut state.cntrs, &state.avs);
-                    if let Some(native) = &native {
-                        crate::peer::Transport::peer_inserted(transport, addr, native, &mut owner);
-                    }
-                    owner.start_deferred(transport);
-                }
+impl<T: Transport> State<T> {
+    /// Tells the transports of an address vector's endpoints that an address is in.
+    pub(super) fn announce(&mut self, av: usize, addr: FiAddr, name: &NativeAddr) {
+        for (_, endpoint) in &mut self.endpoints {
+            if endpoint.binding.av == av {
+                let (transport, mut owner) =
+                    endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+                transport.peer_inserted(addr, name, &mut owner);
+                owner.start_deferred(transport);
             }
-            self.domain.wake(state);
         }
-        Ok(addr)
+    }
+
+    /// Tells them that it is no more.
+    fn retract(&mut self, av: usize, addr: FiAddr) {
+        for (_, endpoint) in &mut self.endpoints {
+            if endpoint.binding.av == av {
+                let (transport, mut owner) =
+                    endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+                transport.peer_removed(addr, &mut owner);
+                owner.start_deferred(transport);
+            }
+        }
+    }
+}
+
+impl<B: Backend> Av for AvHandle<B> {
+    fn av_type(&self) -> AvType {
+        self.table.av_type()
+    }
+
+    fn insert_all(
+        &self,
+        names: &mut dyn Iterator<Item = &[u8]>,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        self.insert_now(names.map(|name| format::parse(self.format, name)), report)
+    }
+
+    fn insert_services(
+        &self,
+        services: &Services,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        // Before the domain is locked: it may take its time.
+        let resolver = self.resolver.as_deref();
+        let found: Vec<_> = (0..services.len())
+            .map(|i| services.resolve(i, resolver))
+            .collect();
+        self.insert_now(found.into_iter(), report)
+    }
+
+    fn bind_events(&self, events: &Arc<EventQueue>, source: u64) -> Result<()> {
+        let (domain, index) = (self.domain.clone(), self.index);
+        let place = Place {
+            table: self.table.clone(),
+            format: self.format,
+            resolver: self.resolver.clone(),
+            announce: Box::new(move |addr| domain.leave(Errand::Announce(index, addr))),
+        };
+        let later = Later::new(place, events.clone(), source);
+        self.later.set(later).map_err(|_| {
+            Error::new(Errno::EINVAL, "bind", "event queue")
+                .mend("the address vector has one already")
+        })
+    }
+
+    fn insert_later(&self, wanted: Wanted, context: u64, report: Report) -> Result<()> {
+        let into = |errno| Error::new(errno, "insert into", "address vector");
+        if !self.asynchronous {
+            return Err(into(Errno::EINVAL).mend("it was not opened for events"));
+        }
+        let Some(later) = self.later.get() else {
+            return Err(into(Errno::ENOEQ).mend("bind an event queue first"));
+        };
+        later.begin(wanted, context, report)
     }
 
     fn remove(&self, addr: FiAddr) -> Result<()> {
         let mut guard = self.domain.lock_to("remove from", "address vector")?;
         let state = &mut *guard;
-        state.avs[self.index].remove(addr)?;
-        for (_, endpoint) in &mut state.endpoints {
-            if endpoint.binding.av == self.index {
-                let (transport, mut owner) =
-                    endpoint.split(&mut state.cqs, &mut state.cntrs, &state.avs);
-                crate::peer::Transport::peer_removed(transport, addr, &mut owner);
-                owner.start_deferred(transport);
-            }
-        }
+        self.table.remove(addr)?;
+        state.retract(self.index, addr);
         self.domain.wake(state);
         Ok(())
     }
 
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr> {
-        self.domain.lock_to("look up in", "address vector")?.avs[self.index]
-            .lookup(addr)
-            .ok_or_else(|| {
-                Error::new(Errno::EINVAL, "look up", format!("{addr:?}"))
-                    .mend("it is not in this address vector")
-            })
+        // The table needs no lock, but a domain of one thread is that thread's.
+        drop(self.domain.lock_to("look up in", "address vector")?);
+        self.table.lookup(addr).ok_or_else(|| {
+            Error::new(Errno::EINVAL, "look up", format!("{addr:?}"))
+                .mend("it is not in this address vector")
+        })
     }
 
     fn id(&self) -> ObjectId {
@@ -79,8 +143,43 @@ impl<B: Backend> Av for AvHandle<B> {
     }
 }
 
+impl<B: Backend> AvHandle<B> {
+    fn insert_now(
+        &self,
+        names: impl Iterator<Item = Result<NativeAddr>>,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        if self.asynchronous {
+            return Err(Error::new(Errno::EINVAL, "insert into", "address vector")
+                .mend("it was opened for events: its insertions are asynchronous"));
+        }
+        let mut guard = self.domain.lock_to("insert into", "address vector")?;
+        let state = &mut *guard;
+        let mut insertion = self.table.insertion()?;
+        let mut inserted = 0;
+        for (number, name) in names.enumerate() {
+            let placed = match name {
+                Ok(name) => insertion.place(Ok(name.to_bytes())).map(|placed| {
+                    if placed.new {
+                        state.announce(self.index, placed.addr, &name);
+                    }
+                    placed.addr
+                }),
+                Err(error) => insertion.place(Err(error)).map(|placed| placed.addr),
+            };
+            inserted += usize::from(placed.is_ok());
+            report(number, placed);
+        }
+        drop(insertion);
+        self.domain.wake(state);
+        Ok(inserted)
+    }
+}
+
 impl<B: Backend> Drop for AvHandle<B> {
     fn drop(&mut self) {
+        // Its threads leave errands with the domain until they have ended.
+        drop(self.later.take());
         self.domain.close(Object::Av(self.index));
     }
 }

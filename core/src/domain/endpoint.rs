@@ -36,7 +36,7 @@ impl<T: Transport> EndpointState<T> {
         &'a mut self,
         cqs: &'a mut Slab<CqQueue>,
         cntrs: &'a mut Slab<Count>,
-        avs: &'a Slab<AvTable>,
+        avs: &'a Slab<Arc<AvTable>>,
     ) -> (&'a mut T, EndpointOwner<'a>) {
         let owner = EndpointOwner {
             srx: &mut self.srx,

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use slab::Slab;
 
-use crate::av::{AvAttr, AvTable};
+use crate::av::{AvAttr, AvTable, Resolve};
 use crate::config::Settings;
 use crate::cq::CqQueue;
 use crate::error::{Errno, Error, OpError, Result};
@@ -29,9 +29,9 @@ use crate::fabric::{self, CqAttr, EndpointConfig, Mr};
 use crate::flag::Flag;
 use crate::flags::Flags;
 use crate::info::{Info, Progress, Threading};
-use crate::peer::Transport;
+use crate::peer::{PeerAv, Transport};
 use crate::serial::{Held, Serial};
-use crate::types::IoBuf;
+use crate::types::{FiAddr, IoBuf};
 use crate::wait::WaitSet;
 
 pub use dgram::DgramDomain;
@@ -66,6 +66,11 @@ pub trait Backend: Send + Sync + 'static {
     /// ask for more than it keeps are refused.
     fn promises(&self) -> Flags {
         Flags::empty()
+    }
+
+    /// What finds its endpoints by socket address, if they can be found so.
+    fn resolver(&self) -> Option<Arc<dyn Resolve>> {
+        None
     }
 
     /// Registers memory.
@@ -105,9 +110,9 @@ pub(crate) struct Shared<B: Backend> {
     serial: Serial<State<B::Transport>>,
     backend: B,
     wait: WaitSet,
-    /// Objects whose handles were dropped where the lock could not be had.
-    abandoned: Mutex<Vec<Object>>,
-    has_abandoned: Flag,
+    /// What was left to whoever holds the lock next.
+    errands: Mutex<Vec<Errand>>,
+    has_errands: Flag,
     spin: std::time::Duration,
     /// Where endpoints leave their counters.
     stats: Option<PathBuf>,
@@ -122,11 +127,20 @@ enum Object {
     Av(usize),
 }
 
+/// What is to be done under the lock by somebody who did not have it.
+#[derive(Clone, Copy, Debug)]
+enum Errand {
+    /// An object's handle was dropped.
+    Close(Object),
+    /// An address came to an address vector, by its place.
+    Announce(usize, FiAddr),
+}
+
 struct State<T: Transport> {
     endpoints: Slab<EndpointState<T>>,
     cqs: Slab<CqQueue>,
     cntrs: Slab<Count>,
-    avs: Slab<AvTable>,
+    avs: Slab<Arc<AvTable>>,
     asleep: Slab<Asleep>,
     attendance: Attendance,
 }
@@ -176,8 +190,8 @@ impl<B: Backend> Domain<B> {
             serial,
             backend,
             wait: WaitSet::new()?,
-            abandoned: Mutex::new(Vec::new()),
-            has_abandoned: Flag::new(),
+            errands: Mutex::new(Vec::new()),
+            has_errands: Flag::new(),
             spin: settings.spin.0.unwrap_or_default(),
             stats: (!settings.stats.is_empty()).then(|| PathBuf::from(&settings.stats)),
         });
@@ -245,8 +259,8 @@ impl<B: Backend> Shared<B> {
 
     #[inline]
     fn drive(&self, state: &mut State<B::Transport>) -> bool {
-        if self.has_abandoned.is_raised() {
-            self.bury(state);
+        if self.has_errands.is_raised() {
+            self.run_errands(state);
         }
         let moved = state.progress() != 0;
         self.tend(state);
@@ -258,8 +272,8 @@ impl<B: Backend> Shared<B> {
         let removed = match self.serial.lock() {
             Ok(mut state) => state.remove(object),
             Err(_) => {
-                self.abandoned.lock().push(object);
-                self.has_abandoned.raise();
+                self.errands.lock().push(Errand::Close(object));
+                self.has_errands.raise();
                 None
             }
         };
@@ -267,12 +281,27 @@ impl<B: Backend> Shared<B> {
         drop(removed);
     }
 
+    /// Leaves an errand to whoever holds the lock next, and wakes those who sleep for one of them to.
+    fn leave(&self, errand: Errand) {
+        self.errands.lock().push(errand);
+        self.has_errands.raise();
+        self.wait.signal();
+    }
+
     #[cold]
-    fn bury(&self, state: &mut State<B::Transport>) {
-        let mut abandoned = self.abandoned.lock();
-        self.has_abandoned.lower();
-        for object in abandoned.drain(..) {
-            drop(state.remove(object));
+    fn run_errands(&self, state: &mut State<B::Transport>) {
+        self.has_errands.lower();
+        let errands = std::mem::take(&mut *self.errands.lock());
+        for errand in errands {
+            match errand {
+                Errand::Close(object) => drop(state.remove(object)),
+                Errand::Announce(av, addr) => {
+                    let name = state.avs.get(av).and_then(|table| table.lookup(addr));
+                    if let Some(name) = name {
+                        state.announce(av, addr, &name);
+                    }
+                }
+            }
         }
     }
 

@@ -113,8 +113,11 @@ struct Bare {
 
 impl Bare {
     fn open(domain: &dyn Domain) -> Self {
-        let av_type = AvType::Table;
-        let av = domain.open_av(&AvAttr { av_type, count: 0 }).unwrap();
+        let attr = AvAttr {
+            av_type: Some(AvType::Table),
+            ..AvAttr::default()
+        };
+        let av = domain.open_av(&attr).unwrap();
         let cq = domain.open_cq(&CqAttr::default()).unwrap();
         let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq)).unwrap();
         Self { endpoint, cq, av }

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, AvTable};
+use ferrofabric_core::av::{AvAttr, AvTable, Placed};
 use ferrofabric_core::cq::CqQueue;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::flags::Flags;
@@ -232,7 +232,7 @@ impl Ep {
     }
 
     pub fn insert(&mut self, name: &NativeAddr) -> FiAddr {
-        let (addr, new) = self.owner.av.insert(&name.to_bytes()).unwrap();
+        let Placed { addr, new } = self.owner.av.insert(name).unwrap();
         if new {
             self.shm.peer_inserted(addr, name, &mut self.owner);
             self.after();

@@ -1,0 +1,82 @@
+//! Where the pieces of a table's memory come from: the process itself, or the file of a named table, in whose head stands
+//! where each piece lies.
+
+use std::fs::File;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::words::{ALIGN, Words};
+use crate::error::{Errno, Error, Result};
+
+/// Pieces of one kind, each made once and mapped when first used.
+pub(super) type Pieces = [OnceLock<Words>; PIECES];
+
+/// Pieces of one kind at most: each is twice as long as the one before.
+pub(super) const PIECES: usize = 32;
+
+/// The source of pieces.
+pub(super) enum Arena {
+    /// Memory of this process.
+    Private,
+    /// A file, of which this word says how long it is in bytes.
+    File(File),
+}
+
+impl Arena {
+    /// Makes piece `number`, writes to `offset` where it lies, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC`: there is no room.
+    pub(super) fn create<'a>(
+        &self,
+        pieces: &'a Pieces,
+        number: usize,
+        bytes: usize,
+        (end, offset): (&AtomicU64, &AtomicU64),
+    ) -> Result<&'a Words> {
+        if let Arena::File(file) = self {
+            if offset.load(Ordering::Relaxed) == 0 {
+                let at = end.load(Ordering::Relaxed).next_multiple_of(ALIGN);
+                let new_end = (at + bytes as u64).next_multiple_of(ALIGN);
+                file.set_len(new_end)
+                    .map_err(|e| Error::from_io(&e, "grow", "the file of an address vector"))?;
+                end.store(new_end, Ordering::Relaxed);
+                offset.store(at, Ordering::Release);
+            }
+        } else {
+            offset.store(ALIGN, Ordering::Release);
+        }
+        self.piece(pieces, number, bytes, offset)
+    }
+
+    /// Piece `number`, which was made before, by this process or another.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: it was not made. `ENOMEM`: it can not be mapped.
+    #[cold]
+    pub(super) fn piece<'a>(
+        &self,
+        pieces: &'a Pieces,
+        number: usize,
+        bytes: usize,
+        offset: &AtomicU64,
+    ) -> Result<&'a Words> {
+        let what = || format!("{bytes} bytes of an address vector");
+        let slot = pieces
+            .get(number)
+            .ok_or_else(|| Error::new(Errno::ENOSPC, "grow", "address vector"))?;
+        if let Some(words) = slot.get() {
+            return Ok(words);
+        }
+        let words = match (self, offset.load(Ordering::Acquire)) {
+            (_, 0) => return Err(Error::new(Errno::ENOENT, "map", what())),
+            (Arena::Private, _) => Words::private(bytes),
+            (Arena::File(file), at) => Words::shared(file, at, bytes),
+        }
+        .map_err(|e| Error::from_io(&e, "map", what()))?;
+        // Another thread may have been quicker: its mapping is as good.
+        Ok(slot.get_or_init(|| words))
+    }
+}

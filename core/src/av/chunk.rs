@@ -1,0 +1,183 @@
+//! A piece of a table: so many entries, and which of them are taken.
+//!
+//! An entry is 64 bytes of address and a generation, which is odd while the address is in. A reader takes the generation,
+//! then the address, then the generation again: if that is the same, the address is whole (the pairs of orderings are named
+//! where they are).
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+use super::words::Words;
+use crate::addr::NATIVE_LEN;
+
+/// Bytes of an address as the table holds it.
+pub(super) type Name = [u8; NATIVE_LEN];
+
+const NAME_WORDS: usize = NATIVE_LEN / 8;
+
+/// Bytes that a piece of so many entries takes.
+pub(super) const fn bytes(entries: usize) -> usize {
+    full_at(entries) + entries.div_ceil(64 * 64) * 8
+}
+
+const fn generations_at(entries: usize) -> usize {
+    entries * NATIVE_LEN
+}
+
+const fn used_at(entries: usize) -> usize {
+    generations_at(entries) + entries * 4
+}
+
+const fn full_at(entries: usize) -> usize {
+    used_at(entries) + entries / 8
+}
+
+/// A piece of `len` entries, a power of two of 64 at least.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk<'a> {
+    words: &'a Words,
+    len: usize,
+}
+
+impl<'a> Chunk<'a> {
+    pub(super) fn new(words: &'a Words, len: usize) -> Self {
+        Self { words, len }
+    }
+
+    #[inline]
+    fn generation_word(&self, at: usize) -> &'a AtomicU32 {
+        &self.words.u32s(generations_at(self.len), self.len)[at]
+    }
+
+    #[inline]
+    fn name_words(&self, at: usize) -> &'a [AtomicU64] {
+        self.words.u64s(at * NATIVE_LEN, NAME_WORDS)
+    }
+
+    fn used(&self) -> &'a [AtomicU64] {
+        self.words.u64s(used_at(self.len), self.len / 64)
+    }
+
+    fn full(&self) -> &'a [AtomicU64] {
+        self.words
+            .u64s(full_at(self.len), self.len.div_ceil(64 * 64))
+    }
+
+    /// The generation of an entry.
+    #[inline]
+    pub(super) fn generation(&self, at: usize) -> u32 {
+        self.generation_word(at).load(Relaxed)
+    }
+
+    /// The address of an entry and its generation; `None` when none is in.
+    #[inline]
+    pub(super) fn read(&self, at: usize) -> Option<(Name, u32)> {
+        let word = self.generation_word(at);
+        loop {
+            // Pairs with the Release store in `put`: who sees the generation sees the address.
+            let generation = word.load(Acquire);
+            if generation & 1 == 0 {
+                return None;
+            }
+            let name = self.name(at);
+            // Pairs with the Release fence in `put`: who has seen a word of the next address sees its generation's end.
+            fence(Acquire);
+            if word.load(Relaxed) == generation {
+                return Some((name, generation));
+            }
+        }
+    }
+
+    /// The bytes of an entry, which may be changing.
+    #[inline]
+    pub(super) fn name(&self, at: usize) -> Name {
+        let mut name = [0; NATIVE_LEN];
+        for (bytes, word) in name.chunks_exact_mut(8).zip(self.name_words(at)) {
+            bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+        }
+        name
+    }
+
+    /// Whether the entry has these bytes, which may be changing.
+    #[inline]
+    pub(super) fn has(&self, at: usize, name: &Name) -> bool {
+        let words = words_of(name);
+        self.name_words(at)
+            .iter()
+            .zip(words)
+            .all(|(word, value)| word.load(Relaxed) == value)
+    }
+
+    /// Puts an address in a taken entry, and returns its generation.
+    pub(super) fn put(&self, at: usize, name: &Name) -> u32 {
+        // Pairs with the Acquire fence in `read`.
+        fence(Release);
+        for (word, value) in self.name_words(at).iter().zip(words_of(name)) {
+            word.store(value, Relaxed);
+        }
+        let generation = self.generation_word(at);
+        let new = generation.load(Relaxed).wrapping_add(1) | 1;
+        // Pairs with the Acquire load in `read`.
+        generation.store(new, Release);
+        new
+    }
+
+    /// Takes the address out of an entry, and returns its generation.
+    pub(super) fn clear(&self, at: usize) -> u32 {
+        let generation = self.generation_word(at);
+        let new = (generation.load(Relaxed) | 1).wrapping_add(1);
+        generation.store(new, Release);
+        new
+    }
+
+    /// The lowest entry that is free.
+    pub(super) fn lowest_free(&self) -> Option<usize> {
+        for (group, full) in self.full().iter().enumerate() {
+            let full = full.load(Relaxed);
+            if full != u64::MAX {
+                let word = group * 64 + full.trailing_ones() as usize;
+                let used = self.used().get(word)?.load(Relaxed);
+                return Some(word * 64 + used.trailing_ones() as usize);
+            }
+        }
+        None
+    }
+
+    /// Marks an entry as taken or free.
+    pub(super) fn mark(&self, at: usize, taken: bool) {
+        let word = &self.used()[at / 64];
+        let used = with_bit(word.load(Relaxed), at, taken);
+        word.store(used, Relaxed);
+        let full = &self.full()[at / (64 * 64)];
+        full.store(
+            with_bit(full.load(Relaxed), at / 64, used == u64::MAX),
+            Relaxed,
+        );
+    }
+
+    /// Makes up what is free of the marks alone, and returns how many are.
+    pub(super) fn recount(&self) -> usize {
+        let mut free = 0;
+        for (at, word) in self.used().iter().enumerate() {
+            let used = word.load(Relaxed);
+            free += used.count_zeros() as usize;
+            let full = &self.full()[at / 64];
+            full.store(with_bit(full.load(Relaxed), at, used == u64::MAX), Relaxed);
+        }
+        free
+    }
+}
+
+fn with_bit(word: u64, at: usize, set: bool) -> u64 {
+    let bit = 1 << (at % 64);
+    match set {
+        true => word | bit,
+        false => word & !bit,
+    }
+}
+
+/// An address as words.
+#[inline]
+pub(super) fn words_of(name: &Name) -> [u64; NAME_WORDS] {
+    zerocopy::transmute!(*name)
+}

@@ -1,0 +1,70 @@
+//! The head of a table: the words that say how long it is and where its pieces lie.
+
+use std::sync::atomic::AtomicU64;
+
+use super::arena::PIECES;
+use super::words::Words;
+
+/// Bytes of a head.
+pub(super) const BYTES: usize = 8 * (FREE + PIECES);
+
+const ENTRIES_AT: usize = 24;
+const INDEX_AT: usize = ENTRIES_AT + PIECES;
+const FREE: usize = INDEX_AT + PIECES;
+
+/// The single words.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub(super) enum Word {
+    /// What file this is, and its version. Written last: a file without it is not ready.
+    Magic,
+    /// Drawn at random: what the hash starts from.
+    Seed,
+    /// Logarithm of the number of entries in the first piece.
+    FirstLog2,
+    /// How addresses are made: type and bits.
+    Model,
+    /// The application's address for the mapping.
+    MapAddr,
+    /// Odd while a writer is at work.
+    Version,
+    /// What the writer is about.
+    Journal,
+    /// Pieces of entries.
+    Chunks,
+    /// Addresses that are in.
+    Len,
+    /// The index in use, by its number from 1.
+    Index,
+    /// Logarithm of the number of places in the first index.
+    IndexFirstLog2,
+    /// Length of the file in bytes.
+    End,
+    /// Changes so far; the newest are listed in the ring.
+    Changes,
+}
+
+/// A head.
+pub(super) struct Head(pub(super) Words);
+
+impl Head {
+    #[inline]
+    pub(super) fn word(&self, word: Word) -> &AtomicU64 {
+        &self.0.u64s(0, FREE)[word as usize]
+    }
+
+    /// Where a piece of entries lies.
+    pub(super) fn entries_at(&self, piece: usize) -> &AtomicU64 {
+        &self.0.u64s(0, FREE)[ENTRIES_AT + piece.min(PIECES - 1)]
+    }
+
+    /// Where an index lies.
+    pub(super) fn index_at(&self, piece: usize) -> &AtomicU64 {
+        &self.0.u64s(0, FREE)[INDEX_AT + piece.min(PIECES - 1)]
+    }
+
+    /// How many entries of a piece are free.
+    pub(super) fn free_in(&self, piece: usize) -> &AtomicU64 {
+        &self.0.u64s(0, FREE + PIECES)[FREE + piece.min(PIECES - 1)]
+    }
+}

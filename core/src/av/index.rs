@@ -1,0 +1,201 @@
+//! The way back: a hash table from an address to its entry, with linear probing.
+//!
+//! A place holds 32 bits of hash and the entry's number plus one; 0 is an empty place. The hash's upper bits say where the
+//! search starts, so a table can be copied to a larger one, and be mended after a removal, with no look at an address.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use super::chunk::{Name, words_of};
+
+/// Bytes that an index of 2 to the power of `log2` places takes.
+pub(super) const fn bytes(log2: u32) -> usize {
+    8 << log2
+}
+
+/// Logarithm of the number of places for so many entries.
+pub(super) fn log2_for(entries: usize) -> u32 {
+    (entries.saturating_mul(16) / 13 + 1)
+        .next_power_of_two()
+        .trailing_zeros()
+        .clamp(6, 32)
+}
+
+/// Whether so many entries are all that an index takes: 13 of 16 places.
+pub(super) fn is_full(entries: usize, log2: u32) -> bool {
+    entries >= (13usize << log2) / 16
+}
+
+/// The hash of an address.
+#[inline]
+pub(super) fn hash(name: &Name, seed: u64) -> u32 {
+    let mut state = seed;
+    for word in words_of(name) {
+        // The upper half of the product has something of every bit of both.
+        let product = u128::from(state ^ word) * u128::from(FACTOR);
+        state = (product as u64 ^ (product >> 64) as u64).wrapping_add(FACTOR);
+    }
+    (state >> 32) as u32
+}
+
+/// Odd, with no pattern in its bits (the fraction of the golden ratio).
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// An index.
+#[derive(Clone, Copy)]
+pub(super) struct Index<'a> {
+    places: &'a [AtomicU64],
+    log2: u32,
+}
+
+impl<'a> Index<'a> {
+    pub(super) fn new(places: &'a [AtomicU64], log2: u32) -> Self {
+        Self { places, log2 }
+    }
+
+    #[inline]
+    fn home(&self, hash: u32) -> usize {
+        (u64::from(hash) << self.log2 >> 32) as usize
+    }
+
+    #[inline]
+    fn mask(&self) -> usize {
+        (1 << self.log2) - 1
+    }
+
+    /// The entry with this hash of which `is_it` says yes.
+    #[inline]
+    pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let mut at = self.home(hash);
+        // While a writer is at work there may be no empty place in sight.
+        for _ in 0..self.places.len() {
+            let place = self.places[at].load(Relaxed);
+            if place == 0 {
+                return None;
+            }
+            if (place >> 32) as u32 == hash {
+                let entry = (place as u32).wrapping_sub(1);
+                if is_it(entry) {
+                    return Some(entry);
+                }
+            }
+            at = (at + 1) & self.mask();
+        }
+        None
+    }
+
+    /// Enters an entry. There is room.
+    pub(super) fn insert(&self, hash: u32, entry: u32) {
+        let mut at = self.home(hash);
+        while self.places[at].load(Relaxed) != 0 {
+            at = (at + 1) & self.mask();
+        }
+        let place = u64::from(hash) << 32 | u64::from(entry.wrapping_add(1));
+        self.places[at].store(place, Release);
+    }
+
+    /// Takes an entry out, and moves those up that its place kept from theirs.
+    pub(super) fn remove(&self, hash: u32, entry: u32) {
+        let wanted = u64::from(hash) << 32 | u64::from(entry.wrapping_add(1));
+        let mut gap = self.home(hash);
+        loop {
+            match self.places[gap].load(Relaxed) {
+                0 => return,
+                place if place == wanted => break,
+                _ => gap = (gap + 1) & self.mask(),
+            }
+        }
+        let mut at = gap;
+        loop {
+            at = (at + 1) & self.mask();
+            let place = self.places[at].load(Relaxed);
+            if place == 0 {
+                break;
+            }
+            let from_home = at.wrapping_sub(self.home((place >> 32) as u32)) & self.mask();
+            if from_home >= at.wrapping_sub(gap) & self.mask() {
+                self.places[gap].store(place, Relaxed);
+                gap = at;
+            }
+        }
+        self.places[gap].store(0, Relaxed);
+    }
+
+    /// Copies all entries to an empty index.
+    pub(super) fn copy_to(&self, to: &Index<'_>) {
+        for place in self.places {
+            let place = place.load(Relaxed);
+            if place != 0 {
+                to.insert((place >> 32) as u32, (place as u32).wrapping_sub(1));
+            }
+        }
+    }
+
+    /// Empties it.
+    pub(super) fn clear(&self) {
+        for place in self.places {
+            place.store(0, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        /// Few hashes, close to each other and around the end: what is entered is found, what was taken out is not.
+        #[test]
+        fn an_index_does_as_a_map(ops in proptest::collection::vec((any::<bool>(), 0u32..40), 0..300)) {
+            let places: Vec<_> = (0..64).map(|_| AtomicU64::new(0)).collect();
+            let index = Index::new(&places, 6);
+            let hash = |entry: u32| (entry % 5).wrapping_sub(2) << 26;
+            let mut model = BTreeMap::new();
+            for (insert, entry) in ops {
+                match insert {
+                    true if model.insert(entry, ()).is_none() => index.insert(hash(entry), entry),
+                    true => {}
+                    false => {
+                        model.remove(&entry);
+                        index.remove(hash(entry), entry);
+                    }
+                }
+                for entry in 0..40 {
+                    let found = index.find(hash(entry), |e| e == entry);
+                    prop_assert_eq!(found, model.contains_key(&entry).then_some(entry));
+                }
+            }
+            let more: Vec<_> = (0..128).map(|_| AtomicU64::new(0)).collect();
+            let larger = Index::new(&more, 7);
+            index.copy_to(&larger);
+            for entry in 0..40 {
+                prop_assert_eq!(larger.find(hash(entry), |e| e == entry).is_some(), model.contains_key(&entry));
+            }
+        }
+    }
+
+    #[test]
+    fn hashes_of_addresses_that_differ_in_one_bit_spread() {
+        let mut homes = std::collections::HashSet::new();
+        let names = |bit: usize| {
+            let mut name = [0; 64];
+            name[bit / 8] = 1 << (bit % 8);
+            name
+        };
+        for bit in 0..512 {
+            homes.insert(hash(&names(bit), 1) >> 20);
+        }
+        assert!(homes.len() > 450, "{}", homes.len());
+        assert_ne!(hash(&[0; 64], 1), hash(&[0; 64], 2));
+    }
+
+    #[test]
+    fn an_index_has_room_for_what_it_was_made_for() {
+        for entries in [0, 1, 51, 52, 53, 1000, 1 << 20] {
+            let log2 = log2_for(entries);
+            assert!(entries == 0 || !is_full(entries - 1, log2), "{entries}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Asynchronous insertion (`FI_EVENT`, fi_av(3)): threads that find addresses out, enter them, and write an event for each
+//! that fails and one when a call is over.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::chunk::Name;
+use super::format;
+use super::service::{Resolve, Services};
+use super::table::{AvTable, Reserved};
+use crate::addr::NativeAddr;
+use crate::eq::{AV_COMPLETE, Done, EqError, EventQueue};
+use crate::error::{Errno, Error, Result};
+use crate::info::AddrFormat;
+use crate::types::FiAddr;
+
+/// Calls of one address vector that are worked at at a time; more wait in line.
+const MOST_THREADS: usize = 4;
+
+/// Told of each address of a call by its number in the call, before the events of the call.
+pub type Report = Box<dyn FnMut(usize, Result<FiAddr, Errno>) + Send>;
+
+/// What an asynchronous call inserts.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// Addresses in the domain's `addr_format`.
+    Listed(Vec<Vec<u8>>),
+    /// Endpoints by name.
+    Services(Services),
+}
+
+impl Wanted {
+    fn len(&self) -> usize {
+        match self {
+            Self::Listed(names) => names.len(),
+            Self::Services(services) => services.len(),
+        }
+    }
+
+    /// The address that is wanted as number `i`.
+    pub(crate) fn find(
+        &self,
+        i: usize,
+        format: AddrFormat,
+        resolver: Option<&dyn Resolve>,
+    ) -> Result<NativeAddr> {
+        match self {
+            Self::Listed(names) => format::parse(format, &names[i]),
+            Self::Services(services) => services.resolve(i, resolver),
+        }
+    }
+}
+
+/// What the threads work with.
+pub(crate) struct Place {
+    pub(crate) table: Arc<AvTable>,
+    pub(crate) format: AddrFormat,
+    pub(crate) resolver: Option<Arc<dyn Resolve>>,
+    /// Told of each address that is new.
+    pub(crate) announce: Box<dyn Fn(FiAddr) + Send + Sync>,
+}
+
+/// The insertions of one address vector that are under way.
+pub(crate) struct Later {
+    work: Arc<Work>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Work {
+    place: Place,
+    events: Arc<EventQueue>,
+    source: u64,
+    line: Mutex<Line>,
+    came: Condvar,
+}
+
+#[derive(Default)]
+struct Line {
+    calls: VecDeque<Call>,
+    idle: usize,
+    closing: bool,
+}
+
+struct Call {
+    wanted: Wanted,
+    /// In a table: the entries that the addresses get.
+    reserved: Vec<Reserved>,
+    context: u64,
+    report: Report,
+}
+
+impl Later {
+    /// Nothing is under way. Events go to `events`, as of the object `source`.
+    pub(crate) fn new(place: Place, events: Arc<EventQueue>, source: u64) -> Self {
+        Self {
+            work: Arc::new(Work {
+                place,
+                events,
+                source,
+                line: Mutex::default(),
+                came: Condvar::new(),
+            }),
+            threads: Mutex::default(),
+        }
+    }
+
+    /// Begins a call. In a table its addresses get the lowest indices that are free now.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC`: the table can not grow. `EAGAIN`: no thread can be had.
+    pub(crate) fn begin(&self, wanted: Wanted, context: u64, report: Report) -> Result<()> {
+        let table = &self.work.place.table;
+        let reserved = match table.is_indexed() {
+            true => table.reserve(wanted.len())?,
+            false => Vec::new(),
+        };
+        let mut threads = self.threads.lock();
+        let mut line = self.work.line.lock();
+        if line.idle <= line.calls.len() && threads.len() < MOST_THREADS {
+            let work = self.work.clone();
+            let thread = std::thread::Builder::new()
+                .name("ferro-insert".to_owned())
+                .spawn(move || work.run());
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) if threads.is_empty() => {
+                    drop(line);
+                    table.release(reserved)?;
+                    return Err(Error::from_io(&error, "start", "thread for insertions"));
+                }
+                // The others do it.
+                Err(_) => {}
+            }
+        }
+        line.calls.push_back(Call {
+            wanted,
+            reserved,
+            context,
+            report,
+        });
+        drop(line);
+        self.work.came.notify_one();
+        Ok(())
+    }
+}
+
+impl Drop for Later {
+    /// What is under way comes to its end, what has not begun is cancelled; of either the events are written.
+    fn drop(&mut self) {
+        self.work.line.lock().closing = true;
+        self.work.came.notify_all();
+        for thread in self.threads.get_mut().drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Work {
+    fn run(&self) {
+        loop {
+            let mut line = self.line.lock();
+            line.idle += 1;
+            while line.calls.is_empty() && !line.closing {
+                self.came.wait(&mut line);
+            }
+            line.idle -= 1;
+            let Some(call) = line.calls.pop_front() else {
+                return;
+            };
+            drop(line);
+            self.insert(call);
+        }
+    }
+
+    fn insert(&self, mut call: Call) {
+        let found: Vec<_> = (0..call.wanted.len())
+            .map(|i| self.find(&call.wanted, i))
+            .collect();
+        let inserted = self.enter(found, &call.reserved);
+        let mut count = 0;
+        for (i, one) in inserted.iter().enumerate() {
+            let one = one.as_ref().map(|addr| *addr);
+            (call.report)(i, one.map_err(Error::errno));
+            count += u64::from(one.is_ok());
+        }
+        let (source, context) = (self.source, call.context);
+        for (data, one) in (0..).zip(inserted) {
+            if let Err(error) = one {
+                self.events.write_error(EqError {
+                    source,
+                    context,
+                    data,
+                    errno: error.errno(),
+                    prov_errno: 0,
+                    err_data: error.to_string().into_bytes().into(),
+                });
+            }
+        }
+        let done = Done {
+            source,
+            context,
+            data: count,
+        };
+        self.events.write_done(AV_COMPLETE, &done);
+    }
+
+    /// Finds an address out, unless the address vector is being closed.
+    fn find(&self, wanted: &Wanted, i: usize) -> Result<Name> {
+        if self.line.lock().closing {
+            let closing = Error::new(Errno::ECANCELED, "insert", format!("address {i}"));
+            return Err(closing.mend("the address vector is being closed"));
+        }
+        let Place {
+            format, resolver, ..
+        } = &self.place;
+        let name = wanted.find(i, *format, resolver.as_deref())?;
+        Ok(name.to_bytes())
+    }
+
+    /// Enters what was found, all in one turn.
+    fn enter(&self, found: Vec<Result<Name>>, reserved: &[Reserved]) -> Vec<Result<FiAddr>> {
+        let mut insertion = match self.place.table.insertion() {
+            Ok(insertion) => insertion,
+            Err(error) => return found.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let mut new = Vec::new();
+        let mut entered = Vec::new();
+        for (i, name) in found.into_iter().enumerate() {
+            let placed = match (name, reserved.get(i)) {
+                (Ok(name), Some(reserved)) => insertion.place_reserved(name, *reserved),
+                (Err(error), Some(reserved)) => {
+                    insertion.skip(*reserved);
+                    Err(error)
+                }
+                (name, None) => insertion.place(name),
+            };
+            new.extend(placed.as_ref().ok().filter(|p| p.new).map(|p| p.addr));
+            entered.push(placed.map(|placed| placed.addr));
+        }
+        // The call is over: what failed is free again, and others may insert.
+        drop(insertion);
+        for addr in new {
+            (self.place.announce)(addr);
+        }
+        entered
+    }
+}
+
+#[cfg(test)]
+mod tests;

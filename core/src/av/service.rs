@@ -1,0 +1,361 @@
+//! Addresses by name: a node and a service, or a range of both (`fi_av_insertsvc`, `fi_av_insertsym`, fi_av(3)).
+
+use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+use crate::addr::NativeAddr;
+use crate::error::{Errno, Error, Result};
+
+/// What finds the endpoint that listens at a socket address.
+pub trait Resolve: Debug + Send + Sync {
+    /// Its native address. May take as long as a network takes.
+    ///
+    /// # Errors
+    ///
+    /// When nobody there answers, or nobody listens.
+    fn resolve(&self, at: SocketAddr) -> Result<NativeAddr>;
+}
+
+/// Endpoints by the names of their nodes and services: all services of a node come before the next node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Services(Names);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Names {
+    /// A native address as text.
+    Address(NativeAddr),
+    Range {
+        node: Node,
+        nodes: usize,
+        first_port: u16,
+        ports: usize,
+    },
+}
+
+/// The first of the nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Node {
+    V4(Ipv4Addr),
+    V6(Ipv6Addr),
+    Name(Box<str>),
+    /// A name that ends in a number, which may start with zeros.
+    Numbered {
+        stem: Box<str>,
+        number: u64,
+        digits: usize,
+    },
+}
+
+/// Where the text of an address of ours starts with what it is.
+const SCHEME_END: &str = "://";
+
+impl Services {
+    /// One endpoint: `service` of `node`, or (without a service) the address whose text `node` is.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: both the text of an address and a service; a service that is no port number; an address that is none.
+    pub fn one(node: &str, service: Option<&str>) -> Result<Self> {
+        match (node.contains(SCHEME_END), service) {
+            (true, None) => match node.parse() {
+                Ok(addr) => Ok(Self(Names::Address(addr))),
+                Err(why) => Err(invalid(node, "").mend(format!("{why}"))),
+            },
+            (true, Some(service)) => Err(invalid(node, service)
+                .mend("an address as text says which service it is: give none")),
+            (false, None) => Err(invalid(node, "").mend("a service is missing")),
+            (false, Some(service)) => Self::range(node, 1, service, 1),
+        }
+    }
+
+    /// `nodes` nodes from `node` on, and of each `services` services from `service` on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: a number of zero; more than one node and a name without a number at its end, or beyond the last address; a
+    /// service that is no port number, or ports beyond 65535.
+    pub fn range(node: &str, nodes: usize, service: &str, services: usize) -> Result<Self> {
+        let refuse = |why: &str| Err(invalid(node, service).mend(why));
+        if nodes == 0 || services == 0 {
+            return refuse("there is to be one node and one service at least");
+        }
+        let digits = !service.is_empty() && service.bytes().all(|b| b.is_ascii_digit());
+        let Some(first_port) = digits.then(|| service.parse::<u16>().ok()).flatten() else {
+            return refuse("a service is a port number, 0 to 65535");
+        };
+        if usize::from(first_port).saturating_add(services - 1) > u16::MAX.into() {
+            return refuse("the last port is beyond 65535");
+        }
+        let Some(first) = Node::parse(node, nodes > 1) else {
+            return refuse("a name that stands for several nodes ends in a number");
+        };
+        if nodes.checked_mul(services).is_none() || first.nth(nodes - 1).is_none() {
+            return refuse("the last node is beyond the last address");
+        }
+        Ok(Self(Names::Range {
+            node: first,
+            nodes,
+            first_port,
+            ports: services,
+        }))
+    }
+
+    /// Number of endpoints.
+    #[allow(clippy::len_without_is_empty, reason = "there is always one")]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Names::Address(_) => 1,
+            Names::Range { nodes, ports, .. } => nodes * ports,
+        }
+    }
+
+    /// Node and port of an endpoint, by its number; `None` beyond the last, and of an address as text.
+    pub fn nth(&self, number: usize) -> Option<(String, u16)> {
+        let Names::Range {
+            node,
+            nodes,
+            first_port,
+            ports,
+        } = &self.0
+        else {
+            return None;
+        };
+        let (at, port) = (number / ports, number % ports);
+        let node = node.nth(at).filter(|_| at < *nodes)?;
+        Some((node, first_port.checked_add(u16::try_from(port).ok()?)?))
+    }
+
+    /// The address of an endpoint, by its number: the system's resolver says where the node is, `resolver` who listens there.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: there is no such node. `ENOSYS`: there is no resolver. Else what the resolver says.
+    pub fn resolve(&self, number: usize, resolver: Option<&dyn Resolve>) -> Result<NativeAddr> {
+        if let Names::Address(addr) = &self.0 {
+            return Ok(*addr);
+        }
+        let Some((node, port)) = self.nth(number) else {
+            return Err(Error::new(
+                Errno::EINVAL,
+                "resolve",
+                format!("endpoint {number}"),
+            ));
+        };
+        let found = (node.as_str(), port).to_socket_addrs();
+        let at = found.ok().and_then(|mut all| all.next()).ok_or_else(|| {
+            Error::new(Errno::ENOENT, "resolve", format!("node {node}"))
+                .mend("the system's resolver does not know it")
+        })?;
+        let resolver = resolver.ok_or_else(|| {
+            Error::new(Errno::ENOSYS, "resolve", format!("socket address {at}"))
+                .mend("this domain knows its peers by their native addresses alone")
+        })?;
+        resolver.resolve(at)
+    }
+}
+
+fn invalid(node: &str, service: &str) -> Error {
+    Error::new(
+        Errno::EINVAL,
+        "insert",
+        format!("node \"{node}\" service \"{service}\""),
+    )
+}
+
+impl Node {
+    fn parse(text: &str, numbered: bool) -> Option<Self> {
+        if text.is_empty() {
+            return None;
+        }
+        if let Ok(addr) = text.parse() {
+            return Some(match addr {
+                IpAddr::V4(addr) => Self::V4(addr),
+                IpAddr::V6(addr) => Self::V6(addr),
+            });
+        }
+        if !numbered {
+            return Some(Self::Name(text.into()));
+        }
+        let stem = text.trim_end_matches(|c: char| c.is_ascii_digit());
+        let suffix = &text[stem.len()..];
+        Some(Self::Numbered {
+            stem: stem.into(),
+            number: suffix.parse().ok()?,
+            digits: suffix.len(),
+        })
+    }
+
+    /// The node so many after this one.
+    fn nth(&self, n: usize) -> Option<String> {
+        Some(match self {
+            Self::V4(first) => {
+                let addr = first.to_bits().checked_add(u32::try_from(n).ok()?)?;
+                Ipv4Addr::from_bits(addr).to_string()
+            }
+            Self::V6(first) => {
+                let addr = first.to_bits().checked_add(n as u128)?;
+                Ipv6Addr::from_bits(addr).to_string()
+            }
+            Self::Name(name) => (n == 0).then(|| name.to_string())?,
+            Self::Numbered {
+                stem,
+                number,
+                digits,
+            } => {
+                let number = number.checked_add(n as u64)?;
+                format!("{stem}{number:0digits$}")
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all(node: &str, nodes: usize, service: &str, services: usize) -> Vec<String> {
+        let range = Services::range(node, nodes, service, services).unwrap();
+        assert_eq!(range.nth(range.len()), None);
+        let one = |i| range.nth(i).map(|(node, port)| format!("{node}:{port}"));
+        (0..range.len()).map(|i| one(i).unwrap()).collect()
+    }
+
+    /// Covers: AV-16
+    #[test]
+    fn all_services_of_a_node_come_before_the_next_node() {
+        assert_eq!(
+            all("10.1.1.1", 2, "5000", 2),
+            [
+                "10.1.1.1:5000",
+                "10.1.1.1:5001",
+                "10.1.1.2:5000",
+                "10.1.1.2:5001"
+            ]
+        );
+        assert_eq!(
+            all("host10", 2, "5000", 2),
+            ["host10:5000", "host10:5001", "host11:5000", "host11:5001"]
+        );
+    }
+
+    /// Covers: AV-16
+    #[test]
+    fn addresses_carry_over_and_leading_zeros_stay() {
+        assert_eq!(all("10.1.1.255", 2, "7", 1), ["10.1.1.255:7", "10.1.2.0:7"]);
+        assert_eq!(
+            all("fe80::ffff", 2, "7", 1),
+            ["fe80::ffff:7", "fe80::1:0:7"]
+        );
+        assert_eq!(all("n008", 3, "1", 1), ["n008:1", "n009:1", "n010:1"]);
+        assert_eq!(all("n99", 2, "65535", 1), ["n99:65535", "n100:65535"]);
+        assert_eq!(all("rack2-a", 1, "1", 1), ["rack2-a:1"]);
+        assert_eq!(
+            all("42nodes007", 2, "1", 1),
+            ["42nodes007:1", "42nodes008:1"]
+        );
+    }
+
+    /// Covers: AV-16
+    #[test]
+    fn what_is_no_range_is_refused() {
+        for (node, nodes, service, services, why) in [
+            ("host", 2, "5000", 1, "ends in a number"),
+            ("", 1, "5000", 1, "ends in a number"),
+            ("host1", 0, "5000", 1, "at least"),
+            ("host1", 1, "5000", 0, "at least"),
+            ("host1", 1, "http", 1, "port number"),
+            ("host1", 1, "", 1, "port number"),
+            ("host1", 1, "+1", 1, "port number"),
+            ("host1", 1, "65536", 1, "port number"),
+            ("host1", 1, "65535", 2, "beyond 65535"),
+            ("host1", 1, "1", usize::MAX, "beyond 65535"),
+            ("255.255.255.255", 2, "1", 1, "last address"),
+            (
+                "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+                2,
+                "1",
+                1,
+                "last address",
+            ),
+            ("host18446744073709551615", 2, "1", 1, "last address"),
+            ("host1", usize::MAX, "1", 2, "last address"),
+        ] {
+            let error = Services::range(node, nodes, service, services).unwrap_err();
+            assert_eq!(error.errno(), Errno::EINVAL);
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+
+    /// Covers: AV-15
+    #[test]
+    fn the_text_of_an_address_needs_no_service_and_no_resolver() {
+        let addr = NativeAddr {
+            incarnation: 1,
+            node: 2,
+            shm: Some(3),
+            verbs: None,
+        };
+        let text = addr.to_string();
+        let one = Services::one(&text, None).unwrap();
+        assert_eq!((one.len(), one.resolve(0, None)), (1, Ok(addr)));
+        for (node, service) in [
+            (text.as_str(), Some("1")),
+            ("host1", None),
+            ("ferro://x", None),
+        ] {
+            let error = Services::one(node, service).unwrap_err();
+            assert_eq!(error.errno(), Errno::EINVAL, "{error}");
+        }
+    }
+
+    #[derive(Debug)]
+    struct ByPort;
+
+    impl Resolve for ByPort {
+        fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
+            Ok(NativeAddr {
+                incarnation: at.port().into(),
+                node: 0,
+                shm: Some(0),
+                verbs: None,
+            })
+        }
+    }
+
+    /// Covers: AV-15
+    #[test]
+    fn a_node_is_found_by_the_systems_resolver() {
+        let one = Services::one("localhost", Some("77")).unwrap();
+        assert_eq!(one.resolve(0, Some(&ByPort)).unwrap().incarnation, 77);
+        assert_eq!(one.resolve(0, None).unwrap_err().errno(), Errno::ENOSYS);
+        let none = Services::one("no-such-node.invalid", Some("77")).unwrap();
+        let error = none.resolve(0, Some(&ByPort)).unwrap_err();
+        assert_eq!(error.errno(), Errno::ENOENT);
+    }
+
+    proptest! {
+        /// Covers: AV-16
+        #[test]
+        fn a_range_is_its_numbers_in_order(first in any::<u32>(), nodes in 1usize..50, port in 0u16.., ports in 1usize..20) {
+            let node = Ipv4Addr::from_bits(first).to_string();
+            let range = Services::range(&node, nodes, &port.to_string(), ports);
+            let fits = u64::from(first) + nodes as u64 <= 1 << 32 && usize::from(port) + ports <= 1 << 16;
+            prop_assert_eq!(range.is_ok(), fits);
+            if let Ok(range) = range {
+                for i in 0..nodes * ports {
+                    let node = Ipv4Addr::from_bits(first + (i / ports) as u32).to_string();
+                    prop_assert_eq!(range.nth(i), Some((node, port + (i % ports) as u16)));
+                }
+            }
+        }
+
+        #[test]
+        fn hostile_names_never_panic(node in ".{0,30}", service in ".{0,8}", nodes in any::<usize>(), services in any::<usize>()) {
+            let _ = Services::one(&node, Some(&service));
+            if let Ok(range) = Services::range(&node, nodes, &service, services) {
+                prop_assert!(range.nth(range.len() - 1).is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! The entries of a table and the index over them, in memory of the process or in a file that processes share.
+//!
+//! Readers take no lock: an entry never moves, and its generation says whether what was read of it is whole. Who searches the
+//! index and finds nothing looks whether a writer was at work meanwhile, and searches again. Writers take turns; the table
+//! sees to that.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
+
+use super::arena::{Arena, PIECES, Pieces};
+use super::chunk::{self, Chunk, Name};
+use super::head::{self, Head, Word};
+use super::index::{self, Index};
+use super::words::Words;
+use crate::error::{Errno, Error, Result};
+
+/// Entries of the first piece, at least.
+const FEWEST: usize = 64;
+
+/// Entries of a table at most.
+pub(super) const MOST: usize = 1 << 31;
+
+/// Entries and index.
+pub(super) struct Store {
+    head: Head,
+    arena: Arena,
+    chunks: Pieces,
+    indices: Pieces,
+    first_log2: u32,
+    index_first_log2: u32,
+    seed: u64,
+}
+
+impl Store {
+    /// Memory of this process, with room for `count` addresses at once.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: there is no such room.
+    pub(super) fn private(count: usize) -> Result<Self> {
+        let head = Words::private(head::BYTES)
+            .map_err(|e| Error::from_io(&e, "open", "address vector"))?;
+        Self::create(Head(head), Arena::Private, count)
+    }
+
+    /// A new table with an empty head.
+    pub(super) fn create(head: Head, arena: Arena, count: usize) -> Result<Self> {
+        let no_room = || {
+            let object = format!("address vector of {count} entries");
+            Error::new(Errno::ENOMEM, "open", object)
+                .mend("count is a hint: a smaller one works, the table grows")
+        };
+        if count > MOST {
+            return Err(no_room());
+        }
+        let first = count.max(FEWEST).next_power_of_two();
+        head.word(Word::FirstLog2)
+            .store(first.trailing_zeros().into(), Relaxed);
+        head.word(Word::IndexFirstLog2)
+            .store(index::log2_for(count).into(), Relaxed);
+        head.word(Word::Seed)
+            .store(RandomState::new().hash_one(count), Relaxed);
+        let store = Self::over(head, arena);
+        store.add_chunk().map_err(|_| no_room())?;
+        store.add_index().map_err(|_| no_room())?;
+        Ok(store)
+    }
+
+    /// A table that was made before.
+    pub(super) fn over(head: Head, arena: Arena) -> Self {
+        Self {
+            first_log2: (head.word(Word::FirstLog2).load(Relaxed) as u32).clamp(6, 31),
+            index_first_log2: (head.word(Word::IndexFirstLog2).load(Relaxed) as u32).clamp(6, 32),
+            seed: head.word(Word::Seed).load(Relaxed),
+            head,
+            arena,
+            chunks: Pieces::default(),
+            indices: Pieces::default(),
+        }
+    }
+
+    pub(super) fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Addresses that are in.
+    pub(super) fn len(&self) -> usize {
+        self.head.word(Word::Len).load(Relaxed) as usize
+    }
+
+    /// Entries that there is room for without growing.
+    pub(super) fn capacity(&self) -> usize {
+        (0..self.n_chunks()).map(|k| self.chunk_len(k)).sum()
+    }
+
+    /// Bytes that entries and index take when all of their room is used.
+    pub(super) fn bytes(&self) -> usize {
+        let entries: usize = (0..self.n_chunks())
+            .map(|k| chunk::bytes(self.chunk_len(k)))
+            .sum();
+        entries + index::bytes(self.index_log2())
+    }
+
+    /// Bytes that the index takes.
+    #[cfg(test)]
+    pub(super) fn index_bytes(&self) -> usize {
+        index::bytes(self.index_log2())
+    }
+
+    /// The generation of an entry and its address, where one is in.
+    #[inline]
+    pub(super) fn read(&self, entry: u32) -> Option<(Name, u32)> {
+        let (chunk, at) = self.locate(entry)?;
+        chunk.read(at)
+    }
+
+    /// The generation of an entry, odd while an address is in.
+    #[inline]
+    pub(super) fn generation(&self, entry: u32) -> u32 {
+        self.locate(entry)
+            .map_or(0, |(chunk, at)| chunk.generation(at))
+    }
+
+    /// The entry of an address. `Err`: writers were at work all the time.
+    #[inline]
+    pub(super) fn find(&self, name: &Name) -> Result<Option<u32>, Busy> {
+        const TRIES: usize = 100;
+        let hash = index::hash(name, self.seed);
+        for _ in 0..TRIES {
+            // Pairs with the Release store in `end`: what is read next is not from before.
+            let version = self.version();
+            if version & 1 == 0 {
+                let found = self.search(hash, name);
+                // Pairs with the Release fence in `begin`.
+                fence(Acquire);
+                if self.head.word(Word::Version).load(Relaxed) == version {
+                    return Ok(found);
+                }
+            }
+            std::hint::spin_loop();
+        }
+        Err(Busy)
+    }
+
+    /// The entry of an address, for a writer.
+    pub(super) fn search(&self, hash: u32, name: &Name) -> Option<u32> {
+        self.index()?.find(hash, |entry| self.has(entry, name))
+    }
+
+    pub(super) fn hash(&self, name: &Name) -> u32 {
+        index::hash(name, self.seed)
+    }
+
+    #[inline]
+    fn has(&self, entry: u32, name: &Name) -> bool {
+        self.locate(entry)
+            .is_some_and(|(chunk, at)| chunk.generation(at) & 1 == 1 && chunk.has(at, name))
+    }
+
+    #[inline]
+    fn version(&self) -> u64 {
+        self.head.word(Word::Version).load(Acquire)
+    }
+
+    /// Whether a writer is at work, or died at it.
+    pub(super) fn is_torn(&self) -> bool {
+        self.version() & 1 == 1 || self.head.word(Word::Journal).load(Relaxed) != 0
+    }
+
+    fn n_chunks(&self) -> usize {
+        (self.head.word(Word::Chunks).load(Acquire) as usize).min(PIECES)
+    }
+
+    fn chunk_len(&self, number: usize) -> usize {
+        match number {
+            0 => 1 << self.first_log2,
+            k => 1 << (self.first_log2 as usize + k - 1).min(62),
+        }
+    }
+
+    /// The first entry of a piece.
+    fn first_of(&self, number: usize) -> usize {
+        match number {
+            0 => 0,
+            k => self.chunk_len(k),
+        }
+    }
+
+    #[inline]
+    fn locate(&self, entry: u32) -> Option<(Chunk<'_>, usize)> {
+        let number = self.number_of(entry);
+        let chunk = self.chunk(number)?;
+        Some((chunk, entry as usize - self.first_of(number)))
+    }
+
+    /// The piece that an entry lies in.
+    #[inline]
+    fn number_of(&self, entry: u32) -> usize {
+        (u32::BITS - (entry >> self.first_log2).leading_zeros()) as usize
+    }
+
+    #[inline]
+    fn chunk(&self, number: usize) -> Option<Chunk<'_>> {
+        let words = match self.chunks.get(number)?.get() {
+            Some(words) => words,
+            None => self.map_chunk(number)?,
+        };
+        Some(Chunk::new(words, self.chunk_len(number)))
+    }
+
+    /// A piece that another process has made.
+    #[cold]
+    fn map_chunk(&self, number: usize) -> Option<&Words> {
+        if number >= self.n_chunks() {
+            return None;
+        }
+        let bytes = chunk::bytes(self.chunk_len(number));
+        let at = self.head.entries_at(number);
+        let mapped = self.arena.piece(&self.chunks, number, bytes, at);
+        mapped.inspect_err(|error| tracing::warn!("{error}")).ok()
+    }
+
+    fn index_log2(&self) -> u32 {
+        let number = self.head.word(Word::Index).load(Relaxed) as u32;
+        (self.index_first_log2 + number.saturating_sub(1)).min(32)
+    }
+
+    #[inline]
+    fn index(&self) -> Option<Index<'_>> {
+        let number = self.head.word(Word::Index).load(Acquire) as usize;
+        let at = number.checked_sub(1)?;
+        let log2 = self.index_first_log2 + at as u32;
+        let words = match self.indices.get(at)?.get() {
+            Some(words) => words,
+            None => {
+                let offset = self.head.index_at(at);
+                let bytes = index::bytes(log2.min(32));
+                self.arena.piece(&self.indices, at, bytes, offset).ok()?
+            }
+        };
+        Some(Index::new(words.u64s(0, 1 << log2), log2))
+    }
+
+    // What follows is for writers.
+
+    /// Says which entry a writer is about: if it dies, the next one sees to that.
+    fn intend(&self, entry: u32) {
+        self.head
+            .word(Word::Journal)
+            .store(u64::from(entry) + 1, Release);
+    }
+
+    /// What the writer was about is done.
+    pub(super) fn settle(&self) {
+        self.head.word(Word::Journal).store(0, Release);
+    }
+
+    /// A writer changes the index: who searches it searches again.
+    fn begin(&self) {
+        let version = self.head.word(Word::Version);
+        version.store(version.load(Relaxed) | 1, Relaxed);
+        // Pairs with the Acquire fence in `find`.
+        fence(Release);
+    }
+
+    /// It has changed it.
+    fn end(&self) {
+        let version = self.head.word(Word::Version);
+        let next = (version.load(Relaxed) | 1).wrapping_add(1);
+        // Pairs with the Acquire load in `find`.
+        version.store(next, Release);
+        self.settle();
+    }
+
+    /// Takes the lowest free entry. It is the writer's until that settles: if it dies before, the entry is free again.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC`: the table can not grow.
+    pub(super) fn take(&self) -> Result<u32> {
+        for number in 0..self.n_chunks() {
+            if self.head.free_in(number).load(Relaxed) != 0 {
+                if let Some(entry) = self.take_in(number) {
+                    return Ok(entry);
+                }
+            }
+        }
+        self.add_chunk()?;
+        self.take_in(self.n_chunks() - 1)
+            .ok_or_else(|| Error::new(Errno::ENOSPC, "grow", "address vector"))
+    }
+
+    fn take_in(&self, number: usize) -> Option<u32> {
+        let chunk = self.chunk(number)?;
+        let at = chunk.lowest_free()?;
+        let entry = u32::try_from(self.first_of(number) + at).ok()?;
+        self.intend(entry);
+        chunk.mark(at, true);
+        let free = self.head.free_in(number);
+        free.store(free.load(Relaxed).saturating_sub(1), Relaxed);
+        Some(entry)
+    }
+
+    /// Gives back an entry that was taken.
+    pub(super) fn give_back(&self, entry: u32) {
+        self.intend(entry);
+        if let Some((chunk, at)) = self.locate(entry) {
+            chunk.mark(at, false);
+            let free = self.head.free_in(self.number_of(entry));
+            free.store(free.load(Relaxed) + 1, Relaxed);
+        }
+        self.settle();
+    }
+
+    /// Makes room in the index for one more.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC`: it can not grow.
+    pub(super) fn make_room(&self) -> Result<()> {
+        match index::is_full(self.len(), self.index_log2()) {
+            true => self.add_index(),
+            false => Ok(()),
+        }
+    }
+
+    /// Puts an address in an entry that was taken; the index has room.
+    pub(super) fn put(&self, entry: u32, hash: u32, name: &Name) {
+        let Some((chunk, at)) = self.locate(entry) else {
+            return;
+        };
+        self.intend(entry);
+        self.begin();
+        chunk.put(at, name);
+        if let Some(index) = self.index() {
+            index.insert(hash, entry);
+        }
+        let len = self.head.word(Word::Len);
+        len.store(len.load(Relaxed) + 1, Relaxed);
+        self.end();
+    }
+
+    /// Takes the address out of an entry, which is free afterwards if `reusable` says so of its new generation.
+    pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) {
+        let Some((chunk, at)) = self.locate(entry) else {
+            return;
+        };
+        let hash = self.hash(&chunk.name(at));
+        self.intend(entry);
+        self.begin();
+        let generation = chunk.clear(at);
+        if let Some(index) = self.index() {
+            index.remove(hash, entry);
+        }
+        let len = self.head.word(Word::Len);
+        len.store(len.load(Relaxed).saturating_sub(1), Relaxed);
+        if reusable(generation) {
+            self.give_back(entry);
+        }
+        self.end();
+    }
+
+    fn add_chunk(&self) -> Result<()> {
+        let number = self.n_chunks();
+        let len = self.chunk_len(number);
+        if number >= PIECES || self.first_of(number) + len > MOST {
+            return Err(Error::new(Errno::ENOSPC, "grow", "address vector"));
+        }
+        let end = self.head.word(Word::End);
+        let at = (end, self.head.entries_at(number));
+        self.arena
+            .create(&self.chunks, number, chunk::bytes(len), at)?;
+        self.head.free_in(number).store(len as u64, Relaxed);
+        self.head
+            .word(Word::Chunks)
+            .store(number as u64 + 1, Release);
+        Ok(())
+    }
+
+    /// A larger index, into which what the last one has is copied.
+    fn add_index(&self) -> Result<()> {
+        let number = self.head.word(Word::Index).load(Relaxed) as usize;
+        let log2 = self.index_first_log2 + number as u32;
+        if log2 > 32 {
+            return Err(Error::new(Errno::ENOSPC, "grow", "address vector"));
+        }
+        let at = (self.head.word(Word::End), self.head.index_at(number));
+        let words = self
+            .arena
+            .create(&self.indices, number, index::bytes(log2), at)?;
+        let larger = Index::new(words.u64s(0, 1 << log2), log2);
+        // A writer that died may have begun it.
+        if matches!(self.arena, Arena::File(_)) {
+            larger.clear();
+        }
+        if let Some(index) = self.index() {
+            index.copy_to(&larger);
+        }
+        self.head
+            .word(Word::Index)
+            .store(number as u64 + 1, Release);
+        if let Some(before) = number.checked_sub(1).and_then(|n| self.indices[n].get()) {
+            // Who still searches there finds nothing, then sees that a writer was at work.
+            let version = self.head.word(Word::Version);
+            version.store(version.load(Relaxed).wrapping_add(2) & !1, Release);
+            before.discard();
+        }
+        Ok(())
+    }
+
+    /// Mends what a writer left that died at work.
+    pub(super) fn mend(&self) {
+        self.begin();
+        if let Some(index) = self.index() {
+            index.clear();
+            let mut len = 0;
+            for entry in 0..self.capacity() as u32 {
+                if let Some((name, _)) = self.read(entry) {
+                    index.insert(self.hash(&name), entry);
+                    len += 1;
+                }
+            }
+            self.head.word(Word::Len).store(len, Relaxed);
+        }
+        let journal = self.head.word(Word::Journal).load(Relaxed);
+        if let Some(entry) = journal.checked_sub(1) {
+            if let Some((chunk, at)) = self.locate(entry as u32) {
+                chunk.mark(at, chunk.generation(at) & 1 == 1);
+            }
+        }
+        for number in 0..self.n_chunks() {
+            if let Some(chunk) = self.chunk(number) {
+                let free = chunk.recount() as u64;
+                self.head.free_in(number).store(free, Relaxed);
+            }
+        }
+        self.end();
+    }
+
+    /// Every entry that has an address, from the lowest.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, u32, Name)> + '_ {
+        (0..self.capacity() as u32).filter_map(|entry| {
+            let (name, generation) = self.read(entry)?;
+            Some((entry, generation, name))
+        })
+    }
+}
+
+/// Writers were at work whenever a reader looked; it takes its turn with them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Busy;

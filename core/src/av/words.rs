@@ -1,0 +1,92 @@
+//! Memory of atomic words: a process's own, or part of a file that processes share. It starts as zeros, grows by further
+//! pieces and never moves.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
+
+/// What pieces of a file start and end at, in bytes: no page is larger on the machines that this runs on.
+pub(super) const ALIGN: u64 = 64 << 10;
+
+/// A piece of memory.
+pub(super) struct Words {
+    map: MmapRaw,
+    shared: bool,
+}
+
+impl Words {
+    /// Memory of this process alone. It takes no room before it is written to.
+    ///
+    /// # Errors
+    ///
+    /// When the system has none.
+    pub(super) fn private(bytes: usize) -> io::Result<Self> {
+        let map = MmapOptions::new().len(bytes.max(1)).map_anon()?;
+        Ok(Self {
+            map: map.into(),
+            shared: false,
+        })
+    }
+
+    /// The part of a file that starts at `offset`, a multiple of [`ALIGN`].
+    ///
+    /// # Errors
+    ///
+    /// When the file ends before, or can not be mapped.
+    pub(super) fn shared(file: &File, offset: u64, bytes: usize) -> io::Result<Self> {
+        // Beyond the end of a file there is no memory, but a signal.
+        if file.metadata()?.len() < offset.saturating_add(bytes as u64) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let map = MmapOptions::new().offset(offset).len(bytes).map_raw(file)?;
+        Ok(Self { map, shared: true })
+    }
+
+    /// The `n` words of 64 bits from byte `from` on; fewer where the memory ends.
+    #[inline]
+    pub(super) fn u64s(&self, from: usize, n: usize) -> &[AtomicU64] {
+        let n = n.min(self.map.len().saturating_sub(from) / 8);
+        // SAFETY: the mapping is page-aligned, that long, and lives as long as `self`; its users are these two functions
+        // and processes that access it atomically, too.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(from & !7).cast(), n) }
+    }
+
+    /// The `n` words of 32 bits from byte `from` on; fewer where the memory ends.
+    #[inline]
+    pub(super) fn u32s(&self, from: usize, n: usize) -> &[AtomicU32] {
+        let n = n.min(self.map.len().saturating_sub(from) / 4);
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(from & !3).cast(), n) }
+    }
+
+    /// Gives the memory back to the system. Who still reads there finds zeros.
+    pub(super) fn discard(&self) {
+        let advice = match self.shared {
+            true => UncheckedAdvice::Remove,
+            false => UncheckedAdvice::DontNeed,
+        };
+        // SAFETY: all access is atomic, and zeros are as good as any words. What can not be given back stays.
+        let _ = unsafe { self.map.unchecked_advise(advice) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn words_start_as_zeros_and_end_where_the_memory_does() {
+        let words = Words::private(4096).unwrap();
+        assert_eq!(words.u64s(0, 1000).len(), 512);
+        assert_eq!(words.u32s(4000, 1000).len(), 24);
+        assert_eq!(words.u64s(5000, 1).len(), 0);
+        assert!(words.u64s(0, 512).iter().all(|w| w.load(Relaxed) == 0));
+        words.u64s(8, 1)[0].store(u64::MAX, Relaxed);
+        assert_eq!(words.u32s(12, 1)[0].load(Relaxed), u32::MAX);
+        words.discard();
+        assert_eq!(words.u64s(8, 1)[0].load(Relaxed), 0);
+    }
+}

@@ -1,0 +1,225 @@
+//! The three calls that insert addresses (fi_av(3)).
+
+use std::ffi::{c_char, c_int, c_void};
+
+use ferrofabric_core::addr::NATIVE_LEN;
+use ferrofabric_core::av::{AvType, Report, Services, Wanted};
+use ferrofabric_core::error::{Errno, Result};
+use ferrofabric_core::info::AddrFormat;
+use ferrofabric_core::types::FiAddr;
+
+use super::{AvObject, address, of};
+use crate::abi::{FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
+use crate::guard::{Refused, counted};
+use crate::memory::text;
+
+/// Where a call's results go.
+#[derive(Clone, Copy)]
+struct Results {
+    addrs: *mut fi_addr_t,
+    errors: *mut c_int,
+}
+
+// SAFETY: fi_av(3): the memory is the call's until it is over, whichever thread does it.
+unsafe impl Send for Results {}
+
+impl Results {
+    /// Writes what became of one address.
+    ///
+    /// # Safety
+    ///
+    /// There is room for it, and the call is not over.
+    unsafe fn write(&self, i: usize, one: std::result::Result<FiAddr, Errno>) {
+        let (addr, errno) = match one {
+            Ok(addr) => (addr, 0),
+            Err(errno) => (FiAddr::NOTAVAIL, errno.0),
+        };
+        // SAFETY: as the caller says.
+        unsafe {
+            if !self.addrs.is_null() {
+                self.addrs.add(i).write(addr.0);
+            }
+            if !self.errors.is_null() {
+                self.errors.add(i).write(errno);
+            }
+        }
+    }
+}
+
+/// A call, after what is common to all three was looked at.
+struct Call<'a> {
+    this: &'a AvObject,
+    results: Results,
+    context: *mut c_void,
+}
+
+impl<'a> Call<'a> {
+    /// # Safety
+    ///
+    /// As C calls us: the address vector is open, the memory is that of the call.
+    ///
+    /// # Errors
+    ///
+    /// As fi_av(3) has it.
+    unsafe fn new(
+        av: *mut fid_av,
+        fi_addr: *mut fi_addr_t,
+        flags: u64,
+        context: *mut c_void,
+    ) -> std::result::Result<Self, Refused> {
+        // SAFETY: as the caller says.
+        let this: &'a AvObject = unsafe { of(av) };
+        if flags & !(FI_MORE | FI_SYNC_ERR) != 0 {
+            return Err(Errno::EBADFLAGS.into());
+        }
+        let tells = flags & FI_SYNC_ERR != 0;
+        if tells && (context.is_null() || this.asynchronous) {
+            return Err(Errno::EINVAL.into());
+        }
+        Ok(Self {
+            this,
+            results: Results {
+                addrs: fi_addr,
+                errors: match tells {
+                    true => context.cast(),
+                    false => std::ptr::null_mut(),
+                },
+            },
+            context,
+        })
+    }
+
+    /// # Errors
+    ///
+    /// `EINVAL`: more addresses than a count has room for, or addresses that the caller would never learn.
+    fn check(&self, count: usize) -> std::result::Result<(), Refused> {
+        let unknown = self.this.av.av_type() == AvType::Map && self.results.addrs.is_null();
+        match c_int::try_from(count) {
+            Ok(count) if count == 0 || !unknown => Ok(()),
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// What tells C of each address of the call.
+    fn report(&self) -> impl FnMut(usize, Result<FiAddr>) + use<> {
+        let results = self.results;
+        move |i, one| {
+            let one = one.map_err(|error| {
+                tracing::warn!("address {i}: {error}");
+                error.errno()
+            });
+            // SAFETY: there is room for as many as the call has.
+            unsafe { results.write(i, one) };
+        }
+    }
+
+    fn begin(&self, wanted: Wanted) -> std::result::Result<c_int, Refused> {
+        let results = self.results;
+        let report: Report = Box::new(move |i, one| {
+            let results: Results = results;
+            // SAFETY: the memory stays until the event, which comes after this.
+            unsafe { results.write(i, one) };
+        });
+        self.this
+            .av
+            .insert_later(wanted, self.context as u64, report)?;
+        Ok(0)
+    }
+
+    fn services(&self, services: Services) -> std::result::Result<c_int, Refused> {
+        self.check(services.len())?;
+        match self.this.asynchronous {
+            true => self.begin(Wanted::Services(services)),
+            false => {
+                let inserted = self
+                    .this
+                    .av
+                    .insert_services(&services, &mut self.report())?;
+                Ok(inserted as c_int)
+            }
+        }
+    }
+}
+
+/// Address `i` of an array.
+///
+/// # Safety
+///
+/// There are more than `i`.
+unsafe fn nth<'a>(format: AddrFormat, addr: *const c_void, i: usize) -> &'a [u8] {
+    let one = match format {
+        // SAFETY: as the caller says.
+        AddrFormat::STR => unsafe { *addr.cast::<*const c_void>().add(i) },
+        // SAFETY: as the caller says.
+        _ => unsafe { addr.byte_add(i * NATIVE_LEN) },
+    };
+    // SAFETY: as the caller says.
+    unsafe { address(format, one) }
+}
+
+/// Returns how many were inserted, or 0 where events will tell. Where the caller asks for it (`FI_SYNC_ERR`), its context gets
+/// an error number for each.
+pub(super) unsafe extern "C" fn insert(
+    av: *mut fid_av,
+    addr: *const c_void,
+    count: usize,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    counted(|| {
+        // SAFETY: as C calls us.
+        let call = unsafe { Call::new(av, fi_addr, flags, context) }?;
+        if addr.is_null() && count != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        call.check(count)?;
+        let format = call.this.format;
+        // SAFETY: there are `count` addresses.
+        let mut names = (0..count).map(|i| unsafe { nth(format, addr, i) });
+        if call.this.asynchronous {
+            // The caller's array is its own again at return.
+            return call.begin(Wanted::Listed(names.map(<[u8]>::to_vec).collect()));
+        }
+        let inserted = call.this.av.insert_all(&mut names, &mut call.report())?;
+        Ok::<_, Refused>(inserted as c_int)
+    })
+}
+
+pub(super) unsafe extern "C" fn insertsvc(
+    av: *mut fid_av,
+    node: *const c_char,
+    service: *const c_char,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    counted(|| {
+        // SAFETY: as C calls us.
+        let call = unsafe { Call::new(av, fi_addr, flags, context) }?;
+        // SAFETY: both are strings or NULL.
+        let (node, service) = unsafe { (text(node), text(service)) };
+        let node = node.ok_or(Errno::EINVAL)?;
+        call.services(Services::one(&node, service.as_deref())?)
+    })
+}
+
+pub(super) unsafe extern "C" fn insertsym(
+    av: *mut fid_av,
+    node: *const c_char,
+    nodecnt: usize,
+    service: *const c_char,
+    svccnt: usize,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    counted(|| {
+        // SAFETY: as C calls us.
+        let call = unsafe { Call::new(av, fi_addr, flags, context) }?;
+        // SAFETY: both are strings or NULL.
+        let (node, service) = unsafe { (text(node), text(service)) };
+        let (node, service) = (node.ok_or(Errno::EINVAL)?, service.ok_or(Errno::EINVAL)?);
+        call.services(Services::range(&node, nodecnt, &service, svccnt)?)
+    })
+}

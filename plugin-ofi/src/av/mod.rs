@@ -1,0 +1,256 @@
+//! Address vectors (fi_av(3)).
+
+mod insert;
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Arc, OnceLock};
+
+use ferrofabric_core::addr::NATIVE_LEN;
+use ferrofabric_core::av::{AvAttr, AvType, format};
+use ferrofabric_core::error::{Errno, Error};
+use ferrofabric_core::fabric::Av;
+use ferrofabric_core::info::AddrFormat;
+use ferrofabric_core::types::FiAddr;
+
+use crate::abi::{
+    FI_CLASS_AV, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t, fi_av_attr, fi_av_type, fi_ops,
+    fi_ops_av, fid, fid_av,
+};
+use crate::domain::DomainObject;
+use crate::eq::EqObject;
+use crate::fid::{Object, new_fid, object, ops_of, share_if};
+use crate::guard::{Refused, control, value};
+use crate::memory::{copy_address, copy_text, text};
+use crate::unsupported::Unsupported;
+
+/// An address vector.
+#[repr(C)]
+pub(crate) struct AvObject {
+    raw: UnsafeCell<fid_av>,
+    pub(crate) av: Arc<dyn Av>,
+    format: AddrFormat,
+    /// Insertions end with events (`FI_EVENT`).
+    asynchronous: bool,
+    eq: OnceLock<Arc<EqObject>>,
+    _domain: Arc<DomainObject>,
+}
+
+// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
+unsafe impl Send for AvObject {}
+// SAFETY: as above.
+unsafe impl Sync for AvObject {}
+
+// SAFETY: `fid_av` comes first and starts with a `fid`.
+unsafe impl Object for AvObject {
+    type Raw = fid_av;
+    const CLASS: usize = FI_CLASS_AV;
+}
+
+static FID_OPS: fi_ops = fi_ops {
+    bind: Some(bind),
+    ..ops_of::<AvObject>()
+};
+
+static OPS: Roomy<fi_ops_av> = Roomy::new(fi_ops_av {
+    size: size_of::<fi_ops_av>(),
+    insert: Some(insert::insert),
+    insertsvc: Some(insert::insertsvc),
+    insertsym: Some(insert::insertsym),
+    remove: Some(remove),
+    lookup: Some(lookup),
+    straddr: Some(straddr),
+    av_set: Some(Unsupported::ENOSYS),
+    insert_auth_key: Some(Unsupported::ENOSYS),
+    lookup_auth_key: Some(Unsupported::ENOSYS),
+    set_user_id: Some(Unsupported::ENOSYS),
+});
+
+impl AvObject {
+    /// Opens an address vector.
+    ///
+    /// # Safety
+    ///
+    /// `attr` is there or NULL.
+    pub(crate) unsafe fn open(
+        domain: Arc<DomainObject>,
+        attr: *mut fi_av_attr,
+        context: *mut c_void,
+    ) -> Result<Arc<Self>, Refused> {
+        // SAFETY: as the caller says.
+        let attr = unsafe { attr.as_mut() };
+        let wanted = match &attr {
+            // SAFETY: as above.
+            Some(attr) => unsafe { wanted(attr) }?,
+            None => AvAttr::default(),
+        };
+        let av = domain.domain.open_av(&wanted)?;
+        if let Some(attr) = attr {
+            attr.type_ = match av.av_type() {
+                AvType::Map => fi_av_type::FI_AV_MAP,
+                AvType::Table => fi_av_type::FI_AV_TABLE,
+            };
+        }
+        Ok(Arc::new(Self {
+            raw: UnsafeCell::new(fid_av {
+                fid: new_fid::<Self>(context, &FID_OPS),
+                ops: OPS.as_ptr(),
+            }),
+            av,
+            format: domain.domain.info().addr_format,
+            asynchronous: wanted.events,
+            eq: OnceLock::new(),
+            _domain: domain,
+        }))
+    }
+}
+
+/// What the attributes ask for.
+///
+/// # Safety
+///
+/// The name is a string or NULL.
+unsafe fn wanted(attr: &fi_av_attr) -> Result<AvAttr, Refused> {
+    if attr.flags & !(FI_EVENT | FI_READ | FI_SYMMETRIC) != 0 {
+        return Err(Errno::EBADFLAGS.into());
+    }
+    // SAFETY: as the caller says.
+    match unsafe { text(attr.name) } {
+        Some(name) => {
+            let named = Error::new(Errno::ENOSYS, "open", format!("address vector {name}"));
+            return Err(named
+                .mend("they can not be shared by name; open one of your own")
+                .into());
+        }
+        None if attr.flags & FI_READ != 0 => {
+            let nameless = Error::new(Errno::EINVAL, "open", "address vector for reading");
+            return Err(nameless.mend("only a named one exists before").into());
+        }
+        None => {}
+    }
+    Ok(AvAttr {
+        av_type: match attr.type_ {
+            fi_av_type::FI_AV_MAP => Some(AvType::Map),
+            fi_av_type::FI_AV_TABLE => Some(AvType::Table),
+            fi_av_type::FI_AV_UNSPEC => None,
+            _ => return Err(Errno::EINVAL.into()),
+        },
+        rx_ctx_bits: u32::try_from(attr.rx_ctx_bits).map_err(|_| Errno::EINVAL)?,
+        count: attr.count,
+        ep_per_node: attr.ep_per_node,
+        events: attr.flags & FI_EVENT != 0,
+        resolver: None,
+    })
+}
+
+/// # Safety
+///
+/// As C calls us: the address vector is open.
+unsafe fn of<'a>(av: *const fid_av) -> &'a AvObject {
+    // SAFETY: as the caller says.
+    unsafe { object::<AvObject>(av) }
+}
+
+/// Binds an event queue.
+unsafe extern "C" fn bind(av: *mut fid, to: *mut fid, flags: u64) -> c_int {
+    control(|| {
+        if flags != 0 || to.is_null() {
+            return Err(Errno::EINVAL.into());
+        }
+        // SAFETY: as C calls us.
+        let (this, eq) = unsafe { (of(av.cast()), share_if::<EqObject>(to)) };
+        let eq = eq.ok_or_else(|| {
+            Error::new(Errno::EINVAL, "bind", "address vector")
+                .mend("an event queue is all that it can be bound to")
+        })?;
+        this.av.bind_events(eq.queue(), av as u64)?;
+        // Just bound for the first time.
+        let _ = this.eq.set(eq);
+        Ok::<_, Refused>(())
+    })
+}
+
+/// Removes those that are there; the call fails if one was not.
+unsafe extern "C" fn remove(
+    av: *mut fid_av,
+    fi_addr: *mut fi_addr_t,
+    count: usize,
+    flags: u64,
+) -> c_int {
+    control(|| {
+        if flags != 0 || fi_addr.is_null() && count != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        // SAFETY: as C calls us.
+        let av = unsafe { &of(av).av };
+        let mut removed = Ok(());
+        for i in 0..count {
+            // SAFETY: there are `count` of them.
+            let one = av.remove(FiAddr(unsafe { *fi_addr.add(i) }));
+            removed = removed.and(one.map_err(Refused::from));
+        }
+        removed
+    })
+}
+
+unsafe extern "C" fn lookup(
+    av: *mut fid_av,
+    fi_addr: fi_addr_t,
+    addr: *mut c_void,
+    addrlen: *mut usize,
+) -> c_int {
+    control(|| {
+        // SAFETY: as C calls us.
+        let this = unsafe { of(av) };
+        let name = this.av.lookup(FiAddr(fi_addr))?;
+        // What does not fit is cut and no error: the length tells (fi_av(3)).
+        // SAFETY: the length says how much room there is.
+        match unsafe { copy_address(&format::to_bytes(this.format, &name), addr, addrlen) } {
+            Ok(()) | Err(Errno::ETOOSMALL) => Ok(()),
+            Err(errno) => Err(Refused(errno)),
+        }
+    })
+}
+
+/// The bytes of an address that C has in the format of a domain.
+///
+/// # Safety
+///
+/// `addr` is an address of that format.
+unsafe fn address<'a>(format: AddrFormat, addr: *const c_void) -> &'a [u8] {
+    match format {
+        AddrFormat::STR if addr.is_null() => &[],
+        // SAFETY: text is a string.
+        AddrFormat::STR => unsafe { std::ffi::CStr::from_ptr(addr.cast()) }.to_bytes(),
+        // SAFETY: an address has that many bytes.
+        _ => unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), NATIVE_LEN) },
+    }
+}
+
+unsafe extern "C" fn straddr(
+    av: *mut fid_av,
+    addr: *const c_void,
+    buf: *mut c_char,
+    len: *mut usize,
+) -> *const c_char {
+    value(std::ptr::null(), || {
+        if addr.is_null() || len.is_null() {
+            return std::ptr::null();
+        }
+        // SAFETY: as C calls us.
+        let format = unsafe { of(av) }.format;
+        // SAFETY: as above.
+        let text = match format::parse(format, unsafe { address(format, addr) }) {
+            Ok(name) => name.to_string(),
+            Err(error) => error.to_string(),
+        };
+        // SAFETY: `len` says how much room there is, and takes how much it would have been.
+        unsafe {
+            if !buf.is_null() {
+                copy_text(&text, buf, *len);
+            }
+            *len = text.len() + 1;
+        }
+        buf
+    })
+}

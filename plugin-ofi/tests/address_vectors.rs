@@ -1,0 +1,488 @@
+//! Address vectors and their events as an application of libfabric's sees them: fi_av(3), fi_eq(3).
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[macro_use]
+mod client;
+mod support;
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::process::Command;
+use std::ptr::{null, null_mut};
+
+use client::{Info, Libfabric, Opened, Party, close};
+use ferro_fi::abi::{
+    FI_AV_COMPLETE, FI_EAVAIL, FI_EBADFLAGS, FI_EINVAL, FI_ENOEQ, FI_EVENT, FI_MORE, FI_READ,
+    FI_SYNC_ERR, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type, fi_eq_attr, fi_eq_entry,
+    fi_eq_err_entry, fi_threading, fi_wait_obj, fid, fid_av, fid_eq,
+};
+use support::plugin::Plugin;
+use support::skip;
+
+/// A process has one libfabric: each test has one of its own.
+const CHILD: &str = "FERRO_TEST_ADDRESS_VECTORS";
+
+const NONE: fi_addr_t = fi_addr_t::MAX;
+
+fn alone(test: &str, body: impl FnOnce(&Info<'_>)) {
+    if std::env::var_os(CHILD).is_some() {
+        let Some(libfabric) = Libfabric::load() else {
+            return skip("there is no libfabric 2 here (libfabric1, or ci/mpich)");
+        };
+        return body(&libfabric.discover("shm", fi_threading::FI_THREAD_SAFE));
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, "1");
+    let plugin = Plugin::new();
+    plugin.choose(&mut command);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
+        println!("{line}");
+    }
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// An address vector.
+#[derive(Clone, Copy)]
+struct Vector(*mut fid_av);
+
+impl Vector {
+    fn open(opened: &Opened, attr: &mut fi_av_attr) -> Result<Self, c_int> {
+        let (domain, mut av) = (opened.domain, null_mut());
+        // SAFETY: as fi_av(3) has it.
+        match unsafe { call!(domain, ops.av_open(attr, &raw mut av, null_mut())) } {
+            0 => Ok(Self(av)),
+            error => Err(error),
+        }
+    }
+
+    fn of_type(opened: &Opened, type_: fi_av_type) -> Self {
+        let mut attr = fi_av_attr {
+            type_,
+            ..fi_av_attr::default()
+        };
+        Self::open(opened, &mut attr).unwrap()
+    }
+
+    fn insert(
+        self,
+        names: &[Vec<u8>],
+        addrs: *mut fi_addr_t,
+        flags: u64,
+        context: *mut c_void,
+    ) -> c_int {
+        let bytes = names.concat();
+        assert_eq!(bytes.len(), names.len() * 64);
+        // SAFETY: as fi_av(3) has it; the tests have room for the results.
+        unsafe {
+            let (at, count) = (bytes.as_ptr().cast(), names.len());
+            call!(self.0, ops.insert(at, count, addrs, flags, context))
+        }
+    }
+
+    fn insertsvc(self, node: &CStr, service: Option<&CStr>, addr: *mut fi_addr_t) -> c_int {
+        let service = service.map_or(null(), CStr::as_ptr);
+        // SAFETY: as above.
+        unsafe {
+            call!(
+                self.0,
+                ops.insertsvc(node.as_ptr(), service, addr, 0, null_mut())
+            )
+        }
+    }
+
+    fn insertsym(
+        self,
+        (node, nodes): (&CStr, usize),
+        (service, services): (&CStr, usize),
+        addrs: *mut fi_addr_t,
+    ) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            let (node, service) = (node.as_ptr(), service.as_ptr());
+            call!(
+                self.0,
+                ops.insertsym(node, nodes, service, services, addrs, 0, null_mut())
+            )
+        }
+    }
+
+    fn remove(self, addrs: &mut [fi_addr_t], flags: u64) -> c_int {
+        // SAFETY: as above.
+        unsafe { call!(self.0, ops.remove(addrs.as_mut_ptr(), addrs.len(), flags)) }
+    }
+
+    fn lookup(self, addr: fi_addr_t, room: usize) -> Result<(Vec<u8>, usize), c_int> {
+        let (mut out, mut len) = (vec![0xaa; 128], room);
+        // SAFETY: as above.
+        match unsafe {
+            call!(
+                self.0,
+                ops.lookup(addr, out.as_mut_ptr().cast(), &raw mut len)
+            )
+        } {
+            0 => Ok((out, len)),
+            error => Err(error),
+        }
+    }
+
+    fn text(self, name: &[u8], room: usize) -> (String, usize) {
+        let mut out = vec![0x55 as c_char; 512];
+        let mut len = room;
+        // SAFETY: as above.
+        unsafe {
+            let said = call!(
+                self.0,
+                ops.straddr(name.as_ptr().cast(), out.as_mut_ptr(), &raw mut len)
+            );
+            assert_eq!(said, out.as_ptr());
+            assert!(out[room..].iter().all(|c| *c == 0x55), "beyond the room");
+            let text = match room {
+                0 => "",
+                _ => CStr::from_ptr(out.as_ptr()).to_str().unwrap(),
+            };
+            (text.to_owned(), len)
+        }
+    }
+
+    fn bind(self, to: *mut fid, flags: u64) -> c_int {
+        // SAFETY: as above.
+        unsafe { (*(*self.0).fid.ops).bind.unwrap()(self.0.cast(), to, flags) }
+    }
+}
+
+/// Addresses that nobody has, but that are well-formed: made of a real one.
+fn names(party: &Party, n: u8) -> Vec<Vec<u8>> {
+    (0..n)
+        .map(|i| {
+            let mut name = party.name();
+            // The incarnation.
+            name[32..40].copy_from_slice(&[i + 1; 8]);
+            name
+        })
+        .collect()
+}
+
+fn bad() -> Vec<u8> {
+    vec![7; 64]
+}
+
+/// Covers: AV-1, AV-2, AV-3, AV-5
+#[test]
+fn attributes_say_what_is_opened() {
+    alone("attributes_say_what_is_opened", |info| {
+        let opened = Opened::new(info);
+        for (asked, given) in [
+            (fi_av_type::FI_AV_MAP, fi_av_type::FI_AV_MAP),
+            (fi_av_type::FI_AV_TABLE, fi_av_type::FI_AV_TABLE),
+            (fi_av_type::FI_AV_UNSPEC, fi_av_type::FI_AV_TABLE),
+        ] {
+            for (count, ep_per_node, bits, flags) in
+                [(0, 0, 0, 0), (1000, 16, 8, 0), (1, 0, 24, FI_EVENT)]
+            {
+                let mut attr = fi_av_attr {
+                    type_: asked,
+                    count,
+                    ep_per_node,
+                    rx_ctx_bits: bits,
+                    flags,
+                    ..fi_av_attr::default()
+                };
+                let av = Vector::open(&opened, &mut attr).unwrap();
+                assert_eq!(attr.type_, given);
+                assert_eq!(close(av.0.cast()), 0);
+            }
+        }
+        for (bits, flags, errno) in [
+            (33, 0, FI_EINVAL),
+            (-1, 0, FI_EINVAL),
+            (0, FI_READ, FI_EINVAL),
+            (0, 1 << 40, FI_EBADFLAGS),
+        ] {
+            let mut attr = fi_av_attr {
+                rx_ctx_bits: bits,
+                flags,
+                ..fi_av_attr::default()
+            };
+            assert_eq!(Vector::open(&opened, &mut attr).err(), Some(-errno));
+        }
+        opened.close();
+    });
+}
+
+/// Covers: AV-10, AV-11, AV-12, AV-13, AV-14, AV-23
+#[test]
+fn a_malformed_address_fails_alone() {
+    alone("a_malformed_address_fails_alone", |info| {
+        let opened = Opened::new(info);
+        let party = opened.party(info);
+        let good = names(&party, 6);
+        for type_ in [fi_av_type::FI_AV_MAP, fi_av_type::FI_AV_TABLE] {
+            let av = Vector::of_type(&opened, type_);
+            let mixed = [good[0].clone(), bad(), good[1].clone(), bad()];
+            let mut addrs = [0; 4];
+            let mut errors: [c_int; 4] = [-1; 4];
+            let context = errors.as_mut_ptr().cast();
+            for flags in [FI_SYNC_ERR, FI_SYNC_ERR | FI_MORE, FI_MORE, 0] {
+                // Those that are there stay what they are.
+                assert_eq!(av.insert(&mixed, addrs.as_mut_ptr(), flags, context), 2);
+                assert_eq!(errors, [0, FI_EINVAL, 0, FI_EINVAL]);
+                assert_eq!([addrs[1], addrs[3]], [NONE; 2]);
+                let found = av.lookup(addrs[2], 64).unwrap();
+                assert_eq!((&found.0[..64], found.1), (&good[1][..], 64));
+            }
+            if type_ == fi_av_type::FI_AV_TABLE {
+                // A failed address keeps its index until the call is over, then the next insertion has it.
+                assert_eq!([addrs[0], addrs[2]], [0, 2]);
+                assert_eq!(av.lookup(1, 64), Err(-FI_EINVAL));
+                assert_eq!(av.insert(&good[2..5], null_mut(), 0, null_mut()), 3);
+                for (index, n) in [(1, 2), (3, 3), (4, 4)] {
+                    assert_eq!(av.lookup(index, 64).unwrap().0[..64], good[n][..]);
+                }
+            } else {
+                // Nobody would know what they are.
+                let refused = av.insert(&good[2..5], null_mut(), 0, null_mut());
+                assert_eq!(refused, -FI_EINVAL);
+            }
+            let none = av.insert(&[], addrs.as_mut_ptr(), 0, null_mut());
+            assert_eq!(none, 0);
+            let addrs = addrs.as_mut_ptr();
+            let unknown = av.insert(&good[5..], addrs, FI_TAGGED, null_mut());
+            assert_eq!(unknown, -FI_EBADFLAGS);
+            let nowhere = av.insert(&good[5..], addrs, FI_SYNC_ERR, null_mut());
+            assert_eq!(nowhere, -FI_EINVAL);
+            assert_eq!(close(av.0.cast()), 0);
+        }
+        party.close();
+        opened.close();
+    });
+}
+
+/// Covers: AV-17, AV-23
+#[test]
+fn what_is_not_there_is_refused_and_the_others_are_removed() {
+    alone(
+        "what_is_not_there_is_refused_and_the_others_are_removed",
+        |info| {
+            let opened = Opened::new(info);
+            let party = opened.party(info);
+            let all = names(&party, 4);
+            for type_ in [fi_av_type::FI_AV_MAP, fi_av_type::FI_AV_TABLE] {
+                let av = Vector::of_type(&opened, type_);
+                let mut addrs = [0; 4];
+                let inserted = av.insert(&all, addrs.as_mut_ptr(), 0, null_mut());
+                assert_eq!(inserted, 4);
+                assert_eq!(av.remove(&mut addrs[..1], FI_MORE), -FI_EINVAL);
+                assert!(av.lookup(addrs[0], 64).is_ok());
+                let mut some = [addrs[3], 1 << 31, addrs[1]];
+                assert_eq!(av.remove(&mut some, 0), -FI_EINVAL);
+                for (i, gone) in [false, true, false, true].into_iter().enumerate() {
+                    assert_eq!(av.lookup(addrs[i], 64).is_err(), gone);
+                }
+                let mut again = 0;
+                let inserted = av.insert(&all[3..], &raw mut again, 0, null_mut());
+                assert_eq!(inserted, 1);
+                match type_ == fi_av_type::FI_AV_TABLE {
+                    true => assert_eq!(again, 1),
+                    false => assert!(!addrs.contains(&again)),
+                }
+                assert_eq!(close(av.0.cast()), 0);
+            }
+            party.close();
+            opened.close();
+        },
+    );
+}
+
+/// Covers: AV-18, AV-19
+#[test]
+fn what_does_not_fit_is_cut_and_its_length_told() {
+    alone("what_does_not_fit_is_cut_and_its_length_told", |info| {
+        let opened = Opened::new(info);
+        let party = opened.party(info);
+        let name = party.name();
+        let av = Vector(party.av);
+        let addr = party.insert(&name);
+        for room in [0, 1, 63, 64, 100] {
+            let (out, len) = av.lookup(addr, room).unwrap();
+            let fit = room.min(64);
+            assert_eq!(len, 64);
+            assert_eq!(out[..fit], name[..fit]);
+            assert!(out[fit..].iter().all(|b| *b == 0xaa));
+        }
+        // Not inserted, and printed all the same.
+        let other = &names(&party, 1)[0];
+        let (whole, needed) = av.text(other, 512);
+        assert_eq!(needed, whole.len() + 1);
+        for room in [0, 1, 2, needed - 1, needed] {
+            let (text, len) = av.text(other, room);
+            assert_eq!(
+                (text.as_str(), len),
+                (&whole[..room.saturating_sub(1)], needed)
+            );
+        }
+        // What is printed gives the address back.
+        let text = CString::new(whole).unwrap();
+        let mut again = 0;
+        assert_eq!(av.insertsvc(&text, None, &raw mut again), 1);
+        assert_eq!(av.lookup(again, 64).unwrap().0[..64], other[..]);
+        party.close();
+        opened.close();
+    });
+}
+
+/// Covers: AV-15, AV-16
+#[test]
+fn names_that_are_none_are_refused_and_insert_nothing() {
+    alone(
+        "names_that_are_none_are_refused_and_insert_nothing",
+        |info| {
+            let opened = Opened::new(info);
+            let party = opened.party(info);
+            let av = Vector(party.av);
+            let text = CString::new(av.text(&party.name(), 512).0).unwrap();
+            let mut addrs = [5; 4];
+            let at = addrs.as_mut_ptr();
+            assert_eq!(av.insertsvc(&text, Some(c"5000"), at), -FI_EINVAL);
+            assert_eq!(av.insertsvc(c"10.0.0.1", None, at), -FI_EINVAL);
+            for (node, service) in [
+                ((c"host", 2), (c"5000", 1)),
+                ((c"host1", 1), (c"http", 1)),
+                ((c"host1", 1), (c"65535", 2)),
+                ((c"host1", 0), (c"5000", 1)),
+                ((c"host1", 1), (c"5000", 0)),
+            ] {
+                assert_eq!(av.insertsym(node, service, at), -FI_EINVAL);
+            }
+            assert_eq!(addrs, [5; 4]);
+            // Nobody resolves socket addresses to shared memory: each fails by itself.
+            let at = addrs.as_mut_ptr();
+            assert_eq!(av.insertsym((c"127.0.0.1", 2), (c"5000", 2), at), 0);
+            assert_eq!(addrs, [NONE; 4]);
+            assert_eq!(party.insert(&party.name()), 0);
+            party.close();
+            opened.close();
+        },
+    );
+}
+
+/// What an event queue has next, waited for.
+enum Next {
+    Done(fi_eq_entry),
+    Error(fi_eq_err_entry),
+}
+
+fn next(eq: *mut fid_eq) -> Next {
+    let (mut number, mut entry) = (0, fi_eq_entry::default());
+    // SAFETY: as fi_eq(3) has it.
+    unsafe {
+        let at = (&raw mut entry).cast();
+        let read = call!(
+            eq,
+            ops.sread(&raw mut number, at, size_of::<fi_eq_entry>(), 30_000, 0)
+        );
+        if read == -(FI_EAVAIL as isize) {
+            let mut error = fi_eq_err_entry::default();
+            let read = call!(eq, ops.readerr(&raw mut error, 0));
+            assert_eq!(read, size_of::<fi_eq_err_entry>() as isize);
+            return Next::Error(error);
+        }
+        assert_eq!(read, size_of::<fi_eq_entry>() as isize, "no event in time");
+    }
+    assert_eq!(number, FI_AV_COMPLETE);
+    Next::Done(entry)
+}
+
+fn queue(opened: &Opened) -> *mut fid_eq {
+    let mut eq = null_mut();
+    let mut attr = fi_eq_attr {
+        wait_obj: fi_wait_obj::FI_WAIT_FD,
+        ..fi_eq_attr::default()
+    };
+    // SAFETY: as fi_eq(3) has it.
+    let made = unsafe {
+        let fabric = opened.fabric;
+        call!(fabric, ops.eq_open(&raw mut attr, &raw mut eq, null_mut()))
+    };
+    assert_eq!(made, 0);
+    eq
+}
+
+/// Covers: AV-7, AV-8, AV-13, AV-22
+#[test]
+fn asynchronous_insertions_end_with_events() {
+    alone("asynchronous_insertions_end_with_events", |info| {
+        let opened = Opened::new(info);
+        let party = opened.party(info);
+        let mut attr = fi_av_attr {
+            type_: fi_av_type::FI_AV_TABLE,
+            flags: FI_EVENT,
+            ..fi_av_attr::default()
+        };
+        let av = Vector::open(&opened, &mut attr).unwrap();
+        let good = names(&party, 3);
+        let mut addrs = [5; 3];
+        let context = 0xc0 as *mut c_void;
+        let early = av.insert(&good, addrs.as_mut_ptr(), 0, context);
+        assert_eq!((early, addrs), (-FI_ENOEQ, [5; 3]));
+        let (eq, other) = (queue(&opened), queue(&opened));
+        assert_eq!(av.bind(eq.cast(), 1), -FI_EINVAL);
+        assert_eq!(av.bind(party.cq.cast(), 0), -FI_EINVAL);
+        assert_eq!(av.bind(eq.cast(), 0), 0);
+        assert_eq!(av.bind(other.cast(), 0), -FI_EINVAL);
+        assert_eq!(close(eq.cast()), -libc::EBUSY);
+        let tell = av.insert(&good, addrs.as_mut_ptr(), FI_SYNC_ERR, context);
+        assert_eq!(tell, -FI_EINVAL);
+
+        let mixed = [bad(), good[0].clone(), bad()];
+        assert_eq!(av.insert(&mixed, addrs.as_mut_ptr(), FI_MORE, context), 0);
+        for number in [0, 2] {
+            let Next::Error(error) = next(eq) else {
+                panic!("the end came before the errors");
+            };
+            assert_eq!(error.fid, av.0.cast());
+            assert_eq!((error.context, error.data), (context, number));
+            assert_eq!(error.err, FI_EINVAL);
+            // SAFETY: the queue keeps it until the next error.
+            let why = unsafe {
+                std::slice::from_raw_parts(error.err_data.cast::<u8>(), error.err_data_size)
+            };
+            let why = String::from_utf8_lossy(why).into_owned();
+            assert!(why.contains("not a native address"), "{why}");
+        }
+        let Next::Done(end) = next(eq) else {
+            panic!("two addresses fail");
+        };
+        assert_eq!((end.fid, end.context, end.data), (av.0.cast(), context, 1));
+        assert_eq!(addrs, [NONE, 1, NONE]);
+
+        // The end comes also when all fail, and when there is none; ends are counted in calls.
+        let text = CString::new(av.text(&good[1], 512).0).unwrap();
+        let mut one = 5;
+        assert_eq!(av.insert(&[], null_mut(), 0, 1 as *mut c_void), 0);
+        assert!(matches!(next(eq), Next::Done(end) if end.data == 0));
+        assert_eq!(av.insertsvc(&text, None, &raw mut one), 0);
+        assert!(matches!(next(eq), Next::Done(end) if end.data == 1));
+        assert_eq!(one, 0);
+        let at = addrs.as_mut_ptr();
+        assert_eq!(av.insertsym((c"127.0.0.1", 1), (c"5000", 2), at), 0);
+        assert!(matches!(next(eq), Next::Error(error) if error.data == 0));
+        assert!(matches!(next(eq), Next::Error(error) if error.data == 1));
+        // The address vector may go before its events are read.
+        assert_eq!(close(av.0.cast()), 0);
+        assert!(matches!(next(eq), Next::Done(end) if end.data == 0));
+        assert_eq!(addrs[..2], [NONE; 2]);
+        for eq in [eq, other] {
+            assert_eq!(close(eq.cast()), 0);
+        }
+        party.close();
+        opened.close();
+    });
+}
