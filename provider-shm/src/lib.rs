@@ -11,7 +11,7 @@
 )]
 
 // The tests' owner names the crate as others do.
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
 extern crate self as ferrofabric_shm;
 
 #[allow(
@@ -33,6 +33,10 @@ mod config;
 mod copy;
 #[cfg(not(loom))]
 mod doorbell;
+#[cfg(all(feature = "fuzzing", not(loom)))]
+#[allow(unsafe_code, reason = "plays a hostile peer")]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(all(test, not(loom)))]
 #[allow(unsafe_code, reason = "plays a hostile peer")]
 mod hostile;

@@ -161,7 +161,7 @@ fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 impl Segment {
     /// A word of a slot, for tests that play the other side.
     pub(crate) fn slot_word(&self, side: Side, slot: usize, word: usize) -> *mut u64 {

@@ -33,6 +33,9 @@ impl<'a> Uri<'a> {
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut parts = path.split('/');
         let (node, service) = host_and_service(parts.next().unwrap_or_default())?;
+        if node.contains(['[', ']']) {
+            return Err(AddrError::Field("bracket"));
+        }
         let mut keys: Vec<(&str, &str)> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or(AddrError::Field("key=value"))?;
@@ -78,7 +81,8 @@ fn host_and_service(text: &str) -> Result<(&str, &str), AddrError> {
 impl std::fmt::Display for Uri<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}://", self.scheme)?;
-        match self.node.contains(':') {
+        // What has colons in it is told from its service by the bracket.
+        match self.node.contains(':') || self.service.contains(':') {
             true => write!(f, "[{}]", self.node)?,
             false => f.write_str(self.node)?,
         }

@@ -2,7 +2,7 @@
 //! connection, and a peer that does not answer holds nobody up. It sleeps in epoll(7) and shares nothing with the transport
 //! but two channels and a flag.
 
-mod frame;
+pub(crate) mod frame;
 mod handshake;
 mod liveness;
 mod server;

@@ -1,0 +1,42 @@
+//! Random input for every parser that takes what others wrote: strings, addresses, hints, packets, records of the
+//! shared-memory handshake, segments.
+//!
+//! A [target](Target) is a function of bytes that panics when a promise is broken. What it returns is a hash of what it saw (the
+//! kind of packet, the field that was refused): an input that shows something new is kept to be changed further, which is what
+//! coverage is to other fuzzers (`docs/adr/0031-fuzzing-on-stable-rust.md`).
+//!
+//! ```text
+//! cargo run -p ferrofabric-fuzz -- --inputs 1000000
+//! ```
+//!
+//! An input that breaks a target is written to `fuzz/corpus/TARGET/`, from where each later run starts.
+
+mod corpus;
+mod input;
+mod mutate;
+mod run;
+pub mod targets;
+
+pub use corpus::folder;
+pub use run::{Options, Report, run};
+
+/// Something that takes bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, and that of its corpus' folder.
+    pub name: &'static str,
+    /// Takes an input. Panics when it finds a defect, else returns a hash of what it saw.
+    pub take: fn(&[u8]) -> u64,
+    /// Inputs to begin with, each with a name: one of each kind that is understood.
+    pub seeds: fn() -> Vec<(String, Vec<u8>)>,
+    /// Words that make sense in its input.
+    pub words: &'static [&'static str],
+}
+
+/// A hash of anything that can be printed: which things were seen, not with what numbers.
+fn saw(what: impl std::fmt::Debug) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    format!("{what:?}").hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,152 @@
+//! One target after the other: first its corpus, then changed inputs.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::mutate::{Random, mutated};
+use crate::{Target, corpus};
+
+/// Inputs that are kept for what they showed.
+const MOST_KEPT: usize = 1024;
+
+/// What an input may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How a run goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Random inputs of each target.
+    pub inputs: u64,
+    /// The same seed gives the same inputs.
+    pub seed: u64,
+}
+
+/// What a target's run came to.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The target's name.
+    pub target: &'static str,
+    /// Inputs taken, the corpus' among them.
+    pub inputs: u64,
+    /// Different things that were seen.
+    pub seen: usize,
+    /// Time taken.
+    pub took: Duration,
+    /// Inputs that broke it, by the file they were written to.
+    pub broken: Vec<String>,
+}
+
+/// Runs a target, and writes down each input that breaks it. After the first random one that does it stops.
+///
+/// # Panics
+///
+/// When the corpus can not be read, or an input written down.
+pub fn run(target: &Target, options: Options) -> Report {
+    let started = Instant::now();
+    let watch = Watch::new(target);
+    let mut report = Report {
+        target: target.name,
+        inputs: 0,
+        seen: 0,
+        took: Duration::ZERO,
+        broken: Vec::new(),
+    };
+    let mut seen = HashSet::new();
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    let stored = corpus::read(target).expect("the corpus can be read");
+    let seeds = (target.seeds)();
+    for (name, bytes) in stored.into_iter().chain(seeds) {
+        report.inputs += 1;
+        match watch.take(&bytes) {
+            Some(what) => {
+                seen.insert(what);
+                kept.push(bytes);
+            }
+            None => report.broken.push(name),
+        }
+    }
+    if kept.is_empty() {
+        kept.push(Vec::new());
+    }
+    let mut random = Random::new(options.seed);
+    for _ in 0..options.inputs {
+        let from = &kept[random.below(kept.len())];
+        let other = &kept[random.below(kept.len())];
+        let bytes = mutated(from, other, target.words, &mut random);
+        report.inputs += 1;
+        match watch.take(&bytes) {
+            Some(what) => {
+                if seen.insert(what) && kept.len() < MOST_KEPT {
+                    kept.push(bytes);
+                }
+            }
+            None => {
+                report.broken.push(store(target, &bytes));
+                break;
+            }
+        }
+    }
+    report.seen = seen.len();
+    report.took = started.elapsed();
+    report
+}
+
+fn store(target: &Target, bytes: &[u8]) -> String {
+    let name = format!("broke-{:016x}", crate::saw(bytes));
+    let path = corpus::write(target, &name, bytes).expect("the input can be written down");
+    path.display().to_string()
+}
+
+/// The input that is being taken, and since when.
+type Current = Mutex<Option<(Instant, Vec<u8>)>>;
+
+/// Sees to it that an input that takes for ever is known.
+struct Watch {
+    target: Target,
+    current: Arc<Current>,
+    /// Dropping it ends the thread.
+    _end: Sender<()>,
+}
+
+impl Watch {
+    fn new(target: &Target) -> Self {
+        let (target, current) = (*target, Arc::default());
+        let (end, ended) = channel();
+        let watched = Arc::clone(&current);
+        thread::spawn(move || watch(&target, &watched, &ended));
+        Self {
+            target,
+            current,
+            _end: end,
+        }
+    }
+
+    /// What the target saw; `None` when the input broke it.
+    fn take(&self, bytes: &[u8]) -> Option<u64> {
+        self.set(Some((Instant::now(), bytes.to_vec())));
+        let saw = catch_unwind(AssertUnwindSafe(|| (self.target.take)(bytes))).ok();
+        self.set(None);
+        saw
+    }
+
+    fn set(&self, value: Option<(Instant, Vec<u8>)>) {
+        *self.current.lock().expect("nobody panics with it") = value;
+    }
+}
+
+fn watch(target: &Target, current: &Current, ended: &Receiver<()>) {
+    while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+        let current = current.lock().expect("nobody panics with it");
+        if let Some((since, bytes)) = &*current {
+            if since.elapsed() > PATIENCE {
+                let path = store(target, bytes);
+                eprintln!("{}: no end after {PATIENCE:?}: {path}", target.name);
+                std::process::exit(1);
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What takes bytes of others.
+
+mod addresses;
+mod hints;
+mod packets;
+mod queries;
+mod shared_memory;
+mod text;
+
+use crate::Target;
+
+/// All of them.
+pub const ALL: &[Target] = &[
+    addresses::BYTES,
+    addresses::TEXT,
+    hints::HINTS,
+    queries::QUERIES,
+    text::SETTINGS,
+    packets::CONTROL,
+    packets::DATA,
+    packets::DATAGRAM,
+    shared_memory::HANDSHAKE,
+    shared_memory::SEGMENT,
+];
+
+/// A seed's name and bytes.
+fn seed(name: &str, bytes: impl Into<Vec<u8>>) -> (String, Vec<u8>) {
+    (name.to_owned(), bytes.into())
+}

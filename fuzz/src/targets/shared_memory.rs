@@ -1,0 +1,58 @@
+//! What a process that means harm can hand over through shared memory (`docs/shared-memory.md`).
+
+use ferrofabric_shm::fuzzing;
+
+use super::seed;
+use crate::Target;
+
+/// The kind of record that is due, then a record of the handshake.
+pub(super) const HANDSHAKE: Target = Target {
+    name: "shm_handshake",
+    take: fuzzing::handshake,
+    seeds: records,
+    words: &[],
+};
+
+/// What the other side of a segment writes into it.
+pub(super) const SEGMENT: Target = Target {
+    name: "shm_segment",
+    take: fuzzing::segment,
+    seeds: steps,
+    words: &[],
+};
+
+fn records() -> Vec<(String, Vec<u8>)> {
+    let records = fuzzing::records().into_iter().zip(1u8..);
+    records
+        .map(|(record, kind)| seed(&format!("kind_{kind}"), [&[kind], &record[..]].concat()))
+        .collect()
+}
+
+/// Each kind of slot, between progress and receives. A number is a byte for its width, then as many bytes.
+fn steps() -> Vec<(String, Vec<u8>)> {
+    let slot = |kind: u8, len: u8| {
+        let mut bytes = vec![0, kind, 1, 1, len];
+        for word in 1..8 {
+            bytes.extend([1, word]);
+        }
+        bytes.push(7);
+        bytes
+    };
+    let mut all: Vec<_> = (1..7)
+        .map(|kind| seed(&format!("kind_{kind}"), slot(kind, 40)))
+        .collect();
+    let receive = [5, 1, 1, 3, 4, 0];
+    let send = [6, 4, 0, 1, 0, 0];
+    let claim = [4, 1, 3];
+    let both = [
+        &receive[..],
+        &slot(1, 8),
+        &send,
+        &[7],
+        &claim,
+        &slot(3, 100),
+        &slot(4, 50),
+    ];
+    all.push(seed("exchange", both.concat()));
+    all
+}

@@ -1,0 +1,25 @@
+//! Every target takes its corpus, and some random inputs.
+
+use ferrofabric_fuzz::{Options, run, targets};
+
+/// Covers: GI-8
+#[test]
+fn no_target_breaks() {
+    let mut broken = Vec::new();
+    for target in targets::ALL {
+        // A segment takes an endpoint with its threads.
+        let inputs = if target.name == "shm_segment" {
+            200
+        } else {
+            5000
+        };
+        let report = run(target, Options { inputs, seed: 7 });
+        println!(
+            "{}: {} inputs, {} seen",
+            report.target, report.inputs, report.seen
+        );
+        assert!(report.seen > 3, "{} sees nothing", report.target);
+        broken.extend(report.broken);
+    }
+    assert!(broken.is_empty(), "{broken:?}");
+}
