@@ -4,13 +4,14 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_core::addr::{NATIVE_LEN, NativeAddr};
 use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::Provider;
+use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_core::peer::{Completion, CqError};
 use ferrofabric_core::types::FiAddr;
@@ -21,6 +22,11 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An RDM endpoint, with the settings of the environment but for those given.
 pub fn endpoint(overrides: &[(&str, &str)]) -> OwningEndpoint {
+    OwningEndpoint::open(&*domain(overrides), &AvAttr::default()).unwrap()
+}
+
+/// A domain of RDM endpoints, with the settings of the environment but for those given.
+pub fn domain(overrides: &[(&str, &str)]) -> Arc<dyn Domain> {
     let settings = Settings::read(|name| {
         let found = overrides.iter().find(|(n, _)| *n == name);
         found.map_or_else(|| std::env::var(name).ok(), |(_, v)| Some((*v).to_owned()))
@@ -32,8 +38,7 @@ pub fn endpoint(overrides: &[(&str, &str)]) -> OwningEndpoint {
         .candidates
         .first()
         .unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices));
-    let domain = provider.open(info, &settings).unwrap();
-    OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap()
+    provider.open(info, &settings).unwrap()
 }
 
 /// Another process with an endpoint of its own. Killed when dropped.

@@ -46,6 +46,9 @@ const PARTS_BYTES: usize = 32 << 10;
 /// The same on a software device.
 const SOFTWARE_PARTS_BYTES: usize = 64 << 10;
 
+/// Work requests of a lane. Drivers keep a place free and round up to a power of two.
+const SEND_DEPTH: usize = 255;
+
 impl Tuning {
     /// Bytes of a receive or bounce buffer: the longest packet.
     pub(crate) fn slot_bytes(&self) -> usize {
@@ -74,7 +77,7 @@ impl Tuning {
                 (None, None) => PARTS_BYTES,
             },
             inline_bytes: if software { 512 } else { 220 },
-            send_depth: 256.min(limits.queue_depth as usize),
+            send_depth: SEND_DEPTH.min(limits.queue_depth as usize),
             send_total,
             receives,
             bounces: 256,

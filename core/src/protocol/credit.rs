@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A sender out of credit does not wait: it sends the message as a rendezvous request, whose envelope is always taken.
-//! So no credit has ever to arrive for a message to go on, and a full receiver cannot deadlock. And credit comes back:
+//! So no credit has ever to arrive for a message to go on, and a full receiver cannot deadlock. What a receiver keeps of
+//! envelopes has a bound of its own ([`open_requests`]): a sender with so many of them untaken waits until the receiver takes one. And credit comes back:
 //! a receiver that has consumed everything owes less than a quarter of the quota ([`ReceiveCredit::owes`]), so the sender
 //! then has more than three quarters. Counters rather than increments make repeated, lost and overtaken returns harmless.
 
@@ -28,6 +29,16 @@ pub fn cost_units(payload_bytes: u32) -> u32 {
     1 + payload_bytes.div_ceil(UNIT_BYTES)
 }
 
+/// Requests that a sender may have open whatever it is granted.
+const LEAST_OPEN_REQUESTS: u16 = 64;
+
+/// Requests of large messages that a sender with such a quota may have open: told of, and not yet ended by a Fin or taken up by
+/// a Cts. Each costs its receiver about as much as a unit does, until a receive meets it.
+#[must_use]
+pub fn open_requests(quota_units: u16) -> usize {
+    usize::from(quota_units.clamp(LEAST_OPEN_REQUESTS, MAX_QUOTA_UNITS))
+}
+
 /// The peer broke the rules of credit; the session is to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CreditError {
@@ -37,6 +48,9 @@ pub enum CreditError {
     /// More credit returned than was used.
     #[error("the peer returned credit that was not used")]
     OverReturned,
+    /// More requests open than the quota allows.
+    #[error("the peer announced more messages than its quota")]
+    OverRequested,
 }
 
 /// How a message may go.
@@ -201,6 +215,12 @@ impl ReceiveCredit {
     /// The lane broke: what was told last may be lost.
     pub fn on_lane_change(&mut self) {
         self.retell = true;
+    }
+
+    /// Units that the peer was granted.
+    #[must_use]
+    pub fn quota_units(&self) -> u16 {
+        self.quota as u16
     }
 
     /// Units that have arrived and are not consumed.

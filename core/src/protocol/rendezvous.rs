@@ -78,6 +78,12 @@ impl<T> SendTable<T> {
         self.ops.len()
     }
 
+    /// Whether no other can be entered now.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.ops.is_full()
+    }
+
     /// Whether none waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {

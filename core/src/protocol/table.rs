@@ -86,6 +86,12 @@ impl<T> Table<T> {
         Ok(Key::new(index, 1))
     }
 
+    /// Whether another entry would be refused.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.len >= self.limit
+    }
+
     /// The entry of `key`, unless it is gone.
     #[must_use]
     pub fn get(&self, key: Key) -> Option<&T> {

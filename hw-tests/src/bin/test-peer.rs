@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use ferrofabric_core::owning::Buffer;
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::owning::{Buffer, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_hw_tests::party::{self, Numbers, fill, succeeded, tsend, wait};
 
@@ -13,6 +16,7 @@ fn main() {
     match role.as_str() {
         "sender" => sender(&numbers),
         "echo" => echo(&numbers),
+        "many" => many(&numbers),
         _ => panic!("unknown role {role}"),
     }
 }
@@ -82,5 +86,63 @@ fn echo(numbers: &[u64]) {
         let done = wait(&mut endpoint);
         succeeded(done.outcome);
         buffer = done.buffer;
+    }
+}
+
+/// So many endpoints. Each tells the hub its address (tag 1), waits for an answer (tag 2), and says that it has it (tag 3).
+/// They stay until the process is killed.
+fn many(numbers: &[u64]) {
+    let &[count] = numbers else {
+        panic!("many COUNT");
+    };
+    let count = usize::try_from(count).unwrap();
+    raise_descriptor_limit();
+    let domain = party::domain(&[]);
+    let mut endpoints: Vec<OwningEndpoint> = (0..count)
+        .map(|_| OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap())
+        .collect();
+    let hub = party::report(&endpoints[0].name());
+    let mut waiting: Vec<(&mut OwningEndpoint, FiAddr)> = (endpoints.iter_mut())
+        .map(|endpoint| {
+            let to_hub = endpoint.av().insert(&hub.to_bytes()).unwrap();
+            let answer = Buffer::new(8).unwrap();
+            (endpoint.trecv(answer, to_hub, 2, 0, 2))
+                .map_err(|(e, _)| e)
+                .unwrap();
+            let name = endpoint.name().to_bytes();
+            endpoint.tinject(&name, to_hub, 1).unwrap();
+            (endpoint, to_hub)
+        })
+        .collect();
+    let began = Instant::now();
+    while !waiting.is_empty() {
+        waiting.retain_mut(|(endpoint, to_hub)| match endpoint.poll().unwrap() {
+            Some(done) => {
+                succeeded(done.outcome);
+                endpoint.tinject(&[0], *to_hub, 3).unwrap();
+                false
+            }
+            None => true,
+        });
+        assert!(began.elapsed() < party::PATIENCE, "the hub does not answer");
+    }
+    loop {
+        for endpoint in &mut endpoints {
+            let _ = endpoint.poll().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: there is room for the limit.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
     }
 }

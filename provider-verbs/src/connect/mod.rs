@@ -66,6 +66,8 @@ pub(crate) enum ToService {
         /// The lane.
         lane: LaneKey,
     },
+    /// Peers are granted so many units from now on.
+    Grant(u16),
     /// A packet came on a lane that may not send yet.
     LaneHeard(LaneKey),
     /// A lane is dead.

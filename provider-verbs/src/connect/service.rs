@@ -271,6 +271,7 @@ impl Worker {
                 self.drive(|c, now, out| c.connect(now, peer, patience, out));
             }
             ToService::SessionEnded { peer, lane } => self.connector.session_ended(&peer, lane),
+            ToService::Grant(quota_units) => self.connector.grant(quota_units),
             ToService::LaneHeard(lane) => self.drive(|c, now, out| c.lane_heard(now, lane, out)),
             ToService::LaneBroken(lane) => self.drive(|c, now, out| c.lane_broken(now, lane, out)),
             ToService::Close(taken) => {

@@ -1,5 +1,6 @@
 //! The data side of the verbs provider: slots of registered memory, peers, sessions, and the lanes that carry them.
 
+mod grants;
 mod lane;
 mod payload;
 mod peers;
@@ -8,6 +9,7 @@ mod slots;
 mod state;
 mod unexpected;
 
+pub(crate) use grants::{Grants, QUOTA_UNITS};
 pub(crate) use lane::{
     AfterLane, Lane, LaneEnd, Lanes, Place, Wqe, WqeKind, WrId, receive_wr_id, send_wr_id,
 };
@@ -15,6 +17,7 @@ pub(crate) use peers::{Gathered, Link, Peers, Pending};
 pub(crate) use records::Records;
 pub(crate) use slots::SlotPool;
 pub(crate) use state::{
-    Incoming, Kept, KeptKind, Notice, Receiving, RendezvousSend, SessionState, Target, Writing,
+    Incoming, Kept, KeptKind, Notice, Quotas, Receiving, RendezvousSend, SessionState, Target,
+    Writing,
 };
 pub(crate) use unexpected::{Body, Held, HeldMessage, Way};

@@ -15,8 +15,8 @@ pub(crate) struct Record {
     len: u32,
 }
 
-/// Enough for some hundred small messages.
-const FIRST_BYTES: usize = 8192;
+/// Enough for a run of small messages: most peers of many never have more under way.
+const FIRST_BYTES: usize = 4096;
 
 impl Default for Records {
     fn default() -> Self {
@@ -55,6 +55,13 @@ impl Records {
         // At worst the end of the ring is skipped.
         let used = self.next.wrapping_sub(self.oldest) as usize;
         used + 2 * len.next_multiple_of(8) <= self.bytes.len()
+    }
+
+    /// Makes such room.
+    pub(crate) fn make_room(&mut self, len: usize) {
+        while !self.has_room(len) {
+            self.grow();
+        }
     }
 
     /// The packet.

@@ -4,17 +4,19 @@ use std::collections::VecDeque;
 
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::peer::{Arrived, Matched, SendDone};
+use ferrofabric_core::protocol::credit::{CreditError, open_requests};
 use ferrofabric_core::protocol::parts::Assembly;
 use ferrofabric_core::protocol::rendezvous::{SendTable, TransferLimits, Transfers};
 use ferrofabric_core::protocol::session::Session;
 use ferrofabric_core::protocol::table::{Key, Table};
+use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{FinStatus, Grant, Segment};
 use ferrofabric_core::types::{IoBuf, MsgKind};
 
 use crate::mr::Mr;
 
-/// Large messages that one side may have announced and the other not taken, at a time.
-const MAX_REQUESTS: usize = 1 << 16;
+/// Large messages that are being moved at a time, one way.
+const MAX_MOVING: usize = 1 << 16;
 
 /// Lanes that a session may lose in a row with nothing arriving on them: then something is wrong that no other lane mends.
 const MAX_BREAKS: u32 = 8;
@@ -25,6 +27,10 @@ pub(crate) struct SessionState {
     pub(crate) name: u64,
     /// Sequence numbers and credit.
     pub(crate) numbers: Session,
+    /// The peer's messages that it told us of and no receive has met.
+    held_requests: usize,
+    /// What that may be at most.
+    may_hold_requests: usize,
     /// Our messages that the peer was told of and has not taken.
     pub(crate) sends: SendTable<RendezvousSend>,
     /// Our messages that we are writing.
@@ -44,6 +50,15 @@ pub(crate) struct SessionState {
     breaks: u32,
     /// What had arrived either way when the last lane broke.
     progress: (u32, u32, u64),
+}
+
+/// What each side may have the other keep, in credit units.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quotas {
+    /// What the peer grants us.
+    pub(crate) theirs: u16,
+    /// What we grant the peer.
+    pub(crate) ours: u16,
 }
 
 /// What tells a peer about an operation.
@@ -131,20 +146,23 @@ pub(crate) enum KeptKind {
 impl SessionState {
     pub(crate) fn new(
         name: u64,
-        numbers: Session,
+        remote: SessionId,
+        quotas: Quotas,
         reads: TransferLimits,
         writes: TransferLimits,
     ) -> Self {
         Self {
             name,
-            numbers,
-            sends: SendTable::new(MAX_REQUESTS),
+            numbers: Session::new(remote, quotas.theirs, quotas.ours),
+            held_requests: 0,
+            may_hold_requests: open_requests(quotas.ours),
+            sends: SendTable::new(open_requests(quotas.theirs)),
             writes: Transfers::new(TransferLimits {
-                messages: MAX_REQUESTS,
+                messages: MAX_MOVING,
                 ..writes
             }),
             reads: Transfers::new(reads),
-            receives: Table::new(MAX_REQUESTS),
+            receives: Table::new(MAX_MOVING),
             incoming: Incoming::default(),
             notices: VecDeque::new(),
             replay: VecDeque::new(),
@@ -152,6 +170,24 @@ impl SessionState {
             breaks: 0,
             progress: (0, 0, 0),
         }
+    }
+
+    /// Counts a request that no receive meets.
+    ///
+    /// # Errors
+    ///
+    /// [`CreditError::OverRequested`].
+    pub(crate) fn hold_request(&mut self) -> Result<(), CreditError> {
+        if self.held_requests >= self.may_hold_requests {
+            return Err(CreditError::OverRequested);
+        }
+        self.held_requests += 1;
+        Ok(())
+    }
+
+    /// A request that was held is met, or dropped.
+    pub(crate) fn release_request(&mut self) {
+        self.held_requests = self.held_requests.saturating_sub(1);
     }
 
     /// Counts a broken lane. Says whether another one is worth a try.

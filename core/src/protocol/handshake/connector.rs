@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
+use super::super::credit::MAX_QUOTA_UNITS;
 use super::super::rng::Rng;
 use super::super::rtt::RttEstimator;
 use super::super::table::{Key, Table};
@@ -138,6 +139,13 @@ impl Connector {
         }
     }
 
+    /// From now on peers are granted so many units for each session ([`Limits::quota_units`]). Who was granted others keeps them.
+    ///
+    /// [`Limits::quota_units`]: super::super::wire::control::Limits::quota_units
+    pub fn grant(&mut self, quota_units: u16) {
+        self.config.limits.quota_units = quota_units.min(MAX_QUOTA_UNITS);
+    }
+
     /// `MakeLane` was carried out: `made` is the number of the queue pair.
     pub fn lane_made(
         &mut self,
@@ -154,6 +162,7 @@ impl Connector {
             (Phase::Making, Ok(qpn)) => {
                 peer.local_qpn = qpn;
                 peer.local_psn = (self.rng.next() as u32) >> 8;
+                peer.granted_units = self.config.limits.quota_units;
                 peer.heard = now;
                 peer.tries = 0;
                 self.epoch += 1;
@@ -174,6 +183,7 @@ impl Connector {
             (Phase::Answering, Ok(qpn)) => {
                 peer.local_qpn = qpn;
                 peer.local_psn = (self.rng.next() as u32) >> 8;
+                peer.granted_units = self.config.limits.quota_units;
                 self.join(key, Phase::Joining, out);
             }
             (Phase::Making | Phase::Answering, Err(error)) => {

@@ -216,6 +216,8 @@ pub struct LaneUp {
     pub remote_shm_name: u64,
     /// What the peer's end can take.
     pub remote_limits: Limits,
+    /// What the peer was granted for a session that starts with this lane ([`Connector::grant`]).
+    pub local_quota_units: u16,
     /// Whether to send at once, or first to wait for [`Action::MaySend`].
     pub may_send: bool,
 }

@@ -52,6 +52,8 @@ pub(super) struct Peer {
     pub(super) name: LaneName,
     pub(super) local_qpn: u32,
     pub(super) local_psn: u32,
+    /// What it is granted with the lane at hand.
+    pub(super) granted_units: u16,
     pub(super) remote: LaneParameters,
     /// The peer's attempts up to this epoch are void.
     pub(super) void_epochs: u64,
@@ -86,6 +88,7 @@ impl Peer {
             name: LaneName::default(),
             local_qpn: 0,
             local_psn: 0,
+            granted_units: 0,
             remote: LaneParameters::default(),
             void_epochs: 0,
             stamp_ns: 0,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::table::Key;
-use super::super::wire::control::LaneParameters;
+use super::super::wire::control::{LaneParameters, Limits};
 use super::super::{PeerKey, Time};
 use super::peer::{Peer, Phase};
 use super::{Action, Connector, Reason};
@@ -140,7 +140,10 @@ impl Connector {
             psn: peer.local_psn,
             session: lane.session(),
             shm_name: self.config.shm_name,
-            limits: self.config.limits,
+            limits: Limits {
+                quota_units: peer.granted_units,
+                ..self.config.limits
+            },
             holds_session: peer.holds_session,
         }
     }

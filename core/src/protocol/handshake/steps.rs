@@ -136,6 +136,7 @@ impl Connector {
             resumes: peer.holds_session || peer.remote.holds_session,
             remote_shm_name: peer.remote.shm_name,
             remote_limits: peer.remote.limits,
+            local_quota_units: peer.granted_units,
             may_send,
         }));
     }

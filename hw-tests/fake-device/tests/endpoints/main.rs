@@ -8,6 +8,7 @@ mod faults;
 mod messages;
 mod parts;
 mod party;
+mod quotas;
 mod runs;
 mod storms;
 mod traffic;

@@ -7,17 +7,16 @@ use ferrofabric_core::error::Errno;
 use ferrofabric_core::peer::{Owner, PeerAv};
 use ferrofabric_core::protocol::handshake::{LaneUp, Reason};
 use ferrofabric_core::protocol::rendezvous::{Chunk, TransferLimits};
-use ferrofabric_core::protocol::session::Session;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::types::FiAddr;
 
+use super::RdmTransport;
 use super::complete::{BROKEN, entered};
 use super::resume::{Ending, LOST_BY_PEER};
-use super::{QUOTA_UNITS, RdmTransport};
 use crate::connect::{ToEngine, ToService, native_addr};
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
-use crate::session::{AfterLane, Lane, LaneEnd, Link, Records, SessionState, WqeKind};
+use crate::session::{AfterLane, Lane, LaneEnd, Link, Quotas, Records, SessionState, WqeKind};
 
 impl RdmTransport {
     /// Takes what the service thread has to say.
@@ -90,7 +89,9 @@ impl RdmTransport {
     }
 
     /// A session that starts with a lane.
-    pub(super) fn new_session(&self, up: &LaneUp) -> SessionState {
+    pub(super) fn new_session(&mut self, up: &LaneUp) -> SessionState {
+        self.grants.begin(up.local_quota_units);
+        self.tell_grant();
         let tuning = &self.poster.tuning;
         let reads = TransferLimits {
             chunk_bytes: tuning.read_chunk,
@@ -104,8 +105,11 @@ impl RdmTransport {
             chunks_per_message: tuning.writes_per_lane,
             ..reads
         };
-        let numbers = Session::new(up.remote_session, up.remote_limits.quota_units, QUOTA_UNITS);
-        SessionState::new(up.name, numbers, reads, writes)
+        let quotas = Quotas {
+            theirs: up.remote_limits.quota_units,
+            ours: up.local_quota_units,
+        };
+        SessionState::new(up.name, up.remote_session, quotas, reads, writes)
     }
 
     /// From here on the lane carries the session.
@@ -126,7 +130,8 @@ impl RdmTransport {
             may_send: up.may_send,
             peer_receive_bytes: up.remote_limits.receive_bytes as usize,
             heard: false,
-            queue: VecDeque::with_capacity(depth),
+            // It grows to what is under way: most peers of many never have much.
+            queue: VecDeque::new(),
             records: Records::default(),
             depth,
             next_number: 0,

@@ -29,14 +29,14 @@ use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_core::wait::WaitSet;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
-use crate::connect::{Datagrams, Service, ServiceConfig, peer_key};
+use crate::connect::{Datagrams, Service, ServiceConfig, ToService, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::post::SendChain;
 use crate::qp::{QpCaps, QpConfig, UdInit};
-use crate::session::{AfterLane, Held, LaneEnd, Lanes, Peers, SlotPool, WrId};
+use crate::session::{AfterLane, Grants, Held, LaneEnd, Lanes, Peers, QUOTA_UNITS, SlotPool, WrId};
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
@@ -45,9 +45,6 @@ use send::Poster;
 
 /// Which transport of an endpoint a token belongs to: this one.
 pub(crate) const TRANSPORT: u32 = 0;
-
-/// Credit that each peer has for eager messages which nobody waits for, in units of 64 bytes: 256 KiB.
-const QUOTA_UNITS: u16 = 4096;
 
 /// Completions taken at a time.
 const POLL: usize = 16;
@@ -101,6 +98,7 @@ pub(crate) struct RdmTransport {
     poster: Poster,
     peers: Peers,
     held: Held,
+    grants: Grants,
     /// Lanes that have something to do.
     work: std::collections::VecDeque<SessionId>,
     /// Receive buffers to be posted again.
@@ -248,6 +246,7 @@ impl RdmTransport {
             },
             peers: Peers::default(),
             held: Held::default(),
+            grants: Grants::default(),
             work: std::collections::VecDeque::new(),
             spent,
             armed: false,
@@ -360,6 +359,13 @@ impl RdmTransport {
             self.list(session);
         }
         open.len()
+    }
+
+    /// What newcomers are granted may have changed.
+    fn tell_grant(&mut self) {
+        if let Some(quota_units) = self.grants.changed() {
+            self.service.request(ToService::Grant(quota_units));
+        }
     }
 
     /// Whether the completion queue failed for good.
@@ -479,6 +485,7 @@ impl Transport for RdmTransport {
         report("verbs_sent_in_parts", c.sent_in_parts);
         report("verbs_sent_rendezvous", c.rendezvous_sent);
         report("verbs_packets_received", c.packets_received);
+        report("verbs_receive_buffers", self.receives.count() as u64);
         report("verbs_packets_dropped", c.dropped);
         report("verbs_unexpected", c.unexpected);
         report("verbs_unexpected_now", self.held.len() as u64);

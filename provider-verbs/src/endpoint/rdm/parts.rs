@@ -14,7 +14,6 @@ use ferrofabric_core::protocol::wire::data::{MAX_FIRST_HEADER_BYTES, MAX_HEADER_
 use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
 
 use super::RdmTransport;
-use super::complete::protocol_broken;
 use super::receive::{deliver, token};
 use super::send::{Poster, Stop, envelope};
 use crate::endpoint::gather::gather_part;
@@ -225,15 +224,6 @@ impl RdmTransport {
 
     fn incoming(&mut self, session: SessionId) -> Option<&mut Incoming> {
         Some(&mut self.lanes.of(session)?.session.incoming)
-    }
-
-    /// The peer does not keep to the protocol.
-    #[cold]
-    pub(super) fn broke_rules(&mut self, session: SessionId, why: &dyn std::fmt::Display) {
-        if let Some(lane) = self.lanes.of(session) {
-            tracing::warn!("{}: {why}", **lane.qp);
-            self.break_lane(session, protocol_broken("the peer broke the protocol"));
-        }
     }
 
     /// A receive has met a message of which a part is here: the rest goes straight to the receive.

@@ -3,13 +3,14 @@
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::{Arrived, Owner, PeerSrx, Start, Token};
+use ferrofabric_core::protocol::credit::CreditError;
 use ferrofabric_core::protocol::session::Accept;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{Envelope, FinStatus, Header, Packet};
 use ferrofabric_core::types::{IoBuf, MsgKind};
 use ferrofabric_verbs_sys::ibv_sge;
 
-use super::complete::BROKEN;
+use super::complete::{BROKEN, protocol_broken};
 use super::{POLL, RdmTransport, TRANSPORT};
 use crate::connect::ToService;
 use crate::post::RecvRequest;
@@ -66,7 +67,7 @@ impl RdmTransport {
             // Soft-RoCE repeats messages while a queue pair goes to error (docs/soft-roce.md).
             Ok(Accept::Duplicate) => return self.drop_packet(qp_num, "it was taken before"),
             Ok(Accept::Gap) => return self.break_lane(session, BROKEN),
-            Err(why) => return self.broke_rules(session, &why),
+            Err(why) => return self.broke_rules(session, &*why),
         }
         let from = (lane.peer, lane.session.name);
         match packet {
@@ -79,7 +80,7 @@ impl RdmTransport {
                     false => Way::Read(request.segments().collect()),
                 };
                 let (op, total) = (request.op, request.total_bytes);
-                self.request_came(from, envelope, (op, total, way), owner);
+                self.request_came(session, from, envelope, (op, total, way), owner);
             }
             Packet::Fin { op, status } => self.fin_came(session, op, status, owner),
             Packet::EagerFirst { .. } | Packet::EagerPart { .. } => {
@@ -123,6 +124,7 @@ impl RdmTransport {
 
     fn request_came<O: Owner>(
         &mut self,
+        lane: SessionId,
         (peer, session): (u32, u64),
         envelope: Envelope,
         (op, total, way): (u64, u64, Way),
@@ -131,6 +133,10 @@ impl RdmTransport {
         let (kind, arrived) = self.announce(peer, envelope, total);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             return self.fetch((peer, session), (kind, arrived, matched), op, way, owner);
+        }
+        let state = self.lanes.of(lane).map(|lane| &mut lane.session);
+        if let Some(Err(error)) = state.map(SessionState::hold_request) {
+            return self.broke_rules(lane, &error);
         }
         self.poster.counters.unexpected += 1;
         let value = self.held.keep(HeldMessage {
@@ -196,6 +202,7 @@ impl RdmTransport {
                 self.redirect(from, &bytes, (kind, arrived, matched), owner);
             }
             Body::Request { op, way } => {
+                self.request_is_met(from);
                 self.fetch(from, (kind, arrived, matched), op, way, owner);
             }
         }
@@ -214,8 +221,15 @@ impl RdmTransport {
                 self.return_credit((peer, session), total_bytes);
             }
             Body::Request { op, .. } => {
+                self.request_is_met((peer, session));
                 self.notify(peer, session, Notice::Fin(op, FinStatus::Cancelled));
             }
+        }
+    }
+
+    fn request_is_met(&mut self, (peer, session): (u32, u64)) {
+        if let Some((state, _)) = self.session_named(peer, session) {
+            state.release_request();
         }
     }
 
@@ -225,6 +239,9 @@ impl RdmTransport {
             if let Some(lane) = lane.filter(|_| owes) {
                 self.list(lane);
             }
+        } else {
+            self.grants.let_go(bytes);
+            self.tell_grant();
         }
     }
 
@@ -254,6 +271,27 @@ impl RdmTransport {
                 }
             }
         }
+    }
+
+    /// The peer does what was not agreed: the session ends, and all that hangs on it with an error.
+    #[cold]
+    pub(super) fn broke_rules(
+        &mut self,
+        session: SessionId,
+        error: &(dyn std::error::Error + 'static),
+    ) {
+        if let Some(lane) = self.lanes.of(session) {
+            let peer = &self.peers.at(lane.peer).key;
+            tracing::warn!("{} to {peer:?} is closed: {error}", **lane.qp);
+        }
+        let why = match error.downcast_ref() {
+            Some(CreditError::OverQuota) => "the peer sent more unexpected messages than its quota",
+            Some(CreditError::OverRequested) => {
+                "the peer announced more unexpected messages than its quota"
+            }
+            _ => "the peer broke the protocol",
+        };
+        self.break_lane(session, protocol_broken(why));
     }
 
     #[cold]

@@ -20,7 +20,8 @@ use crate::connect::ToService;
 use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{
-    AfterLane, Body, Held, KeptKind, LaneEnd, Link, SessionState, Target, WqeKind, send_wr_id,
+    AfterLane, Body, Grants, Held, KeptKind, LaneEnd, Link, SessionState, Target, WqeKind,
+    send_wr_id,
 };
 
 /// A lane on which the session has yet to be taken up again.
@@ -423,6 +424,9 @@ impl RdmTransport {
             status,
             then,
         } = end;
+        let credit = &state.numbers.receive_credit;
+        self.grants.end(credit.quota_units(), credit.held_units());
+        self.tell_grant();
         if let AfterLane::Closed {
             expected: Some(expected),
         } = then
@@ -484,29 +488,32 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         let addr = self.peers.at(peer).addr;
-        let held = &mut self.held;
+        let (held, grants) = (&mut self.held, &mut self.grants);
         owner.srx().fail_source(addr, errno, why, |token| {
-            token.transport == TRANSPORT && lost(held, token.value, session)
+            token.transport == TRANSPORT && lost(held, grants, token.value, session)
         });
     }
 
     /// Drops the messages of a session that can not be had any more.
     fn lose_requests<O: Owner>(&mut self, peer: u32, session: u64, owner: &mut O) {
         let addr = self.peers.at(peer).addr;
-        let held = &mut self.held;
+        let (held, grants) = (&mut self.held, &mut self.grants);
         owner.srx().lose_messages(addr, |token| {
-            token.transport == TRANSPORT && lost(held, token.value, Some(session))
+            token.transport == TRANSPORT && lost(held, grants, token.value, Some(session))
         });
     }
 }
 
 /// Whether a kept message can not be delivered any more, as it is a request of this session, or not whole; it is let go then.
-fn lost(held: &mut Held, token: u64, session: Option<u64>) -> bool {
+fn lost(held: &mut Held, grants: &mut Grants, token: u64, session: Option<u64>) -> bool {
     let lost = held.message(token).is_some_and(|message| {
         !matches!(message.body, Body::Eager(_)) && Some(message.session) == session
     });
     if lost {
-        held.take(token);
+        let message = held.take(token);
+        if let Some(Body::Arriving { total_bytes, .. }) = message.map(|message| message.body) {
+            grants.let_go(total_bytes);
+        }
     }
     lost
 }

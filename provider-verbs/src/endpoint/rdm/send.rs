@@ -106,15 +106,15 @@ impl RdmTransport {
     /// Before a message for a lane: posts what is held back, unless the message can go behind it.
     #[inline(never)]
     fn make_way_for(&mut self, session: SessionId) {
-        let poster = &self.poster;
-        let fits = poster.chain_of == session
-            && !poster.chain.is_full()
-            && (self.lanes.of(session)).is_some_and(|lane| {
-                lane.records
-                    .has_room(MAX_RTS_BYTES.max(poster.tuning.inline_bytes))
-            });
-        if !fits {
-            self.post_held_back();
+        let fits = self.poster.chain_of == session && !self.poster.chain.is_full();
+        let longest = MAX_RTS_BYTES.max(self.poster.tuning.inline_bytes);
+        let stay = |lane: &mut Lane| lane.records.has_room(longest);
+        if fits && self.lanes.of(session).is_some_and(stay) {
+            return;
+        }
+        self.post_held_back();
+        if let Some(lane) = self.lanes.of(session) {
+            lane.records.make_room(longest);
         }
     }
 
@@ -390,6 +390,10 @@ impl Poster {
         iov: &[IoBuf],
         copy: Option<&[u8]>,
     ) -> Result<(), Stop> {
+        if lane.session.sends.is_full() {
+            // The peer is to take some first. Nothing is registered for it until then.
+            return Err(Stop::Wait);
+        }
         let mut kept = None;
         let mut owned = [IoBuf::EMPTY];
         let iov = if op.flags.contains(Flags::INJECT) && !iov.is_empty() {

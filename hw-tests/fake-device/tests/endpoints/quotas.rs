@@ -1,0 +1,172 @@
+//! Messages that nobody waits for: a receiver keeps so many of each peer, and no more.
+
+use std::time::{Duration, Instant};
+
+use ferrofabric_conformance::ends::{End, Pair, any_tagged};
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::RecvOp;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
+use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+
+use crate::party::{PATIENCE, domain};
+
+/// Units that a peer is granted, of 64 bytes, and requests that it may have open.
+const QUOTA: u64 = 4096;
+
+/// The low byte of the quota in a HelloAck, behind the routing header.
+const QUOTA_BYTE: u32 = 40 + 134;
+
+/// What inverting that byte makes of the quota.
+const CLAIMED: u64 = QUOTA ^ 0xff;
+
+/// Messages of 8 bytes go as requests if their senders want to know of their delivery, else eagerly while there is credit: of
+/// two units each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Eager,
+    Requests,
+}
+
+impl Kind {
+    fn flags(self) -> Flags {
+        match self {
+            Self::Eager => Flags::empty(),
+            Self::Requests => Flags::DELIVERY_COMPLETE,
+        }
+    }
+}
+
+fn stat(end: &End, wanted: &str) -> u64 {
+    let stats = end.endpoint.stats().unwrap();
+    stats.iter().find(|(name, _)| *name == wanted).unwrap().1
+}
+
+/// Two ends that have not spoken to each other.
+fn strangers() -> Pair {
+    let (a, b) = (End::open(&*domain(&[])), End::open(&*domain(&[])));
+    let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
+    let to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();
+    Pair { a, b, to_a, to_b }
+}
+
+/// `a` sends, with its number as its tag, whatever it can, until for a while nothing goes any more. Returns how many those are,
+/// and the most that `b` has kept of them.
+fn flood(pair: &Pair, from: IoBuf, flags: Flags) -> (u64, u64) {
+    let (mut sent, mut most) = (0, 0);
+    let mut last = Instant::now();
+    let begun = last;
+    while last.elapsed() < Duration::from_millis(300) {
+        assert!(begun.elapsed() < PATIENCE, "{sent} messages, and no end");
+        let op = SendOp {
+            flags,
+            ..pair.tagged(sent)
+        };
+        // SAFETY: the memory lives as long as the endpoint.
+        match unsafe { pair.a.endpoint.send(&op, &[from]) } {
+            Ok(()) => {
+                sent += 1;
+                last = Instant::now();
+            }
+            Err(OpError::Again) => {
+                pair.a.tx.pump();
+                pair.b.rx.pump();
+            }
+            Err(error) => panic!("{error}"),
+        }
+        most = most.max(stat(&pair.b, "verbs_unexpected_now"));
+        if stat(&pair.b, "verbs_lanes_failed") > 0 {
+            break;
+        }
+    }
+    (sent, most)
+}
+
+/// A sender that keeps to its quota waits, with what it has in line bounded, too; once its messages are received, all come.
+#[test]
+fn a_sender_waits_for_its_receiver() {
+    for kind in [Kind::Requests, Kind::Eager] {
+        let _device = FakeDevice::take();
+        let pair = strangers();
+        let from = pair.a.memory(8, 1);
+        let (sent, kept) = flood(&pair, from, kind.flags());
+        // What has no credit goes as a request.
+        let may_keep = match kind {
+            Kind::Requests => QUOTA,
+            Kind::Eager => QUOTA + QUOTA / 2,
+        };
+        assert_eq!(kept, may_keep, "{kind:?}");
+        assert!(sent < may_keep + 1100, "{sent} were taken");
+        let begun = Instant::now();
+        for tag in 0..sent {
+            let recv = any_tagged(pair.b.context());
+            pair.b.recv(&recv, &[pair.b.memory(8, 0)]).unwrap();
+            loop {
+                pair.b.rx.pump();
+                if let Some(came) = pair.b.rx.take() {
+                    assert_eq!(came.unwrap().tag, tag);
+                    break;
+                }
+                pair.a.tx.pump();
+                assert!(
+                    begun.elapsed() < 3 * PATIENCE,
+                    "message {tag} does not come"
+                );
+            }
+        }
+        assert_eq!(stat(&pair.b, "verbs_lanes_failed"), 0);
+    }
+}
+
+/// A peer that goes beyond what it was granted loses its connection, with an error that says why for whoever waits for it; what
+/// it announced is forgotten, and others are served as ever.
+#[test]
+fn who_exceeds_its_quota_is_refused() {
+    for (kind, why) in [
+        (Kind::Requests, "announced more unexpected messages"),
+        (Kind::Eager, "sent more unexpected messages"),
+    ] {
+        let device = FakeDevice::take();
+        let pair = strangers();
+        // It believes to have been granted more.
+        let grant = Fault::new(Point::DatagramReceive, Effect::Corrupt(QUOTA_BYTE)).after(1);
+        device.script(grant);
+        let waits = RecvOp {
+            tag: u64::MAX,
+            ignore: 0,
+            src: pair.to_a,
+            ..any_tagged(pair.b.context())
+        };
+        pair.b.recv(&waits, &[pair.b.memory(8, 0)]).unwrap();
+        let from = pair.a.memory(8, 1);
+        let (sent, kept) = flood(&pair, from, kind.flags());
+        assert_eq!(device.faults_left(), 0, "it knows its quota");
+        assert!(sent > QUOTA / 2 && sent <= CLAIMED + 1100, "{sent}");
+        assert!(kept <= QUOTA, "{kept} of {sent} kept");
+        let error = pair.wait(&pair.b.rx, waits.context).unwrap_err();
+        assert_eq!(error.errno, Errno::EPROTO);
+        assert!(error.why.contains(why), "{}", error.why);
+        if kind == Kind::Requests {
+            assert_eq!(stat(&pair.b, "verbs_unexpected_now"), 0);
+        }
+        let other = End::open(&*domain(&[]));
+        let to_b = other.av.insert(&pair.b.endpoint.name().to_bytes()).unwrap();
+        let from_other = pair.b.av.insert(&other.endpoint.name().to_bytes()).unwrap();
+        let recv = RecvOp {
+            src: from_other,
+            ..any_tagged(pair.b.context())
+        };
+        pair.b.recv(&recv, &[pair.b.memory(8, 0)]).unwrap();
+        let send = SendOp {
+            kind: MsgKind::Tagged,
+            dest: to_b,
+            ..pair.tagged(5)
+        };
+        other.send(&pair.b, send, 8, 9);
+        let came = pair.until("another peer is not served", || {
+            other.tx.pump();
+            pair.b.rx.take_of(recv.context)
+        });
+        assert_eq!(came.unwrap().tag, 5);
+    }
+}

@@ -1,0 +1,95 @@
+//! What an endpoint grants its peers: how much each may have it keep of messages that nobody waits for. All grants together are
+//! bounded. Each newcomer gets a part of what is left, so that there is always something left, and in the end nothing: then its
+//! messages all go as requests, which cost their senders the memory.
+
+use ferrofabric_core::protocol::credit::cost_units;
+
+/// Credit of a peer, in units of 64 bytes: 256 KiB.
+pub(crate) const QUOTA_UNITS: u16 = 4096;
+
+/// Credit of all peers, with what is still kept of those that are gone: 64 MiB.
+const ALL_UNITS: u32 = 1 << 20;
+
+/// A newcomer gets one part in so many of what is left: some 240 peers get their full credit.
+const PARTS: u32 = 16;
+
+/// The grants of an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Grants {
+    /// Granted to sessions, or kept of ended ones.
+    in_use: u32,
+    /// What newcomers were last said to get; `None`: the full credit.
+    said: Option<u16>,
+}
+
+impl Grants {
+    /// What a newcomer gets.
+    fn next(&self) -> u16 {
+        let part = ALL_UNITS.saturating_sub(self.in_use) / PARTS;
+        part.min(u32::from(QUOTA_UNITS)) as u16
+    }
+
+    /// What newcomers get, if that has changed since it was asked last.
+    pub(crate) fn changed(&mut self) -> Option<u16> {
+        let next = self.next();
+        let changed = next != self.said.unwrap_or(QUOTA_UNITS);
+        changed.then(|| *self.said.insert(next))
+    }
+
+    /// A session begins that was granted so many units.
+    pub(crate) fn begin(&mut self, quota_units: u16) {
+        self.in_use += u32::from(quota_units);
+    }
+
+    /// It ends, and so many units are still kept of it.
+    pub(crate) fn end(&mut self, quota_units: u16, held_units: u32) {
+        self.give_back(u32::from(quota_units).saturating_sub(held_units));
+    }
+
+    /// A message of an ended session is kept no longer.
+    pub(crate) fn let_go(&mut self, payload_bytes: usize) {
+        self.give_back(cost_units(payload_bytes as u32));
+    }
+
+    fn give_back(&mut self, units: u32) {
+        self.in_use = self.in_use.saturating_sub(units);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hundreds_get_the_full_credit_and_all_together_no_more_than_there_is() {
+        let mut grants = Grants::default();
+        let (mut all, mut full) = (0, 0);
+        for _ in 0..100_000 {
+            let quota = grants.next();
+            grants.begin(quota);
+            all += u32::from(quota);
+            full += u32::from(quota == QUOTA_UNITS);
+        }
+        assert!(full >= 240, "{full}");
+        assert!(all <= ALL_UNITS, "{all}");
+        assert_eq!(grants.next(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_of_the_gone_counts_until_it_is_let_go() {
+        let mut grants = Grants::default();
+        // Each leaves all that it may behind.
+        while grants.next() > 0 {
+            let quota = grants.next();
+            grants.begin(quota);
+            grants.end(quota, u32::from(quota));
+        }
+        assert_eq!(grants.changed(), Some(0));
+        assert_eq!(grants.changed(), None);
+        for _ in 0..ALL_UNITS / 2 {
+            grants.let_go(64);
+        }
+        assert_eq!(grants.changed(), Some(QUOTA_UNITS));
+        assert_eq!(grants.changed(), None);
+    }
+}
