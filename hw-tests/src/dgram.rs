@@ -8,8 +8,11 @@ use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::flags::Mode;
 use ferrofabric_core::info::{EpType, Info};
-use ferrofabric_core::owning::{Done, OwningEndpoint};
+use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_core::types::FiAddr;
 use ferrofabric_verbs::VerbsProvider;
+
+use crate::party;
 
 /// A wait that takes so long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -122,4 +125,71 @@ pub fn count(endpoint: &OwningEndpoint, name: &str) -> u64 {
     let stats = endpoint.stats().unwrap();
     let found = stats.iter().find(|(n, _)| *n == name);
     found.unwrap_or_else(|| panic!("{name}: {stats:?}")).1
+}
+
+/// Two endpoints on one domain that know each other.
+pub struct Pair {
+    /// The domain.
+    pub domain: Arc<dyn Domain>,
+    /// One endpoint.
+    pub a: OwningEndpoint,
+    /// The other.
+    pub b: OwningEndpoint,
+    /// `a` as `b` knows it.
+    pub to_a: FiAddr,
+    /// `b` as `a` knows it.
+    pub to_b: FiAddr,
+    /// Bytes that buffers start with for the provider.
+    pub prefix: usize,
+    /// Longest datagram in bytes.
+    pub mtu: usize,
+}
+
+impl Pair {
+    /// Opens both.
+    pub fn open(prefix: Prefix) -> Self {
+        let domain = domain(&[], prefix);
+        let (a, b) = (endpoint(&*domain), endpoint(&*domain));
+        let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
+        let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+        Self {
+            mtu: domain.info().ep.max_msg_size,
+            domain,
+            a,
+            b,
+            to_a,
+            to_b,
+            prefix: prefix.bytes(),
+        }
+    }
+
+    /// A buffer for so long a message, and what is before it.
+    pub fn buffer(&self, len: usize, registered: bool) -> Buffer {
+        let mut buffer = Buffer::new(self.prefix + len).unwrap();
+        if registered {
+            buffer.register(&*self.domain).unwrap();
+        }
+        buffer
+    }
+
+    /// A message that no other is like.
+    pub fn message(&self, len: usize, seed: u64, registered: bool) -> Buffer {
+        let mut buffer = self.buffer(len, registered);
+        party::fill(&mut buffer[self.prefix..], seed);
+        buffer
+    }
+
+    /// `a` sends so much, which arrives in a receive of `b` that is posted; returns that receive's token.
+    pub fn deliver(&mut self, len: usize, seed: u64) -> u64 {
+        let out = self.message(len, seed, false);
+        let prefix = self.prefix;
+        let sent = self.a.send(out, prefix + len, self.to_b, None, seed);
+        sent.map_err(|(error, _)| error).unwrap();
+        next(&mut self.a, "the send").outcome.unwrap();
+        let done = next(&mut self.b, "the receive");
+        let completion = done.outcome.unwrap();
+        assert_eq!((completion.len, completion.src), (prefix + len, self.to_a));
+        party::check(&done.buffer[prefix..prefix + len], seed, "what arrived");
+        done.token
+    }
 }

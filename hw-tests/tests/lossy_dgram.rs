@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use ferrofabric_conformance::dgram::{forms, model, receives, senders};
+use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
@@ -164,4 +166,55 @@ fn a_silent_neighbour_delays_nobody() {
         "others after {others:?}, given up after {:?}",
         began.elapsed()
     );
+}
+
+/// The conformance suite's fabric: ranks on both devices by turns.
+fn fabric(name: &'static str, prefix: Prefix) -> Fabric {
+    let fabric = Fabric::new(name, move |rank| domain([HERE, THERE][rank % 2], prefix));
+    fabric
+        .with_losses(Duration::from_millis(10))
+        .with_patience(Duration::from_secs(30))
+}
+
+fn on_lossy(scenario: impl Fn(&Fabric)) {
+    if Rig::open().is_some() {
+        scenario(&fabric("datagrams with losses", Prefix::None));
+        scenario(&fabric("datagrams with a prefix and losses", Prefix::Room));
+    }
+}
+
+/// Covers: GI-4
+#[test]
+#[file_serial(verbs)]
+fn each_form_of_send_and_receive() {
+    on_lossy(forms::each_form_of_send);
+    on_lossy(forms::each_form_of_receive);
+}
+
+/// Covers: GI-4
+#[test]
+#[file_serial(verbs)]
+fn truncation() {
+    on_lossy(receives::truncation);
+}
+
+/// Covers: AV-17, AV-25
+#[test]
+#[file_serial(verbs)]
+fn known_and_unknown_senders() {
+    on_lossy(senders::known_and_unknown);
+}
+
+/// Covers: GI-4, AV-17, AV-25
+#[test]
+#[file_serial(verbs)]
+fn random_programs_do_as_the_model() {
+    on_lossy(|fabric| model::random_programs(fabric, 10));
+}
+
+#[test]
+#[ignore = "soak: hundreds of programs over a lossy network"]
+#[file_serial(verbs)]
+fn many_random_programs_do_as_the_model() {
+    on_lossy(|fabric| model::random_programs(fabric, 300));
 }

@@ -15,14 +15,14 @@ use crate::waiting::{in_time, while_asleep};
 const AGAIN: OpError = OpError::Again;
 
 /// Whether the descriptor is readable in that time.
-fn poll(fd: BorrowedFd<'_>, patience: Duration) -> bool {
+pub(crate) fn poll(fd: BorrowedFd<'_>, patience: Duration) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
     let patience = PollTimeout::try_from(patience).unwrap();
     nix::poll::poll(&mut fds, patience).unwrap() == 1
 }
 
 /// Waits as an application does: asks, sleeps, reads, until there is an answer.
-fn wait_on<R>(
+pub(crate) fn wait_on<R>(
     fd: BorrowedFd<'_>,
     try_wait: impl Fn() -> Result<(), OpError>,
     mut answer: impl FnMut() -> Option<R>,

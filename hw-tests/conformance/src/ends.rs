@@ -86,6 +86,19 @@ impl Queue {
         }
     }
 
+    /// The next that completes, with nobody else driven.
+    pub fn next_alone(&self) -> Event {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.pump();
+            if let Some(event) = self.take() {
+                return event;
+            }
+            assert!(Instant::now() < until, "nothing completes");
+            std::thread::yield_now();
+        }
+    }
+
     /// The next of what completed.
     pub fn take(&self) -> Option<Event> {
         self.events.lock().unwrap().pop_front()
@@ -214,15 +227,7 @@ impl End {
 
     /// The next receive that completes, with nobody else driven.
     pub fn next_alone(&self) -> Event {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            self.rx.pump();
-            if let Some(event) = self.rx.take() {
-                return event;
-            }
-            assert!(Instant::now() < until, "nothing completes");
-            std::thread::yield_now();
-        }
+        self.rx.next_alone()
     }
 
     /// Does it, and returns the completion, which is there at once.

@@ -20,6 +20,8 @@ pub struct Fabric {
     pub longest: usize,
     /// A random program in which nothing more happens for so long hangs.
     pub patience: Duration,
+    /// Of a network that loses, repeats and reorders packets: after such a silence nothing is under way any more.
+    pub silence: Option<Duration>,
     /// Two ranks for each kind of path.
     paths: Vec<(usize, usize)>,
     // Closed before what it takes to open them goes.
@@ -36,6 +38,7 @@ impl Fabric {
             thresholds: Vec::new(),
             longest: 1 << 20,
             patience: Duration::from_secs(10),
+            silence: None,
             paths: vec![(0, 1)],
             domains: Default::default(),
             open: Box::new(open),
@@ -67,6 +70,13 @@ impl Fabric {
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// On a network that loses, repeats and reorders packets, and has delivered all that it will after such a silence.
+    #[must_use]
+    pub fn with_losses(mut self, silence: Duration) -> Self {
+        self.silence = Some(silence);
         self
     }
 

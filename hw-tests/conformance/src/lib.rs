@@ -9,6 +9,7 @@
 pub mod churn;
 pub mod completions;
 pub mod descriptors;
+pub mod dgram;
 pub mod ends;
 pub mod fabric;
 pub mod levels;
@@ -22,6 +23,7 @@ pub mod probes;
 pub mod progress;
 pub mod reports;
 pub mod runs;
+pub mod search;
 pub mod sends;
 pub mod sharing;
 pub mod steady;

@@ -30,8 +30,13 @@ impl Memory {
 
     /// The message with this number.
     pub(crate) fn of_message(number: usize, len: usize) -> Self {
-        let memory = Self::for_receive(len);
-        for (at, byte) in memory.inside().iter().enumerate() {
+        Self::of_message_behind(0, number, len)
+    }
+
+    /// The message with this number, behind so many bytes of room.
+    pub(crate) fn of_message_behind(room: usize, number: usize, len: usize) -> Self {
+        let memory = Self::for_receive(room + len);
+        for (at, byte) in memory.inside()[room..].iter().enumerate() {
             byte.set(content(number, at));
         }
         memory
@@ -44,6 +49,11 @@ impl Memory {
     /// The first byte's address.
     pub(crate) fn addr(&self) -> usize {
         self.inside().as_ptr() as usize
+    }
+
+    /// The buffer in one piece.
+    pub(crate) fn whole(&self) -> IoBuf {
+        IoBuf::new(self.addr() as *const u8, self.inside().len())
     }
 
     /// The buffer as a list of `pieces` buffers, of different lengths, some of them perhaps empty.

@@ -233,41 +233,50 @@ impl Model {
             false => Payload::Entries(list.to_vec()),
         };
         let datagrams = qp.kind == ibv_qp_type::IBV_QPT_UD;
+        let route = match datagrams {
+            true => {
+                // SAFETY: of a request for datagrams, this member is set.
+                let handle = unsafe { wr.wr.ud.ah } as usize;
+                let Some(&(_, route)) = self.handles.get(&handle) else {
+                    self.misused("a datagram names an address handle that is not there".to_owned());
+                    return Err(libc::EINVAL);
+                };
+                Some(route)
+            }
+            false => None,
+        };
         // SAFETY: the operation says which member of each union is set; all are plain numbers.
         let (immediate, remote) = unsafe {
-            let remote = match wr.opcode {
-                _ if datagrams => Remote::Datagram {
+            let remote = match route {
+                Some(route) => Remote::Datagram {
                     qp: wr.wr.ud.remote_qpn,
                     qkey: wr.wr.ud.remote_qkey,
+                    route,
                 },
-                Op::IBV_WR_RDMA_READ | Op::IBV_WR_RDMA_WRITE | Op::IBV_WR_RDMA_WRITE_WITH_IMM => {
-                    Remote::Memory {
+                None => match wr.opcode {
+                    Op::IBV_WR_RDMA_READ
+                    | Op::IBV_WR_RDMA_WRITE
+                    | Op::IBV_WR_RDMA_WRITE_WITH_IMM => Remote::Memory {
                         addr: wr.wr.rdma.remote_addr,
                         key: wr.wr.rdma.rkey,
                         compare_add: 0,
                         swap: 0,
+                    },
+                    Op::IBV_WR_ATOMIC_CMP_AND_SWP | Op::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                        Remote::Memory {
+                            addr: wr.wr.atomic.remote_addr,
+                            key: wr.wr.atomic.rkey,
+                            compare_add: wr.wr.atomic.compare_add,
+                            swap: wr.wr.atomic.swap,
+                        }
                     }
-                }
-                Op::IBV_WR_ATOMIC_CMP_AND_SWP | Op::IBV_WR_ATOMIC_FETCH_AND_ADD => Remote::Memory {
-                    addr: wr.wr.atomic.remote_addr,
-                    key: wr.wr.atomic.rkey,
-                    compare_add: wr.wr.atomic.compare_add,
-                    swap: wr.wr.atomic.swap,
+                    Op::IBV_WR_SEND | Op::IBV_WR_SEND_WITH_IMM | Op::IBV_WR_SEND_WITH_INV => {
+                        Remote::Peer
+                    }
+                    // Windows: this device has none.
+                    _ => return Err(libc::EOPNOTSUPP),
                 },
-                Op::IBV_WR_SEND | Op::IBV_WR_SEND_WITH_IMM | Op::IBV_WR_SEND_WITH_INV => {
-                    Remote::Peer
-                }
-                // Windows: this device has none.
-                _ => return Err(libc::EOPNOTSUPP),
             };
-            let handle = match datagrams {
-                true => wr.wr.ud.ah as usize,
-                false => 0,
-            };
-            if datagrams && !self.handles.contains_key(&handle) {
-                self.misused("a datagram names an address handle that is not there".to_owned());
-                return Err(libc::EINVAL);
-            }
             (wr.__bindgen_anon_1.imm_data, remote)
         };
         Ok(Request {

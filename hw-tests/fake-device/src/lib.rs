@@ -17,6 +17,7 @@
 //! | `script` | what the test's end calls |
 //! | `model` | all objects, behind one lock |
 //! | `memory`, `completion`, `queue_pair` | regions; completion queues and events; queue pairs and receive queues |
+//! | `route` | what datagrams say of where they come from |
 //! | `wire` | carries requests out |
 
 mod completion;
@@ -27,6 +28,7 @@ mod library;
 mod memory;
 mod model;
 mod queue_pair;
+mod route;
 mod script;
 mod text;
 mod wire;

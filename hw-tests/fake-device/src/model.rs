@@ -7,6 +7,7 @@ use crate::completion::{Channel, CompletionQueue, Context};
 use crate::fault::{Effect, Fault, Live, Point};
 use crate::memory::Region;
 use crate::queue_pair::{QueuePair, ReceiveQueue};
+use crate::route::Route;
 
 /// Everything there is. Objects are known by the addresses of their handles.
 pub(crate) struct Model {
@@ -15,8 +16,8 @@ pub(crate) struct Model {
     pub(crate) domains: BTreeMap<usize, usize>,
     /// Memory regions by key.
     pub(crate) regions: BTreeMap<u32, Region>,
-    /// Address handles, with their protection domains.
-    pub(crate) handles: BTreeMap<usize, usize>,
+    /// Address handles, with their protection domains and where they lead.
+    pub(crate) handles: BTreeMap<usize, (usize, Route)>,
     pub(crate) channels: BTreeMap<usize, Channel>,
     pub(crate) completion_queues: BTreeMap<usize, CompletionQueue>,
     pub(crate) shared_receive_queues: BTreeMap<usize, ReceiveQueue>,

@@ -9,6 +9,7 @@ use ferrofabric_verbs_sys::{
 
 use crate::completion::Entry;
 use crate::model::Model;
+use crate::route::Route;
 
 /// A receive that is posted.
 pub(crate) struct Receive {
@@ -61,7 +62,7 @@ pub(crate) enum Remote {
         swap: u64,
     },
     /// To any queue pair.
-    Datagram { qp: u32, qkey: u32 },
+    Datagram { qp: u32, qkey: u32, route: Route },
 }
 
 /// A queue pair.

@@ -10,9 +10,7 @@ use crate::fault::{Effect, Point};
 use crate::memory::{self, read, room, write};
 use crate::model::Model;
 use crate::queue_pair::{Payload, Receive, Remote, Request, completion};
-
-/// The routing header before a datagram.
-const ROUTE_BYTES: usize = 40;
+use crate::route::Route;
 
 /// `rnr_retry` that has no end.
 const FOR_EVER: u8 = 7;
@@ -28,6 +26,8 @@ enum Outcome {
 /// A message on its way.
 struct Message {
     from: u32,
+    /// Of a datagram.
+    route: Option<Route>,
     bytes: Vec<u8>,
     immediate: Option<u32>,
     invalidates: Option<u32>,
@@ -176,7 +176,9 @@ impl Model {
         };
         let (pd, remote, retries) = (qp.pd, qp.remote, qp.receiver_not_ready_retries);
         match request.remote {
-            Remote::Datagram { qp, qkey } => self.datagram(number, pd, request, (qp, qkey)),
+            Remote::Datagram { qp, qkey, route } => {
+                self.datagram(number, pd, request, (qp, qkey, route))
+            }
             _ if !self.connected(number, remote) => Outcome::Over(Status::IBV_WC_RETRY_EXC_ERR, 0),
             Remote::Memory { .. } => self.one_sided(number, remote, pd, request),
             Remote::Peer => {
@@ -185,6 +187,7 @@ impl Model {
                 };
                 let message = Message {
                     from: number,
+                    route: None,
                     bytes,
                     immediate: (request.opcode == Op::IBV_WR_SEND_WITH_IMM)
                         .then_some(request.immediate),
@@ -226,7 +229,7 @@ impl Model {
         number: u32,
         pd: usize,
         request: &Request,
-        (to, qkey): (u32, u32),
+        (to, qkey, route): (u32, u32, Route),
     ) -> Outcome {
         let Some(payload) = self.payload(pd, request) else {
             return Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
@@ -235,10 +238,11 @@ impl Model {
             peer.kind == ibv_qp_type::IBV_QPT_UD && peer.listens() && peer.qkey == qkey
         });
         if taken {
-            let mut bytes = vec![0; ROUTE_BYTES];
+            let mut bytes = route.before().to_vec();
             bytes.extend_from_slice(&payload);
             let message = Message {
                 from: number,
+                route: Some(route),
                 bytes,
                 immediate: (request.opcode == Op::IBV_WR_SEND_WITH_IMM)
                     .then_some(request.immediate),
@@ -295,6 +299,7 @@ impl Model {
                 if request.opcode == Op::IBV_WR_RDMA_WRITE_WITH_IMM {
                     let message = Message {
                         from: number,
+                        route: None,
                         bytes: Vec::new(),
                         immediate: Some(request.immediate),
                         invalidates: None,
@@ -373,9 +378,12 @@ impl Model {
             wc.wc_flags |= ibv_wc_flags::IBV_WC_WITH_INV.0;
             wc.__bindgen_anon_1.invalidated_rkey = key;
         }
-        if datagram {
+        if let Some(route) = message.route {
             wc.src_qp = message.from;
-            wc.wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
+            match route {
+                Route::Header(_) => wc.wc_flags |= ibv_wc_flags::IBV_WC_GRH.0,
+                Route::Lid(lid) => wc.slid = lid,
+            }
         }
         match self.strike(point, to) {
             Some(Effect::Fail(status)) => {

@@ -1,8 +1,6 @@
 //! Random programs, run on a fabric and judged by a sequential model.
 //!
-//! A program that fails is made as small as it can be and printed as text. Put into a file of `regressions/` (`NAME.txt`), it is run
-//! first from then on; `FERRO_CONFORMANCE_REPLAY=FILE` runs one and no others. `FERRO_CONFORMANCE_CASES` says how many
-//! programs are drawn.
+//! How they are drawn and made smaller: [`search`](crate::search).
 
 pub mod history;
 pub mod oracle;
@@ -10,12 +8,12 @@ pub mod program;
 pub mod run;
 
 use std::hash::{BuildHasher, RandomState};
-use std::path::Path;
 
 use proptest::strategy::{Strategy, ValueTree};
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::fabric::Fabric;
+use crate::search::Search;
 use history::Receiver;
 use oracle::Verdict;
 use program::Program;
@@ -98,59 +96,10 @@ fn judge_all(receivers: &[Receiver]) -> Result<bool, String> {
 ///
 /// With the smallest program that fails, if one does.
 pub fn random_programs(fabric: &Fabric, cases: u32) {
-    if let Ok(file) = std::env::var("FERRO_CONFORMANCE_REPLAY") {
-        return replay(fabric, Path::new(&file));
-    }
-    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
-    let mut files: Vec<_> = std::fs::read_dir(&kept)
-        .unwrap_or_else(|why| panic!("{}: {why}", kept.display()))
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|ext| ext == "txt"))
-        .collect();
-    files.sort();
-    for file in &files {
-        replay(fabric, file);
-    }
-    let cases = std::env::var("FERRO_CONFORMANCE_CASES").map_or(cases, |n| n.parse().unwrap());
-    let config = Config {
+    let search = Search {
+        name: fabric.name,
+        regressions: "regressions",
         cases,
-        failure_persistence: None,
-        max_shrink_iters: 2000,
-        max_shrink_time: 180_000,
-        ..Config::default()
     };
-    let undecided = std::cell::Cell::new(0);
-    let outcome = TestRunner::new(config).run(&program::programs(fabric), |program| {
-        match check(fabric, &program) {
-            Ok(decided) => {
-                undecided.set(undecided.get() + u32::from(!decided));
-                Ok(())
-            }
-            Err(why) => Err(TestCaseError::fail(format!(
-                "{why}\nprogram:\n{}",
-                program.to_text()
-            ))),
-        }
-    });
-    match outcome {
-        Ok(()) => println!(
-            "{}: {cases} programs, {} of them too ambiguous to judge",
-            fabric.name,
-            undecided.get()
-        ),
-        Err(proptest::test_runner::TestError::Fail(why, _)) => {
-            panic!("{}: {}", fabric.name, why.message())
-        }
-        Err(aborted) => panic!("{}: {aborted}", fabric.name),
-    }
-    assert!(undecided.get() * 20 <= cases, "too many are not judged");
-}
-
-/// Runs the program of a file.
-fn replay(fabric: &Fabric, file: &Path) {
-    let text = std::fs::read_to_string(file).unwrap();
-    let outcome = Program::from_text(&text).and_then(|program| check(fabric, &program));
-    if let Err(why) = outcome {
-        panic!("{}: {}: {why}", fabric.name, file.display());
-    }
+    search.run(&program::programs(fabric), |program| check(fabric, program));
 }

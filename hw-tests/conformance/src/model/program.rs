@@ -1,6 +1,7 @@
 //! Random programs: what the ranks of a run do, one step after another, and the text form by which one is run again.
 
 use proptest::prelude::*;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::fabric::{Fabric, MAX_RANKS};
@@ -10,14 +11,14 @@ const MAX_STEPS: usize = 80;
 
 /// A program for some ranks. As text it is one line of JSON for the head and one for each step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Program {
+pub struct Program<S = Step> {
     /// Ranks, 2 to 6.
     pub ranks: usize,
     /// Whether all pairs are connected before the first step.
     pub warm: bool,
     /// The steps.
-    #[serde(skip)]
-    pub steps: Vec<Step>,
+    #[serde(skip, default = "Vec::new")]
+    pub steps: Vec<S>,
 }
 
 /// Which messages a receive takes. Numbers of ranks count modulo the number of ranks.
@@ -168,7 +169,7 @@ pub enum Action {
     Discard,
 }
 
-impl Program {
+impl<S: Serialize + DeserializeOwned> Program<S> {
     /// The program as text.
     pub fn to_text(&self) -> String {
         let mut text = serde_json::to_string(self).unwrap();
@@ -334,7 +335,7 @@ mod tests {
         let text = format!("# a comment\n\n{}", program.to_text());
         assert_eq!(Program::from_text(&text), Ok(program));
         let wrong = text.replace("settle", "nonesuch");
-        let why = Program::from_text(&wrong).unwrap_err();
+        let why = Program::<Step>::from_text(&wrong).unwrap_err();
         assert!(why.contains("line 5") && why.contains("nonesuch"), "{why}");
     }
 }

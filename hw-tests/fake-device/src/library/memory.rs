@@ -8,6 +8,7 @@ use super::device::{LID, gid, on_ethernet};
 use super::{act, busy, make, missing, release};
 use crate::memory::Region;
 use crate::model::{Model, place};
+use crate::route::Route;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
@@ -24,7 +25,7 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     let freed = act("ibv_dealloc_pd", |model| {
         let at = pd as usize;
         let in_use = model.regions.values().any(|region| region.pd == at)
-            || model.handles.values().any(|&of| of == at)
+            || model.handles.values().any(|&(of, _)| of == at)
             || model.shared_receive_queues.values().any(|srq| srq.pd == at)
             || model.queue_pairs.values().any(|qp| qp.pd == at);
         if in_use {
@@ -129,7 +130,11 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr
             pd,
             handle: 0,
         });
-        model.handles.insert(handle as usize, pd as usize);
+        let route = match attributes.is_global {
+            0 => Route::Lid(LID),
+            _ => Route::global(&gid(ethernet), ethernet),
+        };
+        model.handles.insert(handle as usize, (pd as usize, route));
         Ok(handle)
     })
 }

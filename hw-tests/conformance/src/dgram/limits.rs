@@ -1,0 +1,129 @@
+//! Limits are what the offer says (fi_getinfo(3), fi_endpoint(3)): what is beyond is refused, what is within works.
+
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::types::IoBuf;
+
+use super::pair::{Form, Pair, Posted, Room, SEND, SENDDATA, any, send_op};
+use crate::fabric::Fabric;
+
+/// A datagram is as long as `max_msg_size` says; one byte more is refused, by each call, and nothing is sent.
+///
+/// Covers: GI-4
+pub fn longer_than_the_limit(fabric: &Fabric) {
+    let pair = Pair::open(fabric);
+    let posted = pair.post(Room::of(pair.longest + 100));
+    let inject = fabric.info().tx.inject_size;
+    for (flags, len) in [
+        (Flags::COMPLETION, pair.longest + 1),
+        (Flags::COMPLETION | Flags::REMOTE_CQ_DATA, pair.longest + 1),
+        (Flags::INJECT, inject + 1),
+        (Flags::INJECT, pair.longest + 1),
+        (Flags::COMPLETION, 1 << 20),
+    ] {
+        for pieces in [1, 2] {
+            for registered in [false, true] {
+                let form = Form {
+                    flags,
+                    pieces,
+                    registered: registered && pieces == 1,
+                };
+                let out = pair.message(form, 1, len);
+                let op = send_op(form, pair.to_b, pair.a.context(), 1);
+                // SAFETY: nothing of it is used.
+                let refused = unsafe { pair.a.endpoint.send(&op, &out.list(pair.prefix)) };
+                let too_long = Err(OpError::Failed(Errno::EMSGSIZE));
+                assert_eq!(refused, too_long, "{len} bytes, {form:?}");
+            }
+        }
+    }
+    pair.quiet();
+    assert_eq!(pair.a.tx.counts(), (0, 0));
+    let context = pair.send(SENDDATA, 7, pair.longest);
+    pair.sent(context);
+    let event = pair.until("it does not arrive", || pair.b.rx.take_of(posted.context));
+    assert_eq!(event.unwrap().len, pair.prefix + pair.longest);
+    assert_eq!(
+        posted.buffer.memory.message(pair.prefix, pair.longest),
+        Ok(Some(7))
+    );
+}
+
+/// The prefix has to be whole in the first buffer (`FI_MSG_PREFIX` of fi_msg(3)); with nothing behind it, the message is empty.
+///
+/// Covers: GI-4
+pub fn too_short_for_the_prefix(fabric: &Fabric) {
+    let pair = Pair::open(fabric);
+    if pair.prefix > 0 {
+        let short = [pair.a.memory(pair.prefix - 1, 0), pair.a.memory(100, 0)];
+        let invalid = Err(OpError::Failed(Errno::EINVAL));
+        for list in [&short[..1], &short[..], &[]] {
+            for flags in [Flags::COMPLETION, Flags::INJECT] {
+                let op = send_op(Form { flags, ..SEND }, pair.to_b, 1, 1);
+                // SAFETY: nothing of it is used.
+                let refused = unsafe { pair.a.endpoint.send(&op, list) };
+                assert_eq!(refused, invalid, "{flags:?}");
+            }
+            assert_eq!(pair.b.recv(&any(1), list), invalid);
+        }
+    }
+    let arrival = pair.deliver(SENDDATA, 0, Room::of(0));
+    pair.check(&arrival, SENDDATA, 0);
+}
+
+/// So many receives can be posted as `rx_attr->size` says, whatever their buffers, and each gets a datagram.
+///
+/// Covers: GI-4
+pub fn as_many_receives_as_offered(fabric: &Fabric) {
+    let pair = Pair::open(fabric);
+    let depth = fabric.info().rx.size;
+    let room = |at: usize| Room {
+        registered: at % 2 == 0,
+        ..Room::of(pair.longest)
+    };
+    let all: Vec<Posted> = (0..depth).map(|at| pair.post(room(at))).collect();
+    let one = [IoBuf::EMPTY; 1];
+    let list = match pair.prefix {
+        0 => one,
+        prefix => [pair.b.memory(prefix, 0)],
+    };
+    assert_eq!(pair.b.recv(&any(1), &list), Err(OpError::Again));
+    for (at, posted) in all.into_iter().enumerate() {
+        let context = pair.send(SENDDATA, at, 20);
+        pair.sent(context);
+        // On a network that loses nothing, and reorders nothing on one path.
+        let event = pair.until("it does not arrive", || pair.b.rx.take());
+        let c = event.unwrap();
+        assert_eq!(c.context, posted.context, "datagram {at}");
+        assert_eq!(posted.buffer.memory.message(pair.prefix, 20), Ok(Some(at)));
+        pair.keep(posted.buffer);
+    }
+}
+
+/// As many sends as `tx_attr->size` says find room; those that find none are refused with `EAGAIN`, and can be sent later.
+///
+/// Covers: GI-4
+pub fn more_sends_than_there_is_room_for(fabric: &Fabric) {
+    let pair = Pair::open(fabric);
+    let count = 4 * fabric.info().tx.size;
+    let list = [pair.a.memory(pair.prefix + 8, 1)];
+    let mut sent = 0;
+    for context in 0..count as u64 {
+        let op = send_op(SEND, pair.to_b, context, 0);
+        // SAFETY: the memory lives as long as the endpoint.
+        match unsafe { pair.a.endpoint.send(&op, &list) } {
+            Ok(()) => sent += 1,
+            Err(OpError::Again) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(sent >= fabric.info().tx.size, "{sent} sends find room");
+    pair.until("the sends are not over", || {
+        (pair.a.tx.counts().0 == sent as u64).then_some(())
+    });
+    for _ in 0..sent {
+        pair.a.tx.take().expect("each send completes").unwrap();
+    }
+    let arrival = pair.deliver(SEND, 8, Room::of(8));
+    pair.check(&arrival, SEND, 8);
+}

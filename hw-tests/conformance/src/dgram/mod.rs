@@ -1,0 +1,48 @@
+//! What every DGRAM endpoint does (fi_endpoint(3), fi_msg(3)), with and without room for a prefix (`FI_MSG_PREFIX`), on a quiet
+//! network or one that loses, repeats and reorders: a datagram may be lost, but never damaged, nor taken for another's.
+//!
+//! The domains of the [`Fabric`](crate::fabric::Fabric) that a test opens are ones of datagrams.
+
+pub mod cancels;
+pub mod forms;
+pub mod limits;
+pub mod model;
+mod pair;
+pub mod receives;
+pub mod refusals;
+pub mod senders;
+pub mod sharing;
+pub mod waiting;
+
+/// A test for each scenario, as [`conformance!`](crate::conformance) makes them.
+#[macro_export]
+macro_rules! dgram_conformance {
+    ($fabric:expr $(, $attr:meta)* $(,)?) => {
+        $crate::dgram_conformance! { @scenarios ($fabric) ($($attr),*)
+            forms::each_form_of_send,
+            forms::each_form_of_receive,
+            forms::cq_data_has_as_many_bytes_as_offered,
+            forms::only_who_asks_is_told,
+            limits::longer_than_the_limit,
+            limits::too_short_for_the_prefix,
+            limits::as_many_receives_as_offered,
+            limits::more_sends_than_there_is_room_for,
+            receives::truncation,
+            receives::without_a_receive_it_is_lost,
+            receives::both_ways_at_once,
+            receives::what_fails_is_counted,
+            cancels::cancelled_receives_take_nothing,
+            cancels::sends_around_a_cancellation,
+            senders::known_and_unknown,
+            sharing::an_endpoint_sends_to_itself,
+            sharing::many_on_one_queue,
+            refusals::what_datagrams_do_not_have,
+            waiting::a_queue_wakes,
+            waiting::a_counter_wakes,
+            waiting::descriptors_wake,
+        }
+    };
+    (@scenarios $fabric:tt $attrs:tt $($group:ident::$name:ident,)*) => {
+        $($crate::conformance! { @test $fabric $attrs $name, $crate::dgram::$group::$name })*
+    };
+}

@@ -1,0 +1,93 @@
+//! Who has sent a datagram (`FI_SOURCE` of fi_getinfo(3)).
+
+use std::time::Instant;
+
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::types::{FiAddr, IoBuf};
+
+use super::pair::{Form, Pair, Room, SEND, any, send_op};
+use crate::ends::{End, PATIENCE};
+use crate::fabric::Fabric;
+
+/// A completion names the sender if it is in the address vector when the datagram is received, under the address that it has
+/// there; of who is not, it says so (`FI_ADDR_NOTAVAIL`). Never another's.
+///
+/// Covers: AV-17, AV-25
+pub fn known_and_unknown(fabric: &Fabric) {
+    let pair = Pair::open(fabric);
+    let others = [0, 2].map(|rank| End::open(fabric.domain(rank)));
+    let to_b: Vec<FiAddr> = others
+        .iter()
+        .map(|other| other.av.insert(&pair.b.endpoint.name().to_bytes()).unwrap())
+        .collect();
+    let names = others
+        .each_ref()
+        .map(|other| other.endpoint.name().to_bytes());
+    // Who sends says its number: what comes late is not taken for another's.
+    let ask = |which: usize| {
+        pair.fall_silent();
+        let mut posted = pair.post(Room::of(8));
+        let out = pair.message(SEND, which, 8);
+        let form = Form {
+            flags: Flags::INJECT | Flags::COMPLETION,
+            ..SEND
+        };
+        let sender = &others[which];
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let op = send_op(form, to_b[which], sender.context(), 0);
+            // SAFETY: an inject is copied.
+            unsafe { sender.endpoint.send(&op, &out.list(pair.prefix)) }.unwrap();
+            sender.tx.next_alone().unwrap();
+            let since = Instant::now();
+            while since.elapsed() < fabric.silence.unwrap_or(PATIENCE) {
+                pair.b.rx.pump();
+                let Some(event) = pair.b.rx.take_of(posted.context) else {
+                    continue;
+                };
+                let said = posted.buffer.memory.message(pair.prefix, 8);
+                pair.keep(posted.buffer);
+                if said == Ok(Some(which)) {
+                    return event.unwrap().src;
+                }
+                assert!(fabric.silence.is_some(), "{which}: {said:?}");
+                posted = pair.post(Room::of(8));
+            }
+            assert!(Instant::now() < until, "nothing arrives");
+        }
+    };
+    let av = &pair.b.av;
+    assert_eq!(ask(0), FiAddr::NOTAVAIL);
+    let known = names.each_ref().map(|name| av.insert(name).unwrap());
+    for which in [0, 1, 0] {
+        assert_eq!(ask(which), known[which]);
+    }
+    av.remove(known[0]).unwrap();
+    assert_eq!(ask(0), FiAddr::NOTAVAIL);
+    assert_eq!(ask(1), known[1]);
+    let again = av.insert(&names[0]).unwrap();
+    assert_eq!((ask(0), ask(1)), (again, known[1]));
+    assert_ne!(again, known[0], "a removed address comes back another");
+    // A receive that names its source is one from anybody: datagrams match nothing.
+    let op = ferrofabric_core::fabric::RecvOp {
+        src: known[1],
+        ..any(pair.b.context())
+    };
+    if fabric.silence.is_none() && !fabric.offers(Flags::DIRECTED_RECV) {
+        let room = pair.b.memory(pair.prefix + 8, 0);
+        pair.b.recv(&op, &[room]).unwrap();
+        let form = Form {
+            flags: Flags::INJECT,
+            ..SEND
+        };
+        let out: IoBuf = others[0].memory(pair.prefix + 8, 1);
+        let send = send_op(form, to_b[0], 0, 0);
+        // SAFETY: an inject is copied.
+        unsafe { others[0].endpoint.send(&send, &[out]) }.unwrap();
+        let c = pair.until("it does not arrive", || {
+            others[0].tx.pump();
+            pair.b.rx.take_of(op.context)
+        });
+        assert_eq!(c.unwrap().src, again);
+    }
+}

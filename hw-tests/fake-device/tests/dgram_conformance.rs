@@ -1,0 +1,102 @@
+//! The conformance suite of DGRAM endpoints over the fake device. What counts is what they do on a real one
+//! (`hw-tests/tests/dgram_conformance.rs`).
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrofabric_conformance::dgram::model;
+use ferrofabric_conformance::dgram_conformance;
+use ferrofabric_conformance::fabric::Fabric;
+use ferrofabric_conformance::limits::settings;
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::flags::Mode;
+use ferrofabric_core::info::EpType;
+use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
+use ferrofabric_verbs::VerbsProvider;
+
+/// The device, for one test at a time. What was done to it that must not be done fails the test.
+struct Turn(FakeDevice);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.0.misuse(), "", "misuse of the device");
+        }
+    }
+}
+
+fn domain(device: &str, mode: Mode) -> Arc<dyn Domain> {
+    let settings = settings(&[("FERRO_DEVICE", device)]);
+    let found = VerbsProvider::new().discover(&settings);
+    let mut candidates = found.candidates.iter();
+    let info = candidates.find(|info| info.ep.ep_type == EpType::Dgram && info.mode == mode);
+    let info = info.unwrap_or_else(|| panic!("no datagrams: {:?}", found.notices));
+    VerbsProvider::new().open(info, &settings).unwrap()
+}
+
+fn fabric(name: &'static str, device: &'static str, mode: Mode) -> Option<Fabric> {
+    let turn = Turn(FakeDevice::take());
+    let fabric = Fabric::new(name, move |_| {
+        let _held = &turn;
+        domain(device, mode)
+    });
+    // What it carries is there at once.
+    Some(fabric.with_patience(Duration::from_secs(1)))
+}
+
+fn roce() -> Option<Fabric> {
+    fabric("datagrams, RoCE", ROCE, Mode::empty())
+}
+
+fn roce_with_prefix() -> Option<Fabric> {
+    fabric("datagrams with a prefix, RoCE", ROCE, Mode::MSG_PREFIX)
+}
+
+fn infiniband() -> Option<Fabric> {
+    fabric("datagrams, InfiniBand", INFINIBAND, Mode::empty())
+}
+
+fn infiniband_with_prefix() -> Option<Fabric> {
+    fabric(
+        "datagrams with a prefix, InfiniBand",
+        INFINIBAND,
+        Mode::MSG_PREFIX,
+    )
+}
+
+mod over_roce {
+    super::dgram_conformance!(super::roce());
+}
+
+mod over_roce_with_prefix {
+    super::dgram_conformance!(super::roce_with_prefix());
+}
+
+mod over_infiniband {
+    super::dgram_conformance!(super::infiniband());
+}
+
+mod over_infiniband_with_prefix {
+    super::dgram_conformance!(super::infiniband_with_prefix());
+}
+
+const ALL: [fn() -> Option<Fabric>; 4] =
+    [roce, roce_with_prefix, infiniband, infiniband_with_prefix];
+
+/// Covers: GI-4, AV-17, AV-25
+#[test]
+fn random_programs_do_as_the_model() {
+    for fabric in ALL {
+        model::random_programs(&fabric().unwrap(), 50);
+    }
+}
+
+#[test]
+#[ignore = "soak: thousands of programs"]
+fn many_random_programs_do_as_the_model() {
+    for fabric in ALL {
+        model::random_programs(&fabric().unwrap(), 3000);
+    }
+}
