@@ -54,8 +54,8 @@ pub struct ShmConfig {
 impl Default for ShmConfig {
     fn default() -> Self {
         Self {
-            eager_bytes: 28_416,
-            chunk_bytes: 9_472,
+            eager_bytes: 26_368,
+            chunk_bytes: 8_768,
             cma: Cma::Auto,
             cma_bytes: 65_536,
             queue_sends: 1024,

@@ -1,6 +1,6 @@
 //! The shared-memory provider of Ferrofabric: alone, or as a peer of another provider.
 //!
-//! [`ShmTransport`] carries the messages of one RDM endpoint to others on the same node: a sealed segment of 64 KiB for
+//! [`ShmTransport`] carries the messages of one RDM endpoint to others on the same node: a sealed segment of 60 KiB for
 //! each pair, in it a ring of cache lines and one of payload for each direction; a service thread that makes and ends
 //! links; a doorbell to wake who sleeps. `docs/shared-memory.md` describes the protocol.
 
@@ -40,6 +40,8 @@ pub mod fuzzing;
 #[cfg(all(test, not(loom)))]
 #[allow(unsafe_code, reason = "plays a hostile peer")]
 mod hostile;
+#[cfg(not(loom))]
+mod incoming;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "fills slots and records")]
 mod link;

@@ -17,8 +17,8 @@ use slab::Slab;
 use crate::cma::CmaPeer;
 use crate::config::ShmConfig;
 use crate::copy::{copy_short, gather};
+use crate::incoming::IncomingTable;
 use crate::pending::{PendingSend, Source};
-use crate::receive::Incoming;
 use crate::ring::{Broken, CONTROL_SLOTS, Head, Rx, SLOTS, Tx};
 use crate::segment::{Segment, Side};
 use crate::service::{NewLink, Shared};
@@ -88,7 +88,7 @@ impl Sizes {
 const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
 /// A message of ours that is announced but not all in the ring, or not delivered where the sender wants to know.
-pub(crate) struct Outgoing {
+struct Outgoing {
     done: SendDone,
     source: Source,
     sent: usize,
@@ -99,6 +99,27 @@ pub(crate) struct Outgoing {
     /// It says when the message is delivered; only then it is done.
     told: bool,
 }
+
+/// What all links of an endpoint send with. What takes room here is in flight, whomever it goes to; so a link needs little of
+/// its own.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    outgoing: Slab<Outgoing>,
+    /// Room for sends that wait, which the next link that needs some gets.
+    spare: VecDeque<PendingSend>,
+}
+
+impl Outbox {
+    /// Room that a link does not need any more; the larger one is kept.
+    fn give_back(&mut self, room: VecDeque<PendingSend>) {
+        if room.capacity() > self.spare.capacity() {
+            self.spare = room;
+        }
+    }
+}
+
+/// Entries that a link's tables keep while nothing is in them: what a burst needed beyond is given back.
+pub(crate) const KEPT_ENTRIES: usize = 8;
 
 /// A slot that the receiving side of a message wants sent.
 #[derive(Clone, Copy)]
@@ -150,10 +171,11 @@ pub(crate) struct Link {
     shared: Arc<Shared>,
     pub(crate) control: VecDeque<Control>,
     pub(crate) pending: VecDeque<PendingSend>,
-    pub(crate) outgoing: Slab<Outgoing>,
+    /// By id, the keys of messages under way in the endpoint's outbox.
+    outgoing: Slab<u32>,
     /// Those of them that have something to send now.
     streaming: VecDeque<u32>,
-    pub(crate) incoming: Vec<Incoming>,
+    pub(crate) incoming: IncomingTable,
     /// Those of them that are read by CMA.
     pub(crate) reading: VecDeque<u32>,
     pub(crate) cma: Option<CmaPeer>,
@@ -222,7 +244,7 @@ impl Link {
             pending: VecDeque::new(),
             outgoing: Slab::new(),
             streaming: VecDeque::new(),
-            incoming: Vec::new(),
+            incoming: IncomingTable::default(),
             reading: VecDeque::new(),
             cma: new.cma,
             held_bytes: 0,
@@ -320,9 +342,17 @@ impl Link {
     /// # Safety
     ///
     /// As for [`PendingSend::new`].
-    pub(crate) unsafe fn enqueue(&mut self, op: &SendOp, iov: &[IoBuf]) -> Result<(), ()> {
+    pub(crate) unsafe fn enqueue(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        outbox: &mut Outbox,
+    ) -> Result<(), ()> {
         if self.pending.len() >= self.sizes.queue {
             return Err(());
+        }
+        if self.pending.capacity() == 0 {
+            self.pending = std::mem::take(&mut outbox.spare);
         }
         // SAFETY: the caller's promise.
         self.pending.push_back(unsafe { PendingSend::new(op, iov) });
@@ -505,10 +535,9 @@ impl Link {
     }
 
     /// Keeps what was just announced until all of it is in the ring, or delivered.
-    pub(crate) fn keep(&mut self, op: &SendOp, source: Source, begun: Begun) {
+    pub(crate) fn keep(&mut self, op: &SendOp, source: Source, begun: Begun, outbox: &mut Outbox) {
         let Begun { sent, window, len } = begun;
-        // It gets the key that `send_start` announced: the vacant one.
-        let id = self.outgoing.insert(Outgoing {
+        let key = outbox.outgoing.insert(Outgoing {
             done: op.into(),
             source,
             sent,
@@ -516,6 +545,8 @@ impl Link {
             go: window == len,
             told: op.flags.intersects(TELLS),
         });
+        // It gets the id that `send_start` announced: the vacant one.
+        let id = self.outgoing.insert(key as u32);
         if sent < window {
             self.streaming.push_back(id as u32);
             self.busy = true;
@@ -527,9 +558,10 @@ impl Link {
         &mut self,
         id: u32,
         until: u64,
+        outbox: &mut Outbox,
         owner: &mut O,
     ) -> Result<(), Broken> {
-        let Some(out) = self.outgoing.get_mut(id as usize).filter(|out| !out.go) else {
+        let Some(out) = self.under_way(id, outbox).filter(|out| !out.go) else {
             return Err(Broken("it asked for a message that is not there"));
         };
         if until > total_len(out.source.iov()) as u64 {
@@ -539,7 +571,7 @@ impl Link {
         out.go = true;
         out.until = out.until.max(until as usize);
         if out.sent == out.until {
-            self.sent_whole(id, owner);
+            self.sent_whole(id, outbox, owner);
         } else if !streams {
             self.streaming.push_back(id);
             self.busy = true;
@@ -547,22 +579,43 @@ impl Link {
         Ok(())
     }
 
+    /// The message under way that has this id.
+    #[inline]
+    fn under_way<'a>(&self, id: u32, outbox: &'a mut Outbox) -> Option<&'a mut Outgoing> {
+        outbox
+            .outgoing
+            .get_mut(*self.outgoing.get(id as usize)? as usize)
+    }
+
     /// All of a message that is wanted is in the ring.
-    fn sent_whole<O: Owner>(&mut self, id: u32, owner: &mut O) {
-        if !self.outgoing[id as usize].told {
-            let out = self.outgoing.remove(id as usize);
-            owner.complete_send(&out.done);
+    fn sent_whole<O: Owner>(&mut self, id: u32, outbox: &mut Outbox, owner: &mut O) {
+        if self.under_way(id, outbox).is_some_and(|out| !out.told) {
+            self.land(id, outbox, owner);
         }
     }
 
+    /// A message under way is done.
+    fn land<O: Owner>(&mut self, id: u32, outbox: &mut Outbox, owner: &mut O) {
+        let key = self.outgoing.remove(id as usize);
+        if self.outgoing.is_empty() && self.outgoing.capacity() > KEPT_ENTRIES {
+            self.outgoing = Slab::new();
+        }
+        let out = outbox.outgoing.remove(key as usize);
+        owner.complete_send(&out.done);
+    }
+
     /// The receiver says that a message is delivered.
-    pub(crate) fn delivered<O: Owner>(&mut self, id: u32, owner: &mut O) -> Result<(), Broken> {
-        let done = |out: &&Outgoing| out.told && out.go && out.sent == out.until;
-        if self.outgoing.get(id as usize).filter(done).is_none() {
+    pub(crate) fn delivered<O: Owner>(
+        &mut self,
+        id: u32,
+        outbox: &mut Outbox,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        let done = |out: &&mut Outgoing| out.told && out.go && out.sent == out.until;
+        if self.under_way(id, outbox).filter(done).is_none() {
             return Err(Broken("it told of a message that it can not have"));
         }
-        let out = self.outgoing.remove(id as usize);
-        owner.complete_send(&out.done);
+        self.land(id, outbox, owner);
         Ok(())
     }
 
@@ -572,6 +625,7 @@ impl Link {
     #[inline(never)]
     pub(crate) fn push<O: Owner>(
         &mut self,
+        outbox: &mut Outbox,
         owner: &mut O,
         stats: &mut ShmStats,
     ) -> Result<usize, Broken> {
@@ -585,15 +639,24 @@ impl Link {
                     break;
                 }
                 Announced::Done => owner.complete_send(&SendDone::from(&op)),
-                Announced::Started(progress) => self.keep(&op, next.into_source(), progress),
+                Announced::Started(begun) => self.keep(&op, next.into_source(), begun, outbox),
             }
             did += 1;
         }
-        did += self.stream(owner, stats)?;
+        if self.pending.is_empty() && self.pending.capacity() != 0 {
+            outbox.give_back(std::mem::take(&mut self.pending));
+        }
+        did += self.stream(outbox, owner, stats)?;
         self.busy = !(self.control.is_empty()
             && self.pending.is_empty()
             && self.streaming.is_empty()
             && self.reading.is_empty());
+        if !self.busy {
+            // Does nothing while they are small.
+            self.control.shrink_to(KEPT_ENTRIES);
+            self.streaming.shrink_to(KEPT_ENTRIES);
+            self.reading.shrink_to(KEPT_ENTRIES);
+        }
         Ok(did)
     }
 
@@ -627,10 +690,15 @@ impl Link {
         Ok(did)
     }
 
-    fn stream<O: Owner>(&mut self, owner: &mut O, stats: &mut ShmStats) -> Result<usize, Broken> {
+    fn stream<O: Owner>(
+        &mut self,
+        outbox: &mut Outbox,
+        owner: &mut O,
+        stats: &mut ShmStats,
+    ) -> Result<usize, Broken> {
         let mut did = 0;
         while let Some(&id) = self.streaming.front() {
-            let out = &mut self.outgoing[id as usize];
+            let out = &mut outbox.outgoing[self.outgoing[id as usize] as usize];
             let turn = out.until.min(out.sent + TURN_BYTES);
             let mut full = false;
             while out.sent < turn && !full {
@@ -652,7 +720,7 @@ impl Link {
             if out.sent == out.until {
                 self.streaming.pop_front();
                 if out.go {
-                    self.sent_whole(id, owner);
+                    self.sent_whole(id, outbox, owner);
                 }
             } else if full {
                 break;
@@ -667,10 +735,10 @@ impl Link {
     }
 
     /// All sends that are not done, oldest first, when the link fails.
-    pub(crate) fn take_unfinished(&mut self) -> Vec<SendDone> {
+    pub(crate) fn take_unfinished(&mut self, outbox: &mut Outbox) -> Vec<SendDone> {
         let mut announced: Vec<_> = std::mem::take(&mut self.outgoing)
             .into_iter()
-            .map(|(_, out)| out.done)
+            .map(|(_, key)| outbox.outgoing.remove(key as usize).done)
             .collect();
         announced.extend(self.pending.drain(..).map(|p| SendDone::from(&p.op)));
         announced

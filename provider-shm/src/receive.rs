@@ -8,7 +8,8 @@ use ferrofabric_core::types::{IoBuf, MsgKind};
 use slab::Slab;
 
 use crate::copy::{copy_bulk, copy_short};
-use crate::link::{Control, Link, SPARE_BUFFERS, SPARE_BYTES};
+use crate::incoming::Incoming;
+use crate::link::{Control, Link, Outbox, SPARE_BUFFERS, SPARE_BYTES};
 use crate::paths::{Moved, Path, Paths, Trial};
 use crate::ring::{Broken, Seen};
 use crate::stats::ShmStats;
@@ -20,22 +21,8 @@ use crate::wire::{
 /// Most that one call reads by CMA before others get their turn, in bytes.
 const CMA_TURN_BYTES: usize = 4 << 20;
 
-/// A message of the peer of which more is to come.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a box would be an allocation for each message"
-)]
-pub(crate) enum Incoming {
-    /// No message has this id now.
-    Free,
-    /// Into a receive.
-    Matched(Delivery),
-    /// Into memory of ours, until a receive matches.
-    Held(usize),
-}
-
 /// A message on its way into a receive.
-pub(crate) struct Delivery {
+struct Delivery {
     kind: MsgKind,
     matched: Matched,
     arrived: Arrived,
@@ -91,6 +78,7 @@ pub(crate) struct Receiver {
     /// Our number among the endpoint's transports.
     pub(crate) number: u32,
     pub(crate) held: Slab<Held>,
+    deliveries: Slab<Delivery>,
     pub(crate) paths: Paths,
     moved: Moved,
     pub(crate) cma: crate::config::Cma,
@@ -106,6 +94,7 @@ impl Receiver {
         Self {
             number,
             held: Slab::new(),
+            deliveries: Slab::new(),
             paths: Paths::new(),
             moved: Moved::default(),
             cma,
@@ -122,6 +111,7 @@ impl Receiver {
         &mut self,
         key: usize,
         link: &mut Link,
+        outbox: &mut Outbox,
         seen: Seen,
         owner: &mut O,
     ) -> Result<(), Broken> {
@@ -129,7 +119,7 @@ impl Receiver {
         if self.last_was_short {
             self.take_inline(key, link, seen, owner)
         } else {
-            self.take_other(key, link, seen, owner)
+            self.take_other(key, link, outbox, seen, owner)
         }
     }
 
@@ -189,6 +179,7 @@ impl Receiver {
         &mut self,
         key: usize,
         link: &mut Link,
+        outbox: &mut Outbox,
         seen: Seen,
         owner: &mut O,
     ) -> Result<(), Broken> {
@@ -199,12 +190,12 @@ impl Receiver {
             GO => {
                 let [id, until] = seen.words();
                 self.consume(link, 0);
-                link.go(id as u32, until, owner)
+                link.go(id as u32, until, outbox, owner)
             }
             DELIVERED => {
                 let [id] = seen.words();
                 self.consume(link, 0);
-                link.delivered(id as u32, owner)
+                link.delivered(id as u32, outbox, owner)
             }
             _ => Err(Broken("it sent a slot of no known kind")),
         }
@@ -272,16 +263,7 @@ impl Receiver {
         if total > isize::MAX as u64 {
             return Err(Broken("it announced a message that is too long"));
         }
-        // Ids are given out lowest first, so that this table is as long as the most messages at one time.
-        match link.incoming.get(id as usize) {
-            Some(Incoming::Free) => {}
-            None if id as usize == link.incoming.len() => link.incoming.push(Incoming::Free),
-            _ => {
-                return Err(Broken(
-                    "it announced a message under an id that is not free",
-                ));
-            }
-        }
+        link.incoming.begin(id)?;
         let (kind, flags) = kind_and_flags(seen);
         let arrived = Arrived {
             src: link.addr,
@@ -312,7 +294,7 @@ impl Receiver {
                 // SAFETY: the record was checked.
                 let held =
                     unsafe { self.hold(key, link, kind, arrived, from, len, Some(rest), owner)? };
-                link.incoming[id as usize] = Incoming::Held(held);
+                link.incoming.set(id, Incoming::Held(held as u32));
                 self.consume(link, len);
                 self.arrived_whole(link, id);
                 Ok(())
@@ -331,16 +313,20 @@ impl Receiver {
         let (id, offset) = unpack(place);
         let from = link.rx.record(offset, len)?;
         self.moved.ring_bytes += len as u64;
-        match link.incoming.get_mut(id as usize) {
-            Some(Incoming::Matched(d)) if len > 0 && len <= d.expected - d.got => {
+        match link.incoming.get(id) {
+            Some(Incoming::Matched(key)) => {
+                let d = &self.deliveries[key as usize];
+                if len == 0 || len > d.expected - d.got {
+                    return Err(Broken("it sent a piece of no message"));
+                }
                 let to = d.matched.buf.part(d.got, len);
                 // SAFETY: the record was checked; `part` is within the buffer, for which whoever posted it vouched.
                 unsafe { copy_bulk(from, to.as_mut_ptr(), to.len) };
                 self.consume(link, len);
                 self.got(link, id, len, owner)
             }
-            Some(&mut Incoming::Held(held)) => {
-                let held = &mut self.held[held];
+            Some(Incoming::Held(held)) => {
+                let held = &mut self.held[held as usize];
                 let window = held.rest.map_or(0, |rest| rest.window);
                 if len == 0 || len > window - held.bytes.len() {
                     return Err(Broken("it sent more of a message than was asked for"));
@@ -392,7 +378,8 @@ impl Receiver {
                 self.say_go(link, rest.id, wanted);
             }
         }
-        link.incoming[rest.id as usize] = Incoming::Matched(delivery);
+        let key = self.deliveries.insert(delivery);
+        link.incoming.set(rest.id, Incoming::Matched(key as u32));
     }
 
     fn by_cma(&mut self, link: &Link, rest: &Rest, wanted: usize, d: &mut Delivery) -> bool {
@@ -431,25 +418,25 @@ impl Receiver {
         len: usize,
         owner: &mut O,
     ) -> Result<(), Broken> {
-        let slot = &mut link.incoming[id as usize];
-        let Incoming::Matched(d) = slot else {
+        let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
             return Err(Broken("it sent a piece of no message"));
         };
+        let d = &mut self.deliveries[key as usize];
         d.got += len;
         if d.got < d.expected || d.cma.is_some() {
             return Ok(());
         }
-        if let Incoming::Matched(d) = std::mem::replace(slot, Incoming::Free) {
-            if let Some(trial) = &d.trial {
-                let bytes = d.matched.buf.len.min(d.arrived.len as usize);
-                self.paths.record(trial, bytes, Instant::now(), self.moved);
-            }
-            if !d.dropped {
-                owner.complete_recv(d.kind, &d.matched, &d.arrived);
-            }
-            if d.told {
-                self.say(link, Control::Delivered { id });
-            }
+        link.incoming.set(id, Incoming::Free);
+        let d = self.deliveries.remove(key as usize);
+        if let Some(trial) = &d.trial {
+            let bytes = d.matched.buf.len.min(d.arrived.len as usize);
+            self.paths.record(trial, bytes, Instant::now(), self.moved);
+        }
+        if !d.dropped {
+            owner.complete_recv(d.kind, &d.matched, &d.arrived);
+        }
+        if d.told {
+            self.say(link, Control::Delivered { id });
         }
         Ok(())
     }
@@ -464,9 +451,10 @@ impl Receiver {
         let Some(id) = link.reading.pop_front() else {
             return Ok(0);
         };
-        let Some(Incoming::Matched(d)) = link.incoming.get_mut(id as usize) else {
+        let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
             return Ok(0);
         };
+        let d = &mut self.deliveries[key as usize];
         let (Some(cma), Some(read)) = (link.cma, d.cma.as_mut()) else {
             return Ok(0);
         };
@@ -556,10 +544,10 @@ impl Receiver {
 
     /// If all of a held message is there now, its id is free again, unless the sender waits to hear of it.
     fn arrived_whole(&mut self, link: &mut Link, id: u32) {
-        let Some(&Incoming::Held(index)) = link.incoming.get(id as usize) else {
+        let Some(Incoming::Held(index)) = link.incoming.get(id) else {
             return;
         };
-        let held = &mut self.held[index];
+        let held = &mut self.held[index as usize];
         if held
             .rest
             .is_some_and(|rest| held.bytes.len() as u64 == rest.total)
@@ -567,7 +555,7 @@ impl Receiver {
             match held.rest.take() {
                 // Its sender keeps the id until it is told.
                 Some(rest) if rest.told => held.tells = Some(id),
-                _ => link.incoming[id as usize] = Incoming::Free,
+                _ => link.incoming.set(id, Incoming::Free),
             }
         }
         self.ease(link);
@@ -594,7 +582,7 @@ impl Receiver {
             link.held_messages = link.held_messages.saturating_sub(1);
             self.ease(link);
             if let Some(id) = held.tells {
-                link.incoming[id as usize] = Incoming::Free;
+                link.incoming.set(id, Incoming::Free);
                 self.say(link, Control::Delivered { id });
             }
         }
@@ -672,8 +660,8 @@ impl Receiver {
                     flags: Flags::empty(),
                 };
                 self.deliver(link, kind, nowhere, arrived, got, rest);
-                if let Incoming::Matched(d) = &mut link.incoming[rest.id as usize] {
-                    d.dropped = true;
+                if let Some(Incoming::Matched(key)) = link.incoming.get(rest.id) {
+                    self.deliveries[key as usize].dropped = true;
                 }
                 let _ = self.got(link, rest.id, 0, owner);
                 self.release(Some(link), held);
@@ -683,12 +671,15 @@ impl Receiver {
     }
 
     /// Receives that wait for more of a message, when the link fails.
-    pub(crate) fn take_unfinished(link: &mut Link) -> Vec<(MsgKind, Matched, Arrived)> {
+    pub(crate) fn take_unfinished(&mut self, link: &mut Link) -> Vec<(MsgKind, Matched, Arrived)> {
         link.reading.clear();
-        std::mem::take(&mut link.incoming)
-            .into_iter()
+        link.incoming
+            .drain()
             .filter_map(|incoming| match incoming {
-                Incoming::Matched(d) if !d.dropped => Some((d.kind, d.matched, d.arrived)),
+                Incoming::Matched(key) => {
+                    let d = self.deliveries.remove(key as usize);
+                    (!d.dropped).then_some((d.kind, d.matched, d.arrived))
+                }
                 _ => None,
             })
             .collect()

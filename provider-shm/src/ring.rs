@@ -18,7 +18,7 @@ pub(crate) const SLOTS: usize = 64;
 pub(crate) const SLOTS: usize = 2;
 
 /// Bytes of the payload ring of a direction.
-pub(crate) const PAYLOAD_BYTES: usize = 28_416;
+pub(crate) const PAYLOAD_BYTES: usize = 26_368;
 
 /// Slots that only control messages may take: they get through while bulk data fills the ring.
 #[cfg(not(loom))]

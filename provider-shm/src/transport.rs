@@ -13,7 +13,7 @@ use slab::Slab;
 use crate::cma::Cookie;
 use crate::config::{ShmConfig, Unreachable};
 use crate::doorbell::Doorbell;
-use crate::link::{Announced, Link, Sizes};
+use crate::link::{Announced, Link, Outbox, Sizes};
 use crate::peers::{Peer, Peers};
 use crate::pending::{PendingSend, Source};
 use crate::receive::{Held, Receiver};
@@ -46,6 +46,7 @@ pub struct ShmTransport {
     next_cold: usize,
     calls: u32,
     receiver: Receiver,
+    outbox: Outbox,
     service: Service,
     /// Peers were asked to wake us.
     armed: bool,
@@ -85,6 +86,7 @@ impl ShmTransport {
             next_cold: 0,
             calls: 0,
             receiver: Receiver::new(number, config.cma, config.cma_bytes),
+            outbox: Outbox::default(),
             service,
             armed: false,
             sizes: Sizes::new(&config),
@@ -154,7 +156,8 @@ impl ShmTransport {
                 }
                 Ok(Announced::Started(begun)) => {
                     // SAFETY: the caller's promise.
-                    link.keep(op, unsafe { Source::new(op.flags, iov) }, begun);
+                    let source = unsafe { Source::new(op.flags, iov) };
+                    link.keep(op, source, begun, &mut self.outbox);
                     self.rouse(key);
                     return Ok(());
                 }
@@ -167,7 +170,7 @@ impl ShmTransport {
         }
         stats.queued += 1;
         // SAFETY: the caller's promise.
-        unsafe { link.enqueue(op, iov) }.map_err(|()| OpError::Again)?;
+        unsafe { link.enqueue(op, iov, &mut self.outbox) }.map_err(|()| OpError::Again)?;
         self.rouse(key);
         Ok(())
     }
@@ -342,7 +345,11 @@ impl ShmTransport {
         };
         for _ in 0..SLOTS {
             let Some(seen) = link.rx.peek() else { break };
-            if self.receiver.take(key, link, seen, owner).is_err() {
+            if self
+                .receiver
+                .take(key, link, &mut self.outbox, seen, owner)
+                .is_err()
+            {
                 break;
             }
         }
@@ -371,10 +378,10 @@ impl ShmTransport {
                 self.order.swap_remove(at);
             }
         }
-        for done in link.take_unfinished() {
+        for done in link.take_unfinished(&mut self.outbox) {
             owner.fail_send(&done, errno, 0, why);
         }
-        for (kind, matched, arrived) in Receiver::take_unfinished(&mut link) {
+        for (kind, matched, arrived) in self.receiver.take_unfinished(&mut link) {
             owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
         }
         // What arrived whole can still be received; of the rest, the owner forgets.
@@ -426,7 +433,7 @@ impl ShmTransport {
         let mut did = 0;
         while let Some(seen) = link.rx.peek() {
             link.rx.prefetch();
-            if let Err(broken) = self.receiver.take(key, link, seen, owner) {
+            if let Err(broken) = self.receiver.take(key, link, &mut self.outbox, seen, owner) {
                 self.fail_link(key, Errno::EPROTO, broken.0, owner);
                 return did + 1;
             }
@@ -458,7 +465,8 @@ impl ShmTransport {
             true => Ok(0),
             false => self.receiver.read(link, owner),
         };
-        let pushed = read.and_then(|n| Ok(n + link.push(owner, &mut self.receiver.stats)?));
+        let pushed = read
+            .and_then(|n| Ok(n + link.push(&mut self.outbox, owner, &mut self.receiver.stats)?));
         pushed.unwrap_or_else(|broken| {
             self.fail_link(key, Errno::EPROTO, broken.0, owner);
             1

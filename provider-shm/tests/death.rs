@@ -304,12 +304,12 @@ fn nothing_is_left() {
         progress_until(&mut ep, |ep| ep.shm.stats().links == 4);
         // The service thread may be just about to close the last one.
         progress_until(&mut ep, |_| holdings().0 == own + pipes);
-        assert_eq!(holdings().1, 4 * 65_536);
+        assert_eq!(holdings().1, 4 * 61_440);
         for (victim, _) in &mut victims[..3] {
             victim.kill();
         }
         progress_until(&mut ep, |ep| ep.shm.stats().links_failed == 3);
-        progress_until(&mut ep, |_| holdings().1 == 65_536);
+        progress_until(&mut ep, |_| holdings().1 == 61_440);
         drop(victims);
         let id = format!("{:016x}", ep.name().shm.unwrap());
         assert!(is_bound(&id));

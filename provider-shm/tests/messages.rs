@@ -43,7 +43,7 @@ fn party() {
             exchange(&mut ep, me, &peers, &sizes, seed);
             assert_eq!(
                 holdings().1,
-                65_536 * (peers.len() - 1),
+                61_440 * (peers.len() - 1),
                 "mapped for {} pairs",
                 peers.len() - 1
             );
@@ -252,7 +252,7 @@ fn connect_both_ways() {
             "round {round}"
         );
         // Mapped twice, for both are in this process.
-        assert_eq!(holdings().1 - before, 2 * 65_536, "round {round}");
+        assert_eq!(holdings().1 - before, 2 * 61_440, "round {round}");
     }
 }
 
@@ -340,7 +340,7 @@ fn unexpected_memory_is_bounded_and_small_messages_still_pass() {
     // Sends that the receiver did not take whole are not done: it holds the limit and what was in the ring.
     let taken = a.owner.tx.ok - 1;
     assert!(
-        taken * 4000 <= limit as u64 + 28_416 + 4000,
+        taken * 4000 <= limit as u64 + 26_368 + 4000,
         "{taken} of {n} taken"
     );
     let mut into = vec![vec![0u8; 4000]; n];

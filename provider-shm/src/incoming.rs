@@ -1,0 +1,122 @@
+//! The messages of one peer of which more is to come, by the ids that it gave them.
+
+use crate::link::KEPT_ENTRIES;
+use crate::ring::Broken;
+
+/// What has an id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Incoming {
+    /// No message now.
+    #[default]
+    Free,
+    /// One that goes into a receive: its key among the endpoint's deliveries.
+    Matched(u32),
+    /// One that is kept until a receive matches: its key among the held messages.
+    Held(u32),
+}
+
+/// The table of them. Ids are given out lowest first, so that it is as long as the most messages at one time.
+#[derive(Debug, Default)]
+pub(crate) struct IncomingTable {
+    /// Ids beyond its end, but below `ids`, are free.
+    entries: Vec<Incoming>,
+    /// Ids that the peer has used so far.
+    ids: u32,
+    /// Entries that are not free.
+    taken: u32,
+}
+
+impl IncomingTable {
+    /// What has this id; `None` when it was never used.
+    #[inline]
+    pub(crate) fn get(&self, id: u32) -> Option<Incoming> {
+        match self.entries.get(id as usize) {
+            Some(entry) => Some(*entry),
+            None => (id < self.ids).then_some(Incoming::Free),
+        }
+    }
+
+    /// The peer begins a message with this id, which `set` has to follow.
+    #[inline]
+    pub(crate) fn begin(&mut self, id: u32) -> Result<(), Broken> {
+        match self.get(id) {
+            Some(Incoming::Free) => {}
+            None if id == self.ids && id != u32::MAX => self.ids += 1,
+            _ => {
+                return Err(Broken(
+                    "it announced a message under an id that is not free",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets what a used id has.
+    #[inline]
+    pub(crate) fn set(&mut self, id: u32, what: Incoming) {
+        debug_assert!(id < self.ids);
+        if id as usize >= self.entries.len() {
+            self.entries.resize(id as usize + 1, Incoming::Free);
+        }
+        let entry = &mut self.entries[id as usize];
+        self.taken += u32::from(what != Incoming::Free);
+        self.taken -= u32::from(*entry != Incoming::Free);
+        *entry = what;
+        if self.taken == 0 && self.entries.capacity() > KEPT_ENTRIES {
+            self.entries = Vec::new();
+        }
+    }
+
+    /// All that is under way; none of it is then.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Incoming> + use<> {
+        std::mem::take(self)
+            .entries
+            .into_iter()
+            .filter(|what| *what != Incoming::Free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_come_lowest_first_and_are_used_again() {
+        let mut table = IncomingTable::default();
+        assert_eq!(table.get(0), None);
+        assert!(table.begin(1).is_err());
+        for id in 0..3 {
+            table.begin(id).unwrap();
+            table.set(id, Incoming::Held(7 + id));
+            assert!(table.begin(id).is_err());
+        }
+        table.set(1, Incoming::Free);
+        assert!(table.begin(4).is_err());
+        table.begin(1).unwrap();
+        table.set(1, Incoming::Matched(1));
+        let left: Vec<_> = table.drain().collect();
+        assert_eq!(
+            left,
+            [Incoming::Held(7), Incoming::Matched(1), Incoming::Held(9)]
+        );
+    }
+
+    #[test]
+    fn what_a_burst_needed_is_given_back_and_its_ids_stay_known() {
+        let mut table = IncomingTable::default();
+        for id in 0..1000 {
+            table.begin(id).unwrap();
+            table.set(id, Incoming::Held(id));
+        }
+        for id in 0..1000 {
+            table.set(id, Incoming::Free);
+        }
+        assert!(table.entries.capacity() <= KEPT_ENTRIES);
+        assert_eq!(table.get(999), Some(Incoming::Free));
+        assert_eq!(table.get(1000), None);
+        table.begin(999).unwrap();
+        table.set(999, Incoming::Matched(3));
+        assert_eq!(table.get(999), Some(Incoming::Matched(3)));
+        assert_eq!(table.get(0), Some(Incoming::Free));
+    }
+}

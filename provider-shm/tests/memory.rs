@@ -1,0 +1,225 @@
+//! What a pair of endpoints that talk costs in memory, both sides together: its segment, and the heap of both.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+mod owner;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_shm::{Cma, ShmConfig};
+use owner::Ep;
+
+/// All that a pair may cost, in bytes (`docs/shared-memory.md`).
+const PAIR_BYTES: usize = 64 << 10;
+
+/// The system's allocator, which counts the bytes that all threads hold.
+struct Holding;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: the system's allocator does it all; counting allocates nothing.
+unsafe impl GlobalAlloc for Holding {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(ptr, layout) };
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Holding = Holding;
+
+fn heap() -> usize {
+    HELD.load(Ordering::Relaxed)
+}
+
+/// The segments that this process has mapped: how many, their bytes, and those that are resident. One that both sides have
+/// mapped here counts once.
+fn segments() -> (usize, usize, usize) {
+    let mut found: HashMap<String, (usize, usize)> = HashMap::new();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut inode = None;
+    for line in smaps.lines() {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let kb = || words[1].parse::<usize>().unwrap() << 10;
+        match words[0] {
+            // A mapping: addresses, permissions, offset, device, inode, name.
+            range if range.contains('-') => {
+                inode = line
+                    .contains("/memfd:ferrofabric-pair")
+                    .then(|| words[4].to_owned());
+            }
+            "Size:" | "Rss:" => {
+                if let Some(inode) = &inode {
+                    let (size, rss) = found.entry(inode.clone()).or_default();
+                    let of = if words[0] == "Size:" { size } else { rss };
+                    *of = kb().max(*of);
+                }
+            }
+            _ => {}
+        }
+    }
+    found.values().fold((0, 0, 0), |(n, size, rss), (s, r)| {
+        (n + 1, size + s, rss + r)
+    })
+}
+
+/// Messages between a pair: the length, and how many at a time. The last are short again, as most are.
+const EXCHANGES: [(usize, usize); 7] = [
+    (8, 1),
+    (1 << 10, 100),
+    (1 << 20, 1),
+    (256 << 10, 32),
+    (20_000, 400),
+    (8, 1000),
+    (8, 1),
+];
+
+fn open() -> Ep {
+    Ep::open(ShmConfig {
+        cma: Cma::Off,
+        ..ShmConfig::default()
+    })
+}
+
+/// One endpoint that talks with all others, in one thread.
+struct Star {
+    hub: Ep,
+    leaves: Vec<(Ep, FiAddr, FiAddr)>,
+    buffers: Buffers,
+    /// What all endpoints take before they talk with each other.
+    before: usize,
+}
+
+impl Star {
+    /// Endpoints that have talked with somebody already: their queues have their size.
+    fn open(peers: usize) -> Self {
+        let (mut hub, mut buffers) = (open(), Buffers::new());
+        let mut leaves: Vec<_> = (0..peers)
+            .map(|_| {
+                let mut leaf = open();
+                let to_hub = leaf.insert(&hub.name());
+                let to_leaf = hub.insert(&leaf.name());
+                (leaf, to_hub, to_leaf)
+            })
+            .collect();
+        let mut other = open();
+        for ep in leaves.iter_mut().map(|(leaf, ..)| leaf).chain([&mut hub]) {
+            let (to_ep, to_other) = (other.insert(&ep.name()), ep.insert(&other.name()));
+            for (len, count) in EXCHANGES {
+                buffers.exchange(&mut other, to_ep, ep, to_other, len, count);
+            }
+        }
+        drop(other);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        for ep in leaves.iter_mut().map(|(leaf, ..)| leaf).chain([&mut hub]) {
+            while ep.shm.stats().links_failed == 0 {
+                ep.progress();
+                assert!(Instant::now() < deadline, "the link did not end");
+                std::thread::yield_now();
+            }
+        }
+        Self {
+            hub,
+            leaves,
+            buffers,
+            before: heap(),
+        }
+    }
+
+    fn exchange(&mut self, len: usize, count: usize) {
+        for (leaf, to_hub, to_leaf) in &mut self.leaves {
+            let hub = &mut self.hub;
+            self.buffers
+                .exchange(hub, *to_leaf, leaf, *to_hub, len, count);
+        }
+    }
+
+    /// Checks what a pair costs now, after what was done last.
+    fn check(&self, after: &str) {
+        let pairs = self.leaves.len();
+        let (mapped, bytes, resident) = segments();
+        assert_eq!(mapped, pairs, "segments after {after}");
+        let heap = heap().saturating_sub(self.before) / pairs;
+        let (bytes, resident) = (bytes / pairs, resident / pairs);
+        println!(
+            "{pairs} pairs, after {after}: segment {bytes}, of which resident {resident}, heap of both sides {heap}"
+        );
+        assert!(
+            bytes + heap <= PAIR_BYTES,
+            "{pairs} pairs, after {after}: {bytes} + {heap} bytes a pair"
+        );
+    }
+}
+
+/// Where messages come from and go to.
+struct Buffers {
+    out: Vec<u8>,
+    into: Vec<u8>,
+}
+
+impl Buffers {
+    fn new() -> Self {
+        Self {
+            out: vec![1; 4 << 20],
+            into: vec![0; 16 << 20],
+        }
+    }
+
+    /// `count` messages of `len` bytes each way, at a time.
+    fn exchange(
+        &mut self,
+        a: &mut Ep,
+        to_b: FiAddr,
+        b: &mut Ep,
+        to_a: FiAddr,
+        len: usize,
+        count: usize,
+    ) {
+        for into in self.into.chunks_mut(len).take(count) {
+            a.trecv(1, 0, into, 0);
+            b.trecv(1, 0, into, 0);
+        }
+        let (mut sent, mut done) = ((0, 0), 0);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while done < 4 * count {
+            assert!(Instant::now() < deadline, "{done} of {} done", 4 * count);
+            // All that is taken, so that sends wait for room.
+            while sent.0 < count && a.tsend(to_b, 1, &self.out[..len], 0).is_ok() {
+                sent.0 += 1;
+            }
+            while sent.1 < count && b.tsend(to_a, 1, &self.out[..len], 0).is_ok() {
+                sent.1 += 1;
+            }
+            for ep in [&mut *a, b] {
+                while let Some(found) = ep.poll() {
+                    found.unwrap();
+                    done += 1;
+                }
+            }
+        }
+    }
+}
+
+// The only test of this program: it counts what the whole process holds.
+#[test]
+fn an_active_pair_takes_64_kib() {
+    for peers in [2, 64] {
+        let mut star = Star::open(peers);
+        for (len, count) in EXCHANGES {
+            star.exchange(len, count);
+            star.check(&format!("{count} of {len} bytes"));
+        }
+    }
+}
