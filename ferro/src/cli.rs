@@ -49,6 +49,8 @@ pub(crate) enum BenchCommand {
     Lat(RunOptions),
     /// Bytes a second one way, with a window of messages under way.
     Bw(RunOptions),
+    /// Bytes a second both ways at once, the sum of both.
+    Bibw(RunOptions),
     /// Small messages a second one way.
     Rate(RunOptions),
     /// What matching costs, with many receives posted or many messages unexpected.

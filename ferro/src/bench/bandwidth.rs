@@ -1,4 +1,4 @@
-//! Bytes and messages a second, one way.
+//! Bytes and messages a second, one way and both ways.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{messages_for, verify};
 use crate::cli::RunOptions;
 use crate::failure::Result;
 use crate::link::Link;
-use crate::phase::{Pattern, Phase, stream};
+use crate::phase::{Pattern, Phase, exchange, stream};
 use crate::report::{Table, significant};
 use crate::sizes;
 
@@ -45,7 +45,20 @@ pub(crate) struct Throughput {
 ///
 /// When the partner is gone or an operation fails.
 pub(super) fn measure(link: &mut Link, size: usize, options: &RunOptions) -> Result<Throughput> {
-    throughput(link, size, options, "bandwidth")
+    throughput(link, size, options, "bandwidth", Pattern::Stream)
+}
+
+/// The same both ways at once: the sum of both, and the messages of one.
+///
+/// # Errors
+///
+/// As [`measure`].
+pub(super) fn measure_both_ways(
+    link: &mut Link,
+    size: usize,
+    options: &RunOptions,
+) -> Result<Throughput> {
+    throughput(link, size, options, "bidirectional", Pattern::Exchange)
 }
 
 pub(super) fn throughput(
@@ -53,9 +66,10 @@ pub(super) fn throughput(
     size: usize,
     options: &RunOptions,
     bench: &'static str,
+    pattern: Pattern,
 ) -> Result<Throughput> {
     let mut phase = Phase {
-        pattern: Pattern::Stream,
+        pattern,
         size,
         messages: 1,
         window: options.window.unwrap_or_else(|| window_for(size)),
@@ -67,8 +81,10 @@ pub(super) fn throughput(
     phase.messages = options
         .iters
         .unwrap_or_else(|| messages_for(one).max(2 * phase.window));
-    let took = stream::ask(link, &phase)?.as_secs_f64().max(1e-9);
-    let bytes_per_s = size as f64 * phase.messages as f64 / took;
+    let took = ask(link, &phase)?.as_secs_f64().max(1e-9);
+    let ways = if pattern == Pattern::Exchange { 2 } else { 1 };
+    let messages = (ways * phase.messages) as f64;
+    let bytes_per_s = size as f64 * messages / took;
     Ok(Throughput {
         bench,
         size,
@@ -78,10 +94,17 @@ pub(super) fn throughput(
         window: phase.window,
         megabytes_per_s: bytes_per_s / 1e6,
         mebibytes_per_s: bytes_per_s / f64::from(1 << 20),
-        messages_per_s: phase.messages as f64 / took,
+        messages_per_s: messages / took,
         blocking: link.blocks(),
         verified: options.verifies(),
     })
+}
+
+fn ask(link: &mut Link, phase: &Phase) -> Result<Duration> {
+    match phase.pattern {
+        Pattern::Exchange => exchange::ask(link, phase),
+        _ => stream::ask(link, phase),
+    }
 }
 
 fn window_for(size: usize) -> u64 {
@@ -92,12 +115,12 @@ fn window_for(size: usize) -> u64 {
 fn warm_up(link: &mut Link, phase: &mut Phase, options: &RunOptions) -> Result<Duration> {
     if let Some(asked) = options.warmup {
         phase.messages = asked.max(1);
-        return Ok(stream::ask(link, phase)? / phase.messages.min(u64::from(u32::MAX)) as u32);
+        return Ok(ask(link, phase)? / phase.messages.min(u64::from(u32::MAX)) as u32);
     }
     phase.messages = 2 * phase.window;
     let mut total = Duration::ZERO;
     loop {
-        let took = stream::ask(link, phase)?;
+        let took = ask(link, phase)?;
         total += took;
         if total >= WARMUP_TIME {
             return Ok(took / phase.messages.min(u64::from(u32::MAX)) as u32);

@@ -12,7 +12,7 @@ use crate::cli::RunOptions;
 use crate::failure::Result;
 use crate::link::Link;
 use crate::partner;
-use crate::phase::{Pattern, Phase, echo, stream};
+use crate::phase::{Pattern, Phase, echo, exchange, stream};
 use crate::report::{print_json, print_text};
 use crate::sizes::Sizes;
 
@@ -29,6 +29,8 @@ pub(crate) enum Measure {
     Latency,
     /// Bytes a second.
     Bandwidth,
+    /// Bytes a second, both ways at once.
+    BothWays,
     /// Messages a second.
     Rate,
 }
@@ -53,6 +55,12 @@ pub(crate) fn run(measure: Measure, options: &RunOptions) -> Result<()> {
             options,
             &[4 << 10, 64 << 10, 1 << 20],
             bandwidth::measure,
+            bandwidth::table,
+        ),
+        Measure::BothWays => measured(
+            options,
+            &[4 << 10, 64 << 10, 1 << 20],
+            bandwidth::measure_both_ways,
             bandwidth::table,
         ),
         Measure::Rate => measured(options, &[8], rate::measure, rate::table),
@@ -106,6 +114,7 @@ fn verify(link: &mut Link, phase: &Phase, options: &RunOptions) -> Result<()> {
     match phase.pattern {
         Pattern::Echo => echo::ask(link, &checked, 1, &mut |_, _| {}),
         Pattern::Stream => stream::ask(link, &checked).map(drop),
+        Pattern::Exchange => exchange::ask(link, &checked).map(drop),
     }
 }
 

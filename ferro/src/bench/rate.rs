@@ -4,6 +4,7 @@ use super::bandwidth::{Throughput, throughput};
 use crate::cli::RunOptions;
 use crate::failure::Result;
 use crate::link::Link;
+use crate::phase::Pattern;
 use crate::report::{Table, significant};
 use crate::sizes;
 
@@ -13,7 +14,7 @@ use crate::sizes;
 ///
 /// When the partner is gone or an operation fails.
 pub(super) fn measure(link: &mut Link, size: usize, options: &RunOptions) -> Result<Throughput> {
-    throughput(link, size, options, "rate")
+    throughput(link, size, options, "rate", Pattern::Stream)
 }
 
 /// All sizes in a table.

@@ -1,6 +1,7 @@
 //! A phase of a run: so many messages of one size in one pattern. Both sides of each pattern stand in one file.
 
 pub(crate) mod echo;
+pub(crate) mod exchange;
 pub(crate) mod stream;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,8 @@ pub(crate) enum Pattern {
     Echo,
     /// They go one way; a short one says from time to time how far.
     Stream,
+    /// They go both ways at once.
+    Exchange,
 }
 
 /// What is done next, as the side that asks says it.
@@ -97,7 +100,13 @@ pub(crate) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
     match phase.pattern {
         Pattern::Echo => echo::answer(link, phase),
         Pattern::Stream => stream::answer(link, phase),
+        Pattern::Exchange => exchange::answer(link, phase),
     }
+}
+
+/// Messages after which their receiver says so.
+fn half_window(phase: &Phase) -> u64 {
+    phase.window.div_ceil(2)
 }
 
 /// Makes sure that a message is what was sent as number `received.number`, or at least as long.

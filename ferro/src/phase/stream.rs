@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_core::owning::Buffer;
 
-use super::{Phase, inspect, out_of_place};
+use super::{Phase, half_window, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::{Event, Link, Purpose};
 use crate::partner::channel::Message;
@@ -87,10 +87,6 @@ pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn half_window(phase: &Phase) -> u64 {
-    phase.window.div_ceil(2)
 }
 
 struct Sender<'a> {

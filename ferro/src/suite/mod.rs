@@ -10,6 +10,7 @@ mod probe;
 mod process;
 mod rounds;
 mod row;
+mod spinner;
 mod tables;
 
 use crate::cli::SuiteCommand;
@@ -48,6 +49,12 @@ pub(crate) enum Bench {
     Latency,
     /// One way, in 10⁶ bytes a second.
     Bandwidth,
+    /// The same by processes that sleep in place of polling.
+    BlockingBandwidth,
+    /// Both ways at once, the sum, in 10⁶ bytes a second.
+    BothWays,
+    /// Messages a second, one way.
+    Rate,
 }
 
 impl Bench {
@@ -55,20 +62,24 @@ impl Bench {
         match self {
             Self::Latency => "latency",
             Self::Bandwidth => "bandwidth",
+            Self::BlockingBandwidth => "blocking_bandwidth",
+            Self::BothWays => "bidirectional_bandwidth",
+            Self::Rate => "rate",
         }
     }
 
     fn metric(self) -> &'static str {
         match self {
             Self::Latency => "latency_us",
-            Self::Bandwidth => "bandwidth_mbs",
+            Self::Bandwidth | Self::BlockingBandwidth | Self::BothWays => "bandwidth_mbs",
+            Self::Rate => "rate_mps",
         }
     }
 
     fn better(self) -> &'static str {
         match self {
             Self::Latency => "lower",
-            Self::Bandwidth => "higher",
+            _ => "higher",
         }
     }
 
@@ -76,7 +87,17 @@ impl Bench {
     fn is_better(self, a: f64, b: f64) -> bool {
         match self {
             Self::Latency => a < b,
-            Self::Bandwidth => a > b,
+            _ => a > b,
+        }
+    }
+
+    /// Whether it says anything about messages of that size.
+    fn suits(self, size: usize) -> bool {
+        match self {
+            Self::Latency => true,
+            Self::Bandwidth => size != 0,
+            Self::BlockingBandwidth | Self::BothWays => size >= 4096,
+            Self::Rate => (1..=64).contains(&size),
         }
     }
 }

@@ -174,6 +174,10 @@ impl Run {
         let what = match bench {
             Bench::Latency => "lat",
             Bench::Bandwidth => "bw",
+            other => {
+                let name = other.name();
+                return Err(Failure::new(format!("{name} is not measured over MPI")));
+            }
         };
         let mut command = Command::new(&self.mpiexec);
         command

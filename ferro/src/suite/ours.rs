@@ -25,6 +25,7 @@ struct Measured {
     median_us: Option<f64>,
     mean_us: Option<f64>,
     megabytes_per_s: Option<f64>,
+    messages_per_s: Option<f64>,
 }
 
 /// Measures once.
@@ -41,7 +42,9 @@ pub(super) fn measure(
 ) -> Result<OurSample> {
     let what = match bench {
         Bench::Latency => "lat",
-        Bench::Bandwidth => "bw",
+        Bench::Bandwidth | Bench::BlockingBandwidth => "bw",
+        Bench::BothWays => "bibw",
+        Bench::Rate => "rate",
     };
     let path = name_of(path);
     let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
@@ -52,10 +55,13 @@ pub(super) fn measure(
         format!("--iters={messages}"),
         format!("--cores={},{}", on.0, on.1),
     ]);
-    parse(&run_one("ferro", command, &[on.0, on.1])?, path)
+    if bench == Bench::BlockingBandwidth {
+        command.arg("--block");
+    }
+    parse(&run_one("ferro", command, &[on.0, on.1])?, path, bench)
 }
 
-fn parse(json: &str, path: &str) -> Result<OurSample> {
+fn parse(json: &str, path: &str, bench: Bench) -> Result<OurSample> {
     let results: Vec<Measured> =
         serde_json::from_str(json).map_err(|e| Failure::io("read the output of ferro bench", e))?;
     let wrong = || Failure::new("the output of ferro bench has no result");
@@ -66,10 +72,12 @@ fn parse(json: &str, path: &str) -> Result<OurSample> {
             result.path
         )));
     }
-    let median = result
-        .median_us
-        .or(result.megabytes_per_s)
-        .ok_or_else(wrong)?;
+    let figure = match bench {
+        Bench::Latency => result.median_us,
+        Bench::Rate => result.messages_per_s,
+        _ => result.megabytes_per_s,
+    };
+    let median = figure.ok_or_else(wrong)?;
     Ok(OurSample {
         median,
         mean: result.mean_us.unwrap_or(median),
@@ -83,16 +91,23 @@ mod tests {
     #[test]
     fn the_path_is_checked() {
         let lat = r#"[{"path": "shm", "median_us": 0.2, "mean_us": 0.3, "size": 8}]"#;
-        let sample = parse(lat, "shm").unwrap();
+        let sample = parse(lat, "shm", Bench::Latency).unwrap();
         assert_eq!((sample.median, sample.mean), (0.2, 0.3));
         assert!(
-            parse(lat, "verbs")
+            parse(lat, "verbs", Bench::Latency)
                 .unwrap_err()
                 .to_string()
                 .contains("carried by shm")
         );
-        let bw = r#"[{"path": "verbs", "megabytes_per_s": 55.5}]"#;
-        assert_eq!(parse(bw, "verbs").unwrap().median, 55.5);
-        assert!(parse("[]", "shm").is_err());
+        let bw = r#"[{"path": "verbs", "megabytes_per_s": 55.5, "messages_per_s": 7.5}]"#;
+        for (bench, figure) in [
+            (Bench::Bandwidth, 55.5),
+            (Bench::BothWays, 55.5),
+            (Bench::Rate, 7.5),
+        ] {
+            assert_eq!(parse(bw, "verbs", bench).unwrap().median, figure);
+        }
+        assert!(parse(bw, "verbs", Bench::Latency).is_err());
+        assert!(parse("[]", "shm", Bench::Latency).is_err());
     }
 }

@@ -19,6 +19,7 @@ struct Suite<'a> {
     /// What the names of its measurements begin with.
     kind: &'static str,
     path: Path,
+    benches: &'static [Bench],
     ours: Ours<'a>,
     options: &'a SuiteOptions,
     cores: (usize, usize),
@@ -58,7 +59,14 @@ impl Ours<'_> {
 ///
 /// When there is no device, or ours did not run.
 pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
-    let suite = Suite::new("verbs", Path::Verbs, options)?;
+    let mut suite = Suite::new("verbs", Path::Verbs, options)?;
+    suite.benches = &[
+        Bench::Latency,
+        Bench::Bandwidth,
+        Bench::BlockingBandwidth,
+        Bench::BothWays,
+        Bench::Rate,
+    ];
     let device = verbs_device()?;
     let address = device_address(&device)?;
     suite.run(|bench| peer::over_verbs(bench, &device, &address))
@@ -101,6 +109,7 @@ impl<'a> Suite<'a> {
             name,
             kind: "tagged",
             path,
+            benches: &[Bench::Latency, Bench::Bandwidth],
             ours: Ours::Ferro,
             options,
             cores: cores::pair()?,
@@ -116,11 +125,8 @@ impl<'a> Suite<'a> {
             None => vec![8, 4 << 10, 64 << 10, 1 << 20],
         };
         let (mut rows, mut failures) = (Vec::new(), Vec::new());
-        for bench in [Bench::Latency, Bench::Bandwidth] {
-            for &size in &sizes {
-                if bench == Bench::Bandwidth && size == 0 {
-                    continue;
-                }
+        for &bench in self.benches {
+            for &size in sizes.iter().filter(|&&size| bench.suits(size)) {
                 eprintln!(
                     "bench: {} {} of {}",
                     self.name,
@@ -350,6 +356,7 @@ mod tests {
         Suite {
             name: "shm",
             kind: "tagged",
+            benches: &[],
             path: Path::Shm,
             ours: Ours::Ferro,
             options,

@@ -52,7 +52,10 @@ fn text(rows: &[Row]) -> String {
     for row in rows {
         let unit = match row.metric.as_str() {
             "latency_us" => "latency µs",
+            "bandwidth_mbs" if row.bench.ends_with("bidirectional_bandwidth") => "both ways MB/s",
+            "bandwidth_mbs" if row.bench.ends_with("blocking_bandwidth") => "blocking MB/s",
             "bandwidth_mbs" => "bandwidth MB/s",
+            "rate_mps" => "messages/s",
             // The size is the depth.
             "ns_per_op" => row.bench.as_str(),
             other => other,

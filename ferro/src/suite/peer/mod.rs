@@ -7,8 +7,10 @@ mod ucx;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::process::{Host, Program, run_pair};
+use super::spinner::Spinner;
 use super::{Bench, mpi};
 use crate::failure::{Failure, Result};
+use perftest::Test;
 
 /// What a peer reports of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +32,13 @@ pub(super) struct Peer {
     host: Host,
     variables: Vec<(&'static str, String)>,
     address: String,
+    /// Somebody else keeps the server's core busy.
+    spinner: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Tool {
-    Perftest { device: String },
+    Perftest { device: String, test: Test },
     Libfabric { provider: &'static str },
     Ucx,
     Mpi(mpi::Run),
@@ -53,24 +57,42 @@ pub(super) struct Rival {
 /// Who is compared with over a verbs device that has an IPv4 address.
 pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
     let set = |name: &'static str, value: &str| (name, value.to_owned());
-    let rivals = [
-        Some(Rival::of(
-            match bench {
-                Bench::Latency => "perftest ib_send_lat RC",
-                Bench::Bandwidth => "perftest ib_send_bw RC",
-            },
-            perftest::program_of(bench),
-            vec![Peer {
-                name: perftest::program_of(bench).to_owned(),
-                statistic: Statistic::Median,
-                tool: Tool::Perftest {
-                    device: device.to_owned(),
-                },
-                host: Host::Here,
-                variables: Vec::new(),
-                address: address.to_owned(),
-            }],
-        )),
+    let perftest = |name, test: Test, spinner| {
+        let tool = Tool::Perftest {
+            device: device.to_owned(),
+            test,
+        };
+        let peer = Peer {
+            name: String::new(),
+            statistic: Statistic::Median,
+            tool,
+            host: Host::Here,
+            variables: Vec::new(),
+            address: address.to_owned(),
+            spinner,
+        };
+        Rival::of(name, test.program(), vec![peer])
+    };
+    let mut rivals = match bench {
+        Bench::Latency => vec![perftest("perftest ib_send_lat RC", Test::SendLat, false)],
+        Bench::Bandwidth => vec![
+            perftest("perftest ib_send_bw RC", Test::SendBw, false),
+            // Our receiver polls; this one's side does nothing at all.
+            perftest(
+                "perftest ib_write_bw RC beside a spinner",
+                Test::WriteBw,
+                true,
+            ),
+        ],
+        Bench::BlockingBandwidth => vec![perftest("perftest ib_write_bw RC", Test::WriteBw, false)],
+        Bench::BothWays => vec![perftest(
+            "perftest ib_send_bw -b RC",
+            Test::SendBothWays,
+            false,
+        )],
+        Bench::Rate => vec![perftest("perftest ib_send_bw RC", Test::SendBw, false)],
+    };
+    let others = [
         // It measures latency only.
         (bench == Bench::Latency).then(|| {
             Rival::of(
@@ -86,27 +108,32 @@ pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival
                     // Its completion queue would be larger than Soft-RoCE allows.
                     variables: vec![set("FI_UNIVERSE_SIZE", "64")],
                     address: address.to_owned(),
+                    spinner: false,
                 }],
             )
         }),
-        Some(Rival::of(
-            "UCX rc_verbs",
-            ucx::PROGRAM,
-            vec![Peer {
-                name: String::new(),
-                statistic: Statistic::Median,
-                tool: Tool::Ucx,
-                host: Host::Here,
-                variables: vec![
-                    set("UCX_TLS", "rc_verbs,ud_verbs"),
-                    set("UCX_NET_DEVICES", &format!("{device}:1")),
-                    set("UCX_UD_VERBS_ETH_DGID_CHECK", "n"),
-                ],
-                address: address.to_owned(),
-            }],
-        )),
+        matches!(bench, Bench::Latency | Bench::Bandwidth | Bench::Rate).then(|| {
+            Rival::of(
+                "UCX rc_verbs",
+                ucx::PROGRAM,
+                vec![Peer {
+                    name: String::new(),
+                    statistic: Statistic::Median,
+                    tool: Tool::Ucx,
+                    host: Host::Here,
+                    variables: vec![
+                        set("UCX_TLS", "rc_verbs,ud_verbs"),
+                        set("UCX_NET_DEVICES", &format!("{device}:1")),
+                        set("UCX_UD_VERBS_ETH_DGID_CHECK", "n"),
+                    ],
+                    address: address.to_owned(),
+                    spinner: false,
+                }],
+            )
+        }),
     ];
-    rivals.into_iter().flatten().collect()
+    rivals.extend(others.into_iter().flatten());
+    rivals
 }
 
 /// Who is compared with through shared memory.
@@ -121,6 +148,7 @@ pub(super) fn over_shm(bench: Bench, hosts: &[(Host, &str)]) -> Vec<Rival> {
             host: host.clone(),
             variables,
             address: "127.0.0.1".to_owned(),
+            spinner: false,
         };
         for (rival, name, off) in [
             (&mut fabric, "libfabric shm", "0"),
@@ -163,6 +191,7 @@ impl Rival {
             host: Host::Here,
             variables: Vec::new(),
             address: String::new(),
+            spinner: false,
         };
         Self {
             name: rival.name,
@@ -210,8 +239,8 @@ impl Peer {
         let port = next_port();
         let (mut server, mut client) = match &self.tool {
             Tool::Mpi(run) => return Ok(run.measure(bench, size, messages, on)?.median),
-            Tool::Perftest { device } => {
-                perftest::programs(bench, device, &self.address, size, messages, port)
+            Tool::Perftest { device, test } => {
+                perftest::programs(*test, device, &self.address, size, messages, port)
             }
             Tool::Libfabric { provider } => {
                 libfabric::programs(provider, &self.address, size, messages, port)
@@ -220,6 +249,10 @@ impl Peer {
         };
         server.variables.clone_from(&self.variables);
         client.variables.clone_from(&self.variables);
+        let _spinner = match self.spinner {
+            true => Some(Spinner::on(on.0)?),
+            false => None,
+        };
         let printed = run_pair(&self.host, &server, &client, port, on)?;
         let figure = match self.tool {
             Tool::Perftest { .. } => perftest::figure(bench, &printed),

@@ -1,4 +1,4 @@
-//! perftest: `ib_send_lat`, `ib_send_bw`.
+//! perftest: `ib_send_lat`, `ib_send_bw`, `ib_write_bw`.
 
 use super::program;
 use crate::suite::Bench;
@@ -7,32 +7,54 @@ use crate::suite::process::Program;
 /// The GID index of the device's IPv4 address.
 const GID_INDEX: u32 = 1;
 
-/// The program of a bench.
-pub(super) fn program_of(bench: Bench) -> &'static str {
-    match bench {
-        Bench::Latency => "ib_send_lat",
-        Bench::Bandwidth => "ib_send_bw",
+/// A program with what it is told beside device, size and count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Test {
+    /// Messages there and back.
+    SendLat,
+    /// Messages one way.
+    SendBw,
+    /// Messages both ways at once.
+    SendBothWays,
+    /// RDMA writes one way; the other side does nothing.
+    WriteBw,
+}
+
+impl Test {
+    /// The program.
+    pub(super) fn program(self) -> &'static str {
+        match self {
+            Self::SendLat => "ib_send_lat",
+            Self::SendBw | Self::SendBothWays => "ib_send_bw",
+            Self::WriteBw => "ib_write_bw",
+        }
     }
 }
 
 /// Server and client.
 pub(super) fn programs(
-    bench: Bench,
+    test: Test,
     device: &str,
     address: &str,
     size: usize,
     messages: u64,
     port: u16,
 ) -> (Program, Program) {
-    let common = format!("-d {device} -x {GID_INDEX} -c RC -F -s {size} -n {messages} -p {port}");
-    let name = program_of(bench);
+    let both_ways = if test == Test::SendBothWays {
+        "-b "
+    } else {
+        ""
+    };
+    let common =
+        format!("{both_ways}-d {device} -x {GID_INDEX} -c RC -F -s {size} -n {messages} -p {port}");
+    let name = test.program();
     (
         program(name, common.clone()),
         program(name, format!("{common} {address}")),
     )
 }
 
-/// The typical half round trip in µs, or the average bandwidth in 10⁶ bytes a second.
+/// The typical half round trip in µs, the average bandwidth in 10⁶ bytes a second (of both ways the sum), or messages a second.
 pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     // The row under the header `#bytes #iterations …`.
     let row = printed
@@ -43,8 +65,10 @@ pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     match bench {
         // t_min t_max t_typical
         Bench::Latency => fields.get(4)?.parse().ok(),
+        // in 10⁶ a second
+        Bench::Rate => Some(fields.get(4)?.parse::<f64>().ok()? * 1e6),
         // peak, average, in MiB a second
-        Bench::Bandwidth => Some(fields.get(3)?.parse::<f64>().ok()? * f64::from(1 << 20) / 1e6),
+        _ => Some(fields.get(3)?.parse::<f64>().ok()? * f64::from(1 << 20) / 1e6),
     }
 }
 
@@ -71,6 +95,7 @@ mod tests {
         assert_eq!(figure(Bench::Latency, LATENCY), Some(1586.80));
         let mbs = figure(Bench::Bandwidth, BANDWIDTH).unwrap();
         assert!((mbs - 41.0937).abs() < 1e-3, "{mbs}");
+        assert_eq!(figure(Bench::Rate, BANDWIDTH), Some(627.0));
         assert_eq!(
             figure(Bench::Latency, "Couldn't connect to 10.1.0.1:18515\n"),
             None

@@ -17,7 +17,7 @@ pub(super) fn programs(
 ) -> (Program, Program) {
     let test = match bench {
         Bench::Latency => "tag_lat",
-        Bench::Bandwidth => "tag_bw",
+        _ => "tag_bw",
     };
     let warmup = (messages / 10).clamp(10, 1000);
     let on_terminal = |program: Program| Program {
@@ -43,8 +43,9 @@ pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     match bench {
         // Final: iterations, then 50 %, average, overall
         Bench::Latency => fields.get(2)?.parse().ok(),
+        Bench::Rate => fields.get(8)?.parse().ok(),
         // average, overall, in MiB a second
-        Bench::Bandwidth => Some(fields.get(6)?.parse::<f64>().ok()? * f64::from(1 << 20) / 1e6),
+        _ => Some(fields.get(6)?.parse::<f64>().ok()? * f64::from(1 << 20) / 1e6),
     }
 }
 
@@ -61,6 +62,7 @@ Final:                100000      0.100     0.691     0.691       11.05      11.
 ";
         assert_eq!(figure(Bench::Latency, latency), Some(0.1));
         let bandwidth = "Final:                 10000      5.560    99.133    99.133      630.47     630.47       10087       10087\n";
+        assert_eq!(figure(Bench::Rate, bandwidth), Some(10087.0));
         let mbs = figure(Bench::Bandwidth, bandwidth).unwrap();
         assert!((mbs - 661.096).abs() < 1e-2, "{mbs}");
         assert_eq!(figure(Bench::Latency, "perftest.c:716  UCX  ERROR\n"), None);

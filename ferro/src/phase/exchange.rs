@@ -1,0 +1,182 @@
+//! Messages both ways at once: each side sends as many as the window allows, receives as many, and says after each half
+//! window how far it is.
+
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::owning::Buffer;
+
+use super::{Phase, half_window, inspect, out_of_place};
+use crate::failure::Result;
+use crate::link::{Event, Link, Purpose, Received};
+use crate::partner::channel::Message;
+use crate::pattern::{self, Direction};
+
+/// Acknowledgements that may be on their way: those of a full window, and the last one.
+const ACKS: u64 = 3;
+
+/// The asking side. Returns the time from its first message until each side has all of the other's.
+///
+/// # Errors
+///
+/// When the phase is impossible, a message is damaged, or the partner is gone.
+pub(crate) fn ask(link: &mut Link, phase: &Phase) -> Result<Duration> {
+    phase.check(link.max_bytes())?;
+    let mut side = Side::begin(link, phase, Direction::There, Direction::Back)?;
+    phase.announce(link)?;
+    let start = Instant::now();
+    side.run(link)?;
+    let took = start.elapsed();
+    side.finish(link)?;
+    Ok(took)
+}
+
+/// The answering side.
+///
+/// # Errors
+///
+/// As [`ask`].
+pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
+    let mut side = Side::begin(link, phase, Direction::Back, Direction::There)?;
+    link.channel().send(&Message::Ready)?;
+    side.run(link)?;
+    side.finish(link)
+}
+
+struct Side<'a> {
+    phase: &'a Phase,
+    out: Direction,
+    back: Direction,
+    /// Buffers to send from; the last used is used first, while it is in the cache.
+    free: Vec<Buffer>,
+    /// The same for acknowledgements.
+    free_acks: Vec<Buffer>,
+    sent: u64,
+    /// Messages and acknowledgements whose buffer has not come back.
+    unsent: u64,
+    /// Messages of ours that the other side has.
+    arrived: u64,
+    received: u64,
+    posted: u64,
+    acks_posted: u64,
+}
+
+impl<'a> Side<'a> {
+    fn begin(link: &mut Link, phase: &'a Phase, out: Direction, back: Direction) -> Result<Self> {
+        let mut side = Self {
+            phase,
+            out,
+            back,
+            free: Vec::new(),
+            free_acks: Vec::new(),
+            sent: 0,
+            unsent: 0,
+            arrived: 0,
+            received: 0,
+            posted: 0,
+            acks_posted: 0,
+        };
+        for _ in 0..phase.window.min(phase.messages) {
+            side.free.push(link.buffer(phase.size)?);
+            let buffer = link.buffer(phase.size)?;
+            side.post(link, buffer)?;
+        }
+        for _ in 0..ACKS {
+            side.free_acks.push(link.buffer(1)?);
+            let buffer = link.buffer(1)?;
+            side.post_ack(link, buffer)?;
+        }
+        Ok(side)
+    }
+
+    fn run(&mut self, link: &mut Link) -> Result<()> {
+        let messages = self.phase.messages;
+        while self.received < messages || self.arrived < messages {
+            let may_send = self.sent < messages && self.sent - self.arrived < self.phase.window;
+            match may_send.then(|| self.free.pop()).flatten() {
+                Some(buffer) => self.send(link, buffer)?,
+                None => self.take(link)?,
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn send(&mut self, link: &mut Link, mut buffer: Buffer) -> Result<()> {
+        if self.phase.verify {
+            pattern::fill(&mut buffer[..self.phase.size], self.sent, self.out);
+        }
+        self.sent += 1;
+        match link.send(buffer, self.phase.size, Purpose::Data)? {
+            Some(buffer) => self.free.push(buffer),
+            None => self.unsent += 1,
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn take(&mut self, link: &mut Link) -> Result<()> {
+        match link.next()? {
+            Event::Sent(buffer) => {
+                self.unsent -= 1;
+                match buffer.len() == self.phase.size {
+                    true => self.free.push(buffer),
+                    false => self.free_acks.push(buffer),
+                }
+            }
+            Event::Received(ack) if ack.purpose == Purpose::Ack => {
+                self.arrived = (self.arrived + half_window(self.phase)).min(self.phase.messages);
+                self.post_ack(link, ack.buffer)?;
+            }
+            Event::Received(received) => self.received(link, received)?,
+        }
+        Ok(())
+    }
+
+    fn received(&mut self, link: &mut Link, received: Received) -> Result<()> {
+        if self.received == self.phase.messages {
+            return Err(out_of_place());
+        }
+        inspect(&received, self.phase, self.back)?;
+        self.received += 1;
+        self.post(link, received.buffer)?;
+        if self.received % half_window(self.phase) != 0 && self.received != self.phase.messages {
+            return Ok(());
+        }
+        let ack = match self.free_acks.pop() {
+            Some(ack) => ack,
+            None => link.buffer(1)?,
+        };
+        match link.send(ack, 1, Purpose::Ack)? {
+            Some(ack) => self.free_acks.push(ack),
+            None => self.unsent += 1,
+        }
+        Ok(())
+    }
+
+    /// Posts a receive, if a message is still to come for it.
+    #[inline]
+    fn post(&mut self, link: &mut Link, buffer: Buffer) -> Result<()> {
+        if self.posted == self.phase.messages {
+            return Ok(());
+        }
+        self.posted += 1;
+        link.post(buffer, Purpose::Data, self.posted - 1)
+    }
+
+    /// The same for an acknowledgement.
+    fn post_ack(&mut self, link: &mut Link, buffer: Buffer) -> Result<()> {
+        if self.acks_posted == self.phase.messages.div_ceil(half_window(self.phase)) {
+            return Ok(());
+        }
+        self.acks_posted += 1;
+        link.post(buffer, Purpose::Ack, self.acks_posted - 1)
+    }
+
+    /// Waits until all that was sent has left.
+    fn finish(mut self, link: &mut Link) -> Result<()> {
+        while self.unsent != 0 {
+            self.take(link)?;
+        }
+        Ok(())
+    }
+}
