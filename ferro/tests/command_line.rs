@@ -231,6 +231,7 @@ fn benchmarks_give_figures_that_agree_with_themselves() {
     for (what, figure) in [
         ("lat", "median_us"),
         ("bw", "megabytes_per_s"),
+        ("bibw", "megabytes_per_s"),
         ("rate", "messages_per_s"),
     ] {
         let output = output(&[&["bench", what][..], &common].concat());
