@@ -82,7 +82,7 @@ pub trait Domain: Send + Sync {
     /// # Errors
     ///
     /// `EBUSY` when the domain belongs to another thread.
-    fn open_cntr(&self) -> Result<Arc<dyn Cntr>>;
+    fn open_cntr(&self, attr: &CntrAttr) -> Result<Arc<dyn Cntr>>;
 
     /// Opens an address vector.
     ///
@@ -117,6 +117,24 @@ pub trait Domain: Send + Sync {
 pub struct CqAttr {
     /// Entries to make room for; 0 takes the default. The queue grows beyond, nothing is lost.
     pub size: usize,
+}
+
+/// What a counter is opened with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CntrAttr {
+    /// What it counts.
+    pub events: CntrEvents,
+}
+
+/// What a counter counts of what succeeds (`fi_cntr_events`). What fails counts as one error, whatever its size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CntrEvents {
+    /// Operations (`FI_CNTR_EVENTS_COMP`).
+    #[default]
+    Completions,
+    /// The application's bytes that they have moved: without CQ data, and without what is the provider's of a buffer with a prefix
+    /// (`FI_CNTR_EVENTS_BYTES`).
+    Bytes,
 }
 
 /// What an endpoint is bound to.
@@ -398,7 +416,7 @@ pub trait Cq: Send + Sync {
 
 /// A counter (fi_cntr(3)). Reading it drives everything in its domain.
 pub trait Cntr: Send + Sync {
-    /// Operations that succeeded.
+    /// Operations that succeeded, or the bytes that they have moved ([`CntrEvents`]).
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::Cntr;
+use ferrofabric_core::fabric::{Cntr, CntrAttr, CntrEvents};
 
 use crate::abi::{
     FI_CLASS_CNTR, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid_cntr,
@@ -79,17 +79,20 @@ impl CntrObject {
         context: *mut c_void,
     ) -> Result<Arc<Self>, Refused> {
         let mut wait = WaitObject::NONE;
+        let mut counted = CntrAttr::default();
         // SAFETY: as the caller says.
         if let Some(attr) = unsafe { attr.as_ref() } {
             if attr.flags != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }
-            if attr.events != fi_cntr_events::FI_CNTR_EVENTS_COMP {
-                return Err(Errno::ENOSYS.into());
-            }
+            counted.events = match attr.events {
+                fi_cntr_events::FI_CNTR_EVENTS_COMP => CntrEvents::Completions,
+                fi_cntr_events::FI_CNTR_EVENTS_BYTES => CntrEvents::Bytes,
+                _ => return Err(Errno::EINVAL.into()),
+            };
             wait = WaitObject::of(attr.wait_obj)?;
         }
-        let cntr = domain.domain.open_cntr()?;
+        let cntr = domain.domain.open_cntr(&counted)?;
         Ok(Arc::new(Self {
             raw: UnsafeCell::new(fid_cntr {
                 fid: new_fid::<Self>(context, &FID_OPS),

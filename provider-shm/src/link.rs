@@ -538,7 +538,7 @@ impl Link {
     pub(crate) fn keep(&mut self, op: &SendOp, source: Source, begun: Begun, outbox: &mut Outbox) {
         let Begun { sent, window, len } = begun;
         let key = outbox.outgoing.insert(Outgoing {
-            done: op.into(),
+            done: SendDone::of(op, len),
             source,
             sent,
             until: window,
@@ -638,7 +638,7 @@ impl Link {
                     self.pending.push_front(next);
                     break;
                 }
-                Announced::Done => owner.complete_send(&SendDone::from(&op)),
+                Announced::Done => owner.complete_send(&SendDone::of(&op, total_len(next.iov()))),
                 Announced::Started(begun) => self.keep(&op, next.into_source(), begun, outbox),
             }
             did += 1;
@@ -740,7 +740,7 @@ impl Link {
             .into_iter()
             .map(|(_, key)| outbox.outgoing.remove(key as usize).done)
             .collect();
-        announced.extend(self.pending.drain(..).map(|p| SendDone::from(&p.op)));
+        announced.extend(self.pending.drain(..).map(|p| SendDone::of(&p.op, 0)));
         announced
     }
 }

@@ -151,7 +151,7 @@ impl ShmTransport {
             // SAFETY: the caller's promise.
             match unsafe { link.announce(op, iov, stats) } {
                 Ok(Announced::Done) => {
-                    owner.complete_send(&SendDone::from(op));
+                    owner.complete_send(&SendDone::of(op, total_len(iov)));
                     return Ok(());
                 }
                 Ok(Announced::Started(begun)) => {
@@ -332,7 +332,7 @@ impl ShmTransport {
             }
             Unreachable::Fail => {
                 for send in queue {
-                    owner.fail_send(&SendDone::from(&send.op), errno, 0, why);
+                    owner.fail_send(&SendDone::of(&send.op, 0), errno, 0, why);
                 }
             }
         }
@@ -544,7 +544,7 @@ impl Transport for ShmTransport {
             stats.sent += 1;
             stats.sent_bytes += len as u64;
             stats.sent_inline += 1;
-            owner.complete_send(&SendDone::from(op));
+            owner.complete_send(&SendDone::of(op, len));
             return Ok(());
         }
         // SAFETY: the caller's promise.
@@ -637,7 +637,7 @@ impl Transport for ShmTransport {
         *queue = kept;
         for send in dropped {
             owner.fail_send(
-                &SendDone::from(&send.op),
+                &SendDone::of(&send.op, 0),
                 Errno::EADDRNOTAVAIL,
                 0,
                 "the peer was removed from the address vector",

@@ -106,7 +106,7 @@ impl Paired {
                 let sent = unsafe { self.verbs.send_whatever_waits(&send.op, send.iov(), owner) };
                 if let Err(error) = sent {
                     owner.fail_send(
-                        &SendDone::from(&send.op),
+                        &SendDone::of(&send.op, 0),
                         error.errno(),
                         0,
                         "the peer is on this node, and neither shared memory nor verbs reaches it",

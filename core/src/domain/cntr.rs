@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::waiting::{Awaited, Descriptor, deadline};
 use super::{Backend, Inner, Object};
 use crate::error::{Errno, OpError, Result};
-use crate::fabric::{Cntr, ObjectId};
+use crate::fabric::{Cntr, CntrAttr, CntrEvents, ObjectId};
 use crate::peer::PeerCntr;
 
 /// The numbers of a counter. The domain's lock guards them.
@@ -15,6 +15,7 @@ use crate::peer::PeerCntr;
 pub(super) struct Count {
     pub(super) value: u64,
     pub(super) errors: u64,
+    events: CntrEvents,
     /// Both as the application knows them, for who waits on a descriptor.
     seen: (u64, u64),
 }
@@ -28,8 +29,12 @@ impl Count {
 
 impl PeerCntr for Count {
     #[inline]
-    fn inc(&mut self) {
-        self.value = self.value.wrapping_add(1);
+    fn inc(&mut self, bytes: usize) {
+        let events = match self.events {
+            CntrEvents::Completions => 1,
+            CntrEvents::Bytes => bytes as u64,
+        };
+        self.value = self.value.wrapping_add(events);
     }
 
     #[cold]
@@ -44,11 +49,11 @@ struct CntrHandle<B: Backend> {
     descriptor: Descriptor,
 }
 
-pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>) -> Result<Arc<dyn Cntr>> {
-    let index = domain
-        .lock_to("open", "counter")?
-        .cntrs
-        .insert(Count::default());
+pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CntrAttr) -> Result<Arc<dyn Cntr>> {
+    let index = domain.lock_to("open", "counter")?.cntrs.insert(Count {
+        events: attr.events,
+        ..Count::default()
+    });
     Ok(Arc::new(CntrHandle {
         domain: domain.clone(),
         index,

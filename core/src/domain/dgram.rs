@@ -8,7 +8,7 @@ use super::{Backend, Domain, Inner, Object};
 use crate::addr::NativeAddr;
 use crate::config::Settings;
 use crate::error::{Errno, OpError, Result};
-use crate::fabric::{self, CqAttr, Endpoint, EndpointConfig, Mr, RecvOp};
+use crate::fabric::{self, CntrAttr, CqAttr, Endpoint, EndpointConfig, Mr, RecvOp};
 use crate::flags::Flags;
 use crate::info::Info;
 use crate::peer::{DatagramTransport, Transport};
@@ -51,8 +51,8 @@ impl<B: Backend<Transport: DatagramTransport>> fabric::Domain for DgramDomain<B>
         self.0.open_cq(attr)
     }
 
-    fn open_cntr(&self) -> Result<Arc<dyn fabric::Cntr>> {
-        self.0.open_cntr()
+    fn open_cntr(&self, attr: &CntrAttr) -> Result<Arc<dyn fabric::Cntr>> {
+        self.0.open_cntr(attr)
     }
 
     fn open_av(&self, attr: &crate::av::AvAttr) -> Result<Arc<dyn fabric::Av>> {

@@ -25,7 +25,7 @@ use crate::av::{AvAttr, AvTable, Resolve};
 use crate::config::Settings;
 use crate::cq::CqQueue;
 use crate::error::{Errno, Error, OpError, Result};
-use crate::fabric::{self, CqAttr, EndpointConfig, Mr};
+use crate::fabric::{self, CntrAttr, CqAttr, EndpointConfig, Mr};
 use crate::flag::Flag;
 use crate::flags::Flags;
 use crate::info::{Info, Progress, Threading};
@@ -215,8 +215,8 @@ impl<B: Backend> fabric::Domain for Domain<B> {
         cq::open(&self.0, attr)
     }
 
-    fn open_cntr(&self) -> Result<Arc<dyn fabric::Cntr>> {
-        cntr::open(&self.0)
+    fn open_cntr(&self, attr: &CntrAttr) -> Result<Arc<dyn fabric::Cntr>> {
+        cntr::open(&self.0, attr)
     }
 
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn fabric::Av>> {

@@ -59,7 +59,7 @@ pub trait Owner {
                 src: crate::types::FiAddr::NOTAVAIL,
             });
         }
-        self.tx_cntr().inc();
+        self.tx_cntr().inc(done.len);
     }
 
     /// Reports a send that failed; errors are reported whether or not a completion was asked for.
@@ -86,21 +86,27 @@ pub trait Owner {
     /// Reports a received message of `len` bytes, all of which arrived.
     #[inline]
     fn complete_recv(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
+        self.complete_recv_behind(0, kind, m, a);
+    }
+
+    /// As `complete_recv`, where the first `prefix` bytes of the `len` are not the application's (`FI_MSG_PREFIX`).
+    #[inline]
+    fn complete_recv_behind(&mut self, prefix: usize, kind: MsgKind, m: &Matched, a: &Arrived) {
         if a.len > m.buf.len as u64 {
             return self.truncate_recv(kind, m, a);
         }
         if m.flags & (Flags::COMPLETION | Flags::MULTI_RECV) != Flags::COMPLETION {
-            return self.complete_quiet_or_piece(kind, m, a);
+            return self.complete_quiet_or_piece(prefix, kind, m, a);
         }
         self.rx_cq()
             .write(&recv_completion(kind, m, a, Flags::empty()));
-        self.rx_cntr().inc();
+        self.rx_cntr().inc(a.len as usize - prefix);
     }
 
     /// As `complete_recv`, of a receive that wants no completion, or of a piece: what completes last of a multi-receive has a
     /// completion always, which tells that the buffer is free (fi_msg(3), `FI_MULTI_RECV`).
     #[inline(never)]
-    fn complete_quiet_or_piece(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
+    fn complete_quiet_or_piece(&mut self, prefix: usize, kind: MsgKind, m: &Matched, a: &Arrived) {
         let more = self.complete_piece(kind, m);
         if (m.flags | more).intersects(Flags::COMPLETION) || more.contains(Flags::MULTI_RECV) {
             self.rx_cq().write(&Completion {
@@ -108,7 +114,7 @@ pub trait Owner {
                 ..recv_completion(kind, m, a, more)
             });
         }
-        self.rx_cntr().inc();
+        self.rx_cntr().inc(a.len as usize - prefix);
     }
 
     /// What the completion of a receive has besides.
@@ -182,14 +188,17 @@ fn place(m: &Matched) -> usize {
     }
 }
 
-impl From<&SendOp> for SendDone {
-    fn from(op: &SendOp) -> Self {
+impl SendDone {
+    /// What the completion of a message of so many bytes needs.
+    #[inline]
+    pub fn of(op: &SendOp, len: usize) -> Self {
         Self {
             kind: op.kind,
             dest: op.dest,
             tag: op.tag,
             context: op.context,
             flags: op.flags,
+            len,
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct SendDone {
     pub context: u64,
     /// The operation's flags.
     pub flags: Flags,
+    /// Bytes of the message, for counters of bytes; no matter for one that failed.
+    pub len: usize,
 }
 
 /// A transport of one RDM endpoint: shared memory, verbs, or both paired. The owner drives it, always with the domain's

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Av, Cntr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, RecvOp};
+use ferrofabric_core::fabric::{
+    Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, RecvOp,
+};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::{Completion, CqError};
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
@@ -61,7 +63,7 @@ impl Queue {
     fn open(domain: &dyn Domain) -> Self {
         Self {
             cq: domain.open_cq(&CqAttr::default()).unwrap(),
-            cntr: domain.open_cntr().unwrap(),
+            cntr: domain.open_cntr(&CntrAttr::default()).unwrap(),
             events: Mutex::default(),
         }
     }

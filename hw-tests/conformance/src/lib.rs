@@ -8,6 +8,7 @@
 
 pub mod churn;
 pub mod completions;
+pub mod counters;
 pub mod descriptors;
 pub mod dgram;
 pub mod ends;

@@ -11,7 +11,7 @@ use ferrofabric_core::av::{AvAttr, AvType};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::error::{Errno, Error, OpError};
 use ferrofabric_core::fabric::{
-    Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider, RecvOp,
+    Av, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider, RecvOp,
 };
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::Info;
@@ -185,7 +185,7 @@ pub fn impossible_sizes(domain: &dyn Domain) {
         Errno::EINVAL,
         &[&usize::MAX.to_string()],
     );
-    let cntr = domain.open_cntr().unwrap();
+    let cntr = domain.open_cntr(&CntrAttr::default()).unwrap();
     cntr.set(u64::MAX).unwrap();
     cntr.add(2).unwrap();
     assert_eq!(cntr.read(), Ok(1), "counters wrap");
@@ -303,7 +303,7 @@ pub fn a_second_thread(provider: &dyn Provider, info: &Info, settings: &Settings
     let domain = provider.open(&info, settings).unwrap();
     let mut pair = Pair::open(&*domain, &*domain);
     let bare = Bare::open(&*domain);
-    let cntr = domain.open_cntr().unwrap();
+    let cntr = domain.open_cntr(&CntrAttr::default()).unwrap();
     let name = pair.b.name().to_bytes();
     let to_b = bare.av.insert(&name).unwrap();
     let busy = OpError::Failed(Errno::EBUSY);
@@ -313,7 +313,7 @@ pub fn a_second_thread(provider: &dyn Provider, info: &Info, settings: &Settings
             let all = [
                 refused(domain.open_cq(&CqAttr::default())),
                 refused(domain.open_av(&AvAttr::default())),
-                refused(domain.open_cntr()),
+                refused(domain.open_cntr(&CntrAttr::default())),
                 refused(domain.open_endpoint(EndpointConfig::new(&bare.av, &bare.cq))),
                 refused(bare.av.insert(&name)),
                 refused(bare.av.lookup(to_b)),
@@ -371,7 +371,7 @@ pub fn objects_of_two_domains(ours: &dyn Domain, theirs: &dyn Domain) {
         theirs.open_av(&attr).unwrap(),
         theirs.open_cq(&CqAttr::default()).unwrap(),
     );
-    let other_cntr = theirs.open_cntr().unwrap();
+    let other_cntr = theirs.open_cntr(&CntrAttr::default()).unwrap();
     let config = EndpointConfig::new(&av, &cq);
     let mixed = [
         ("address vector", {

@@ -35,6 +35,7 @@ macro_rules! conformance {
             multi_receives::cancelled,
             completions::only_where_asked_for,
             completions::errors_always,
+            counters::of_bytes,
             lists::messages_go_into_lists,
             lists::claims_and_cancellations,
             runs::a_run_that_ends,

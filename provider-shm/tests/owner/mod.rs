@@ -32,7 +32,7 @@ pub struct Count {
 }
 
 impl PeerCntr for Count {
-    fn inc(&mut self) {
+    fn inc(&mut self, _bytes: usize) {
         self.ok += 1;
     }
     fn inc_error(&mut self) {

@@ -40,8 +40,9 @@ pub(crate) enum Gathered {
 }
 
 impl Pending {
+    /// Of one that failed.
     pub(crate) fn done(&self) -> SendDone {
-        SendDone::from(&self.op)
+        SendDone::of(&self.op, 0)
     }
 }
 

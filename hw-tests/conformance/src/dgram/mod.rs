@@ -31,6 +31,7 @@ macro_rules! dgram_conformance {
             receives::without_a_receive_it_is_lost,
             receives::both_ways_at_once,
             receives::what_fails_is_counted,
+            receives::counters_of_bytes,
             cancels::cancelled_receives_take_nothing,
             cancels::sends_around_a_cancellation,
             senders::known_and_unknown,

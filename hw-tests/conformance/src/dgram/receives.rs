@@ -5,6 +5,7 @@ use ferrofabric_core::flags::Flags;
 use ferrofabric_core::types::SendOp;
 
 use super::pair::{Form, Pair, Room, SEND, SENDDATA, any, send_op};
+use crate::counters;
 use crate::fabric::Fabric;
 use crate::memory::Memory;
 
@@ -138,6 +139,13 @@ pub fn both_ways_at_once(fabric: &Fabric) {
             see(1, &memory, event.unwrap().len);
         }
     }
+}
+
+/// Counters of bytes count what datagrams hold, without prefixes.
+///
+/// Covers: GI-4
+pub fn counters_of_bytes(fabric: &Fabric) {
+    counters::of_bytes(fabric.domain(0), fabric.domain(1));
 }
 
 /// Receives that fail count as errors, those that are served as successes (fi_cntr(3)).

@@ -416,7 +416,7 @@ impl DgramTransport {
             data: datagram.data,
             flags: datagram.flags,
         };
-        owner.complete_recv(MsgKind::Msg, receive, &arrived);
+        owner.complete_recv_behind(self.receives.prefix, MsgKind::Msg, receive, &arrived);
     }
 
     pub(super) fn fail_receive<O: Owner>(

@@ -201,7 +201,7 @@ impl Sends {
         self.queue.push_back(Wqe {
             number,
             signaled,
-            done: SendDone::from(op),
+            done: SendDone::of(op, len),
             slot,
             _handle: handle.clone(),
         });
@@ -393,7 +393,7 @@ impl DgramTransport {
                     for waiting in self.sends.take_waiting(&path) {
                         self.counters.failed += 1;
                         owner.fail_send(
-                            &SendDone::from(&waiting.op),
+                            &SendDone::of(&waiting.op, 0),
                             Errno::EHOSTUNREACH,
                             error.errno().0,
                             "the peer's address does not resolve: its host may be down",
@@ -445,7 +445,7 @@ impl DgramTransport {
                 }
                 Err(OpError::Failed(errno)) => {
                     let why = "the device did not take the datagram";
-                    owner.fail_send(&SendDone::from(&waiting.op), errno, 0, why);
+                    owner.fail_send(&SendDone::of(&waiting.op, 0), errno, 0, why);
                 }
             }
             done += 1;
@@ -472,7 +472,7 @@ impl DgramTransport {
         failed.extend(take_those(&mut ready, |w| which(&w.op)));
         sends.ready = ready.into();
         for waiting in failed {
-            owner.fail_send(&SendDone::from(&waiting.op), errno, 0, why);
+            owner.fail_send(&SendDone::of(&waiting.op, 0), errno, 0, why);
         }
     }
 

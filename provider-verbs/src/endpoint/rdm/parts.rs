@@ -105,7 +105,7 @@ impl Poster {
                 }
             };
             let kind = match range.end as usize == len {
-                true => WqeKind::Message(SendDone::from(op)),
+                true => WqeKind::Message(SendDone::of(op, len)),
                 false => WqeKind::Notice,
             };
             if outcome.is_ok() && self.chain.is_full() {

@@ -309,7 +309,7 @@ impl Poster {
         let header = Self::stamp(lane)?;
         let mut head = [0; MAX_HEADER_BYTES];
         let head_len = header.write_eager(&envelope(op), len as u32, &mut head);
-        let kind = WqeKind::Message(SendDone::from(op));
+        let kind = WqeKind::Message(SendDone::of(op, len));
         self.counters.eager_sent += 1;
         self.counters.bytes_sent += len as u64;
         let Some(slot) = slot else {
@@ -447,7 +447,7 @@ impl Poster {
             return Err(Stop::Wait);
         }
         let send = RendezvousSend {
-            done: SendDone::from(op),
+            done: SendDone::of(op, total as usize),
             local: writes.then(|| segments.clone()),
             total_bytes: total,
             _regions: regions,
