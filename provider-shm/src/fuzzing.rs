@@ -1,18 +1,15 @@
 //! For random input (`fuzz/`): what a process that means harm can hand to this one. Each function panics where a promise is
 //! broken, and returns what it saw in small numbers.
 
-#[path = "../tests/owner/mod.rs"]
-mod owner;
-
 use std::sync::Arc;
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::peer::Transport;
 use zerocopy::IntoBytes;
 
-use self::owner::Ep;
 use crate::ShmConfig;
 use crate::cma::CmaPeer;
+use crate::owner::Ep;
 use crate::ring::SLOTS;
 use crate::segment::{Segment, Side};
 use crate::service::NewLink;

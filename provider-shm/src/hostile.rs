@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../tests/owner/mod.rs"]
-mod owner;
-
 use std::sync::Arc;
 
 use ferrofabric_core::addr::NativeAddr;
@@ -14,9 +11,9 @@ use ferrofabric_core::peer::Transport;
 use ferrofabric_core::types::{FiAddr, MsgKind};
 use proptest::prelude::*;
 
-use self::owner::Ep;
 use crate::ShmConfig;
 use crate::cma::CmaPeer;
+use crate::owner::Ep;
 use crate::ring::{PAYLOAD_BYTES, SLOTS};
 use crate::segment::{Segment, Side};
 use crate::service::NewLink;

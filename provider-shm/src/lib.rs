@@ -47,6 +47,13 @@ mod incoming;
 mod link;
 #[cfg(not(loom))]
 mod node;
+#[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
+#[path = "../tests/owner/mod.rs"]
+#[allow(
+    unsafe_code,
+    reason = "a test's owner, which drives the transport directly"
+)]
+mod owner;
 #[cfg(not(loom))]
 mod paths;
 #[cfg(not(loom))]
