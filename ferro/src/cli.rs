@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::matching::workload::{Kind, Order, Side};
+use crate::info::Wanted;
 use crate::providers::Path;
 use crate::sizes::Sizes;
 
@@ -39,8 +40,13 @@ pub(crate) struct InfoOptions {
     #[arg(long)]
     pub(crate) json: bool,
     /// Print the settings (environment variables) in place of the domains
-    #[arg(long)]
+    #[arg(long, conflicts_with = "explain")]
     pub(crate) settings: bool,
+    /// Say of every domain whether an application gets it, and if not which field rules it out and what would mend it
+    #[arg(long)]
+    pub(crate) explain: bool,
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
 }
 
 #[derive(Debug, Subcommand)]

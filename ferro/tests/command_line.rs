@@ -157,6 +157,59 @@ fn info_lists_shared_memory_and_says_what_is_missing() {
     );
 }
 
+/// Covers: GI-2
+#[test]
+fn info_explains_what_is_ruled_out_and_what_would_mend_it() {
+    let asked = ["info", "--explain", "--caps", "tagged,rma", "--type", "rdm"];
+    let refused = output(&asked);
+    let text = stdout(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{text}");
+    for word in [
+        "shm rdm does not fit: caps",
+        "FI_RMA",
+        "mend:    do without FI_RMA",
+    ] {
+        assert!(text.contains(word), "{word} is not in: {text}");
+    }
+    let json = output(&[&asked[..], &["--json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+    let all = json["ruled_out"].as_array().unwrap();
+    let shm = all.iter().find(|one| one["domain"] == "shm").unwrap();
+    assert_eq!(
+        (&shm["field"], &shm["mend"]),
+        (&"caps".into(), &"do without FI_RMA".into())
+    );
+
+    let fits = output(&[
+        "info",
+        "--explain",
+        "--caps",
+        "tagged,local_comm",
+        "--format",
+        "str",
+    ]);
+    let text = stdout(&fits);
+    assert!(fits.status.success(), "{text}");
+    assert!(
+        text.contains("FI_ADDR_STR") && text.contains("ferro://"),
+        "{text}"
+    );
+    let there = output(&["info", "--explain", "--node", "ferro://?inc=1&node=2&shm=3"]);
+    let text = stdout(&there);
+    assert!(text.contains("shm rdm does not fit: dest_addr"), "{text}");
+    refuses(&["info", "--node", "x"], 2, &["--explain"]);
+    refuses(
+        &["info", "--explain", "--caps", "speed"],
+        2,
+        &["speed is no capability"],
+    );
+    refuses(
+        &["info", "--explain", "--source"],
+        1,
+        &["FI_SOURCE needs a node or a service"],
+    );
+}
+
 #[test]
 fn info_with_everything_off_fails() {
     let output = ferro(&["info"])

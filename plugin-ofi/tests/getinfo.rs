@@ -8,12 +8,13 @@ mod support;
 use std::ffi::{CStr, CString, c_char};
 use std::process::Command;
 use std::ptr::null_mut;
+use std::time::{Duration, Instant};
 
-use client::{Info, Libfabric};
+use client::{Info, Libfabric, Opened};
 use ferro_fi::abi::{
-    FI_CLASS_PEP, FI_FORMAT_UNSPEC, FI_HMEM, FI_LOCAL_COMM, FI_MSG, FI_NUMERICHOST,
-    FI_PROV_ATTR_ONLY, FI_REMOTE_COMM, FI_SOCKADDR_IN, FI_SOURCE, FI_VERSION, fi_bus_type, fi_info,
-    fi_link_state, fid,
+    FI_ADDR_STR, FI_CLASS_PEP, FI_FORMAT_UNSPEC, FI_HMEM, FI_LOCAL_COMM, FI_MSG, FI_NUMERICHOST,
+    FI_PROV_ATTR_ONLY, FI_REMOTE_COMM, FI_SOCKADDR_IN, FI_SOURCE, FI_TAGGED, FI_VERSION,
+    fi_bus_type, fi_cq_tagged_entry, fi_info, fi_link_state, fid,
 };
 use ferrofabric_core::addr::{AddrFormat, Address, NativeAddr};
 use support::plugin::Plugin;
@@ -225,6 +226,59 @@ fn what_can_not_be_had_is_no_data() {
             let at_ip = ask(&|hints| hints.addr_format = FI_SOCKADDR_IN, 0);
             assert_eq!(at_ip, Err(ENODATA));
         }
+    });
+}
+
+/// Covers: GI-5
+#[test]
+fn addresses_as_text_are_strings() {
+    alone("addresses_as_text_are_strings", |fi| {
+        let hints = fi.hints();
+        // SAFETY: the hints are ours.
+        unsafe { (*hints.info).addr_format = FI_ADDR_STR };
+        let found = fi.ask(fi.version, None, None, 0, Some(&hints)).unwrap();
+        for info in found.all() {
+            assert_eq!(info.addr_format, FI_ADDR_STR);
+            // SAFETY: a string of libfabric's.
+            let text = unsafe { CStr::from_ptr(info.src_addr.cast::<c_char>()) };
+            assert_eq!(text.to_bytes_with_nul().len(), info.src_addrlen);
+            assert!(text.to_str().unwrap().starts_with("ferro://"), "{text:?}");
+        }
+        assert!(found.all().count() >= 1);
+
+        // Names of endpoints are strings too, and address vectors take arrays of them.
+        let hints = fi.hints();
+        // SAFETY: the hints are ours; strings are libc's.
+        unsafe {
+            (*hints.info).addr_format = FI_ADDR_STR;
+            (*hints.info).caps = FI_TAGGED;
+            (*(*hints.info).domain_attr).name = libc::strdup(c"shm".as_ptr());
+        }
+        let shm = fi.ask(fi.version, None, None, 0, Some(&hints)).unwrap();
+        let opened = Opened::new(&shm);
+        let (a, b) = (opened.party(&shm), opened.party(&shm));
+        let name = CString::from_vec_with_nul(b.name()).unwrap();
+        let Address::Native(named) = name.to_str().unwrap().parse().unwrap() else {
+            panic!("{name:?} is no native address")
+        };
+        assert!(named.shm.is_some() && named.incarnation != 0);
+        let to_b = a.insert(&(name.as_ptr() as usize).to_ne_bytes());
+        let mut into = [0u8; 5];
+        assert_eq!(b.receive(into.as_mut_ptr(), 5, null_mut(), 3), 0);
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut entry = fi_cq_tagged_entry::default();
+        while a.inject(b"hello", to_b, 3) != 0 {
+            assert!(Instant::now() < until, "the message is not sent");
+            a.poll(&mut entry);
+        }
+        while b.poll(&mut entry) != 1 {
+            assert!(Instant::now() < until, "the message does not arrive");
+            a.poll(&mut entry);
+        }
+        assert_eq!(&into, b"hello");
+        a.close();
+        b.close();
+        opened.close();
     });
 }
 

@@ -91,7 +91,7 @@ fn candidate() -> Info {
     let all = rdm_messages();
     Info {
         caps: all.caps | Flags::LOCAL_COMM | Flags::FENCE,
-        addr_formats: AddrFormats::NATIVE,
+        addr_formats: AddrFormats::NATIVE | AddrFormats::STR,
         src_addr: Some(Address::Native(NativeAddr {
             incarnation: 0,
             node: node_id(),

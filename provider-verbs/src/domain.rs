@@ -14,7 +14,7 @@ use ferrofabric_core::types::IoBuf;
 use ferrofabric_core::wait::WaitSet;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
 
-use crate::device::{Context, GidRequest};
+use crate::device::{Context, GidRequest, GidWish};
 use crate::endpoint::rdm::{Patience, RdmTransport};
 use crate::mr::{Access, Mr};
 use crate::pairing::{Paired, SHM_TRANSPORT};
@@ -39,7 +39,7 @@ impl VerbsBackend {
     /// When the device or its port is not there or not usable; the error names it.
     pub(crate) fn open(device: &str, port: u8, info: &Info, settings: &Settings) -> Result<Self> {
         let context = Context::open(device)?;
-        let port = local_port(&context, port, settings)?;
+        let port = local_port(&context, port, GidWish::of(info), settings)?;
         let pd = Pd::allocate(&context)?;
         let tuning = Tuning::of(context.limits(), context.quirks(), settings);
         Ok(Self {
@@ -52,16 +52,18 @@ impl VerbsBackend {
     }
 }
 
-/// The port as endpoints use it, with the GID that was asked for or the best.
+/// The port as endpoints use it, with the GID that the settings ask for, or else the one that is wished for or the best.
 pub(crate) fn local_port(
     context: &Arc<Context>,
     number: u8,
+    wish: GidWish,
     settings: &Settings,
 ) -> Result<LocalPort> {
     let attributes = context.port(number)?;
     let request = match settings.gid_index.0 {
         Some(index) => GidRequest::Index(index as u32),
-        None => GidRequest::Best,
+        None if wish == GidWish::Any => GidRequest::Best,
+        None => wish.request(&context.gid_table(number)?, attributes.link_layer),
     };
     let chosen = context.choose_gid(number, request)?.chosen;
     Ok(LocalPort {

@@ -1,5 +1,6 @@
 //! What the application sees first: which domains this machine has over verbs.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use ferrofabric_core::addr::{AddrFormats, Address, NativeAddr};
@@ -16,7 +17,8 @@ use ferrofabric_core::protocol::wire;
 use ferrofabric_shm::node_id;
 
 use crate::device::{
-    Context, Device, DeviceInfo, LinkLayer, OpenedDevice, PortInfo, PortState, memory_lock_advice,
+    Context, Device, DeviceInfo, GidWish, LinkLayer, NumaDistances, OpenedDevice, PortInfo,
+    PortState, memory_lock_advice,
 };
 use crate::domain::{VerbsBackend, local_port};
 use crate::endpoint::dgram::{self, DgramBackend};
@@ -46,6 +48,10 @@ impl Provider for VerbsProvider {
     }
 
     fn discover(&self, settings: &Settings) -> Discovery {
+        self.discover_for(&Info::default(), settings)
+    }
+
+    fn discover_for(&self, hints: &Info, settings: &Settings) -> Discovery {
         let mut found = Discovery::default();
         if !settings.verbs {
             let off = Error::new(Errno::ENODEV, "use", "verbs devices");
@@ -78,17 +84,13 @@ impl Provider for VerbsProvider {
         }
         for device in &devices {
             if settings.device.is_empty() || settings.device == device.name {
-                self.discover_device(device, settings, &mut found);
+                self.discover_device(device, GidWish::of(hints), settings, &mut found);
             }
         }
-        // Who does not say what type of endpoint it wants gets messages that arrive.
-        found.candidates.sort_by_key(|info| {
-            let speed_bps = info.nic.as_ref().map_or(0, |nic| nic.speed_bps);
-            (
-                info.ep.ep_type == EpType::Dgram,
-                std::cmp::Reverse(speed_bps),
-            )
-        });
+        let distances = NumaDistances::here();
+        found
+            .candidates
+            .sort_by_cached_key(|info| order(info, &distances));
         found
     }
 
@@ -120,7 +122,13 @@ impl Provider for VerbsProvider {
 }
 
 impl VerbsProvider {
-    fn discover_device(&self, device: &DeviceInfo, settings: &Settings, found: &mut Discovery) {
+    fn discover_device(
+        &self,
+        device: &DeviceInfo,
+        wish: GidWish,
+        settings: &Settings,
+        found: &mut Discovery,
+    ) {
         let opened = match &device.opened {
             Ok(opened) => opened,
             Err(error) => return found.notices.push(error.clone()),
@@ -141,7 +149,7 @@ impl VerbsProvider {
             }
             // What an endpoint would speak from, so that a wrong setting shows here.
             let usable = Context::open(&device.name)
-                .and_then(|context| local_port(&context, number, settings));
+                .and_then(|context| local_port(&context, number, wish, settings));
             match usable {
                 Ok(local) => {
                     let tuning = Tuning::of(&opened.limits, opened.quirks, settings);
@@ -175,6 +183,17 @@ impl VerbsProvider {
     }
 }
 
+/// What comes first: messages that arrive, for who does not say what type of endpoint it wants; then the fastest port; of equals
+/// the nearest to this thread.
+fn order(info: &Info, distances: &NumaDistances) -> (bool, Reverse<u64>, u32) {
+    let nic = info.nic.as_ref();
+    (
+        info.ep.ep_type == EpType::Dgram,
+        Reverse(nic.map_or(0, |nic| nic.speed_bps)),
+        distances.to(nic.and_then(|nic| nic.numa_node)),
+    )
+}
+
 fn candidate(
     device: &DeviceInfo,
     port: &PortInfo,
@@ -189,7 +208,7 @@ fn candidate(
     let (endpoints, regions) = counts(device);
     Info {
         caps: all.caps | reach | Flags::FENCE,
-        addr_formats: AddrFormats::NATIVE,
+        addr_formats: AddrFormats::NATIVE | AddrFormats::STR,
         src_addr: Some(Address::Native(own_address(
             local,
             settings.shm.then_some(0),
@@ -263,7 +282,7 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
     Info {
         caps: all.caps | rdm.domain.caps,
         // Peers of this node, too, through the device.
-        addr_formats: rdm.addr_formats,
+        addr_formats: rdm.addr_formats | AddrFormats::IB_UD,
         src_addr: Some(Address::Native(own_address(local, None))),
         tx: TxAttr {
             inject_size: mtu,
@@ -319,6 +338,7 @@ fn nic(device: &DeviceInfo, port: &PortInfo, local: &LocalPort) -> NicAttr {
             .pci
             .as_ref()
             .and_then(|pci| PciAddr::parse(&pci.address)),
+        numa_node: device.facts.numa_node,
         address: local.gid.to_string(),
         speed_bps: attributes.speed_mbps.unwrap_or(0) * 1_000_000,
         mtu_bytes: attributes.active_mtu.bytes(),
@@ -364,6 +384,41 @@ mod tests {
         assert_eq!(parse_name("mlx5_0:1"), Some(("mlx5_0", 1)));
         assert_eq!(parse_name("mlx5_0"), None);
         assert_eq!(parse_name("mlx5_0:x"), None);
+    }
+
+    /// Covers: GI-14
+    #[test]
+    fn the_fastest_port_comes_first_and_of_equals_the_nearest() {
+        let there = |name: &str, ep_type, speed_bps, numa_node| Info {
+            ep: EpAttr {
+                ep_type,
+                ..EpAttr::default()
+            },
+            nic: Some(NicAttr {
+                device: name.to_owned(),
+                speed_bps,
+                numa_node,
+                ..NicAttr::default()
+            }),
+            ..Info::default()
+        };
+        let mut all = vec![
+            there("datagrams", EpType::Dgram, 400, Some(0)),
+            there("far", EpType::Rdm, 200, Some(1)),
+            there("soft", EpType::Rdm, 200, None),
+            there("near", EpType::Rdm, 200, Some(0)),
+            there("slow", EpType::Rdm, 100, Some(0)),
+            there("fast", EpType::Rdm, 400, Some(1)),
+        ];
+        let distances = NumaDistances::of(&[10, 21]);
+        all.sort_by_cached_key(|info| order(info, &distances));
+        let names: Vec<_> = all
+            .iter()
+            .flat_map(|info| &info.nic)
+            .map(|nic| &*nic.device)
+            .collect();
+        // A software device is where the thread is.
+        assert_eq!(names, ["fast", "soft", "near", "far", "slow", "datagrams"]);
     }
 
     #[test]

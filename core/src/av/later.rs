@@ -8,13 +8,12 @@ use std::thread::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 
 use super::chunk::Name;
-use super::format;
+use super::format::Naming;
 use super::service::{Resolve, Services};
 use super::table::{AvTable, Reserved};
 use crate::addr::NativeAddr;
 use crate::eq::{AV_COMPLETE, Done, EqError, EventQueue};
 use crate::error::{Errno, Error, Result};
-use crate::info::AddrFormat;
 use crate::types::FiAddr;
 
 /// Calls of one address vector that are worked at at a time; more wait in line.
@@ -44,11 +43,11 @@ impl Wanted {
     pub(crate) fn find(
         &self,
         i: usize,
-        format: AddrFormat,
+        naming: &Naming,
         resolver: Option<&dyn Resolve>,
     ) -> Result<NativeAddr> {
         match self {
-            Self::Listed(names) => format::parse(format, &names[i]),
+            Self::Listed(names) => naming.parse(&names[i]),
             Self::Services(services) => services.resolve(i, resolver),
         }
     }
@@ -57,7 +56,7 @@ impl Wanted {
 /// What the threads work with.
 pub(crate) struct Place {
     pub(crate) table: Arc<AvTable>,
-    pub(crate) format: AddrFormat,
+    pub(crate) naming: Naming,
     pub(crate) resolver: Option<Arc<dyn Resolve>>,
     /// Told of each address that is new.
     pub(crate) announce: Box<dyn Fn(FiAddr) + Send + Sync>,
@@ -215,9 +214,9 @@ impl Work {
             return Err(closing.mend("the address vector is being closed"));
         }
         let Place {
-            format, resolver, ..
+            naming, resolver, ..
         } = &self.place;
-        let name = wanted.find(i, *format, resolver.as_deref())?;
+        let name = wanted.find(i, naming, resolver.as_deref())?;
         Ok(name.to_bytes())
     }
 

@@ -4,12 +4,12 @@ use std::sync::{Arc, OnceLock};
 
 use super::{Backend, Errand, Inner, Object, State};
 use crate::addr::NativeAddr;
+use crate::av::format::Naming;
 use crate::av::later::{Later, Place};
-use crate::av::{AvAttr, AvTable, AvType, Report, Resolve, Services, Wanted, format};
+use crate::av::{AvAttr, AvTable, AvType, Report, Resolve, Services, Wanted};
 use crate::eq::EventQueue;
 use crate::error::{Errno, Error, Result};
 use crate::fabric::{Av, ObjectId};
-use crate::info::AddrFormat;
 use crate::peer::{PeerAv, Transport};
 use crate::types::FiAddr;
 
@@ -18,7 +18,7 @@ struct AvHandle<B: Backend> {
     domain: Arc<Inner<B>>,
     index: usize,
     table: Arc<AvTable>,
-    format: AddrFormat,
+    naming: Naming,
     asynchronous: bool,
     resolver: Option<Arc<dyn Resolve>>,
 }
@@ -33,7 +33,10 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         domain: domain.clone(),
         index,
         table,
-        format: domain.backend.info().addr_format,
+        naming: Naming {
+            format: domain.backend.info().addr_format,
+            common: domain.backend.common_address(),
+        },
         asynchronous: attr.events,
         resolver: attr.resolver.clone().or_else(|| domain.backend.resolver()),
     }))
@@ -75,7 +78,7 @@ impl<B: Backend> Av for AvHandle<B> {
         names: &mut dyn Iterator<Item = &[u8]>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
-        self.insert_now(names.map(|name| format::parse(self.format, name)), report)
+        self.insert_now(names.map(|name| self.naming.parse(name)), report)
     }
 
     fn insert_services(
@@ -95,7 +98,7 @@ impl<B: Backend> Av for AvHandle<B> {
         let (domain, index) = (self.domain.clone(), self.index);
         let place = Place {
             table: self.table.clone(),
-            format: self.format,
+            naming: self.naming,
             resolver: self.resolver.clone(),
             announce: Box::new(move |addr| domain.leave(Errand::Announce(index, addr))),
         };

@@ -73,6 +73,12 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// What the queue pairs of all peers have in common with this domain's own, where the format of its addresses leaves that
+    /// out (`FI_ADDR_IB_UD`): Q_Key, GID type, MTU.
+    fn common_address(&self) -> Option<crate::addr::VerbsAddr> {
+        None
+    }
+
     /// Registers memory.
     ///
     /// # Safety

@@ -172,7 +172,9 @@ pub struct NicAttr {
     pub driver: String,
     /// Its place on the PCI bus; `None` for software devices.
     pub pci: Option<PciAddr>,
-    /// The port's GID as text.
+    /// The memory node that it is nearest to; `None` where the machine does not say.
+    pub numa_node: Option<u32>,
+    /// The GID that endpoints speak from, as text.
     pub address: String,
     /// Bits a second.
     pub speed_bps: u64,

@@ -150,8 +150,11 @@ unsafe fn nth<'a>(format: AddrFormat, addr: *const c_void, i: usize) -> &'a [u8]
     let one = match format {
         // SAFETY: as the caller says.
         AddrFormat::STR => unsafe { *addr.cast::<*const c_void>().add(i) },
-        // SAFETY: as the caller says.
-        _ => unsafe { addr.byte_add(i * NATIVE_LEN) },
+        _ => {
+            let len = format.fixed_len().unwrap_or(NATIVE_LEN);
+            // SAFETY: as the caller says.
+            unsafe { addr.byte_add(i * len) }
+        }
     };
     // SAFETY: as the caller says.
     unsafe { address(format, one) }

@@ -222,8 +222,11 @@ unsafe fn address<'a>(format: AddrFormat, addr: *const c_void) -> &'a [u8] {
         AddrFormat::STR if addr.is_null() => &[],
         // SAFETY: text is a string.
         AddrFormat::STR => unsafe { std::ffi::CStr::from_ptr(addr.cast()) }.to_bytes(),
-        // SAFETY: an address has that many bytes.
-        _ => unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), NATIVE_LEN) },
+        _ => {
+            let len = format.fixed_len().unwrap_or(NATIVE_LEN);
+            // SAFETY: an address has that many bytes.
+            unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len) }
+        }
     }
 }
 

@@ -10,8 +10,10 @@ mod failure;
 mod fork;
 mod gid;
 mod gid_choice;
+mod gid_wish;
 mod limits;
 mod memory_lock;
+mod numa;
 mod port;
 mod quirks;
 
@@ -27,8 +29,10 @@ pub use ferrofabric_core::addr::GidKind;
 pub use fork::{ForkSafety, fork_safety};
 pub use gid::{Gid, GidEntry, GidScope};
 pub use gid_choice::{GidChoice, GidReason, GidRequest, GidSelection, NoGid, choose_gid};
+pub(crate) use gid_wish::GidWish;
 pub use limits::DeviceLimits;
 pub(crate) use memory_lock::memory_lock_advice;
+pub(crate) use numa::NumaDistances;
 pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
 pub use quirks::Quirks;
 

@@ -47,7 +47,7 @@ impl Party {
         let announced = Arc::<Mutex<Vec<FiAddr>>>::default();
         let place = Place {
             table: table.clone(),
-            format: AddrFormat::UNSPEC,
+            naming: Naming::default(),
             resolver,
             announce: Box::new({
                 let announced = announced.clone();

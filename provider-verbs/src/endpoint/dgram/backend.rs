@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
 use ferrofabric_core::domain::Backend;
 use ferrofabric_core::error::Result;
 use ferrofabric_core::fabric;
@@ -23,6 +23,10 @@ impl Backend for DgramBackend {
 
     fn info(&self) -> &Info {
         &self.0.info
+    }
+
+    fn common_address(&self) -> Option<VerbsAddr> {
+        Some(self.0.port.address(0, QKEY))
     }
 
     fn open_transport(

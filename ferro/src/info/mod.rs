@@ -1,9 +1,12 @@
 //! `ferro info`: every domain of this machine with its facts, and what is missing.
 
+mod explain;
+
 use ferrofabric_core::config::{SETTINGS, Settings};
 use ferrofabric_core::info::{EpType, Info};
 use serde_json::{Value, json};
 
+pub(crate) use self::explain::Wanted;
 use crate::cli::InfoOptions;
 use crate::failure::{Failure, Result};
 use crate::providers::providers;
@@ -18,6 +21,9 @@ use crate::sizes;
 pub(crate) fn run(options: &InfoOptions) -> Result<()> {
     if options.settings {
         return print_settings(options.json);
+    }
+    if options.explain {
+        return explain::run(&options.wanted, options.json);
     }
     let settings = Settings::from_env()?;
     let (mut infos, mut missing) = (Vec::new(), Vec::new());
@@ -137,6 +143,7 @@ fn domain_json(info: &Info) -> Value {
             "bits_per_second": nic.speed_bps,
             "mtu_bytes": nic.mtu_bytes,
             "up": nic.up,
+            "numa_node": nic.numa_node,
             "network": nic.network,
         })),
     })

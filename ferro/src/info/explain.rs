@@ -1,0 +1,246 @@
+//! `ferro info --explain`: what an application that asks so gets, and for everything else why not and what would mend it; of
+//! each port every address, and why it is spoken from or not.
+
+use clap::{Args, ValueEnum};
+use ferrofabric_core::addr::AddrFormat;
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::fabric::Provider;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::info::{
+    EpType, Found, Info, Mismatch, Query, QueryFlags, SystemResolver, explain,
+};
+use ferrofabric_verbs::device::{Device, GidChoice};
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Result};
+use crate::providers::providers;
+use crate::report::{Table, print_json, print_text};
+
+use super::type_and_mode;
+
+/// The question of an application.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What the application asks for (with --explain)")]
+pub(crate) struct Wanted {
+    /// Host name, number, or address as text
+    #[arg(long, requires = "explain")]
+    node: Option<String>,
+    /// Port, or name of a service
+    #[arg(long, requires = "explain")]
+    service: Option<String>,
+    /// Node and service are this side's (FI_SOURCE)
+    #[arg(long, requires = "explain")]
+    source: bool,
+    /// The node is a number (FI_NUMERICHOST)
+    #[arg(long, requires = "explain")]
+    numeric: bool,
+    /// Capabilities, such as msg,tagged,remote_comm
+    #[arg(long, requires = "explain", value_delimiter = ',', value_parser = capability)]
+    caps: Vec<Flags>,
+    /// Type of endpoints
+    #[arg(long = "type", requires = "explain")]
+    ep_type: Option<Type>,
+    /// Format of addresses
+    #[arg(long, requires = "explain")]
+    format: Option<Format>,
+    /// The one domain
+    #[arg(long, requires = "explain")]
+    domain: Option<String>,
+    /// Largest message in bytes
+    #[arg(long, requires = "explain", value_name = "BYTES")]
+    max_message: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Type {
+    Rdm,
+    Dgram,
+    Msg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Sockaddr,
+    SockaddrIn,
+    SockaddrIn6,
+    SockaddrIb,
+    Str,
+    IbUd,
+}
+
+fn capability(text: &str) -> Result<Flags, String> {
+    Flags::from_name(&text.to_uppercase()).ok_or_else(|| format!("{text} is no capability"))
+}
+
+impl Wanted {
+    /// The hints of an application that supports every mode; none where nothing is asked for but an address.
+    fn hints(&self) -> Option<Info> {
+        let mut hints = Info::null_hints();
+        hints.caps = self.caps.iter().copied().collect();
+        hints.ep.ep_type = match self.ep_type {
+            None => EpType::Unspec,
+            Some(Type::Rdm) => EpType::Rdm,
+            Some(Type::Dgram) => EpType::Dgram,
+            Some(Type::Msg) => EpType::Msg,
+        };
+        hints.addr_format = match self.format {
+            None => AddrFormat::UNSPEC,
+            Some(Format::Sockaddr) => AddrFormat::SOCKADDR,
+            Some(Format::SockaddrIn) => AddrFormat::SOCKADDR_IN,
+            Some(Format::SockaddrIn6) => AddrFormat::SOCKADDR_IN6,
+            Some(Format::SockaddrIb) => AddrFormat::SOCKADDR_IB,
+            Some(Format::Str) => AddrFormat::STR,
+            Some(Format::IbUd) => AddrFormat::IB_UD,
+        };
+        hints.domain.name = self.domain.clone().unwrap_or_default();
+        hints.ep.max_msg_size = self.max_message.unwrap_or_default();
+        (hints != Info::null_hints()).then_some(hints)
+    }
+}
+
+/// Asks as an application would, and prints the answer with its reasons.
+///
+/// # Errors
+///
+/// When a setting or the question is wrong, or when nothing fits.
+pub(super) fn run(wanted: &Wanted, as_json: bool) -> Result<()> {
+    let settings = Settings::from_env()?;
+    let hints = wanted.hints();
+    let mut flags = QueryFlags::empty();
+    flags.set(QueryFlags::SOURCE, wanted.source);
+    flags.set(QueryFlags::NUMERICHOST, wanted.numeric);
+    let query = Query {
+        version: 0,
+        node: wanted.node.as_deref(),
+        service: wanted.service.as_deref(),
+        flags,
+        hints: hints.as_ref(),
+    };
+    let all = providers();
+    let all: Vec<&dyn Provider> = all.iter().map(Box::as_ref).collect();
+    let found = explain(&all, &query, &SystemResolver, &settings)?;
+    let ports = ports();
+    match as_json {
+        true => print_json(&json(&found, &ports))?,
+        false => print_text(&text(&found, &ports))?,
+    }
+    match found.infos.is_empty() {
+        true => Err(Failure::new("nothing fits")),
+        false => Ok(()),
+    }
+}
+
+/// A port's GIDs with the verdict on each, the chosen one first.
+struct Port {
+    name: String,
+    gids: Result<Vec<GidChoice>, String>,
+}
+
+fn ports() -> Vec<Port> {
+    let devices = Device::list().unwrap_or_default();
+    let opened = devices
+        .iter()
+        .filter_map(|device| Some((device, device.opened.as_ref().ok()?)));
+    opened
+        .flat_map(|(device, opened)| {
+            opened.ports.iter().map(|port| Port {
+                name: format!("{}:{}", device.name, port.attributes.number),
+                gids: match &port.selection {
+                    Ok(selection) => {
+                        let others = selection.passed_over.iter().copied();
+                        Ok(std::iter::once(selection.chosen).chain(others).collect())
+                    }
+                    Err(error) => Err(error.to_string()),
+                },
+            })
+        })
+        .collect()
+}
+
+fn text(found: &Found, ports: &[Port]) -> String {
+    let mut text = String::new();
+    if !found.infos.is_empty() {
+        let mut table = Table::new(&["FITS", "TYPE", "FORMAT", "SOURCE", "DESTINATION"], 5);
+        for info in &found.infos {
+            let shown = |addr: Option<_>| addr.map_or("-".to_owned(), |addr| format!("{addr}"));
+            table.row(vec![
+                info.domain.name.clone(),
+                type_and_mode(info),
+                info.addr_format.to_string(),
+                shown(info.src_addr),
+                shown(info.dest_addr),
+            ]);
+        }
+        text.push_str(&table.to_string());
+    }
+    for (info, why) in &found.ruled_out {
+        let Mismatch {
+            field,
+            asked,
+            offered,
+            mend,
+        } = why;
+        text.push_str(&format!(
+            "\n{} {} does not fit: {field}\n  asked:   {asked}\n  offered: {offered}\n  mend:    {mend}\n",
+            info.domain.name,
+            type_and_mode(info)
+        ));
+    }
+    for Port { name, gids } in ports {
+        text.push_str(&format!(
+            "\naddresses of {name} (setting gid_index chooses another)\n"
+        ));
+        match gids {
+            Ok(gids) => gids
+                .iter()
+                .for_each(|gid| text.push_str(&format!("  {gid}\n"))),
+            Err(error) => text.push_str(&format!("  {error}\n")),
+        }
+    }
+    for notice in &found.notices {
+        text.push_str(&format!("\nmissing: {notice}\n"));
+    }
+    text
+}
+
+fn json(found: &Found, ports: &[Port]) -> Value {
+    json!({
+        "fits": found.infos.iter().map(|info| json!({
+            "domain": info.domain.name,
+            "type": type_and_mode(info),
+            "format": info.addr_format.to_string(),
+            "source": info.src_addr.map(|addr| addr.to_string()),
+            "destination": info.dest_addr.map(|addr| addr.to_string()),
+        })).collect::<Vec<_>>(),
+        "ruled_out": found.ruled_out.iter().map(|(info, why)| json!({
+            "domain": info.domain.name,
+            "type": type_and_mode(info),
+            "field": why.field,
+            "asked": why.asked,
+            "offered": why.offered,
+            "mend": why.mend,
+        })).collect::<Vec<_>>(),
+        "ports": ports.iter().map(|port| json!({
+            "name": port.name,
+            "addresses": port.gids.as_ref().map_or_else(|_| Vec::new(), |gids| gids.iter().map(|gid| json!({
+                "index": gid.index,
+                "gid": gid.gid.to_string(),
+                "why": gid.reason.to_string(),
+            })).collect()),
+            "error": port.gids.as_ref().err(),
+        })).collect::<Vec<_>>(),
+        "missing": found.notices.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_go_by_their_names() {
+        assert_eq!(capability("tagged"), Ok(Flags::TAGGED));
+        assert_eq!(capability("REMOTE_COMM"), Ok(Flags::REMOTE_COMM));
+        assert!(capability("speed").is_err());
+    }
+}
