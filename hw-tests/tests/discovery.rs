@@ -192,17 +192,21 @@ fn a_source_chooses_device_and_gid_and_messages_go_by_it() {
             let [mut one] = <[Info; 1]>::try_from(messages(&[("FERRO_DEVICE", device)])).unwrap();
             let mut own = native(&one);
             own.verbs.as_mut().unwrap().gid = gid_of(&ip);
-            // As an address that the application has kept.
-            let node = own.to_string();
-            let query = Query {
-                node: Some(&node),
-                flags: QueryFlags::SOURCE,
-                hints: Some(&one),
-                ..Query::default()
-            };
-            let found = ask(&query, &[]).infos;
-            assert_eq!(found.len(), 1, "{ip}: {found:?}");
-            one = found[0].clone();
+            // As an address that the application has kept, and as the host's number.
+            let kept = own.to_string();
+            let mut hints = one.clone();
+            for node in [&kept, &ip] {
+                hints.domain.name.clear();
+                let query = Query {
+                    node: Some(node),
+                    flags: QueryFlags::SOURCE | QueryFlags::NUMERICHOST,
+                    hints: Some(&hints),
+                    ..Query::default()
+                };
+                let found = ask(&query, &[]).infos;
+                assert_eq!(found.len(), 1, "{node}: {found:?}");
+                one = found[0].clone();
+            }
             assert_eq!(one.domain.name, format!("{device}:1"));
             assert_eq!(gid(&one), gid_of(&ip));
             let settings = settings(&[("FERRO_SHM", "off")]);

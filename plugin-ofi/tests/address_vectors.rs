@@ -466,7 +466,7 @@ fn asynchronous_insertions_end_with_events() {
         // The end comes also when all fail, and when there is none; ends are counted in calls.
         let text = CString::new(av.text(&good[1], 512).0).unwrap();
         let mut one = 5;
-        assert_eq!(av.insert(&[], null_mut(), 0, 1 as *mut c_void), 0);
+        assert_eq!(av.insert(&[], null_mut(), 0, std::ptr::dangling_mut()), 0);
         assert!(matches!(next(eq), Next::Done(end) if end.data == 0));
         assert_eq!(av.insertsvc(&text, None, &raw mut one), 0);
         assert!(matches!(next(eq), Next::Done(end) if end.data == 1));

@@ -22,7 +22,11 @@ pub(super) fn addresses(
     candidate: &Info,
     caps: Flags,
 ) -> Result<Addresses, Mismatch> {
-    let given = hints.dest_addr.or(hints.src_addr);
+    let src = match by_host(hints, candidate) {
+        true => candidate.src_addr,
+        false => hints.src_addr,
+    };
+    let given = hints.dest_addr.or(src);
     let format = match (hints.addr_format, given) {
         (AddrFormat::UNSPEC, None) => candidate.addr_format,
         (AddrFormat::UNSPEC, Some(given)) => given.format(),
@@ -38,12 +42,26 @@ pub(super) fn addresses(
     }
     Ok(Addresses {
         format,
-        src: source(hints.src_addr, candidate.src_addr, format)?,
+        src: source(src, candidate.src_addr, format)?,
         dest: match hints.dest_addr {
             None => None,
             Some(peer) => Some(destination(peer, candidate.src_addr, format, caps)?),
         },
     })
+}
+
+/// Whether the source is a host alone, in no format of its own, and the candidate is there: that names an interface, which the
+/// candidate's own address says too.
+fn by_host(hints: &Info, candidate: &Info) -> bool {
+    let socket = hints.src_addr.and_then(|asked| asked.socket());
+    let (Some(socket), Some(own)) = (socket, candidate.src_addr) else {
+        return false;
+    };
+    hints.addr_format == AddrFormat::UNSPEC
+        && candidate.addr_format == AddrFormat::UNSPEC
+        && !candidate.addr_formats.has(AddrFormat::SOCKADDR)
+        && socket.port() == 0
+        && ip_of(&own).is_some_and(|ip| socket.ip() == ip || is_this_host(socket.ip()))
 }
 
 /// The source of an endpoint that was asked for, or any of the domain at `own`: the same node and port. A new endpoint has a

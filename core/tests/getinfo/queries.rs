@@ -257,6 +257,42 @@ fn a_source_is_this_side_and_needs_a_name() {
     assert_eq!(fields, ["src_addr", "src_addr", "addr_format"]);
 }
 
+/// Where there are no sockets' addresses, a host's name still says which interface. Covers: GI-6, GI-14
+#[test]
+fn a_source_without_a_service_names_an_interface() {
+    let mut machine = Machine::new();
+    for info in &mut machine.0 {
+        info.addr_formats = AddrFormats::NATIVE;
+    }
+    for node in ["10.1.0.1", "0.0.0.0", "127.0.0.1"] {
+        let found = machine.explain(&asking(Some(node), None, SOURCE | NUMERIC));
+        let own: Vec<_> = found.infos.iter().map(|info| info.src_addr).collect();
+        assert_eq!(
+            own,
+            [machine.0[0].src_addr, machine.0[1].src_addr],
+            "{node}"
+        );
+        assert!(
+            found
+                .infos
+                .iter()
+                .all(|info| info.addr_format == AddrFormat::UNSPEC)
+        );
+    }
+    // Another host, a port to be found at, and a format that says so.
+    let hints = with(|hints| hints.addr_format = AddrFormat::SOCKADDR_IN);
+    for query in [
+        asking(Some("10.1.0.7"), None, SOURCE | NUMERIC),
+        asking(Some("10.1.0.1"), Some("7"), SOURCE | NUMERIC),
+        Query {
+            hints: Some(&hints),
+            ..asking(Some("10.1.0.1"), None, SOURCE | NUMERIC)
+        },
+    ] {
+        assert_eq!(machine.errno(&query), Errno::ENODATA, "{query:?}");
+    }
+}
+
 /// Covers: GI-6
 #[test]
 fn addresses_of_the_hints_count_where_nothing_else_says_so() {
