@@ -279,6 +279,10 @@ pub trait Av: Send + Sync {
     /// Type of its addresses, also where the provider chose it.
     fn av_type(&self) -> AvType;
 
+    /// Of a named one: the address that whoever made it gave for its mapping, or got. Processes use the same `FiAddr` for a
+    /// peer, whatever address each gave. 0 without a name.
+    fn map_addr(&self) -> usize;
+
     /// Inserts one address as [`insert_all`](Self::insert_all) does.
     ///
     /// # Errors
@@ -327,19 +331,26 @@ pub trait Av: Send + Sync {
     /// address is reported, then for each that failed comes an error event ([`EqError`](crate::eq::EqError)) with the
     /// call's context and the number of the address, then one event [`AV_COMPLETE`](crate::eq::AV_COMPLETE), always.
     ///
-    /// In a table the addresses get the lowest indices that are free when the call is made.
+    /// In a table the addresses get the lowest indices that are free when the call is made. Unless `user_ids` is empty, each
+    /// address gets the ID of the same number ([`tag_inserted`](Self::tag_inserted)).
     ///
     /// # Errors
     ///
     /// Nothing is inserted then, and no event comes. `EINVAL`: the address vector is not for asynchronous insertion.
     /// `ENOEQ`: no queue is bound. `ENOMEM`, `ENOSPC`: the table can not grow. `EAGAIN`: no thread can be had.
-    fn insert_later(&self, wanted: Wanted, context: u64, report: Report) -> Result<()>;
+    fn insert_later(
+        &self,
+        wanted: Wanted,
+        user_ids: Vec<FiAddr>,
+        context: u64,
+        report: Report,
+    ) -> Result<()>;
 
     /// Removes an address.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it is not there.
+    /// `EINVAL` when it is not there; `EACCES` when the address vector was opened for reading only.
     fn remove(&self, addr: FiAddr) -> Result<()>;
 
     /// The address that was inserted.
@@ -348,6 +359,22 @@ pub trait Av: Send + Sync {
     ///
     /// `EINVAL` when it is not there.
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr>;
+
+    /// Gives an address an ID of the application's, which completions and errors report as the source of its messages from now
+    /// on. Sends, directed receives, lookups and removals take the address as ever.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the address is not there, or the address vector was not opened for IDs ([`AvAttr::user_ids`]).
+    fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()>;
+
+    /// As [`set_user_id`](Self::set_user_id), for an insertion that brings IDs with it (the flag `FI_AV_USER_ID` of
+    /// fi_av(3)): on an address vector that was opened without.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the address is not there, or the address vector was opened for IDs.
+    fn tag_inserted(&self, addr: FiAddr, id: FiAddr) -> Result<()>;
 
     /// Which object this is.
     fn id(&self) -> ObjectId;

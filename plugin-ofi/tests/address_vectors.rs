@@ -12,9 +12,9 @@ use std::ptr::{null, null_mut};
 
 use client::{Info, Libfabric, Opened, Party, close};
 use ferro_fi::abi::{
-    FI_AV_COMPLETE, FI_EAVAIL, FI_EBADFLAGS, FI_EINVAL, FI_ENOEQ, FI_EVENT, FI_MORE, FI_READ,
-    FI_SYNC_ERR, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type, fi_eq_attr, fi_eq_entry,
-    fi_eq_err_entry, fi_threading, fi_wait_obj, fid, fid_av, fid_eq,
+    FI_AV_COMPLETE, FI_AV_USER_ID, FI_EAVAIL, FI_EBADFLAGS, FI_EINVAL, FI_ENOEQ, FI_EVENT, FI_MORE,
+    FI_READ, FI_SYNC_ERR, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_tagged_entry,
+    fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_threading, fi_wait_obj, fid, fid_av, fid_eq,
 };
 use support::plugin::Plugin;
 use support::skip;
@@ -204,7 +204,7 @@ fn attributes_say_what_is_opened() {
             (33, 0, FI_EINVAL),
             (-1, 0, FI_EINVAL),
             (0, FI_READ, FI_EINVAL),
-            (0, 1 << 40, FI_EBADFLAGS),
+            (0, 1 << 39, FI_EBADFLAGS),
         ] {
             let mut attr = fi_av_attr {
                 rx_ctx_bits: bits,
@@ -367,6 +367,118 @@ fn names_that_are_none_are_refused_and_insert_nothing() {
             assert_eq!(av.insertsym((c"127.0.0.1", 2), (c"5000", 2), at), 0);
             assert_eq!(addrs, [NONE; 4]);
             assert_eq!(party.insert(&party.name()), 0);
+            party.close();
+            opened.close();
+        },
+    );
+}
+
+/// What MPICH does first: it looks for a named address vector, and goes on without.
+///
+/// Covers: AV-4, AV-5, AV-6
+#[test]
+fn a_named_one_is_made_by_who_may_and_found_by_the_others() {
+    alone(
+        "a_named_one_is_made_by_who_may_and_found_by_the_others",
+        |info| {
+            let opened = Opened::new(info);
+            let party = opened.party(info);
+            let name = CString::new(format!("plugin test {}", std::process::id())).unwrap();
+            let mut to_read = fi_av_attr {
+                type_: fi_av_type::FI_AV_TABLE,
+                name: name.as_ptr(),
+                flags: FI_READ,
+                ..fi_av_attr::default()
+            };
+            let missing = Vector::open(&opened, &mut to_read).err();
+            assert_eq!(missing, Some(-libc::ENOENT));
+            let mut to_make = fi_av_attr {
+                flags: 0,
+                ..to_read
+            };
+            let made = Vector::open(&opened, &mut to_make).unwrap();
+            assert!(!to_make.map_addr.is_null());
+            let read = Vector::open(&opened, &mut to_read).unwrap();
+            assert_eq!(to_read.map_addr, to_make.map_addr);
+            let all = names(&party, 3);
+            let mut addrs = [0; 3];
+            assert_eq!(made.insert(&all, addrs.as_mut_ptr(), 0, null_mut()), 3);
+            for (addr, name) in addrs.iter().zip(&all) {
+                assert_eq!(read.lookup(*addr, 64).unwrap().0[..64], name[..]);
+            }
+            let denied = -libc::EACCES;
+            assert_eq!(read.insert(&all, addrs.as_mut_ptr(), 0, null_mut()), denied);
+            assert_eq!(read.remove(&mut addrs, 0), denied);
+            assert_eq!(made.remove(&mut addrs[..1], 0), 0);
+            assert_eq!(read.lookup(addrs[0], 64), Err(-FI_EINVAL));
+            for av in [made, read] {
+                assert_eq!(close(av.0.cast()), 0);
+            }
+            let gone = Vector::open(&opened, &mut to_read).err();
+            assert_eq!(gone, Some(-libc::ENOENT));
+            party.close();
+            opened.close();
+        },
+    );
+}
+
+/// Covers: AV-20
+#[test]
+fn ids_are_asked_for_at_opening_or_at_insertion_and_not_at_both() {
+    alone(
+        "ids_are_asked_for_at_opening_or_at_insertion_and_not_at_both",
+        |info| {
+            let opened = Opened::new(info);
+            let party = opened.party(info);
+            let all = names(&party, 2);
+            let set = |av: Vector, addr, id, flags| unsafe {
+                // SAFETY: as fi_av(3) has it.
+                call!(av.0, ops.set_user_id(addr, id, flags))
+            };
+            let mut attr = fi_av_attr {
+                flags: FI_AV_USER_ID,
+                ..fi_av_attr::default()
+            };
+            let with = Vector::open(&opened, &mut attr).unwrap();
+            let mut addrs = [70, 71];
+            let at = addrs.as_mut_ptr();
+            let both = with.insert(&all, at, FI_AV_USER_ID, null_mut());
+            assert_eq!(both, -FI_EINVAL);
+            assert_eq!(with.insert(&all, at, 0, null_mut()), 2);
+            assert_eq!(set(with, addrs[1], 9, 0), 0);
+            assert_eq!(set(with, addrs[1], 9, 1), -FI_EINVAL);
+            assert_eq!(set(with, 1 << 20, 9, 0), -FI_EINVAL);
+            let without = Vector::of_type(&opened, fi_av_type::FI_AV_TABLE);
+            addrs = [70, 71];
+            let at = addrs.as_mut_ptr();
+            let nowhere = without.insert(&all, null_mut(), FI_AV_USER_ID, null_mut());
+            assert_eq!(nowhere, -FI_EINVAL);
+            assert_eq!(without.insert(&all, at, FI_AV_USER_ID, null_mut()), 2);
+            assert_eq!(addrs, [0, 1]);
+            assert_eq!(set(without, 0, 9, 0), -FI_EINVAL);
+            for av in [with, without] {
+                assert_eq!(close(av.0.cast()), 0);
+            }
+
+            // A message from itself says who it is by the ID that was given on the way in.
+            let name = party.name();
+            let mut me = 4711;
+            let own = Vector(party.av);
+            let insert = own.insert(&[name], &raw mut me, FI_AV_USER_ID, null_mut());
+            assert_eq!((insert, me), (1, 0));
+            let mut into = [0u8; 8];
+            assert_eq!(party.receive(into.as_mut_ptr(), 8, null_mut(), 3), 0);
+            assert_eq!(party.inject(&[1; 8], me, 3), 0);
+            let mut entry = fi_cq_tagged_entry::default();
+            let mut from = 0;
+            // SAFETY: as fi_cq(3) has it.
+            while unsafe {
+                let entry = (&raw mut entry).cast();
+                call!(party.cq, ops.readfrom(entry, 1, &raw mut from)) != 1
+            } {
+                std::thread::yield_now();
+            }
+            assert_eq!((from, into), (4711, [1; 8]));
             party.close();
             opened.close();
         },

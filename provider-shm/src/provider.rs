@@ -119,7 +119,7 @@ fn candidate() -> Info {
         },
         domain: DomainAttr {
             name: DOMAIN.to_owned(),
-            caps: Flags::LOCAL_COMM,
+            caps: all.domain.caps | Flags::LOCAL_COMM,
             ..all.domain
         },
         fabric: FabricAttr {

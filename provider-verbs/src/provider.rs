@@ -242,7 +242,7 @@ fn candidate(
             tx_ctx_cnt: endpoints,
             rx_ctx_cnt: endpoints,
             mr_cnt: regions,
-            caps: reach,
+            caps: all.domain.caps | reach,
             ..all.domain
         },
         fabric: FabricAttr {

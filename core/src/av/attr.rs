@@ -28,6 +28,16 @@ pub struct AvAttr {
     pub count: usize,
     /// Endpoints that each node has; 0 where nobody knows.
     pub ep_per_node: usize,
+    /// Shares the address vector with all processes of this user and node that open one of this name on a domain of the same
+    /// name. It is made where there is none, and goes with its last holder.
+    pub name: Option<String>,
+    /// Opens a named one that is there, and does not change it (`FI_READ`).
+    pub read_only: bool,
+    /// Where an application wants a named one mapped; 0 for anywhere ([`Av::map_addr`](crate::fabric::Av::map_addr)).
+    pub map_addr: usize,
+    /// Completions report IDs that the application gives to addresses (`FI_AV_USER_ID`), and [`FiAddr::NOTAVAIL`] for who has
+    /// none yet.
+    pub user_ids: bool,
     /// Insertions are asynchronous (`FI_EVENT`): they end with events of the queue that is bound.
     pub events: bool,
     /// What finds endpoints by socket address; `None` takes the domain's own way, if it has one.
@@ -41,6 +51,10 @@ impl Default for AvAttr {
             rx_ctx_bits: 0,
             count: 0,
             ep_per_node: 0,
+            name: None,
+            read_only: false,
+            map_addr: 0,
+            user_ids: false,
             events: false,
             resolver: None,
         }
@@ -113,6 +127,17 @@ impl Model {
     /// As a number, for the head of a table that is shared.
     pub(super) fn number(self) -> u64 {
         u64::from(self.generation_bits) << 8 | u64::from(self.av_type == AvType::Table)
+    }
+
+    /// From that number.
+    pub(super) fn from_number(number: u64) -> Self {
+        Self {
+            av_type: match number & 1 {
+                1 => AvType::Table,
+                _ => AvType::Map,
+            },
+            generation_bits: ((number >> 8) as u32).min(GENERATION_BITS.0),
+        }
     }
 }
 

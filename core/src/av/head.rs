@@ -1,12 +1,22 @@
 //! The head of a table: the words that say how long it is and where its pieces lie.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::arena::PIECES;
-use super::words::Words;
+use super::words::{ALIGN, Words};
 
 /// Bytes of a head.
 pub(super) const BYTES: usize = 8 * (FREE + PIECES);
+
+/// Bytes of the head of a table in a file, with the ring behind it.
+pub(super) const SHARED_BYTES: usize = RING_AT + 4 * RING;
+
+/// Changes that the ring holds.
+pub(super) const RING: usize = 4096;
+
+const RING_AT: usize = 4096;
+
+const _: () = assert!(BYTES <= RING_AT && SHARED_BYTES as u64 <= ALIGN);
 
 const ENTRIES_AT: usize = 24;
 const INDEX_AT: usize = ENTRIES_AT + PIECES;
@@ -61,6 +71,11 @@ impl Head {
     /// Where an index lies.
     pub(super) fn index_at(&self, piece: usize) -> &AtomicU64 {
         &self.0.u64s(0, FREE)[INDEX_AT + piece.min(PIECES - 1)]
+    }
+
+    /// The entry that a change was of, by the change's number; only in a file.
+    pub(super) fn ring(&self, change: u64) -> Option<&AtomicU32> {
+        self.0.u32s(RING_AT, RING).get(change as usize % RING)
     }
 
     /// How many entries of a piece are free.

@@ -87,6 +87,8 @@ struct Call {
     wanted: Wanted,
     /// In a table: the entries that the addresses get.
     reserved: Vec<Reserved>,
+    /// What completions are to say of the addresses; empty where they say the addresses.
+    user_ids: Vec<FiAddr>,
     context: u64,
     report: Report,
 }
@@ -111,7 +113,13 @@ impl Later {
     /// # Errors
     ///
     /// `ENOMEM`, `ENOSPC`: the table can not grow. `EAGAIN`: no thread can be had.
-    pub(crate) fn begin(&self, wanted: Wanted, context: u64, report: Report) -> Result<()> {
+    pub(crate) fn begin(
+        &self,
+        wanted: Wanted,
+        user_ids: Vec<FiAddr>,
+        context: u64,
+        report: Report,
+    ) -> Result<()> {
         let table = &self.work.place.table;
         let reserved = match table.is_indexed() {
             true => table.reserve(wanted.len())?,
@@ -138,6 +146,7 @@ impl Later {
         line.calls.push_back(Call {
             wanted,
             reserved,
+            user_ids,
             context,
             report,
         });
@@ -179,7 +188,14 @@ impl Work {
         let found: Vec<_> = (0..call.wanted.len())
             .map(|i| self.find(&call.wanted, i))
             .collect();
-        let inserted = self.enter(found, &call.reserved);
+        let mut inserted = self.enter(found, &call.reserved);
+        for (one, id) in inserted.iter_mut().zip(&call.user_ids) {
+            if let Ok(addr) = one {
+                if let Err(error) = self.place.table.set_user_id(*addr, *id) {
+                    *one = Err(error);
+                }
+            }
+        }
         let mut count = 0;
         for (i, one) in inserted.iter().enumerate() {
             let one = one.as_ref().map(|addr| *addr);

@@ -1,17 +1,16 @@
 //! Address vectors: tables that map the `FiAddr` of a peer to its address and back (fi_av(3), `docs/adr/0015`).
 
-#[allow(dead_code, reason = "tables in files use the rest")]
 mod arena;
-#[allow(dead_code, reason = "tables in files use the rest")]
 mod attr;
 mod chunk;
+pub(crate) mod follow;
 pub mod format;
-#[allow(dead_code, reason = "tables in files use the rest")]
 mod head;
+mod ids;
 mod index;
 pub(crate) mod later;
+mod named;
 mod service;
-#[allow(dead_code, reason = "tables in files use the rest")]
 mod store;
 mod table;
 #[allow(unsafe_code, reason = "mapped memory as atomic words")]

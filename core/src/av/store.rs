@@ -296,7 +296,9 @@ impl Store {
         let at = chunk.lowest_free()?;
         let entry = u32::try_from(self.first_of(number) + at).ok()?;
         self.intend(entry);
+        step();
         chunk.mark(at, true);
+        step();
         let free = self.head.free_in(number);
         free.store(free.load(Relaxed).saturating_sub(1), Relaxed);
         Some(entry)
@@ -306,7 +308,9 @@ impl Store {
     pub(super) fn give_back(&self, entry: u32) {
         self.intend(entry);
         if let Some((chunk, at)) = self.locate(entry) {
+            step();
             chunk.mark(at, false);
+            step();
             let free = self.head.free_in(self.number_of(entry));
             free.store(free.load(Relaxed) + 1, Relaxed);
         }
@@ -332,12 +336,16 @@ impl Store {
         };
         self.intend(entry);
         self.begin();
+        step();
         chunk.put(at, name);
+        step();
         if let Some(index) = self.index() {
             index.insert(hash, entry);
         }
+        step();
         let len = self.head.word(Word::Len);
         len.store(len.load(Relaxed) + 1, Relaxed);
+        self.note(entry);
         self.end();
     }
 
@@ -349,15 +357,20 @@ impl Store {
         let hash = self.hash(&chunk.name(at));
         self.intend(entry);
         self.begin();
+        step();
         let generation = chunk.clear(at);
+        step();
         if let Some(index) = self.index() {
             index.remove(hash, entry);
         }
+        step();
         let len = self.head.word(Word::Len);
         len.store(len.load(Relaxed).saturating_sub(1), Relaxed);
         if reusable(generation) {
             self.give_back(entry);
         }
+        step();
+        self.note(entry);
         self.end();
     }
 
@@ -409,6 +422,42 @@ impl Store {
         Ok(())
     }
 
+    /// Lists a change for the other processes.
+    fn note(&self, entry: u32) {
+        let changes = self.head.word(Word::Changes);
+        let number = changes.load(Relaxed);
+        if let Some(place) = self.head.ring(number) {
+            // Pairs with the Acquire fence in `changed_since`.
+            fence(Release);
+            place.store(entry, Relaxed);
+            // Pairs with the Acquire load in `changes`.
+            changes.store(number + 1, Release);
+        }
+    }
+
+    /// Number of changes so far, of a table in a file.
+    #[inline]
+    pub(super) fn changes(&self) -> u64 {
+        self.head.word(Word::Changes).load(Acquire)
+    }
+
+    /// Number of changes so far, and the entries that changed since there were `seen`; each may be there several times.
+    pub(super) fn changed_since(&self, seen: u64) -> (u64, Vec<u32>) {
+        let now = self.changes();
+        let listed: Vec<_> = (seen..now)
+            .take(head::RING)
+            .filter_map(|number| Some(self.head.ring(number)?.load(Relaxed)))
+            .collect();
+        // Pairs with the Release fence in `note`: what was written over since is not trusted.
+        fence(Acquire);
+        let newest = self.head.word(Word::Changes).load(Relaxed);
+        // The oldest that is listed may be one that is being written over.
+        if seen != 0 && newest.saturating_sub(seen) < head::RING as u64 {
+            return (now, listed);
+        }
+        (now, (0..self.capacity() as u32).collect())
+    }
+
     /// Mends what a writer left that died at work.
     pub(super) fn mend(&self) {
         self.begin();
@@ -435,6 +484,10 @@ impl Store {
                 self.head.free_in(number).store(free, Relaxed);
             }
         }
+        // Who follows the changes looks at all.
+        let changes = self.head.word(Word::Changes);
+        let all = changes.load(Relaxed) + head::RING as u64;
+        changes.store(all, Release);
         self.end();
     }
 
@@ -450,3 +503,14 @@ impl Store {
 /// Writers were at work whenever a reader looked; it takes its turn with them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Busy;
+
+/// A point at which a writer may be killed.
+#[cfg(not(test))]
+#[inline(always)]
+fn step() {}
+
+#[cfg(test)]
+use tests::step;
+
+#[cfg(test)]
+mod tests;

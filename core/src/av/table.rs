@@ -3,10 +3,15 @@
 //! A MAP address is index and generation, so that the use of a removed one is caught; a TABLE address is the bare index,
 //! lowest unused first. Readers take no lock, insertions and removals take turns among themselves.
 
+use std::sync::atomic::Ordering;
+
 use parking_lot::{Mutex, MutexGuard};
 
 use super::attr::{AvAttr, AvType, Model};
 use super::chunk::Name;
+use super::head::Word;
+use super::ids::Ids;
+use super::named::{self, Named};
 use super::store::Store;
 use crate::addr::NativeAddr;
 use crate::error::{Errno, Error, Result};
@@ -16,8 +21,12 @@ use crate::types::FiAddr;
 /// The entries of one address vector, for any number of threads.
 pub struct AvTable {
     model: Model,
+    // It goes before the file does.
     store: Store,
     writers: Mutex<()>,
+    named: Option<Named>,
+    read_only: bool,
+    ids: Ids,
 }
 
 /// Where an address was put.
@@ -30,19 +39,101 @@ pub struct Placed {
 }
 
 impl AvTable {
-    /// An empty table.
+    /// An empty table, of this process.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` when there is no memory for `attr.count` entries; `EINVAL` when the receive context bits leave too few for
-    /// the rest.
+    /// As [`open`](Self::open).
     pub fn new(attr: &AvAttr) -> Result<Self> {
+        let private = AvAttr {
+            name: None,
+            ..attr.clone()
+        };
+        Self::open(&private, "")
+    }
+
+    /// An empty table; with a name, the one that the processes of this user share for a domain of that name.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` when there is no memory for `attr.count` entries. `EINVAL` when the receive context bits leave too few for
+    /// the rest, when a named one has addresses of another type, when one without a name is to be opened for reading only.
+    /// `ENOENT`: that is not there. `EACCES`: it is another user's.
+    pub fn open(attr: &AvAttr, domain: &str) -> Result<Self> {
         let av_type = attr.av_type.unwrap_or(AvType::Table);
+        let mut model = Model::new(av_type, attr.rx_ctx_bits)?;
+        let (named, store) = match &attr.name {
+            None if attr.read_only => {
+                return Err(Error::new(Errno::EINVAL, "open", "address vector to read")
+                    .mend("only one with a name is there before it is opened"));
+            }
+            None => (None, Store::private(attr.count)?),
+            Some(name) => {
+                let (named, store) = Named::open(&named::Wanted {
+                    domain,
+                    name,
+                    count: attr.count,
+                    model,
+                    map_addr: attr.map_addr as u64,
+                    existing: attr.read_only,
+                })?;
+                let shared = store.head().word(Word::Model).load(Ordering::Relaxed);
+                model = Model::from_number(shared);
+                if attr.av_type.is_some_and(|asked| asked != model.av_type) {
+                    let object = format!("named address vector {name}");
+                    return Err(Error::new(Errno::EINVAL, "open", object)
+                        .mend(format!("it is of type {:?}", model.av_type)));
+                }
+                (Some(named), store)
+            }
+        };
         Ok(Self {
-            model: Model::new(av_type, attr.rx_ctx_bits)?,
-            store: Store::private(attr.count)?,
+            model,
+            store,
             writers: Mutex::new(()),
+            named,
+            read_only: attr.read_only,
+            ids: Ids::new(attr.user_ids),
         })
+    }
+
+    /// Whether other processes have it, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.named.is_some()
+    }
+
+    /// The address that the first who opened it wanted it mapped at, or had it; 0 without a name.
+    pub fn map_addr(&self) -> usize {
+        self.store
+            .head()
+            .word(Word::MapAddr)
+            .load(Ordering::Relaxed) as usize
+    }
+
+    /// Number of changes of a shared table.
+    #[inline]
+    pub(super) fn changes(&self) -> u64 {
+        self.store.changes()
+    }
+
+    pub(super) fn changed_since(&self, seen: u64) -> (u64, Vec<u32>) {
+        self.store.changed_since(seen)
+    }
+
+    /// An entry's generation, and its address where one is in.
+    pub(super) fn entry_now(&self, entry: u32) -> (u32, Option<(FiAddr, NativeAddr)>) {
+        let Some((name, generation)) = self.store.read(entry) else {
+            return (self.store.generation(entry) & !1, None);
+        };
+        let there = NativeAddr::from_bytes(&name).ok();
+        (
+            generation,
+            there.map(|name| (self.model.addr(entry, generation), name)),
+        )
+    }
+
+    pub(super) fn addr_of(&self, entry: u32, generation: u32) -> FiAddr {
+        self.model.addr(entry, generation)
     }
 
     /// Type of its addresses.
@@ -83,13 +174,22 @@ impl AvTable {
     ///
     /// # Errors
     ///
-    /// When the turn can not be had.
+    /// `EACCES`: it was opened for reading only. When the turn can not be had.
     pub fn insertion(&self) -> Result<Insertion<'_>> {
+        self.check_writable("insert into")?;
         Ok(Insertion {
-            _turn: self.turn()?,
             table: self,
             holes: Vec::new(),
+            _turn: self.turn()?,
         })
+    }
+
+    fn check_writable(&self, doing: &'static str) -> Result<()> {
+        match self.read_only {
+            false => Ok(()),
+            true => Err(Error::new(Errno::EACCES, doing, "address vector")
+                .mend("it was opened for reading only")),
+        }
     }
 
     /// Takes the `n` entries of a call whose addresses are put in later, so that calls get their indices in order.
@@ -98,6 +198,7 @@ impl AvTable {
     ///
     /// `ENOMEM`, `ENOSPC`: the table can not grow.
     pub fn reserve(&self, n: usize) -> Result<Vec<Reserved>> {
+        self.check_writable("insert into")?;
         let _turn = self.turn()?;
         let mut taken = Vec::new();
         for _ in 0..n {
@@ -134,15 +235,40 @@ impl AvTable {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it is not in the table.
+    /// `EINVAL` when it is not in the table; `EACCES`: that was opened for reading only.
     pub fn remove(&self, addr: FiAddr) -> Result<NativeAddr> {
+        self.check_writable("remove from")?;
         let _turn = self.turn()?;
         let (entry, name) = self.entry(addr).ok_or_else(|| {
             Error::new(Errno::EINVAL, "remove", format!("{addr:?}"))
                 .mend("it is not in this address vector")
         })?;
+        self.ids.forget(entry);
         self.store.clear(entry, |g| self.model.is_reusable(g));
         Ok(name)
+    }
+
+    /// Whether completions report IDs for all addresses (`FI_AV_USER_ID` at opening).
+    pub fn has_user_ids(&self) -> bool {
+        self.ids.are_all()
+    }
+
+    /// Gives an address an ID, which completions report from now on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when the address is not in the table; `ENOMEM`.
+    pub fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
+        let (entry, _) = self.entry(addr).ok_or_else(|| {
+            Error::new(Errno::EINVAL, "set the ID of", format!("{addr:?}"))
+                .mend("it is not in this address vector")
+        })?;
+        self.ids.set(entry, id)
+    }
+
+    /// An entry has another address, by another process.
+    pub(super) fn forget_id(&self, entry: u32) {
+        self.ids.forget(entry);
     }
 
     /// Every address in the table, from the lowest index.
@@ -173,12 +299,34 @@ impl AvTable {
         }
     }
 
-    fn turn(&self) -> Result<MutexGuard<'_, ()>> {
-        let turn = self.writers.lock();
+    fn turn(&self) -> Result<Turn<'_>> {
+        let thread = self.writers.lock();
+        if let Some(named) = &self.named {
+            named.take_turn()?;
+        }
+        let turn = Turn {
+            named: self.named.as_ref(),
+            _thread: thread,
+        };
+        // Only a writer that was killed leaves it so.
         if self.store.is_torn() {
             self.store.mend();
         }
         Ok(turn)
+    }
+}
+
+/// The right to change a table: of one thread of one process.
+struct Turn<'a> {
+    named: Option<&'a Named>,
+    _thread: MutexGuard<'a, ()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(named) = self.named {
+            named.end_turn();
+        }
     }
 }
 
@@ -188,11 +336,11 @@ pub struct Reserved(u32);
 
 /// The insertion of one call's addresses.
 pub struct Insertion<'a> {
-    _turn: MutexGuard<'a, ()>,
     table: &'a AvTable,
     /// Entries of addresses that failed. They are free again when the call is over, not before: so an application knows the
     /// indices of the others.
     holes: Vec<u32>,
+    _turn: Turn<'a>,
 }
 
 impl Insertion<'_> {
@@ -276,6 +424,17 @@ impl PeerAv for AvTable {
         match self.store.generation(entry) {
             generation if generation & 1 == 1 => self.model.addr(entry, generation),
             _ => FiAddr::NOTAVAIL,
+        }
+    }
+
+    #[inline]
+    fn reported(&self, addr: FiAddr) -> FiAddr {
+        match self.ids.are_any() && addr.is_some() {
+            false => addr,
+            true => self
+                .model
+                .entry(addr)
+                .map_or(addr, |entry| self.ids.of(entry, addr)),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::{Backend, Errand, Inner, Object, State};
 use crate::addr::NativeAddr;
+use crate::av::follow::Follower;
 use crate::av::format::Naming;
 use crate::av::later::{Later, Place};
 use crate::av::{AvAttr, AvTable, AvType, Report, Resolve, Services, Wanted};
@@ -24,9 +25,13 @@ struct AvHandle<B: Backend> {
 }
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<Arc<dyn Av>> {
-    let table = Arc::new(AvTable::new(attr)?);
+    let info = domain.backend.info();
+    let table = Arc::new(AvTable::open(attr, &info.domain.name)?);
     let mut state = domain.lock_to("open", "address vector")?;
     let index = state.avs.insert(table.clone());
+    if table.is_shared() {
+        state.followed.push((index, Follower::new(&table)));
+    }
     drop(state);
     Ok(Arc::new(AvHandle {
         later: OnceLock::new(),
@@ -34,7 +39,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         index,
         table,
         naming: Naming {
-            format: domain.backend.info().addr_format,
+            format: info.addr_format,
             common: domain.backend.common_address(),
         },
         asynchronous: attr.events,
@@ -43,6 +48,29 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
 }
 
 impl<T: Transport> State<T> {
+    /// Tells the transports what has changed in named address vectors, by this process or another.
+    #[cold]
+    pub(super) fn follow(&mut self) {
+        let mut followed = std::mem::take(&mut self.followed);
+        for (av, follower) in &mut followed {
+            let Some(table) = self.avs.get(*av).cloned() else {
+                continue;
+            };
+            if !follower.is_behind(&table) {
+                continue;
+            }
+            for change in follower.changes(&table) {
+                if let Some(addr) = change.removed {
+                    self.retract(*av, addr);
+                }
+                if let Some((addr, name)) = &change.inserted {
+                    self.announce(*av, *addr, name);
+                }
+            }
+        }
+        self.followed = followed;
+    }
+
     /// Tells the transports of an address vector's endpoints that an address is in.
     pub(super) fn announce(&mut self, av: usize, addr: FiAddr, name: &NativeAddr) {
         for (_, endpoint) in &mut self.endpoints {
@@ -71,6 +99,10 @@ impl<T: Transport> State<T> {
 impl<B: Backend> Av for AvHandle<B> {
     fn av_type(&self) -> AvType {
         self.table.av_type()
+    }
+
+    fn map_addr(&self) -> usize {
+        self.table.map_addr()
     }
 
     fn insert_all(
@@ -109,7 +141,13 @@ impl<B: Backend> Av for AvHandle<B> {
         })
     }
 
-    fn insert_later(&self, wanted: Wanted, context: u64, report: Report) -> Result<()> {
+    fn insert_later(
+        &self,
+        wanted: Wanted,
+        user_ids: Vec<FiAddr>,
+        context: u64,
+        report: Report,
+    ) -> Result<()> {
         let into = |errno| Error::new(errno, "insert into", "address vector");
         if !self.asynchronous {
             return Err(into(Errno::EINVAL).mend("it was not opened for events"));
@@ -117,14 +155,20 @@ impl<B: Backend> Av for AvHandle<B> {
         let Some(later) = self.later.get() else {
             return Err(into(Errno::ENOEQ).mend("bind an event queue first"));
         };
-        later.begin(wanted, context, report)
+        if !user_ids.is_empty() && self.table.has_user_ids() {
+            return Err(into(Errno::EINVAL).mend("its IDs are set one by one"));
+        }
+        later.begin(wanted, user_ids, context, report)
     }
 
     fn remove(&self, addr: FiAddr) -> Result<()> {
         let mut guard = self.domain.lock_to("remove from", "address vector")?;
         let state = &mut *guard;
         self.table.remove(addr)?;
-        state.retract(self.index, addr);
+        match self.table.is_shared() {
+            true => state.follow(),
+            false => state.retract(self.index, addr),
+        }
         self.domain.wake(state);
         Ok(())
     }
@@ -136,6 +180,26 @@ impl<B: Backend> Av for AvHandle<B> {
             Error::new(Errno::EINVAL, "look up", format!("{addr:?}"))
                 .mend("it is not in this address vector")
         })
+    }
+
+    fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
+        if !self.table.has_user_ids() {
+            return Err(
+                Error::new(Errno::EINVAL, "set the ID of", format!("{addr:?}"))
+                    .mend("open the address vector for IDs of your own"),
+            );
+        }
+        self.table.set_user_id(addr, id)
+    }
+
+    fn tag_inserted(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
+        if self.table.has_user_ids() {
+            return Err(
+                Error::new(Errno::EINVAL, "set the ID of", format!("{addr:?}"))
+                    .mend("the address vector is one for IDs: they are set one by one"),
+            );
+        }
+        self.table.set_user_id(addr, id)
     }
 
     fn id(&self) -> ObjectId {
@@ -163,7 +227,7 @@ impl<B: Backend> AvHandle<B> {
         for (number, name) in names.enumerate() {
             let placed = match name {
                 Ok(name) => insertion.place(Ok(name.to_bytes())).map(|placed| {
-                    if placed.new {
+                    if placed.new && !self.table.is_shared() {
                         state.announce(self.index, placed.addr, &name);
                     }
                     placed.addr
@@ -174,6 +238,7 @@ impl<B: Backend> AvHandle<B> {
             report(number, placed);
         }
         drop(insertion);
+        state.follow();
         self.domain.wake(state);
         Ok(inserted)
     }

@@ -130,6 +130,9 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
         }
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
+        if !state.followed.is_empty() {
+            state.follow();
+        }
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         // SAFETY: the caller keeps the buffers as the transport asks.

@@ -17,7 +17,7 @@ use crate::error::{Errno, OpError, Result};
 use crate::fabric::{Endpoint, EndpointConfig, RecvOp};
 use crate::flags::Flags;
 use crate::matching::Buffers;
-use crate::peer::{Owner, PeerCq, Transport};
+use crate::peer::{Owner, PeerAv, PeerCq, Transport};
 use crate::types::{FiAddr, IoBuf, SendOp, total_len};
 
 /// One endpoint's part of the state.
@@ -170,6 +170,9 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         }
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
+        if !state.followed.is_empty() {
+            state.follow();
+        }
         let last;
         let op = match op.flags.contains(Flags::MORE) && state.is_watched() {
             true => {
@@ -337,10 +340,14 @@ impl<B: Backend> EndpointHandle<B> {
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         match probed {
             Probed::Missing => owner.rx_cq().write_error(probe::missing(probe, op)),
-            Probed::Found(arrived) => owner.rx_cq().write(&probe::found(op, &arrived)),
+            Probed::Found(arrived) => {
+                let src = owner.av().reported(arrived.src);
+                owner.rx_cq().write(&probe::found(op, &arrived, src));
+            }
             Probed::Dropped(arrived, token) => {
                 transport.discard(op.kind, token, &mut owner);
-                owner.rx_cq().write(&probe::found(op, &arrived));
+                let src = owner.av().reported(arrived.src);
+                owner.rx_cq().write(&probe::found(op, &arrived, src));
             }
             // SAFETY: the caller keeps the buffer until the completion.
             Probed::Delivered(start) => unsafe { transport.start(start, &mut owner) },

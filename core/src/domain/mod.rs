@@ -21,6 +21,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use slab::Slab;
 
+use crate::av::follow::Follower;
 use crate::av::{AvAttr, AvTable, Resolve};
 use crate::config::Settings;
 use crate::cq::CqQueue;
@@ -147,6 +148,8 @@ struct State<T: Transport> {
     cqs: Slab<CqQueue>,
     cntrs: Slab<Count>,
     avs: Slab<Arc<AvTable>>,
+    /// How far the transports know of named address vectors, by their places.
+    followed: Vec<(usize, Follower)>,
     asleep: Slab<Asleep>,
     attendance: Attendance,
 }
@@ -268,6 +271,9 @@ impl<B: Backend> Shared<B> {
         if self.has_errands.is_raised() {
             self.run_errands(state);
         }
+        if !state.followed.is_empty() {
+            state.follow();
+        }
         let moved = state.progress() != 0;
         self.tend(state);
         moved
@@ -302,8 +308,8 @@ impl<B: Backend> Shared<B> {
             match errand {
                 Errand::Close(object) => drop(state.remove(object)),
                 Errand::Announce(av, addr) => {
-                    let name = state.avs.get(av).and_then(|table| table.lookup(addr));
-                    if let Some(name) = name {
+                    let table = state.avs.get(av).filter(|table| !table.is_shared());
+                    if let Some(name) = table.and_then(|table| table.lookup(addr)) {
                         state.announce(av, addr, &name);
                     }
                 }
@@ -335,6 +341,7 @@ impl<T: Transport> State<T> {
             cqs: Slab::new(),
             cntrs,
             avs: Slab::new(),
+            followed: Vec::new(),
             asleep: Slab::new(),
             attendance: Attendance::default(),
         }
@@ -364,7 +371,10 @@ impl<T: Transport> State<T> {
             Object::Endpoint(i) => return self.endpoints.try_remove(i),
             Object::Cq(i) => drop(self.cqs.try_remove(i)),
             Object::Cntr(i) => drop(self.cntrs.try_remove(i)),
-            Object::Av(i) => drop(self.avs.try_remove(i)),
+            Object::Av(i) => {
+                self.followed.retain(|(av, _)| *av != i);
+                drop(self.avs.try_remove(i));
+            }
         }
         None
     }

@@ -7,7 +7,7 @@ use crate::fabric::RecvOp;
 use crate::flags::Flags;
 use crate::matching::{self, Buffers};
 use crate::peer::{Arrived, Completion, CqError, Piece, Start, Token};
-use crate::types::MsgKind;
+use crate::types::{FiAddr, MsgKind};
 
 /// What a receive operation with such flags wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl SharedRx {
 }
 
 /// The completion of a probe that found a message: all about it, and no buffer.
-pub(super) fn found(op: &RecvOp, arrived: &Arrived) -> Completion {
+pub(super) fn found(op: &RecvOp, arrived: &Arrived, src: FiAddr) -> Completion {
     Completion {
         context: op.context,
         flags: op.kind.recv_flags() | arrived.flags,
@@ -116,7 +116,7 @@ pub(super) fn found(op: &RecvOp, arrived: &Arrived) -> Completion {
         buf: 0,
         data: arrived.data,
         tag: arrived.tag,
-        src: arrived.src,
+        src,
     }
 }
 

@@ -10,7 +10,12 @@ use crate::flags::{Flags, Mode, Order};
 /// here.
 pub fn dgram_messages() -> Info {
     let all = rdm_messages();
-    let caps = Flags::MSG | Flags::SEND | Flags::RECV | Flags::SOURCE;
+    let caps = Flags::MSG
+        | Flags::SEND
+        | Flags::RECV
+        | Flags::SOURCE
+        | Flags::SHARED_AV
+        | Flags::AV_USER_ID;
     Info {
         caps,
         tx: TxAttr {

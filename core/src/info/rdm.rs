@@ -17,7 +17,9 @@ pub fn rdm_messages() -> Info {
         | Flags::RECV
         | Flags::DIRECTED_RECV
         | Flags::MULTI_RECV
-        | Flags::SOURCE;
+        | Flags::SOURCE
+        | Flags::SHARED_AV
+        | Flags::AV_USER_ID;
     Info {
         caps,
         tx: TxAttr {
@@ -45,6 +47,7 @@ pub fn rdm_messages() -> Info {
             ..EpAttr::default()
         },
         domain: DomainAttr {
+            caps: Flags::SHARED_AV | Flags::AV_USER_ID,
             threading: Threading::Safe,
             // Insertion and registration are done at return.
             control_progress: Progress::Auto,

@@ -10,4 +10,9 @@ pub trait PeerAv {
     /// The `FiAddr` of an address, [`FiAddr::NOTAVAIL`] if it was not inserted. Also answers `ep_addr` of fi_peer(3), asked
     /// with the endpoint's own name.
     fn find(&self, name: &NativeAddr) -> FiAddr;
+    /// What completions say of messages from `addr`: the user's own ID where there is one (`FI_AV_USER_ID`).
+    #[inline]
+    fn reported(&self, addr: FiAddr) -> FiAddr {
+        addr
+    }
 }

@@ -28,7 +28,7 @@ pub use transport::{SendDone, Transport};
 
 use crate::error::Errno;
 use crate::flags::Flags;
-use crate::types::{MsgKind, SendOp};
+use crate::types::{FiAddr, MsgKind, SendOp};
 
 /// All that an owner lends to the peers of one endpoint.
 pub trait Owner {
@@ -56,7 +56,7 @@ pub trait Owner {
                 buf: 0,
                 data: 0,
                 tag: 0,
-                src: crate::types::FiAddr::NOTAVAIL,
+                src: FiAddr::NOTAVAIL,
             });
         }
         self.tx_cntr().inc(done.len);
@@ -98,8 +98,9 @@ pub trait Owner {
         if m.flags & (Flags::COMPLETION | Flags::MULTI_RECV) != Flags::COMPLETION {
             return self.complete_quiet_or_piece(prefix, kind, m, a);
         }
+        let src = self.av().reported(a.src);
         self.rx_cq()
-            .write(&recv_completion(kind, m, a, Flags::empty()));
+            .write(&recv_completion(kind, m, a, src, Flags::empty()));
         self.rx_cntr().inc(a.len as usize - prefix);
     }
 
@@ -109,9 +110,10 @@ pub trait Owner {
     fn complete_quiet_or_piece(&mut self, prefix: usize, kind: MsgKind, m: &Matched, a: &Arrived) {
         let more = self.complete_piece(kind, m);
         if (m.flags | more).intersects(Flags::COMPLETION) || more.contains(Flags::MULTI_RECV) {
+            let src = self.av().reported(a.src);
             self.rx_cq().write(&Completion {
                 buf: place(m),
-                ..recv_completion(kind, m, a, more)
+                ..recv_completion(kind, m, a, src, more)
             });
         }
         self.rx_cntr().inc(a.len as usize - prefix);
@@ -152,11 +154,12 @@ pub trait Owner {
         why: &'static str,
     ) {
         let more = self.complete_piece(kind, m);
+        let src = self.av().reported(a.src);
         self.rx_cq().write_error(CqError {
             completion: Completion {
                 len: (m.buf.len as u64).min(a.len) as usize,
                 buf: place(m),
-                ..recv_completion(kind, m, a, more)
+                ..recv_completion(kind, m, a, src, more)
             },
             olen: olen as usize,
             errno,
@@ -168,7 +171,13 @@ pub trait Owner {
 }
 
 #[inline]
-fn recv_completion(kind: MsgKind, m: &Matched, a: &Arrived, more: Flags) -> Completion {
+fn recv_completion(
+    kind: MsgKind,
+    m: &Matched,
+    a: &Arrived,
+    src: FiAddr,
+    more: Flags,
+) -> Completion {
     Completion {
         context: m.context,
         flags: kind.recv_flags() | a.flags | (more & Flags::MULTI_RECV),
@@ -176,7 +185,7 @@ fn recv_completion(kind: MsgKind, m: &Matched, a: &Arrived, more: Flags) -> Comp
         buf: m.buf.addr,
         data: a.data,
         tag: a.tag,
-        src: a.src,
+        src,
     }
 }
 

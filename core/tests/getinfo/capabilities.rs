@@ -10,7 +10,7 @@ use crate::candidates::{anywhere, everything, granted, local, refused, with};
 fn primary_capabilities_come_only_when_asked_for() {
     let asked = |caps| granted(&with(|hints| hints.caps = caps), &anywhere());
     let reach = Flags::LOCAL_COMM | Flags::REMOTE_COMM;
-    let free = Flags::MULTI_RECV | Flags::SOURCE | reach;
+    let free = Flags::MULTI_RECV | Flags::SOURCE | Flags::SHARED_AV | reach;
 
     let tagged = Flags::TAGGED | Flags::SEND | Flags::RECV;
     let offer = asked(Flags::TAGGED);
@@ -88,7 +88,6 @@ fn what_is_not_there_yet_is_refused() {
         Flags::NAMED_RX_CTX,
         Flags::FENCE,
         Flags::TRIGGER,
-        Flags::SHARED_AV,
         Flags::SOURCE | Flags::SOURCE_ERR,
         Flags::MSG | Flags::EXACT_DIRECTED_RECV,
     ] {

@@ -9,7 +9,7 @@ use ferrofabric_core::info::AddrFormat;
 use ferrofabric_core::types::FiAddr;
 
 use super::{AvObject, address, of};
-use crate::abi::{FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
+use crate::abi::{FI_AV_USER_ID, FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
 use crate::guard::{Refused, counted};
 use crate::memory::text;
 
@@ -18,12 +18,24 @@ use crate::memory::text;
 struct Results {
     addrs: *mut fi_addr_t,
     errors: *mut c_int,
+    /// The addresses are IDs before they are results (`FI_AV_USER_ID`).
+    ids: bool,
 }
 
 // SAFETY: fi_av(3): the memory is the call's until it is over, whichever thread does it.
 unsafe impl Send for Results {}
 
 impl Results {
+    /// The application's ID for an address.
+    ///
+    /// # Safety
+    ///
+    /// As for `write`, which has not been called for it.
+    unsafe fn id(&self, i: usize) -> Option<FiAddr> {
+        // SAFETY: as the caller says.
+        self.ids.then(|| FiAddr(unsafe { *self.addrs.add(i) }))
+    }
+
     /// Writes what became of one address.
     ///
     /// # Safety
@@ -69,8 +81,13 @@ impl<'a> Call<'a> {
     ) -> std::result::Result<Self, Refused> {
         // SAFETY: as the caller says.
         let this: &'a AvObject = unsafe { of(av) };
-        if flags & !(FI_MORE | FI_SYNC_ERR) != 0 {
+        let ids = flags & FI_AV_USER_ID != 0;
+        if flags & !(FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID) != 0 {
             return Err(Errno::EBADFLAGS.into());
+        }
+        // IDs come in the place of results; an address vector that was opened for IDs has them set one by one.
+        if ids && (this.user_ids || fi_addr.is_null()) {
+            return Err(Errno::EINVAL.into());
         }
         let tells = flags & FI_SYNC_ERR != 0;
         if tells && (context.is_null() || this.asynchronous) {
@@ -84,6 +101,7 @@ impl<'a> Call<'a> {
                     true => context.cast(),
                     false => std::ptr::null_mut(),
                 },
+                ids,
             },
             context,
         })
@@ -101,9 +119,15 @@ impl<'a> Call<'a> {
     }
 
     /// What tells C of each address of the call.
-    fn report(&self) -> impl FnMut(usize, Result<FiAddr>) + use<> {
-        let results = self.results;
+    fn report(&self) -> impl FnMut(usize, Result<FiAddr>) + use<'a> {
+        let (results, av) = (self.results, &self.this.av);
         move |i, one| {
+            // SAFETY: there is room for as many as the call has.
+            let id = unsafe { results.id(i) };
+            let one = match (one, id) {
+                (Ok(addr), Some(id)) => av.tag_inserted(addr, id).map(|()| addr),
+                (one, _) => one,
+            };
             let one = one.map_err(|error| {
                 tracing::warn!("address {i}: {error}");
                 error.errno()
@@ -113,7 +137,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn begin(&self, wanted: Wanted) -> std::result::Result<c_int, Refused> {
+    fn begin(&self, wanted: Wanted, count: usize) -> std::result::Result<c_int, Refused> {
+        // SAFETY: there are as many IDs as addresses, or none.
+        let ids = (0..count).filter_map(|i| unsafe { self.results.id(i) });
+        let ids = ids.collect();
         let results = self.results;
         let report: Report = Box::new(move |i, one| {
             let results: Results = results;
@@ -122,14 +149,17 @@ impl<'a> Call<'a> {
         });
         self.this
             .av
-            .insert_later(wanted, self.context as u64, report)?;
+            .insert_later(wanted, ids, self.context as u64, report)?;
         Ok(0)
     }
 
     fn services(&self, services: Services) -> std::result::Result<c_int, Refused> {
         self.check(services.len())?;
         match self.this.asynchronous {
-            true => self.begin(Wanted::Services(services)),
+            true => {
+                let count = services.len();
+                self.begin(Wanted::Services(services), count)
+            }
             false => {
                 let inserted = self
                     .this
@@ -182,7 +212,8 @@ pub(super) unsafe extern "C" fn insert(
         let mut names = (0..count).map(|i| unsafe { nth(format, addr, i) });
         if call.this.asynchronous {
             // The caller's array is its own again at return.
-            return call.begin(Wanted::Listed(names.map(<[u8]>::to_vec).collect()));
+            let listed = names.map(<[u8]>::to_vec).collect();
+            return call.begin(Wanted::Listed(listed), count);
         }
         let inserted = call.this.av.insert_all(&mut names, &mut call.report())?;
         Ok::<_, Refused>(inserted as c_int)

@@ -14,8 +14,8 @@ use ferrofabric_core::info::AddrFormat;
 use ferrofabric_core::types::FiAddr;
 
 use crate::abi::{
-    FI_CLASS_AV, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t, fi_av_attr, fi_av_type, fi_ops,
-    fi_ops_av, fid, fid_av,
+    FI_AV_USER_ID, FI_CLASS_AV, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t, fi_av_attr,
+    fi_av_type, fi_ops, fi_ops_av, fid, fid_av,
 };
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
@@ -32,6 +32,8 @@ pub(crate) struct AvObject {
     format: AddrFormat,
     /// Insertions end with events (`FI_EVENT`).
     asynchronous: bool,
+    /// Opened for IDs of the application's (`FI_AV_USER_ID`).
+    user_ids: bool,
     eq: OnceLock<Arc<EqObject>>,
     _domain: Arc<DomainObject>,
 }
@@ -63,7 +65,7 @@ static OPS: Roomy<fi_ops_av> = Roomy::new(fi_ops_av {
     av_set: Some(Unsupported::ENOSYS),
     insert_auth_key: Some(Unsupported::ENOSYS),
     lookup_auth_key: Some(Unsupported::ENOSYS),
-    set_user_id: Some(Unsupported::ENOSYS),
+    set_user_id: Some(set_user_id),
 });
 
 impl AvObject {
@@ -90,6 +92,9 @@ impl AvObject {
                 AvType::Map => fi_av_type::FI_AV_MAP,
                 AvType::Table => fi_av_type::FI_AV_TABLE,
             };
+            if wanted.name.is_some() && attr.map_addr.is_null() {
+                attr.map_addr = av.map_addr() as *mut c_void;
+            }
         }
         Ok(Arc::new(Self {
             raw: UnsafeCell::new(fid_av {
@@ -99,6 +104,7 @@ impl AvObject {
             av,
             format: domain.domain.info().addr_format,
             asynchronous: wanted.events,
+            user_ids: wanted.user_ids,
             eq: OnceLock::new(),
             _domain: domain,
         }))
@@ -111,22 +117,8 @@ impl AvObject {
 ///
 /// The name is a string or NULL.
 unsafe fn wanted(attr: &fi_av_attr) -> Result<AvAttr, Refused> {
-    if attr.flags & !(FI_EVENT | FI_READ | FI_SYMMETRIC) != 0 {
+    if attr.flags & !(FI_EVENT | FI_READ | FI_SYMMETRIC | FI_AV_USER_ID) != 0 {
         return Err(Errno::EBADFLAGS.into());
-    }
-    // SAFETY: as the caller says.
-    match unsafe { text(attr.name) } {
-        Some(name) => {
-            let named = Error::new(Errno::ENOSYS, "open", format!("address vector {name}"));
-            return Err(named
-                .mend("they can not be shared by name; open one of your own")
-                .into());
-        }
-        None if attr.flags & FI_READ != 0 => {
-            let nameless = Error::new(Errno::EINVAL, "open", "address vector for reading");
-            return Err(nameless.mend("only a named one exists before").into());
-        }
-        None => {}
     }
     Ok(AvAttr {
         av_type: match attr.type_ {
@@ -138,6 +130,11 @@ unsafe fn wanted(attr: &fi_av_attr) -> Result<AvAttr, Refused> {
         rx_ctx_bits: u32::try_from(attr.rx_ctx_bits).map_err(|_| Errno::EINVAL)?,
         count: attr.count,
         ep_per_node: attr.ep_per_node,
+        // SAFETY: as the caller says.
+        name: unsafe { text(attr.name) }.map(|name| name.into_owned()),
+        read_only: attr.flags & FI_READ != 0,
+        map_addr: attr.map_addr as usize,
+        user_ids: attr.flags & FI_AV_USER_ID != 0,
         events: attr.flags & FI_EVENT != 0,
         resolver: None,
     })
@@ -209,6 +206,24 @@ unsafe extern "C" fn lookup(
             Ok(()) | Err(Errno::ETOOSMALL) => Ok(()),
             Err(errno) => Err(Refused(errno)),
         }
+    })
+}
+
+/// What completions report of an address from now on.
+unsafe extern "C" fn set_user_id(
+    av: *mut fid_av,
+    fi_addr: fi_addr_t,
+    user_id: fi_addr_t,
+    flags: u64,
+) -> c_int {
+    control(|| {
+        if flags != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        // SAFETY: as C calls us.
+        let av = unsafe { &of(av).av };
+        av.set_user_id(FiAddr(fi_addr), FiAddr(user_id))?;
+        Ok::<_, Refused>(())
     })
 }
 

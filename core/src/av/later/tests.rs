@@ -71,7 +71,9 @@ impl Party {
             next += 1;
             tx.send(one).unwrap();
         });
-        self.later.begin(wanted, context, report).unwrap();
+        self.later
+            .begin(wanted, Vec::new(), context, report)
+            .unwrap();
         rx
     }
 

@@ -1,0 +1,106 @@
+use super::*;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+thread_local! {
+    /// Steps until the writer dies; none: it lives.
+    static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+struct Killed;
+
+pub(super) fn step() {
+    match LEFT.get() {
+        None => {}
+        Some(0) => resume_unwind(Box::new(Killed)),
+        Some(n) => LEFT.set(Some(n - 1)),
+    }
+}
+
+fn name(n: u8) -> Name {
+    [n; 64]
+}
+
+fn insert(store: &Store, n: u8) -> u32 {
+    let entry = store.take().unwrap();
+    store.make_room().unwrap();
+    store.put(entry, store.hash(&name(n)), &name(n));
+    entry
+}
+
+/// All that is in, by entry, after a look at whether all ways lead there.
+fn contents(store: &Store) -> BTreeMap<u32, u8> {
+    let all: BTreeMap<_, _> = store
+        .entries()
+        .map(|(entry, generation, found)| {
+            assert_eq!((found, generation & 1), (name(found[0]), 1));
+            assert_eq!(store.find(&found).unwrap(), Some(entry));
+            (entry, found[0])
+        })
+        .collect();
+    assert_eq!(store.len(), all.len());
+    for n in 0..=u8::MAX {
+        let found = store.find(&name(n)).unwrap();
+        assert_eq!(found.is_some(), all.values().any(|m| *m == n), "{n}");
+    }
+    all
+}
+
+/// A writer is killed at each of its steps; the next one finds what was before or what was to be, and every index.
+///
+/// Covers: AV-4
+#[test]
+fn whoever_comes_after_a_killed_writer_mends_what_it_left() {
+    let operations: [fn(&Store); 3] = [
+        |store| {
+            insert(store, 100);
+        },
+        |store| store.clear(7, |_| true),
+        |store| store.clear(7, |_| false),
+    ];
+    for (number, operation) in operations.into_iter().enumerate() {
+        let mut kills = 0;
+        loop {
+            let store = Store::private(0).unwrap();
+            for n in 0..50 {
+                insert(&store, n);
+            }
+            store.clear(3, |_| true);
+            let before = contents(&store);
+            LEFT.set(Some(kills));
+            let killed = catch_unwind(AssertUnwindSafe(|| operation(&store))).is_err();
+            LEFT.set(None);
+            assert_eq!(store.is_torn(), killed, "operation {number} step {kills}");
+            if killed {
+                store.mend();
+            }
+            assert!(!store.is_torn());
+            let mut after = before.clone();
+            match number {
+                0 => after.insert(3, 100),
+                _ => after.remove(&7),
+            };
+            let now = contents(&store);
+            assert!(
+                now == before || now == after,
+                "operation {number} step {kills}"
+            );
+            // Every entry that has no address can be had, but one that is not to be used again.
+            for n in now.len() as u8..80 {
+                let entry = insert(&store, 150 + n);
+                assert!(!now.contains_key(&entry));
+                assert!(
+                    entry < 80 + u32::from(number == 2),
+                    "entry {entry}, step {kills}"
+                );
+            }
+            if !killed {
+                assert_eq!(now, after);
+                break;
+            }
+            kills += 1;
+        }
+        assert!(kills >= 4, "{kills} steps in operation {number}");
+    }
+}
