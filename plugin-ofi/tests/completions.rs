@@ -5,323 +5,30 @@
 #[macro_use]
 mod client;
 mod support;
+mod two;
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int};
 use std::mem::offset_of;
-use std::process::Command;
 use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
 
-use client::{Info, Libfabric, Opened, close};
+use client::close;
 use ferro_fi::abi::{
-    FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_ENABLE, FI_ETRUNC, FI_FENCE, FI_GETOPSFLAG,
-    FI_GETWAIT, FI_GETWAITOBJ, FI_NOTIFY, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION,
-    FI_SEND, FI_SETOPSFLAG, FI_TAGGED, FI_TRANSMIT, FI_WRITE, fi_addr_t, fi_av_attr, fi_av_type,
-    fi_cntr_attr, fi_cq_attr, fi_cq_data_entry, fi_cq_entry, fi_cq_err_entry, fi_cq_format,
-    fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond, fi_eq_attr, fi_msg_tagged, fi_progress,
-    fi_threading, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_ep,
+    FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_ETRUNC, FI_FENCE, FI_GETOPSFLAG, FI_GETWAIT,
+    FI_GETWAITOBJ, FI_NOTIFY, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION, FI_SEND,
+    FI_SETOPSFLAG, FI_TAGGED, FI_TRANSMIT, FI_WRITE, fi_cntr_events, fi_cq_data_entry, fi_cq_entry,
+    fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond,
+    fi_eq_attr, fi_progress, fi_wait_obj, fid, fid_cntr, fid_cq,
 };
-use support::plugin::Plugin;
-use support::skip;
-
-/// A process has one libfabric: each test has one of its own.
-const CHILD: &str = "FERRO_TEST_COMPLETIONS";
-
-const PATIENCE: Duration = Duration::from_secs(60);
-const EAGAIN: isize = -(libc::EAGAIN as isize);
-
-fn alone(test: &str, body: impl FnOnce(&Info<'_>)) {
-    if std::env::var_os(CHILD).is_some() {
-        let Some(libfabric) = Libfabric::load() else {
-            return skip("there is no libfabric 2 here (libfabric1, or ci/mpich)");
-        };
-        return body(&libfabric.discover("shm", fi_threading::FI_THREAD_SAFE));
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", test, "--nocapture"])
-        .env(CHILD, "1");
-    let plugin = Plugin::new();
-    plugin.choose(&mut command);
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
-        println!("{line}");
-    }
-    assert!(
-        output.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-/// An endpoint with a queue and a counter for each direction, as attributes and flags say.
-struct Side {
-    ep: *mut fid_ep,
-    av: *mut fid_av,
-    tx: *mut fid_cq,
-    rx: *mut fid_cq,
-    sent: *mut fid_cntr,
-    received: *mut fid_cntr,
-}
-
-#[derive(Clone, Copy)]
-struct Shape {
-    cq: fi_cq_attr,
-    cntr: fi_cntr_attr,
-    /// Of the binding of the queue of sends.
-    tx_flags: u64,
-}
-
-fn shape() -> Shape {
-    Shape {
-        cq: fi_cq_attr {
-            format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
-            ..fi_cq_attr::default()
-        },
-        cntr: fi_cntr_attr::default(),
-        tx_flags: 0,
-    }
-}
-
-impl Side {
-    fn open(opened: &Opened, info: &Info<'_>, mut shape: Shape) -> Self {
-        let (mut av, mut ep) = (null_mut(), null_mut());
-        let (mut tx, mut rx, mut sent, mut received) =
-            (null_mut(), null_mut(), null_mut(), null_mut());
-        // SAFETY: as the manual pages have it.
-        unsafe {
-            let domain = opened.domain;
-            let mut attr = fi_av_attr {
-                type_: fi_av_type::FI_AV_TABLE,
-                ..fi_av_attr::default()
-            };
-            assert_eq!(
-                call!(domain, ops.av_open(&raw mut attr, &raw mut av, null_mut())),
-                0
-            );
-            for cq in [&raw mut tx, &raw mut rx] {
-                assert_eq!(
-                    call!(domain, ops.cq_open(&raw mut shape.cq, cq, null_mut())),
-                    0
-                );
-            }
-            for cntr in [&raw mut sent, &raw mut received] {
-                let opened = call!(domain, ops.cntr_open(&raw mut shape.cntr, cntr, null_mut()));
-                assert_eq!(opened, 0);
-            }
-            assert_eq!(
-                call!(domain, ops.endpoint(info.info, &raw mut ep, null_mut())),
-                0
-            );
-            let fid: *mut fid = ep.cast();
-            let bind = (*(*fid).ops).bind.unwrap();
-            assert_eq!(bind(fid, av.cast(), 0), 0);
-            assert_eq!(bind(fid, tx.cast(), FI_TRANSMIT | shape.tx_flags), 0);
-            assert_eq!(bind(fid, rx.cast(), FI_RECV), 0);
-            assert_eq!(bind(fid, sent.cast(), FI_SEND), 0);
-            assert_eq!(bind(fid, received.cast(), FI_RECV), 0);
-            assert_eq!(control(fid, FI_ENABLE, null_mut()), 0);
-        }
-        Self {
-            ep,
-            av,
-            tx,
-            rx,
-            sent,
-            received,
-        }
-    }
-
-    fn receive(&self, into: &mut [u8], tag: u64, context: usize) {
-        // SAFETY: the tests keep the memory until it completes.
-        let posted = unsafe {
-            let table = &*(*self.ep).tagged;
-            let (ptr, len) = (into.as_mut_ptr().cast(), into.len());
-            table.recv.unwrap()(
-                self.ep,
-                ptr,
-                len,
-                null_mut(),
-                u64::MAX,
-                tag,
-                0,
-                context as *mut c_void,
-            )
-        };
-        assert_eq!(posted, 0);
-    }
-
-    fn senddata(&self, bytes: &[u8], data: u64, to: fi_addr_t, tag: u64) {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            // SAFETY: the tests keep the bytes until it completes.
-            let sent = unsafe {
-                let table = &*(*self.ep).tagged;
-                let (ptr, len) = (bytes.as_ptr().cast(), bytes.len());
-                table.senddata.unwrap()(
-                    self.ep,
-                    ptr,
-                    len,
-                    null_mut(),
-                    data,
-                    to,
-                    tag,
-                    3 as *mut c_void,
-                )
-            };
-            if sent == 0 {
-                return;
-            }
-            assert_eq!(sent, EAGAIN);
-            assert!(Instant::now() < until, "no room for a send");
-            count(self.sent);
-        }
-    }
-
-    fn sendmsg(&self, bytes: &[u8], to: fi_addr_t, tag: u64, flags: u64) -> isize {
-        let iov = libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        };
-        let msg = fi_msg_tagged {
-            msg_iov: &raw const iov,
-            desc: null_mut(),
-            iov_count: 1,
-            addr: to,
-            tag,
-            ignore: 0,
-            context: 4 as *mut c_void,
-            data: 0,
-        };
-        // SAFETY: the tests keep the bytes until it completes.
-        unsafe { (*(*self.ep).tagged).sendmsg.unwrap()(self.ep, &raw const msg, flags) }
-    }
-
-    fn close(self) {
-        for fid in [
-            self.ep.cast(),
-            self.tx.cast(),
-            self.rx.cast(),
-            self.sent.cast(),
-            self.received.cast(),
-            self.av.cast(),
-        ] {
-            assert_eq!(close(fid), 0);
-        }
-    }
-}
-
-struct Two {
-    opened: Opened,
-    a: Side,
-    b: Side,
-    to_b: fi_addr_t,
-    to_a: fi_addr_t,
-}
-
-impl Two {
-    fn open(info: &Info<'_>, shape: Shape) -> Self {
-        let opened = Opened::new(info);
-        let (a, b) = (
-            Side::open(&opened, info, shape),
-            Side::open(&opened, info, shape),
-        );
-        let to_b = insert(a.av, b.ep);
-        let to_a = insert(b.av, a.ep);
-        Self {
-            opened,
-            a,
-            b,
-            to_b,
-            to_a,
-        }
-    }
-
-    fn close(self) {
-        self.a.close();
-        self.b.close();
-        self.opened.close();
-    }
-}
-
-fn insert(av: *mut fid_av, of: *mut fid_ep) -> fi_addr_t {
-    let (mut name, mut len, mut addr) = ([0u8; 64], 64, 0);
-    // SAFETY: as fi_getname(3) and fi_av(3) have it.
-    unsafe {
-        let getname = (*(*of).cm).getname.unwrap();
-        assert_eq!(
-            getname(of.cast(), name.as_mut_ptr().cast(), &raw mut len),
-            0
-        );
-        let inserted = call!(
-            av,
-            ops.insert(name.as_ptr().cast(), 1, &raw mut addr, 0, null_mut())
-        );
-        assert_eq!(inserted, 1);
-    }
-    addr
-}
-
-/// `fi_control`.
-fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    // SAFETY: the object is open, the argument what the command asks for.
-    unsafe { (*(*fid).ops).control.unwrap()(fid, command, arg) }
-}
-
-/// `fi_cntr_read`.
-fn count(cntr: *mut fid_cntr) -> u64 {
-    // SAFETY: the counter is open.
-    unsafe { call!(cntr, ops.read()) }
-}
-
-/// `fi_cq_read` of one tagged entry.
-fn read(cq: *mut fid_cq) -> Result<fi_cq_tagged_entry, isize> {
-    let mut entry = fi_cq_tagged_entry::default();
-    // SAFETY: there is room for one of the longest format.
-    match unsafe { call!(cq, ops.read((&raw mut entry).cast(), 1)) } {
-        1 => Ok(entry),
-        error => Err(error),
-    }
-}
-
-fn next(cq: *mut fid_cq) -> Result<fi_cq_tagged_entry, isize> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match read(cq) {
-            Err(EAGAIN) => assert!(Instant::now() < until, "nothing completes"),
-            other => return other,
-        }
-    }
-}
-
-/// `fi_trywait` of one.
-fn try_wait(opened: &Opened, fid: *mut fid) -> c_int {
-    let mut fids = [fid];
-    // SAFETY: a list of one.
-    unsafe { call!(opened.fabric, ops.trywait(fids.as_mut_ptr(), 1)) }
-}
-
-fn descriptor(fid: *mut fid) -> c_int {
-    let mut fd = -1;
-    assert_eq!(control(fid, FI_GETWAIT, (&raw mut fd).cast()), 0);
-    fd
-}
-
-fn readable(fd: c_int) -> bool {
-    let mut fds = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one entry.
-    unsafe { libc::poll(&raw mut fds, 1, 0) == 1 }
-}
+use two::{
+    EAGAIN, PATIENCE, Two, alone, control, count, descriptor, everywhere, next, read, readable,
+    shape, try_wait,
+};
 
 /// Each format has its fields, and nothing is written behind them.
 #[test]
 fn each_format_has_its_fields() {
-    alone("each_format_has_its_fields", |info| {
+    everywhere("each_format_has_its_fields", |info| {
         for (format, size) in [
             (fi_cq_format::FI_CQ_FORMAT_UNSPEC, size_of::<fi_cq_entry>()),
             (fi_cq_format::FI_CQ_FORMAT_CONTEXT, size_of::<fi_cq_entry>()),
@@ -389,7 +96,7 @@ fn each_format_has_its_fields() {
 /// A failure is told in its turn, with its fields, and in words; a queue that is too small for what comes loses nothing.
 #[test]
 fn errors_and_overflow() {
-    alone("errors_and_overflow", |info| {
+    everywhere("errors_and_overflow", |info| {
         const MESSAGES: usize = 300;
         let mut small = shape();
         small.cq.size = 1;
@@ -559,7 +266,7 @@ fn descriptors() {
 /// `fi_cq_sread` of a queue with `FI_CQ_COND_THRESHOLD` waits for as many entries as it is told.
 #[test]
 fn thresholds() {
-    alone("thresholds", |info| {
+    everywhere("thresholds", |info| {
         let mut waits = shape();
         waits.cq.wait_obj = fi_wait_obj::FI_WAIT_UNSPEC;
         waits.cq.wait_cond = fi_cq_wait_cond::FI_CQ_COND_THRESHOLD;
@@ -602,7 +309,7 @@ fn thresholds() {
 /// With `FI_SELECTIVE_COMPLETION` only operations complete that ask for it, by a flag of theirs or of the endpoint; all count.
 #[test]
 fn selective_completion() {
-    alone("selective_completion", |info| {
+    everywhere("selective_completion", |info| {
         let mut selective = shape();
         selective.tx_flags = FI_SELECTIVE_COMPLETION;
         let two = Two::open(info, selective);
@@ -650,7 +357,7 @@ fn selective_completion() {
 /// A delivered message is there, a fence waits; what the domain knows is in its offer.
 #[test]
 fn levels_and_fences() {
-    alone("levels_and_fences", |info| {
+    everywhere("levels_and_fences", |info| {
         let two = Two::open(info, shape());
         let (slow, fast) = (vec![1u8; 100_000], [2u8; 8]);
         let level = FI_COMPLETION | FI_DELIVERY_COMPLETE;
@@ -713,4 +420,120 @@ fn automatic_progress() {
         next(two.a.tx).unwrap();
         two.close();
     });
+}
+
+/// A counter of operations and one of bytes (`FI_CNTR_EVENTS_BYTES`): what succeeds, what fails, what the application writes,
+/// and waits (fi_cntr(3)).
+///
+/// Covers: PEER-5
+#[test]
+fn counters() {
+    everywhere("counters", |info| {
+        for events in [
+            fi_cntr_events::FI_CNTR_EVENTS_COMP,
+            fi_cntr_events::FI_CNTR_EVENTS_BYTES,
+        ] {
+            let mut counted = shape();
+            counted.cntr.events = events;
+            counted.cntr.wait_obj = fi_wait_obj::FI_WAIT_UNSPEC;
+            let two = Two::open(info, counted);
+            let of = |operations: u64, bytes: u64| match events {
+                fi_cntr_events::FI_CNTR_EVENTS_COMP => operations,
+                _ => bytes,
+            };
+            let mut bytes = 0;
+            for (n, len) in [0usize, 8, 1000, 20_000].into_iter().enumerate() {
+                let mut into = vec![0u8; len];
+                two.b.receive(&mut into, 1, 1);
+                two.a.senddata(&vec![1; len], 5, two.to_b, 1);
+                next(two.b.rx).unwrap();
+                next(two.a.tx).unwrap();
+                bytes += len as u64;
+                let sum = of(n as u64 + 1, bytes);
+                assert_eq!((count(two.a.sent), count(two.b.received)), (sum, sum));
+            }
+            let sum = count(two.b.received);
+            assert_eq!(wait(two.b.received, sum, -1), 0);
+            assert_eq!(wait(two.b.received, sum + 1, 5), -libc::ETIMEDOUT);
+            // A failure is one error, whatever its size, and ends a wait that has begun.
+            let waits = Address(two.b.received as usize);
+            let mut failed = 0;
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(move || wait(waits.get(), sum + 1, 60_000));
+                let until = Instant::now() + PATIENCE / 2;
+                while !waiter.is_finished() {
+                    let mut short = [0u8; 3];
+                    two.b.receive(&mut short, 1, 1);
+                    two.a.senddata(&[1; 8], 5, two.to_b, 1);
+                    failed += 1;
+                    while errors(two.b.received) < failed {
+                        assert!(Instant::now() < until, "a failure is not counted");
+                    }
+                    assert!(Instant::now() < until, "no failure ends the wait");
+                    std::thread::yield_now();
+                }
+                assert_eq!(waiter.join().unwrap(), -FI_EAVAIL);
+            });
+            assert_eq!(count(two.b.received), sum);
+            let cntr = two.b.received;
+            // SAFETY: the counter is open.
+            unsafe {
+                assert_eq!(call!(cntr, ops.add(5)), 0);
+                assert_eq!(call!(cntr, ops.adderr(7)), 0);
+                assert_eq!((count(cntr), errors(cntr)), (sum + 5, failed + 7));
+                assert_eq!(call!(cntr, ops.set(u64::MAX)), 0);
+                assert_eq!(call!(cntr, ops.seterr(0)), 0);
+                assert_eq!((count(cntr), errors(cntr)), (u64::MAX, 0));
+            }
+            two.close();
+        }
+    });
+}
+
+/// `fi_cq_signal` ends a wait of another thread, and one that comes later.
+#[test]
+fn signals() {
+    everywhere("signals", |info| {
+        let mut waits = shape();
+        waits.cq.wait_obj = fi_wait_obj::FI_WAIT_UNSPEC;
+        let two = Two::open(info, waits);
+        let queue = Address(two.b.rx as usize);
+        let sleep = move || {
+            let mut out = fi_cq_tagged_entry::default();
+            let cq: *mut fid_cq = queue.get();
+            // SAFETY: there is room for one.
+            unsafe { call!(cq, ops.sread((&raw mut out).cast(), 1, null(), 60_000)) }
+        };
+        for _ in 0..5 {
+            let since = Instant::now();
+            let sleeper = std::thread::spawn(sleep);
+            // SAFETY: the queue is open.
+            assert_eq!(unsafe { call!(two.b.rx, ops.signal()) }, 0);
+            assert_eq!(sleeper.join().unwrap(), EAGAIN);
+            assert!(since.elapsed() < PATIENCE / 2, "the signal woke nobody");
+        }
+        two.close();
+    });
+}
+
+/// An object of libfabric's, which a thread may use that did not open it (`FI_THREAD_SAFE`).
+#[derive(Clone, Copy)]
+struct Address(usize);
+
+impl Address {
+    fn get<T>(self) -> *mut T {
+        self.0 as *mut T
+    }
+}
+
+/// `fi_cntr_wait`.
+fn wait(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
+    // SAFETY: the counter is open.
+    unsafe { call!(cntr, ops.wait(threshold, timeout_ms)) }
+}
+
+/// `fi_cntr_readerr`.
+fn errors(cntr: *mut fid_cntr) -> u64 {
+    // SAFETY: the counter is open.
+    unsafe { call!(cntr, ops.readerr()) }
 }

@@ -1,0 +1,352 @@
+//! Two endpoints of a process, as attributes and flags say, and tests that have a process of their own.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it, and a test may panic"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::process::Command;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use ferro_fi::abi::{
+    FI_ENABLE, FI_GETWAIT, FI_RECV, FI_SEND, FI_TRANSMIT, fi_addr_t, fi_av_attr, fi_av_type,
+    fi_cntr_attr, fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_msg_tagged, fi_threading, fid,
+    fid_av, fid_cntr, fid_cq, fid_ep,
+};
+
+use crate::client::{Info, Libfabric, Opened, close};
+use crate::support::plugin::Plugin;
+use crate::support::{has_device, skip};
+
+/// A wait that takes so long hangs.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a data path call says that is to be tried again.
+pub const EAGAIN: isize = -(libc::EAGAIN as isize);
+
+/// Set in the process that a test is for: the domain, or nothing for any.
+const CHILD: &str = "FERRO_TEST_CHILD";
+
+/// Runs a test over shared memory, in a process of its own: a process has one libfabric.
+pub fn alone(test: &str, body: impl FnOnce(&Info<'_>)) {
+    match std::env::var(CHILD) {
+        Ok(domain) => child(|libfabric| {
+            body(&libfabric.discover(&domain, fi_threading::FI_THREAD_SAFE));
+        }),
+        Err(_) => run(test, "shm"),
+    }
+}
+
+/// Runs a test over shared memory, and over verbs where there is a device.
+pub fn everywhere(test: &str, body: impl FnOnce(&Info<'_>)) {
+    let is_parent = std::env::var_os(CHILD).is_none();
+    alone(test, body);
+    if is_parent && has_device() {
+        run(test, "");
+    }
+}
+
+/// Runs a test over verbs alone.
+pub fn over_verbs(test: &str, body: impl FnOnce(&Libfabric)) {
+    match std::env::var_os(CHILD) {
+        Some(_) => child(body),
+        None => run(test, ""),
+    }
+}
+
+fn child(body: impl FnOnce(&Libfabric)) {
+    match Libfabric::load() {
+        Some(libfabric) => body(&libfabric),
+        None => skip("there is no libfabric 2 here (libfabric1, or ci/mpich)"),
+    }
+}
+
+/// Runs a test once more, with this domain.
+fn run(test: &str, domain: &str) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, domain);
+    if domain.is_empty() {
+        command.env("FERRO_SHM", "off");
+    }
+    let plugin = Plugin::new();
+    plugin.choose(&mut command);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
+        println!("{line}");
+    }
+    assert!(
+        output.status.success(),
+        "over {domain:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// An endpoint with a queue and a counter for each direction, as attributes and flags say.
+pub struct Side {
+    pub ep: *mut fid_ep,
+    pub av: *mut fid_av,
+    pub tx: *mut fid_cq,
+    pub rx: *mut fid_cq,
+    pub sent: *mut fid_cntr,
+    pub received: *mut fid_cntr,
+}
+
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub cq: fi_cq_attr,
+    pub cntr: fi_cntr_attr,
+    /// Of the binding of the queue of sends.
+    pub tx_flags: u64,
+}
+
+pub fn shape() -> Shape {
+    Shape {
+        cq: fi_cq_attr {
+            format: fi_cq_format::FI_CQ_FORMAT_TAGGED,
+            ..fi_cq_attr::default()
+        },
+        cntr: fi_cntr_attr::default(),
+        tx_flags: 0,
+    }
+}
+
+impl Side {
+    pub fn open(opened: &Opened, info: &Info<'_>, mut shape: Shape) -> Self {
+        let (mut av, mut ep) = (null_mut(), null_mut());
+        let (mut tx, mut rx, mut sent, mut received) =
+            (null_mut(), null_mut(), null_mut(), null_mut());
+        // SAFETY: as the manual pages have it.
+        unsafe {
+            let domain = opened.domain;
+            let mut attr = fi_av_attr {
+                type_: fi_av_type::FI_AV_TABLE,
+                ..fi_av_attr::default()
+            };
+            assert_eq!(
+                call!(domain, ops.av_open(&raw mut attr, &raw mut av, null_mut())),
+                0
+            );
+            for cq in [&raw mut tx, &raw mut rx] {
+                assert_eq!(
+                    call!(domain, ops.cq_open(&raw mut shape.cq, cq, null_mut())),
+                    0
+                );
+            }
+            for cntr in [&raw mut sent, &raw mut received] {
+                let opened = call!(domain, ops.cntr_open(&raw mut shape.cntr, cntr, null_mut()));
+                assert_eq!(opened, 0);
+            }
+            assert_eq!(
+                call!(domain, ops.endpoint(info.info, &raw mut ep, null_mut())),
+                0
+            );
+            let fid: *mut fid = ep.cast();
+            let bind = (*(*fid).ops).bind.unwrap();
+            assert_eq!(bind(fid, av.cast(), 0), 0);
+            assert_eq!(bind(fid, tx.cast(), FI_TRANSMIT | shape.tx_flags), 0);
+            assert_eq!(bind(fid, rx.cast(), FI_RECV), 0);
+            assert_eq!(bind(fid, sent.cast(), FI_SEND), 0);
+            assert_eq!(bind(fid, received.cast(), FI_RECV), 0);
+            assert_eq!(control(fid, FI_ENABLE, null_mut()), 0);
+        }
+        Self {
+            ep,
+            av,
+            tx,
+            rx,
+            sent,
+            received,
+        }
+    }
+
+    pub fn receive(&self, into: &mut [u8], tag: u64, context: usize) {
+        // SAFETY: the tests keep the memory until it completes.
+        let posted = unsafe {
+            let table = &*(*self.ep).tagged;
+            let (ptr, len) = (into.as_mut_ptr().cast(), into.len());
+            table.recv.unwrap()(
+                self.ep,
+                ptr,
+                len,
+                null_mut(),
+                u64::MAX,
+                tag,
+                0,
+                context as *mut c_void,
+            )
+        };
+        assert_eq!(posted, 0);
+    }
+
+    pub fn senddata(&self, bytes: &[u8], data: u64, to: fi_addr_t, tag: u64) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // SAFETY: the tests keep the bytes until it completes.
+            let sent = unsafe {
+                let table = &*(*self.ep).tagged;
+                let (ptr, len) = (bytes.as_ptr().cast(), bytes.len());
+                table.senddata.unwrap()(
+                    self.ep,
+                    ptr,
+                    len,
+                    null_mut(),
+                    data,
+                    to,
+                    tag,
+                    3 as *mut c_void,
+                )
+            };
+            if sent == 0 {
+                return;
+            }
+            assert_eq!(sent, EAGAIN);
+            assert!(Instant::now() < until, "no room for a send");
+            count(self.sent);
+        }
+    }
+
+    pub fn sendmsg(&self, bytes: &[u8], to: fi_addr_t, tag: u64, flags: u64) -> isize {
+        let iov = libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let msg = fi_msg_tagged {
+            msg_iov: &raw const iov,
+            desc: null_mut(),
+            iov_count: 1,
+            addr: to,
+            tag,
+            ignore: 0,
+            context: 4 as *mut c_void,
+            data: 0,
+        };
+        // SAFETY: the tests keep the bytes until it completes.
+        unsafe { (*(*self.ep).tagged).sendmsg.unwrap()(self.ep, &raw const msg, flags) }
+    }
+
+    pub fn close(self) {
+        for fid in [
+            self.ep.cast(),
+            self.tx.cast(),
+            self.rx.cast(),
+            self.sent.cast(),
+            self.received.cast(),
+            self.av.cast(),
+        ] {
+            assert_eq!(close(fid), 0);
+        }
+    }
+}
+
+pub struct Two {
+    pub opened: Opened,
+    pub a: Side,
+    pub b: Side,
+    pub to_b: fi_addr_t,
+    pub to_a: fi_addr_t,
+}
+
+impl Two {
+    pub fn open(info: &Info<'_>, shape: Shape) -> Self {
+        let opened = Opened::new(info);
+        let (a, b) = (
+            Side::open(&opened, info, shape),
+            Side::open(&opened, info, shape),
+        );
+        let to_b = insert(a.av, b.ep);
+        let to_a = insert(b.av, a.ep);
+        Self {
+            opened,
+            a,
+            b,
+            to_b,
+            to_a,
+        }
+    }
+
+    pub fn close(self) {
+        self.a.close();
+        self.b.close();
+        self.opened.close();
+    }
+}
+
+pub fn insert(av: *mut fid_av, of: *mut fid_ep) -> fi_addr_t {
+    let (mut name, mut len, mut addr) = ([0u8; 64], 64, 0);
+    // SAFETY: as fi_getname(3) and fi_av(3) have it.
+    unsafe {
+        let getname = (*(*of).cm).getname.unwrap();
+        assert_eq!(
+            getname(of.cast(), name.as_mut_ptr().cast(), &raw mut len),
+            0
+        );
+        let inserted = call!(
+            av,
+            ops.insert(name.as_ptr().cast(), 1, &raw mut addr, 0, null_mut())
+        );
+        assert_eq!(inserted, 1);
+    }
+    addr
+}
+
+/// `fi_control`.
+pub fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: the object is open, the argument what the command asks for.
+    unsafe { (*(*fid).ops).control.unwrap()(fid, command, arg) }
+}
+
+/// `fi_cntr_read`.
+pub fn count(cntr: *mut fid_cntr) -> u64 {
+    // SAFETY: the counter is open.
+    unsafe { call!(cntr, ops.read()) }
+}
+
+/// `fi_cq_read` of one tagged entry.
+pub fn read(cq: *mut fid_cq) -> Result<fi_cq_tagged_entry, isize> {
+    let mut entry = fi_cq_tagged_entry::default();
+    // SAFETY: there is room for one of the longest format.
+    match unsafe { call!(cq, ops.read((&raw mut entry).cast(), 1)) } {
+        1 => Ok(entry),
+        error => Err(error),
+    }
+}
+
+pub fn next(cq: *mut fid_cq) -> Result<fi_cq_tagged_entry, isize> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match read(cq) {
+            Err(EAGAIN) => assert!(Instant::now() < until, "nothing completes"),
+            other => return other,
+        }
+    }
+}
+
+/// `fi_trywait` of one.
+pub fn try_wait(opened: &Opened, fid: *mut fid) -> c_int {
+    let mut fids = [fid];
+    // SAFETY: a list of one.
+    unsafe { call!(opened.fabric, ops.trywait(fids.as_mut_ptr(), 1)) }
+}
+
+pub fn descriptor(fid: *mut fid) -> c_int {
+    let mut fd = -1;
+    assert_eq!(control(fid, FI_GETWAIT, (&raw mut fd).cast()), 0);
+    fd
+}
+
+pub fn readable(fd: c_int) -> bool {
+    let mut fds = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry.
+    unsafe { libc::poll(&raw mut fds, 1, 0) == 1 }
+}
