@@ -163,6 +163,12 @@ fn a_level_that_is_not_reached_is_an_error() {
 
 #[test]
 #[file_serial(verbs)]
+fn a_peer_that_closes_is_shut_down() {
+    both_paths(completions::a_peer_that_closes_is_shut_down);
+}
+
+#[test]
+#[file_serial(verbs)]
 fn automatic_progress() {
     if Rig::open().is_none() {
         return;

@@ -291,12 +291,12 @@ impl ShmTransport {
                 Event::Up(new) => self.new_link(new, owner),
                 Event::Gone(id, said_so) => {
                     if let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) {
-                        let why = match said_so {
-                            true => "the peer has closed its endpoint",
-                            false => "the peer's process is gone",
+                        let (errno, why) = match said_so {
+                            true => (Errno::ESHUTDOWN, "the peer closed its endpoint"),
+                            false => (Errno::ECONNRESET, "the peer's process is gone"),
                         };
                         self.drain(key, owner);
-                        self.fail_link(key, Errno::ECONNRESET, why, owner);
+                        self.fail_link(key, errno, why, owner);
                     }
                 }
                 Event::Unreachable(id, errno, why) => self.give_up(id, errno, why, owner),

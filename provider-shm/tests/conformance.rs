@@ -162,6 +162,12 @@ fn delivery_to_one_who_leaves() {
 }
 
 #[test]
+fn a_peer_that_closes_is_shut_down() {
+    let setting = [("FERRO_SHM_CMA", "off")];
+    completions::a_peer_that_closes_is_shut_down(&*domain(&setting), &*domain(&setting));
+}
+
+#[test]
 fn sends_to_nobody_fail() {
     completions::errors_of_sends_to_nobody(&*domain(&[]), |name| name.shm = Some(0xdead_beef));
 }

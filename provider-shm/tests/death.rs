@@ -233,9 +233,13 @@ fn who_leaves_in_order_has_said_all() {
     let error = fails_soon(&mut ep);
     assert_eq!(
         (error.errno, error.completion.context),
-        (Errno::ECONNRESET, 2)
+        (Errno::ESHUTDOWN, 2)
     );
     assert!(error.why.contains("closed"), "{}", error.why);
+    assert_eq!(
+        ep.tsend(from, 1, &more, 3),
+        Err(ferrofabric_core::error::OpError::Failed(Errno::ESHUTDOWN))
+    );
 }
 
 #[test]

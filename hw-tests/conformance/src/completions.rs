@@ -153,3 +153,16 @@ pub fn errors_of_sends_to_nobody(domain: &dyn Domain, nobody: impl Fn(&mut Nativ
     }
     assert_eq!(end.tx.counts(), (0, 3));
 }
+
+/// A send under way to a peer that closes its endpoint in order fails with `ESHUTDOWN`, whatever carries it: fi_errno(3).
+pub fn a_peer_that_closes_is_shut_down(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    let pair = Pair::open(domain_a, domain_b);
+    let send = pair.tagged(7);
+    pair.a.send(&pair.b, send, 1 << 20, 1);
+    pair.barrier();
+    let Pair { a, b, .. } = pair;
+    drop(b);
+    let error = next_failure(&a);
+    assert_eq!(error.errno, Errno::ESHUTDOWN, "{error:?}");
+    assert_eq!(error.completion.context, send.context);
+}

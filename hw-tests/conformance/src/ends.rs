@@ -127,7 +127,7 @@ pub fn context_of(event: &Event) -> u64 {
     }
 }
 
-/// What operations with a peer that has closed fail with: whether it said so or vanished is its transport's to find out.
+/// What operations with a peer that has closed fail with, also where what it said last may be lost: then it has vanished.
 pub fn is_gone(errno: Errno) -> bool {
     errno == Errno::ECONNRESET || errno == Errno::ESHUTDOWN
 }

@@ -496,8 +496,10 @@ impl Server {
             let Some(Peer::Up(segment, side)) = self.peers.get(id) else {
                 continue;
             };
-            let left = segment.status(other(*side)).load() & CLOSED != 0;
-            if left || !self.liveness.exists(*id) {
+            let left = || segment.status(other(*side)).load() & CLOSED != 0;
+            // Who closes says so before its doorbell goes.
+            if left() || !self.liveness.exists(*id) {
+                let left = left();
                 self.peers.remove(id);
                 self.report(Event::Gone(*id, left));
             }
