@@ -43,7 +43,9 @@ fn both_paths(test: impl Fn(&dyn Domain, &dyn Domain)) {
 }
 
 /// Around inline requests, eager messages in one packet and in two and at most, and writes in pieces.
-const THRESHOLDS: [usize; 10] = [8, 48, 196, 480, 488, 8192, 16_312, 65_536, 262_144, 524_288];
+const THRESHOLDS: [usize; 10] = [
+    8, 48, 196, 480, 488, 8192, 16_312, 131_072, 262_144, 524_288,
+];
 
 fn fabric(name: &'static str, shm: fn(usize) -> bool) -> Option<Fabric> {
     Rig::open()?;

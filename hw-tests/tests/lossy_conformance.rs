@@ -18,15 +18,23 @@ use serial_test::file_serial;
 /// Some chunks of what a sender writes, in bytes.
 const LONGEST: usize = 100_000;
 
-/// Longest message that is sent at once, in bytes.
+/// Longest message that is sent in one packet, in bytes.
 const EAGER: usize = 8192;
+
+/// Longest message that the odd ranks send without asking first; the even ones do so with all.
+const EAGER_MAX: usize = 16_384;
 
 /// Ranks on both devices by turns.
 fn lossy() -> Option<Fabric> {
     Rig::open()?;
     let fabric = Fabric::new("verbs with losses", |rank| {
         let device = ["ferro_rxe0", "ferro_rxe1"][rank % 2];
-        let settings = settings(&[("FERRO_SHM", "off"), ("FERRO_DEVICE", device)]);
+        let most = [LONGEST, EAGER_MAX][rank % 2].to_string();
+        let settings = settings(&[
+            ("FERRO_SHM", "off"),
+            ("FERRO_DEVICE", device),
+            ("FERRO_EAGER_MAX", &most),
+        ]);
         let provider = VerbsProvider::new();
         let found = provider.discover(&settings);
         let info = found.candidates.first();
@@ -35,7 +43,7 @@ fn lossy() -> Option<Fabric> {
     });
     Some(
         fabric
-            .with_thresholds(&[8, 48, 196, 480, 488, EAGER])
+            .with_thresholds(&[8, 48, 196, 480, 488, EAGER, EAGER_MAX])
             .with_longest(LONGEST)
             .with_patience(Duration::from_secs(60)),
     )

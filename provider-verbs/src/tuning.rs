@@ -43,8 +43,9 @@ const EAGER_BYTES: usize = 8192;
 /// round trip and the registration of both buffers.
 const PARTS_BYTES: usize = 32 << 10;
 
-/// The same on a software device.
-const SOFTWARE_PARTS_BYTES: usize = 64 << 10;
+/// The same on a software device, where a round trip waits for processors: half of the credit that a peer has at most, so that
+/// one message leaves some to others.
+const SOFTWARE_PARTS_BYTES: usize = 128 << 10;
 
 /// Work requests of a lane. Drivers keep a place free and round up to a power of two.
 const SEND_DEPTH: usize = 255;
@@ -87,9 +88,10 @@ impl Tuning {
                 Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
             },
             read_chunk: settings.read_chunk,
-            // What a software device sends at a go, it sends before anybody else on its processor has a turn.
+            // What a software device sends at a go, it sends before anybody else on its processor has a turn; with too little
+            // under way it has nothing to do until the sender has a turn.
             write_chunk: match software {
-                true => settings.read_chunk.min(32 << 10),
+                true => settings.read_chunk.min(64 << 10),
                 false => settings.read_chunk,
             },
             reads_per_lane: 16

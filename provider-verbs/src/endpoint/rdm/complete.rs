@@ -50,12 +50,14 @@ impl RdmTransport {
                     }
                 }
                 WqeKind::Read(chunk) => {
+                    self.poster.counters.chunks_under_way -= 1;
                     if lane.session.reads.on_chunk(chunk.transfer) {
                         self.was_read(session, chunk.transfer, owner);
                     }
                     self.run_reads(session);
                 }
                 WqeKind::Write(chunk) => {
+                    self.poster.counters.chunks_under_way -= 1;
                     lane.session.writes.on_chunk(chunk.transfer);
                     self.run_writes(session);
                 }

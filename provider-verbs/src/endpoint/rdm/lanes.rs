@@ -206,6 +206,7 @@ impl RdmTransport {
             self.poster.outstanding -= 1;
             match wqe.kind {
                 WqeKind::Read(chunk) => {
+                    self.poster.counters.chunks_under_way -= 1;
                     let Chunk {
                         transfer,
                         offset_bytes,
@@ -215,6 +216,7 @@ impl RdmTransport {
                     (lane.session.reads).on_lost(transfer, offset_bytes, source);
                 }
                 WqeKind::Write(chunk) => {
+                    self.poster.counters.chunks_under_way -= 1;
                     let Chunk {
                         transfer,
                         offset_bytes,

@@ -333,6 +333,8 @@ impl RdmTransport {
         let posted = unsafe { request.post(&lane.qp) };
         lane.queue.push_back(entered(number, kind));
         self.poster.outstanding += 1;
+        self.poster.counters.chunks += 1;
+        self.poster.counters.chunks_under_way += 1;
         if let Err(error) = posted {
             tracing::warn!("posting to {} failed: {error}", **lane.qp);
             lane.refused = true;

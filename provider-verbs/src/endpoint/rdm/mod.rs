@@ -71,6 +71,10 @@ pub(crate) struct Counters {
     pub(crate) sent_in_parts: u64,
     pub(crate) rendezvous_sent: u64,
     pub(crate) bytes_sent: u64,
+    /// Reads and writes of large messages that were posted.
+    pub(crate) chunks: u64,
+    /// Of those under way. What is posted to the same lane now waits for no more.
+    pub(crate) chunks_under_way: u64,
     pub(crate) messages_received: u64,
     pub(crate) bytes_received: u64,
     pub(crate) packets_received: u64,
@@ -484,6 +488,8 @@ impl Transport for RdmTransport {
         report("verbs_sent_eager", c.eager_sent);
         report("verbs_sent_in_parts", c.sent_in_parts);
         report("verbs_sent_rendezvous", c.rendezvous_sent);
+        report("verbs_chunks", c.chunks);
+        report("verbs_chunks_under_way", c.chunks_under_way);
         report("verbs_packets_received", c.packets_received);
         report("verbs_receive_buffers", self.receives.count() as u64);
         report("verbs_packets_dropped", c.dropped);

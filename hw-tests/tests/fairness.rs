@@ -1,0 +1,159 @@
+//! Small messages beside a large one: how much of that goes first, by count. Time says nothing here.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::time::Instant;
+
+use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_hw_tests::Rig;
+use ferrofabric_hw_tests::party::{self, PATIENCE, succeeded};
+use serial_test::file_serial;
+
+/// Chunks of a large message that a small one may have to wait for.
+const AHEAD: u64 = 4;
+
+/// Tags and tokens of the large message and of the small ones.
+const LARGE: u64 = 1;
+const SMALL: u64 = 2;
+
+struct Side {
+    endpoint: OwningEndpoint,
+    other: FiAddr,
+    /// Operations of the large message that are over.
+    large_over: u32,
+    /// Sends and receives of small messages that are.
+    small_over: u32,
+}
+
+impl Side {
+    fn stat(&self, name: &str) -> u64 {
+        let stats = self.endpoint.stats().unwrap();
+        stats.iter().find(|(n, _)| *n == name).unwrap().1
+    }
+
+    fn step(&mut self) {
+        if let Some(Done { token, outcome, .. }) = self.endpoint.poll().unwrap() {
+            succeeded(outcome);
+            match token {
+                LARGE => self.large_over += 1,
+                _ => self.small_over += 1,
+            }
+        }
+    }
+
+    fn expect_small(&mut self) {
+        let room = Buffer::new(8).unwrap();
+        let any = FiAddr::UNSPEC;
+        self.endpoint.trecv(room, any, SMALL, 0, SMALL).unwrap();
+    }
+
+    fn send_small(&mut self) {
+        self.endpoint.tinject(&[7; 8], self.other, SMALL).unwrap();
+    }
+}
+
+/// Drives the receiver alone until a small message has come. What its sender does not post, for it is not driven, can not have
+/// come first; so what was under way when the message was posted is all that did.
+fn small_message(from: &mut Side, to: &mut Side) -> u64 {
+    to.expect_small();
+    let before = to.small_over;
+    let posted = from.stat("verbs_chunks");
+    from.send_small();
+    let ahead = from.stat("verbs_chunks_under_way");
+    let until = Instant::now() + PATIENCE;
+    while to.small_over == before {
+        to.step();
+        assert!(
+            Instant::now() < until,
+            "a small message behind {ahead} chunks"
+        );
+    }
+    assert_eq!(
+        from.stat("verbs_chunks"),
+        posted,
+        "the sender was not driven"
+    );
+    ahead
+}
+
+fn beside_a_large_message(rendezvous: &str, bytes: usize, messages: u32) {
+    let settings = [("FERRO_SHM", "off"), ("FERRO_RENDEZVOUS", rendezvous)];
+    let endpoints = [party::endpoint(&settings), party::endpoint(&settings)];
+    let names = endpoints.each_ref().map(OwningEndpoint::name);
+    let mut others = [1usize, 0].into_iter();
+    let [mut a, mut b] = endpoints.map(|endpoint| Side {
+        other: (endpoint.av())
+            .insert(&names[others.next().unwrap()].to_bytes())
+            .unwrap(),
+        endpoint,
+        large_over: 0,
+        small_over: 0,
+    });
+    b.expect_small();
+    a.send_small();
+    let until = Instant::now() + PATIENCE;
+    while b.small_over == 0 {
+        a.step();
+        b.step();
+        assert!(Instant::now() < until, "the first message did not come");
+    }
+
+    let (to_b, any) = (a.other, FiAddr::UNSPEC);
+    let room = Buffer::new(bytes).unwrap();
+    b.endpoint.trecv(room, any, LARGE, 0, LARGE).unwrap();
+    let message = Buffer::new(bytes).unwrap();
+    a.endpoint
+        .tsend(message, bytes, to_b, LARGE, LARGE)
+        .unwrap();
+    let mut ahead = [Vec::new(), Vec::new()];
+    let mut until = Instant::now() + PATIENCE;
+    let mut moved = 0;
+    while a.large_over == 0 || b.large_over == 0 {
+        a.step();
+        b.step();
+        let now = a.stat("verbs_chunks") + b.stat("verbs_chunks");
+        if now != moved {
+            (moved, until) = (now, Instant::now() + PATIENCE);
+        }
+        assert!(Instant::now() < until, "the large message stands still");
+        let moving = [&a, &b].map(|side| side.stat("verbs_chunks_under_way") != 0);
+        if moving != [false; 2] && ahead[0].len() < messages as usize {
+            ahead[0].push(small_message(&mut a, &mut b));
+            ahead[1].push(small_message(&mut b, &mut a));
+        }
+    }
+    println!("{rendezvous}: chunks ahead of small messages, either way: {ahead:?}");
+    let worst = ahead.iter().flatten().max().unwrap();
+    assert_eq!(
+        ahead[0].len(),
+        messages as usize,
+        "the large message was over"
+    );
+    assert!((1..=AHEAD).contains(worst), "{ahead:?}");
+}
+
+#[test]
+#[file_serial(verbs)]
+fn small_messages_wait_for_four_chunks_that_are_written() {
+    if Rig::open().is_some() {
+        beside_a_large_message("write", 16 << 20, 16);
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn small_messages_wait_for_four_chunks_that_are_read() {
+    if Rig::open().is_some() {
+        beside_a_large_message("read", 32 << 20, 16);
+    }
+}
+
+#[test]
+#[ignore = "soak: 1 GiB takes minutes"]
+#[file_serial(verbs)]
+fn small_messages_beside_a_gibibyte() {
+    if Rig::open().is_some() {
+        beside_a_large_message("write", 1 << 30, 500);
+    }
+}
