@@ -282,6 +282,38 @@ fn addresses_as_text_are_strings() {
     });
 }
 
+/// Covers: GI-2
+#[test]
+fn the_log_names_the_field_that_ruled_a_candidate_out() {
+    const NAME: &str = "the_log_names_the_field_that_ruled_a_candidate_out";
+    if std::env::var_os(CHILD).is_some() {
+        return alone(NAME, |fi| {
+            let hints = fi.hints();
+            // SAFETY: the hints are ours.
+            unsafe { (*(*hints.info).ep_attr).max_msg_size = usize::MAX };
+            let found = fi.ask(fi.version, None, None, 0, Some(&hints)).err();
+            assert_eq!(found, Some(ENODATA));
+        });
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", NAME, "--nocapture"])
+        .env(CHILD, "1")
+        .env("FI_LOG_LEVEL", "debug");
+    let plugin = Plugin::new();
+    plugin.choose(&mut command);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{log}");
+    if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
+        return println!("{line}");
+    }
+    // Distributions build libfabric without the debug level: then at the level of information, all of them in a line.
+    let said = |line: &&str| line.contains("shm: ep_attr->max_msg_size asked for is");
+    assert!(log.lines().any(|line| said(&line)), "{log}");
+}
+
 /// Covers: GI-11
 #[test]
 fn a_passive_endpoint_is_handed_on_and_nothing_else_is() {

@@ -75,7 +75,15 @@ fn take_text(bytes: &[u8]) -> u64 {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return 0;
     };
+    let mut form = None;
     if let Ok(uri) = Uri::parse(text) {
+        let colons = |text: &str| text.matches(':').count().min(8);
+        form = Some((
+            uri.keys.len().min(16),
+            uri.fields.len().min(8),
+            (colons(uri.node), colons(uri.service)),
+            uri.node.contains('%'),
+        ));
         let printed = uri.to_string();
         let again = Uri::parse(&printed);
         assert!(
@@ -90,9 +98,9 @@ fn take_text(bytes: &[u8]) -> u64 {
                 Address::Native(addr) => (addr.verbs.is_some(), addr.shm.is_some()),
                 _ => (false, false),
             };
-            saw((addr.format(), shape))
+            saw((addr.format(), shape, form))
         }
-        Err(why) => saw(kind(why)),
+        Err(why) => saw((kind(why), form)),
     }
 }
 

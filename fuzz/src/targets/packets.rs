@@ -45,14 +45,19 @@ fn take_control(bytes: &[u8]) -> u64 {
             assert_eq!(control.to_bytes(), *bytes);
             saw(std::mem::discriminant(&control.body))
         }
-        Err(why) => saw((kind(why), foreign)),
+        Err(why) => saw((
+            kind(why),
+            foreign,
+            bytes.len().checked_ilog2(),
+            at(bytes, 5),
+        )),
     }
 }
 
 fn take_data(bytes: &[u8]) -> u64 {
     match Packet::parse(bytes) {
         Ok((header, packet)) => look(&header, &packet, bytes),
-        Err(why) => saw(kind(why)),
+        Err(why) => saw((kind(why), at(bytes, 0), at(bytes, 1))),
     }
 }
 
@@ -64,7 +69,7 @@ fn take_datagram(bytes: &[u8]) -> u64 {
             let _ = prefix.ack.end();
             look(&header, &packet, &bytes[PREFIX_BYTES..])
         }
-        Err(why) => saw(kind(why)),
+        Err(why) => saw((kind(why), at(bytes, 0), at(bytes, PREFIX_BYTES))),
     }
 }
 
@@ -82,6 +87,11 @@ fn look(header: &Header, packet: &Packet<'_>, bytes: &[u8]) -> u64 {
         segments.min(4),
         packet.is_numbered(),
     ))
+}
+
+/// A byte that says much about what a packet is.
+fn at(bytes: &[u8], at: usize) -> Option<u8> {
+    bytes.get(at).map(|byte| (*byte).min(32))
 }
 
 fn kind(why: WireError) -> std::mem::Discriminant<WireError> {
