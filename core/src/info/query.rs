@@ -170,15 +170,10 @@ impl Found {
     }
 }
 
-/// The hints with what node and service say in them, once for each address that they stand for.
-fn questions(query: &Query<'_>, mut hints: Info, resolver: &dyn Resolver) -> Result<Vec<Info>> {
+/// The hints with what node and service say in them, once for each address that they stand for. It takes the place of the
+/// address there that does not count.
+fn questions(query: &Query<'_>, hints: Info, resolver: &dyn Resolver) -> Result<Vec<Info>> {
     let source = query.flags.contains(QueryFlags::SOURCE);
-    if !query.uses_src_addr() {
-        hints.src_addr = None;
-    }
-    if !query.uses_dest_addr() {
-        hints.dest_addr = None;
-    }
     if query.node.is_none() && query.service.is_none() {
         return match source {
             true => Err(Error::new(Errno::EINVAL, "find", "a source")

@@ -33,12 +33,7 @@ pub(super) fn addresses(
         (asked, _) => asked,
     };
     if format != candidate.addr_format && !candidate.addr_formats.has(format) {
-        return Err(Mismatch::new(
-            "addr_format",
-            &format,
-            &candidate.addr_format,
-            "leave the format open, and hand addresses on as they are",
-        ));
+        return Err(not_in_format(hints, candidate, format));
     }
     Ok(Addresses {
         format,
@@ -48,6 +43,23 @@ pub(super) fn addresses(
             Some(peer) => Some(destination(peer, candidate.src_addr, format, caps)?),
         },
     })
+}
+
+fn not_in_format(hints: &Info, candidate: &Info, format: AddrFormat) -> Mismatch {
+    let there = AddrFormat::KNOWN
+        .into_iter()
+        .filter(|one| *one == candidate.addr_format || candidate.addr_formats.has(*one));
+    let there: Vec<_> = there.map(|one| one.to_string()).collect();
+    let mend = match hints.addr_format {
+        AddrFormat::UNSPEC => "name endpoints by addresses that they give, as bytes or as text",
+        _ => "ask for one of these, or leave the format open",
+    };
+    Mismatch {
+        field: "addr_format",
+        asked: format.to_string(),
+        offered: there.join(", "),
+        mend: mend.to_owned(),
+    }
 }
 
 /// Whether the source is a host alone, in no format of its own, and the candidate is there: that names an interface, which the
