@@ -2,12 +2,18 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::fs::File;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_conformance::model::{self, run::Lines};
+use ferrofabric_conformance::model::between::{Worker, random_programs_between, serve};
+use ferrofabric_conformance::model::run::Lines;
 use ferrofabric_core::fabric::Provider;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::party::PATIENCE;
@@ -17,20 +23,12 @@ use serial_test::file_serial;
 /// Where node 0 listens.
 const PORT: u16 = 7472;
 
-/// Which node this is, and the way to the other.
-fn meet() -> (usize, Lines<TcpStream>) {
+/// Says to a process which it is of the two.
+const PROCESS: &str = "FERRO_TEST_PROCESS";
+
+fn node() -> usize {
     let node = std::env::var("FERRO_NODE").expect("FERRO_NODE");
-    let node: usize = node.parse().unwrap();
-    let stream = match node {
-        0 => {
-            let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
-            listener.accept().unwrap().0
-        }
-        _ => connect(),
-    };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    (node, Lines::new(stream.try_clone().unwrap(), stream))
+    node.parse().unwrap()
 }
 
 fn connect() -> TcpStream {
@@ -38,12 +36,88 @@ fn connect() -> TcpStream {
     let until = Instant::now() + PATIENCE;
     loop {
         match TcpStream::connect((peer.as_str(), PORT)) {
-            Ok(stream) => return stream,
+            Ok(stream) => return ready(stream),
             Err(error) => assert!(Instant::now() < until, "connect to {peer}: {error}"),
         }
         // The other machine may still be booting; a refused connection comes back at once.
         std::thread::park_timeout(Duration::from_millis(50));
     }
+}
+
+fn accept(listener: &TcpListener) -> TcpStream {
+    ready(listener.accept().unwrap().0)
+}
+
+fn ready(stream: TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// Starts the process of this node, which gets its programs from a stream.
+fn start(leader: OwnedFd) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "one_of_two_processes",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(PROCESS, node().to_string())
+        .stdin(Stdio::from(leader))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Node 0 draws the programs: it has a process here, and the other node start one, as often as it takes.
+fn lead(fabric: &Fabric, cases: u32) {
+    let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
+    let mut control = accept(&listener);
+    random_programs_between(fabric, cases, || {
+        control.write_all(b"!").unwrap();
+        let theirs = accept(&listener);
+        let (ours, leader) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        let child = start(OwnedFd::from(leader));
+        [
+            Worker::new(ours.try_clone().unwrap(), ours, Some(child)),
+            Worker::new(theirs.try_clone().unwrap(), theirs, None),
+        ]
+    });
+}
+
+/// Node 1 starts a process whenever node 0 wants one, until that is gone.
+fn follow() {
+    let mut control = connect();
+    // Between two wishes lies a run of all the programs.
+    control.set_read_timeout(Some(10 * PATIENCE)).unwrap();
+    let mut child: Option<Child> = None;
+    while control.read(&mut [0]).unwrap() > 0 {
+        end(child.take());
+        child = Some(start(OwnedFd::from(connect())));
+    }
+    end(child);
+}
+
+fn end(child: Option<Child>) {
+    if let Some(mut child) = child {
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "run by the others"]
+fn one_of_two_processes() {
+    let Ok(process) = std::env::var(PROCESS) else {
+        return println!("a part of another test, which runs it");
+    };
+    // A socket of one sort or the other: a file is what both are.
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let leader = File::from(stdin);
+    let lines = Lines::new(leader.try_clone().unwrap(), leader);
+    serve(&fabric(), process.parse().unwrap(), lines);
 }
 
 /// Of the ranks of a node, some talk to each other through shared memory.
@@ -63,8 +137,10 @@ fn fabric() -> Fabric {
 
 fn random_programs(cases: u32) {
     if Rig::open().is_some() {
-        let (node, mut other) = meet();
-        model::random_programs_between(&fabric(), node, &mut other, cases);
+        match node() {
+            0 => lead(&fabric(), cases),
+            _ => follow(),
+        }
     }
 }
 

@@ -2,14 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use ferrofabric_conformance::ends::{End, PATIENCE};
+use ferrofabric_conformance::ends::End;
 use ferrofabric_conformance::fabric::Fabric;
-use ferrofabric_conformance::model::{self, run::Lines};
+use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
     churn, completions, descriptors, levels, multi_receives, probes, progress, reports, waiting,
 };
@@ -83,59 +80,6 @@ fn many_random_programs_do_as_the_model() {
         ("shared memory, by CMA", "on"),
     ] {
         model::random_programs(&fabric(name, cma).unwrap(), 5000);
-    }
-}
-
-/// Half of the ranks are in another process.
-///
-/// Covers: PEER-8, PEER-9, PEER-10
-#[test]
-fn random_programs_of_two_processes_do_as_the_model() {
-    between_processes(0, "60");
-}
-
-#[test]
-#[ignore = "soak: thousands of programs"]
-fn many_random_programs_of_two_processes_do_as_the_model() {
-    between_processes(0, "3000");
-}
-
-#[test]
-#[ignore = "run by random_programs_of_two_processes_do_as_the_model"]
-fn the_other_process() {
-    match std::env::var(CASES) {
-        Ok(cases) => between_processes(1, &cases),
-        Err(_) => println!("a part of another test, which runs it"),
-    }
-}
-
-/// Says to the other process how many programs there are.
-const CASES: &str = "FERRO_TEST_CASES";
-
-fn between_processes(process: usize, cases: &str) {
-    let (ours, child) = match process {
-        0 => {
-            let (ours, theirs) = UnixStream::pair().unwrap();
-            let child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "the_other_process", "--ignored", "--nocapture"])
-                .env(CASES, cases)
-                .stdin(Stdio::from(OwnedFd::from(theirs)))
-                .spawn()
-                .unwrap();
-            (ours, Some(child))
-        }
-        _ => {
-            let stdin = std::io::stdin().as_fd().try_clone_to_owned();
-            (UnixStream::from(stdin.unwrap()), None)
-        }
-    };
-    ours.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut other = Lines::new(ours.try_clone().unwrap(), ours);
-    let fabric = fabric("shared memory between processes", "auto").unwrap();
-    let cases = cases.parse().unwrap();
-    model::random_programs_between(&fabric, process, &mut other, cases);
-    if let Some(mut child) = child {
-        assert!(child.wait().unwrap().success(), "the other process failed");
     }
 }
 

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+pub mod broken;
 pub mod churn;
 pub mod completions;
 pub mod counters;

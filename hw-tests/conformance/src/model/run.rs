@@ -28,7 +28,7 @@ const AFTERMATH: Duration = Duration::from_millis(300);
 /// How often a send is tried that finds no room.
 const TRIES: usize = 4;
 
-pub use between::{Lines, Other, run_between};
+pub use between::{Lines, Other, Stream, run_between};
 
 /// What is wrong, in words.
 pub type Wrong = String;

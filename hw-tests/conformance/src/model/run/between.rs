@@ -18,30 +18,42 @@ pub trait Other {
     fn exchange(&mut self, ours: &str) -> String;
 }
 
-/// A stream to the other process, with a line for each exchange.
+/// Both ways of a connection.
+pub trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
+
+/// A stream of lines.
 pub struct Lines<S> {
     to: S,
     from: BufReader<S>,
 }
 
-impl<S: Read + Write> Lines<S> {
+impl<S: Stream> Lines<S> {
     /// The two ends of a stream, which may be the same.
     pub fn new(to: S, from: S) -> Self {
         let from = BufReader::new(from);
         Self { to, from }
     }
-}
 
-impl<S: Read + Write> Other for Lines<S> {
-    /// # Panics
+    /// Writes a line.
     ///
-    /// When the other process is gone.
-    fn exchange(&mut self, ours: &str) -> String {
-        writeln!(self.to, "{ours}").unwrap();
-        let mut theirs = String::new();
-        let read = self.from.read_line(&mut theirs).unwrap();
-        assert!(read > 0, "the other process is gone");
-        theirs.trim_end().to_owned()
+    /// # Errors
+    ///
+    /// When nobody reads.
+    pub fn put(&mut self, line: &str) -> std::io::Result<()> {
+        writeln!(self.to, "{line}")
+    }
+
+    /// Reads a line; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// When none comes in time, if the stream has a timeout.
+    pub fn get(&mut self) -> std::io::Result<Option<String>> {
+        let mut line = String::new();
+        let read = self.from.read_line(&mut line)?;
+        Ok((read > 0).then(|| line.trim_end().to_owned()))
     }
 }
 

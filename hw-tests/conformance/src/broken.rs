@@ -1,0 +1,115 @@
+//! A domain that does something wrong on purpose: what a search has to find.
+
+use std::sync::Arc;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::error::{OpError, Result};
+use ferrofabric_core::fabric::{
+    Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr, RecvOp,
+};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::info::Info;
+use ferrofabric_core::types::{IoBuf, SendOp, total_len};
+
+/// What it does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Messages of a thousand bytes and more arrive with other CQ data.
+    WrongData,
+    /// A receive that is taken back ends the process.
+    Abort,
+}
+
+impl Fault {
+    /// All of them, with their names.
+    pub const ALL: [(&'static str, Self); 2] =
+        [("wrong data", Self::WrongData), ("abort", Self::Abort)];
+}
+
+/// A domain as another, but for the fault of its endpoints.
+pub struct Broken {
+    domain: Arc<dyn Domain>,
+    fault: Fault,
+}
+
+impl Broken {
+    /// Breaks a domain.
+    pub fn new(domain: Arc<dyn Domain>, fault: Fault) -> Self {
+        Self { domain, fault }
+    }
+}
+
+impl Domain for Broken {
+    fn info(&self) -> &Info {
+        self.domain.info()
+    }
+
+    fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn Cq>> {
+        self.domain.open_cq(attr)
+    }
+
+    fn open_cntr(&self, attr: &CntrAttr) -> Result<Arc<dyn Cntr>> {
+        self.domain.open_cntr(attr)
+    }
+
+    fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn Av>> {
+        self.domain.open_av(attr)
+    }
+
+    fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
+        let endpoint = self.domain.open_endpoint(config)?;
+        let fault = self.fault;
+        Ok(Arc::new(BrokenEndpoint { endpoint, fault }))
+    }
+
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.domain.register(buf, access) }
+    }
+}
+
+struct BrokenEndpoint {
+    endpoint: Arc<dyn Endpoint>,
+    fault: Fault,
+}
+
+impl Endpoint for BrokenEndpoint {
+    fn name(&self) -> NativeAddr {
+        self.endpoint.name()
+    }
+
+    unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> std::result::Result<(), OpError> {
+        let spoil = self.fault == Fault::WrongData && total_len(iov) >= 1000;
+        let op = SendOp {
+            data: op.data ^ u64::from(spoil),
+            ..*op
+        };
+        // SAFETY: the caller promises the same.
+        unsafe { self.endpoint.send(&op, iov) }
+    }
+
+    unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> std::result::Result<(), OpError> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.endpoint.recv(op, iov) }
+    }
+
+    fn cancel(&self, context: u64) -> std::result::Result<(), OpError> {
+        if self.fault == Fault::Abort {
+            std::process::abort();
+        }
+        self.endpoint.cancel(context)
+    }
+
+    fn set_min_multi_recv(&self, bytes: usize) -> std::result::Result<(), OpError> {
+        self.endpoint.set_min_multi_recv(bytes)
+    }
+
+    fn min_multi_recv(&self) -> std::result::Result<usize, OpError> {
+        self.endpoint.min_multi_recv()
+    }
+
+    fn stats(&self) -> std::result::Result<Vec<(&'static str, u64)>, OpError> {
+        self.endpoint.stats()
+    }
+}

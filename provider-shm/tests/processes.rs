@@ -1,0 +1,105 @@
+//! Random programs of endpoints in two processes, which are judged, and made smaller when they fail.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use ferrofabric_conformance::broken::{Broken, Fault};
+use ferrofabric_conformance::ends::PATIENCE;
+use ferrofabric_conformance::fabric::Fabric;
+use ferrofabric_conformance::limits::settings;
+use ferrofabric_conformance::model::between::{
+    Couple, Worker, random_programs_between, serve, smallest_between,
+};
+use ferrofabric_conformance::model::run::Lines;
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_shm::ShmProvider;
+
+/// Says to a process which it is of the two.
+const PROCESS: &str = "FERRO_TEST_PROCESS";
+
+/// Says to a process what it is to do wrong.
+const FAULT: &str = "FERRO_TEST_FAULT";
+
+fn domain() -> Arc<dyn Domain> {
+    let settings = settings(&[]);
+    let found = ShmProvider::new().discover(&settings);
+    ShmProvider::new()
+        .open(&found.candidates[0], &settings)
+        .unwrap()
+}
+
+fn fabric(fault: Option<Fault>) -> Fabric {
+    let fabric = Fabric::new("shared memory between processes", move |_| match fault {
+        Some(fault) => Arc::new(Broken::new(domain(), fault)),
+        None => domain(),
+    });
+    fabric.with_thresholds(&[40, 48, 8192, 9472, 28_416, 65_536])
+}
+
+/// Two fresh processes, which do this wrong.
+fn start(fault: &str) -> Couple {
+    [0, 1].map(|process: usize| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "one_of_two_processes",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(PROCESS, process.to_string())
+            .env(FAULT, fault)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        Worker::new(ours.try_clone().unwrap(), ours, Some(child))
+    })
+}
+
+#[test]
+#[ignore = "run by the others"]
+fn one_of_two_processes() {
+    let Ok(process) = std::env::var(PROCESS) else {
+        return println!("a part of another test, which runs it");
+    };
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+    let leader = UnixStream::from(stdin.unwrap());
+    let fault = std::env::var(FAULT).unwrap_or_default();
+    let fault = Fault::ALL.iter().find(|(name, _)| *name == fault);
+    let fabric = fabric(fault.map(|(_, fault)| *fault));
+    let lines = Lines::new(leader.try_clone().unwrap(), leader);
+    serve(&fabric, process.parse().unwrap(), lines);
+}
+
+/// Half of the ranks are in another process.
+///
+/// Covers: PEER-8, PEER-9, PEER-10
+#[test]
+fn random_programs_of_two_processes_do_as_the_model() {
+    random_programs_between(&fabric(None), 60, || start(""));
+}
+
+#[test]
+#[ignore = "soak: thousands of programs"]
+fn many_random_programs_of_two_processes_do_as_the_model() {
+    random_programs_between(&fabric(None), 3000, || start(""));
+}
+
+/// What is wrong in one of two processes, or ends one, is found, and the program that shows it is short.
+#[test]
+fn programs_that_fail_become_small() {
+    for (name, _) in Fault::ALL {
+        let failure = smallest_between(&fabric(None), 60, || start(name));
+        let failure = failure.unwrap_or_else(|| panic!("{name}: nothing fails"));
+        println!("{name}: {failure}");
+        let (_, program) = failure.split_once("program:\n").unwrap();
+        // The head, and the step that fails.
+        assert_eq!(program.trim_end().lines().count(), 2, "{name}: {program}");
+    }
+}
