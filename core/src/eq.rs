@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::{Errno, Error, OpError};
@@ -58,11 +59,10 @@ enum Item {
     Error(EqError),
 }
 
-/// A queue of events, for any thread.
+/// A queue of events, for any thread. It grows as events come, so it never overruns and loses none.
 #[derive(Debug, Default)]
 pub struct EventQueue {
     events: Mutex<VecDeque<Item>>,
-    came: Condvar,
     /// Readable while there are events, once somebody has asked for it.
     descriptor: OnceLock<EventFd>,
 }
@@ -104,8 +104,6 @@ impl EventQueue {
             let _ = fd.write(1);
         }
         events.push_back(item);
-        drop(events);
-        self.came.notify_all();
     }
 
     /// A descriptor that is readable while there are events (`FI_WAIT_FD`).
@@ -152,7 +150,8 @@ impl EventQueue {
     ///
     /// # Errors
     ///
-    /// As `read`; `Again`: none came in time.
+    /// As `read`; `Again`: none came in time, or a signal came to the thread. What the system says when it has no descriptor
+    /// to wait on.
     pub fn sread(
         &self,
         out: &mut [u8],
@@ -160,18 +159,22 @@ impl EventQueue {
         timeout: Option<Duration>,
     ) -> Result<(u32, usize), OpError> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut events = self.events.lock();
-        while events.is_empty() {
-            match deadline {
-                None => self.came.wait(&mut events),
-                Some(at) => {
-                    if self.came.wait_until(&mut events, at).timed_out() {
-                        break;
-                    }
-                }
+        loop {
+            match self.read(out, reading) {
+                Err(OpError::Again) => {}
+                read => return read,
+            }
+            let Some(patience) = patience(deadline) else {
+                return Err(OpError::Again);
+            };
+            // Another reader may take what makes it readable: then this one waits again.
+            let fd = self.wait_fd().map_err(|e| OpError::Failed(e.errno()))?;
+            match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], patience) {
+                Ok(_) => {}
+                Err(nix::Error::EINTR) => return self.read(out, reading),
+                Err(errno) => return Err(OpError::Failed(Errno(errno as i32))),
             }
         }
-        self.read_from(&mut events, out, reading)
     }
 
     /// Takes the error that is next, if one is.
@@ -213,10 +216,28 @@ impl EventQueue {
     }
 }
 
+/// How long a wait may take that ends at `deadline`; `None`: that has come.
+fn patience(deadline: Option<Instant>) -> Option<PollTimeout> {
+    let Some(deadline) = deadline else {
+        return Some(PollTimeout::NONE);
+    };
+    let left = deadline.checked_duration_since(Instant::now())?;
+    // Upwards: a wait that ends early would only be repeated.
+    let ms = left.as_nanos().div_ceil(1_000_000);
+    match ms {
+        0 => None,
+        _ => Some(PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::pthread::pthread_kill;
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    use std::os::unix::thread::JoinHandleExt;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn event(number: u32) -> Event {
         Event {
@@ -326,5 +347,90 @@ mod tests {
         });
         queue.write(event(9));
         assert_eq!(reader.join().unwrap(), Ok((9, 4)));
+    }
+
+    /// Every event goes to one of the readers that wait, and each of them gets one.
+    #[test]
+    fn several_readers_wait_at_once() {
+        const READERS: u32 = 4;
+        let queue = Arc::new(EventQueue::new());
+        let readers: Vec<_> = (0..READERS)
+            .map(|_| {
+                let queue = queue.clone();
+                std::thread::spawn(move || {
+                    let patience = Some(Duration::from_secs(30));
+                    queue.sread(&mut [0; 8], Reading::Take, patience)
+                })
+            })
+            .collect();
+        for number in 0..READERS {
+            queue.write(event(number));
+        }
+        let mut read: Vec<_> = readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap().unwrap().0)
+            .collect();
+        read.sort_unstable();
+        assert_eq!(read, [0, 1, 2, 3]);
+        assert_eq!(queue.try_wait(), Ok(()));
+    }
+
+    #[test]
+    fn a_wait_takes_as_long_as_it_may() {
+        let queue = EventQueue::new();
+        for ms in [0, 1, 30] {
+            let (timeout, start) = (Duration::from_millis(ms), Instant::now());
+            let none = queue.sread(&mut [0; 8], Reading::Take, Some(timeout));
+            assert_eq!(none, Err(OpError::Again));
+            assert!(start.elapsed() >= timeout, "{:?}", start.elapsed());
+        }
+        // More than a system call takes, and more than the clock has.
+        for timeout in [Duration::from_secs(1 << 40), Duration::MAX] {
+            queue.write(event(1));
+            let read = queue.sread(&mut [0; 8], Reading::Take, Some(timeout));
+            assert_eq!(read, Ok((1, 4)));
+        }
+    }
+
+    extern "C" fn nothing(_: i32) {}
+
+    /// fi_eq(3): a thread that waits returns when a signal comes to it, also one that would wait for ever.
+    #[test]
+    #[allow(unsafe_code, reason = "signals")]
+    fn a_signal_ends_a_wait() {
+        let handler = SigHandler::Handler(nothing);
+        let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing; nobody else uses this signal.
+        unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
+        let queue = Arc::new(EventQueue::new());
+        let over = Arc::new(AtomicBool::new(false));
+        let reader = std::thread::spawn({
+            let (queue, over) = (queue.clone(), over.clone());
+            move || {
+                let read = queue.sread(&mut [0; 8], Reading::Take, None);
+                over.store(true, Ordering::Release);
+                read
+            }
+        });
+        // It may not wait yet when the first one comes.
+        let until = Instant::now() + Duration::from_secs(30);
+        while !over.load(Ordering::Acquire) {
+            assert!(Instant::now() < until, "no signal ended the wait");
+            pthread_kill(reader.as_pthread_t(), Signal::SIGURG).unwrap();
+            std::thread::yield_now();
+        }
+        assert_eq!(reader.join().unwrap(), Err(OpError::Again));
+    }
+
+    #[test]
+    fn a_queue_grows_and_loses_nothing() {
+        const EVENTS: u32 = 100_000;
+        let queue = EventQueue::new();
+        (0..EVENTS).for_each(|number| queue.write(event(number)));
+        let mut out = [0; 4];
+        for number in 0..EVENTS {
+            assert_eq!(queue.read(&mut out, Reading::Take), Ok((number, 4)));
+        }
+        assert_eq!(queue.read(&mut out, Reading::Take), Err(OpError::Again));
     }
 }

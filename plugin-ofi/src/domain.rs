@@ -89,8 +89,7 @@ impl DomainObject {
 impl DomainObject {
     /// Whether the application was written for this version of the interface or a newer one.
     pub(crate) fn speaks(&self, version: u32) -> bool {
-        let spoken = self.fabric.api_version;
-        spoken == 0 || spoken >= version
+        self.fabric.speaks(version)
     }
 }
 

@@ -1,17 +1,17 @@
 //! Event queues (fi_eq(3)): the application's own events, and those of asynchronous insertions.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ferrofabric_core::eq::{Event, EventQueue, Reading};
+use ferrofabric_core::eq::{EqError, Event, EventQueue, Reading};
 use ferrofabric_core::error::{Errno, OpError};
 
 use crate::abi::{
-    FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_WRITE, Roomy, fi_eq_attr, fi_eq_err_entry, fi_ops,
-    fi_ops_eq, fid, fid_eq,
+    FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_VERSION, FI_WRITE, Roomy, fi_eq_attr, fi_eq_err_entry,
+    fi_ops, fi_ops_eq, fid, fid_eq,
 };
 use crate::cntr::timeout;
 use crate::fabric::FabricObject;
@@ -28,12 +28,21 @@ const MAX_ENTRY_BYTES: usize = 64 << 10;
 pub(crate) struct EqObject {
     raw: UnsafeCell<fid_eq>,
     queue: Arc<EventQueue>,
-    /// What belongs to the error that was read last, for who left no room for it.
-    err_data: Mutex<Box<[u8]>>,
+    /// Of the error that was read last.
+    last: Mutex<LastError>,
     wait: WaitObject,
     /// Whether the application may write.
     writable: bool,
-    _fabric: Arc<FabricObject>,
+    fabric: Arc<FabricObject>,
+}
+
+/// What stays of an error for later calls.
+#[derive(Default)]
+struct LastError {
+    /// What belongs to it, for who left no room for that.
+    data: Box<[u8]>,
+    /// What went wrong, in words.
+    reason: CString,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -107,10 +116,10 @@ impl EqObject {
                 ops: OPS.as_ptr(),
             }),
             queue: Arc::new(EventQueue::new()),
-            err_data: Mutex::default(),
+            last: Mutex::default(),
             wait,
             writable,
-            _fabric: fabric,
+            fabric,
         }))
     }
 }
@@ -173,6 +182,11 @@ unsafe extern "C" fn sread(
 ) -> isize {
     let patience: Option<Duration> = timeout(timeout_ms);
     // SAFETY: as C calls us.
+    let wait = unsafe { object::<EqObject>(eq) }.wait;
+    if wait == WaitObject::NONE {
+        return -(Errno::ENOSYS.0 as isize);
+    }
+    // SAFETY: as C calls us.
     unsafe {
         read_by((eq, event), (buf, len), flags, |queue, out, reading| {
             queue.sread(out, reading, patience)
@@ -180,48 +194,68 @@ unsafe extern "C" fn sread(
     }
 }
 
+/// Since then error entries have room for data of the application's, and say how much.
+const ERR_DATA_SIZE: u32 = FI_VERSION(1, 5);
+
 /// The error that is next. Its data go to the buffer that the entry brings; without one, to memory of the queue, where they
 /// stay until the next error is read.
 unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> isize {
     data(|| {
         // SAFETY: as C calls us.
-        let (this, out) = unsafe { (object::<EqObject>(eq), buf.as_mut()) };
-        let out = out.ok_or(OpError::Failed(Errno::EINVAL))?;
+        let this = unsafe { object::<EqObject>(eq) };
+        if buf.is_null() {
+            return Err(OpError::Failed(Errno::EINVAL));
+        }
         let error = this
             .queue
             .read_error(reading(flags))
             .ok_or(OpError::Again)?;
-        out.fid = error.source as *mut fid;
-        out.context = error.context as *mut c_void;
-        out.data = error.data;
-        out.err = error.errno.0;
-        out.prov_errno = error.prov_errno;
-        match out.err_data_size {
-            0 => {
-                let mut kept = this.err_data.lock().unwrap_or_else(PoisonError::into_inner);
-                *kept = error.err_data;
-                out.err_data_size = kept.len();
-                out.err_data = match kept.is_empty() {
+        let mut last = this.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.reason = in_words(&error);
+        let sized = this.fabric.speaks(ERR_DATA_SIZE);
+        // SAFETY: there is room for an entry of the application's version: never a reference, which would be to all of ours.
+        // The application says how much room there is for error data.
+        unsafe {
+            (*buf).fid = error.source as *mut fid;
+            (*buf).context = error.context as *mut c_void;
+            (*buf).data = error.data;
+            (*buf).err = error.errno.0;
+            (*buf).prov_errno = error.prov_errno;
+            if !sized || (*buf).err_data_size == 0 {
+                last.data = error.err_data;
+                (*buf).err_data = match last.data.is_empty() {
                     true => std::ptr::null_mut(),
-                    false => kept.as_mut_ptr().cast(),
+                    false => last.data.as_mut_ptr().cast(),
                 };
-            }
-            room => {
-                let fit = match out.err_data.is_null() {
+                if sized {
+                    (*buf).err_data_size = last.data.len();
+                }
+            } else {
+                let fit = match (*buf).err_data.is_null() {
                     true => 0,
-                    false => room.min(error.err_data.len()),
+                    false => (*buf).err_data_size.min(error.err_data.len()),
                 };
-                // SAFETY: the application says that there is that much room.
-                unsafe {
-                    out.err_data
-                        .cast::<u8>()
-                        .copy_from(error.err_data.as_ptr(), fit)
-                };
-                out.err_data_size = fit;
+                let to = (*buf).err_data.cast::<u8>();
+                to.copy_from(error.err_data.as_ptr(), fit);
+                (*buf).err_data_size = fit;
             }
         }
-        Ok(size_of::<fi_eq_err_entry>() as isize)
+        Ok(match sized {
+            true => size_of::<fi_eq_err_entry>() as isize,
+            false => std::mem::offset_of!(fi_eq_err_entry, err_data_size) as isize,
+        })
     })
+}
+
+/// What went wrong: what the error's data say, and else the meaning of its numbers.
+fn in_words(error: &EqError) -> CString {
+    let text = match (&error.err_data[..], error.prov_errno) {
+        ([], 0) => error.errno.message().into(),
+        ([], number) => Errno(number).message().into(),
+        (data, _) => String::from_utf8_lossy(data),
+    };
+    let before_nul = text.split('\0').next().unwrap_or_default();
+    CString::new(before_nul).unwrap_or_default()
 }
 
 unsafe extern "C" fn write(
@@ -250,19 +284,24 @@ unsafe extern "C" fn write(
     })
 }
 
+/// The words of the error that was read last.
 unsafe extern "C" fn strerror(
-    _eq: *mut fid_eq,
-    prov_errno: c_int,
+    eq: *mut fid_eq,
+    _prov_errno: c_int,
     _err_data: *const c_void,
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
     value(std::ptr::null(), || {
-        if buf.is_null() || len == 0 {
-            return c"there is no room for a message".as_ptr();
+        // SAFETY: as C calls us.
+        let this = unsafe { object::<EqObject>(eq) };
+        let last = this.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if !buf.is_null() && len != 0 {
+            // SAFETY: C has that much room.
+            unsafe { copy_text(&last.reason.to_string_lossy(), buf, len) };
+            return buf;
         }
-        // SAFETY: C has that much room.
-        unsafe { copy_text(&Errno(prov_errno).message(), buf, len) };
-        buf
+        // Good until the next error is read.
+        last.reason.as_ptr()
     })
 }

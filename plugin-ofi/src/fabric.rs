@@ -21,7 +21,7 @@ use crate::unsupported::Unsupported;
 pub(crate) struct FabricObject {
     raw: UnsafeCell<fid_fabric>,
     /// The version of the interface that the application was written for; 0: the newest.
-    pub(crate) api_version: u32,
+    api_version: u32,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -36,6 +36,13 @@ unsafe impl Object for FabricObject {
 }
 
 static FID_OPS: fi_ops = ops_of::<FabricObject>();
+
+impl FabricObject {
+    /// Whether the application was written for this version of the interface or a newer one.
+    pub(crate) fn speaks(&self, version: u32) -> bool {
+        self.api_version == 0 || self.api_version >= version
+    }
+}
 
 static OPS: Roomy<fi_ops_fabric> = Roomy::new(fi_ops_fabric {
     size: size_of::<fi_ops_fabric>(),
