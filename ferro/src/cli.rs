@@ -61,6 +61,8 @@ pub(crate) enum BenchCommand {
     Rate(RunOptions),
     /// What matching costs, with many receives posted or many messages unexpected.
     Match(MatchOptions),
+    /// What an address of an address vector costs to insert, look up, remove and keep.
+    Av(VectorOptions),
 }
 
 /// Where the partner listens by default.
@@ -133,6 +135,26 @@ pub(crate) struct MatchOptions {
     pub(crate) order: Option<Order>,
     /// How often all depths get their turn
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `bench av`.
+#[derive(Debug, Args)]
+pub(crate) struct VectorOptions {
+    /// What carries the messages of the domain
+    #[arg(long, value_enum, default_value_t = Path::Shm)]
+    pub(crate) path: Path,
+    /// Numbers of addresses, such as 1000,100000
+    #[arg(long, value_name = "LIST", conflicts_with = "beside")]
+    pub(crate) entries: Option<Sizes>,
+    /// What a sender notices of a thread that inserts and removes addresses
+    #[arg(long)]
+    pub(crate) beside: bool,
+    /// How often everything gets its turn
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
     /// Print JSON
     #[arg(long)]

@@ -46,6 +46,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Bench(BenchCommand::Bibw(options)) => bench::run(Measure::BothWays, &options),
         Command::Bench(BenchCommand::Rate(options)) => bench::run(Measure::Rate, &options),
         Command::Bench(BenchCommand::Match(options)) => bench::matching::run(&options),
+        Command::Bench(BenchCommand::Av(options)) => bench::vectors::run(&options),
         Command::Partner => partner::serve_inherited(),
         Command::BenchSuite(command) => suite::run(&command),
     }

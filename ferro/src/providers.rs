@@ -63,6 +63,15 @@ impl Path {
     ///
     /// When there is none: what rules each candidate out, and what is missing.
     pub(crate) fn open(self) -> Result<Arc<dyn Domain>> {
+        self.open_for(Threading::Domain)
+    }
+
+    /// As [`open`](Self::open), for threads that call as the level says.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub(crate) fn open_for(self, threading: Threading) -> Result<Arc<dyn Domain>> {
         let settings = self.settings()?;
         let hints = Info {
             caps: Flags::TAGGED | Flags::DIRECTED_RECV,
@@ -71,7 +80,7 @@ impl Path {
                 ..EpAttr::default()
             },
             domain: DomainAttr {
-                threading: Threading::Domain,
+                threading,
                 ..DomainAttr::default()
             },
             ..Info::default()

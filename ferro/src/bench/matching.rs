@@ -2,11 +2,13 @@
 //! thread, so that no distance of cores comes into it; all depths are measured in turn in one run, so that the ratio of
 //! two counts.
 
-mod endpoints;
+pub(super) mod endpoints;
 pub(crate) mod workload;
 
 use std::time::Duration;
 
+use ferrofabric_core::fabric::Domain;
+use ferrofabric_core::serial::Threading;
 use serde::Serialize;
 
 use crate::cli::MatchOptions;
@@ -72,7 +74,7 @@ fn measure(
 ) -> Result<Vec<Matching>> {
     let mut queues = Vec::new();
     for &depth in depths {
-        let endpoints = Endpoints::open(options.path)?;
+        let endpoints = Endpoints::open(options.path, Threading::Domain)?;
         queues.push((endpoints.carrier(), Queue::fill(endpoints, what, depth)?));
     }
     let mut bursts = vec![Vec::new(); depths.len()];
@@ -104,8 +106,16 @@ fn measure(
         .collect())
 }
 
+/// What carries a domain's messages.
+pub(super) fn carrier(domain: &dyn Domain) -> &'static str {
+    match domain.info().domain.name.as_str() {
+        "shm" => "shm",
+        _ => "verbs",
+    }
+}
+
 /// The middle one; sorts them.
-fn median(values: &mut [f64]) -> f64 {
+pub(super) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()
 }

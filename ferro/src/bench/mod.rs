@@ -5,6 +5,7 @@ mod bandwidth;
 mod latency;
 pub(crate) mod matching;
 mod rate;
+pub(crate) mod vectors;
 
 use std::time::Duration;
 

@@ -13,6 +13,7 @@ use ferrofabric_core::error::OpError;
 use ferrofabric_core::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, RecvOp};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::Completion;
+use ferrofabric_core::serial::Threading;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 use super::workload::{Pair, Receive};
@@ -44,8 +45,8 @@ struct Party {
 }
 
 impl Party {
-    fn open(path: Path) -> Result<Self> {
-        let domain = path.open()?;
+    fn open(path: Path, threading: Threading) -> Result<Self> {
+        let domain = path.open_for(threading)?;
         let av = domain.open_av(&AvAttr::default())?;
         let cq = domain.open_cq(&CqAttr::default())?;
         let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
@@ -59,7 +60,7 @@ impl Party {
 }
 
 /// A sender and a receiver that know each other.
-pub(super) struct Endpoints {
+pub(crate) struct Endpoints {
     sender: Party,
     receiver: Party,
     to: FiAddr,
@@ -72,8 +73,8 @@ impl Endpoints {
     /// # Errors
     ///
     /// When there is no domain of the path.
-    pub(super) fn open(path: Path) -> Result<Self> {
-        let (sender, receiver) = (Party::open(path)?, Party::open(path)?);
+    pub(crate) fn open(path: Path, threading: Threading) -> Result<Self> {
+        let (sender, receiver) = (Party::open(path, threading)?, Party::open(path, threading)?);
         let to = sender.av.insert(&receiver.endpoint.name().to_bytes())?;
         let from = receiver.av.insert(&sender.endpoint.name().to_bytes())?;
         let mut endpoints = Self {
@@ -95,11 +96,13 @@ impl Endpoints {
     }
 
     /// What carries the messages.
-    pub(super) fn carrier(&self) -> &'static str {
-        match self.sender.domain.info().domain.name.as_str() {
-            "shm" => "shm",
-            _ => "verbs",
-        }
+    pub(crate) fn carrier(&self) -> &'static str {
+        super::carrier(&*self.sender.domain)
+    }
+
+    /// Where the sender looks its peers up.
+    pub(crate) fn sender_av(&self) -> &Arc<dyn Av> {
+        &self.sender.av
     }
 }
 

@@ -1,0 +1,302 @@
+//! `ferro bench av`: what an address costs to insert, to look up in either direction, to remove and to keep. A pointer chase over
+//! as many bytes, in turn with the look-ups, is the limit to compare with.
+
+mod beside;
+pub(crate) mod workload;
+
+use std::sync::Arc;
+
+use ferrofabric_core::addr::{GidKind, NATIVE_LEN, NativeAddr, VerbsAddr};
+use ferrofabric_core::av::{AvAttr, AvTable, AvType};
+use ferrofabric_core::fabric::{Av, Domain};
+use ferrofabric_core::peer::PeerAv;
+use ferrofabric_core::types::FiAddr;
+use serde::Serialize;
+
+use super::matching::median;
+use crate::cli::VectorOptions;
+use crate::failure::{Failure, Result};
+use crate::report::{Table, print_json, print_text, significant};
+use crate::sizes::Sizes;
+use workload::{NODES, Vector, Walk, batched, dependent};
+
+const ENTRIES: [usize; 3] = [1000, 100_000, 1_000_000];
+
+/// Bytes that a processor fetches at once.
+const LINE: usize = 64;
+
+/// What one operation takes, at one number of entries.
+#[derive(Debug, Serialize)]
+struct Operation {
+    bench: &'static str,
+    op: &'static str,
+    entries: usize,
+    nodes: usize,
+    path: &'static str,
+    ns_per_op: f64,
+    min_ns: f64,
+    /// To a step of a pointer chase over as many bytes: the median of the rounds' ratios. Of look-ups in the table alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chase_ratio: Option<f64>,
+    bytes_per_entry: f64,
+}
+
+/// Measures all that is asked for.
+///
+/// # Errors
+///
+/// When there is no domain of the path, or a call fails.
+pub(crate) fn run(options: &VectorOptions) -> Result<()> {
+    if options.beside {
+        return beside::run(options);
+    }
+    let entries = match &options.entries {
+        Some(Sizes(entries)) => entries.clone(),
+        None => ENTRIES.to_vec(),
+    };
+    let mut results = Vec::new();
+    for n in entries {
+        if n == 0 {
+            return Err(Failure::new("--entries: one address at least"));
+        }
+        results.extend(measure(options, n)?);
+    }
+    if options.json {
+        return print_json(&results);
+    }
+    print_text(&table(&results).to_string())
+}
+
+/// The address with index `i`, of one of the nodes.
+fn name(i: usize) -> NativeAddr {
+    let (node, endpoint) = (i % NODES, i / NODES);
+    let mut gid = [0; 16];
+    gid[8..].copy_from_slice(&(node as u64 + 1).to_be_bytes());
+    NativeAddr {
+        incarnation: i as u64,
+        node: node as u64,
+        shm: Some(i as u64),
+        verbs: Some(VerbsAddr {
+            gid,
+            gid_kind: GidKind::RoceV2,
+            qpn: endpoint as u32 + 17,
+            qkey: 0x1ee7,
+            lid: 0,
+            pkey: 0xffff,
+            sl: 0,
+            port: 1,
+            mtu_bytes: 4096,
+        }),
+    }
+}
+
+fn attr(n: usize) -> AvAttr {
+    AvAttr {
+        av_type: Some(AvType::Table),
+        count: n,
+        ..AvAttr::default()
+    }
+}
+
+/// An address vector of a domain, as applications use it.
+struct Ours {
+    names: Vec<[u8; NATIVE_LEN]>,
+    av: Arc<dyn Av>,
+}
+
+impl Vector for Ours {
+    type Error = Failure;
+
+    fn insert(&mut self) -> Result<()> {
+        let mut names = self.names.iter().map(|name| &name[..]);
+        let mut out_of_place = 0;
+        let inserted = self.av.insert_all(&mut names, &mut |i, one| {
+            out_of_place += usize::from(!matches!(one, Ok(addr) if addr == FiAddr(i as u64)));
+        })?;
+        if inserted != self.names.len() || out_of_place != 0 {
+            return Err(Failure::new("addresses did not get their indices in order"));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn lookup(&self, index: usize) -> Result<usize> {
+        Ok(self.av.lookup(FiAddr(index as u64))?.incarnation as usize)
+    }
+
+    fn remove(&mut self, index: usize) -> Result<()> {
+        Ok(self.av.remove(FiAddr(index as u64))?)
+    }
+}
+
+/// Look-ups in the table itself, as messages need them, and the pointer chase.
+const DATA_PATH: [&str; 5] = [
+    "forward_batched",
+    "forward_dependent",
+    "reverse_batched",
+    "reverse_dependent",
+    "pointer_chase",
+];
+
+fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
+    let domain = options.path.open()?;
+    let path = super::matching::carrier(&*domain);
+    let mut calls = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+    let mut bytes = Vec::new();
+    for _ in 0..options.rounds {
+        let figures = workload::measure(&mut ours(&*domain, n)?, n)?;
+        let took = [
+            figures.insert,
+            figures.lookup,
+            figures.dependent,
+            figures.remove,
+        ];
+        for (all, one) in calls.iter_mut().zip(took) {
+            all.push(one);
+        }
+        bytes.push(figures.bytes_per_entry);
+    }
+    let bytes_per_entry = median(&mut bytes);
+    let operation = |op, ns: &mut [f64], chase_ratio| Operation {
+        bench: "av",
+        op,
+        entries: n,
+        nodes: NODES.min(n),
+        path,
+        ns_per_op: median(ns),
+        min_ns: ns.first().copied().unwrap_or_default(),
+        chase_ratio,
+        bytes_per_entry,
+    };
+    let mut results = Vec::new();
+    let names = ["insert", "lookup", "lookup_dependent", "remove"];
+    for (op, ns) in names.into_iter().zip(&mut calls) {
+        results.push(operation(op, ns, None));
+    }
+    let mut rounds = data_path(n, (bytes_per_entry * n as f64) as usize, options.rounds)?;
+    let chase = rounds[DATA_PATH.len() - 1].clone();
+    for (op, ns) in DATA_PATH.into_iter().zip(&mut rounds) {
+        let mut ratios: Vec<f64> = ns.iter().zip(&chase).map(|(ns, c)| ns / c).collect();
+        let ratio = median(&mut ratios);
+        results.push(operation(op, ns, Some(ratio)));
+    }
+    Ok(results)
+}
+
+fn ours(domain: &dyn Domain, n: usize) -> Result<Ours> {
+    Ok(Ours {
+        names: (0..n).map(|i| name(i).to_bytes()).collect(),
+        av: domain.open_av(&attr(n))?,
+    })
+}
+
+/// Nanoseconds of each of [`DATA_PATH`], in each round.
+fn data_path(n: usize, bytes: usize, rounds: u32) -> Result<[Vec<f64>; 5]> {
+    let table = AvTable::new(&attr(n))?;
+    for i in 0..n {
+        table.insert(&name(i))?;
+    }
+    let missing = || Failure::new("an address is not where it was put");
+    let forward = |i: usize| {
+        let found = table.lookup(FiAddr(i as u64)).ok_or_else(missing)?;
+        Ok(found.incarnation as usize)
+    };
+    let reverse = |i: usize| match table.find(&name(i)) {
+        FiAddr::NOTAVAIL => Err(missing()),
+        addr => Ok(addr.0 as usize),
+    };
+    let walk = Walk::over(n);
+    let chain = Chain::of(bytes);
+    let mut took: [Vec<f64>; 5] = Default::default();
+    // The first round finds the caches full of something else.
+    for round in 0..=rounds {
+        let one: [Result<f64>; 5] = [
+            batched(walk, forward),
+            dependent(walk, forward),
+            batched(walk, reverse),
+            dependent(walk, reverse),
+            Ok(chain.chase()),
+        ];
+        for (all, one) in took.iter_mut().zip(one) {
+            let one = one?;
+            if round != 0 {
+                all.push(one);
+            }
+        }
+    }
+    Ok(took)
+}
+
+/// Lines of memory, each of which says which is the next.
+struct Chain(Vec<[u64; LINE / 8]>);
+
+impl Chain {
+    fn of(bytes: usize) -> Self {
+        let n = (bytes / LINE).max(1);
+        let walk = Walk::over(n);
+        Self((0..n).map(|i| [walk.after(i) as u64; LINE / 8]).collect())
+    }
+
+    /// Nanoseconds of a step.
+    fn chase(&self) -> f64 {
+        let start = std::time::Instant::now();
+        let mut at = 0;
+        for _ in 0..workload::STRETCH {
+            at = self.0[at][0] as usize;
+        }
+        std::hint::black_box(at);
+        start.elapsed().as_nanos() as f64 / workload::STRETCH as f64
+    }
+}
+
+fn table(results: &[Operation]) -> Table {
+    let mut table = Table::new(
+        &[
+            "OPERATION",
+            "ENTRIES",
+            "NS",
+            "MIN NS",
+            "TO A CHASE",
+            "BYTES/ENTRY",
+        ],
+        0,
+    );
+    for r in results {
+        table.row(vec![
+            r.op.to_owned(),
+            r.entries.to_string(),
+            significant(r.ns_per_op),
+            significant(r.min_ns),
+            r.chase_ratio.map_or("-".to_owned(), |x| format!("{x:.2}")),
+            format!("{:.1}", r.bytes_per_entry),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_of_a_thousand_nodes_and_tell_their_index() {
+        let names: Vec<_> = (0..3000).map(name).collect();
+        let nodes: std::collections::BTreeSet<_> = names.iter().map(|name| name.node).collect();
+        assert_eq!(nodes.len(), NODES);
+        let gids = names.iter().filter_map(|name| Some(name.verbs?.gid));
+        assert_eq!(gids.collect::<std::collections::BTreeSet<_>>().len(), NODES);
+        for (i, name) in names.iter().enumerate() {
+            let read = NativeAddr::from_bytes(&name.to_bytes()).unwrap();
+            assert_eq!((read, read.incarnation), (*name, i as u64));
+        }
+    }
+
+    #[test]
+    fn each_operation_has_its_time() {
+        let took = data_path(100, 10_000, 2).unwrap();
+        assert!(
+            took.iter()
+                .all(|ns| ns.len() == 2 && ns.iter().all(|ns| *ns > 0.0))
+        );
+    }
+}

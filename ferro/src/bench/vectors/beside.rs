@@ -1,0 +1,217 @@
+//! `ferro bench av --beside`: what a sender at full speed notices of a thread on another core that inserts and removes addresses
+//! in the sender's address vector. Sender and receiver are driven by one thread through shared memory.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::addr::NATIVE_LEN;
+use ferrofabric_core::fabric::Av;
+use ferrofabric_core::serial::Threading;
+use ferrofabric_core::types::FiAddr;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::name;
+use crate::bench::matching::endpoints::Endpoints;
+use crate::bench::matching::median;
+use crate::bench::matching::workload::{Pair, Receive};
+use crate::cli::VectorOptions;
+use crate::cores;
+use crate::failure::{Failure, Result};
+use crate::report::{Table, print_json, print_text, significant};
+
+/// Addresses that come and go while messages are sent.
+const ADDRESSES: usize = 100_000;
+
+/// Addresses of one call.
+const CALLS: [usize; 3] = [1, 1000, ADDRESSES];
+
+/// Messages of a stretch, at least.
+const MESSAGES: usize = 200_000;
+
+/// How long a stretch may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
+
+/// A percentile of the times of messages, without insertions and with them.
+#[derive(Debug, Serialize)]
+struct Noticed {
+    bench: &'static str,
+    path: &'static str,
+    /// Addresses of one call.
+    call: usize,
+    percentile: &'static str,
+    alone_ns: f64,
+    beside_ns: f64,
+    /// The median of the rounds' ratios.
+    ratio: f64,
+    /// The longest time of a message in any round.
+    longest_ns: f64,
+    /// What an insertion with its removal took the other thread.
+    insert_remove_ns: f64,
+}
+
+/// Measures all that is asked for.
+///
+/// # Errors
+///
+/// When there is no domain of the path, or a call fails.
+pub(super) fn run(options: &VectorOptions) -> Result<()> {
+    let (mine, others) = cores::pair()?;
+    if mine == others {
+        return Err(Failure::new("--beside: two cores are wanted"));
+    }
+    cores::pin(&[mine])?;
+    let names: Vec<_> = (0..ADDRESSES).map(|i| name(i).to_bytes()).collect();
+    let mut results = Vec::new();
+    for call in CALLS {
+        results.extend(measure(options, others, &names, call)?);
+    }
+    if options.json {
+        return print_json(&results);
+    }
+    print_text(&table(&results).to_string())
+}
+
+fn measure(
+    options: &VectorOptions,
+    others: usize,
+    names: &[[u8; NATIVE_LEN]],
+    call: usize,
+) -> Result<Vec<Noticed>> {
+    let mut pair = Endpoints::open(options.path, Threading::Safe)?;
+    let path = pair.carrier();
+    let av = pair.sender_av().clone();
+    // The first of everything takes longer.
+    stretch(&mut pair, || false)?;
+    let (mut alone, mut beside, mut churned) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        alone.push(stretch(&mut pair, || false)?);
+        let (over, times) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let (sent, took) = std::thread::scope(|scope| {
+            let churn = scope.spawn(|| {
+                cores::pin(&[others])?;
+                churn(&*av, names, call, &over, &times)
+            });
+            let sent = stretch(&mut pair, || {
+                times.load(Ordering::Relaxed) == 0 && !churn.is_finished()
+            });
+            over.store(true, Ordering::Relaxed);
+            let took = churn.join();
+            (sent, took)
+        });
+        let took = took.map_err(|_| Failure::new("the inserting thread panicked"))??;
+        beside.push(sent?);
+        churned.push(took);
+    }
+    let insert_remove_ns = median(&mut churned);
+    let at = |all: &[Histogram<u64>], quantile| -> Vec<f64> {
+        let of = |one: &Histogram<u64>| one.value_at_quantile(quantile) as f64;
+        all.iter().map(of).collect()
+    };
+    let longest = beside.iter().map(Histogram::max).max().unwrap_or_default();
+    let noticed = |(percentile, quantile): (&'static str, f64)| {
+        let (mut without, mut with) = (at(&alone, quantile), at(&beside, quantile));
+        let mut ratios: Vec<f64> = with.iter().zip(&without).map(|(w, a)| w / a).collect();
+        Noticed {
+            bench: "av_beside",
+            path,
+            call,
+            percentile,
+            alone_ns: median(&mut without),
+            beside_ns: median(&mut with),
+            ratio: median(&mut ratios),
+            longest_ns: longest as f64,
+            insert_remove_ns,
+        }
+    };
+    Ok(PERCENTILES.map(noticed).into())
+}
+
+/// Sends messages, as many as are wanted and as long as `more` says. Returns the time of each, from the call until it is received.
+fn stretch(pair: &mut Endpoints, more: impl Fn() -> bool) -> Result<Histogram<u64>> {
+    let mut times = Histogram::<u64>::new(3).map_err(|e| Failure::io("make a histogram", e))?;
+    let until = Instant::now() + PATIENCE;
+    let mut sent = 0;
+    while sent < MESSAGES || more() {
+        pair.post(Receive {
+            any_source: false,
+            tag: 1,
+            ignore: 0,
+        })?;
+        let start = Instant::now();
+        pair.send(1)?;
+        pair.reap(1)?;
+        times.saturating_record(start.elapsed().as_nanos() as u64);
+        sent += 1;
+        if sent % MESSAGES == 0 && Instant::now() > until {
+            return Err(Failure::new("the insertions did not come to their end"));
+        }
+    }
+    Ok(times)
+}
+
+/// Inserts all addresses and removes them, again and again until it is over, once at least. Returns the nanoseconds of an
+/// address.
+fn churn(
+    av: &dyn Av,
+    names: &[[u8; NATIVE_LEN]],
+    call: usize,
+    over: &AtomicBool,
+    times: &AtomicUsize,
+) -> Result<f64> {
+    let mut addrs = Vec::with_capacity(names.len());
+    let start = Instant::now();
+    let mut done = 0;
+    while done == 0 || !over.load(Ordering::Relaxed) {
+        for names in names.chunks(call) {
+            let mut names = names.iter().map(|name| &name[..]);
+            let mut failed = None;
+            av.insert_all(&mut names, &mut |_, one| match one {
+                Ok(addr) => addrs.push(addr),
+                Err(error) => failed = Some(error),
+            })?;
+            if let Some(error) = failed {
+                return Err(error.into());
+            }
+        }
+        remove(av, &mut addrs)?;
+        done = times.fetch_add(1, Ordering::Relaxed) + 1;
+    }
+    Ok(start.elapsed().as_nanos() as f64 / (done * names.len()) as f64)
+}
+
+fn remove(av: &dyn Av, addrs: &mut Vec<FiAddr>) -> Result<()> {
+    for addr in addrs.drain(..) {
+        av.remove(addr)?;
+    }
+    Ok(())
+}
+
+fn table(results: &[Noticed]) -> Table {
+    let mut table = Table::new(
+        &[
+            "PERCENTILE",
+            "A CALL",
+            "ALONE NS",
+            "BESIDE NS",
+            "RATIO",
+            "LONGEST NS",
+            "INSERT+REMOVE NS",
+        ],
+        0,
+    );
+    for r in results {
+        table.row(vec![
+            r.percentile.to_owned(),
+            r.call.to_string(),
+            significant(r.alone_ns),
+            significant(r.beside_ns),
+            format!("{:.2}", r.ratio),
+            significant(r.longest_ns),
+            significant(r.insert_remove_ns),
+        ]);
+    }
+    table
+}
