@@ -191,7 +191,9 @@ pub(crate) enum SuiteCommand {
     /// MPI over our plugin against MPI over others, both by the same MPI; rows as JSON on standard output.
     Mpi(MpiOptions),
     /// Matching at depth against libfabric's shm provider; rows as JSON on standard output.
-    Match(MatchSuiteOptions),
+    Match(PeerSuiteOptions),
+    /// Address vectors against libfabric's own; rows as JSON on standard output.
+    Av(PeerSuiteOptions),
     /// One table, and what is asked for, out of files of rows.
     Report(ReportOptions),
     /// The table that ends `scripts/demo`, out of the outputs of `ferro bench --json`.
@@ -233,11 +235,11 @@ pub(crate) struct MpiOptions {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct MatchSuiteOptions {
+pub(crate) struct PeerSuiteOptions {
     /// Interleaved rounds that count
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// plugin-ofi/examples/match_peer.rs, compiled
+    /// plugin-ofi/examples/match_peer.rs or av_peer.rs, compiled
     #[arg(long, value_name = "FILE")]
     pub(crate) peer: Option<PathBuf>,
 }

@@ -313,6 +313,43 @@ fn benchmarks_give_figures_that_agree_with_themselves() {
 }
 
 #[test]
+fn address_vectors_are_measured_at_each_size() {
+    let run = output(&[
+        "bench",
+        "av",
+        "--json",
+        "--entries",
+        "100,3000",
+        "--rounds",
+        "1",
+    ]);
+    assert!(run.status.success(), "{}", stderr(&run));
+    let results: Vec<serde_json::Value> = serde_json::from_str(&stdout(&run)).unwrap();
+    let ops = |entries: u64| -> Vec<&str> {
+        let of = results.iter().filter(|r| r["entries"] == entries);
+        of.map(|r| r["op"].as_str().unwrap()).collect()
+    };
+    let all = [
+        "insert",
+        "lookup",
+        "lookup_dependent",
+        "remove",
+        "forward_batched",
+        "forward_dependent",
+        "reverse_batched",
+        "reverse_dependent",
+        "pointer_chase",
+    ];
+    assert_eq!((ops(100), ops(3000)), (all.to_vec(), all.to_vec()));
+    for (i, r) in results.iter().enumerate() {
+        let (ns, bytes) = (r["ns_per_op"].as_f64(), r["bytes_per_entry"].as_f64());
+        assert!(ns.unwrap() > 0.0 && bytes.unwrap() > 64.0, "{r}");
+        // Of look-ups in the table alone.
+        assert_eq!(r["chase_ratio"].is_number(), i % all.len() >= 4, "{r}");
+    }
+}
+
+#[test]
 fn matching_is_measured_at_each_depth_in_turn() {
     let output = output(&[
         "bench", "match", "--json", "--kind", "masked", "--depths", "10,1000", "--rounds", "1",

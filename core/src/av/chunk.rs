@@ -91,21 +91,23 @@ impl<'a> Chunk<'a> {
     /// The bytes of an entry, which may be changing.
     #[inline]
     pub(super) fn name(&self, at: usize) -> Name {
-        let mut name = [0; NATIVE_LEN];
-        for (bytes, word) in name.chunks_exact_mut(8).zip(self.name_words(at)) {
-            bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
-        }
-        name
+        // A fixed number of words is read without a loop.
+        let words: [u64; NAME_WORDS] = match self.name_words(at).first_chunk::<NAME_WORDS>() {
+            Some(words) => std::array::from_fn(|i| words[i].load(Relaxed)),
+            None => [0; NAME_WORDS],
+        };
+        zerocopy::transmute!(words)
     }
 
     /// Whether the entry has these bytes, which may be changing.
     #[inline]
     pub(super) fn has(&self, at: usize, name: &Name) -> bool {
-        let words = words_of(name);
-        self.name_words(at)
-            .iter()
-            .zip(words)
-            .all(|(word, value)| word.load(Relaxed) == value)
+        let Some(words) = self.name_words(at).first_chunk::<NAME_WORDS>() else {
+            return false;
+        };
+        let wanted = words_of(name);
+        let differ = |all: u64, i: usize| all | (words[i].load(Relaxed) ^ wanted[i]);
+        (0..NAME_WORDS).fold(0, differ) == 0
     }
 
     /// Puts an address in a taken entry, and returns its generation.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::process::run_one;
 use super::row::{Row, median, minimum};
 use crate::bench::matching::workload::{Kind, Order, Side};
-use crate::cli::MatchSuiteOptions;
+use crate::cli::PeerSuiteOptions;
 use crate::cores;
 use crate::failure::{Failure, Result};
 use crate::report::print_json;
@@ -38,7 +38,7 @@ struct Figures {
 /// # Errors
 ///
 /// When ours did not run.
-pub(super) fn run(options: &MatchSuiteOptions) -> Result<()> {
+pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
     let core = cores::pair()?.0;
     let mut rows = Vec::new();
     for &side in Side::ALL {
@@ -56,7 +56,7 @@ pub(super) fn run(options: &MatchSuiteOptions) -> Result<()> {
     print_json(&rows)
 }
 
-fn compare(options: &MatchSuiteOptions, core: usize, what: [&str; 3]) -> Result<Vec<Row>> {
+fn compare(options: &PeerSuiteOptions, core: usize, what: [&str; 3]) -> Result<Vec<Row>> {
     let mut figures = DEPTHS.map(|_| (Figures::default(), Figures::default()));
     let mut why_not = options
         .peer

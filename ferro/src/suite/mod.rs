@@ -12,6 +12,7 @@ mod rounds;
 mod row;
 mod spinner;
 mod tables;
+mod vectors;
 
 use crate::cli::SuiteCommand;
 use crate::failure::Result;
@@ -28,6 +29,7 @@ pub(crate) fn run(command: &SuiteCommand) -> Result<()> {
         SuiteCommand::Shm(options) => rounds::shm(options),
         SuiteCommand::Mpi(options) => rounds::mpi(options),
         SuiteCommand::Match(options) => matching::run(options),
+        SuiteCommand::Av(options) => vectors::run(options),
         SuiteCommand::Report(options) => tables::report(options),
         SuiteCommand::DemoTable { files } => demo::table(files),
     }

@@ -56,7 +56,7 @@ fn text(rows: &[Row]) -> String {
             "bandwidth_mbs" if row.bench.ends_with("blocking_bandwidth") => "blocking MB/s",
             "bandwidth_mbs" => "bandwidth MB/s",
             "rate_mps" => "messages/s",
-            // The size is the depth.
+            // The size is the depth, or the number of entries.
             "ns_per_op" => row.bench.as_str(),
             other => other,
         };

@@ -32,6 +32,9 @@ const MESSAGES: usize = 200_000;
 /// How long a stretch may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// A message that takes longer counts as one that takes as long.
+const LONGEST_NS: u64 = 10_000_000_000;
+
 const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 
 /// A percentile of the times of messages, without insertions and with them.
@@ -131,7 +134,8 @@ fn measure(
 
 /// Sends messages, as many as are wanted and as long as `more` says. Returns the time of each, from the call until it is received.
 fn stretch(pair: &mut Endpoints, more: impl Fn() -> bool) -> Result<Histogram<u64>> {
-    let mut times = Histogram::<u64>::new(3).map_err(|e| Failure::io("make a histogram", e))?;
+    let mut times = Histogram::<u64>::new_with_max(LONGEST_NS, 3)
+        .map_err(|e| Failure::io("make a histogram", e))?;
     let until = Instant::now() + PATIENCE;
     let mut sent = 0;
     while sent < MESSAGES || more() {

@@ -134,9 +134,11 @@ impl Walk {
 
 /// Memory of this process that is there, in bytes.
 pub(crate) fn resident_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
-    pages.unwrap_or(0) * 4096
+    // It walks the pages; the counts of other files are late by some.
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    kib.unwrap_or(0) << 10
 }
 
 #[cfg(test)]
