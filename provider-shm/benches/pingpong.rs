@@ -1,5 +1,6 @@
 //! Half round trips and one-way rates between two pinned processes, beside what a bare cache line takes just before and
-//! after: `cargo bench -p ferrofabric-shm [-- SECONDS]`. Only the ratio to that counts.
+//! after: `cargo bench -p ferrofabric-shm [-- SECONDS]`. Only the ratio to that counts. `-- ring` measures what bounds large
+//! messages: two copies through a bare ring, for rings of several shapes.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark")]
 
@@ -237,10 +238,106 @@ fn alone() {
     println!("alone: {least:.1} ns a message");
 }
 
+/// Pieces of a ring, and bytes of each: the first is the shape of a segment's.
+const RINGS: [(usize, usize); 6] = [
+    (3, 8768),
+    (8, 8192),
+    (4, 16_384),
+    (8, 16_384),
+    (32, 8192),
+    (8, 65_536),
+];
+
+/// A word that one side writes and the other one looks at.
+#[repr(align(128))]
+struct Lined(AtomicU64);
+
+/// Messages of 1 MiB, four buffers on each side, in two copies through a ring, and nothing else: GB/s of the best of some
+/// bursts, in which the shapes take turns.
+fn bare_rings() {
+    const BURSTS: usize = 40;
+    let mut best = [0f64; RINGS.len()];
+    for _ in 0..BURSTS {
+        for (best, (pieces, bytes)) in best.iter_mut().zip(RINGS) {
+            *best = best.max(bare_ring(pieces, bytes));
+        }
+    }
+    println!("line: {:.0} ns one way", probe());
+    for (best, (pieces, bytes)) in best.iter().zip(RINGS) {
+        println!("{pieces:>3} x {bytes:>6} bytes: {best:>6.1} GB/s");
+    }
+}
+
+/// One burst through a ring of so many pieces, in GB/s.
+fn bare_ring(pieces: usize, bytes: usize) -> f64 {
+    const LEN: usize = 1 << 20;
+    const BUFFERS: usize = 4;
+    const MESSAGES: usize = 128;
+    struct Shared(*mut u8);
+    // SAFETY: a piece is written and read by turns, which the words below settle.
+    unsafe impl Sync for Shared {}
+    let mut ring = vec![1u8; pieces * bytes];
+    let ring = Shared(ring.as_mut_ptr());
+    let (sent, taken) = (Lined(AtomicU64::new(0)), Lined(AtomicU64::new(0)));
+    // Offsets and lengths of the pieces of all messages, with their number.
+    let walk = || {
+        (0..MESSAGES)
+            .flat_map(move |m| (0..LEN).step_by(bytes).map(move |at| (m, at)))
+            .enumerate()
+            .map(move |(n, (m, at))| (n, m % BUFFERS, at, bytes.min(LEN - at)))
+    };
+    let wait = |until: &dyn Fn() -> bool| {
+        while !until() {
+            std::hint::spin_loop();
+        }
+    };
+    let mut start = Instant::now();
+    std::thread::scope(|scope| {
+        let (ring, sent, taken) = (&ring, &sent, &taken);
+        scope.spawn(move || {
+            pin(1);
+            let mut into = vec![vec![2u8; LEN]; BUFFERS];
+            taken.0.store(1, Ordering::Release);
+            for (n, buffer, at, len) in walk() {
+                wait(&|| sent.0.load(Ordering::Acquire) > n as u64);
+                // SAFETY: the piece lies in the ring and holds `len` bytes that its writer is done with.
+                unsafe {
+                    let from = ring.0.add(n % pieces * bytes);
+                    std::ptr::copy_nonoverlapping(from, into[buffer].as_mut_ptr().add(at), len);
+                }
+                taken.0.store(n as u64 + 2, Ordering::Release);
+            }
+        });
+        let out = vec![vec![3u8; LEN]; BUFFERS];
+        wait(&|| taken.0.load(Ordering::Acquire) > 0);
+        start = Instant::now();
+        let (mut count, mut free) = (0, pieces);
+        for (n, buffer, at, len) in walk() {
+            if n >= free {
+                wait(&|| taken.0.load(Ordering::Acquire) as usize + pieces - 1 > n);
+                free = taken.0.load(Ordering::Acquire) as usize + pieces - 1;
+            }
+            // SAFETY: the piece lies in the ring, and its reader is done with what it held.
+            unsafe {
+                let to = ring.0.add(n % pieces * bytes);
+                std::ptr::copy_nonoverlapping(out[buffer].as_ptr().add(at), to, len);
+            }
+            count = n as u64 + 1;
+            sent.0.store(count, Ordering::Release);
+        }
+        wait(&|| taken.0.load(Ordering::Acquire) > count);
+    });
+    (LEN * MESSAGES) as f64 / start.elapsed().as_nanos() as f64
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     if args.get(1).is_some_and(|a| a == "alone") {
         return alone();
+    }
+    if args.iter().any(|a| a == "ring") {
+        pin(0);
+        return bare_rings();
     }
     if args.get(1).is_some_and(|a| a == "child") {
         return child(&args[2]);
