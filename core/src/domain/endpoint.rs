@@ -42,8 +42,8 @@ impl<T: Transport> EndpointState<T> {
             srx: &mut self.srx,
             cqs,
             cntrs,
-            av: &avs[self.binding.av],
-            binding: self.binding,
+            avs,
+            binding: &self.binding,
         };
         (&mut self.transport, owner)
     }

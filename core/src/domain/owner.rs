@@ -1,5 +1,7 @@
 //! What an endpoint lends to its transport: the queues, counters and address vector that it is bound to.
 
+use std::sync::Arc;
+
 use slab::Slab;
 
 use super::cntr::Count;
@@ -23,8 +25,8 @@ pub(super) struct EndpointOwner<'a> {
     pub(super) srx: &'a mut SharedRx,
     pub(super) cqs: &'a mut Slab<CqQueue>,
     pub(super) cntrs: &'a mut Slab<Count>,
-    pub(super) av: &'a AvTable,
-    pub(super) binding: Binding,
+    pub(super) avs: &'a Slab<Arc<AvTable>>,
+    pub(super) binding: &'a Binding,
 }
 
 impl EndpointOwner<'_> {
@@ -81,6 +83,6 @@ impl Owner for EndpointOwner<'_> {
 
     #[inline]
     fn av(&self) -> &impl PeerAv {
-        self.av
+        &*self.avs[self.binding.av]
     }
 }

@@ -110,6 +110,13 @@ impl Session {
         }
     }
 
+    /// Whether a packet of this number is the next one.
+    #[inline]
+    #[must_use]
+    pub fn is_next(&self, sequence: u32) -> bool {
+        sequence == self.expected
+    }
+
     /// Judges the number of a packet that arrived.
     #[inline]
     pub fn accept(&mut self, sequence: u32) -> Accept {

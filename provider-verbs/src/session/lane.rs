@@ -157,6 +157,17 @@ impl Lane {
         self.queue.len() == self.unsignaled as usize
     }
 
+    /// Whether there may be something to post besides messages.
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        let state = &self.session;
+        !self.open
+            || !state.notices.is_empty()
+            || !state.reads.is_empty()
+            || !state.writes.is_empty()
+            || !state.replay.is_empty()
+    }
+
     /// Whether anything can be posted but what is to be sent again.
     pub(crate) fn is_usable(&self) -> bool {
         self.may_send && self.end.is_none()

@@ -29,24 +29,32 @@ impl Default for Records {
 }
 
 impl Records {
-    /// Room for the next packet: contiguous, and starting on 8 bytes.
+    /// Room for the next packet, of so many bytes at most: contiguous, and starting on 8 bytes.
     #[inline]
-    pub(crate) fn push(&mut self, len: usize) -> (Record, &mut [u8]) {
+    pub(crate) fn room(&mut self, most: usize) -> &mut [u8] {
         loop {
             let size = self.bytes.len();
             let start = self.next as usize & (size - 1);
-            let skipped = if start + len > size { size - start } else { 0 };
+            let skipped = if start + most > size { size - start } else { 0 };
             let at = self.next.wrapping_add(skipped as u32);
-            let end = at.wrapping_add(len.next_multiple_of(8) as u32);
-            if end.wrapping_sub(self.oldest) as usize <= size {
-                self.next = end;
-                let record = Record {
-                    at,
-                    len: len as u32,
-                };
-                return (record, self.bytes_mut(record));
+            let used = at.wrapping_sub(self.oldest) as usize;
+            if used + most.next_multiple_of(8) <= size {
+                self.next = at;
+                let start = at as usize & (size - 1);
+                return &mut self.bytes[start..start + most];
             }
             self.grow();
+        }
+    }
+
+    /// A packet of this length was put at the beginning of the [`room`](Self::room).
+    #[inline]
+    pub(crate) fn enter(&mut self, len: usize) -> Record {
+        let at = self.next;
+        self.next = at.wrapping_add(len.next_multiple_of(8) as u32);
+        Record {
+            at,
+            len: len as u32,
         }
     }
 
@@ -68,12 +76,6 @@ impl Records {
     pub(crate) fn bytes(&self, record: Record) -> &[u8] {
         let start = record.at as usize & (self.bytes.len() - 1);
         &self.bytes[start..start + record.len as usize]
-    }
-
-    #[inline]
-    fn bytes_mut(&mut self, record: Record) -> &mut [u8] {
-        let start = record.at as usize & (self.bytes.len() - 1);
-        &mut self.bytes[start..start + record.len as usize]
     }
 
     /// The packet and all older ones are not needed any more.
@@ -117,8 +119,9 @@ mod tests {
             let mut kept: VecDeque<(Record, Vec<u8>)> = VecDeque::new();
             for (number, (len, releases)) in steps.into_iter().enumerate() {
                 let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + number) as u8).collect();
-                let (record, room) = records.push(len);
-                room.copy_from_slice(&bytes);
+                let room = records.room(len + 8);
+                room[..len].copy_from_slice(&bytes);
+                let record = records.enter(len);
                 kept.push_back((record, bytes));
                 for _ in 0..releases.saturating_sub(1) {
                     if let Some((record, _)) = kept.pop_front() {

@@ -396,20 +396,7 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<(Header, Packet<'a>), WireError> {
         let (raw, rest) = RawHeader::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
-        let header = Header {
-            session: SessionId(raw.session.get()),
-            sequence: raw.sequence.get(),
-            credit: raw.credit.get(),
-        };
-        let (cq_data, body) = if raw.flags & CQ_DATA != 0 {
-            let (cq_data, body) = U64::read_from_prefix(rest).map_err(|_| WireError::Length)?;
-            (Some(cq_data.get()), body)
-        } else {
-            (None, rest)
-        };
-        if body.len() as u64 != u64::from(raw.length_bytes.get()) {
-            return Err(WireError::Length);
-        }
+        let (cq_data, body) = raw.body(rest)?;
         let packet = match raw.kind {
             EAGER => Packet::Eager {
                 envelope: raw.envelope(cq_data)?,
@@ -437,7 +424,19 @@ impl<'a> Packet<'a> {
             FIN | CTS | DONE | RESUME | CREDIT | ACK => return Err(WireError::Field),
             other => return Err(WireError::Kind(other)),
         };
-        Ok((header, packet))
+        Ok((raw.header(), packet))
+    }
+
+    /// As [`Packet::parse`], of a whole eager message, which most packets are; `None`: it is something else.
+    #[inline]
+    #[must_use]
+    pub fn parse_eager(bytes: &'a [u8]) -> Option<(Header, Envelope, &'a [u8])> {
+        let (raw, rest) = RawHeader::ref_from_prefix(bytes).ok()?;
+        if raw.kind != EAGER {
+            return None;
+        }
+        let (cq_data, body) = raw.body(rest).ok()?;
+        Some((raw.header(), raw.envelope(cq_data).ok()?, body))
     }
 
     /// Whether the packet takes a sequence number of its session.
@@ -514,6 +513,30 @@ impl Envelope {
 }
 
 impl RawHeader {
+    #[inline]
+    fn header(&self) -> Header {
+        Header {
+            session: SessionId(self.session.get()),
+            sequence: self.sequence.get(),
+            credit: self.credit.get(),
+        }
+    }
+
+    /// The CQ data and the body, of the bytes behind the header.
+    #[inline]
+    fn body<'a>(&self, rest: &'a [u8]) -> Result<(Option<u64>, &'a [u8]), WireError> {
+        let (cq_data, body) = if self.flags & CQ_DATA != 0 {
+            let (cq_data, body) = U64::read_from_prefix(rest).map_err(|_| WireError::Length)?;
+            (Some(cq_data.get()), body)
+        } else {
+            (None, rest)
+        };
+        match body.len() as u64 == u64::from(self.length_bytes.get()) {
+            true => Ok((cq_data, body)),
+            false => Err(WireError::Length),
+        }
+    }
+
     #[inline]
     fn envelope(&self, cq_data: Option<u64>) -> Result<Envelope, WireError> {
         let tagged = self.flags & TAGGED != 0;

@@ -21,13 +21,10 @@ impl RdmTransport {
         if let Some(status) = error {
             return self.request_failed(session, number, status, owner);
         }
-        loop {
-            let Some(lane) = self.lanes.of(session) else {
-                return self.resume_sent(session, number);
-            };
-            let Some(wqe) = lane.queue.pop_front() else {
-                return;
-            };
+        let Some(mut lane) = self.lanes.of(session) else {
+            return self.resume_sent(session, number);
+        };
+        while let Some(wqe) = lane.queue.pop_front() {
             self.poster.outstanding -= 1;
             match wqe.packet {
                 Place::Nowhere => {}
@@ -44,29 +41,49 @@ impl RdmTransport {
             match wqe.kind {
                 WqeKind::Message(done) => owner.complete_send(&done),
                 WqeKind::Notice | WqeKind::Marker => {}
-                WqeKind::Done(transfer) => {
-                    if let Some(writing) = lane.session.writes.remove(transfer) {
-                        owner.complete_send(&writing.send.done);
-                    }
-                }
-                WqeKind::Read(chunk) => {
-                    self.poster.counters.chunks_under_way -= 1;
-                    if lane.session.reads.on_chunk(chunk.transfer) {
-                        self.was_read(session, chunk.transfer, owner);
-                    }
-                    self.run_reads(session);
-                }
-                WqeKind::Write(chunk) => {
-                    self.poster.counters.chunks_under_way -= 1;
-                    lane.session.writes.on_chunk(chunk.transfer);
-                    self.run_writes(session);
+                moved => {
+                    self.moved(session, moved, owner);
+                    let Some(still) = self.lanes.of(session) else {
+                        return;
+                    };
+                    lane = still;
                 }
             }
             if last {
                 break;
             }
         }
-        self.list_if_busy(session);
+        if lane.is_busy() || !self.peers.at(lane.peer).pending.is_empty() {
+            self.list(session);
+        }
+    }
+
+    /// A part of a large message was moved, or its end was told.
+    #[inline(never)]
+    fn moved<O: Owner>(&mut self, session: SessionId, what: WqeKind, owner: &mut O) {
+        let Some(lane) = self.lanes.of(session) else {
+            return;
+        };
+        match what {
+            WqeKind::Done(transfer) => {
+                if let Some(writing) = lane.session.writes.remove(transfer) {
+                    owner.complete_send(&writing.send.done);
+                }
+            }
+            WqeKind::Read(chunk) => {
+                self.poster.counters.chunks_under_way -= 1;
+                if lane.session.reads.on_chunk(chunk.transfer) {
+                    self.was_read(session, chunk.transfer, owner);
+                }
+                self.run_reads(session);
+            }
+            WqeKind::Write(chunk) => {
+                self.poster.counters.chunks_under_way -= 1;
+                lane.session.writes.on_chunk(chunk.transfer);
+                self.run_writes(session);
+            }
+            WqeKind::Message(_) | WqeKind::Notice | WqeKind::Marker => {}
+        }
     }
 
     #[cold]

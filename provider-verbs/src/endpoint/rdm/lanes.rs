@@ -263,14 +263,7 @@ impl RdmTransport {
     #[inline]
     pub(super) fn list_if_busy(&mut self, session: SessionId) {
         if let Some(lane) = self.lanes.of(session) {
-            let state = &lane.session;
-            let busy = !lane.open
-                || !state.notices.is_empty()
-                || !state.reads.is_empty()
-                || !state.writes.is_empty()
-                || !state.replay.is_empty()
-                || !self.peers.at(lane.peer).pending.is_empty();
-            if busy {
+            if lane.is_busy() || !self.peers.at(lane.peer).pending.is_empty() {
                 self.list(session);
             }
         }

@@ -7,11 +7,11 @@ use ferrofabric_core::protocol::credit::CreditError;
 use ferrofabric_core::protocol::session::Accept;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{Envelope, FinStatus, Header, Packet};
-use ferrofabric_core::types::{IoBuf, MsgKind};
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::complete::{BROKEN, protocol_broken};
-use super::{POLL, RdmTransport, TRANSPORT};
+use super::{Counters, POLL, RdmTransport, TRANSPORT};
 use crate::connect::ToService;
 use crate::post::RecvRequest;
 use crate::session::{Body, HeldMessage, Notice, SessionState, Way, receive_wr_id};
@@ -26,11 +26,40 @@ impl RdmTransport {
         // reach it.
         let packet = unsafe { std::slice::from_raw_parts(at, len) };
         self.poster.counters.packets_received += 1;
-        self.packet(packet, qp_num, owner);
+        if !self.next_message(packet, qp_num, owner) {
+            self.packet(packet, qp_num, owner);
+        }
         self.spent.push(slot);
     }
 
+    /// Takes a packet if it is what most are: a whole message, the next of its session, from a peer that keeps to the rules.
     #[inline]
+    fn next_message<O: Owner>(&mut self, bytes: &[u8], qp_num: u32, owner: &mut O) -> bool {
+        let Some((header, envelope, payload)) = Packet::parse_eager(bytes) else {
+            return false;
+        };
+        let Some(lane) = self.lanes.of(header.session) else {
+            return false;
+        };
+        let SessionState {
+            numbers, incoming, ..
+        } = &mut lane.session;
+        let is_next = lane.heard
+            && lane.qp.number() == qp_num
+            && numbers.is_next(header.sequence)
+            && incoming.assembly.is_whole();
+        // What is refused here is judged once more: neither call changes anything then.
+        if !is_next
+            || numbers.send_credit.on_credit(header.credit).is_err()
+            || (numbers.receive_credit.take(payload.len() as u32)).is_err()
+        {
+            return false;
+        }
+        numbers.accept(header.sequence);
+        self.eager_came(header.session, envelope, payload, owner);
+        true
+    }
+
     fn packet<O: Owner>(&mut self, bytes: &[u8], qp_num: u32, owner: &mut O) {
         let Ok((header, packet)) = Packet::parse(bytes) else {
             return self.drop_packet(qp_num, "it is no data packet");
@@ -72,7 +101,7 @@ impl RdmTransport {
         let from = (lane.peer, lane.session.name);
         match packet {
             Packet::Eager { envelope, payload } => {
-                self.eager_came(session, from, envelope, payload, owner);
+                self.eager_came(session, envelope, payload, owner);
             }
             Packet::Rts { envelope, request } => {
                 let way = match request.sender_writes {
@@ -95,28 +124,29 @@ impl RdmTransport {
     #[inline]
     fn eager_came<O: Owner>(
         &mut self,
-        lane: SessionId,
-        (peer, session): (u32, u64),
+        session: SessionId,
         envelope: Envelope,
         payload: &[u8],
         owner: &mut O,
     ) {
-        let (kind, arrived) = self.announce(peer, envelope, payload.len() as u64);
+        let Some(lane) = self.lanes.of(session) else {
+            return;
+        };
+        let counters = &mut self.poster.counters;
+        let src = self.peers.at(lane.peer).addr;
+        let (kind, arrived) = announce(src, envelope, payload.len() as u64, counters);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             deliver(payload, matched.buf);
             owner.complete_recv(kind, &matched, &arrived);
-            if let Some(lane) = self.lanes.of(lane) {
-                if release(&mut lane.session, payload.len()) {
-                    let session = lane.key.session();
-                    self.list(session);
-                }
+            if release(&mut lane.session, payload.len()) {
+                self.list(session);
             }
             return;
         }
-        self.poster.counters.unexpected += 1;
+        counters.unexpected += 1;
         let value = self.held.keep(HeldMessage {
-            peer,
-            session,
+            peer: lane.peer,
+            session: lane.session.name,
             body: Body::Eager(payload.into()),
         });
         owner.srx().queue(kind, arrived, token(value));
@@ -154,23 +184,8 @@ impl RdmTransport {
         envelope: Envelope,
         len: u64,
     ) -> (MsgKind, Arrived) {
-        self.poster.counters.messages_received += 1;
-        self.poster.counters.bytes_received += len;
-        let kind = match envelope.tag {
-            Some(_) => MsgKind::Tagged,
-            None => MsgKind::Msg,
-        };
-        let arrived = Arrived {
-            src: self.peers.at(peer).addr,
-            tag: envelope.tag.unwrap_or(0),
-            len,
-            data: envelope.cq_data.unwrap_or(0),
-            flags: match envelope.cq_data {
-                Some(_) => Flags::REMOTE_CQ_DATA,
-                None => Flags::empty(),
-            },
-        };
-        (kind, arrived)
+        let src = self.peers.at(peer).addr;
+        announce(src, envelope, len, &mut self.poster.counters)
     }
 
     /// A receive has met a message that was kept.
@@ -299,6 +314,33 @@ impl RdmTransport {
         self.poster.counters.dropped += 1;
         tracing::debug!("packet on queue pair {qp_num:#x} dropped: {why}");
     }
+}
+
+/// Counts a message, and says what it is.
+#[inline]
+fn announce(
+    src: FiAddr,
+    envelope: Envelope,
+    len: u64,
+    counters: &mut Counters,
+) -> (MsgKind, Arrived) {
+    counters.messages_received += 1;
+    counters.bytes_received += len;
+    let kind = match envelope.tag {
+        Some(_) => MsgKind::Tagged,
+        None => MsgKind::Msg,
+    };
+    let arrived = Arrived {
+        src,
+        tag: envelope.tag.unwrap_or(0),
+        len,
+        data: envelope.cq_data.unwrap_or(0),
+        flags: match envelope.cq_data {
+            Some(_) => Flags::REMOTE_CQ_DATA,
+            None => Flags::empty(),
+        },
+    };
+    (kind, arrived)
 }
 
 /// Takes a packet's number and credit into account, and says what the number means.

@@ -307,24 +307,16 @@ impl Poster {
         slot: Option<u32>,
     ) -> Result<(), Stop> {
         let header = Self::stamp(lane)?;
-        let mut head = [0; MAX_HEADER_BYTES];
-        let head_len = header.write_eager(&envelope(op), len as u32, &mut head);
         let kind = WqeKind::Message(SendDone::of(op, len));
         self.counters.eager_sent += 1;
         self.counters.bytes_sent += len as u64;
         let Some(slot) = slot else {
-            let (record, room) = lane.records.push(head_len + len);
-            room[..head_len].copy_from_slice(&head[..head_len]);
-            gather(iov, room[head_len..].as_mut_ptr());
-            let entry = inline_sge(room);
-            return self.inline(
-                lane,
-                entry,
-                kind,
-                Some(header.sequence),
-                Place::Record(record),
-            );
+            let entry = write_whole(&header, op, iov, len, &mut lane.records);
+            let place = Place::Record(lane.records.enter(entry.length as usize));
+            return self.inline(lane, entry, kind, Some(header.sequence), place);
         };
+        let mut head = [0; MAX_HEADER_BYTES];
+        let head_len = header.write_eager(&envelope(op), len as u32, &mut head);
         let at = self.bounces.address(slot);
         // SAFETY: the slot holds the largest header and message, and is ours until its request is over.
         unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
@@ -520,15 +512,15 @@ impl Poster {
         kind: WqeKind,
         header: Header,
     ) -> Result<(), Stop> {
-        let (record, room) = lane.records.push(bytes.len());
+        let room = lane.records.room(bytes.len());
         room.copy_from_slice(bytes);
         let entry = inline_sge(room);
-        let place = Place::Record(record);
+        let place = Place::Record(lane.records.enter(bytes.len()));
         self.inline(lane, entry, kind, Some(header.sequence), place)
     }
 
     /// Posts a packet that travels in the work request.
-    #[inline]
+    #[inline(always)]
     fn inline(
         &mut self,
         lane: &mut Lane,
@@ -600,10 +592,10 @@ impl Poster {
             KeptKind::Notice => WqeKind::Notice,
         };
         let Some(slot) = slot else {
-            let (record, room) = lane.records.push(bytes.len());
+            let room = lane.records.room(bytes.len());
             room.copy_from_slice(&bytes);
             let entry = inline_sge(room);
-            let place = Place::Record(record);
+            let place = Place::Record(lane.records.enter(bytes.len()));
             return self.inline(lane, entry, kind, Some(sequence), place);
         };
         let at = self.bounces.address(slot);
@@ -652,7 +644,7 @@ impl Poster {
     ///
     /// The entries are inline data at a record or, where none may be held back, anywhere; bounce buffers, which are kept until
     /// the request is over; or what the application keeps until then.
-    #[inline]
+    #[inline(always)]
     fn post<const N: usize>(
         &mut self,
         lane: &mut Lane,
@@ -684,7 +676,7 @@ impl Poster {
     }
 
     /// Rings the doorbell for what is held back.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_chain(&mut self, lane: &mut Lane) -> Result<(), Stop> {
         // SAFETY: the memory of each request stays until it is over (`post`); records stay where they are while one of theirs is
         // in the chain (`make_way_for`).
@@ -697,6 +689,24 @@ impl Poster {
             }
         }
     }
+}
+
+/// Writes an eager message, header and all, to where it is kept.
+#[inline]
+fn write_whole(
+    header: &Header,
+    op: &SendOp,
+    iov: &[IoBuf],
+    len: usize,
+    records: &mut Records,
+) -> ibv_sge {
+    let room = records.room(MAX_HEADER_BYTES + len);
+    let head_len = match room.first_chunk_mut() {
+        Some(head) => header.write_eager(&envelope(op), len as u32, head),
+        None => 0,
+    };
+    gather(iov, room[head_len..].as_mut_ptr());
+    inline_sge(&room[..head_len + len])
 }
 
 #[inline]

@@ -224,6 +224,11 @@ proptest! {
             let body_bytes = (bytes.len() - header_bytes) as u32;
             bytes[12..16].copy_from_slice(&body_bytes.to_le_bytes());
         }
+        let whole = match Packet::parse(&bytes) {
+            Ok((header, Packet::Eager { envelope, payload })) => Some((header, envelope, payload)),
+            _ => None,
+        };
+        prop_assert_eq!(Packet::parse_eager(&bytes), whole);
         if let Ok((header, packet)) = Packet::parse(&bytes) {
             prop_assert_eq!(print(header, packet), bytes);
         }
