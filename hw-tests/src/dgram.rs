@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::flags::Mode;
+use ferrofabric_core::flags::{Flags, Mode};
 use ferrofabric_core::info::{EpType, Info};
 use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
 use ferrofabric_verbs::VerbsProvider;
 
-use crate::party;
+use crate::{Rig, party};
 
 /// A wait that takes so long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -127,6 +127,25 @@ pub fn count(endpoint: &OwningEndpoint, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("{name}: {stats:?}")).1
 }
 
+/// An untagged send with a completion.
+pub fn send_op(dest: FiAddr, context: u64) -> SendOp {
+    SendOp {
+        kind: MsgKind::Msg,
+        dest,
+        tag: 0,
+        data: 0,
+        desc: 0,
+        context,
+        flags: Flags::COMPLETION,
+    }
+}
+
+/// Two endpoints on one domain that know each other; none where there is no device.
+pub fn pair(prefix: Prefix) -> Option<Pair> {
+    Rig::open()?;
+    Some(Pair::open(prefix))
+}
+
 /// Two endpoints on one domain that know each other.
 pub struct Pair {
     /// The domain.
@@ -146,8 +165,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Opens both.
-    pub fn open(prefix: Prefix) -> Self {
+    fn open(prefix: Prefix) -> Self {
         let domain = domain(&[], prefix);
         let (a, b) = (endpoint(&*domain), endpoint(&*domain));
         let to_b = a.av().insert(&b.name().to_bytes()).unwrap();

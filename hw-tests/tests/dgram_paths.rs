@@ -5,19 +5,13 @@
 use ferrofabric_conformance::ends::End;
 use ferrofabric_core::addr::{NATIVE_LEN, NativeAddr, VerbsAddr};
 use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::flags::Flags;
 use ferrofabric_core::owning::Buffer;
-use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_core::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_hw_tests::dgram::{Pair, Prefix, domain, endpoint, info, next, quiet};
+use ferrofabric_hw_tests::dgram::{Prefix, domain, endpoint, info, next, pair, quiet, send_op};
 use serial_test::file_serial;
 
 const BOTH: [Prefix; 2] = [Prefix::None, Prefix::Room];
-
-fn pair(prefix: Prefix) -> Option<Pair> {
-    Rig::open()?;
-    Some(Pair::open(prefix))
-}
 
 /// Covers: GI-4
 #[test]
@@ -70,7 +64,7 @@ fn many_peers_share_a_handle() {
         handles.unwrap().1
     };
     for &addr in &addrs {
-        let op = send(addr, hub.context());
+        let op = send_op(addr, hub.context());
         hub.send_alone(op, 8, 1);
         let until = std::time::Instant::now() + ferrofabric_hw_tests::dgram::PATIENCE;
         while hub.tx.take_of(op.context).is_none() {
@@ -87,20 +81,8 @@ fn many_peers_share_a_handle() {
     hub.av.remove(*last).unwrap();
     assert_eq!(handles(), 0);
     // SAFETY: there is no memory.
-    let removed = unsafe { hub.endpoint.send(&send(*last, 1), &[]) };
+    let removed = unsafe { hub.endpoint.send(&send_op(*last, 1), &[]) };
     assert_eq!(removed, Err(OpError::Failed(Errno::EADDRNOTAVAIL)));
-}
-
-fn send(dest: FiAddr, context: u64) -> SendOp {
-    SendOp {
-        kind: MsgKind::Msg,
-        dest,
-        tag: 0,
-        data: 0,
-        desc: 0,
-        context,
-        flags: Flags::COMPLETION,
-    }
 }
 
 /// Who has no queue pair of this network is out of reach.

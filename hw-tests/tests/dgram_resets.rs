@@ -13,28 +13,11 @@ use ferrofabric_core::owning::Buffer;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::{
-    self, PATIENCE, Pair, Prefix, count, domain, endpoint, info, next, open, quiet,
+    self, PATIENCE, Prefix, count, domain, endpoint, info, next, open, pair, quiet, send_op,
 };
 use serial_test::file_serial;
 
 const BOTH: [Prefix; 2] = [Prefix::None, Prefix::Room];
-
-fn pair(prefix: Prefix) -> Option<Pair> {
-    Rig::open()?;
-    Some(Pair::open(prefix))
-}
-
-fn send_op(dest: FiAddr, context: u64) -> SendOp {
-    SendOp {
-        kind: MsgKind::Msg,
-        dest,
-        tag: 0,
-        data: 0,
-        desc: 0,
-        context,
-        flags: Flags::COMPLETION,
-    }
-}
 
 fn recv_op(context: u64) -> RecvOp {
     RecvOp {

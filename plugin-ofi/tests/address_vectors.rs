@@ -2,51 +2,27 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod child;
 #[macro_use]
 mod client;
 mod support;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::process::Command;
 use std::ptr::{null, null_mut};
 
-use client::{Info, Libfabric, Opened, Party, close};
+use client::{Info, Opened, Party, close};
 use ferro_fi::abi::{
     FI_AV_COMPLETE, FI_AV_USER_ID, FI_EAVAIL, FI_EBADFLAGS, FI_EINVAL, FI_ENOEQ, FI_EVENT, FI_MORE,
     FI_READ, FI_SYNC_ERR, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_tagged_entry,
     fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_threading, fi_wait_obj, fid, fid_av, fid_eq,
 };
-use support::plugin::Plugin;
-use support::skip;
-
-/// A process has one libfabric: each test has one of its own.
-const CHILD: &str = "FERRO_TEST_ADDRESS_VECTORS";
 
 const NONE: fi_addr_t = fi_addr_t::MAX;
 
 fn alone(test: &str, body: impl FnOnce(&Info<'_>)) {
-    if std::env::var_os(CHILD).is_some() {
-        let Some(libfabric) = Libfabric::load() else {
-            return skip("there is no libfabric 2 here (libfabric1, or ci/mpich)");
-        };
-        return body(&libfabric.discover("shm", fi_threading::FI_THREAD_SAFE));
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", test, "--nocapture"])
-        .env(CHILD, "1");
-    let plugin = Plugin::new();
-    plugin.choose(&mut command);
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
-        println!("{line}");
-    }
-    assert!(
-        output.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    child::alone(test, |libfabric| {
+        body(&libfabric.discover("shm", fi_threading::FI_THREAD_SAFE));
+    });
 }
 
 /// An address vector.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod child;
 mod client;
 mod support;
 
@@ -10,46 +11,19 @@ use std::process::Command;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use client::{Info, Libfabric, Opened};
+use child::alone;
+use client::{Info, Opened};
 use ferro_fi::abi::{
     FI_ADDR_STR, FI_CLASS_PEP, FI_FORMAT_UNSPEC, FI_HMEM, FI_LOCAL_COMM, FI_MSG, FI_NUMERICHOST,
     FI_PROV_ATTR_ONLY, FI_REMOTE_COMM, FI_SOCKADDR_IN, FI_SOURCE, FI_TAGGED, FI_VERSION,
     fi_bus_type, fi_cq_tagged_entry, fi_info, fi_link_state, fid,
 };
 use ferrofabric_core::addr::{AddrFormat, Address, NativeAddr};
+use support::has_device;
 use support::plugin::Plugin;
-use support::{has_device, skip};
-
-/// A process has one libfabric: each test has one of its own.
-const CHILD: &str = "FERRO_TEST_GETINFO";
 
 const ENODATA: i32 = -libc::ENODATA;
 const ENOSYS: i32 = -libc::ENOSYS;
-
-fn alone(test: &str, body: impl FnOnce(&Libfabric)) {
-    if std::env::var_os(CHILD).is_some() {
-        let Some(libfabric) = Libfabric::load() else {
-            return skip("there is no libfabric 2 here (libfabric1, or ci/mpich)");
-        };
-        return body(&libfabric);
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", test, "--nocapture"])
-        .env(CHILD, "1");
-    let plugin = Plugin::new();
-    plugin.choose(&mut command);
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
-        println!("{line}");
-    }
-    assert!(
-        output.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
 
 fn domain(info: &fi_info) -> String {
     // SAFETY: an offer has all attributes, and a domain's name.
@@ -286,7 +260,7 @@ fn addresses_as_text_are_strings() {
 #[test]
 fn the_log_names_the_field_that_ruled_a_candidate_out() {
     const NAME: &str = "the_log_names_the_field_that_ruled_a_candidate_out";
-    if std::env::var_os(CHILD).is_some() {
+    if child::is_here() {
         return alone(NAME, |fi| {
             let hints = fi.hints();
             // SAFETY: the hints are ours.
@@ -298,7 +272,7 @@ fn the_log_names_the_field_that_ruled_a_candidate_out() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", NAME, "--nocapture"])
-        .env(CHILD, "1")
+        .env(child::CHILD, "1")
         .env("FI_LOG_LEVEL", "debug");
     let plugin = Plugin::new();
     plugin.choose(&mut command);

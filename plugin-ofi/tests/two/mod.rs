@@ -8,7 +8,6 @@
 )]
 
 use std::ffi::{c_int, c_void};
-use std::process::Command;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -18,9 +17,9 @@ use ferro_fi::abi::{
     fid_av, fid_cntr, fid_cq, fid_ep,
 };
 
+use crate::child;
 use crate::client::{Info, Libfabric, Opened, close};
-use crate::support::plugin::Plugin;
-use crate::support::{has_device, skip};
+use crate::support::has_device;
 
 /// A wait that takes so long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,64 +27,36 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// What a data path call says that is to be tried again.
 pub const EAGAIN: isize = -(libc::EAGAIN as isize);
 
-/// Set in the process that a test is for: the domain, or nothing for any.
-const CHILD: &str = "FERRO_TEST_CHILD";
+/// Says to the process of a test which domain it is to have; nothing: any.
+const DOMAIN: &str = "FERRO_TEST_DOMAIN";
+const SHM: &[(&str, &str)] = &[(DOMAIN, "shm")];
+const VERBS: &[(&str, &str)] = &[(DOMAIN, ""), ("FERRO_SHM", "off")];
 
-/// Runs a test over shared memory, in a process of its own: a process has one libfabric.
+/// Runs a test over shared memory, in a process of its own.
 pub fn alone(test: &str, body: impl FnOnce(&Info<'_>)) {
-    match std::env::var(CHILD) {
-        Ok(domain) => child(|libfabric| {
-            body(&libfabric.discover(&domain, fi_threading::FI_THREAD_SAFE));
-        }),
-        Err(_) => run(test, "shm"),
+    if !child::is_here() {
+        return child::run(test, SHM);
     }
+    let domain = std::env::var(DOMAIN).unwrap();
+    child::alone(test, |libfabric| {
+        body(&libfabric.discover(&domain, fi_threading::FI_THREAD_SAFE));
+    });
 }
 
 /// Runs a test over shared memory, and over verbs where there is a device.
 pub fn everywhere(test: &str, body: impl FnOnce(&Info<'_>)) {
-    let is_parent = std::env::var_os(CHILD).is_none();
     alone(test, body);
-    if is_parent && has_device() {
-        run(test, "");
+    if !child::is_here() && has_device() {
+        child::run(test, VERBS);
     }
 }
 
 /// Runs a test over verbs alone.
 pub fn over_verbs(test: &str, body: impl FnOnce(&Libfabric)) {
-    match std::env::var_os(CHILD) {
-        Some(_) => child(body),
-        None => run(test, ""),
+    match child::is_here() {
+        true => child::alone(test, body),
+        false => child::run(test, VERBS),
     }
-}
-
-fn child(body: impl FnOnce(&Libfabric)) {
-    match Libfabric::load() {
-        Some(libfabric) => body(&libfabric),
-        None => skip("there is no libfabric 2 here (libfabric1, or ci/mpich)"),
-    }
-}
-
-/// Runs a test once more, with this domain.
-fn run(test: &str, domain: &str) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", test, "--nocapture"])
-        .env(CHILD, domain);
-    if domain.is_empty() {
-        command.env("FERRO_SHM", "off");
-    }
-    let plugin = Plugin::new();
-    plugin.choose(&mut command);
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
-        println!("{line}");
-    }
-    assert!(
-        output.status.success(),
-        "over {domain:?}: {text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
 }
 
 /// An endpoint with a queue and a counter for each direction, as attributes and flags say.

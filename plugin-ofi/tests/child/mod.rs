@@ -1,0 +1,54 @@
+//! Tests that have a process of their own, for a process has one libfabric.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it, and a test may panic"
+)]
+
+use std::process::Command;
+
+use crate::client::Libfabric;
+use crate::support::plugin::Plugin;
+use crate::support::skip;
+
+/// Set in the process that a test is for.
+pub const CHILD: &str = "FERRO_TEST_CHILD";
+
+/// Whether this is the process that a test is for.
+pub fn is_here() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Runs a test in a process of its own, which has stock libfabric and the plugin.
+pub fn alone(test: &str, body: impl FnOnce(&Libfabric)) {
+    if !is_here() {
+        return run(test, &[]);
+    }
+    match Libfabric::load() {
+        Some(libfabric) => body(&libfabric),
+        None => skip("there is no libfabric 2 here (libfabric1, or ci/mpich)"),
+    }
+}
+
+/// Runs a test once more, in a process with these variables.
+pub fn run(test: &str, variables: &[(&str, &str)]) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, "1")
+        .envs(variables.iter().copied());
+    let plugin = Plugin::new();
+    plugin.choose(&mut command);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
+        println!("{line}");
+    }
+    assert!(
+        output.status.success(),
+        "with {variables:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
