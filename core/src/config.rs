@@ -97,6 +97,13 @@ settings! {
     /// Who moves messages above the eager size over verbs: the receiver reads, or the sender writes; `auto` asks the table of
     /// the device.
     rendezvous: Rendezvous = "auto", "auto, read or write", |_| true;
+    /// What carries messages to another node: `rc` connects a queue pair to each peer upon the first message, `ud` sends
+    /// reliable datagrams through one queue pair, but for what only RC carries (messages above the eager size), `auto`
+    /// begins with datagrams and connects peers with enough traffic.
+    lane: LaneChoice = "rc", "auto, rc or ud", |_| true;
+    /// RC queue pairs that an endpoint may have; at the limit peers fall back to datagrams, those first that were used least
+    /// recently.
+    max_lanes: u64 = "4096", "1 to 4194304", |v| (1..=1 << 22).contains(v);
     /// How long to try to get a broken connection back before its operations fail; `off` tries for ever.
     reconnect_timeout: Patience = "10s", "off or a duration such as 10s", |_| true;
     /// Give a peer up that answered nothing for so long; `off` waits for evidence of its death for ever.
@@ -146,6 +153,28 @@ impl Value for Rendezvous {
             "read" => Ok(Self::Read),
             "write" => Ok(Self::Write),
             _ => Err("none of auto, read and write".to_owned()),
+        }
+    }
+}
+
+/// What carries messages to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneChoice {
+    /// Datagrams at first, an RC queue pair for peers with traffic.
+    Auto,
+    /// An RC queue pair from the first message on.
+    Rc,
+    /// Datagrams, but for what only RC carries.
+    Ud,
+}
+
+impl Value for LaneChoice {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "rc" => Ok(Self::Rc),
+            "ud" => Ok(Self::Ud),
+            _ => Err("none of auto, rc and ud".to_owned()),
         }
     }
 }

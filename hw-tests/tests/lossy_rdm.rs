@@ -6,21 +6,29 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use ferrofabric_core::owning::Buffer;
+use ferrofabric_core::owning::{Buffer, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
+use ferrofabric_hw_tests::dgram::count;
 use ferrofabric_hw_tests::party::{self, Peer, check, succeeded, tsend, wait};
 use serial_test::file_serial;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_test-peer");
-const HERE: &[(&str, &str)] = &[("FERRO_SHM", "off"), ("FERRO_DEVICE", "ferro_rxe0")];
-const THERE: &[(&str, &str)] = &[("FERRO_SHM", "off"), ("FERRO_DEVICE", "ferro_rxe1")];
+/// Verbs alone, over one of the devices, with one kind of lane.
+fn settings<'a>(device: &'a str, lane: &'a str) -> [(&'a str, &'a str); 3] {
+    [
+        ("FERRO_SHM", "off"),
+        ("FERRO_DEVICE", device),
+        ("FERRO_LANE", lane),
+    ]
+}
 
 /// A peer on the other device sends so many messages; all arrive whole and in order.
-fn receive_all(count: u64, low: usize, high: usize) {
-    let mut hub = party::endpoint(HERE);
+fn receive_all(lane: &str, count: u64, low: usize, high: usize) -> OwningEndpoint {
+    let mut hub = party::endpoint(&settings("ferro_rxe0", lane));
     let numbers = [3, count, low as u64, high as u64, 8];
-    let mut peer = Peer::start(PROGRAM, "sender", THERE, &numbers, &hub.name());
+    let there = settings("ferro_rxe1", lane);
+    let mut peer = Peer::start(PROGRAM, "sender", &there, &numbers, &hub.name());
     let addr = hub.av().insert(&peer.name.to_bytes()).unwrap();
     peer.go();
     for number in 0..count {
@@ -53,13 +61,14 @@ fn receive_all(count: u64, low: usize, high: usize) {
     // The peer's goodbye may overtake the acknowledgement of this last message; it says that the message was taken.
     succeeded(wait(&mut hub).outcome);
     peer.finish();
+    hub
 }
 
 #[test]
 #[file_serial(verbs)]
 fn eager_messages_survive_loss() {
     if Rig::open().is_some() {
-        receive_all(400, 0, 8192);
+        receive_all("rc", 400, 0, 8192);
     }
 }
 
@@ -67,7 +76,7 @@ fn eager_messages_survive_loss() {
 #[file_serial(verbs)]
 fn large_messages_survive_loss() {
     if Rig::open().is_some() {
-        receive_all(25, 8193, 400_000);
+        receive_all("rc", 25, 8193, 400_000);
     }
 }
 
@@ -78,6 +87,31 @@ fn handshakes_survive_loss() {
         return;
     }
     for _ in 0..10 {
-        receive_all(2, 0, 100);
+        receive_all("rc", 2, 0, 100);
+    }
+}
+
+/// Over datagrams alone: no RC queue pair is made, and what is lost is sent again.
+#[test]
+#[file_serial(verbs)]
+fn datagrams_that_are_lost_are_sent_again() {
+    if Rig::open().is_some() {
+        let hub = receive_all("ud", 400, 0, 8192);
+        assert_eq!(count(&hub, "verbs_queue_pairs_made"), 0);
+        assert_eq!(count(&hub, "verbs_ud_lanes"), 1);
+    }
+}
+
+/// Sessions begin over datagrams and move to RC under load.
+#[test]
+#[file_serial(verbs)]
+fn sessions_that_change_lanes_lose_nothing() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for (count_of, low, high) in [(300, 0, 3000), (20, 0, 200_000)] {
+        let hub = receive_all("auto", count_of, low, high);
+        assert_eq!(count(&hub, "verbs_queue_pairs_made"), 1);
+        assert!(count(&hub, "verbs_ud_lanes") > 0);
     }
 }

@@ -1,6 +1,6 @@
 //! Which protocol at which size, and how long the queues: a table by device, for what is best on one is not on another.
 
-use ferrofabric_core::config::{Rendezvous, Settings};
+use ferrofabric_core::config::{LaneChoice, Rendezvous, Settings};
 use ferrofabric_core::protocol::wire::data::{MAX_HEADER_BYTES, MIN_RECEIVE_BYTES};
 
 use crate::device::{DeviceLimits, Quirks};
@@ -32,6 +32,10 @@ pub(crate) struct Tuning {
     pub(crate) reads_per_lane: u8,
     /// Reads of one message under way.
     pub(crate) reads_per_message: u32,
+    /// Which kind of lane a peer gets.
+    pub(crate) lane: LaneChoice,
+    /// RC lanes at most.
+    pub(crate) max_lanes: usize,
     /// RDMA writes of a lane under way: a small message behind them waits for so many.
     pub(crate) writes_per_lane: u32,
 }
@@ -100,6 +104,8 @@ impl Tuning {
                 .max(1),
             reads_per_message: 4,
             writes_per_lane: 4,
+            lane: settings.lane,
+            max_lanes: settings.max_lanes as usize,
         }
     }
 }

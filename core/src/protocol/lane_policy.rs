@@ -148,6 +148,20 @@ impl LanePolicy {
         Admission::Recycle(victim)
     }
 
+    /// A lane to a peer is there that nobody was asked for: the peer wanted it.
+    pub fn took(&mut self, peer: u32, now: Time) {
+        if !self.peer(peer).has_lane {
+            self.enter(peer, now);
+        }
+    }
+
+    /// Room is wanted by somebody who can not go on without: the lane that may go, which is [`LanePolicy::down`] now.
+    pub fn recycle(&mut self, now: Time, mut is_quiet: impl FnMut(u32) -> bool) -> Option<u32> {
+        let victim = self.least_recent(Need::Bulk, now, &mut is_quiet)?;
+        self.down(victim, now);
+        Some(victim)
+    }
+
     /// A lane is used for something else than a message: a read, a write.
     pub fn used(&mut self, peer: u32, now: Time) {
         self.peer(peer).at = now;
@@ -162,6 +176,12 @@ impl LanePolicy {
         entry.has_lane = false;
         self.lanes -= 1;
         self.rest(peer, now);
+    }
+
+    /// Whether a lane could be made without another going.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.lanes < self.config.max_lanes
     }
 
     /// Lanes that are there or being made.

@@ -26,11 +26,18 @@ const STUCK: Duration = Duration::from_millis(500);
 /// Nobody keeps so many messages of a few bytes for a peer that takes none.
 const TOO_MANY: usize = 20_000;
 
-/// The settings of these variables, and no others.
+/// Settings that are taken from the environment where a test does not give them: each test can be run over each kind of lane.
+pub const FROM_OUTSIDE: [&str; 2] = ["FERRO_LANE", "FERRO_MAX_LANES"];
+
+/// The settings of these variables, and none but those of [`FROM_OUTSIDE`] besides.
 pub fn settings(pairs: &[(&str, &str)]) -> Settings {
     Settings::read(|name| {
         let found = pairs.iter().find(|(n, _)| *n == name);
-        found.map(|(_, value)| (*value).to_owned())
+        let given = found.map(|(_, value)| (*value).to_owned());
+        given.or_else(|| {
+            let outside = FROM_OUTSIDE.contains(&name);
+            outside.then(|| std::env::var(name).ok()).flatten()
+        })
     })
     .unwrap()
 }

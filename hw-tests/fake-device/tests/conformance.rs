@@ -88,6 +88,28 @@ mod in_small_packets {
     super::conformance!(super::small_packets());
 }
 
+/// Datagrams, but for what only RC carries.
+fn datagrams() -> Option<Fabric> {
+    fabric("RoCE by datagrams", |_| on_lanes("ud"))
+}
+
+/// Datagrams at first.
+fn promoted() -> Option<Fabric> {
+    fabric("RoCE, from datagrams to connections", |_| on_lanes("auto"))
+}
+
+fn on_lanes(lane: &str) -> Arc<dyn Domain> {
+    domain_with(&[
+        ("FERRO_DEVICE", ROCE),
+        ("FERRO_SHM", "off"),
+        ("FERRO_LANE", lane),
+    ])
+}
+
+mod over_datagrams {
+    super::conformance!(super::datagrams());
+}
+
 mod over_infiniband {
     super::conformance!(super::infiniband());
 }
@@ -99,7 +121,7 @@ mod over_both {
 /// Covers: PEER-8, PEER-9, PEER-10, PEER-13
 #[test]
 fn random_programs_do_as_the_model() {
-    for fabric in [roce, infiniband, paired, small_packets] {
+    for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
         model::random_programs(&fabric().unwrap(), 50);
     }
 }
@@ -107,7 +129,7 @@ fn random_programs_do_as_the_model() {
 #[test]
 #[ignore = "soak: thousands of programs"]
 fn many_random_programs_do_as_the_model() {
-    for fabric in [roce, infiniband, paired, small_packets] {
+    for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
         model::random_programs(&fabric().unwrap(), 3000);
     }
 }

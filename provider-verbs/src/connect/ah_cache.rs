@@ -80,8 +80,22 @@ impl<D> AhCache<D> {
         }
     }
 
+    /// The handle of a path; `None`: it is being made, and [`AhCache::resolved`] will tell.
+    pub(crate) fn handle(&mut self, path: Path) -> Option<Arc<Ah>> {
+        match self.entries.get(&path) {
+            Some(Entry::Ready(handle)) => Some(handle.clone()),
+            Some(Entry::Resolving(_)) => None,
+            None => {
+                self.entries.insert(path, Entry::Resolving(Vec::new()));
+                self.line.push_back(path);
+                self.start_resolvers();
+                None
+            }
+        }
+    }
+
     /// The next path that a resolver is done with.
-    pub(crate) fn resolved(&mut self) -> Option<Outcome<D>> {
+    pub(crate) fn resolved(&mut self) -> Option<(Path, Outcome<D>)> {
         let Resolved { path, handle } = self.done.1.try_recv().ok()?;
         self.resolvers -= 1;
         self.start_resolvers();
@@ -89,7 +103,7 @@ impl<D> AhCache<D> {
             Some(Entry::Resolving(waiting)) => waiting,
             _ => Vec::new(),
         };
-        Some(match handle {
+        let outcome = match handle {
             Ok(handle) => {
                 let handle = Arc::new(handle);
                 self.entries.insert(path, Entry::Ready(handle.clone()));
@@ -97,7 +111,8 @@ impl<D> AhCache<D> {
             }
             // Not remembered: the next try resolves anew.
             Err(error) => Outcome::Failed(error, waiting),
-        })
+        };
+        Some((path, outcome))
     }
 
     /// Lets the handle of a path go if nobody else holds it.

@@ -12,12 +12,32 @@ use std::time::Duration;
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::protocol::PeerKey;
 use ferrofabric_core::protocol::handshake::{LaneKey, LaneUp, Reason};
+use ferrofabric_core::protocol::wire::control::LaneKind;
 
+use crate::ah::Ah;
 use crate::qp::RcQp;
 
 pub(crate) use ah_cache::{AhCache, Outcome};
 pub(crate) use datagrams::Datagrams;
 pub(crate) use service::{Service, ServiceConfig};
+
+/// What a lane sends through.
+#[derive(Clone)]
+pub(crate) enum Carrier {
+    /// An RC queue pair, ready to send.
+    Rc(Arc<RcQp>),
+    /// The endpoint's data queue pair, along a path.
+    Ud(Way),
+}
+
+/// Where datagrams of a lane go.
+#[derive(Clone)]
+pub(crate) struct Way {
+    /// The path.
+    pub(crate) handle: Arc<Ah>,
+    /// Queue key of the peer's data queue pair.
+    pub(crate) qkey: u32,
+}
 
 /// What the service thread tells the engine.
 pub(crate) enum ToEngine {
@@ -25,8 +45,8 @@ pub(crate) enum ToEngine {
     LaneUp {
         /// What was agreed.
         up: LaneUp,
-        /// Its queue pair, ready to send.
-        qp: Arc<RcQp>,
+        /// What it sends through.
+        carrier: Carrier,
     },
     /// The peer's end is up: messages may go.
     MaySend(LaneKey),
@@ -41,6 +61,13 @@ pub(crate) enum ToEngine {
     },
     /// Time to make sure that the peers of idle lanes still exist.
     Probe,
+    /// A lane of the RC kind can not be had at the moment; it is tried again.
+    NoRoom {
+        /// To whom.
+        peer: PeerKey,
+        /// It is here that there is no room, not at the peer.
+        here: bool,
+    },
     /// A connection that was asked for did not come about.
     ConnectFailed {
         /// To whom.
@@ -56,9 +83,24 @@ pub(crate) enum ToService {
     Connect {
         /// To whom.
         peer: PeerKey,
+        /// Of which kind.
+        kind: LaneKind,
         /// How long to try without a word of the peer; `None`: for ever.
         patience: Option<Duration>,
     },
+    /// The session has left a lane, and wants one of the RC kind.
+    Promote {
+        /// The peer.
+        peer: PeerKey,
+        /// The lane that it has left.
+        lane: LaneKey,
+        /// How long to try without a word of the peer; `None`: for ever.
+        patience: Option<Duration>,
+    },
+    /// A lane was given up for want of queue pairs.
+    Recycled(LaneKey),
+    /// The peer of a lane of the UD kind confirms nothing.
+    AskAfter(LaneKey),
     /// The session that a lane of the peer's carried is over.
     SessionEnded {
         /// The peer.

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,14 +15,14 @@ use ferrofabric_core::flag::Flag;
 use ferrofabric_core::protocol::handshake::{
     Action, Config, ConnectLane, Connector, LaneError, LaneKey,
 };
-use ferrofabric_core::protocol::wire::control::CONTROL_BYTES;
+use ferrofabric_core::protocol::wire::control::{CONTROL_BYTES, LaneKind};
 use ferrofabric_core::protocol::{PeerKey, Time};
 use ferrofabric_core::wait::WaitSet;
 
 use super::ah_cache::{AhCache, Outcome};
 use super::datagrams::Datagrams;
-use super::{ToEngine, ToService, native_addr};
-use crate::ah::Path;
+use super::{Carrier, ToEngine, ToService, Way, native_addr};
+use crate::ah::{Ah, Path};
 use crate::device::Mtu;
 use crate::pd::Pd;
 use crate::port::LocalPort;
@@ -51,6 +52,10 @@ pub(crate) struct ServiceConfig {
     pub(crate) port: LocalPort,
     /// What each lane's queue pair is created with.
     pub(crate) lane: QpConfig,
+    /// RC queue pairs at most.
+    pub(crate) max_lanes: usize,
+    /// Number of the queue pair that lanes of the UD kind go through, if there is one.
+    pub(crate) data_qpn: Option<u32>,
     /// What peers may do through a lane.
     pub(crate) access: crate::mr::Access,
     /// The handshake's own settings.
@@ -73,6 +78,8 @@ struct Inbox {
     messages: Receiver<ToEngine>,
     filled: Flag,
     wake: EventFd,
+    /// RC queue pairs made so far.
+    queue_pairs: AtomicU64,
 }
 
 impl Service {
@@ -92,6 +99,7 @@ impl Service {
             messages,
             filled: Flag::new(),
             wake,
+            queue_pairs: AtomicU64::new(0),
         });
         let waker = {
             let wait = wait.clone();
@@ -100,6 +108,8 @@ impl Service {
         let handles = AhCache::new(&config.pd, waker);
         let worker = Worker {
             lanes: HashMap::new(),
+            rc_lanes: 0,
+            joining: Vec::new(),
             connector: Connector::new(me, config.handshake),
             config,
             datagrams,
@@ -134,6 +144,11 @@ impl Service {
     /// Says what the session of a lane has taken, before all are closed.
     pub(crate) fn taken(&mut self, lane: LaneKey, expected: u32) {
         self.taken.insert(lane, expected);
+    }
+
+    /// RC queue pairs made so far.
+    pub(crate) fn queue_pairs(&self) -> u64 {
+        self.inbox.queue_pairs.load(Ordering::Relaxed)
     }
 
     /// Whether [`Service::message`] has something. Costs a load.
@@ -184,9 +199,19 @@ struct Datagram {
     peer: PeerKey,
 }
 
+/// A lane as far as it was made.
+enum Made {
+    Rc(Arc<RcQp>),
+    Ud(Option<Way>),
+}
+
 struct Worker {
     // Lanes go first: their queue pairs use the rest.
-    lanes: HashMap<LaneKey, Arc<RcQp>>,
+    lanes: HashMap<LaneKey, Made>,
+    /// Those of the RC kind.
+    rc_lanes: usize,
+    /// Lanes of the UD kind that wait for their path.
+    joining: Vec<(Path, LaneKey)>,
     connector: Connector,
     config: ServiceConfig,
     datagrams: Datagrams,
@@ -207,8 +232,8 @@ impl Worker {
             while let Ok(request) = self.requests.try_recv() {
                 closing = self.serve(request, closing);
             }
-            while let Some(outcome) = self.handles.resolved() {
-                self.path_resolved(outcome);
+            while let Some((path, outcome)) = self.handles.resolved() {
+                self.path_resolved(path, outcome);
             }
             while self.receive() {}
             let now = self.now();
@@ -267,9 +292,20 @@ impl Worker {
 
     fn serve(&mut self, request: ToService, closing: Option<Instant>) -> Option<Instant> {
         match request {
-            ToService::Connect { peer, patience } => {
-                self.drive(|c, now, out| c.connect(now, peer, patience, out));
-            }
+            ToService::Connect {
+                peer,
+                kind,
+                patience,
+            } => self.drive(|c, now, out| c.connect(now, peer, kind, patience, out)),
+            ToService::Promote {
+                peer,
+                lane,
+                patience,
+            } => self.drive(|c, now, out| {
+                c.change_lane(now, (lane, peer), LaneKind::Rc, patience, out);
+            }),
+            ToService::Recycled(lane) => self.drive(|c, now, out| c.lane_recycled(now, lane, out)),
+            ToService::AskAfter(lane) => self.drive(|c, now, out| c.ask_after(now, lane, out)),
             ToService::SessionEnded { peer, lane } => self.connector.session_ended(&peer, lane),
             ToService::Grant(quota_units) => self.connector.grant(quota_units),
             ToService::LaneHeard(lane) => self.drive(|c, now, out| c.lane_heard(now, lane, out)),
@@ -296,25 +332,38 @@ impl Worker {
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::SendControl { to, bytes } => self.send(to, bytes),
-            Action::MakeLane { lane, .. } => {
-                let made = self.make_lane(lane);
+            Action::MakeLane { lane, kind, .. } => {
+                let made = match kind {
+                    LaneKind::Rc => self.make_lane(lane),
+                    LaneKind::Ud => self.make_datagram_lane(lane),
+                };
                 self.answer(|c, now, out| c.lane_made(now, lane, made, out));
+            }
+            Action::ConnectLane(connect) if connect.kind == LaneKind::Ud => {
+                self.find_way(connect.lane, &connect.peer);
             }
             Action::ConnectLane(connect) => {
                 let connected = self.connect_lane(&connect);
                 self.answer(|c, now, out| c.lane_connected(now, connect.lane, connected, out));
             }
             Action::LaneUp(up) => {
-                if let Some(qp) = self.lanes.get(&up.lane) {
-                    let qp = qp.clone();
-                    self.tell(ToEngine::LaneUp { up, qp });
-                }
+                let carrier = match self.lanes.get(&up.lane) {
+                    Some(Made::Rc(qp)) => Carrier::Rc(qp.clone()),
+                    Some(Made::Ud(Some(way))) => Carrier::Ud(way.clone()),
+                    _ => return,
+                };
+                self.tell(ToEngine::LaneUp { up, carrier });
             }
             Action::MaySend { lane } => self.tell(ToEngine::MaySend(lane)),
             Action::LaneDown { lane, peer, reason } => {
                 self.tell(ToEngine::LaneDown { lane, peer, reason });
             }
-            Action::ReleaseLane { lane } => drop(self.lanes.remove(&lane)),
+            Action::ReleaseLane { lane } => {
+                if let Some(Made::Rc(_)) = self.lanes.remove(&lane) {
+                    self.rc_lanes -= 1;
+                }
+            }
+            Action::NoRoom { peer, here } => self.tell(ToEngine::NoRoom { peer, here }),
             Action::ConnectFailed { peer, reason } => {
                 self.tell(ToEngine::ConnectFailed { peer, reason });
             }
@@ -351,7 +400,19 @@ impl Worker {
         }
     }
 
-    fn path_resolved(&mut self, outcome: Outcome<Datagram>) {
+    fn path_resolved(&mut self, path: Path, outcome: Outcome<Datagram>) {
+        let wants = |(on, _): &(Path, LaneKey)| *on == path;
+        let (joining, others) = std::mem::take(&mut self.joining)
+            .into_iter()
+            .partition::<Vec<_>, _>(wants);
+        self.joining = others;
+        for (_, lane) in joining {
+            let joined = match &outcome {
+                Outcome::Ready(handle, _) => self.join(lane, handle.clone()),
+                Outcome::Failed(error, _) => Err(lane_error(error)),
+            };
+            self.drive(|c, now, out| c.lane_connected(now, lane, joined, out));
+        }
         match outcome {
             Outcome::Ready(handle, waiting) => {
                 for d in waiting {
@@ -378,7 +439,40 @@ impl Worker {
         Some((self.config.port.path_to(&verbs)?, verbs.qpn, verbs.qkey))
     }
 
+    /// A lane of the UD kind takes nothing of the device.
+    fn make_datagram_lane(&mut self, lane: LaneKey) -> std::result::Result<u32, LaneError> {
+        let number = (self.config.data_qpn).ok_or(LaneError::Fatal(Errno::EOPNOTSUPP.0))?;
+        self.lanes.insert(lane, Made::Ud(None));
+        Ok(number)
+    }
+
+    /// Gets the address handle of a lane of the UD kind, now or later.
+    fn find_way(&mut self, lane: LaneKey, peer: &PeerKey) {
+        let joined = match self.way_to(peer) {
+            None => Err(LaneError::Fatal(Errno::EHOSTUNREACH.0)),
+            Some((path, ..)) => match self.handles.handle(path) {
+                Some(handle) => self.join(lane, handle),
+                None => return self.joining.push((path, lane)),
+            },
+        };
+        self.answer(|c, now, out| c.lane_connected(now, lane, joined, out));
+    }
+
+    fn join(&mut self, lane: LaneKey, handle: Arc<Ah>) -> std::result::Result<(), LaneError> {
+        let qkey = self.config.handshake.keys.q_key;
+        match self.lanes.get_mut(&lane) {
+            Some(Made::Ud(way)) => {
+                *way = Some(Way { handle, qkey });
+                Ok(())
+            }
+            _ => Err(LaneError::Fatal(Errno::ENOENT.0)),
+        }
+    }
+
     fn make_lane(&mut self, lane: LaneKey) -> std::result::Result<u32, LaneError> {
+        if self.rc_lanes >= self.config.max_lanes {
+            return Err(LaneError::NoResources);
+        }
         let make = || -> Result<RcQp> {
             let qp = RcQp::create(&self.config.pd, &self.config.lane)?;
             qp.to_init(&RcInit {
@@ -390,15 +484,16 @@ impl Worker {
         };
         let qp = make().map_err(|e| lane_error(&e))?;
         let number = qp.number();
-        self.lanes.insert(lane, Arc::new(qp));
+        self.lanes.insert(lane, Made::Rc(Arc::new(qp)));
+        self.rc_lanes += 1;
+        self.inbox.queue_pairs.fetch_add(1, Ordering::Relaxed);
         Ok(number)
     }
 
     fn connect_lane(&self, connect: &ConnectLane) -> std::result::Result<(), LaneError> {
-        let qp = self
-            .lanes
-            .get(&connect.lane)
-            .ok_or(LaneError::Fatal(Errno::ENOENT.0))?;
+        let Some(Made::Rc(qp)) = self.lanes.get(&connect.lane) else {
+            return Err(LaneError::Fatal(Errno::ENOENT.0));
+        };
         let (path, ..) = self
             .way_to(&connect.peer)
             .ok_or(LaneError::Fatal(Errno::EHOSTUNREACH.0))?;

@@ -89,6 +89,8 @@ pub(crate) struct LaneEnd {
 pub(crate) enum AfterLane {
     /// It goes on over another lane.
     Resume,
+    /// So it does, for the lane was given up in good order.
+    Change,
     /// It is over: the peer is gone, or broken.
     Fail,
     /// It is over, and another one begins: what was under way may be lost, what waits to be sent is not.
@@ -119,6 +121,8 @@ pub(crate) struct Lane {
     pub(crate) unsignaled: u32,
     /// Set once the lane is given up.
     pub(crate) end: Option<LaneEnd>,
+    /// What was posted and taken when its use was looked at last.
+    pub(crate) used: (u32, u32),
     /// Nothing will be flushed: wait for the queue pair to be destroyed.
     pub(crate) unflushed: bool,
     /// The queue pair has refused a request: what is entered behind it will not complete.
@@ -173,6 +177,18 @@ impl Lane {
         self.may_send && self.end.is_none()
     }
 
+    /// Whether nothing is under way or waits on it that could not go on over datagrams.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let state = &self.session;
+        let small = |wqe: &Wqe| matches!(wqe.packet, Place::Nowhere | Place::Record(_));
+        self.open
+            && self.queue.iter().all(small)
+            && state.notices.is_empty()
+            && state.reads.is_empty()
+            && state.writes.is_empty()
+            && state.receives.is_empty()
+    }
+
     /// To be called when something changed that `open` depends on.
     pub(crate) fn reconsider(&mut self) {
         self.open = self.is_usable() && !self.session.catches_up();
@@ -190,19 +206,39 @@ impl Lane {
     }
 }
 
-/// The lanes of an endpoint, by what data packets towards us name them.
-#[derive(Default)]
-pub(crate) struct Lanes {
-    places: Vec<Option<Box<Lane>>>,
-    /// Lanes whose place has another already: the service thread gives it out again as soon as a lane is down, and here
-    /// one stays until all that it had is flushed.
-    leaving: Vec<Lane>,
+/// Lanes are told apart by the session that began with each.
+pub(crate) trait Named {
+    fn session(&self) -> SessionId;
 }
 
-impl Lanes {
+impl Named for Lane {
+    #[inline]
+    fn session(&self) -> SessionId {
+        self.key.session()
+    }
+}
+
+/// The lanes of one kind of an endpoint, by what data packets towards us name them.
+pub(crate) struct Lanes<L = Lane> {
+    places: Vec<Option<Box<L>>>,
+    /// Lanes whose place has another already: the service thread gives it out again as soon as a lane is down, and here
+    /// one stays until all that it had is flushed.
+    leaving: Vec<L>,
+}
+
+impl<L> Default for Lanes<L> {
+    fn default() -> Self {
+        Self {
+            places: Vec::new(),
+            leaving: Vec::new(),
+        }
+    }
+}
+
+impl<L: Named> Lanes<L> {
     /// Enters a lane.
-    pub(crate) fn insert(&mut self, lane: Lane) {
-        let at = lane.key.session().index();
+    pub(crate) fn insert(&mut self, lane: L) {
+        let at = lane.session().index();
         if self.places.len() <= at {
             self.places.resize_with(at + 1, || None);
         }
@@ -212,29 +248,34 @@ impl Lanes {
 
     /// The lane of a session, if there is one still.
     #[inline]
-    pub(crate) fn of(&mut self, session: SessionId) -> Option<&mut Lane> {
+    pub(crate) fn of(&mut self, session: SessionId) -> Option<&mut L> {
         let place = self.places.get_mut(session.index())?;
         match place.as_deref_mut() {
-            Some(lane) if lane.key.session() == session => Some(lane),
+            Some(lane) if lane.session() == session => Some(lane),
             _ => Self::find(&mut self.leaving, session),
         }
     }
 
     #[cold]
-    fn find(leaving: &mut [Lane], session: SessionId) -> Option<&mut Lane> {
+    fn find(leaving: &mut [L], session: SessionId) -> Option<&mut L> {
         let mut lanes = leaving.iter_mut();
-        lanes.find(|lane| lane.key.session() == session)
+        lanes.find(|lane| lane.session() == session)
+    }
+
+    /// The lane at a place, if there is one.
+    pub(crate) fn at(&mut self, index: usize) -> Option<&mut L> {
+        self.places.get_mut(index)?.as_deref_mut()
     }
 
     /// All lanes.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut L> {
         let places = self.places.iter_mut().flatten();
         places.map(|lane| &mut **lane).chain(&mut self.leaving)
     }
 
     /// Takes a lane out.
-    pub(crate) fn remove(&mut self, session: SessionId) -> Option<Box<Lane>> {
-        let is_it = |lane: &Lane| lane.key.session() == session;
+    pub(crate) fn remove(&mut self, session: SessionId) -> Option<Box<L>> {
+        let is_it = |lane: &L| lane.session() == session;
         let place = self.places.get_mut(session.index())?;
         if place.as_deref().is_some_and(is_it) {
             return place.take();
@@ -242,6 +283,21 @@ impl Lanes {
         let at = self.leaving.iter().position(is_it)?;
         Some(Box::new(self.leaving.swap_remove(at)))
     }
+}
+
+/// High half of the work request ID of datagrams; no session has it, either.
+const DATAGRAM: u32 = u32::MAX - 1;
+
+/// The work request ID of a datagram.
+#[inline]
+pub(crate) fn datagram_wr_id(number: u32) -> u64 {
+    send_wr_id(SessionId(DATAGRAM), number)
+}
+
+/// Whether a work request ID that looks like a lane's is a datagram's.
+#[inline]
+pub(crate) fn is_datagram(session: SessionId) -> bool {
+    session.0 == DATAGRAM
 }
 
 /// High half of the work request ID of receives; no session has it, for a table never has so many lanes.

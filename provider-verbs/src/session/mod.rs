@@ -7,11 +7,13 @@ mod peers;
 mod records;
 mod slots;
 mod state;
+mod ud_lane;
 mod unexpected;
 
 pub(crate) use grants::{Grants, QUOTA_UNITS};
 pub(crate) use lane::{
-    AfterLane, Lane, LaneEnd, Lanes, Place, Wqe, WqeKind, WrId, receive_wr_id, send_wr_id,
+    AfterLane, Lane, LaneEnd, Lanes, Place, Wqe, WqeKind, WrId, datagram_wr_id, is_datagram,
+    receive_wr_id, send_wr_id,
 };
 pub(crate) use peers::{Gathered, Link, Peers, Pending};
 pub(crate) use records::Records;
@@ -20,4 +22,5 @@ pub(crate) use state::{
     Incoming, Kept, KeptKind, Notice, Quotas, Receiving, RendezvousSend, SessionState, Target,
     Writing,
 };
+pub(crate) use ud_lane::{Route, UdLane};
 pub(crate) use unexpected::{Body, Held, HeldMessage, Way};

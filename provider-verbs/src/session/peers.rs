@@ -8,7 +8,7 @@ use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::peer::SendDone;
 use ferrofabric_core::protocol::PeerKey;
 use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::types::{FiAddr, IoBuf, SendOp};
+use ferrofabric_core::types::{FiAddr, IoBuf, SendOp, total_len};
 
 use super::state::SessionState;
 
@@ -40,6 +40,14 @@ pub(crate) enum Gathered {
 }
 
 impl Pending {
+    /// Length of the message, in bytes.
+    pub(crate) fn len(&self) -> usize {
+        match &self.iov {
+            Gathered::Borrowed(iov) => total_len(iov),
+            Gathered::Copied(bytes) => bytes.len(),
+        }
+    }
+
     /// Of one that failed.
     pub(crate) fn done(&self) -> SendDone {
         SendDone::of(&self.op, 0)
@@ -55,6 +63,10 @@ pub(crate) struct Peer {
     /// The session, while it has no lane.
     pub(crate) parked: Option<Box<SessionState>>,
     pub(crate) pending: VecDeque<Pending>,
+    /// There was no room for an RC lane, or the last one was recycled: the next lane is of the UD kind, if that will do.
+    pub(crate) falls_back: bool,
+    /// The last lane was of the RC kind, and broke.
+    pub(crate) lost_rc: bool,
 }
 
 /// All peers that were spoken to, or that spoke to us.
@@ -117,6 +129,8 @@ impl Peers {
                 link: Link::Idle,
                 parked: None,
                 pending: VecDeque::new(),
+                falls_back: false,
+                lost_rc: false,
             }) as u32
         });
         if addr.is_some() {

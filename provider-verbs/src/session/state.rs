@@ -212,6 +212,15 @@ impl SessionState {
         !self.sends.is_empty() || !self.writes.is_empty()
     }
 
+    /// Whether it can not go on over datagrams that hold packets of so many bytes: something is to be moved by reads or
+    /// writes, or a packet is too long that was first sent over RC.
+    pub(crate) fn outgrows(&self, packet_bytes: usize) -> bool {
+        !self.reads.is_empty()
+            || !self.writes.is_empty()
+            || (self.replay.iter())
+                .any(|kept| kept.rest.is_some() || kept.bytes.len() > packet_bytes)
+    }
+
     /// Whether no packet has gone either way.
     pub(crate) fn is_unused(&self) -> bool {
         self.numbers.expected() == 0 && self.numbers.sent() == 0

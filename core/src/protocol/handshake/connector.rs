@@ -9,7 +9,7 @@ use super::super::rtt::RttEstimator;
 use super::super::table::{Key, Table};
 use super::super::timers::Timers;
 use super::super::wire::SessionId;
-use super::super::wire::control::LaneName;
+use super::super::wire::control::{Body, LaneKind, LaneName, RejectReason};
 use super::super::{PLACE_BYTES, PeerKey, Time};
 use super::peer::{Peer, Phase};
 use super::{Action, Config, Counters, LaneError, LaneKey, Reason};
@@ -69,8 +69,9 @@ impl Connector {
         }
     }
 
-    /// The engine wants a lane to `peer`: ends in [`Action::LaneUp`] and [`Action::MaySend`] or in
-    /// [`Action::ConnectFailed`]. If there is one, or one is on its way, nothing more is done. A lane to the endpoint
+    /// The engine wants a lane of a kind to `peer`: ends in [`Action::LaneUp`] and [`Action::MaySend`] or in
+    /// [`Action::ConnectFailed`]. If there is one, or one is on its way, nothing more is done, and it may be of the other
+    /// kind; an attempt of ours that nobody has answered yet is begun anew where the kind differs. A lane to the endpoint
     /// itself is a queue pair connected to itself.
     ///
     /// With a limit to its `patience` (there is evidence that the peer may be dead: its lane broke) tries come closer
@@ -79,6 +80,7 @@ impl Connector {
         &mut self,
         now: Time,
         peer: PeerKey,
+        kind: LaneKind,
         patience: Option<Duration>,
         out: &mut Vec<Action>,
     ) {
@@ -95,18 +97,70 @@ impl Connector {
         {
             None => {
                 if let Some(key) = self.add(peer, now) {
-                    self.be_patient(key, now, patience);
-                    self.initiate(key, now, out);
+                    self.begin(key, kind, patience, now, out);
                 }
             }
             Some((_, state)) if state.phase == Phase::Up => {}
             Some((key, state)) => {
                 state.wanted = true;
-                self.be_patient(key, now, patience);
-                self.invite(key);
+                state.wanted_kind = kind;
+                let begins_anew = match state.phase {
+                    Phase::Making | Phase::HelloSent => state.kind != kind,
+                    // There is always room for the UD kind.
+                    Phase::Waiting => kind == LaneKind::Ud,
+                    _ => false,
+                };
+                if begins_anew {
+                    self.drop_lane(key, Reason::PeerReset, out);
+                    self.begin(key, kind, patience, now, out);
+                } else {
+                    self.be_patient(key, now, patience);
+                    self.invite(key);
+                }
             }
         }
         self.settle(now, out);
+    }
+
+    /// The engine has left a lane, and wants one of another kind to its peer: as [`Connector::connect`]. The peer learns
+    /// by that that the old one is no more.
+    pub fn change_lane(
+        &mut self,
+        now: Time,
+        (lane, peer): (LaneKey, PeerKey),
+        kind: LaneKind,
+        patience: Option<Duration>,
+        out: &mut Vec<Action>,
+    ) {
+        match peer_of(&self.lanes, &mut self.peers, lane) {
+            Some((key, state)) if !self.closing => {
+                state.announced = false;
+                state.tries = 0;
+                self.drop_lane(key, Reason::Recycled, out);
+                self.leave_place(key);
+                self.invite(key);
+                self.begin(key, kind, patience, now, out);
+            }
+            // It is down already: the engine will hear.
+            _ => return self.connect(now, peer, kind, patience, out),
+        }
+        self.settle(now, out);
+    }
+
+    /// Begins an attempt of ours.
+    pub(super) fn begin(
+        &mut self,
+        key: Key,
+        kind: LaneKind,
+        patience: Option<Duration>,
+        now: Time,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(peer) = self.peers.get_mut(key) {
+            peer.wanted_kind = kind;
+        }
+        self.be_patient(key, now, patience);
+        self.initiate(key, now, out);
     }
 
     /// The engine's session that the lane carried is over: the next lane to its peer starts a new one.
@@ -161,7 +215,7 @@ impl Connector {
         match (phase, made) {
             (Phase::Making, Ok(qpn)) => {
                 peer.local_qpn = qpn;
-                peer.local_psn = (self.rng.next() as u32) >> 8;
+                peer.local_psn = first_psn(peer.kind, &mut self.rng);
                 peer.granted_units = self.config.limits.quota_units;
                 peer.heard = now;
                 peer.tries = 0;
@@ -182,7 +236,7 @@ impl Connector {
             }
             (Phase::Answering, Ok(qpn)) => {
                 peer.local_qpn = qpn;
-                peer.local_psn = (self.rng.next() as u32) >> 8;
+                peer.local_psn = first_psn(peer.kind, &mut self.rng);
                 peer.granted_units = self.config.limits.quota_units;
                 self.join(key, Phase::Joining, out);
             }
@@ -253,6 +307,26 @@ impl Connector {
         self.settle(now, out);
     }
 
+    /// The engine has given a lane up that was idle, for want of queue pairs: it is released and the peer told.
+    pub fn lane_recycled(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
+        if let Some((key, _)) = peer_of(&self.lanes, &mut self.peers, lane) {
+            self.reject_attempt(key, RejectReason::Recycled, out);
+            self.fail(key, Reason::Recycled, out);
+        }
+        self.settle(now, out);
+    }
+
+    /// The peer of a lane of the UD kind does not confirm what it is sent: asks whether it still has the lane. If not, the
+    /// lane is down; if no answer comes nothing follows from it.
+    pub fn ask_after(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
+        if let Some((_, peer)) = peer_of(&self.lanes, &mut self.peers, lane) {
+            if peer.phase == Phase::Up && peer.key != self.me {
+                let (to, name) = (peer.key, peer.name);
+                self.send(to, name, Body::KeepAlive { stamp_ns: now.0 }, out);
+            }
+        }
+    }
+
     /// The owner has evidence that `peer` cannot be reached (no address handle, no route). With a limit to its patience the
     /// engine waits so long: a link that is down may come up again.
     pub fn unreachable(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
@@ -298,6 +372,14 @@ impl Connector {
     #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes.len()
+    }
+}
+
+/// Where the numbers of an RC queue pair begin.
+fn first_psn(kind: LaneKind, rng: &mut Rng) -> u32 {
+    match kind {
+        LaneKind::Rc => (rng.next() as u32) >> 8,
+        LaneKind::Ud => 0,
     }
 }
 

@@ -38,7 +38,7 @@ use std::time::Duration;
 use super::PeerKey;
 use super::table::Key;
 use super::wire::SessionId;
-use super::wire::control::{CONTROL_BYTES, Keys, LaneParameters, Limits, RejectReason};
+use super::wire::control::{CONTROL_BYTES, Keys, LaneKind, LaneParameters, Limits, RejectReason};
 
 /// A lane at this end, that is: one queue pair. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,6 +95,8 @@ pub struct Config {
     pub max_half_open: usize,
     /// When `max_half_open` is reached, the oldest is dropped if it is older than this; else the newcomer is sent away.
     pub half_open_min_age: Duration,
+    /// Whether lanes of the UD kind are taken. Who asks for one and may not have it is asked for one of the RC kind.
+    pub datagrams: bool,
     /// Lanes in all; at most [`SessionId::LIMIT`].
     pub max_lanes: usize,
 }
@@ -116,6 +118,7 @@ impl Default for Config {
             max_initiating: 512,
             max_half_open: 1024,
             half_open_min_age: Duration::from_secs(1),
+            datagrams: true,
             max_lanes: SessionId::LIMIT,
         }
     }
@@ -133,14 +136,16 @@ pub enum Action {
         /// The payload.
         bytes: [u8; CONTROL_BYTES],
     },
-    /// Create a queue pair (state INIT) for a lane.
+    /// Create a queue pair (state INIT) for a lane; for one of the UD kind only its number is wanted.
     MakeLane {
         /// The lane.
         lane: LaneKey,
         /// For which peer.
         peer: PeerKey,
+        /// What the lane is made of.
+        kind: LaneKind,
     },
-    /// Take a lane's queue pair to ready-to-send.
+    /// Take a lane's queue pair to ready-to-send; for one of the UD kind get the address handle.
     ConnectLane(ConnectLane),
     /// Tell the engine: the lane can receive, and send if `may_send`. To be known to the engine before a later
     /// `SendControl` goes out, since that lets the peer send.
@@ -171,6 +176,13 @@ pub enum Action {
         /// Why.
         reason: Reason,
     },
+    /// Tell the engine: a lane of the RC kind can not be had at the moment; it is tried again.
+    NoRoom {
+        /// To whom.
+        peer: PeerKey,
+        /// There is no room here, rather than at the peer.
+        here: bool,
+    },
     /// A closed peer is gone: it has answered, or the linger time is over.
     Closed {
         /// The peer.
@@ -183,6 +195,8 @@ pub enum Action {
 pub struct ConnectLane {
     /// The lane.
     pub lane: LaneKey,
+    /// What it is made of.
+    pub kind: LaneKind,
     /// Its peer; this endpoint itself for a queue pair to be connected to itself.
     pub peer: PeerKey,
     /// Queue pair number of the other end.
@@ -204,6 +218,10 @@ pub struct ConnectLane {
 pub struct LaneUp {
     /// The lane; [`LaneKey::session`] is our name of the session.
     pub lane: LaneKey,
+    /// What it is made of.
+    pub kind: LaneKind,
+    /// Queue pair number of the other end.
+    pub remote_qpn: u32,
     /// Its peer.
     pub peer: PeerKey,
     /// The peer's name of the session.
@@ -256,6 +274,8 @@ pub enum Reason {
     Timeout,
     /// The lane broke: [`Connector::lane_broken`].
     Broken,
+    /// The peer wants its queue pair elsewhere: [`Connector::lane_recycled`].
+    Recycled,
     /// The peer cannot be reached: [`Connector::unreachable`].
     Unreachable,
     /// A verb failed here; the errno.
@@ -271,6 +291,7 @@ impl Reason {
             RejectReason::Keys => Reason::Keys,
             RejectReason::ShuttingDown => Reason::PeerShuttingDown,
             RejectReason::StaleIncarnation => Reason::PeerRestarted { incarnation },
+            RejectReason::Recycled => Reason::Recycled,
             RejectReason::Busy | RejectReason::NoSuchLane => Reason::PeerReset,
         }
     }
@@ -305,6 +326,7 @@ fn connect_lane(
 ) -> Action {
     Action::ConnectLane(ConnectLane {
         lane,
+        kind: remote.kind,
         peer,
         remote_qpn: remote.qpn,
         local_psn: local.psn,

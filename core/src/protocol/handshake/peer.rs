@@ -2,7 +2,7 @@
 
 use super::super::table::Key;
 use super::super::timers::{Deadline, Timed};
-use super::super::wire::control::{Control, LaneName, LaneParameters};
+use super::super::wire::control::{Control, LaneKind, LaneName, LaneParameters};
 use super::super::{PeerKey, Time};
 use super::LaneKey;
 use std::time::Duration;
@@ -48,6 +48,10 @@ pub(super) struct Peer {
     /// Counts among the half-open.
     pub(super) uninvited: bool,
     pub(super) lane: Option<LaneKey>,
+    /// What the lane at hand is made of.
+    pub(super) kind: LaneKind,
+    /// What attempts of ours are to be made of.
+    pub(super) wanted_kind: LaneKind,
     /// Name of the lane at hand: which side we are, epoch, nonces (0 if not known yet).
     pub(super) name: LaneName,
     pub(super) local_qpn: u32,
@@ -85,6 +89,8 @@ impl Peer {
             has_place: false,
             uninvited: false,
             lane: None,
+            kind: LaneKind::Rc,
+            wanted_kind: LaneKind::Rc,
             name: LaneName::default(),
             local_qpn: 0,
             local_psn: 0,

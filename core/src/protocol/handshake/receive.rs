@@ -4,7 +4,9 @@ use super::super::PeerKey;
 use super::super::Time;
 use super::super::table::Key;
 use super::super::wire::WireError;
-use super::super::wire::control::{Body, Control, Foreign, LaneName, LaneParameters, RejectReason};
+use super::super::wire::control::{
+    Body, Control, Foreign, LaneKind, LaneName, LaneParameters, RejectReason,
+};
 use super::peer::Phase;
 use super::{Action, Connector, Reason};
 
@@ -104,7 +106,13 @@ impl Connector {
             }
             return;
         }
-        let our_attempt_wins = peer.phase == Phase::HelloSent && self.me < packet.from;
+        // What only RC carries goes first; else the lower key.
+        let our_attempt_wins = peer.phase == Phase::HelloSent
+            && match (peer.kind, remote.kind) {
+                (LaneKind::Rc, LaneKind::Ud) => true,
+                (LaneKind::Ud, LaneKind::Rc) => false,
+                _ => self.me < packet.from,
+            };
         if packet.lane.epoch <= peer.void_epochs || our_attempt_wins {
             self.counters.stale += 1;
             return;
@@ -143,7 +151,8 @@ impl Connector {
         self.answer(key, packet, stamp_ns, remote, now, out);
     }
 
-    /// Turns responder for the attempt in `packet`, with the unconnected queue pair that is there or a new one.
+    /// Turns responder for the attempt in `packet`, with the unconnected queue pair that is there, if the lane is to be of
+    /// that kind, or a new one.
     fn answer(
         &mut self,
         key: Key,
@@ -154,6 +163,10 @@ impl Connector {
         out: &mut Vec<Action>,
     ) {
         self.leave_place(key);
+        if remote.kind == LaneKind::Ud && !self.config.datagrams {
+            self.drop_lane(key, Reason::PeerReset, out);
+            return self.begin(key, LaneKind::Rc, None, now, out);
+        }
         let responder_nonce = self.rng.non_zero();
         let Some(peer) = self.peers.get_mut(key) else {
             return;
@@ -171,11 +184,15 @@ impl Connector {
         peer.heard_from(now);
         peer.tries = 0;
         peer.deadline.clear();
-        match peer.phase {
-            Phase::Making | Phase::Answering => peer.phase = Phase::Answering,
-            Phase::HelloSent => self.join(key, Phase::Joining, out),
+        let (phase, fits) = (peer.phase, peer.kind == remote.kind);
+        if peer.lane.is_some() && !fits {
+            self.drop_lane(key, Reason::PeerReset, out);
+        }
+        match (phase, self.peers.get_mut(key)) {
+            (Phase::Making | Phase::Answering, Some(peer)) if fits => peer.phase = Phase::Answering,
+            (Phase::HelloSent, _) if fits => self.join(key, Phase::Joining, out),
             _ => {
-                if !self.make_lane(key, Phase::Answering, out) {
+                if !self.make_lane(key, Phase::Answering, remote.kind, out) {
                     self.reject(packet, RejectReason::Busy, out);
                     self.wait_or_forget(key, now);
                 }
@@ -258,17 +275,20 @@ impl Connector {
         match (peer.phase, reason) {
             (Phase::Closing, _) => self.closed(key, now, out),
             (Phase::HelloSent, RejectReason::Busy) => {
+                if peer.kind == LaneKind::Rc {
+                    let (peer, here) = (peer.key, false);
+                    out.push(Action::NoRoom { peer, here });
+                }
                 let wait = self
                     .rtt
                     .backoff(self.config.busy_interval, peer.tries, &mut self.rng);
                 peer.tries += 1;
                 self.arm(key, now, wait);
             }
-            (Phase::HelloSent, RejectReason::NoSuchLane) | (_, RejectReason::Busy) => {
-                self.counters.stale += 1
-            }
+            (Phase::HelloSent, RejectReason::NoSuchLane | RejectReason::Recycled)
+            | (_, RejectReason::Busy) => self.counters.stale += 1,
             (Phase::Up, _) => self.fail(key, failure, out),
-            (_, RejectReason::NoSuchLane) => {
+            (_, RejectReason::NoSuchLane | RejectReason::Recycled) => {
                 self.drop_lane(key, failure, out);
                 self.wait_or_forget(key, now);
             }

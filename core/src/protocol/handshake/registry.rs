@@ -136,6 +136,7 @@ impl Connector {
             return LaneParameters::default();
         };
         LaneParameters {
+            kind: peer.kind,
             qpn: peer.local_qpn,
             psn: peer.local_psn,
             session: lane.session(),

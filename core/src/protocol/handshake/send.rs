@@ -152,7 +152,7 @@ impl Connector {
         self.send(packet.from, opposite(packet.lane), body, out);
     }
 
-    fn send(&mut self, to: PeerKey, lane: LaneName, body: Body, out: &mut Vec<Action>) {
+    pub(super) fn send(&mut self, to: PeerKey, lane: LaneName, body: Body, out: &mut Vec<Action>) {
         let packet = Control {
             from: self.me,
             to_incarnation: to.incarnation,

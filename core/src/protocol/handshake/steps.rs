@@ -1,7 +1,7 @@
 //! The steps of a lane's life, as a [`Connector`] takes them.
 
 use super::super::table::Key;
-use super::super::wire::control::{LaneName, RejectReason};
+use super::super::wire::control::{LaneKind, LaneName, RejectReason};
 use super::super::{PeerKey, Time};
 use super::peer::Phase;
 use super::{Action, Connector, LaneError, LaneKey, LaneUp, Reason, connect_lane};
@@ -77,13 +77,20 @@ impl Connector {
             peer.has_place = true;
             self.initiating += 1;
         }
-        if !self.make_lane(key, Phase::Making, out) {
+        let kind = peer.wanted_kind;
+        if !self.make_lane(key, Phase::Making, kind, out) {
             self.wait(key, now);
         }
     }
 
     /// Asks for a queue pair; `false` if there are too many lanes.
-    pub(super) fn make_lane(&mut self, key: Key, phase: Phase, out: &mut Vec<Action>) -> bool {
+    pub(super) fn make_lane(
+        &mut self,
+        key: Key,
+        phase: Phase,
+        kind: LaneKind,
+        out: &mut Vec<Action>,
+    ) -> bool {
         let Some(peer) = self.peers.get_mut(key) else {
             return false;
         };
@@ -91,12 +98,14 @@ impl Connector {
             return false;
         };
         peer.lane = Some(lane);
+        peer.kind = kind;
         peer.holds_session = self.sessions.contains_key(&peer.key);
         peer.phase = phase;
         peer.deadline.clear();
         out.push(Action::MakeLane {
             lane,
             peer: peer.key,
+            kind,
         });
         true
     }
@@ -130,6 +139,8 @@ impl Connector {
         self.sessions.insert(peer.key, lane);
         out.push(Action::LaneUp(LaneUp {
             lane,
+            kind: peer.kind,
+            remote_qpn: peer.remote.qpn,
             peer: peer.key,
             remote_session: peer.remote.session,
             name: peer.name.to_number(),
@@ -220,7 +231,17 @@ impl Connector {
             _ => {}
         }
         match error {
-            LaneError::NoResources => self.wait_or_forget(key, now),
+            LaneError::NoResources => {
+                if let Some(peer) = self.peers.get_mut(key) {
+                    // Nobody was asked: silence means nothing.
+                    peer.heard_from(now);
+                    if peer.kind == LaneKind::Rc {
+                        let (peer, here) = (peer.key, true);
+                        out.push(Action::NoRoom { peer, here });
+                    }
+                }
+                self.wait_or_forget(key, now);
+            }
             LaneError::Fatal(errno) => self.fail(key, Reason::Local(errno), out),
         }
     }

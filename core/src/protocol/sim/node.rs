@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::protocol::handshake::{
     Action, Config, ConnectLane, Connector, LaneError, LaneKey, LaneUp, Reason,
 };
+use crate::protocol::wire::control::LaneKind;
 use crate::protocol::{PLACE_BYTES, PeerKey, Time};
 
 /// The key of node `index` in its life number `life`.
@@ -27,6 +28,7 @@ pub(super) fn index_of(key: &PeerKey) -> usize {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
     pub(super) peer: Option<PeerKey>,
+    pub(super) kind: LaneKind,
     pub(super) qpn: Option<u32>,
     pub(super) connected: Option<ConnectLane>,
     pub(super) up: Option<LaneUp>,
@@ -80,6 +82,10 @@ impl Node {
     }
 
     pub(super) fn connect(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
+        self.connect_by(now, peer, LaneKind::Rc)
+    }
+
+    pub(super) fn connect_by(&mut self, now: Time, peer: PeerKey, kind: LaneKind) -> Vec<Effect> {
         if !self
             .lanes
             .values()
@@ -89,7 +95,33 @@ impl Node {
         }
         self.closing.remove(&peer);
         let mut out = Vec::new();
-        self.connector.connect(now, peer, None, &mut out);
+        self.connector.connect(now, peer, kind, None, &mut out);
+        self.perform(out)
+    }
+
+    /// Leaves a lane that is up for one of the other kind.
+    pub(super) fn change(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+        let Some(state) = self.lanes.get_mut(&lane) else {
+            return Vec::new();
+        };
+        let (Some(peer), Some(_)) = (state.peer, state.up.take()) else {
+            return Vec::new();
+        };
+        state.may_send = false;
+        let kind = match state.kind {
+            LaneKind::Rc => LaneKind::Ud,
+            LaneKind::Ud => LaneKind::Rc,
+        };
+        self.wants.insert(peer);
+        let mut out = Vec::new();
+        (self.connector).change_lane(now, (lane, peer), kind, None, &mut out);
+        self.perform(out)
+    }
+
+    /// Gives a lane up for want of queue pairs.
+    pub(super) fn recycle(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.connector.lane_recycled(now, lane, &mut out);
         self.perform(out)
     }
 
@@ -142,7 +174,8 @@ impl Node {
 
     /// Carries out a `MakeLane`. A lane released meanwhile is made and destroyed: only the answer is left.
     pub(super) fn make(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
-        let made = if self.queue_pairs_left == 0 {
+        let is_rc = (self.lanes.get(&lane)).is_some_and(|lane| lane.kind == LaneKind::Rc);
+        let made = if is_rc && self.queue_pairs_left == 0 {
             Err(LaneError::NoResources)
         } else {
             self.next_qpn += 1;
@@ -152,7 +185,7 @@ impl Node {
             (Some(state), Ok(qpn)) => {
                 assert_eq!(state.qpn, None, "made twice");
                 state.qpn = Some(qpn);
-                self.queue_pairs_left -= 1;
+                self.queue_pairs_left -= usize::from(is_rc);
             }
             (Some(_), Err(_)) => {
                 self.lanes.remove(&lane);
@@ -182,9 +215,10 @@ impl Node {
                         bytes: bytes.to_vec(),
                     });
                 }
-                Action::MakeLane { lane, peer } => {
+                Action::MakeLane { lane, peer, kind } => {
                     let fresh = Lane {
                         peer: Some(peer),
+                        kind,
                         ..Lane::default()
                     };
                     assert!(
@@ -204,7 +238,7 @@ impl Node {
                         lane.qpn.is_some() && lane.connected.is_none(),
                         "not connectable"
                     );
-                    assert_eq!(lane.peer, Some(connect.peer));
+                    assert_eq!((lane.peer, lane.kind), (Some(connect.peer), connect.kind));
                     lane.connected = Some(connect);
                     effects.push(Effect::Connect(connect.lane));
                 }
@@ -242,14 +276,15 @@ impl Node {
                         lane.up.is_none() || self.closing.contains(&peer),
                         "released while up"
                     );
-                    self.queue_pairs_left = self
-                        .queue_pairs_left
-                        .saturating_add(usize::from(lane.qpn.is_some()));
+                    self.queue_pairs_left = self.queue_pairs_left.saturating_add(usize::from(
+                        lane.qpn.is_some() && lane.kind == LaneKind::Rc,
+                    ));
                 }
                 Action::ConnectFailed { peer, reason } => {
                     assert!(self.wants.remove(&peer), "failure of what nobody wants");
                     self.failures.push((peer, reason));
                 }
+                Action::NoRoom { .. } => {}
                 Action::Closed { peer } => {
                     self.closing.remove(&peer);
                     self.closed.push(peer);
@@ -272,6 +307,7 @@ impl Node {
 /// Checks that two ends are ends of one lane: numbers crossed, sessions crossed, one name.
 pub(super) fn assert_one_lane(a: (LaneKey, &Lane), b: (LaneKey, &Lane)) {
     let ((a_key, a), (b_key, b)) = (a, b);
+    assert_eq!(a.kind, b.kind);
     let (a_joined, b_joined) = (
         a.connected.expect("a connected"),
         b.connected.expect("b connected"),

@@ -7,6 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::node::{Effect, Node, assert_one_lane, index_of, key_of};
 use crate::protocol::Time;
 use crate::protocol::handshake::Config;
+use crate::protocol::wire::control::LaneKind;
 
 #[derive(Clone)]
 struct World {
@@ -21,6 +22,10 @@ struct World {
     connects: Vec<(usize, usize)>,
     /// What the engines still have to close, at any time after it is up.
     closes: Vec<(usize, usize)>,
+    /// The kind of lane that each engine asks for.
+    kinds: [LaneKind; 2],
+    /// Engines that still have to leave their lane for one of the other kind, at any time after it is up.
+    changes: Vec<usize>,
 }
 
 struct Search {
@@ -52,6 +57,8 @@ impl World {
             early_timers: 0,
             connects: connects.to_vec(),
             closes: Vec::new(),
+            kinds: [LaneKind::Rc; 2],
+            changes: Vec::new(),
         }
     }
 
@@ -87,7 +94,7 @@ impl World {
         pending.sort();
         let mut hasher = DefaultHasher::new();
         (pending, self.losses, self.repeats, self.early_timers).hash(&mut hasher);
-        (&self.connects, &self.closes, self.now).hash(&mut hasher);
+        (&self.connects, &self.closes, &self.changes, self.now).hash(&mut hasher);
         for node in &self.nodes {
             format!("{node:?}").hash(&mut hasher);
         }
@@ -134,7 +141,8 @@ impl Search {
         for (index, &(at, to)) in world.connects.iter().enumerate() {
             let mut next = world.clone();
             next.connects.remove(index);
-            let effects = next.nodes[at].connect(next.now, key_of(to, 0));
+            let kind = next.kinds[at];
+            let effects = next.nodes[at].connect_by(next.now, key_of(to, 0), kind);
             next.add(at, effects);
             self.open_up(next, 0);
         }
@@ -143,6 +151,19 @@ impl Search {
                 let mut next = world.clone();
                 next.closes.remove(index);
                 let effects = next.nodes[at].close(next.now, key_of(to, 0));
+                next.add(at, effects);
+                self.open_up(next, 0);
+            }
+        }
+        for (index, &at) in world.changes.iter().enumerate() {
+            let lanes = world.nodes[at].lanes.iter();
+            let up = lanes
+                .filter(|(_, lane)| lane.up.is_some())
+                .map(|(&key, _)| key);
+            for lane in up {
+                let mut next = world.clone();
+                next.changes.remove(index);
+                let effects = next.nodes[at].change(next.now, lane);
                 next.add(at, effects);
                 self.open_up(next, 0);
             }
@@ -190,7 +211,7 @@ impl Search {
                 self.open_up(next, 0);
             }
         }
-        if !world.pending.is_empty() || !world.connects.is_empty() {
+        if !world.pending.is_empty() || !world.connects.is_empty() || !world.changes.is_empty() {
             return;
         }
         if world.wanted() {
@@ -306,4 +327,42 @@ fn close_and_connect_cross() {
         ..World::new(&[(0, 1), (1, 0), (0, 1)])
     };
     assert!(Search::run(world, none_or_one) > 0);
+}
+
+/// Both ends have the same lane, also if one was left on the way.
+fn agreed(world: &World) {
+    let [a, b] = &world.nodes;
+    let (a, b) = (a.usable(&b.key), b.usable(&a.key));
+    assert_one_lane(a.expect("a lane"), b.expect("a lane"));
+}
+
+#[test]
+fn both_ask_for_different_kinds() {
+    for kinds in [[LaneKind::Rc, LaneKind::Ud], [LaneKind::Ud, LaneKind::Rc]] {
+        let world = World {
+            kinds,
+            repeats: 1,
+            ..World::new(&BOTH)
+        };
+        assert!(Search::run(world, agreed) > 0);
+        let world = World {
+            kinds,
+            losses: 1,
+            ..World::new(&BOTH)
+        };
+        assert!(Search::run(world, agreed) > 0);
+    }
+}
+
+#[test]
+fn a_lane_is_left_for_one_of_the_other_kind() {
+    for changes in [vec![0], vec![1], vec![0, 1]] {
+        let world = World {
+            kinds: [LaneKind::Ud; 2],
+            losses: usize::from(changes.len() == 1) as u32,
+            changes,
+            ..World::new(&[(0, 1)])
+        };
+        assert!(Search::run(world, agreed) > 0);
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::network::{Network, Weather};
 use crate::protocol::handshake::{Config, Reason};
 use crate::protocol::rng::Rng;
+use crate::protocol::wire::control::LaneKind;
 use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -212,7 +213,7 @@ proptest! {
         loss_ppm in 0..200_000u64,
         repeat_ppm in 0..200_000u64,
         late_ppm in 0..50_000u64,
-        steps in proptest::collection::vec((0..12u8, any::<u8>(), any::<u8>(), 0..300u64), 1..60),
+        steps in proptest::collection::vec((0..14u8, any::<u8>(), any::<u8>(), 0..300u64), 1..60),
     ) {
         let weather = Weather { loss_ppm, repeat_ppm, late_ppm, ..Weather::FAIR };
         let config = Config { half_open_min_age: Duration::from_millis(50), max_half_open: 2, ..Config::default() };
@@ -221,12 +222,19 @@ proptest! {
             let (at, to) = (usize::from(at) % nodes, usize::from(to) % nodes);
             let peer = network.key(to);
             match what {
-                0..=5 => network.connect(at, to),
+                0..=3 => network.connect(at, to),
+                4 | 5 => network.act(at, |node, now| node.connect_by(now, peer, LaneKind::Ud)),
                 6 | 7 => if let Some((&lane, _)) = network.nodes[at].lanes.iter().nth(to) {
                     network.act(at, |node, now| node.broken(now, lane));
                 },
                 8 => network.act(at, |node, now| node.close(now, peer)),
                 9 => network.restart(at),
+                12 => if let Some((&lane, _)) = network.nodes[at].lanes.iter().nth(to) {
+                    network.act(at, |node, now| node.recycle(now, lane));
+                },
+                13 => if let Some((&lane, _)) = network.nodes[at].lanes.iter().find(|(_, lane)| lane.up.is_some()) {
+                    network.act(at, |node, now| node.change(now, lane));
+                },
                 10 => network.nodes[at].queue_pairs_left = to,
                 _ => if let Some((&lane, _)) = network.nodes[at].lanes.iter().find(|(_, lane)| lane.up.is_some()) {
                     network.act(at, |node, now| node.heard(now, lane));

@@ -110,12 +110,24 @@ pub enum Body {
     },
 }
 
+/// What a lane is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LaneKind {
+    /// An RC queue pair at each end.
+    #[default]
+    Rc,
+    /// Datagrams between the endpoints' data queue pairs, made reliable ([`crate::protocol::datagram_lane`]).
+    Ud,
+}
+
 /// One end of a lane: a queue pair and what its owner can take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneParameters {
-    /// Queue pair number, 24 bits, at least 2.
+    /// What the lane is made of.
+    pub kind: LaneKind,
+    /// Queue pair number, 24 bits, at least 2: for a lane of the UD kind that of the endpoint's data queue pair.
     pub qpn: u32,
-    /// First packet sequence number that this end sends, 24 bits.
+    /// First packet sequence number that this end sends, 24 bits; 0 for a lane of the UD kind.
     pub psn: u32,
     /// The session at this end, to be named in data packets towards it.
     pub session: SessionId,
@@ -171,6 +183,8 @@ pub enum RejectReason {
     StaleIncarnation = 5,
     /// The lane named does not exist, or no longer.
     NoSuchLane = 6,
+    /// The lane named was given up in good order: its queue pair is wanted elsewhere.
+    Recycled = 7,
 }
 
 /// The start of a Hello or other packet of a version that we do not speak: enough to refuse it.
@@ -231,7 +245,10 @@ const _: () = assert!(size_of::<RawHead>() == 112 && CONTROL_BYTES == 168);
 const FROM_INITIATOR: u8 = 1;
 
 /// In `lane_flags`.
-const HOLDS_SESSION: u8 = 1;
+const HOLDS_SESSION: u8 = 1 << 0;
+
+/// In `lane_flags`: the lane is of the UD kind.
+const DATAGRAMS: u8 = 1 << 1;
 
 /// In the stamp of a Bye: the low half is a sequence number.
 const HAS_EXPECTED: u64 = 1 << 32;
@@ -391,6 +408,7 @@ impl RejectReason {
             4 => RejectReason::ShuttingDown,
             5 => RejectReason::StaleIncarnation,
             6 => RejectReason::NoSuchLane,
+            7 => RejectReason::Recycled,
             _ => return None,
         })
     }
@@ -425,11 +443,21 @@ impl LaneParameters {
         raw.path_mtu = self.limits.path_mtu;
         raw.rd_atomic_out = self.limits.rd_atomic_out;
         raw.rd_atomic_in = self.limits.rd_atomic_in;
-        raw.lane_flags = if self.holds_session { HOLDS_SESSION } else { 0 };
+        if self.holds_session {
+            raw.lane_flags |= HOLDS_SESSION;
+        }
+        if self.kind == LaneKind::Ud {
+            raw.lane_flags |= DATAGRAMS;
+        }
     }
 
     fn read(raw: &Raw) -> Result<Self, WireError> {
+        let kind = match raw.lane_flags & DATAGRAMS {
+            0 => LaneKind::Rc,
+            _ => LaneKind::Ud,
+        };
         let parameters = LaneParameters {
+            kind,
             qpn: raw.qpn.get(),
             psn: raw.psn.get(),
             session: SessionId(raw.session.get()),
@@ -445,7 +473,7 @@ impl LaneParameters {
         };
         let limits = &parameters.limits;
         let sound = (2..1 << 24).contains(&parameters.qpn)
-            && parameters.psn < 1 << 24
+            && parameters.psn < if kind == LaneKind::Ud { 1 } else { 1 << 24 }
             && limits.quota_units <= crate::protocol::credit::MAX_QUOTA_UNITS
             && limits.receive_bytes >= super::data::MIN_RECEIVE_BYTES
             && (1..=5).contains(&limits.path_mtu);

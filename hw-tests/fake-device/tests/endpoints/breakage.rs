@@ -7,7 +7,8 @@ use ferrofabric_verbs_sys::{ibv_event_type as Event, ibv_qp_type};
 
 use crate::party::{Pair, assert_clean, first, message, room};
 
-fn connections(device: &FakeDevice) -> Vec<u32> {
+/// The RC queue pairs there are.
+pub(crate) fn connections(device: &FakeDevice) -> Vec<u32> {
     let all = device.queue_pairs().into_iter();
     let connected = all.filter(|qp| qp.kind == ibv_qp_type::IBV_QPT_RC.0);
     connected.map(|qp| qp.number).collect()

@@ -18,11 +18,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Verbs alone, over one device, with other settings on top.
 pub(crate) fn settings(pairs: &[(&str, &str)]) -> Settings {
     let own = [("FERRO_SHM", "off"), ("FERRO_DEVICE", ROCE)];
-    Settings::read(|name| {
-        let given = pairs.iter().chain(&own).find(|(n, _)| *n == name);
-        given.map(|(_, value)| (*value).to_owned())
-    })
-    .unwrap()
+    let all: Vec<_> = pairs.iter().chain(&own).copied().collect();
+    ferrofabric_conformance::limits::settings(&all)
 }
 
 /// A domain of its own: nothing that drives one drives another.

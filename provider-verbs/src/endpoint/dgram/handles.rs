@@ -66,7 +66,7 @@ impl Handles {
 
     /// The handle of a path; `None`: it is being made, and [`Handles::news`] will tell.
     pub(super) fn of(&mut self, path: Path) -> Option<Arc<Ah>> {
-        self.cache.handle_for(path, path).map(|(handle, _)| handle)
+        self.cache.handle(path)
     }
 
     /// Whether [`Handles::news`] has something. Costs a load.
@@ -81,13 +81,10 @@ impl Handles {
         self.bell.rung.store(false, Ordering::SeqCst);
         let _ = self.bell.wake.read();
         let mut news = Vec::new();
-        while let Some(outcome) = self.cache.resolved() {
-            news.extend(match outcome {
-                Outcome::Ready(handle, _) => Some(News::Ready(*handle.path())),
-                Outcome::Failed(error, asked) => {
-                    let path = asked.first().copied();
-                    path.map(|path| News::Failed(path, error))
-                }
+        while let Some((path, outcome)) = self.cache.resolved() {
+            news.push(match outcome {
+                Outcome::Ready(..) => News::Ready(path),
+                Outcome::Failed(error, _) => News::Failed(path, error),
             });
         }
         news

@@ -6,7 +6,7 @@ use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_verbs_sys::ibv_wc_status;
 
 use super::RdmTransport;
-use crate::session::{AfterLane, LaneEnd, Place, Wqe, WqeKind};
+use crate::session::{AfterLane, LaneEnd, Place, Wqe, WqeKind, is_datagram};
 
 impl RdmTransport {
     /// A request of a lane has completed, and with it all that were posted before.
@@ -22,7 +22,7 @@ impl RdmTransport {
             return self.request_failed(session, number, status, owner);
         }
         let Some(mut lane) = self.lanes.of(session) else {
-            return self.resume_sent(session, number);
+            return self.sent_elsewhere(session, number, None);
         };
         while let Some(wqe) = lane.queue.pop_front() {
             self.poster.outstanding -= 1;
@@ -86,6 +86,15 @@ impl RdmTransport {
         }
     }
 
+    /// A request has completed that is no lane's.
+    #[cold]
+    fn sent_elsewhere(&mut self, session: SessionId, number: u32, error: Option<ibv_wc_status>) {
+        match (&mut self.ud.queue_pair, is_datagram(session)) {
+            (Some(queue_pair), true) => queue_pair.sent(&mut self.poster, number, error),
+            _ => self.resume_sent(session, number),
+        }
+    }
+
     #[cold]
     fn request_failed<O: Owner>(
         &mut self,
@@ -95,6 +104,9 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         let Some(lane) = self.lanes.of(session) else {
+            if is_datagram(session) {
+                return self.sent_elsewhere(session, number, Some(status));
+            }
             return self.resuming_lane_broke(session, owner);
         };
         if lane.end.is_some() {

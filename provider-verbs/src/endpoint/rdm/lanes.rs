@@ -13,7 +13,8 @@ use ferrofabric_core::types::FiAddr;
 use super::RdmTransport;
 use super::complete::{BROKEN, entered};
 use super::resume::{Ending, LOST_BY_PEER};
-use crate::connect::{ToEngine, ToService, native_addr};
+use super::ud::CHANGE;
+use crate::connect::{Carrier, ToEngine, ToService, native_addr};
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{AfterLane, Lane, LaneEnd, Link, Quotas, Records, SessionState, WqeKind};
@@ -26,11 +27,14 @@ impl RdmTransport {
         while let Some(message) = self.service.message() {
             done += 1;
             match message {
-                ToEngine::LaneUp { up, qp } => self.lane_up(up, qp, owner),
+                ToEngine::LaneUp { up, carrier } => self.lane_up(up, carrier, owner),
                 ToEngine::MaySend(key) => {
                     if let Some(lane) = self.lanes.of(key.session()) {
                         lane.may_send = true;
                         lane.reconsider();
+                        self.list(key.session());
+                    } else if let Some(lane) = self.ud.lanes.of(key.session()) {
+                        lane.may_send = true;
                         self.list(key.session());
                     } else {
                         self.resuming_may_send(key.session(), owner);
@@ -39,6 +43,11 @@ impl RdmTransport {
                 ToEngine::LaneDown { lane, peer, reason } => {
                     tracing::debug!("lane to {peer:?} is down: {reason:?}");
                     let end = evidence(reason);
+                    if reason == Reason::Recycled {
+                        if let Some(at) = self.peers.find(&peer) {
+                            self.peers.at(at).falls_back = true;
+                        }
+                    }
                     match self.lanes.of(lane.session()) {
                         Some(_) => self.give_up(lane.session(), end),
                         // What has come on it may lie in the completion queue yet, and is to be taken first.
@@ -46,9 +55,12 @@ impl RdmTransport {
                     }
                 }
                 ToEngine::Probe => {
+                    let now = self.ud.now();
+                    self.look_at_use(now);
                     self.probe_idle_lanes();
                     self.probe_resuming_lanes(owner);
                 }
+                ToEngine::NoRoom { peer, here } => self.no_room(peer, here),
                 ToEngine::ConnectFailed { peer, reason } => {
                     if let Some(at) = self.peers.find(&peer) {
                         self.connect_failed(at, reason, owner);
@@ -62,7 +74,7 @@ impl RdmTransport {
     /// A lane on which nothing is under way that would be told of would never learn that its peer has died: whoever waits for that peer would wait
     /// for ever. So each gets a packet that says nothing new: the peer's device acknowledges it as long as the queue pair
     /// exists, whatever its process does; when it is gone, the lane fails by retries exhausted.
-    fn probe_idle_lanes(&mut self) {
+    pub(super) fn probe_idle_lanes(&mut self) {
         let mut broken = Vec::new();
         for lane in self.lanes.iter_mut() {
             if lane.open && lane.expects_no_word() && self.poster.probe(lane).is_err() {
@@ -74,18 +86,41 @@ impl RdmTransport {
         }
     }
 
-    fn lane_up<O: Owner>(&mut self, up: LaneUp, qp: Arc<RcQp>, owner: &mut O) {
+    fn lane_up<O: Owner>(&mut self, up: LaneUp, carrier: Carrier, owner: &mut O) {
         let addr = native_addr(&up.peer, up.remote_shm_name)
             .map_or(FiAddr::NOTAVAIL, |name| owner.av().find(&name));
         let peer = self.peers.peer_of(up.peer, addr);
         if up.resumes {
-            return self.begin_resuming(peer, up, qp, owner);
+            return self.begin_resuming(peer, up, carrier, owner);
         }
         if let Some(session) = self.peers.at(peer).parked.take() {
             self.end_session(peer, *session, LOST_BY_PEER, owner);
         }
         let session = self.new_session(&up);
-        self.enter_lane(peer, &up, qp, session);
+        self.enter(peer, &up, carrier, session);
+    }
+
+    /// From here on the lane carries the session.
+    pub(super) fn enter(
+        &mut self,
+        peer: u32,
+        up: &LaneUp,
+        carrier: Carrier,
+        session: SessionState,
+    ) {
+        let now = self.ud.now();
+        match carrier {
+            Carrier::Rc(qp) => {
+                self.policy.took(peer, now);
+                let at = self.peers.at(peer);
+                (at.falls_back, at.lost_rc) = (false, false);
+                self.enter_lane(peer, up, qp, session);
+            }
+            Carrier::Ud(way) => {
+                self.policy.down(peer, now);
+                self.enter_ud_lane(peer, up, way, session);
+            }
+        }
     }
 
     /// A session that starts with a lane.
@@ -112,14 +147,7 @@ impl RdmTransport {
         SessionState::new(up.name, up.remote_session, quotas, reads, writes)
     }
 
-    /// From here on the lane carries the session.
-    pub(super) fn enter_lane(
-        &mut self,
-        peer: u32,
-        up: &LaneUp,
-        qp: Arc<RcQp>,
-        session: SessionState,
-    ) {
+    fn enter_lane(&mut self, peer: u32, up: &LaneUp, qp: Arc<RcQp>, session: SessionState) {
         let depth = self.poster.tuning.send_depth;
         let mut lane = Lane {
             qp,
@@ -137,6 +165,7 @@ impl RdmTransport {
             next_number: 0,
             unsignaled: 0,
             end: None,
+            used: (0, 0),
             unflushed: false,
             refused: false,
             listed: false,
@@ -156,6 +185,9 @@ impl RdmTransport {
     /// We have evidence that a lane is dead: gives it up, and has the service thread drop it.
     #[cold]
     pub(super) fn break_lane(&mut self, session: SessionId, end: LaneEnd) {
+        if self.lanes.of(session).is_none() {
+            return self.ud_lane_broke(session, end);
+        }
         if let Some(lane) = self.lanes.of(session) {
             if lane.end.is_none() {
                 let key = lane.key;
@@ -174,9 +206,10 @@ impl RdmTransport {
         if lane.end.is_some() {
             return;
         }
-        self.poster.counters.lanes_failed += 1;
+        self.poster.counters.lanes_failed += u64::from(end.then != AfterLane::Change);
         lane.end = Some(end);
         lane.reconsider();
+        let peer = lane.peer;
         let moved = lane.qp.to_error();
         let (wr_id, _) = lane.next(true);
         let mut marker = SendRequest::send(wr_id, [inline_sge(&[])])
@@ -186,6 +219,8 @@ impl RdmTransport {
         let number = lane.next_number.wrapping_sub(1);
         lane.queue.push_back(entered(number, WqeKind::Marker));
         self.poster.outstanding += 1;
+        let now = self.ud.now();
+        self.policy.down(peer, now);
         if moved.is_err() || posted.is_err() || lane.refused {
             // Nothing will be flushed; the queue pair itself has to go.
             lane.unflushed = true;
@@ -257,6 +292,18 @@ impl RdmTransport {
                 lane.listed = true;
                 self.work.push_back(session);
             }
+            return;
+        }
+        self.list_ud_lane(session);
+    }
+
+    #[cold]
+    fn list_ud_lane(&mut self, session: SessionId) {
+        if let Some(lane) = self.ud.lanes.of(session) {
+            if !lane.listed {
+                lane.listed = true;
+                self.work.push_back(session);
+            }
         }
     }
 
@@ -266,7 +313,9 @@ impl RdmTransport {
             if lane.is_busy() || !self.peers.at(lane.peer).pending.is_empty() {
                 self.list(session);
             }
+            return;
         }
+        self.list_ud_lane(session);
     }
 
     /// Gives each listed lane a turn: what is to be sent again first, then notices, so that they never wait behind bulk data.
@@ -277,6 +326,7 @@ impl RdmTransport {
                 break;
             };
             let Some(lane) = self.lanes.of(session) else {
+                done += self.run_ud_lane(session, owner);
                 continue;
             };
             lane.listed = false;
@@ -340,6 +390,7 @@ pub(super) fn evidence(reason: Reason) -> LaneEnd {
             AfterLane::Fail,
         ),
         Reason::Broken => return BROKEN,
+        Reason::Recycled => return CHANGE,
         Reason::Unreachable => (
             Errno::EHOSTUNREACH,
             "there is no path to the peer from this port",

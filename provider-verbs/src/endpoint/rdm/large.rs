@@ -22,13 +22,20 @@ impl RdmTransport {
         peer: u32,
         name: u64,
     ) -> Option<(&mut SessionState, Option<SessionId>)> {
-        let at = self.peers.at(peer);
-        if let Link::Up(session) = at.link {
-            let lane = self.lanes.of(session)?;
-            return (lane.session.name == name).then_some((&mut lane.session, Some(session)));
+        if let Link::Up(session) = self.peers.at(peer).link {
+            let state = self.state_of(session)?;
+            return (state.name == name).then_some((state, Some(session)));
         }
-        let state = at.parked.as_deref_mut()?;
+        let state = self.peers.at(peer).parked.as_deref_mut()?;
         (state.name == name).then_some((state, None))
+    }
+
+    /// The session that a lane carries, of whatever kind that is.
+    pub(super) fn state_of(&mut self, session: SessionId) -> Option<&mut SessionState> {
+        match self.lanes.of(session) {
+            Some(lane) => Some(&mut lane.session),
+            None => self.ud.lanes.of(session).map(|lane| &mut lane.session),
+        }
     }
 
     /// Tells the peer something as soon as there is room.
@@ -165,10 +172,10 @@ impl RdmTransport {
         status: FinStatus,
         owner: &mut O,
     ) {
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(state) = self.state_of(session) else {
             return;
         };
-        match lane.session.sends.on_fin(op) {
+        match state.sends.on_fin(op) {
             Ok(send) => match status {
                 FinStatus::Ok | FinStatus::Cancelled => owner.complete_send(&send.done),
                 FinStatus::ReadFailed => owner.fail_send(
@@ -189,10 +196,9 @@ impl RdmTransport {
 
     /// The receiver says where we may write a message.
     pub(super) fn grant_came(&mut self, session: SessionId, grant: &Grant) {
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(state) = self.state_of(session) else {
             return;
         };
-        let state = &mut lane.session;
         let granted = match state.sends.on_fin(grant.op) {
             Ok(mut send) if grant.fit_bytes <= send.total_bytes => match send.local.take() {
                 Some(local) => {
@@ -218,10 +224,10 @@ impl RdmTransport {
 
     /// The sender has written a message.
     pub(super) fn done_came<O: Owner>(&mut self, session: SessionId, receive: u64, owner: &mut O) {
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(state) = self.state_of(session) else {
             return;
         };
-        match lane.session.receives.remove(Key::from_bits(receive)) {
+        match state.receives.remove(Key::from_bits(receive)) {
             Some(r) => {
                 drop(r.region);
                 owner.complete_recv(r.kind, &r.matched, &r.arrived);

@@ -12,6 +12,7 @@ mod parts;
 mod receive;
 mod resume;
 mod send;
+mod ud;
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -20,9 +21,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::config::LaneChoice;
 use ferrofabric_core::error::{Errno, Error, OpError, Result};
 use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx, Start, Token, Transport};
+use ferrofabric_core::protocol::Time;
 use ferrofabric_core::protocol::handshake::Config;
+use ferrofabric_core::protocol::lane_policy::{self, LanePolicy};
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::control::{Keys, Limits};
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
@@ -42,6 +46,7 @@ use crate::tuning::Tuning;
 
 use resume::{Ending, Resuming};
 use send::Poster;
+use ud::{DataQueuePair, UdLanes};
 
 /// Which transport of an endpoint a token belongs to: this one.
 pub(crate) const TRANSPORT: u32 = 0;
@@ -83,12 +88,21 @@ pub(crate) struct Counters {
     pub(crate) lanes_failed: u64,
     pub(crate) sessions_resumed: u64,
     pub(crate) packets_repeated: u64,
+    pub(crate) ud_lanes: u64,
+    pub(crate) promotions: u64,
+    pub(crate) lanes_recycled: u64,
+    pub(crate) acks_sent: u64,
 }
 
 /// The engine of an RDM endpoint.
 pub(crate) struct RdmTransport {
     // Lanes go first: the device uses what the rest holds. The service ends with them.
     lanes: Lanes,
+    ud: UdLanes,
+    /// Which peers have RC lanes.
+    policy: LanePolicy,
+    /// Since when somebody waits for an RC lane, and none was idle.
+    wanted_room: Option<Time>,
     resuming: HashMap<SessionId, Resuming>,
     /// What ends once all that has come was taken.
     ending: Vec<Ending>,
@@ -107,6 +121,8 @@ pub(crate) struct RdmTransport {
     work: std::collections::VecDeque<SessionId>,
     /// Receive buffers to be posted again.
     spent: Vec<u32>,
+    /// So many are posted at a time, or more: a small part of all, of which lanes may hold some.
+    post_from: usize,
     armed: bool,
     reconnect_timeout: Option<Duration>,
     #[cfg(feature = "fault-injection")]
@@ -184,9 +200,14 @@ impl RdmTransport {
         let mut spent = Vec::with_capacity(tuning.receives);
         spent.extend(std::iter::from_fn(|| receives.take()));
 
+        let queue_pair = data_queue_pair(pd, &port, &tuning, (&cq, &srq), verbs.qkey)?;
+        let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes())?;
+        wait.add(ud.fd())?;
         let config = ServiceConfig {
             pd: pd.clone(),
             port,
+            max_lanes: tuning.max_lanes,
+            data_qpn: ud.queue_pair.as_ref().map(DataQueuePair::number),
             lane: QpConfig {
                 send_cq: cq.clone(),
                 recv_cq: cq.clone(),
@@ -216,6 +237,7 @@ impl RdmTransport {
                     rd_atomic_out: tuning.reads_per_lane,
                     rd_atomic_in: tuning.reads_per_lane,
                 },
+                datagrams: ud.queue_pair.is_some(),
                 peer_timeout: patience.peer_timeout,
                 ..Config::default()
             },
@@ -225,6 +247,12 @@ impl RdmTransport {
         wait.add(service.fd())?;
         let mut this = Self {
             lanes: Lanes::default(),
+            ud,
+            policy: LanePolicy::new(lane_policy::Config {
+                max_lanes: tuning.max_lanes,
+                ..lane_policy::Config::default()
+            }),
+            wanted_room: None,
             resuming: HashMap::new(),
             ending: Vec::new(),
             queue_failures: 0,
@@ -253,6 +281,7 @@ impl RdmTransport {
             grants: Grants::default(),
             work: std::collections::VecDeque::new(),
             spent,
+            post_from: POLL.min(tuning.receives / 4),
             armed: false,
         };
         this.post_spent();
@@ -322,7 +351,7 @@ impl RdmTransport {
         if !completions.is_empty() {
             self.queue_failures = 0;
             self.armed = false;
-            if self.spent.len() >= POLL {
+            if self.spent.len() >= self.post_from {
                 self.post_spent();
             }
         }
@@ -349,6 +378,12 @@ impl RdmTransport {
         self.queue_failures = self.queue_failures.saturating_add(1);
         if !self.queue_is_dead() {
             return 0;
+        }
+        let datagrams: Vec<_> = (self.ud.lanes.iter_mut())
+            .map(|lane| lane.key.session())
+            .collect();
+        for session in datagrams {
+            self.ud_lane_broke(session, QUEUE_DEAD);
         }
         let open: Vec<_> = (self.lanes.iter_mut())
             .filter(|lane| !lane.unflushed)
@@ -378,10 +413,44 @@ impl RdmTransport {
     }
 }
 
+/// The queue pair for lanes of the UD kind. Not every device lets datagrams take from a shared receive queue: then there are
+/// none.
+///
+/// # Errors
+///
+/// When nothing but such lanes is wanted.
+fn data_queue_pair(
+    pd: &Arc<Pd>,
+    port: &LocalPort,
+    tuning: &Tuning,
+    queues: (&Arc<Cq>, &Arc<Srq>),
+    qkey: u32,
+) -> Result<Option<DataQueuePair>> {
+    let init = UdInit {
+        port: port.number,
+        pkey_index: port.pkey_index,
+        qkey,
+        psn: 0,
+    };
+    let sizes = (tuning.send_depth, tuning.inline_bytes);
+    match DataQueuePair::open(pd, queues, sizes, init) {
+        Ok(queue_pair) => Ok(Some(queue_pair)),
+        Err(error) if tuning.lane == LaneChoice::Ud => Err(error),
+        Err(error) => {
+            tracing::warn!("no lanes over datagrams: {error}");
+            Ok(None)
+        }
+    }
+}
+
 impl Drop for RdmTransport {
     fn drop(&mut self) {
         self.post_held_back();
         for lane in self.lanes.iter_mut() {
+            self.service
+                .taken(lane.key, lane.session.numbers.expected());
+        }
+        for lane in self.ud.lanes.iter_mut() {
             self.service
                 .taken(lane.key, lane.session.numbers.expected());
         }
@@ -427,6 +496,9 @@ impl Transport for RdmTransport {
         if !self.ending.is_empty() && polled < POLL {
             done += self.end_resuming(owner);
         }
+        if self.ud.wait_for_time() {
+            done += self.run_deadlines(owner);
+        }
         if !self.work.is_empty() {
             done += self.run_work(owner);
         }
@@ -467,6 +539,9 @@ impl Transport for RdmTransport {
         if self.service.has_messages() || !self.work.is_empty() || !self.ending.is_empty() {
             return Ok(false);
         }
+        if !self.ud.arm()? {
+            return Ok(false);
+        }
         if self.armed {
             return Ok(true);
         }
@@ -498,5 +573,12 @@ impl Transport for RdmTransport {
         report("verbs_lanes_failed", c.lanes_failed);
         report("verbs_sessions_resumed", c.sessions_resumed);
         report("verbs_packets_repeated", c.packets_repeated);
+        report("verbs_queue_pairs_made", self.service.queue_pairs());
+        report("verbs_lanes_recycled", c.lanes_recycled);
+        report("verbs_ud_lanes", c.ud_lanes);
+        report("verbs_ud_promotions", c.promotions);
+        let datagrams = self.datagram_counters();
+        report("verbs_datagrams_sent", datagrams.sent + c.acks_sent);
+        report("verbs_datagrams_repeated", datagrams.repeated);
     }
 }

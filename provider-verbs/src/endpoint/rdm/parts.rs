@@ -157,10 +157,9 @@ impl RdmTransport {
         packet: &Packet<'_>,
         owner: &mut O,
     ) {
-        let Some(lane) = self.lanes.of(session) else {
+        let Some(state) = self.state_of(session) else {
             return;
         };
-        let state = &mut lane.session;
         let (offset, last) = match state.incoming.assembly.on_packet(packet) {
             Ok(Part::Bytes { offset_bytes, last }) => (offset_bytes as usize, last),
             Ok(Part::None) => return,
@@ -223,7 +222,7 @@ impl RdmTransport {
     }
 
     fn incoming(&mut self, session: SessionId) -> Option<&mut Incoming> {
-        Some(&mut self.lanes.of(session)?.session.incoming)
+        Some(&mut self.state_of(session)?.incoming)
     }
 
     /// A receive has met a message of which a part is here: the rest goes straight to the receive.

@@ -7,11 +7,11 @@ use ferrofabric_core::protocol::credit::CreditError;
 use ferrofabric_core::protocol::session::Accept;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{Envelope, FinStatus, Header, Packet};
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind};
+use ferrofabric_core::types::{IoBuf, MsgKind};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::complete::{BROKEN, protocol_broken};
-use super::{Counters, POLL, RdmTransport, TRANSPORT};
+use super::{POLL, RdmTransport, TRANSPORT};
 use crate::connect::ToService;
 use crate::post::RecvRequest;
 use crate::session::{Body, HeldMessage, Notice, SessionState, Way, receive_wr_id};
@@ -20,6 +20,9 @@ impl RdmTransport {
     /// A packet has come into a slot.
     #[inline]
     pub(super) fn received<O: Owner>(&mut self, slot: u32, bytes: u32, qp_num: u32, owner: &mut O) {
+        if self.ud.is_at(qp_num) {
+            return self.datagram_came(slot, bytes, owner);
+        }
         let at = self.receives.address(slot);
         let len = (bytes as usize).min(self.receives.slot_bytes());
         // SAFETY: the device has written the slot and is done with it until it is posted again, below; no peer can
@@ -56,7 +59,8 @@ impl RdmTransport {
             return false;
         }
         numbers.accept(header.sequence);
-        self.eager_came(header.session, envelope, payload, owner);
+        let from = (lane.peer, lane.session.name);
+        self.eager_came(header.session, from, envelope, payload, owner);
         true
     }
 
@@ -99,9 +103,21 @@ impl RdmTransport {
             Err(why) => return self.broke_rules(session, &*why),
         }
         let from = (lane.peer, lane.session.name);
+        self.take_packet(session, from, packet, owner);
+    }
+
+    /// Takes the next packet of a session.
+    #[inline]
+    pub(super) fn take_packet<O: Owner>(
+        &mut self,
+        session: SessionId,
+        from: (u32, u64),
+        packet: Packet<'_>,
+        owner: &mut O,
+    ) {
         match packet {
             Packet::Eager { envelope, payload } => {
-                self.eager_came(session, envelope, payload, owner);
+                self.eager_came(session, from, envelope, payload, owner);
             }
             Packet::Rts { envelope, request } => {
                 let way = match request.sender_writes {
@@ -124,29 +140,30 @@ impl RdmTransport {
     #[inline]
     fn eager_came<O: Owner>(
         &mut self,
-        session: SessionId,
+        lane: SessionId,
+        (peer, session): (u32, u64),
         envelope: Envelope,
         payload: &[u8],
         owner: &mut O,
     ) {
-        let Some(lane) = self.lanes.of(session) else {
-            return;
-        };
-        let counters = &mut self.poster.counters;
-        let src = self.peers.at(lane.peer).addr;
-        let (kind, arrived) = announce(src, envelope, payload.len() as u64, counters);
+        let (kind, arrived) = self.announce(peer, envelope, payload.len() as u64);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             deliver(payload, matched.buf);
             owner.complete_recv(kind, &matched, &arrived);
-            if release(&mut lane.session, payload.len()) {
-                self.list(session);
+            match self.lanes.of(lane) {
+                Some(of) => {
+                    if release(&mut of.session, payload.len()) {
+                        self.list(lane);
+                    }
+                }
+                None => self.return_credit((peer, session), payload.len()),
             }
             return;
         }
-        counters.unexpected += 1;
+        self.poster.counters.unexpected += 1;
         let value = self.held.keep(HeldMessage {
-            peer: lane.peer,
-            session: lane.session.name,
+            peer,
+            session,
             body: Body::Eager(payload.into()),
         });
         owner.srx().queue(kind, arrived, token(value));
@@ -177,6 +194,7 @@ impl RdmTransport {
         owner.srx().queue(kind, arrived, token(value));
     }
 
+    /// Counts a message, and says what it is.
     #[inline]
     pub(super) fn announce(
         &mut self,
@@ -184,8 +202,23 @@ impl RdmTransport {
         envelope: Envelope,
         len: u64,
     ) -> (MsgKind, Arrived) {
-        let src = self.peers.at(peer).addr;
-        announce(src, envelope, len, &mut self.poster.counters)
+        self.poster.counters.messages_received += 1;
+        self.poster.counters.bytes_received += len;
+        let kind = match envelope.tag {
+            Some(_) => MsgKind::Tagged,
+            None => MsgKind::Msg,
+        };
+        let arrived = Arrived {
+            src: self.peers.at(peer).addr,
+            tag: envelope.tag.unwrap_or(0),
+            len,
+            data: envelope.cq_data.unwrap_or(0),
+            flags: match envelope.cq_data {
+                Some(_) => Flags::REMOTE_CQ_DATA,
+                None => Flags::empty(),
+            },
+        };
+        (kind, arrived)
     }
 
     /// A receive has met a message that was kept.
@@ -316,33 +349,6 @@ impl RdmTransport {
     }
 }
 
-/// Counts a message, and says what it is.
-#[inline]
-fn announce(
-    src: FiAddr,
-    envelope: Envelope,
-    len: u64,
-    counters: &mut Counters,
-) -> (MsgKind, Arrived) {
-    counters.messages_received += 1;
-    counters.bytes_received += len;
-    let kind = match envelope.tag {
-        Some(_) => MsgKind::Tagged,
-        None => MsgKind::Msg,
-    };
-    let arrived = Arrived {
-        src,
-        tag: envelope.tag.unwrap_or(0),
-        len,
-        data: envelope.cq_data.unwrap_or(0),
-        flags: match envelope.cq_data {
-            Some(_) => Flags::REMOTE_CQ_DATA,
-            None => Flags::empty(),
-        },
-    };
-    (kind, arrived)
-}
-
 /// Takes a packet's number and credit into account, and says what the number means.
 #[inline]
 fn judge(
@@ -358,10 +364,20 @@ fn judge(
             return Ok(accept);
         }
     }
+    take_credit(state, packet)?;
+    Ok(Accept::Deliver)
+}
+
+/// Takes into account what a packet costs that is the next of its session.
+#[inline]
+pub(super) fn take_credit(
+    state: &mut SessionState,
+    packet: &Packet<'_>,
+) -> Result<(), Box<dyn std::error::Error>> {
     match packet {
         Packet::Eager { payload, .. } => {
             state.incoming.assembly.on_packet(packet)?;
-            numbers.receive_credit.take(payload.len() as u32)?;
+            (state.numbers.receive_credit).take(payload.len() as u32)?;
         }
         Packet::Rts { .. } => {
             state.incoming.assembly.on_packet(packet)?;
@@ -369,7 +385,7 @@ fn judge(
         Packet::Resume { .. } => return Err("a session is resumed in its middle".into()),
         _ => {}
     }
-    Ok(Accept::Deliver)
+    Ok(())
 }
 
 /// The room of a message is free again. Says whether the peer is to be told.

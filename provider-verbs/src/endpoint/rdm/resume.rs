@@ -9,14 +9,17 @@ use std::sync::Arc;
 
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::peer::{Owner, PeerSrx};
+use ferrofabric_core::protocol::Time;
 use ferrofabric_core::protocol::handshake::{LaneKey, LaneUp, Reason};
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, readdress};
+use ferrofabric_core::protocol::wire::datagram::{Ack, Prefix};
 
 use super::complete::{BROKEN, entered, protocol_broken};
 use super::lanes::evidence;
+use super::ud::{MAX_RESUME_INTERVAL, RESUME_INTERVAL, route};
 use super::{RdmTransport, TRANSPORT};
-use crate::connect::ToService;
+use crate::connect::{Carrier, ToService};
 use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{
@@ -27,13 +30,15 @@ use crate::session::{
 /// A lane on which the session has yet to be taken up again.
 pub(super) struct Resuming {
     up: LaneUp,
-    qp: Arc<RcQp>,
+    carrier: Carrier,
     peer: u32,
     may_send: bool,
     /// The Resume was posted.
     said: bool,
     /// It, or a probe behind it, is under way: one request at a time.
     under_way: bool,
+    /// Times that it was said: over datagrams it may get lost.
+    tries: u32,
     /// The peer's session and what it has taken of it.
     heard: Option<(u64, u32)>,
 }
@@ -75,13 +80,18 @@ impl RdmTransport {
         let key = at.key;
         // Another session has begun on another lane: nobody will go on with this one.
         let end = match at.link {
-            Link::Up(_) if end.then == AfterLane::Resume => LOST_BY_PEER,
+            Link::Up(_) if matches!(end.then, AfterLane::Resume | AfterLane::Change) => {
+                LOST_BY_PEER
+            }
             _ => end,
         };
-        let resumes = end.then == AfterLane::Resume;
+        let resumes = matches!(end.then, AfterLane::Resume | AfterLane::Change);
+        at.lost_rc = end.then == AfterLane::Resume;
         // Nothing was said on it: nobody need go on with it, and strangers who only ever began a lane are not called back.
         let unused = state.is_unused();
-        if resumes && !unused && state.lane_lost() {
+        // A lane that is left in good order may have had packets for us on their way.
+        let changes = end.then == AfterLane::Change;
+        if changes || resumes && !unused && state.lane_lost() {
             at.parked = Some(Box::new(state));
         } else {
             self.service
@@ -95,10 +105,7 @@ impl RdmTransport {
 
     /// A peer has no lane any more: a newer one may have come up meanwhile.
     fn next_lane<O: Owner>(&mut self, peer: u32, owner: &mut O) {
-        let newer = (self.resuming.values())
-            .find(|newer| newer.peer == peer)
-            .map(|newer| newer.up.lane.session());
-        match newer {
+        match self.newer_lane(peer) {
             Some(newer) if !matches!(self.peers.at(peer).link, Link::Up(_)) => {
                 self.peers.at(peer).link = Link::Resuming(newer);
                 self.resume(newer, owner);
@@ -106,6 +113,13 @@ impl RdmTransport {
             Some(_) => {}
             None => self.reconnect_if_wanted(peer),
         }
+    }
+
+    /// A lane to a peer on which the session is to be taken up.
+    pub(super) fn newer_lane(&self, peer: u32) -> Option<SessionId> {
+        (self.resuming.values())
+            .find(|newer| newer.peer == peer)
+            .map(|newer| newer.up.lane.session())
     }
 
     /// Takes leave of the lanes that went down before they carried a session. All that had come on them was taken: so some may
@@ -120,6 +134,9 @@ impl RdmTransport {
             };
             match self.lanes.of(session) {
                 Some(_) => self.give_up(session, end),
+                None if self.ud.lanes.of(session).is_some() => {
+                    self.ud_lane_down(session, end, owner);
+                }
                 None => self.resuming_lane_down(session, end, owner),
             }
         }
@@ -136,14 +153,23 @@ impl RdmTransport {
 
     /// Asks for a lane, if anybody waits for one.
     pub(super) fn reconnect_if_wanted(&mut self, at: u32) {
-        let patience = self.reconnect_timeout;
         let peer = self.peers.at(at);
-        if peer.link != Link::Idle || (peer.pending.is_empty() && peer.parked.is_none()) {
+        let waits = (peer.parked.as_ref()).is_some_and(|session| !session.is_unused());
+        if peer.link != Link::Idle || (peer.pending.is_empty() && !waits) {
             return;
         }
         peer.link = Link::Connecting;
+        self.connect(at);
+    }
+
+    /// Asks for a lane, of whatever kind is right by now.
+    pub(super) fn connect(&mut self, at: u32) {
+        let patience = self.reconnect_timeout;
+        let kind = self.kind_for(at);
+        let peer = self.peers.at(at);
         let request = ToService::Connect {
             peer: peer.key,
+            kind,
             // Of a peer that we had no quarrel with silence means nothing.
             patience: patience.filter(|_| peer.parked.is_some()),
         };
@@ -178,7 +204,7 @@ impl RdmTransport {
         &mut self,
         peer: u32,
         up: LaneUp,
-        qp: Arc<RcQp>,
+        carrier: Carrier,
         owner: &mut O,
     ) {
         let session = up.lane.session();
@@ -192,10 +218,11 @@ impl RdmTransport {
             Resuming {
                 may_send: up.may_send,
                 up,
-                qp,
+                carrier,
                 peer,
                 said: false,
                 under_way: false,
+                tries: 0,
                 heard: None,
             },
         );
@@ -222,19 +249,106 @@ impl RdmTransport {
         let Some(lane) = self.resuming.get_mut(&header.session) else {
             return false;
         };
-        let (Packet::Resume { name }, None, true) =
-            (packet, lane.heard, lane.qp.number() == qp_num)
-        else {
+        let is_its = matches!(&lane.carrier, Carrier::Rc(qp) if qp.number() == qp_num);
+        let (Packet::Resume { name }, None, true) = (packet, lane.heard, is_its) else {
             return false;
         };
-        lane.heard = Some((*name, header.sequence));
+        self.resume_heard(header.session, (*name, header.sequence), owner);
+        true
+    }
+
+    /// A datagram has come on a lane that does not carry its session yet. Says whether it was one for that.
+    pub(super) fn resume_datagram_came<O: Owner>(
+        &mut self,
+        prefix: &Prefix,
+        header: &Header,
+        packet: &Packet<'_>,
+        owner: &mut O,
+    ) -> bool {
+        let Some(lane) = self.resuming.get(&header.session) else {
+            return false;
+        };
+        let is_its =
+            matches!(&lane.carrier, Carrier::Ud(_)) && lane.up.name as u32 == prefix.cookie;
+        let (Packet::Resume { name }, true) = (packet, is_its) else {
+            return false;
+        };
+        if lane.heard.is_none() {
+            self.resume_heard(header.session, (*name, header.sequence), owner);
+        }
+        true
+    }
+
+    fn resume_heard<O: Owner>(&mut self, session: SessionId, heard: (u64, u32), owner: &mut O) {
+        let Some(lane) = self.resuming.get_mut(&session) else {
+            return;
+        };
+        lane.heard = Some(heard);
         if !lane.may_send {
             lane.may_send = true;
             let key = lane.up.lane;
             self.service.request(ToService::LaneHeard(key));
         }
-        self.resume(header.session, owner);
-        true
+        self.resume(session, owner);
+    }
+
+    /// Time to say a Resume again that may be lost, on the lane at this place.
+    pub(super) fn repeat_resume<O: Owner>(&mut self, index: usize, now: Time, owner: &mut O) {
+        let found = (self.resuming.iter())
+            .find(|(session, lane)| {
+                session.index() == index && matches!(lane.carrier, Carrier::Ud(_))
+            })
+            .map(|(&session, _)| session);
+        if let Some(session) = found {
+            self.say_resume(session, now, owner);
+        }
+    }
+
+    /// Says on a lane which session we hold and what it has taken.
+    fn say_resume<O: Owner>(&mut self, session: SessionId, now: Time, owner: &mut O) {
+        let Some(lane) = self.resuming.get_mut(&session) else {
+            return;
+        };
+        let state = self.peers.at(lane.peer).parked.as_ref();
+        let (name, expected) = state.map_or((0, 0), |state| (state.name, state.numbers.expected()));
+        let header = Header {
+            session: lane.up.remote_session,
+            sequence: expected,
+            credit: 0,
+        };
+        let mut bytes = [0; MAX_NOTICE_BYTES];
+        let len = header.write_resume(name, &mut bytes);
+        lane.said = true;
+        match &lane.carrier {
+            Carrier::Rc(qp) => {
+                lane.under_way = true;
+                self.poster.outstanding += 1;
+                let wr_id = send_wr_id(session, RESUME_NUMBER);
+                let mut request = SendRequest::send(wr_id, [inline_sge(&bytes[..len])])
+                    .flags(SendFlags::SIGNALED | SendFlags::INLINE);
+                // SAFETY: inline data is copied before the call returns.
+                if let Err(error) = unsafe { request.post(qp) } {
+                    tracing::warn!("posting to {} failed: {error}", **qp);
+                    self.resuming_lane_broke(session, owner);
+                }
+            }
+            Carrier::Ud(way) => {
+                let prefix = Prefix {
+                    asks: true,
+                    cookie: lane.up.name as u32,
+                    ack: Ack { expected, held: 0 },
+                    credit: 0,
+                };
+                let route = route(&lane.up, way.clone());
+                if let Some(queue_pair) = &mut self.ud.queue_pair {
+                    queue_pair.send(&mut self.poster, &route, &prefix.to_bytes(), &bytes[..len]);
+                }
+                let wait = RESUME_INTERVAL.saturating_mul(1 << lane.tries.min(16));
+                lane.tries += 1;
+                let again = now + wait.min(MAX_RESUME_INTERVAL);
+                self.ud.deadlines.set(session.index() as u32, Some(again));
+            }
+        }
     }
 
     /// A lane whose peer's Resume is awaited would never learn that the peer gave it up, if word of that got lost. So each gets a
@@ -242,6 +356,9 @@ impl RdmTransport {
     pub(super) fn probe_resuming_lanes<O: Owner>(&mut self, owner: &mut O) {
         let mut broken = Vec::new();
         for (&session, lane) in &mut self.resuming {
+            let Carrier::Rc(qp) = &lane.carrier else {
+                continue;
+            };
             if !lane.said || lane.under_way {
                 continue;
             }
@@ -252,7 +369,7 @@ impl RdmTransport {
             lane.under_way = true;
             self.poster.outstanding += 1;
             // SAFETY: an empty inline write names no memory.
-            if unsafe { request.post(&lane.qp) }.is_err() {
+            if unsafe { request.post(qp) }.is_err() {
                 broken.push(session);
             }
         }
@@ -292,7 +409,9 @@ impl RdmTransport {
             return;
         };
         self.poster.outstanding -= usize::from(lane.under_way);
-        self.part_with(lane.qp);
+        if let Carrier::Rc(qp) = lane.carrier {
+            self.part_with(qp);
+        }
         let peer = self.peers.at(lane.peer);
         if peer.link == Link::Resuming(session) {
             peer.link = Link::Idle;
@@ -313,28 +432,10 @@ impl RdmTransport {
             return;
         }
         if !lane.said {
-            lane.said = true;
-            lane.under_way = true;
-            self.poster.outstanding += 1;
-            let (name, expected) = (peer.parked.as_ref())
-                .map_or((0, 0), |state| (state.name, state.numbers.expected()));
-            let header = Header {
-                session: lane.up.remote_session,
-                sequence: expected,
-                credit: 0,
-            };
-            let mut bytes = [0; MAX_NOTICE_BYTES];
-            let len = header.write_resume(name, &mut bytes);
-            let wr_id = send_wr_id(session, RESUME_NUMBER);
-            let mut request = SendRequest::send(wr_id, [inline_sge(&bytes[..len])])
-                .flags(SendFlags::SIGNALED | SendFlags::INLINE);
-            // SAFETY: inline data is copied before the call returns.
-            if let Err(error) = unsafe { request.post(&lane.qp) } {
-                tracing::warn!("posting to {} failed: {error}", *lane.qp);
-                return self.resuming_lane_broke(session, owner);
-            }
+            let now = self.ud.now();
+            self.say_resume(session, now, owner);
         }
-        if lane.heard.is_some() {
+        if (self.resuming.get(&session)).is_some_and(|lane| lane.heard.is_some()) {
             self.resumed(session, owner);
         }
     }
@@ -351,7 +452,7 @@ impl RdmTransport {
                 let before = state.numbers.unconfirmed();
                 match state.numbers.change_lane(lane.up.remote_session, expected) {
                     Ok(replay) => {
-                        self.arrived_after_all(&mut state, before - replay.count, owner);
+                        arrived_after_all(&mut state, before - replay.count, owner);
                         for kept in &mut state.replay {
                             readdress(&mut kept.bytes, lane.up.remote_session);
                         }
@@ -360,13 +461,15 @@ impl RdmTransport {
                         *state
                     }
                     Err(error) => {
-                        tracing::warn!("{}: {error}", *lane.qp);
+                        tracing::warn!("{:?}: {error}", lane.up.lane);
                         let end = protocol_broken("the peer confirmed what was never sent");
                         self.poster.outstanding -= usize::from(lane.under_way);
                         self.service.request(ToService::LaneBroken(lane.up.lane));
                         self.peers.at(lane.peer).link = Link::Idle;
                         let (peer, key) = (lane.peer, lane.up.lane);
-                        self.part_with(lane.qp);
+                        if let Carrier::Rc(qp) = lane.carrier {
+                            self.part_with(qp);
+                        }
                         return self.session_left_lane(peer, key, *state, end, owner);
                     }
                 }
@@ -382,7 +485,7 @@ impl RdmTransport {
             may_send: true,
             ..lane.up
         };
-        self.enter_lane(lane.peer, &up, lane.qp, state);
+        self.enter(lane.peer, &up, lane.carrier, state);
         if let Some(entry) = self.lanes.of(session) {
             entry.heard = true;
             entry.next_number = RESUME_NUMBER + 1;
@@ -390,22 +493,6 @@ impl RdmTransport {
                 entry
                     .queue
                     .push_back(entered(RESUME_NUMBER, WqeKind::Notice));
-            }
-        }
-    }
-
-    /// The oldest packets that were unsure have arrived.
-    fn arrived_after_all<O: Owner>(&mut self, state: &mut SessionState, count: u32, owner: &mut O) {
-        let count = (count as usize).min(state.replay.len());
-        for kept in state.replay.drain(..count) {
-            match kept.kind {
-                KeptKind::Message(done) => owner.complete_send(&done),
-                KeptKind::Done(transfer) => {
-                    if let Some(writing) = state.writes.remove(transfer) {
-                        owner.complete_send(&writing.send.done);
-                    }
-                }
-                KeptKind::Notice => {}
             }
         }
     }
@@ -432,7 +519,7 @@ impl RdmTransport {
         } = then
         {
             if let Ok(count) = state.numbers.confirm(expected) {
-                self.arrived_after_all(&mut state, count, owner);
+                arrived_after_all(&mut state, count, owner);
             }
         }
         for kept in state.replay.drain(..) {
@@ -458,7 +545,7 @@ impl RdmTransport {
             AfterLane::Closed { .. } => self.lose_requests(peer, state.name, owner),
             AfterLane::Restart if unused => {}
             AfterLane::Restart => self.fail_receives(peer, Some(state.name), errno, why, owner),
-            AfterLane::Fail | AfterLane::Resume => {
+            AfterLane::Fail | AfterLane::Resume | AfterLane::Change => {
                 self.fail_pending(peer, errno, why, owner);
                 self.fail_receives(peer, Some(state.name), errno, why, owner);
             }
@@ -516,4 +603,20 @@ fn lost(held: &mut Held, grants: &mut Grants, token: u64, session: Option<u64>) 
         }
     }
     lost
+}
+
+/// The oldest of a session's packets that were unsure have arrived.
+pub(super) fn arrived_after_all<O: Owner>(state: &mut SessionState, count: u32, owner: &mut O) {
+    let count = (count as usize).min(state.replay.len());
+    for kept in state.replay.drain(..count) {
+        match kept.kind {
+            KeptKind::Message(done) => owner.complete_send(&done),
+            KeptKind::Done(transfer) => {
+                if let Some(writing) = state.writes.remove(transfer) {
+                    owner.complete_send(&writing.send.done);
+                }
+            }
+            KeptKind::Notice => {}
+        }
+    }
 }

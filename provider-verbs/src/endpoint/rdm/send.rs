@@ -22,12 +22,12 @@ use crate::pd::Pd;
 use crate::post::{SendChain, SendFlags, inline_sge};
 use crate::session::{
     Gathered, Kept, KeptKind, Lane, Link, Notice, Pending, Place, Records, RendezvousSend,
-    SlotPool, Wqe, WqeKind,
+    SessionState, SlotPool, Wqe, WqeKind,
 };
 use crate::tuning::Tuning;
 
 /// Completion levels that only the receiver can tell of: such messages go as requests, which it ends.
-const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
+pub(super) const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
 /// How posting a message went, short of success.
 pub(super) enum Stop {
@@ -56,7 +56,10 @@ impl RdmTransport {
                 if self.poster.holds_back() {
                     self.make_way_for(session);
                 }
-                if let Some(lane) = self.lanes.of(session) {
+                let Some(lane) = self.lanes.of(session) else {
+                    return self.send_datagrams(session, at, op, iov);
+                };
+                {
                     let fenced = op.flags.contains(Flags::FENCE) && lane.session.has_unfinished();
                     if lane.open && !fenced {
                         let more = op.flags.contains(Flags::MORE);
@@ -74,6 +77,12 @@ impl RdmTransport {
             }
         }
         self.post_held_back();
+        self.line_up(at, op, iov)
+    }
+
+    /// Puts a message in line, if there is room there.
+    #[inline(never)]
+    pub(super) fn line_up(&mut self, at: u32, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         if self.queue_is_dead() {
             return Err(OpError::Failed(Errno::EIO));
         }
@@ -382,7 +391,21 @@ impl Poster {
         iov: &[IoBuf],
         copy: Option<&[u8]>,
     ) -> Result<(), Stop> {
-        if lane.session.sends.is_full() {
+        let mut bytes = [0; MAX_RTS_BYTES];
+        let (len, header) = self.announce(&mut lane.session, op, iov, copy, &mut bytes)?;
+        self.notice(lane, &bytes[..len], WqeKind::Notice, header)
+    }
+
+    /// Enters a message that the peer is to read, or to say where to write it, and writes the packet that tells of it.
+    pub(super) fn announce(
+        &mut self,
+        session: &mut SessionState,
+        op: &SendOp,
+        iov: &[IoBuf],
+        copy: Option<&[u8]>,
+        bytes: &mut [u8; MAX_RTS_BYTES],
+    ) -> Result<(usize, Header), Stop> {
+        if session.sends.is_full() {
             // The peer is to take some first. Nothing is registered for it until then.
             return Err(Stop::Wait);
         }
@@ -435,7 +458,7 @@ impl Poster {
             ));
         }
         let total = total_len(iov) as u64;
-        if !lane.session.numbers.may_stamp() {
+        if !session.numbers.may_stamp() {
             return Err(Stop::Wait);
         }
         let send = RendezvousSend {
@@ -445,19 +468,18 @@ impl Poster {
             _regions: regions,
             _copy: kept,
         };
-        let number = lane.session.sends.insert(send).map_err(|_| Stop::Wait)?;
-        let header = Self::stamp(lane)?;
-        let mut bytes = [0; MAX_RTS_BYTES];
+        let number = session.sends.insert(send).map_err(|_| Stop::Wait)?;
+        let header = session.numbers.stamp().ok_or(Stop::Wait)?;
         let envelope = envelope(op);
         let written = match writes {
-            true => Ok(header.write_offer(&envelope, number, total, &mut bytes)),
-            false => header.write_rts(&envelope, number, &segments, &mut bytes),
+            true => Ok(header.write_offer(&envelope, number, total, bytes)),
+            false => header.write_rts(&envelope, number, &segments, bytes),
         };
         // Counted above, and no segment is empty.
         let len = written.unwrap_or(0);
         self.counters.rendezvous_sent += 1;
         self.counters.bytes_sent += total;
-        self.notice(lane, &bytes[..len], WqeKind::Notice, header)
+        Ok((len, header))
     }
 
     fn notices(&mut self, lane: &mut Lane) -> Result<usize, Stop> {

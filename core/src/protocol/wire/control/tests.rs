@@ -27,12 +27,13 @@ fn parameters() -> impl Strategy<Value = LaneParameters> {
         any::<u32>(),
         any::<u64>(),
         limits,
-        any::<bool>(),
+        any::<[bool; 2]>(),
     )
         .prop_map(
-            |(qpn, psn, session, shm_name, limits, holds_session)| LaneParameters {
+            |(qpn, psn, session, shm_name, limits, [ud, holds_session])| LaneParameters {
+                kind: if ud { LaneKind::Ud } else { LaneKind::Rc },
                 qpn,
-                psn,
+                psn: if ud { 0 } else { psn },
                 session: SessionId(session),
                 shm_name,
                 limits,
@@ -52,7 +53,7 @@ fn control() -> impl Strategy<Value = Control> {
             parameters
         }),
         Just(Body::Ready),
-        (1..=6u8, any::<u64>()).prop_map(|(code, named_incarnation)| Body::Reject {
+        (1..=7u8, any::<u64>()).prop_map(|(code, named_incarnation)| Body::Reject {
             reason: RejectReason::from_u8(code).unwrap(),
             named_incarnation
         }),

@@ -1,0 +1,237 @@
+//! Lanes over datagrams: which kind of lane a peer gets, and sessions that move between them under load.
+
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+
+use crate::breakage::connections;
+use crate::party::{PATIENCE, Pair, assert_clean, check, endpoint, first, message, room};
+use crate::storms::Draw;
+
+const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud")];
+const AUTO: &[(&str, &str)] = &[("FERRO_LANE", "auto")];
+
+fn count(endpoint: &OwningEndpoint, name: &str) -> u64 {
+    let stats = endpoint.stats().unwrap();
+    let found = stats.iter().find(|(n, _)| *n == name);
+    found.unwrap_or_else(|| panic!("no count {name}")).1
+}
+
+/// A first message, and a few more, make no connection.
+#[test]
+fn few_messages_make_no_connection() {
+    for settings in [UD, AUTO] {
+        let device = FakeDevice::take();
+        let mut pair = Pair::open(settings);
+        for tag in 0..20 {
+            pair.exchange([8, 700, 3000][tag as usize % 3], tag);
+        }
+        assert_eq!(connections(&device).len(), 0);
+        for end in [&pair.a, &pair.b] {
+            assert_eq!(count(end, "verbs_queue_pairs_made"), 0);
+            assert_eq!(count(end, "verbs_ud_lanes"), 1);
+        }
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// Many do, unless that is not wanted.
+#[test]
+fn many_messages_make_a_connection() {
+    for (settings, made) in [(UD, 0), (AUTO, 1)] {
+        let device = FakeDevice::take();
+        let mut pair = Pair::open(settings);
+        for tag in 0..300 {
+            pair.exchange(8, tag);
+        }
+        assert_eq!(connections(&device).len(), 2 * made);
+        let changes: u64 = [&pair.a, &pair.b]
+            .map(|end| count(end, "verbs_ud_promotions"))
+            .iter()
+            .sum();
+        assert!(changes >= made as u64, "{changes} promotions");
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// Messages that only RC carries have a connection, whatever was said, and those before and behind keep their order.
+#[test]
+fn a_large_message_makes_a_connection() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::open(UD);
+    let traffic = pair.traffic(100, 40, || ());
+    assert_eq!((traffic.sent, traffic.received), (80, 80), "{traffic:?}");
+    assert_eq!(connections(&device).len(), 2);
+    drop(pair);
+    assert_clean(&device);
+}
+
+/// Datagrams are lost, at every place in a conversation; all messages arrive, once.
+#[test]
+fn lost_datagrams_are_repeated() {
+    for seed in 0..12 {
+        println!("seed {seed}");
+        let mut draw = Draw(seed);
+        let device = FakeDevice::take();
+        let mut pair = Pair::open(UD);
+        for _ in 0..12 {
+            let after = draw.below(60) as u32;
+            device.script(Fault::new(Point::Datagram, Effect::Lose).after(after));
+        }
+        for tag in 0..30 {
+            pair.exchange([8, 700, 3000, 8192][tag as usize % 4], tag);
+        }
+        device.reset();
+        let repeated =
+            count(&pair.a, "verbs_datagrams_repeated") + count(&pair.b, "verbs_datagrams_repeated");
+        assert!(repeated > 0, "nothing was lost");
+        assert_eq!(connections(&device).len(), 0);
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// A session moves to RC while datagrams are under way, and some of them, and of the handshake, are lost.
+#[test]
+fn promotion_under_load_loses_nothing() {
+    for seed in 0..10 {
+        println!("seed {seed}");
+        let mut draw = Draw(seed);
+        let device = FakeDevice::take();
+        let mut pair = Pair::open(AUTO);
+        for _ in 0..draw.below(8) {
+            let after = draw.below(100) as u32;
+            device.script(Fault::new(Point::Datagram, Effect::Lose).after(after));
+        }
+        for round in 0..3 {
+            let traffic = pair.traffic(1000 * (round + 1), 40, || ());
+            assert_eq!((traffic.sent, traffic.received), (80, 80), "{traffic:?}");
+        }
+        device.reset();
+        assert_eq!(connections(&device).len(), 2);
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// A peer as the hub knows it.
+struct Spoke {
+    end: OwningEndpoint,
+    to_hub: FiAddr,
+    from_hub: FiAddr,
+}
+
+/// Messages of all sizes between a hub and its peers, both ways, in rounds; never more queue pairs than the hub may have.
+fn hub_and_spokes(device: &FakeDevice, hub: &[(&str, &str)], others: &[(&str, &str)], cap: usize) {
+    const SPOKES: usize = 5;
+    let mut hub = endpoint(hub);
+    let mut spokes: Vec<Spoke> = (0..SPOKES)
+        .map(|_| {
+            let end = endpoint(others);
+            let to_hub = end.av().insert(&hub.name().to_bytes()).unwrap();
+            let from_hub = hub.av().insert(&end.name().to_bytes()).unwrap();
+            Spoke {
+                end,
+                to_hub,
+                from_hub,
+            }
+        })
+        .collect();
+    let sizes = [8, 700, 5000, 60_000];
+    for round in 0..6u64 {
+        let size = |at: usize| sizes[(round as usize + at) % sizes.len()];
+        let mut left = 0;
+        for tag in (0..8).map(|n| 100 * round + n) {
+            for (at, spoke) in spokes.iter_mut().enumerate() {
+                let (bytes, seed) = (size(at), tag << 8 | at as u64);
+                hub.trecv(room(bytes), spoke.from_hub, tag, 0, seed)
+                    .map_err(first)
+                    .unwrap();
+                spoke
+                    .end
+                    .trecv(room(bytes), spoke.to_hub, tag, 0, seed)
+                    .map_err(first)
+                    .unwrap();
+                hub.tsend(message(bytes, seed), bytes, spoke.from_hub, tag, SENT)
+                    .map_err(first)
+                    .unwrap();
+                spoke
+                    .end
+                    .tsend(message(bytes, !seed), bytes, spoke.to_hub, tag, SENT)
+                    .map_err(first)
+                    .unwrap();
+                left += 4;
+            }
+        }
+        let begun = Instant::now();
+        while left > 0 {
+            let lanes = connections(device).len();
+            assert!(lanes <= 2 * cap + SPOKES, "{lanes} queue pairs");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "round {round}: {left} operations are not over"
+            );
+            let ends = std::iter::once(&mut hub).chain(spokes.iter_mut().map(|s| &mut s.end));
+            for (at, end) in ends.enumerate() {
+                let Some(done) = end.poll().unwrap() else {
+                    continue;
+                };
+                left -= 1;
+                let what = format!("round {round}, end {at}, operation {:#x}", done.token);
+                let completion = done.outcome.unwrap_or_else(|e| panic!("{what}: {e:?}"));
+                if done.token != SENT {
+                    let seed = if at == 0 { !done.token } else { done.token };
+                    check(&done.buffer[..completion.len], seed, &what);
+                }
+            }
+        }
+    }
+    assert!(
+        count(&hub, "verbs_lanes_recycled") > 0
+            || spokes
+                .iter()
+                .any(|spoke| count(&spoke.end, "verbs_lanes_recycled") > 0),
+        "no lane was recycled"
+    );
+}
+
+const SENT: u64 = u64::MAX;
+
+/// Two lanes, five peers, each of which wants one again and again.
+#[test]
+fn lanes_are_recycled_at_the_cap() {
+    for lane in ["rc", "auto", "ud"] {
+        println!("{lane}");
+        let device = FakeDevice::take();
+        let capped = [("FERRO_LANE", lane), ("FERRO_MAX_LANES", "2")];
+        hub_and_spokes(&device, &capped, &[("FERRO_LANE", lane)], 2);
+        assert_clean(&device);
+    }
+}
+
+/// The device itself has no more queue pairs.
+#[test]
+fn a_device_that_refuses_queue_pairs() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::open(&[]);
+    device.fail_call("ibv_create_qp", 0, u32::MAX, libc_enomem());
+    let begun = Instant::now();
+    for tag in 0..50 {
+        pair.exchange(8, tag);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert_eq!(connections(&device).len(), 0);
+    device.reset();
+    pair.exchange(100_000, 100);
+    assert_eq!(connections(&device).len(), 2);
+    drop(pair);
+    assert_clean(&device);
+}
+
+fn libc_enomem() -> i32 {
+    12
+}

@@ -1,0 +1,212 @@
+//! Lanes of the UD kind: sessions over datagrams, which the protocol makes reliable
+//! ([`ferrofabric_core::protocol::datagram_lane`]).
+//!
+//! A packet that is not confirmed is kept as bytes, among the session's `replay`, and copied into a work request each time
+//! that it is sent; so nothing has to wait for the device, and another lane can take the packets over as they are.
+
+mod change;
+mod queue_pair;
+mod receive;
+mod send;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::peer::Owner;
+use ferrofabric_core::protocol::Time;
+use ferrofabric_core::protocol::datagram_lane::{DatagramLane, Deadlines, Shared};
+use ferrofabric_core::protocol::handshake::LaneUp;
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::datagram::PREFIX_BYTES;
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+use super::RdmTransport;
+use crate::connect::{ToService, Way};
+use crate::device::Mtu;
+use crate::qp::UdQp;
+use crate::session::{Lanes, Link, Route, SessionState, UdLane};
+
+pub(super) use change::CHANGE;
+pub(super) use queue_pair::DataQueuePair;
+
+/// Of the receive buffers packets that came too early may take this part.
+const HELD_PART: usize = 4;
+
+/// The lanes, and what they share.
+pub(super) struct UdLanes {
+    // It goes first: the device uses what the rest holds.
+    pub(super) queue_pair: Option<DataQueuePair>,
+    /// Its number; 0 if there is none.
+    number: u32,
+    pub(super) lanes: Lanes<UdLane>,
+    pub(super) shared: Shared,
+    /// When to look at lanes again, by the index of their session.
+    pub(super) deadlines: Deadlines,
+    /// Receive slots that lanes hold.
+    held_slots: usize,
+    /// Ours, as the handshake tells them: the longest datagram.
+    datagram_bytes: usize,
+    origin: Instant,
+    timer: TimerFd,
+    timer_at: Option<Time>,
+}
+
+impl UdLanes {
+    pub(super) fn new(
+        queue_pair: Option<DataQueuePair>,
+        mtu: Mtu,
+        slot_bytes: usize,
+    ) -> Result<Self> {
+        let timer = TimerFd::new(
+            ClockId::CLOCK_MONOTONIC,
+            TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
+        )
+        .map_err(|e| Error::new(Errno(e as i32), "create", "timer descriptor"))?;
+        Ok(Self {
+            number: queue_pair.as_ref().map_or(0, DataQueuePair::number),
+            queue_pair,
+            lanes: Lanes::default(),
+            shared: Shared::default(),
+            deadlines: Deadlines::default(),
+            held_slots: 0,
+            datagram_bytes: mtu.bytes().min(slot_bytes - UdQp::HEADER_BYTES),
+            origin: Instant::now(),
+            timer,
+            timer_at: None,
+        })
+    }
+
+    /// The time, as the lanes count it.
+    pub(super) fn now(&self) -> Time {
+        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Whether packets that go to this queue pair are datagrams.
+    #[inline]
+    pub(super) fn is_at(&self, qp_num: u32) -> bool {
+        self.number == qp_num
+    }
+
+    /// Whether lanes wait for time to pass.
+    #[inline]
+    pub(super) fn wait_for_time(&self) -> bool {
+        self.deadlines.next().is_some()
+    }
+
+    /// Readable when a deadline has passed, once [`UdLanes::arm`] has been called.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+
+    /// Has the descriptor wake at the next deadline. False: it has passed.
+    pub(super) fn arm(&mut self) -> Result<bool> {
+        let next = self.deadlines.next();
+        if next == self.timer_at && next.is_none_or(|at| at > self.now()) {
+            return Ok(true);
+        }
+        let set = match next {
+            None => self.timer.unset(),
+            Some(at) => {
+                let left = at - self.now();
+                if left.is_zero() {
+                    return Ok(false);
+                }
+                let expiration = Expiration::OneShot(TimeSpec::from_duration(left));
+                self.timer.set(expiration, TimerSetTimeFlags::empty())
+            }
+        };
+        set.map_err(|e| Error::new(Errno(e as i32), "set", "timer descriptor"))?;
+        self.timer_at = next;
+        Ok(true)
+    }
+
+    /// The longest data packet of ours that fits a datagram of any lane, in bytes: no peer has less.
+    pub(super) fn packet_bytes(&self) -> usize {
+        self.datagram_bytes - PREFIX_BYTES
+    }
+}
+
+/// Where a lane's datagrams go.
+pub(super) fn route(up: &LaneUp, way: Way) -> Route {
+    Route {
+        way,
+        qpn: up.remote_qpn,
+        cookie: up.name as u32,
+    }
+}
+
+impl RdmTransport {
+    /// From here on a lane of the UD kind carries the session.
+    pub(super) fn enter_ud_lane(
+        &mut self,
+        peer: u32,
+        up: &LaneUp,
+        way: Way,
+        mut session: SessionState,
+    ) {
+        let id = up.lane.session();
+        let limits = &up.remote_limits;
+        let path_mtu = Mtu::from_code(limits.path_mtu).map_or(256, Mtu::bytes);
+        let datagram_bytes = (self.ud.datagram_bytes)
+            .min(path_mtu)
+            .min((limits.receive_bytes as usize).saturating_sub(UdQp::HEADER_BYTES));
+        let window = DatagramLane::new(&self.ud.shared, &session.numbers, up.name);
+        session.numbers.remote = up.remote_session;
+        self.ud.lanes.insert(UdLane {
+            key: up.lane,
+            peer,
+            session,
+            window,
+            route: route(up, way),
+            packet_bytes: datagram_bytes - PREFIX_BYTES,
+            may_send: up.may_send,
+            end: None,
+            outgrown: false,
+            listed: false,
+        });
+        self.peers.at(peer).link = Link::Up(id);
+        self.poster.counters.ud_lanes += 1;
+        self.list(id);
+    }
+
+    /// Time has come for some lanes.
+    #[cold]
+    pub(super) fn run_deadlines<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let now = self.ud.now();
+        let mut done = 0;
+        while let Some(index) = self.ud.deadlines.pop(now) {
+            let Some(lane) = self.ud.lanes.at(index as usize) else {
+                self.repeat_resume(index as usize, now, owner);
+                continue;
+            };
+            done += 1;
+            let session = lane.key.session();
+            let suspects = (lane.window).on_deadline(&self.ud.shared, &lane.session.numbers, now);
+            if suspects {
+                let key = lane.key;
+                self.service.request(ToService::AskAfter(key));
+            }
+            self.list(session);
+        }
+        done
+    }
+
+    /// Sets the deadline of a lane: to be called after whatever was done with it.
+    pub(super) fn set_deadline(&mut self, session: SessionId) {
+        if let Some(lane) = self.ud.lanes.of(session) {
+            let at = match lane.end {
+                None => lane.window.deadline(),
+                Some(_) => None,
+            };
+            self.ud.deadlines.set(session.index() as u32, at);
+        }
+    }
+}
+
+/// First wait for the peer's Resume, before it is said again.
+pub(super) const RESUME_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Longest such wait.
+pub(super) const MAX_RESUME_INTERVAL: Duration = Duration::from_secs(1);

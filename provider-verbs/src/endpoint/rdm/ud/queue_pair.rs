@@ -1,0 +1,210 @@
+//! The data queue pair: all lanes of the UD kind send through it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ferrofabric_core::error::Result;
+use ferrofabric_verbs_sys::{ibv_qp_state, ibv_wc_status};
+
+use super::super::send::Poster;
+use crate::ah::Ah;
+use crate::cq::Cq;
+use crate::endpoint::gather::entry;
+use crate::pd::Pd;
+use crate::post::{SendFlags, SendRequest, inline_sge};
+use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
+use crate::session::{Route, datagram_wr_id};
+use crate::srq::Srq;
+
+/// What the device may still look at.
+struct Posted {
+    /// Counts requests, modulo 2³².
+    number: u32,
+    /// The bounce buffer that it takes.
+    slot: Option<u32>,
+    _handle: Arc<Ah>,
+}
+
+/// The queue pair, and what was posted to it.
+pub(in super::super) struct DataQueuePair {
+    // It goes first: the device uses what the rest holds.
+    qp: UdQp,
+    init: UdInit,
+    queue: VecDeque<Posted>,
+    depth: usize,
+    next_number: u32,
+    /// Requests posted since the last that was signalled.
+    unsignaled: usize,
+    /// It has gone to error.
+    broken: bool,
+}
+
+impl DataQueuePair {
+    /// Creates it, taking receives from the endpoint's shared queue.
+    ///
+    /// # Errors
+    ///
+    /// When the device has no room, or does not do this.
+    pub(in super::super) fn open(
+        pd: &Arc<Pd>,
+        (cq, srq): (&Arc<Cq>, &Arc<Srq>),
+        (depth, inline_bytes): (usize, usize),
+        init: UdInit,
+    ) -> Result<Self> {
+        let qp = UdQp::create(
+            pd,
+            &QpConfig {
+                send_cq: cq.clone(),
+                recv_cq: cq.clone(),
+                srq: Some(srq.clone()),
+                caps: QpCaps {
+                    send_depth: depth as u32,
+                    recv_depth: 0,
+                    send_entries: 2,
+                    recv_entries: 0,
+                    inline_bytes: inline_bytes as u32,
+                },
+                signal_all: false,
+                extended: None,
+            },
+        )?;
+        qp.activate(&init)?;
+        Ok(Self {
+            qp,
+            init,
+            queue: VecDeque::with_capacity(depth),
+            depth,
+            next_number: 0,
+            unsignaled: 0,
+            broken: false,
+        })
+    }
+
+    /// Its number, by which peers send to it and completions name it.
+    pub(in super::super) fn number(&self) -> u32 {
+        self.qp.number()
+    }
+
+    /// Sends a datagram of a prefix and a packet, which are free at return. `false`: there is no room now.
+    pub(in super::super) fn send(
+        &mut self,
+        poster: &mut Poster,
+        route: &Route,
+        prefix: &[u8],
+        packet: &[u8],
+    ) -> bool {
+        if self.broken {
+            self.revive(poster);
+        }
+        if self.queue.len() >= self.depth || poster.outstanding >= poster.tuning.send_total {
+            return false;
+        }
+        let len = prefix.len() + packet.len();
+        let fits_inline = len <= poster.tuning.inline_bytes;
+        let slot = match fits_inline {
+            true => None,
+            false => match poster.bounces.take() {
+                None => return false,
+                slot => slot,
+            },
+        };
+        let number = self.next_number;
+        self.next_number = number.wrapping_add(1);
+        // What takes a buffer is told of, and now and then what does not, so that the queue does not fill up.
+        let mut flags = SendFlags::empty();
+        self.unsignaled += 1;
+        if slot.is_some() || self.unsignaled * 4 >= self.depth {
+            self.unsignaled = 0;
+            flags = SendFlags::SIGNALED;
+        }
+        let wr_id = datagram_wr_id(number);
+        let (handle, qpn, qkey) = (&route.way.handle, route.qpn, route.way.qkey);
+        let posted = match slot {
+            None => {
+                let mut request =
+                    SendRequest::send(wr_id, [inline_sge(prefix), inline_sge(packet)])
+                        .to(handle, qpn, qkey)
+                        .flags(flags | SendFlags::INLINE);
+                // SAFETY: inline data is copied before the call returns; the handle is kept until the request is over.
+                unsafe { request.post(&self.qp) }
+            }
+            Some(slot) => {
+                let at = poster.bounces.address(slot);
+                // SAFETY: the slot holds the longest datagram, and is ours until its request is over.
+                unsafe {
+                    at.copy_from_nonoverlapping(prefix.as_ptr(), prefix.len());
+                    at.add(prefix.len())
+                        .copy_from_nonoverlapping(packet.as_ptr(), packet.len());
+                }
+                let sge = entry(at as u64, len, poster.bounces.lkey());
+                let mut request = SendRequest::send(wr_id, [sge])
+                    .to(handle, qpn, qkey)
+                    .flags(flags);
+                // SAFETY: slot and handle are kept until the request is over.
+                unsafe { request.post(&self.qp) }
+            }
+        };
+        if let Err(error) = posted {
+            tracing::debug!("datagram not posted to {}: {error}", self.qp);
+            if let Some(slot) = slot {
+                poster.bounces.give(slot);
+            }
+            self.broken |= self.is_in_error();
+            return false;
+        }
+        poster.outstanding += 1;
+        self.queue.push_back(Posted {
+            number,
+            slot,
+            _handle: handle.clone(),
+        });
+        true
+    }
+
+    /// A request has completed, and with it all that were posted before.
+    pub(in super::super) fn sent(
+        &mut self,
+        poster: &mut Poster,
+        number: u32,
+        error: Option<ibv_wc_status>,
+    ) {
+        if let Some(status) = error {
+            tracing::debug!("datagram {number} on {} failed: {}", self.qp, status.0);
+            self.broken |= self.is_in_error();
+        }
+        while let Some(posted) = self.queue.front() {
+            if number.wrapping_sub(posted.number) > u32::MAX / 2 {
+                return;
+            }
+            Self::over(self.queue.pop_front(), poster);
+        }
+    }
+
+    fn over(posted: Option<Posted>, poster: &mut Poster) {
+        let Some(posted) = posted else { return };
+        poster.outstanding -= 1;
+        if let Some(slot) = posted.slot {
+            poster.bounces.give(slot);
+        }
+    }
+
+    fn is_in_error(&self) -> bool {
+        (self.qp.state()).is_ok_and(|state| state == ibv_qp_state::IBV_QPS_ERR)
+    }
+
+    /// Makes the queue pair work again that went to error, under its number. What was under way is lost, as on the wire.
+    #[cold]
+    fn revive(&mut self, poster: &mut Poster) {
+        let revived = self.qp.to_reset().and_then(|()| {
+            while let Some(posted) = self.queue.pop_front() {
+                Self::over(Some(posted), poster);
+            }
+            self.unsignaled = 0;
+            self.qp.activate(&self.init)
+        });
+        match revived {
+            Ok(()) => self.broken = false,
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What comes on lanes of the UD kind.
+
+use ferrofabric_core::peer::Owner;
+use ferrofabric_core::protocol::Time;
+use ferrofabric_core::protocol::datagram_lane::{Arrival, Held};
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet};
+use ferrofabric_core::protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
+
+use super::super::RdmTransport;
+use super::super::receive::take_credit;
+use super::super::resume::{Ending, arrived_after_all};
+use super::HELD_PART;
+use crate::connect::ToService;
+use crate::qp::UdQp;
+use crate::session::LaneEnd;
+
+impl RdmTransport {
+    /// A datagram has come into a slot, behind room for a routing header.
+    #[cold]
+    pub(in super::super) fn datagram_came<O: Owner>(
+        &mut self,
+        slot: u32,
+        bytes: u32,
+        owner: &mut O,
+    ) {
+        self.poster.counters.packets_received += 1;
+        let Ok((prefix, header, packet)) = datagram::parse(self.datagram(slot, bytes)) else {
+            self.spent.push(slot);
+            return self.drop_datagram("it is no datagram of a lane");
+        };
+        let session = header.session;
+        if self.ud.lanes.of(session).is_none() && self.service.has_messages() {
+            // The lane may be up and we not know yet.
+            self.take_messages(owner);
+        }
+        let now = self.ud.now();
+        let Some(lane) = self.ud.lanes.of(session) else {
+            if !self.resume_datagram_came(&prefix, &header, &packet, owner) {
+                self.drop_datagram("its session is not there");
+            }
+            self.spent.push(slot);
+            return;
+        };
+        if lane.end.is_some() || lane.route.cookie != prefix.cookie {
+            self.spent.push(slot);
+            return self.drop_datagram("its lane is over");
+        }
+        if !lane.may_send {
+            lane.may_send = true;
+            let key = lane.key;
+            self.service.request(ToService::LaneHeard(key));
+        }
+        self.list(session);
+        if !self.acknowledged(session, &prefix, now, owner) {
+            self.spent.push(slot);
+            return;
+        }
+        match packet {
+            Packet::Resume { name } => {
+                self.spent.push(slot);
+                self.resume_again(session, name);
+            }
+            _ if packet.is_numbered() => {
+                self.numbered_came(
+                    session,
+                    (header.sequence, prefix.asks),
+                    (slot, bytes),
+                    now,
+                    owner,
+                );
+            }
+            _ => self.spent.push(slot),
+        }
+    }
+
+    /// The datagram in a slot, as long as its completion says.
+    fn datagram(&self, slot: u32, bytes: u32) -> &'static [u8] {
+        let len = (bytes as usize).clamp(UdQp::HEADER_BYTES, self.receives.slot_bytes())
+            - UdQp::HEADER_BYTES;
+        let at = self.receives.address(slot).wrapping_add(UdQp::HEADER_BYTES);
+        // SAFETY: the device has written the slot and is done with it until it is posted again, which the callers do
+        // when they have done with what this gives; no peer can reach it.
+        unsafe { std::slice::from_raw_parts(at, len) }
+    }
+
+    /// Takes what a datagram acknowledges, and the credit that it returns. `false`: the peer broke the protocol.
+    fn acknowledged<O: Owner>(
+        &mut self,
+        session: SessionId,
+        prefix: &Prefix,
+        now: Time,
+        owner: &mut O,
+    ) -> bool {
+        let Some(lane) = self.ud.lanes.of(session) else {
+            return false;
+        };
+        let numbers = &mut lane.session.numbers;
+        if let Err(why) = numbers.send_credit.on_count(prefix.credit) {
+            self.broke_rules(session, &why);
+            return false;
+        }
+        match (lane.window).on_ack(&mut self.ud.shared, numbers, prefix.ack, now) {
+            Ok(0) => true,
+            Ok(count) => {
+                arrived_after_all(&mut lane.session, count, owner);
+                true
+            }
+            Err(why) => {
+                self.broke_rules(session, &why);
+                false
+            }
+        }
+    }
+
+    /// A numbered packet came: it is delivered, with those that waited for it, or kept, or dropped.
+    fn numbered_came<O: Owner>(
+        &mut self,
+        session: SessionId,
+        numbered: (u32, bool),
+        (slot, bytes): (u32, u32),
+        now: Time,
+        owner: &mut O,
+    ) {
+        let may_hold = self.ud.held_slots < self.poster.tuning.receives / HELD_PART;
+        let Some(lane) = self.ud.lanes.of(session) else {
+            return self.spent.push(slot);
+        };
+        let arrival = lane.window.arrive(
+            &mut self.ud.shared,
+            &mut lane.session.numbers,
+            numbered,
+            (slot, bytes),
+            may_hold,
+            now,
+        );
+        match arrival {
+            Arrival::Deliver((slot, bytes)) => {
+                self.deliver_datagram(session, slot, bytes, owner);
+                self.deliver_held(session, owner);
+            }
+            Arrival::Hold => self.ud.held_slots += 1,
+            Arrival::Drop((slot, _)) => self.spent.push(slot),
+        }
+    }
+
+    fn deliver_held<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
+        loop {
+            let Some(lane) = self.ud.lanes.of(session).filter(|lane| lane.end.is_none()) else {
+                return;
+            };
+            let Some(held) = lane.window.next_held(&mut lane.session.numbers) else {
+                return;
+            };
+            self.ud.held_slots -= 1;
+            match held {
+                Held::Deliver((slot, bytes)) => {
+                    self.deliver_datagram(session, slot, bytes, owner);
+                }
+                Held::Drop((slot, _)) => self.spent.push(slot),
+            }
+        }
+    }
+
+    /// The packet in a slot is the next of its session.
+    fn deliver_datagram<O: Owner>(
+        &mut self,
+        session: SessionId,
+        slot: u32,
+        bytes: u32,
+        owner: &mut O,
+    ) {
+        // It was parsed when it came.
+        let packet = self.datagram(slot, bytes).get(PREFIX_BYTES..);
+        if let (Some(Ok((_, packet))), Some(lane)) =
+            (packet.map(Packet::parse), self.ud.lanes.of(session))
+        {
+            let from = (lane.peer, lane.session.name);
+            match take_credit(&mut lane.session, &packet) {
+                Ok(()) => self.take_packet(session, from, packet, owner),
+                Err(why) => self.broke_rules(session, &*why),
+            }
+        }
+        self.spent.push(slot);
+    }
+
+    /// The peer asks again for our Resume: it has not heard it.
+    fn resume_again(&mut self, session: SessionId, name: u64) {
+        let (Some(lane), Some(queue_pair)) =
+            (self.ud.lanes.of(session), self.ud.queue_pair.as_mut())
+        else {
+            return;
+        };
+        tracing::debug!(
+            "the peer of {:?} resumes session {name:#x} once more",
+            lane.key
+        );
+        let header = Header {
+            session: lane.session.numbers.remote,
+            sequence: lane.session.numbers.expected(),
+            credit: 0,
+        };
+        let mut bytes = [0; MAX_NOTICE_BYTES];
+        let len = header.write_resume(lane.session.name, &mut bytes);
+        let prefix = lane.prefix(false).to_bytes();
+        queue_pair.send(&mut self.poster, &lane.route, &prefix, &bytes[..len]);
+    }
+
+    /// The peer does not keep to the protocol.
+    #[cold]
+    pub(in super::super) fn ud_lane_broke(&mut self, session: SessionId, end: LaneEnd) {
+        if let Some(lane) = self.ud.lanes.of(session).filter(|lane| lane.end.is_none()) {
+            lane.end = Some(end);
+            let key = lane.key;
+            self.service.request(ToService::LaneBroken(key));
+            self.ending.push(Ending::Lane(session, end));
+        }
+    }
+
+    #[cold]
+    fn drop_datagram(&mut self, why: &'static str) {
+        self.poster.counters.dropped += 1;
+        tracing::debug!("datagram dropped: {why}");
+    }
+}

@@ -1,0 +1,311 @@
+//! What goes out on lanes of the UD kind.
+
+use ferrofabric_core::error::OpError;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::{Owner, SendDone};
+use ferrofabric_core::protocol::Time;
+use ferrofabric_core::protocol::credit::Admission;
+use ferrofabric_core::protocol::parts::Cut;
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::data::{
+    MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES,
+};
+use ferrofabric_core::types::{IoBuf, SendOp, total_len};
+
+use super::super::RdmTransport;
+use super::super::send::{Poster, Stop, TELLS, envelope};
+use crate::endpoint::gather::gather_part;
+use crate::session::{Gathered, Kept, KeptKind, Notice, Pending, UdLane};
+
+/// What was done with a message.
+enum Stamped {
+    /// Its packets have numbers.
+    Whole,
+    /// The peer is told of it: an RC lane is to carry it.
+    Announced,
+    /// Nothing: only an RC lane carries even word of it.
+    Outgrown,
+}
+
+impl RdmTransport {
+    /// Sends a message to a peer whose lane is of the UD kind, and for which nothing waits: at once, or it goes in line.
+    #[cold]
+    pub(in super::super) fn send_datagrams(
+        &mut self,
+        session: SessionId,
+        at: u32,
+        op: &SendOp,
+        iov: &[IoBuf],
+    ) -> Result<(), OpError> {
+        if let Some(lane) = self.ud.lanes.of(session).filter(|lane| lane.has_room()) {
+            let fenced = op.flags.contains(Flags::FENCE) && lane.session.has_unfinished();
+            if !fenced {
+                match stamp_message(lane, &mut self.poster, op, iov, None) {
+                    Err(Stop::Refused(errno, _)) => return Err(OpError::Failed(errno)),
+                    Err(_) => {}
+                    Ok(stamped) => {
+                        let now = self.ud.now();
+                        let sent = self.was_stamped(session, &stamped, total_len(iov), now);
+                        self.transmit(session, now);
+                        self.set_deadline(session);
+                        if sent {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+        self.line_up(at, op, iov)
+    }
+
+    /// Gives a lane its turn.
+    pub(in super::super) fn run_ud_lane<O: Owner>(
+        &mut self,
+        session: SessionId,
+        owner: &mut O,
+    ) -> usize {
+        let Some(lane) = self.ud.lanes.of(session) else {
+            return 0;
+        };
+        lane.listed = false;
+        if !lane.is_usable() {
+            self.set_deadline(session);
+            return 0;
+        }
+        if lane.session.outgrows(lane.packet_bytes) {
+            lane.outgrown = true;
+        }
+        let now = self.ud.now();
+        let mut done = self.stamp_notices(session);
+        done += self.stamp_pending(session, now, owner);
+        done += self.transmit(session, now);
+        done += self.acknowledge(session, now);
+        self.set_deadline(session);
+        if self.ud.lanes.of(session).is_some_and(|lane| lane.outgrown) {
+            done += self.promote(session, owner);
+        }
+        done
+    }
+
+    /// Gives numbers to our notices.
+    fn stamp_notices(&mut self, session: SessionId) -> usize {
+        let Some(lane) = self.ud.lanes.of(session) else {
+            return 0;
+        };
+        let mut done = 0;
+        while lane.has_room() {
+            let Some(notice) = lane.session.notices.front().copied() else {
+                break;
+            };
+            let Some(header) = lane.session.numbers.stamp() else {
+                break;
+            };
+            lane.session.notices.pop_front();
+            let mut bytes = [0; MAX_NOTICE_BYTES];
+            let (len, kind) = match notice {
+                Notice::Fin(op, status) => {
+                    (header.write_fin(op, status, &mut bytes), KeptKind::Notice)
+                }
+                Notice::Cts(grant) => (header.write_cts(&grant, &mut bytes), KeptKind::Notice),
+                Notice::Done(transfer) => {
+                    let writing = lane.session.writes.owner(transfer);
+                    let receive = writing.map_or(0, |writing| writing.grant.receive);
+                    (
+                        header.write_done(receive, &mut bytes),
+                        KeptKind::Done(transfer),
+                    )
+                }
+            };
+            lane.session.replay.push_back(Kept {
+                sequence: header.sequence,
+                kind,
+                bytes: bytes[..len].into(),
+                rest: None,
+            });
+            done += 1;
+        }
+        done
+    }
+
+    /// Gives numbers to messages that wait.
+    fn stamp_pending<O: Owner>(&mut self, session: SessionId, now: Time, owner: &mut O) -> usize {
+        let mut done = 0;
+        loop {
+            let Some(lane) = self.ud.lanes.of(session) else {
+                return done;
+            };
+            let peer = self.peers.at(lane.peer);
+            let Some(pending) = peer.pending.front() else {
+                return done;
+            };
+            let fenced = pending.op.flags.contains(Flags::FENCE) && lane.session.has_unfinished();
+            if fenced || !lane.has_room() {
+                return done;
+            }
+            let Pending { op, iov } = pending;
+            let (stamped, len) = match iov {
+                Gathered::Borrowed(iov) => (
+                    stamp_message(lane, &mut self.poster, op, iov, None),
+                    total_len(iov),
+                ),
+                Gathered::Copied(bytes) => {
+                    let iov = [IoBuf::new(bytes.as_ptr(), bytes.len())];
+                    let stamped = stamp_message(lane, &mut self.poster, op, &iov, Some(bytes));
+                    (stamped, bytes.len())
+                }
+            };
+            match stamped {
+                Ok(stamped) => {
+                    if !matches!(stamped, Stamped::Outgrown) {
+                        peer.pending.pop_front();
+                        done += 1;
+                    }
+                    if !self.was_stamped(session, &stamped, len, now) {
+                        return done;
+                    }
+                }
+                Err(Stop::Refused(errno, why)) => {
+                    if let Some(pending) = peer.pending.pop_front() {
+                        owner.fail_send(&pending.done(), errno, 0, why);
+                    }
+                    done += 1;
+                }
+                Err(Stop::Wait | Stop::Broken) => return done,
+            }
+        }
+    }
+
+    /// Takes into account what was done with a message. `false`: it waits for an RC lane.
+    fn was_stamped(
+        &mut self,
+        session: SessionId,
+        stamped: &Stamped,
+        len: usize,
+        now: Time,
+    ) -> bool {
+        match stamped {
+            Stamped::Whole => self.count_message(session, len, now),
+            // It will be wanted: once it has met its receive the lane is wanted at any price.
+            Stamped::Announced if self.policy.has_room() => self.outgrow(session),
+            Stamped::Announced => {}
+            Stamped::Outgrown => self.outgrow(session),
+        }
+        !matches!(stamped, Stamped::Outgrown)
+    }
+
+    /// Sends what the window lets out.
+    fn transmit(&mut self, session: SessionId, now: Time) -> usize {
+        let (Some(lane), Some(queue_pair)) =
+            (self.ud.lanes.of(session), self.ud.queue_pair.as_mut())
+        else {
+            return 0;
+        };
+        let mut done = 0;
+        if lane.session.outgrows(lane.packet_bytes) {
+            return 0;
+        }
+        while let Some(out) =
+            (lane.window).next_packet(&mut self.ud.shared, &lane.session.numbers, now)
+        {
+            let oldest = lane.session.numbers.oldest_unconfirmed();
+            let at = out.sequence.wrapping_sub(oldest) as usize;
+            let prefix = lane.prefix(out.asks).to_bytes();
+            let Some(kept) = lane.session.replay.get(at) else {
+                tracing::error!("packet {} of {:?} is not kept", out.sequence, lane.key);
+                break;
+            };
+            if !queue_pair.send(&mut self.poster, &lane.route, &prefix, &kept.bytes) {
+                lane.window.not_sent(&mut self.ud.shared, out);
+                break;
+            }
+            done += 1;
+        }
+        done
+    }
+
+    /// Sends an acknowledgement alone, if one is due or credit is to be returned.
+    fn acknowledge(&mut self, session: SessionId, now: Time) -> usize {
+        let (Some(lane), Some(queue_pair)) =
+            (self.ud.lanes.of(session), self.ud.queue_pair.as_mut())
+        else {
+            return 0;
+        };
+        if !lane.window.owes_ack(now) && !lane.session.numbers.receive_credit.owes() {
+            return 0;
+        }
+        let mut bytes = [0; MAX_NOTICE_BYTES];
+        let len = (lane.session.numbers.stamp_ack()).write_ack(&mut bytes);
+        let prefix = lane.prefix(false).to_bytes();
+        // Lost where there is no room, as on the wire: the sender asks again.
+        queue_pair.send(&mut self.poster, &lane.route, &prefix, &bytes[..len]);
+        self.poster.counters.acks_sent += 1;
+        1
+    }
+}
+
+/// Gives a message its numbers, all or none, and keeps its packets; or one to word of it. `copy` is what `iov` points to, if
+/// that is ours.
+fn stamp_message(
+    lane: &mut UdLane,
+    poster: &mut Poster,
+    op: &SendOp,
+    iov: &[IoBuf],
+    copy: Option<&[u8]>,
+) -> Result<Stamped, Stop> {
+    let len = total_len(iov);
+    if !lane.session.numbers.may_stamp() {
+        return Err(Stop::Wait);
+    }
+    let eager = len <= poster.tuning.eager_bytes && !op.flags.intersects(TELLS);
+    let credit = &mut lane.session.numbers.send_credit;
+    if !eager || credit.admit(len as u32) != Admission::Eager {
+        if lane.packet_bytes < MAX_RTS_BYTES {
+            return Ok(Stamped::Outgrown);
+        }
+        let mut bytes = [0; MAX_RTS_BYTES];
+        let (len, header) = poster.announce(&mut lane.session, op, iov, copy, &mut bytes)?;
+        lane.session.replay.push_back(Kept {
+            sequence: header.sequence,
+            kind: KeptKind::Notice,
+            bytes: bytes[..len].into(),
+            rest: None,
+        });
+        return Ok(Stamped::Announced);
+    }
+    poster.counters.eager_sent += 1;
+    poster.counters.bytes_sent += len as u64;
+    let envelope = envelope(op);
+    let room = lane.packet_bytes - MAX_FIRST_HEADER_BYTES;
+    let cut = Cut::new(len as u32, room as u32);
+    for range in cut.ranges() {
+        // Asked above, and the window is far larger than a message.
+        let Some(header) = lane.session.numbers.stamp() else {
+            break;
+        };
+        let (start, bytes) = (range.start as usize, range.len());
+        let mut head = [0; MAX_FIRST_HEADER_BYTES];
+        let mut plain = [0; MAX_HEADER_BYTES];
+        let head_len = match (cut.packets(), start) {
+            (1, _) => header.write_eager(&envelope, len as u32, &mut plain),
+            (_, 0) => header.write_first(&envelope, len as u32, bytes as u32, &mut head),
+            _ => header.write_part(range.start, bytes as u32, &mut plain),
+        };
+        if cut.packets() == 1 || start != 0 {
+            head[..head_len].copy_from_slice(&plain[..head_len]);
+        }
+        let mut packet = vec![0; head_len + bytes].into_boxed_slice();
+        packet[..head_len].copy_from_slice(&head[..head_len]);
+        gather_part(iov, start, bytes, packet[head_len..].as_mut_ptr());
+        let kind = match range.end as usize == len {
+            true => KeptKind::Message(SendDone::of(op, len)),
+            false => KeptKind::Notice,
+        };
+        lane.session.replay.push_back(Kept {
+            sequence: header.sequence,
+            kind,
+            bytes: packet,
+            rest: None,
+        });
+    }
+    Ok(Stamped::Whole)
+}

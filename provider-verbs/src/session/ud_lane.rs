@@ -1,0 +1,69 @@
+//! A lane of the UD kind: a session over the endpoint's data queue pair, which all such lanes share.
+
+use ferrofabric_core::protocol::datagram_lane::DatagramLane;
+use ferrofabric_core::protocol::handshake::LaneKey;
+use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::datagram::Prefix;
+
+use super::lane::{LaneEnd, Named};
+use super::state::SessionState;
+use crate::connect::Way;
+
+/// Where the datagrams of a lane go.
+#[derive(Clone)]
+pub(crate) struct Route {
+    pub(crate) way: Way,
+    /// The peer's data queue pair.
+    pub(crate) qpn: u32,
+    /// What both ends write into each datagram: the low half of the lane's name.
+    pub(crate) cookie: u32,
+}
+
+/// A lane of the UD kind that is up. The packets that are not confirmed are the session's `replay`, from the oldest on.
+pub(crate) struct UdLane {
+    pub(crate) key: LaneKey,
+    pub(crate) peer: u32,
+    pub(crate) session: SessionState,
+    /// What is under way, and what came too early, by the receive slots that hold it and how many bytes came.
+    pub(crate) window: DatagramLane<(u32, u32)>,
+    pub(crate) route: Route,
+    /// The longest data packet that a datagram holds, in bytes.
+    pub(crate) packet_bytes: usize,
+    /// The peer's end is up.
+    pub(crate) may_send: bool,
+    /// Set once the lane is given up.
+    pub(crate) end: Option<LaneEnd>,
+    /// The session is to have an RC lane, as soon as there is room for one.
+    pub(crate) outgrown: bool,
+    /// Whether the lane is in the list of those with work.
+    pub(crate) listed: bool,
+}
+
+impl Named for UdLane {
+    #[inline]
+    fn session(&self) -> SessionId {
+        self.key.session()
+    }
+}
+
+impl UdLane {
+    /// Whether packets may go out.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.may_send && self.end.is_none()
+    }
+
+    /// Whether a message may be given a number now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_usable() && !self.outgrown && self.window.has_room(&self.session.numbers)
+    }
+
+    /// What goes before a packet that is sent now.
+    pub(crate) fn prefix(&mut self, asks: bool) -> Prefix {
+        Prefix {
+            asks,
+            cookie: self.route.cookie,
+            ack: self.window.ack(&self.session.numbers),
+            credit: self.session.numbers.receive_credit.count(),
+        }
+    }
+}
