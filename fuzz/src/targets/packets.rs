@@ -1,7 +1,7 @@
 //! Packets of the wire (`docs/wire-protocol.md`).
 
 use ferrofabric_core::protocol::wire::control::{
-    Body, Control, Foreign, Keys, LaneName, LaneParameters, Limits, RejectReason,
+    Body, Control, Foreign, Keys, LaneKind, LaneName, LaneParameters, Limits, RejectReason,
 };
 use ferrofabric_core::protocol::wire::data::{
     Envelope, FinStatus, Grant, Header, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES,
@@ -114,6 +114,7 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
         },
     );
     let parameters = LaneParameters {
+        kind: LaneKind::Rc,
         qpn: 17,
         psn: 4,
         session: SessionId(5),
