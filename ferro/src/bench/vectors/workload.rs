@@ -1,5 +1,5 @@
 //! What is done to an address vector, whoever's it is: so many addresses of a thousand nodes go in by one call, are looked up in no
-//! order that a cache could guess, and are removed. Our side and the program that drives others share it.
+//! order that a cache could guess, and some are removed. Our side and the program that drives others share it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,6 +9,9 @@ pub(crate) const NODES: usize = 1000;
 
 /// Look-ups at a stretch.
 pub(crate) const STRETCH: usize = 200_000;
+
+/// Addresses that are removed at most: in some address vectors each takes longer the more there are.
+pub(crate) const REMOVALS: usize = 1000;
 
 /// An address vector whose addresses are indices; the address with index `i` tells `i` itself.
 pub(crate) trait Vector {
@@ -35,7 +38,7 @@ pub(crate) struct Figures {
     pub(crate) bytes_per_entry: f64,
 }
 
-/// Inserts, looks up and removes `n` addresses.
+/// Inserts and looks up `n` addresses, and removes some.
 pub(crate) fn measure<V: Vector>(vector: &mut V, n: usize) -> Result<Figures, V::Error> {
     let (before, start) = (resident_bytes(), Instant::now());
     vector.insert()?;
@@ -51,9 +54,10 @@ pub(crate) fn measure<V: Vector>(vector: &mut V, n: usize) -> Result<Figures, V:
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
+    let removals = n.min(REMOVALS);
     let start = Instant::now();
     let mut at = 0;
-    for _ in 0..n {
+    for _ in 0..removals {
         vector.remove(at)?;
         at = walk.after(at);
     }
@@ -61,7 +65,7 @@ pub(crate) fn measure<V: Vector>(vector: &mut V, n: usize) -> Result<Figures, V:
         insert,
         lookup: middle(rounds.iter().map(|r| r.0).collect()),
         dependent: middle(rounds.iter().map(|r| r.1).collect()),
-        remove: start.elapsed().as_nanos() as f64 / n as f64,
+        remove: start.elapsed().as_nanos() as f64 / removals as f64,
         bytes_per_entry: bytes as f64 / n as f64,
     })
 }
@@ -134,9 +138,11 @@ impl Walk {
 
 /// Memory of this process that is there, in bytes.
 pub(crate) fn resident_bytes() -> usize {
-    // It walks the pages; the counts of other files are late by some.
+    // It walks the pages, where the counts of other files are late by some. Without those of programs, which come as they are used.
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
     kib.unwrap_or(0) << 10
 }
@@ -178,10 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn all_is_removed_that_was_inserted() {
+    fn some_are_removed_of_what_was_inserted() {
         let mut numbers = Numbers(Vec::new(), 100_000);
         let figures = measure(&mut numbers, 100_000).unwrap();
-        assert!(numbers.0.len() == 100_000 && numbers.0.iter().all(Option::is_none));
+        let removed = numbers.0.iter().filter(|one| one.is_none()).count();
+        assert_eq!((numbers.0.len(), removed), (100_000, REMOVALS));
         assert!(figures.insert > 0.0 && figures.lookup > 0.0 && figures.remove > 0.0);
         assert!(figures.bytes_per_entry > 15.0, "{figures:?}");
     }
