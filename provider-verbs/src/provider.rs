@@ -402,7 +402,7 @@ mod tests {
             }),
             ..Info::default()
         };
-        let mut all = vec![
+        let mut all = [
             there("datagrams", EpType::Dgram, 400, Some(0)),
             there("far", EpType::Rdm, 200, Some(1)),
             there("soft", EpType::Rdm, 200, None),
