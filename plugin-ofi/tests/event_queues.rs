@@ -2,27 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod child;
 #[macro_use]
 mod client;
 mod support;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::process::Command;
 use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
 
-use client::{Info, Libfabric, Opened, close};
+use client::{Info, Opened, close};
 use ferro_fi::abi::{
     FI_AV_COMPLETE, FI_EAGAIN, FI_EAVAIL, FI_EBADFLAGS, FI_EINVAL, FI_ENODATA, FI_ENOSYS,
     FI_ETOOSMALL, FI_EVENT, FI_GETWAIT, FI_GETWAITOBJ, FI_PEEK, FI_READ, FI_VERSION, FI_WRITE,
     fi_addr_t, fi_av_attr, fi_av_type, fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_threading,
     fi_wait_obj, fid, fid_av, fid_eq,
 };
-use support::plugin::Plugin;
-use support::skip;
-
-/// A process has one libfabric: each test has one of its own.
-const CHILD: &str = "FERRO_TEST_EVENT_QUEUES";
 
 /// For what comes for sure, in ms.
 const PATIENCE: c_int = 30_000;
@@ -30,28 +25,9 @@ const PATIENCE: c_int = 30_000;
 const ENTRY: isize = size_of::<fi_eq_entry>() as isize;
 
 fn alone(test: &str, body: impl FnOnce(&Info<'_>)) {
-    if std::env::var_os(CHILD).is_some() {
-        let Some(libfabric) = Libfabric::load() else {
-            return skip("there is no libfabric 2 here (libfabric1, or ci/mpich)");
-        };
-        return body(&libfabric.discover("shm", fi_threading::FI_THREAD_SAFE));
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", test, "--nocapture"])
-        .env(CHILD, "1");
-    let plugin = Plugin::new();
-    plugin.choose(&mut command);
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
-        println!("{line}");
-    }
-    assert!(
-        output.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    child::alone(test, |libfabric| {
+        body(&libfabric.discover("shm", fi_threading::FI_THREAD_SAFE));
+    });
 }
 
 /// An event queue.

@@ -1,6 +1,6 @@
 //! The messages of one peer of which more is to come, by the ids that it gave them.
 
-use crate::link::KEPT_ENTRIES;
+use crate::outbox::KEPT_ENTRIES;
 use crate::ring::Broken;
 
 /// What has an id.

@@ -47,6 +47,8 @@ mod incoming;
 mod link;
 #[cfg(not(loom))]
 mod node;
+#[cfg(not(loom))]
+mod outbox;
 #[cfg(all(any(test, feature = "fuzzing"), not(loom)))]
 #[path = "../tests/owner/mod.rs"]
 #[allow(

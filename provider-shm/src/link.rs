@@ -18,6 +18,7 @@ use crate::cma::CmaPeer;
 use crate::config::ShmConfig;
 use crate::copy::{copy_short, gather};
 use crate::incoming::IncomingTable;
+use crate::outbox::{KEPT_ENTRIES, Outbox, Outgoing};
 use crate::pending::{PendingSend, Source};
 use crate::ring::{Broken, CONTROL_SLOTS, Head, Rx, SLOTS, Tx};
 use crate::segment::{Segment, Side};
@@ -86,40 +87,6 @@ impl Sizes {
 
 /// Completion levels that the receiver has to tell of: matching comes before delivery, and is told with it.
 const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
-
-/// A message of ours that is announced but not all in the ring, or not delivered where the sender wants to know.
-struct Outgoing {
-    done: SendDone,
-    source: Source,
-    sent: usize,
-    /// How far the receiver lets us go.
-    until: usize,
-    /// It has said so.
-    go: bool,
-    /// It says when the message is delivered; only then it is done.
-    told: bool,
-}
-
-/// What all links of an endpoint send with. What takes room here is in flight, whomever it goes to; so a link needs little of
-/// its own.
-#[derive(Default)]
-pub(crate) struct Outbox {
-    outgoing: Slab<Outgoing>,
-    /// Room for sends that wait, which the next link that needs some gets.
-    spare: VecDeque<PendingSend>,
-}
-
-impl Outbox {
-    /// Room that a link does not need any more; the larger one is kept.
-    fn give_back(&mut self, room: VecDeque<PendingSend>) {
-        if room.capacity() > self.spare.capacity() {
-            self.spare = room;
-        }
-    }
-}
-
-/// Entries that a link's tables keep while nothing is in them: what a burst needed beyond is given back.
-pub(crate) const KEPT_ENTRIES: usize = 8;
 
 /// A slot that the receiving side of a message wants sent.
 #[derive(Clone, Copy)]

@@ -9,7 +9,8 @@ use slab::Slab;
 
 use crate::copy::{copy_bulk, copy_short};
 use crate::incoming::Incoming;
-use crate::link::{Control, Link, Outbox, SPARE_BUFFERS, SPARE_BYTES};
+use crate::link::{Control, Link, SPARE_BUFFERS, SPARE_BYTES};
+use crate::outbox::Outbox;
 use crate::paths::{Moved, Path, Paths, Trial};
 use crate::ring::{Broken, Seen};
 use crate::stats::ShmStats;

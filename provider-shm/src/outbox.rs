@@ -1,0 +1,42 @@
+//! What an endpoint's links have under way: one table for all of them.
+
+use std::collections::VecDeque;
+
+use ferrofabric_core::peer::SendDone;
+use slab::Slab;
+
+use crate::pending::{PendingSend, Source};
+
+/// A message of ours that is announced but not all in the ring, or not delivered where the sender wants to know.
+pub(crate) struct Outgoing {
+    pub(crate) done: SendDone,
+    pub(crate) source: Source,
+    pub(crate) sent: usize,
+    /// How far the receiver lets us go.
+    pub(crate) until: usize,
+    /// It has said so.
+    pub(crate) go: bool,
+    /// It says when the message is delivered; only then it is done.
+    pub(crate) told: bool,
+}
+
+/// What all links of an endpoint send with. What takes room here is in flight, whomever it goes to; so a link needs little of
+/// its own.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    pub(crate) outgoing: Slab<Outgoing>,
+    /// Room for sends that wait, which the next link that needs some gets.
+    pub(crate) spare: VecDeque<PendingSend>,
+}
+
+impl Outbox {
+    /// Room that a link does not need any more; the larger one is kept.
+    pub(crate) fn give_back(&mut self, room: VecDeque<PendingSend>) {
+        if room.capacity() > self.spare.capacity() {
+            self.spare = room;
+        }
+    }
+}
+
+/// Entries that a link's tables keep while nothing is in them: what a burst needed beyond is given back.
+pub(crate) const KEPT_ENTRIES: usize = 8;
