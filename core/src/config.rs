@@ -106,8 +106,9 @@ settings! {
     max_lanes: u64 = "4096", "1 to 4194304", |v| (1..=1 << 22).contains(v);
     /// How long to try to get a broken connection back before its operations fail; `off` tries for ever.
     reconnect_timeout: Patience = "10s", "off or a duration such as 10s", |_| true;
-    /// Give a peer up that answered nothing for so long; `off` waits for evidence of its death for ever.
-    peer_timeout: Patience = "off", "off or a duration such as 5s", |_| true;
+    /// Give a peer up that answered nothing for so long; `off` waits for evidence of its death for ever; `auto` does so where the
+    /// device has such evidence, and is 60s for peers that are reached by datagrams.
+    peer_timeout: PeerTimeout = "auto", "auto, off or a duration such as 5s", |_| true;
     /// How long a blocking read of a completion queue spins before it sleeps.
     spin: Patience = "20us", "off or a duration such as 20us", |_| true;
     /// Whether local copies may go straight from process to process (cross memory attach).
@@ -134,6 +135,15 @@ pub struct Auto(pub Option<u64>);
 /// A duration, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience(pub Option<Duration>);
+
+/// How long a peer may be silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerTimeout {
+    /// For ever, unless nothing but its silence tells that it died.
+    Auto,
+    /// So long, whoever it is.
+    After(Patience),
+}
 
 /// Who moves a large message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,6 +240,15 @@ impl Value for Auto {
         match text {
             "auto" => Ok(Self(None)),
             _ => u64::parse(text).map(|n| Self(Some(n))),
+        }
+    }
+}
+
+impl Value for PeerTimeout {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => Patience::parse(text).map(Self::After),
         }
     }
 }

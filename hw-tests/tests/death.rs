@@ -170,10 +170,20 @@ fn a_peer_killed_over_verbs_fails_alone() {
     }
 }
 
+/// Peers that are reached by connections.
+const RC: [(&str, &str); 2] = [("FERRO_SHM", "off"), ("FERRO_LANE", "rc")];
+
+/// Peers that are reached by datagrams, and may be silent for as long as that.
+const UD: [(&str, &str); 3] = [
+    ("FERRO_SHM", "off"),
+    ("FERRO_LANE", "ud"),
+    ("FERRO_PEER_TIMEOUT", "3s"),
+];
+
 /// Nothing is under way with the peer when it dies: nobody but us can find out.
-fn kill_at_rest(shm: &str) {
-    let mut hub = party::endpoint(&[]);
-    let mut victim = Peer::start(PROGRAM, "echo", &[("FERRO_SHM", shm)], &[1000], &hub.name());
+fn kill_at_rest(settings: &[(&str, &str)]) {
+    let mut hub = party::endpoint(settings);
+    let mut victim = Peer::start(PROGRAM, "echo", settings, &[1000], &hub.name());
     let addr = hub.av().insert(&victim.name.to_bytes()).unwrap();
     victim.go();
     exchange(&mut hub, addr, 0, 1000, |o| panic!("{o:?}"));
@@ -183,8 +193,13 @@ fn kill_at_rest(shm: &str) {
     let done = wait(&mut hub);
     assert_eq!(done.token, 9);
     let error = done.outcome.unwrap_err();
+    // Only silence tells of the death of who is reached by datagrams.
+    let expected = match settings == UD {
+        true => [Errno::ETIMEDOUT; 2],
+        false => [Errno::ECONNRESET, Errno::EHOSTUNREACH],
+    };
     assert!(
-        matches!(error.errno, Errno::ECONNRESET | Errno::EHOSTUNREACH),
+        expected.contains(&error.errno),
         "{} ({})",
         error.errno,
         error.why
@@ -195,8 +210,50 @@ fn kill_at_rest(shm: &str) {
 #[file_serial(verbs)]
 fn the_death_of_an_idle_peer_is_noticed() {
     if Rig::open().is_some() {
-        kill_at_rest("on");
-        kill_at_rest("off");
+        kill_at_rest(&[("FERRO_SHM", "on")]);
+        kill_at_rest(&RC);
+        kill_at_rest(&UD);
+    }
+}
+
+/// What is under way to a peer that is reached by datagrams ends when it has been silent for too long; a peer that only slept
+/// for less loses nothing.
+#[test]
+#[file_serial(verbs)]
+fn what_is_under_way_by_datagrams_to_a_dead_peer_ends() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let mut hub = party::endpoint(&UD);
+    let mut victim = Peer::start(PROGRAM, "echo", &UD, &[8000], &hub.name());
+    let addr = hub.av().insert(&victim.name.to_bytes()).unwrap();
+    victim.go();
+    exchange(&mut hub, addr, 0, 8000, |o| panic!("{o:?}"));
+    victim.signal(libc::SIGSTOP);
+    let asleep = Instant::now();
+    while asleep.elapsed() < Duration::from_secs(1) {
+        assert!(hub.wait(Some(Duration::from_secs(1))).unwrap().is_none());
+    }
+    victim.signal(libc::SIGCONT);
+    exchange(&mut hub, addr, 1, 8000, |o| panic!("{o:?}"));
+
+    victim.signal(libc::SIGKILL);
+    victim.bury();
+    for token in 0..100 {
+        party::tsend(
+            &mut hub,
+            Buffer::new(8000).unwrap(),
+            8000,
+            addr,
+            1,
+            token,
+            |done| panic!("{done:?}"),
+        );
+    }
+    for token in 0..100 {
+        let done = wait(&mut hub);
+        let error = done.outcome.unwrap_err();
+        assert_eq!((done.token, error.errno), (token, Errno::ETIMEDOUT));
     }
 }
 

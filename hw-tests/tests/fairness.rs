@@ -48,6 +48,15 @@ impl Side {
         self.endpoint.trecv(room, any, SMALL, 0, SMALL).unwrap();
     }
 
+    fn send_large(&mut self, to: &mut Self, bytes: usize) {
+        let (room, any) = (Buffer::new(bytes).unwrap(), FiAddr::UNSPEC);
+        to.endpoint.trecv(room, any, LARGE, 0, LARGE).unwrap();
+        let message = Buffer::new(bytes).unwrap();
+        (self.endpoint)
+            .tsend(message, bytes, self.other, LARGE, LARGE)
+            .unwrap();
+    }
+
     fn send_small(&mut self) {
         self.endpoint.tinject(&[7; 8], self.other, SMALL).unwrap();
     }
@@ -90,22 +99,17 @@ fn beside_a_large_message(rendezvous: &str, bytes: usize, messages: u32) {
         large_over: 0,
         small_over: 0,
     });
-    b.expect_small();
-    a.send_small();
+    // Whatever lane there was first, what moves such a message is a connection.
+    a.send_large(&mut b, 1 << 20);
     let until = Instant::now() + PATIENCE;
-    while b.small_over == 0 {
+    while (a.large_over, b.large_over) != (1, 1) {
         a.step();
         b.step();
         assert!(Instant::now() < until, "the first message did not come");
     }
 
-    let (to_b, any) = (a.other, FiAddr::UNSPEC);
-    let room = Buffer::new(bytes).unwrap();
-    b.endpoint.trecv(room, any, LARGE, 0, LARGE).unwrap();
-    let message = Buffer::new(bytes).unwrap();
-    a.endpoint
-        .tsend(message, bytes, to_b, LARGE, LARGE)
-        .unwrap();
+    (a.large_over, b.large_over) = (0, 0);
+    a.send_large(&mut b, bytes);
     let mut ahead = [Vec::new(), Vec::new()];
     let mut until = Instant::now() + PATIENCE;
     let mut moved = 0;

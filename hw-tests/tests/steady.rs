@@ -15,8 +15,9 @@ use serial_test::file_serial;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Verbs for all peers, and those of this node over shared memory.
-const PATHS: [&[(&str, &str)]; 2] = [&[("FERRO_SHM", "off")], &[]];
+/// Connections for all peers, and those of this node over shared memory. (A packet that goes by datagrams is kept on the heap
+/// until it is confirmed, and a call of its own acknowledges.)
+const PATHS: [&[(&str, &str)]; 2] = [&[("FERRO_SHM", "off"), ("FERRO_LANE", "rc")], &[]];
 
 const ROUNDS: usize = 120;
 

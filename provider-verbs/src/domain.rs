@@ -115,7 +115,7 @@ impl Backend for VerbsBackend {
             datagrams,
             &name,
             Patience {
-                peer_timeout: self.settings.peer_timeout.0,
+                peer_timeout: self.settings.peer_timeout,
                 reconnect_timeout: self.settings.reconnect_timeout.0,
             },
             wait,

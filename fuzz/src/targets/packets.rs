@@ -155,7 +155,14 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
                 named_incarnation,
             },
         ),
-        ("bye", both, Body::Bye { expected: Some(9) }),
+        (
+            "bye",
+            both,
+            Body::Bye {
+                expected: Some(9),
+                ends: true,
+            },
+        ),
         ("bye_ack", both, Body::ByeAck),
         ("keep_alive", both, Body::KeepAlive { stamp_ns }),
         ("keep_alive_ack", both, Body::KeepAliveAck { stamp_ns }),

@@ -9,13 +9,13 @@ use crate::qp::Qp;
 /// Requests that one doorbell is rung for, at most.
 const ROOM: usize = 32;
 
-/// Send requests in line for one queue pair.
-pub(crate) struct SendChain {
-    requests: Box<[SendRequest<2>]>,
+/// Send requests in line for one queue pair, of at most `ENTRIES` pieces each.
+pub(crate) struct SendChain<const ENTRIES: usize> {
+    requests: Box<[SendRequest<ENTRIES>]>,
     len: usize,
 }
 
-impl SendChain {
+impl<const ENTRIES: usize> SendChain<ENTRIES> {
     /// An empty one.
     pub(crate) fn new() -> Self {
         let nothing = ibv_sge {
@@ -24,7 +24,7 @@ impl SendChain {
             lkey: 0,
         };
         Self {
-            requests: vec![SendRequest::send(0, [nothing; 2]); ROOM].into(),
+            requests: vec![SendRequest::send(0, [nothing; ENTRIES]); ROOM].into(),
             len: 0,
         }
     }
@@ -32,6 +32,11 @@ impl SendChain {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Requests in it.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Whether it has to be posted before another message is put into it.
@@ -53,6 +58,15 @@ impl SendChain {
             self.requests[self.len - 1].clear_flags(SendFlags::SIGNALED);
         }
         self.requests[self.len].refill(wr_id, flags, entries);
+        self.len += 1;
+    }
+
+    /// As [`push`](Self::push), of a request that is more than a message: a chain is filled in one way or the other.
+    pub(crate) fn put(&mut self, request: SendRequest<ENTRIES>) {
+        if self.len > 0 && request.has_flags(SendFlags::SIGNALED) {
+            self.requests[self.len - 1].clear_flags(SendFlags::SIGNALED);
+        }
+        self.requests[self.len] = request;
         self.len += 1;
     }
 

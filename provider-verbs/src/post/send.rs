@@ -144,6 +144,12 @@ impl<const N: usize> SendRequest<N> {
         self.entries[..M].copy_from_slice(&entries);
     }
 
+    /// Whether it has these flags.
+    #[inline]
+    pub(crate) fn has_flags(&self, flags: SendFlags) -> bool {
+        self.wr.send_flags & flags.bits() == flags.bits()
+    }
+
     /// Without these flags.
     #[inline]
     pub(crate) fn clear_flags(&mut self, flags: SendFlags) {

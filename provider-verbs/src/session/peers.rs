@@ -67,6 +67,8 @@ pub(crate) struct Peer {
     pub(crate) falls_back: bool,
     /// The last lane was of the RC kind, and broke.
     pub(crate) lost_rc: bool,
+    /// Its endpoint has closed: it will never have a lane again.
+    pub(crate) closed: bool,
 }
 
 /// All peers that were spoken to, or that spoke to us.
@@ -131,6 +133,7 @@ impl Peers {
                 pending: VecDeque::new(),
                 falls_back: false,
                 lost_rc: false,
+                closed: false,
             }) as u32
         });
         if addr.is_some() {

@@ -178,7 +178,7 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The endpoint closes: as [`Connector::close`] for all peers, and no new lanes. Done when
+    /// The endpoint closes: as [`Connector::close`] for all peers, those without a lane that hold a session as well, and no new lanes. Done when
     /// [`Connector::is_idle`]. `taken` is what the sessions of lanes have taken ([`Session::expected`]), for the peers to know.
     ///
     /// [`Session::expected`]: super::super::session::Session::expected
@@ -190,6 +190,15 @@ impl Connector {
                 peer.taken = peer.lane.and_then(|lane| taken.get(&lane).copied());
             }
             self.close_key(key, now, out);
+        }
+        let without_lane: Vec<PeerKey> = (self.sessions.keys())
+            .filter(|peer| self.find(peer).is_none())
+            .copied()
+            .collect();
+        for peer in without_lane {
+            if let Some(key) = self.add(peer, now) {
+                self.close_key(key, now, out);
+            }
         }
     }
 

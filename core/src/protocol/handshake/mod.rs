@@ -87,6 +87,8 @@ pub struct Config {
     pub busy_interval: Duration,
     /// After so long without a word a peer has failed; `None`: never.
     pub peer_timeout: Option<Duration>,
+    /// The same where `peer_timeout` is not set, of peers whose lane is of the UD kind: no device tells that they died.
+    pub datagram_timeout: Option<Duration>,
     /// How long a closed lane's Bye is repeated.
     pub linger: Duration,
     /// Attempts begun at a time; more wait in line. An attempt that goes unanswered long leaves its place to others.
@@ -114,6 +116,7 @@ impl Default for Config {
             max_hurried_interval: Duration::from_millis(200),
             busy_interval: Duration::from_millis(20),
             peer_timeout: None,
+            datagram_timeout: None,
             linger: Duration::from_secs(1),
             max_initiating: 512,
             max_half_open: 1024,

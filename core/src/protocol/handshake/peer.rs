@@ -4,7 +4,7 @@ use super::super::table::Key;
 use super::super::timers::{Deadline, Timed};
 use super::super::wire::control::{Control, LaneKind, LaneName, LaneParameters};
 use super::super::{PeerKey, Time};
-use super::LaneKey;
+use super::{Config, LaneKey};
 use std::time::Duration;
 
 /// Where the lane to a peer stands. The initiator's way is `Queued`, `Making`, `HelloSent`, `Connecting`, `Up`; the
@@ -69,6 +69,8 @@ pub(super) struct Peer {
     pub(super) since: Time,
     /// When the peer was heard last, or first spoken to.
     pub(super) heard: Time,
+    /// Keep-alives sent since.
+    pub(super) unanswered: u32,
     /// When the engine gives up on a lane that it wants, if no word comes; moved on by every word.
     pub(super) give_up: Option<(Time, Duration)>,
     /// The engine holds a session, as of when the lane at hand was begun.
@@ -101,6 +103,7 @@ impl Peer {
             tries: 0,
             since: now,
             heard: now,
+            unanswered: 0,
             give_up: None,
             holds_session: false,
             taken: None,
@@ -111,6 +114,7 @@ impl Peer {
     /// The peer gave a sign of life.
     pub(super) fn heard_from(&mut self, now: Time) {
         self.heard = now;
+        self.unanswered = 0;
         if let Some((until, patience)) = &mut self.give_up {
             *until = now + *patience;
         }
@@ -127,6 +131,27 @@ impl Peer {
             && packet.lane.epoch == self.name.epoch
             && packet.lane.initiator_nonce == self.name.initiator_nonce
             && self.name.initiator_nonce != 0
+    }
+}
+
+/// Keep-alives that a peer has not answered before its silence counts: who was stopped himself, and heard nothing for that, asks
+/// first.
+const MIN_UNANSWERED: u32 = 4;
+
+impl Config {
+    /// How long a peer may be silent; `None`: for ever.
+    pub(super) fn silence_limit(&self, peer: &Peer) -> Option<Duration> {
+        let by_datagrams = peer.phase == Phase::Up && peer.kind == LaneKind::Ud;
+        let of_datagrams = self.datagram_timeout.filter(|_| by_datagrams);
+        self.peer_timeout.or(of_datagrams)
+    }
+
+    /// When a peer has been silent for too long; `None`: never.
+    pub(super) fn silent_at(&self, peer: &Peer) -> Option<Time> {
+        if peer.phase == Phase::Up && peer.unanswered < MIN_UNANSWERED {
+            return None;
+        }
+        Some(peer.heard + self.silence_limit(peer)?)
     }
 }
 

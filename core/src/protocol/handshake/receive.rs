@@ -66,7 +66,7 @@ impl Connector {
                 parameters,
             } => self.on_hello_ack(now, packet, stamp_ns, parameters, out),
             Body::Ready => self.on_ready(now, packet, out),
-            Body::Bye { expected } => self.on_bye(now, packet, expected, out),
+            Body::Bye { expected, ends } => self.on_bye(now, packet, (expected, ends), out),
             Body::ByeAck => self.on_bye_ack(now, packet, out),
             Body::KeepAlive { stamp_ns } => self.on_keep_alive(now, packet, stamp_ns, out),
             Body::KeepAliveAck { .. } => self.on_keep_alive_ack(now, packet),
@@ -300,31 +300,50 @@ impl Connector {
         &mut self,
         now: Time,
         packet: &Control,
-        expected: Option<u32>,
+        (expected, ends): (Option<u32>, bool),
         out: &mut Vec<Action>,
     ) {
-        let reason = Reason::PeerClosed { expected };
         let nonce = packet.lane.responder_nonce;
-        let found = self.known(packet, |peer| {
+        let is_named = |peer: &super::peer::Peer| {
             peer.is_attempt_of(packet)
                 && (nonce == peer.name.responder_nonce
                     || nonce == 0
                     || peer.name.responder_nonce == 0)
-        });
-        let found = found.map(|(key, peer)| (key, peer.phase));
+        };
+        let found = self.known(packet, |peer| ends || is_named(peer));
+        let found = found.map(|(key, peer)| (key, peer.phase, is_named(peer)));
         self.answer_packet(packet, Body::ByeAck, out);
+        // What was taken of the session of another lane may be of another session.
+        let expected = expected.filter(|_| found.is_some_and(|(.., named)| named));
+        let reason = Reason::PeerClosed { expected };
         match found {
+            None if ends => self.session_is_over(&packet.from, reason, out),
             None => self.counters.stale += 1,
-            Some((key, Phase::Closing)) => self.closed(key, now, out),
+            Some((key, ..)) if ends => {
+                self.fail(key, reason, out);
+                self.sessions.remove(&packet.from);
+            }
+            Some((key, Phase::Closing, _)) => self.closed(key, now, out),
             // We are the initiator of an attempt that the peer has closed; or the lane was up.
-            Some((key, Phase::HelloSent | Phase::Connecting | Phase::Up)) => {
+            Some((key, Phase::HelloSent | Phase::Connecting | Phase::Up, _)) => {
                 self.fail(key, reason, out)
             }
             // The initiator gave up; what we want ourselves stays.
-            Some((key, _)) => {
+            Some((key, ..)) => {
                 self.drop_lane(key, reason, out);
                 self.wait_or_forget(key, now);
             }
+        }
+    }
+
+    /// The engine may be about to ask for a lane to go on with a session, which would be in vain.
+    fn session_is_over(&mut self, peer: &PeerKey, reason: Reason, out: &mut Vec<Action>) {
+        match self.sessions.remove(peer) {
+            Some(_) => out.push(Action::ConnectFailed {
+                peer: *peer,
+                reason,
+            }),
+            None => self.counters.stale += 1,
         }
     }
 
@@ -351,7 +370,7 @@ impl Connector {
 
     fn on_keep_alive_ack(&mut self, now: Time, packet: &Control) {
         match self.known(packet, |peer| peer.is_named_by(packet)) {
-            Some((_, peer)) => peer.heard = now,
+            Some((_, peer)) => peer.heard_from(now),
             None => self.counters.stale += 1,
         }
     }

@@ -120,7 +120,7 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        let silent_at = self.config.peer_timeout.map(|limit| peer.heard + limit);
+        let silent_at = self.config.silent_at(peer);
         let given_up_at = peer.give_up.map(|(until, _)| until);
         let ends = [silent_at, given_up_at].into_iter().flatten().min();
         let at = ends.map_or(now + wait, |end| end.min(now + wait));

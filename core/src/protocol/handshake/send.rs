@@ -68,38 +68,41 @@ impl Connector {
             return;
         };
         let (to, lane, tries, linger_end) = (peer.key, peer.name, peer.tries, peer.since);
-        let expected = peer.taken;
-        self.send(to, lane, Body::Bye { expected }, out);
+        let (expected, ends) = (peer.taken, self.closing);
+        self.send(to, lane, Body::Bye { expected, ends }, out);
         let wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
         self.arm(key, now, wait.min(linger_end - now));
     }
 
-    /// Asks whether a silent peer is there; only where a peer timeout is set.
+    /// Asks whether a silent peer is there; only where there is a limit to its silence.
     pub(super) fn send_keep_alive(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
-        let Some(limit) = self.config.peer_timeout else {
+        let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        let Some(peer) = self.peers.get(key) else {
+        let Some(limit) = self.config.silence_limit(peer) else {
             return;
         };
-        if now - peer.heard >= limit / 4 {
-            self.send(
-                peer.key,
-                peer.name,
-                Body::KeepAlive { stamp_ns: now.0 },
-                out,
-            );
+        if now - peer.heard >= limit / 2 {
+            peer.unanswered += 1;
+            let (to, name) = (peer.key, peer.name);
+            self.send(to, name, Body::KeepAlive { stamp_ns: now.0 }, out);
         }
         self.arm_keep_alive(key, now);
     }
 
     pub(super) fn arm_keep_alive(&mut self, key: Key, now: Time) {
-        let Some(limit) = self.config.peer_timeout else {
+        let Some(peer) = self.peers.get(key).filter(|peer| peer.key != self.me) else {
             return;
         };
-        if self.peers.get(key).is_some_and(|peer| peer.key != self.me) {
-            self.arm(key, now, limit / 4);
-        }
+        let Some(limit) = self.config.silence_limit(peer) else {
+            return;
+        };
+        // Idle peers are seldom asked, and often once they do not answer: any datagram may get lost.
+        let wait = match peer.unanswered {
+            0 => peer.heard + limit / 2 - now,
+            _ => limit / 16,
+        };
+        self.arm(key, now, wait);
     }
 
     /// Tells the peer that the lane at hand is no more; once, since the peer's next packet about it is answered so, too.

@@ -15,10 +15,7 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        let silent = self
-            .config
-            .peer_timeout
-            .is_some_and(|limit| peer.heard + limit <= now);
+        let silent = self.config.silent_at(peer).is_some_and(|at| at <= now);
         let given_up = peer.give_up.is_some_and(|(until, _)| until <= now);
         match peer.phase {
             Phase::HelloSent | Phase::HalfOpen | Phase::Up if silent => {
@@ -162,7 +159,7 @@ impl Connector {
         peer.phase = Phase::Up;
         peer.wanted = false;
         peer.tries = 0;
-        peer.heard = now;
+        peer.heard_from(now);
         peer.give_up = None;
         peer.deadline.clear();
         self.counters.lanes_up += 1;
@@ -292,9 +289,11 @@ impl Connector {
         peer.wanted = false;
         peer.announced = false; // the engine knows: it asked
         let (phase, peer_key) = (peer.phase, peer.key);
+        // Who holds a session waits for us, also without a lane.
+        let waits = self.closing && self.sessions.contains_key(&peer_key);
         match phase {
             Phase::Closing => {}
-            Phase::Queued | Phase::Making | Phase::Waiting => {
+            Phase::Queued | Phase::Making | Phase::Waiting if !waits => {
                 self.drop_lane(key, Reason::ShuttingDown, out);
                 self.remove(key);
                 out.push(Action::Closed { peer: peer_key });
@@ -311,6 +310,12 @@ impl Connector {
                 let Some(peer) = self.peers.get_mut(key) else {
                     return;
                 };
+                if peer.name.initiator_nonce == 0 {
+                    // No lane is there to be named; what answers has to name something.
+                    self.epoch += 1;
+                    peer.name.epoch = self.epoch;
+                    peer.name.initiator_nonce = self.rng.non_zero();
+                }
                 peer.phase = Phase::Closing;
                 peer.since = now + self.config.linger;
                 peer.tries = 0;

@@ -281,7 +281,12 @@ impl Node {
                     ));
                 }
                 Action::ConnectFailed { peer, reason } => {
-                    assert!(self.wants.remove(&peer), "failure of what nobody wants");
+                    // A session may be over that has no lane, before anybody wants one.
+                    let over = matches!(reason, Reason::PeerClosed { .. });
+                    assert!(
+                        self.wants.remove(&peer) || over,
+                        "failure of what nobody wants"
+                    );
                     self.failures.push((peer, reason));
                 }
                 Action::NoRoom { .. } => {}

@@ -1,11 +1,15 @@
 //! Single packets in single states.
 
+use std::time::Duration;
+
 use super::node::{Effect, Node, key_of};
 use crate::protocol::handshake::{Config, Reason};
-use crate::protocol::wire::control::{Body, Control, Keys, RejectReason};
+use crate::protocol::wire::control::{Body, Control, Keys, LaneKind, RejectReason};
 use crate::protocol::{PeerKey, Time};
 
 const NOW: Time = Time(1000);
+
+const SECOND: Duration = Duration::from_secs(1);
 
 fn node(index: usize, keys: Keys) -> Node {
     Node::new(
@@ -29,7 +33,11 @@ fn packets(effects: &[Effect]) -> Vec<(PeerKey, Control)> {
 }
 
 fn hello_of(node: &mut Node, to: PeerKey) -> Control {
-    let effects = node.connect(NOW, to);
+    hello_by(node, to, LaneKind::Rc)
+}
+
+fn hello_by(node: &mut Node, to: PeerKey, kind: LaneKind) -> Control {
+    let effects = node.connect_by(NOW, to, kind);
     let [Effect::Make(lane)] = effects[..] else {
         panic!("{effects:?}")
     };
@@ -198,7 +206,11 @@ fn garbage_is_counted_and_costs_nothing() {
 
 /// The handshake of `a` and `b` up to the Ready, which is returned and not delivered.
 fn ready_of(a: &mut Node, b: &mut Node) -> Control {
-    let hello = hello_of(a, b.key);
+    ready_by(a, b, LaneKind::Rc)
+}
+
+fn ready_by(a: &mut Node, b: &mut Node, kind: LaneKind) -> Control {
+    let hello = hello_by(a, b.key, kind);
     let [Effect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
         panic!()
     };
@@ -318,7 +330,10 @@ fn a_broken_lane_is_told_and_a_late_bye_about_it_harms_nothing_new() {
     let ready = ready_of(&mut a, &mut b);
     b.receive(NOW, &ready.to_bytes());
     let mut late = ready;
-    late.body = Body::Bye { expected: None };
+    late.body = Body::Bye {
+        expected: None,
+        ends: false,
+    };
     late.lane.responder_nonce = 0; // as one says that has no answer yet
 
     let lane = a.usable(&b.key).unwrap().0;
@@ -338,4 +353,123 @@ fn a_broken_lane_is_told_and_a_late_bye_about_it_harms_nothing_new() {
         b.usable(&a.key).is_none(),
         "the Bye is good but for the lane"
     );
+}
+
+/// Two ends of a lane.
+fn joined() -> (Node, Node) {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let ready = ready_of(&mut a, &mut b);
+    b.receive(NOW, &ready.to_bytes());
+    (a, b)
+}
+
+/// The goodbye of an endpoint that closes, to its one peer.
+fn goodbye(node: &mut Node, peer: &Node) -> Control {
+    let sent = packets(&node.shutdown(NOW));
+    let [(to, bye)] = sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(to, peer.key);
+    assert!(matches!(bye.body, Body::Bye { ends: true, .. }), "{bye:?}");
+    bye
+}
+
+const OVER: Reason = Reason::PeerClosed { expected: None };
+
+#[test]
+fn who_closes_ends_attempts_that_it_has_not_heard_of() {
+    let (mut a, mut b) = joined();
+    let lane = a.usable(&b.key).unwrap().0;
+    a.change(NOW, lane); // its Hello is lost
+    let bye = goodbye(&mut b, &a);
+    let answer = packets(&a.receive(NOW, &bye.to_bytes()))[0].1;
+    assert_eq!(a.failures, [(b.key, OVER)]);
+    assert!(a.connector.is_idle());
+    b.receive(NOW, &answer.to_bytes());
+    assert!(b.connector.is_idle());
+}
+
+#[test]
+fn who_closes_says_so_to_those_that_hold_a_session_and_have_no_lane() {
+    let (mut a, mut b) = joined();
+    let lane = b.usable(&a.key).unwrap().0;
+    b.broken(NOW, lane); // its Reject is lost
+    let bye = goodbye(&mut b, &a);
+    let answer = packets(&a.receive(NOW, &bye.to_bytes()))[0].1;
+    assert_eq!(a.downs, [(b.key, OVER)]);
+    b.receive(NOW, &answer.to_bytes());
+    assert!(b.connector.is_idle());
+}
+
+#[test]
+fn a_session_without_a_lane_is_over_with_its_peer() {
+    let (mut a, mut b) = joined();
+    let lane = a.usable(&b.key).unwrap().0;
+    a.broken(NOW, lane); // its Reject is lost
+    let bye = goodbye(&mut b, &a);
+    a.receive(NOW, &bye.to_bytes());
+    assert_eq!(a.failures, [(b.key, OVER)]);
+    // Once is enough, and nothing is left to take leave of.
+    a.receive(NOW, &bye.to_bytes());
+    assert_eq!(a.failures.len(), 1);
+    a.shutdown(NOW);
+    assert!(a.connector.is_idle());
+}
+
+/// An end of a lane whose peer's silence has a limit only where it is reached by datagrams.
+fn joined_by(kind: LaneKind) -> (Node, Node) {
+    let config = Config {
+        datagram_timeout: Some(60 * SECOND),
+        ..Config::default()
+    };
+    let (mut a, mut b) = (Node::new(0, 0, config), node(1, Keys::default()));
+    ready_by(&mut a, &mut b, kind);
+    (a, b)
+}
+
+/// Lets time pass for a node to which nothing comes. Returns the keep-alives that it sends.
+fn keep_alives(node: &mut Node, until: Time) -> Vec<Control> {
+    let mut sent = Vec::new();
+    while let Some(at) = node.connector.next_timeout().filter(|&at| at <= until) {
+        let packets = packets(&node.timeout(at)).into_iter();
+        sent.extend(packets.map(|(_, packet)| packet));
+    }
+    sent.retain(|packet| matches!(packet.body, Body::KeepAlive { .. }));
+    sent
+}
+
+#[test]
+fn only_a_peer_by_datagrams_dies_of_silence() {
+    let (mut a, b) = joined_by(LaneKind::Ud);
+    assert!(keep_alives(&mut a, NOW + 59 * SECOND).len() > 4);
+    assert_eq!(a.downs, []);
+    keep_alives(&mut a, NOW + 61 * SECOND);
+    assert_eq!(a.downs, [(b.key, Reason::Timeout)]);
+
+    let (mut a, _b) = joined_by(LaneKind::Rc);
+    assert_eq!(keep_alives(&mut a, NOW + 600 * SECOND), []);
+    assert_eq!(a.downs, []);
+}
+
+#[test]
+fn a_peer_by_datagrams_that_answers_at_last_lives() {
+    let (mut a, mut b) = joined_by(LaneKind::Ud);
+    let asked = keep_alives(&mut a, NOW + 59 * SECOND);
+    let later = NOW + 59 * SECOND;
+    let answer = packets(&b.receive(later, &asked[0].to_bytes()))[0].1;
+    a.receive(later, &answer.to_bytes());
+    keep_alives(&mut a, later + 59 * SECOND);
+    assert_eq!(a.downs, []);
+}
+
+#[test]
+fn who_was_stopped_himself_asks_before_he_gives_a_peer_up() {
+    let (mut a, mut b) = joined_by(LaneKind::Ud);
+    let later = NOW + 3600 * SECOND;
+    let asked = packets(&a.timeout(later))[0].1;
+    assert_eq!(a.downs, []);
+    let answer = packets(&b.receive(later, &asked.to_bytes()))[0].1;
+    a.receive(later, &answer.to_bytes());
+    keep_alives(&mut a, later + 50 * SECOND);
+    assert_eq!(a.downs, []);
 }

@@ -95,10 +95,12 @@ pub enum Body {
         ///
         /// [`Session::expected`]: crate::protocol::session::Session::expected
         expected: Option<u32>,
+        /// The sender's endpoint closes: whatever else the receiver has with it is over, too, and nothing new comes about.
+        ends: bool,
     },
     /// Answer to every Bye.
     ByeAck,
-    /// Are you there? Sent only where a peer timeout is set.
+    /// Are you there? Sent where there is a limit to the peer's silence, and where the engine suspects it.
     KeepAlive {
         /// The sender's clock in nanoseconds, to be echoed.
         stamp_ns: u64,
@@ -253,6 +255,9 @@ const DATAGRAMS: u8 = 1 << 1;
 /// In the stamp of a Bye: the low half is a sequence number.
 const HAS_EXPECTED: u64 = 1 << 32;
 
+/// In the stamp of a Bye: the endpoint closes.
+const ENDS: u64 = 1 << 33;
+
 const HELLO: u8 = 1;
 const HELLO_ACK: u8 = 2;
 const READY: u8 = 3;
@@ -280,9 +285,9 @@ impl Control {
                 reason,
                 named_incarnation,
             } => (REJECT, named_incarnation, reason as u8, None),
-            Body::Bye { expected } => {
-                let stamp = expected.map_or(0, |expected| HAS_EXPECTED | u64::from(expected));
-                (BYE, stamp, 0, None)
+            Body::Bye { expected, ends } => {
+                let taken = expected.map_or(0, |expected| HAS_EXPECTED | u64::from(expected));
+                (BYE, taken | if ends { ENDS } else { 0 }, 0, None)
             }
             Body::ByeAck => (BYE_ACK, 0, 0, None),
             Body::KeepAlive { stamp_ns } => (KEEP_ALIVE, stamp_ns, 0, None),
@@ -350,6 +355,7 @@ impl Control {
             },
             BYE => Body::Bye {
                 expected: (stamp_ns & HAS_EXPECTED != 0).then_some(stamp_ns as u32),
+                ends: stamp_ns & ENDS != 0,
             },
             BYE_ACK => Body::ByeAck,
             KEEP_ALIVE => Body::KeepAlive { stamp_ns },

@@ -4,6 +4,7 @@
 
 mod breakage;
 mod calls;
+mod closing;
 mod datagrams;
 mod faults;
 mod messages;

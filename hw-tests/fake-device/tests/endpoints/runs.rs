@@ -1,13 +1,20 @@
 //! Doorbells of runs of sends (fi_msg(3), `FI_MORE`).
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_conformance::ends::{End, Pair, any_tagged};
+use ferrofabric_conformance::ends::{End, Event, Pair, any_tagged};
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::fabric::{Domain, Provider, RecvOp};
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{IoBuf, SendOp};
+use ferrofabric_core::info::EpType;
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_fake_device::control::FakeDevice;
+use ferrofabric_verbs::VerbsProvider;
 
-use crate::party::{PATIENCE, domain};
+use crate::party::{PATIENCE, domain, settings};
 
 const POST: &str = "ibv_post_send";
 
@@ -176,4 +183,160 @@ fn a_run_that_its_endpoint_does_not_outlive() {
     unsafe { a.endpoint.send(&op, &[runs.from.part(0, 8)]) }.unwrap();
     drop(a);
     assert_eq!(b.next_alone().unwrap().tag, 9);
+}
+
+fn dgram_domain() -> Arc<dyn Domain> {
+    let settings = settings(&[]);
+    let found = VerbsProvider::new().discover(&settings);
+    let mut infos = found.candidates.iter();
+    let info = infos.find(|info| info.ep.ep_type == EpType::Dgram && info.mode.is_empty());
+    VerbsProvider::new().open(info.unwrap(), &settings).unwrap()
+}
+
+/// Two DGRAM endpoints, the first of which knows the way to the other.
+struct Datagrams {
+    a: End,
+    b: End,
+    to_b: FiAddr,
+    /// Where the next messages go.
+    posted: RefCell<VecDeque<IoBuf>>,
+    // Given back last.
+    device: FakeDevice,
+}
+
+impl Datagrams {
+    fn open() -> Self {
+        let device = FakeDevice::take();
+        let (a, b) = (End::open(&*dgram_domain()), End::open(&*dgram_domain()));
+        let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
+        let this = Self {
+            a,
+            b,
+            to_b,
+            posted: RefCell::default(),
+            device,
+        };
+        this.run(1, 8, Flags::COMPLETION);
+        assert_eq!(this.received(1), [1]);
+        this.over(1);
+        this
+    }
+
+    /// As [`Runs::run`]; the bytes of each message are its number.
+    fn run(&self, count: u64, bytes: usize, flags: Flags) -> (u64, u64) {
+        for _ in 0..count {
+            let recv = RecvOp {
+                kind: MsgKind::Msg,
+                ..any_tagged(self.b.context())
+            };
+            let room = self.b.memory(bytes, 0);
+            self.b.recv(&recv, &[room]).unwrap();
+            self.posted.borrow_mut().push_back(room);
+        }
+        let before = self.device.calls(POST);
+        let mut held = before;
+        for n in 1..=count {
+            let more = match n == count {
+                true => Flags::empty(),
+                false => Flags::MORE,
+            };
+            let op = SendOp {
+                kind: MsgKind::Msg,
+                dest: self.to_b,
+                tag: 0,
+                data: 0,
+                desc: 0,
+                context: self.a.context(),
+                flags: flags | more,
+            };
+            held = self.device.calls(POST);
+            let mut message = vec![n as u8; bytes];
+            let buf = match flags.contains(Flags::INJECT) {
+                true => IoBuf::new(message.as_ptr(), bytes),
+                false => self.a.memory(bytes, n as u8),
+            };
+            // SAFETY: the memory lives as long as the endpoint, but for a message that is free at return.
+            unsafe { self.a.endpoint.send(&op, &[buf]) }.unwrap();
+            message.fill(0);
+        }
+        (held - before, self.device.calls(POST) - before)
+    }
+
+    /// The numbers of the messages that come, so many.
+    fn received(&self, count: usize) -> Vec<u8> {
+        let next = || {
+            self.a.tx.pump();
+            self.b.rx.pump();
+            self.b.rx.take()
+        };
+        let number = |_| {
+            until(next).unwrap();
+            let room = self.posted.borrow_mut().pop_front().unwrap();
+            self.b.bytes(room.addr, 1)[0]
+        };
+        (0..count).map(number).collect()
+    }
+
+    /// So many sends are over. Returns what they ended with.
+    fn over(&self, count: usize) -> Vec<Event> {
+        let next = || {
+            self.a.tx.pump();
+            self.a.tx.take()
+        };
+        (0..count).map(|_| until(next)).collect()
+    }
+}
+
+fn until(next: impl Fn() -> Option<Event>) -> Event {
+    let begun = Instant::now();
+    loop {
+        match next() {
+            Some(event) => return event,
+            None => assert!(begun.elapsed() < PATIENCE, "nothing completes"),
+        }
+    }
+}
+
+#[test]
+fn a_run_of_datagrams_rings_once_when_it_ends() {
+    let pair = Datagrams::open();
+    let run: Vec<u8> = (1..=RUN as u8).collect();
+    for (bytes, flags) in [
+        (8, Flags::COMPLETION),
+        (8, Flags::INJECT),
+        (2000, Flags::COMPLETION),
+    ] {
+        let told = match flags.contains(Flags::COMPLETION) {
+            true => 1,
+            false => 0,
+        };
+        let what = format!("{bytes} bytes, {flags:?}");
+        assert_eq!(pair.run(RUN, bytes, flags), (0, 1), "{what}");
+        assert_eq!(pair.received(run.len()), run, "{what}");
+        pair.over(told * run.len());
+        // Longer ones ring for each part.
+        assert_eq!(pair.run(2 * RUN, bytes, flags), (1, 2), "{what}");
+        let long: Vec<u8> = (1..=2 * RUN as u8).collect();
+        assert_eq!(pair.received(long.len()), long, "{what}");
+        pair.over(told * long.len());
+    }
+    assert_eq!(pair.device.misuse(), "");
+}
+
+/// The device does not take a run that was held back: its sends end with that, and the endpoint goes on.
+#[test]
+fn a_run_of_datagrams_whose_doorbell_fails() {
+    let pair = Datagrams::open();
+    for _ in 0..3 {
+        pair.device.fail_call(POST, 0, 1, libc::EIO);
+        pair.run(RUN, 8, Flags::COMPLETION);
+        let over = pair.over(RUN as usize);
+        let errnos = over.into_iter().map(|event| event.unwrap_err().errno);
+        assert!(errnos.eq((0..RUN).map(|_| Errno::EIO)));
+        assert_eq!(pair.device.faults_left(), 0);
+    }
+    // The receives of those that failed are there still.
+    pair.run(1, 8, Flags::COMPLETION);
+    assert_eq!(pair.received(1), [1]);
+    assert_eq!(pair.device.misuse(), "");
 }

@@ -38,12 +38,15 @@ impl Draw {
     }
 }
 
+/// What may carry the messages.
+const LANES: [&str; 3] = ["rc", "ud", "auto"];
+
 /// Connections that break again and again, and sessions that end if `statuses` are such.
-fn storm(seed: u64, statuses: &[Status]) {
-    println!("seed {seed}");
+fn storm(lane: &str, seed: u64, statuses: &[Status]) {
+    println!("{lane}, seed {seed}");
     let mut draw = Draw(seed);
     let device = FakeDevice::take();
-    let mut pair = Pair::open(&[]);
+    let mut pair = Pair::open(&[("FERRO_LANE", lane)]);
     for round in 0..3 {
         for _ in 0..=draw.below(4) {
             device.script(draw.fault(statuses));
@@ -68,8 +71,10 @@ fn storm(seed: u64, statuses: &[Status]) {
 /// Nothing is lost.
 #[test]
 fn connections_that_break() {
-    for seed in 0..20 {
-        storm(seed, &BROKEN);
+    for lane in LANES {
+        for seed in 0..10 {
+            storm(lane, seed, &BROKEN);
+        }
     }
 }
 
@@ -79,8 +84,10 @@ fn soak(statuses: &[Status]) {
         Some(seed) => seed..seed + 1,
         None => 1000..1300,
     };
-    for seed in seeds {
-        storm(seed, statuses);
+    for lane in LANES {
+        for seed in seeds.clone() {
+            storm(lane, seed, statuses);
+        }
     }
 }
 

@@ -252,6 +252,12 @@ impl DgramTransport {
     }
 }
 
+impl Drop for DgramTransport {
+    fn drop(&mut self) {
+        self.sends.post_held_back(&self.qp);
+    }
+}
+
 impl Transport for DgramTransport {
     #[inline]
     unsafe fn send<O: Owner>(
@@ -274,7 +280,11 @@ impl Transport for DgramTransport {
 
     #[inline]
     fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
+        self.sends.post_held_back(&self.qp);
         let mut done = self.poll(owner);
+        if self.sends.have_refused() {
+            done += self.fail_refused(owner);
+        }
         if self.health != Health::Well {
             done += self.renew(owner);
         }
@@ -288,6 +298,10 @@ impl Transport for DgramTransport {
             self.handles.release_retired();
         }
         done
+    }
+
+    fn flush<O: Owner>(&mut self, _owner: &mut O) {
+        self.sends.post_held_back(&self.qp);
     }
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, _owner: &mut O) {
@@ -306,8 +320,11 @@ impl Transport for DgramTransport {
     }
 
     fn arm(&mut self) -> Result<bool> {
+        self.sends.post_held_back(&self.qp);
         let idle = match self.health {
-            Health::Well => !self.sends.has_ready() && !self.handles.have_news(),
+            Health::Well => {
+                !self.sends.has_ready() && !self.sends.have_refused() && !self.handles.have_news()
+            }
             Health::ToBeReset => false,
             Health::Dead => return Ok(true),
         };

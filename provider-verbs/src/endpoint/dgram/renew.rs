@@ -40,6 +40,7 @@ impl DgramTransport {
         if self.health == Health::Dead {
             return;
         }
+        self.sends.post_held_back(&self.qp);
         if broken && !self.flushing {
             // So that what is under way ends for certain.
             self.flushing = true;
@@ -96,6 +97,7 @@ impl DgramTransport {
     /// Ends everything.
     pub(super) fn die<O: Owner>(&mut self, why: &str, owner: &mut O) {
         tracing::error!("{} is given up: {why}", *self.qp);
+        self.sends.post_held_back(&self.qp);
         self.health = Health::Dead;
         // Nothing of the application's is the device's any more.
         let _ = self.qp.to_reset();

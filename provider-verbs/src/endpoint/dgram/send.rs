@@ -14,7 +14,7 @@ use super::super::gather::{copy_of, entry, gather};
 use super::handles::News;
 use super::{DgramTransport, MAX_BUFFERS};
 use crate::ah::{Ah, Path};
-use crate::post::{SendFlags, SendRequest};
+use crate::post::{SendChain, SendFlags, SendRequest};
 use crate::qp::UdQp;
 use crate::session::SlotPool;
 
@@ -31,6 +31,10 @@ pub(super) const SEND: u64 = 1 << 63;
 pub(super) struct Sends {
     /// What was posted, in order.
     queue: VecDeque<Wqe>,
+    /// The last of them, which are held back for more to come (fi_msg(3), `FI_MORE`).
+    run: SendChain<1>,
+    /// Of those that were held back, what the device then did not take.
+    refused: Vec<(SendDone, Errno)>,
     depth: usize,
     next_number: u32,
     /// Requests posted since the last that was signalled.
@@ -114,6 +118,8 @@ impl Sends {
     pub(super) fn new(depth: usize, bounces: SlotPool, inline_bytes: usize) -> Self {
         Self {
             queue: VecDeque::with_capacity(depth),
+            run: SendChain::new(),
+            refused: Vec::new(),
             depth,
             next_number: 0,
             unsignaled: 0,
@@ -126,7 +132,7 @@ impl Sends {
         }
     }
 
-    /// Posts a message.
+    /// Posts a message; with `MORE` it may be held back.
     ///
     /// # Safety
     ///
@@ -157,10 +163,16 @@ impl Sends {
             true => SendFlags::SIGNALED,
             false => SendFlags::empty(),
         };
+        let more = op.flags.contains(Flags::MORE);
+        let fits_inline = len <= self.inline_bytes;
+        if fits_inline {
+            flags |= SendFlags::INLINE;
+        }
+        // What is held back is read when it goes.
+        let outlives = !more || buffers.len() == 1 && !op.flags.contains(Flags::INJECT);
         let mut gathered = MaybeUninit::<[u8; MAX_GATHERED_BYTES]>::uninit();
         let mut slot = None;
-        let sge = if len <= self.inline_bytes {
-            flags |= SendFlags::INLINE;
+        let sge = if fits_inline && outlives {
             match buffers {
                 [one] => entry(one.addr as u64, len, 0),
                 many => {
@@ -188,9 +200,12 @@ impl Sends {
         if op.flags.contains(Flags::REMOTE_CQ_DATA) {
             request = request.immediate((op.data as u32).to_be());
         }
+        let joins = more || !self.run.is_empty();
+        if joins {
+            self.join_run(qp, request);
         // SAFETY: inline data is copied at once; a slot and the handle are kept until the completion, and the application
         // keeps its buffer until then.
-        if let Err(error) = unsafe { request.post(qp) } {
+        } else if let Err(error) = unsafe { request.post(qp) } {
             if let Some(slot) = slot {
                 self.bounces.give(slot);
             }
@@ -205,7 +220,49 @@ impl Sends {
             slot,
             _handle: handle.clone(),
         });
+        if joins && !more {
+            self.post_run(qp);
+        }
         Ok(())
+    }
+
+    /// Puts a request behind those that are held back.
+    #[inline(never)]
+    fn join_run(&mut self, qp: &UdQp, request: SendRequest<1>) {
+        if self.run.is_full() {
+            self.post_run(qp);
+        }
+        // The chain has only the last of them signalled.
+        if !self.run.is_empty() && request.has_flags(SendFlags::SIGNALED) {
+            if let Some(before) = self.queue.back_mut() {
+                before.signaled = false;
+            }
+        }
+        self.run.put(request);
+    }
+
+    /// Posts the sends that are held back, with one doorbell.
+    #[inline]
+    pub(super) fn post_held_back(&mut self, qp: &UdQp) {
+        if !self.run.is_empty() {
+            self.post_run(qp);
+        }
+    }
+
+    #[inline(never)]
+    fn post_run(&mut self, qp: &UdQp) {
+        let held = self.run.len();
+        // SAFETY: what is inline lies in a slot or in a buffer that the application keeps until the completion; for the rest
+        // see `post`.
+        if let Err((error, posted)) = unsafe { self.run.post(qp) } {
+            let first = self.queue.len() - (held - posted);
+            for wqe in self.queue.split_off(first) {
+                if let Some(slot) = wqe.slot {
+                    self.bounces.give(slot);
+                }
+                self.refused.push((wqe.done, error.errno()));
+            }
+        }
     }
 
     /// Takes out the oldest send, which is over.
@@ -216,6 +273,12 @@ impl Sends {
             self.bounces.give(slot);
         }
         Some(wqe)
+    }
+
+    /// Whether sends were held back that the device did not take.
+    #[inline]
+    pub(super) fn have_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// Whether no send is under way.
@@ -375,6 +438,19 @@ impl DgramTransport {
         );
         // It takes no more after that.
         self.want_renewal(true);
+    }
+
+    /// Ends the sends that were held back and that the device then did not take.
+    #[cold]
+    pub(super) fn fail_refused<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let refused = std::mem::take(&mut self.sends.refused);
+        for (done, errno) in &refused {
+            self.counters.failed += 1;
+            owner.fail_send(done, *errno, 0, "the device did not take the datagram");
+        }
+        // Of those before them that it took the last was not to be signalled.
+        self.want_renewal(false);
+        refused.len()
     }
 
     /// Takes what the resolvers have to say.

@@ -43,15 +43,16 @@ impl RdmTransport {
                 ToEngine::LaneDown { lane, peer, reason } => {
                     tracing::debug!("lane to {peer:?} is down: {reason:?}");
                     let end = evidence(reason);
-                    if reason == Reason::Recycled {
-                        if let Some(at) = self.peers.find(&peer) {
-                            self.peers.at(at).falls_back = true;
-                        }
-                    }
                     match self.lanes.of(lane.session()) {
                         Some(_) => self.give_up(lane.session(), end),
                         // What has come on it may lie in the completion queue yet, and is to be taken first.
                         None => self.ending.push(Ending::Lane(lane.session(), end)),
+                    }
+                    if let Some(at) = self.peers.find(&peer) {
+                        self.peers.at(at).falls_back |= reason == Reason::Recycled;
+                        if matches!(end.then, AfterLane::Closed { .. }) {
+                            self.peer_closed(at, owner);
+                        }
                     }
                 }
                 ToEngine::Probe => {
@@ -369,11 +370,9 @@ pub(super) fn evidence(reason: Reason) -> LaneEnd {
             "the peer closed its endpoint",
             AfterLane::Closed { expected },
         ),
-        Reason::PeerShuttingDown => (
-            Errno::ESHUTDOWN,
-            "the peer closed its endpoint",
-            AfterLane::Fail,
-        ),
+        Reason::PeerShuttingDown => {
+            return evidence(Reason::PeerClosed { expected: None });
+        }
         Reason::Version => (
             Errno::EPROTO,
             "the peer speaks another version of the protocol",

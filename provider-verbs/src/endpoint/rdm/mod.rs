@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::config::LaneChoice;
+use ferrofabric_core::config::{LaneChoice, PeerTimeout};
 use ferrofabric_core::error::{Errno, Error, OpError, Result};
 use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx, Start, Token, Transport};
 use ferrofabric_core::protocol::Time;
@@ -129,12 +129,16 @@ pub(crate) struct RdmTransport {
     faults: crate::fault::Seen,
 }
 
-/// How long to wait for peers that say nothing; `None`: for ever.
+/// How long a peer that is reached by datagrams may be silent, unless that was set. A process that is stopped for so long does
+/// not survive, so it is much longer than RC takes to notice that one died.
+const DATAGRAM_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long to wait for peers that say nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// For any peer.
-    pub(crate) peer_timeout: Option<Duration>,
-    /// For one whose lane broke.
+    pub(crate) peer_timeout: PeerTimeout,
+    /// For one whose lane broke; `None`: for ever.
     pub(crate) reconnect_timeout: Option<Duration>,
 }
 
@@ -203,6 +207,10 @@ impl RdmTransport {
         let queue_pair = data_queue_pair(pd, &port, &tuning, (&cq, &srq), verbs.qkey)?;
         let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes())?;
         wait.add(ud.fd())?;
+        let (peer_timeout, datagram_timeout) = match patience.peer_timeout {
+            PeerTimeout::Auto => (None, Some(DATAGRAM_TIMEOUT)),
+            PeerTimeout::After(limit) => (limit.0, None),
+        };
         let config = ServiceConfig {
             pd: pd.clone(),
             port,
@@ -238,7 +246,8 @@ impl RdmTransport {
                     rd_atomic_in: tuning.reads_per_lane,
                 },
                 datagrams: ud.queue_pair.is_some(),
-                peer_timeout: patience.peer_timeout,
+                peer_timeout,
+                datagram_timeout,
                 ..Config::default()
             },
         };
@@ -309,8 +318,7 @@ impl RdmTransport {
         owner: &mut O,
     ) -> Result<(), OpError> {
         let peer = self.peer_for(op.dest, owner)?;
-        self.enqueue(peer, op, iov);
-        Ok(())
+        self.enqueue(peer, op, iov)
     }
 
     #[inline]

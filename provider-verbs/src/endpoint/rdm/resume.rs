@@ -79,9 +79,10 @@ impl RdmTransport {
         }
         let key = at.key;
         // Another session has begun on another lane: nobody will go on with this one.
-        let end = match at.link {
-            Link::Up(_) if matches!(end.then, AfterLane::Resume | AfterLane::Change) => {
-                LOST_BY_PEER
+        let end = match (end.then, at.link) {
+            (AfterLane::Resume | AfterLane::Change, Link::Up(_)) => LOST_BY_PEER,
+            (AfterLane::Resume | AfterLane::Change, _) if at.closed => {
+                evidence(Reason::PeerShuttingDown)
             }
             _ => end,
         };
@@ -176,11 +177,21 @@ impl RdmTransport {
         self.service.request(request);
     }
 
+    /// A peer's endpoint has closed. What hangs on a lane ends with that.
+    pub(super) fn peer_closed<O: Owner>(&mut self, at: u32, owner: &mut O) {
+        let peer = self.peers.at(at);
+        peer.closed = true;
+        if !matches!(peer.link, Link::Up(_) | Link::Resuming(_)) {
+            self.connect_failed(at, Reason::PeerShuttingDown, owner);
+        }
+    }
+
     /// A connection did not come about.
     #[cold]
     pub(super) fn connect_failed<O: Owner>(&mut self, at: u32, reason: Reason, owner: &mut O) {
         let mut end = evidence(reason);
         let peer = self.peers.at(at);
+        peer.closed |= matches!(end.then, AfterLane::Closed { .. });
         if peer.link == Link::Connecting {
             peer.link = Link::Idle;
         }
@@ -541,11 +552,9 @@ impl RdmTransport {
         }
         let unused = state.is_unused();
         match then {
-            // It may come back: what waits for it is not lost. What it did not let us have is.
-            AfterLane::Closed { .. } => self.lose_requests(peer, state.name, owner),
             AfterLane::Restart if unused => {}
             AfterLane::Restart => self.fail_receives(peer, Some(state.name), errno, why, owner),
-            AfterLane::Fail | AfterLane::Resume | AfterLane::Change => {
+            _ => {
                 self.fail_pending(peer, errno, why, owner);
                 self.fail_receives(peer, Some(state.name), errno, why, owner);
             }
@@ -578,15 +587,6 @@ impl RdmTransport {
         let (held, grants) = (&mut self.held, &mut self.grants);
         owner.srx().fail_source(addr, errno, why, |token| {
             token.transport == TRANSPORT && lost(held, grants, token.value, session)
-        });
-    }
-
-    /// Drops the messages of a session that can not be had any more.
-    fn lose_requests<O: Owner>(&mut self, peer: u32, session: u64, owner: &mut O) {
-        let addr = self.peers.at(peer).addr;
-        let (held, grants) = (&mut self.held, &mut self.grants);
-        owner.srx().lose_messages(addr, |token| {
-            token.transport == TRANSPORT && lost(held, grants, token.value, Some(session))
         });
     }
 }

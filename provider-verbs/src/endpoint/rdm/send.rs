@@ -89,8 +89,7 @@ impl RdmTransport {
         if self.peers.at(at).pending.len() >= MAX_PENDING {
             return Err(OpError::Again);
         }
-        self.enqueue(at, op, iov);
-        Ok(())
+        self.enqueue(at, op, iov)
     }
 
     /// Posts the messages that were held back for more to come.
@@ -129,8 +128,11 @@ impl RdmTransport {
 
     /// Puts a message in line for its peer's lane, and asks for the lane if there is none.
     #[cold]
-    pub(super) fn enqueue(&mut self, at: u32, op: &SendOp, iov: &[IoBuf]) {
+    pub(super) fn enqueue(&mut self, at: u32, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         let peer = self.peers.at(at);
+        if peer.closed {
+            return Err(OpError::Failed(Errno::ESHUTDOWN));
+        }
         let iov = match op.flags.contains(Flags::INJECT) {
             true => Gathered::Copied(copy_of(iov)),
             false => Gathered::Borrowed(iov.into()),
@@ -141,6 +143,7 @@ impl RdmTransport {
             Link::Connecting | Link::Resuming(_) => {}
             Link::Up(session) => self.list(session),
         }
+        Ok(())
     }
 
     /// Posts what waits for a lane, with few doorbells. Says how many.
@@ -253,7 +256,7 @@ pub(super) struct Poster {
     /// What the device puts into a frame of the network, in bytes.
     pub(super) mtu_bytes: usize,
     /// What is to be posted to the lane of `chain_of`. Between calls it is empty, but for messages that were sent with `MORE`.
-    pub(super) chain: SendChain,
+    pub(super) chain: SendChain<2>,
     pub(super) chain_of: SessionId,
     /// Messages are held back until [`Poster::post_chain`]: others follow at once.
     pub(super) more_follow: bool,

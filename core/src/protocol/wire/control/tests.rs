@@ -57,7 +57,7 @@ fn control() -> impl Strategy<Value = Control> {
             reason: RejectReason::from_u8(code).unwrap(),
             named_incarnation
         }),
-        any::<Option<u32>>().prop_map(|expected| Body::Bye { expected }),
+        any::<(Option<u32>, bool)>().prop_map(|(expected, ends)| Body::Bye { expected, ends }),
         Just(Body::ByeAck),
         any::<u64>().prop_map(|stamp_ns| Body::KeepAlive { stamp_ns }),
         any::<u64>().prop_map(|stamp_ns| Body::KeepAliveAck { stamp_ns }),
