@@ -19,7 +19,7 @@ use crate::client::Libfabric;
 use crate::{MESSAGES, ofi};
 
 /// By transport and operation, in the order in which they are counted.
-pub(crate) const SUBJECTS: [&str; 16] = [
+pub(crate) const SUBJECTS: [&str; 19] = [
     "shm/inject",
     "shm/send",
     "shm/receive",
@@ -28,6 +28,9 @@ pub(crate) const SUBJECTS: [&str; 16] = [
     "verbs/send",
     "verbs/receive",
     "verbs/unexpected",
+    "verbs-ud/inject",
+    "verbs-ud/receive",
+    "verbs-ud/turn",
     "paired/inject",
     "paired/receive",
     "shm/idle",
@@ -125,7 +128,7 @@ fn write_counts() {
 pub(crate) fn run() {
     let only = std::env::var(ONLY).ok();
     let _device = FakeDevice::take();
-    for transport in ["shm", "verbs", "paired", "ofi", "ofi-verbs"] {
+    for transport in ["shm", "verbs", "verbs-ud", "paired", "ofi", "ofi-verbs"] {
         let wanted = |subject: &&str| {
             only.as_deref().is_none_or(|only| only == *subject)
                 && subject.split('/').next() == Some(transport)
@@ -193,6 +196,7 @@ impl Pair {
             let value = match name {
                 "FERRO_SHM" => shm,
                 "FERRO_DEVICE" => ROCE,
+                "FERRO_LANE" if transport == "verbs-ud" => "ud",
                 _ => return None,
             };
             Some(value.to_owned())
@@ -277,6 +281,20 @@ impl Pair {
                     received = to.read();
                 });
                 assert!(received);
+            }
+            // A message, and the answer to it, at the side that begins.
+            "turn" => {
+                to.post();
+                run(true, &mut || {
+                    from.post();
+                    from.send(Flags::INJECT);
+                });
+                assert!(to.read());
+                to.send(Flags::INJECT);
+                let mut received = false;
+                run(true, &mut || received = from.read());
+                assert!(received);
+                assert!(!to.read());
             }
             "idle" => {
                 let mut read = false;

@@ -68,6 +68,26 @@ fn storm(lane: &str, seed: u64, statuses: &[Status]) {
     assert_clean(&device);
 }
 
+/// One end has sent on a connection of which the other has heard nothing but its end.
+#[test]
+fn connections_that_break_with_their_first_packets() {
+    for lost in 0..6 {
+        for after in 0..3 {
+            println!("datagram {lost} is lost, and packet {after} fails");
+            let device = FakeDevice::take();
+            let mut pair = Pair::open(&[]);
+            device.script(Fault::new(Point::Datagram, Effect::Lose).after(lost));
+            let fails = Effect::Fail(Status::IBV_WC_REM_ACCESS_ERR);
+            device.script(Fault::new(Point::Send, fails).after(after));
+            let traffic = pair.traffic(100, 12, || ());
+            assert_eq!((traffic.sent, traffic.received), (24, 24), "{traffic:?}");
+            device.reset();
+            drop(pair);
+            assert_clean(&device);
+        }
+    }
+}
+
 /// Nothing is lost.
 #[test]
 fn connections_that_break() {

@@ -88,18 +88,15 @@ impl RdmTransport {
         };
         let resumes = matches!(end.then, AfterLane::Resume | AfterLane::Change);
         at.lost_rc = end.then == AfterLane::Resume;
-        // Nothing was said on it: nobody need go on with it, and strangers who only ever began a lane are not called back.
-        let unused = state.is_unused();
-        // A lane that is left in good order may have had packets for us on their way.
+        // A lane that is left in good order may have had packets for us on their way, and so may one on which nothing was said
+        // that we know of. (Strangers who only ever began a lane are not called back all the same.)
         let changes = end.then == AfterLane::Change;
-        if changes || resumes && !unused && state.lane_lost() {
+        if changes || resumes && (state.is_unused() || state.lane_lost()) {
             at.parked = Some(Box::new(state));
         } else {
             self.service
                 .request(ToService::SessionEnded { peer: key, lane });
-            if !(resumes && unused) {
-                self.end_session(peer, state, end, owner);
-            }
+            self.end_session(peer, state, end, owner);
         }
         self.next_lane(peer, owner);
     }
@@ -172,7 +169,8 @@ impl RdmTransport {
             peer: peer.key,
             kind,
             // Of a peer that we had no quarrel with silence means nothing.
-            patience: patience.filter(|_| peer.parked.is_some()),
+            patience: patience
+                .filter(|_| (peer.parked.as_ref()).is_some_and(|session| !session.is_unused())),
         };
         self.service.request(request);
     }
