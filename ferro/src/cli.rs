@@ -150,6 +150,12 @@ pub(crate) struct VectorOptions {
     /// Numbers of addresses, such as 1000,100000
     #[arg(long, value_name = "LIST", conflicts_with = "beside")]
     pub(crate) entries: Option<Sizes>,
+    /// Nodes and endpoints apart (FI_SYMMETRIC)
+    #[arg(long, conflicts_with = "beside")]
+    pub(crate) symmetric: bool,
+    /// Number of addresses that it is opened for; as many as there will be unless this says otherwise
+    #[arg(long, conflicts_with = "beside")]
+    pub(crate) count: Option<usize>,
     /// What a sender notices of a thread that inserts and removes addresses
     #[arg(long)]
     pub(crate) beside: bool,

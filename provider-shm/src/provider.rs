@@ -1,6 +1,5 @@
 //! The shared-memory domain by itself: what a machine without RDMA devices has, and who talks to this node alone.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use ferrofabric_core::addr::{AddrFormats, Address, NativeAddr};
@@ -166,8 +165,7 @@ impl Backend for ShmBackend {
         wait: &WaitSet,
         _counts_sends: bool,
     ) -> Result<(ShmTransport, NativeAddr)> {
-        let incarnation = RandomState::new().build_hasher().finish();
-        let transport = ShmTransport::open(self.config.clone(), incarnation, node_id(), 0)?;
+        let transport = ShmTransport::open(self.config.clone(), node_id(), None, 0)?;
         wait.add(transport.wait_fd())?;
         let name = transport.native();
         Ok((transport, name))

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
 use ferrofabric_core::error::{Errno, Error, OpError, Result};
 use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx, SendDone, Start, Token, Transport};
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
@@ -34,6 +34,8 @@ const IDLE_CALLS: u32 = 10_000;
 const COOL_CALLS: u32 = 1024;
 /// Looks that a call takes beyond the first while short messages come and go.
 const LINGER_LOOKS: usize = 7;
+/// Names that are tried: two endpoints of a node hardly ever draw the same.
+const NAMES: u32 = 16;
 /// Whose link is gone, of a message that is kept.
 const NO_LINK: usize = usize::MAX;
 
@@ -60,23 +62,45 @@ pub struct ShmTransport {
 }
 
 impl ShmTransport {
-    /// Opens an endpoint that others find by its address, and starts its service thread. `number` is what tokens of this
-    /// transport carry; `incarnation` and `node` become part of the address ([`native`](Self::native)).
+    /// Opens an endpoint that others find by its address ([`native`](Self::native)): that of a new endpoint of `node` with the
+    /// queue pair `verbs`. Starts its service thread. `number` is what tokens of this transport carry.
     ///
     /// # Errors
     ///
     /// When a socket or the thread can not be had.
-    pub fn open(config: ShmConfig, incarnation: u64, node: u64, number: u32) -> Result<Self> {
-        let (mut id, mut cookie) = ([0; 8], Cookie::default());
-        random(&mut id)?;
+    pub fn open(
+        config: ShmConfig,
+        node: u64,
+        verbs: Option<VerbsAddr>,
+        number: u32,
+    ) -> Result<Self> {
+        Self::open_drawn(config, number, || {
+            let mut drawn = [0; 8];
+            random(&mut drawn)?;
+            let drawn = u64::from_le_bytes(drawn);
+            Ok(NativeAddr::of_new(node, verbs, true, drawn))
+        })
+    }
+
+    /// Draws names until one is free on this node.
+    pub(crate) fn open_drawn(
+        config: ShmConfig,
+        number: u32,
+        mut draw: impl FnMut() -> Result<NativeAddr>,
+    ) -> Result<Self> {
+        let mut tries = 1;
+        loop {
+            match Self::open_as(config.clone(), draw()?, number) {
+                Err(error) if error.errno() == Errno::EADDRINUSE && tries < NAMES => tries += 1,
+                opened => return opened,
+            }
+        }
+    }
+
+    fn open_as(config: ShmConfig, name: NativeAddr, number: u32) -> Result<Self> {
+        let mut cookie = Cookie::default();
         random(&mut cookie)?;
-        let id = u64::from_le_bytes(id);
-        let name = NativeAddr {
-            incarnation,
-            node,
-            shm: Some(id),
-            verbs: None,
-        };
+        let (id, node) = (name.shm.unwrap_or_default(), name.node);
         let shared = Arc::new(Shared::new(name, cookie, register(), Doorbell::open(id)?));
         let service = Service::start(id, Arc::clone(&shared), &config)?;
         Ok(Self {
@@ -99,17 +123,9 @@ impl ShmTransport {
         })
     }
 
-    /// The address, as far as it is known.
+    /// The address.
     pub fn native(&self) -> NativeAddr {
         self.shared.name()
-    }
-
-    /// Sets the full address, by which peers know the endpoint; before it is given to anybody.
-    pub fn set_name(&mut self, name: NativeAddr) {
-        self.shared.set_name(NativeAddr {
-            shm: Some(self.id),
-            ..name
-        });
     }
 
     /// Becomes readable when somebody should call progress, once [`Transport::arm`] has said true.
@@ -712,5 +728,27 @@ fn random(bytes: &mut [u8]) -> Result<()> {
             "draw",
             "random bytes",
         )),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    /// Covers: AV-9
+    #[test]
+    fn who_finds_its_name_taken_draws_another() {
+        let node = crate::node_id();
+        let first = ShmTransport::open(ShmConfig::default(), node, None, 0).unwrap();
+        let taken = first.native();
+        assert_eq!(taken.shm, Some(taken.incarnation));
+        let free = NativeAddr::of_new(node, None, true, taken.incarnation ^ 1);
+        let mut names = [taken, taken, free].into_iter();
+        let second =
+            ShmTransport::open_drawn(ShmConfig::default(), 0, || Ok(names.next().unwrap()));
+        assert_eq!(second.unwrap().native(), free);
+        let never = ShmTransport::open_drawn(ShmConfig::default(), 0, || Ok(taken));
+        assert_eq!(never.err().unwrap().errno(), Errno::EADDRINUSE);
     }
 }

@@ -86,7 +86,9 @@ impl Backend for VerbsBackend {
     }
 
     fn open_transport(&self, wait: &WaitSet, counts_sends: bool) -> Result<(Paired, NativeAddr)> {
-        let incarnation = random();
+        let qkey = DEFAULT_QKEY;
+        let datagrams = RdmTransport::open_datagrams(&self.pd, &self.port, qkey)?;
+        let queue_pair = Some(self.port.address(datagrams.number(), qkey));
         // Who asks for other nodes alone gets no peer through shared memory (fi_getinfo(3), FI_REMOTE_COMM).
         let shm = match self.settings.shm && self.info.caps.contains(Flags::LOCAL_COMM) {
             true => Some(ShmTransport::open(
@@ -94,19 +96,15 @@ impl Backend for VerbsBackend {
                     unreachable: Unreachable::HandBack,
                     ..ShmConfig::from_settings(&self.settings)
                 },
-                incarnation,
                 node_id(),
+                queue_pair,
                 SHM_TRANSPORT,
             )?),
             false => None,
         };
-        let qkey = DEFAULT_QKEY;
-        let datagrams = RdmTransport::open_datagrams(&self.pd, &self.port, qkey)?;
-        let name = NativeAddr {
-            incarnation,
-            node: node_id(),
-            shm: shm.as_ref().and_then(|shm| shm.native().shm),
-            verbs: Some(self.port.address(datagrams.number(), qkey)),
+        let name = match &shm {
+            Some(shm) => shm.native(),
+            None => NativeAddr::of_new(node_id(), queue_pair, false, random()),
         };
         let mut verbs = RdmTransport::open(
             &self.pd,
@@ -123,14 +121,9 @@ impl Backend for VerbsBackend {
         if counts_sends {
             verbs.count_sends();
         }
-        let shm = match shm {
-            Some(mut shm) => {
-                shm.set_name(name);
-                wait.add(shm.wait_fd())?;
-                Some(shm)
-            }
-            None => None,
-        };
+        if let Some(shm) = &shm {
+            wait.add(shm.wait_fd())?;
+        }
         Ok((Paired::new(verbs, shm, &name), name))
     }
 

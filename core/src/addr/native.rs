@@ -13,8 +13,8 @@ pub const NATIVE_LEN: usize = 64;
 
 const MAGIC: u16 = 0xfe0f;
 const VERSION: u8 = 1;
-const HAS_VERBS: u8 = 1 << 0;
-const HAS_SHM: u8 = 1 << 1;
+pub(super) const HAS_VERBS: u8 = 1 << 0;
+pub(super) const HAS_SHM: u8 = 1 << 1;
 
 /// How a GID is carried: it decides the network header that a device puts in front of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ pub struct VerbsAddr {
 /// The address of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeAddr {
-    /// Drawn at random when the endpoint was enabled: tells a restarted process from the one before.
+    /// Drawn at random when the endpoint was enabled ([`of_new`](Self::of_new)): tells a restarted process from the one before.
     pub incarnation: u64,
     /// Identity of the node: equal addresses hint at shared memory, the handshake proves it.
     pub node: u64,
@@ -110,18 +110,18 @@ pub enum AddrError {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Wire {
+pub(super) struct Wire {
     magic: U16,
     version: u8,
-    flags: u8,
-    qpn: U32,
+    pub(super) flags: u8,
+    pub(super) qpn: U32,
     qkey: U32,
     lid: U16,
     pkey: U16,
     gid: [u8; 16],
-    incarnation: U64,
+    pub(super) incarnation: U64,
     node: U64,
-    shm: U64,
+    pub(super) shm: U64,
     sl: u8,
     port: u8,
     gid_kind: u8,

@@ -28,6 +28,9 @@ pub struct AvAttr {
     pub count: usize,
     /// Endpoints that each node has; 0 where nobody knows.
     pub ep_per_node: usize,
+    /// Nodes have many endpoints each: keeps what those have in common once, and takes as many bytes for the rest of an address as
+    /// it has to (`FI_SYMMETRIC`). Any address may be inserted. One with a name is as without this.
+    pub symmetric: bool,
     /// Shares the address vector with all processes of this user and node that open one of this name on a domain of the same
     /// name. It is made where there is none, and goes with its last holder.
     pub name: Option<String>,
@@ -51,6 +54,7 @@ impl Default for AvAttr {
             rx_ctx_bits: 0,
             count: 0,
             ep_per_node: 0,
+            symmetric: false,
             name: None,
             read_only: false,
             map_addr: 0,

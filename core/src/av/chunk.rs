@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
+use super::marks::{self, Marks};
 use super::words::Words;
 use crate::addr::NATIVE_LEN;
 
@@ -17,19 +18,15 @@ const NAME_WORDS: usize = NATIVE_LEN / 8;
 
 /// Bytes that a piece of so many entries takes.
 pub(super) const fn bytes(entries: usize) -> usize {
-    full_at(entries) + entries.div_ceil(64 * 64) * 8
+    marks_at(entries) + marks::bytes(entries)
 }
 
 const fn generations_at(entries: usize) -> usize {
     entries * NATIVE_LEN
 }
 
-const fn used_at(entries: usize) -> usize {
+const fn marks_at(entries: usize) -> usize {
     generations_at(entries) + entries * 4
-}
-
-const fn full_at(entries: usize) -> usize {
-    used_at(entries) + entries / 8
 }
 
 /// A piece of `len` entries, a power of two of 64 at least.
@@ -54,13 +51,9 @@ impl<'a> Chunk<'a> {
         self.words.u64s(at * NATIVE_LEN, NAME_WORDS)
     }
 
-    fn used(&self) -> &'a [AtomicU64] {
-        self.words.u64s(used_at(self.len), self.len / 64)
-    }
-
-    fn full(&self) -> &'a [AtomicU64] {
-        self.words
-            .u64s(full_at(self.len), self.len.div_ceil(64 * 64))
+    /// Which entries are taken.
+    pub(super) fn marks(&self) -> Marks<'a> {
+        Marks::new(self.words, marks_at(self.len), self.len)
     }
 
     /// The generation of an entry.
@@ -130,51 +123,6 @@ impl<'a> Chunk<'a> {
         let new = (generation.load(Relaxed) | 1).wrapping_add(1);
         generation.store(new, Release);
         new
-    }
-
-    /// The lowest entry that is free.
-    pub(super) fn lowest_free(&self) -> Option<usize> {
-        for (group, full) in self.full().iter().enumerate() {
-            let full = full.load(Relaxed);
-            if full != u64::MAX {
-                let word = group * 64 + full.trailing_ones() as usize;
-                let used = self.used().get(word)?.load(Relaxed);
-                return Some(word * 64 + used.trailing_ones() as usize);
-            }
-        }
-        None
-    }
-
-    /// Marks an entry as taken or free.
-    pub(super) fn mark(&self, at: usize, taken: bool) {
-        let word = &self.used()[at / 64];
-        let used = with_bit(word.load(Relaxed), at, taken);
-        word.store(used, Relaxed);
-        let full = &self.full()[at / (64 * 64)];
-        full.store(
-            with_bit(full.load(Relaxed), at / 64, used == u64::MAX),
-            Relaxed,
-        );
-    }
-
-    /// Makes up what is free of the marks alone, and returns how many are.
-    pub(super) fn recount(&self) -> usize {
-        let mut free = 0;
-        for (at, word) in self.used().iter().enumerate() {
-            let used = word.load(Relaxed);
-            free += used.count_zeros() as usize;
-            let full = &self.full()[at / 64];
-            full.store(with_bit(full.load(Relaxed), at, used == u64::MAX), Relaxed);
-        }
-        free
-    }
-}
-
-fn with_bit(word: u64, at: usize, set: bool) -> u64 {
-    let bit = 1 << (at % 64);
-    match set {
-        true => word | bit,
-        false => word & !bit,
     }
 }
 

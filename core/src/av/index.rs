@@ -29,13 +29,16 @@ pub(super) fn is_full(entries: usize, log2: u32) -> bool {
 /// The hash of an address.
 #[inline]
 pub(super) fn hash(name: &Name, seed: u64) -> u32 {
-    let mut state = seed;
-    for word in words_of(name) {
-        // The upper half of the product has something of every bit of both.
-        let product = u128::from(state ^ word) * u128::from(FACTOR);
-        state = (product as u64 ^ (product >> 64) as u64).wrapping_add(FACTOR);
-    }
+    let state = words_of(name).into_iter().fold(seed, mix);
     (state >> 32) as u32
+}
+
+/// A hash that goes on with a word.
+#[inline]
+pub(super) fn mix(state: u64, word: u64) -> u64 {
+    // The upper half of the product has something of every bit of both.
+    let product = u128::from(state ^ word) * u128::from(FACTOR);
+    (product as u64 ^ (product >> 64) as u64).wrapping_add(FACTOR)
 }
 
 /// Odd, with no pattern in its bits (the fraction of the golden ratio).

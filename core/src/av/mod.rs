@@ -3,16 +3,22 @@
 mod arena;
 mod attr;
 mod chunk;
+mod column;
+mod doubling;
 pub(crate) mod follow;
 pub mod format;
 mod head;
 mod ids;
 mod index;
 pub(crate) mod later;
+mod marks;
 mod named;
 mod service;
+mod storage;
 mod store;
+mod symmetric;
 mod table;
+mod version;
 #[allow(unsafe_code, reason = "mapped memory as atomic words")]
 mod words;
 

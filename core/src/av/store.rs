@@ -10,13 +10,15 @@ use std::sync::atomic::fence;
 
 use super::arena::{Arena, PIECES, Pieces};
 use super::chunk::{self, Chunk, Name};
+use super::doubling::Doubling;
 use super::head::{self, Head, Word};
 use super::index::{self, Index};
+use super::version::{Busy, Version};
 use super::words::Words;
 use crate::error::{Errno, Error, Result};
 
 /// Entries of the first piece, at least.
-const FEWEST: usize = 64;
+pub(super) const FEWEST: usize = 64;
 
 /// Entries of a table at most.
 pub(super) const MOST: usize = 1 << 31;
@@ -27,7 +29,7 @@ pub(super) struct Store {
     arena: Arena,
     chunks: Pieces,
     indices: Pieces,
-    first_log2: u32,
+    pieces: Doubling,
     index_first_log2: u32,
     seed: u64,
 }
@@ -70,7 +72,7 @@ impl Store {
     /// A table that was made before.
     pub(super) fn over(head: Head, arena: Arena) -> Self {
         Self {
-            first_log2: (head.word(Word::FirstLog2).load(Relaxed) as u32).clamp(6, 31),
+            pieces: Doubling::new((head.word(Word::FirstLog2).load(Relaxed) as u32).clamp(6, 31)),
             index_first_log2: (head.word(Word::IndexFirstLog2).load(Relaxed) as u32).clamp(6, 32),
             seed: head.word(Word::Seed).load(Relaxed),
             head,
@@ -91,13 +93,13 @@ impl Store {
 
     /// Entries that there is room for without growing.
     pub(super) fn capacity(&self) -> usize {
-        (0..self.n_chunks()).map(|k| self.chunk_len(k)).sum()
+        self.pieces.total(self.n_chunks())
     }
 
     /// Bytes that entries and index take when all of their room is used.
     pub(super) fn bytes(&self) -> usize {
         let entries: usize = (0..self.n_chunks())
-            .map(|k| chunk::bytes(self.chunk_len(k)))
+            .map(|k| chunk::bytes(self.pieces.len(k)))
             .sum();
         entries + index::bytes(self.index_log2())
     }
@@ -125,22 +127,8 @@ impl Store {
     /// The entry of an address. `Err`: writers were at work all the time.
     #[inline]
     pub(super) fn find(&self, name: &Name) -> Result<Option<u32>, Busy> {
-        const TRIES: usize = 100;
         let hash = index::hash(name, self.seed);
-        for _ in 0..TRIES {
-            // Pairs with the Release store in `end`: what is read next is not from before.
-            let version = self.version();
-            if version & 1 == 0 {
-                let found = self.search(hash, name);
-                // Pairs with the Release fence in `begin`.
-                fence(Acquire);
-                if self.head.word(Word::Version).load(Relaxed) == version {
-                    return Ok(found);
-                }
-            }
-            std::hint::spin_loop();
-        }
-        Err(Busy)
+        self.version().read(|| self.search(hash, name))
     }
 
     /// The entry of an address, for a writer.
@@ -159,45 +147,23 @@ impl Store {
     }
 
     #[inline]
-    fn version(&self) -> u64 {
-        self.head.word(Word::Version).load(Acquire)
+    fn version(&self) -> Version<'_> {
+        Version(self.head.word(Word::Version))
     }
 
     /// Whether a writer is at work, or died at it.
     pub(super) fn is_torn(&self) -> bool {
-        self.version() & 1 == 1 || self.head.word(Word::Journal).load(Relaxed) != 0
+        self.version().is_odd() || self.head.word(Word::Journal).load(Relaxed) != 0
     }
 
     fn n_chunks(&self) -> usize {
         (self.head.word(Word::Chunks).load(Acquire) as usize).min(PIECES)
     }
 
-    fn chunk_len(&self, number: usize) -> usize {
-        match number {
-            0 => 1 << self.first_log2,
-            k => 1 << (self.first_log2 as usize + k - 1).min(62),
-        }
-    }
-
-    /// The first entry of a piece.
-    fn first_of(&self, number: usize) -> usize {
-        match number {
-            0 => 0,
-            k => self.chunk_len(k),
-        }
-    }
-
     #[inline]
     fn locate(&self, entry: u32) -> Option<(Chunk<'_>, usize)> {
-        let number = self.number_of(entry);
-        let chunk = self.chunk(number)?;
-        Some((chunk, entry as usize - self.first_of(number)))
-    }
-
-    /// The piece that an entry lies in.
-    #[inline]
-    fn number_of(&self, entry: u32) -> usize {
-        (u32::BITS - (entry >> self.first_log2).leading_zeros()) as usize
+        let (number, at) = self.pieces.place(entry);
+        Some((self.chunk(number)?, at))
     }
 
     #[inline]
@@ -206,7 +172,7 @@ impl Store {
             Some(words) => words,
             None => self.map_chunk(number)?,
         };
-        Some(Chunk::new(words, self.chunk_len(number)))
+        Some(Chunk::new(words, self.pieces.len(number)))
     }
 
     /// A piece that another process has made.
@@ -215,7 +181,7 @@ impl Store {
         if number >= self.n_chunks() {
             return None;
         }
-        let bytes = chunk::bytes(self.chunk_len(number));
+        let bytes = chunk::bytes(self.pieces.len(number));
         let at = self.head.entries_at(number);
         let mapped = self.arena.piece(&self.chunks, number, bytes, at);
         mapped.inspect_err(|error| tracing::warn!("{error}")).ok()
@@ -256,21 +222,29 @@ impl Store {
         self.head.word(Word::Journal).store(0, Release);
     }
 
-    /// A writer changes the index: who searches it searches again.
-    fn begin(&self) {
-        let version = self.head.word(Word::Version);
-        version.store(version.load(Relaxed) | 1, Relaxed);
-        // Pairs with the Acquire fence in `find`.
-        fence(Release);
+    /// It has changed something.
+    fn end(&self) {
+        self.version().end();
+        self.settle();
     }
 
-    /// It has changed it.
-    fn end(&self) {
-        let version = self.head.word(Word::Version);
-        let next = (version.load(Relaxed) | 1).wrapping_add(1);
-        // Pairs with the Acquire load in `find`.
-        version.store(next, Release);
-        self.settle();
+    /// Puts an address in a reserved entry or in the lowest free one, unless it is there already.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC`: the table can not grow.
+    pub(super) fn place(&self, name: &Name, reserved: Option<u32>) -> Result<Placement> {
+        let hash = self.hash(name);
+        if let Some(entry) = self.search(hash, name) {
+            return Ok(Placement::Found(entry));
+        }
+        self.make_room()?;
+        let entry = match reserved {
+            Some(entry) => entry,
+            None => self.take()?,
+        };
+        self.put(entry, hash, name);
+        Ok(Placement::New(entry))
     }
 
     /// Takes the lowest free entry. It is the writer's until that settles: if it dies before, the entry is free again.
@@ -293,11 +267,11 @@ impl Store {
 
     fn take_in(&self, number: usize) -> Option<u32> {
         let chunk = self.chunk(number)?;
-        let at = chunk.lowest_free()?;
-        let entry = u32::try_from(self.first_of(number) + at).ok()?;
+        let at = chunk.marks().lowest_free()?;
+        let entry = u32::try_from(self.pieces.first(number) + at).ok()?;
         self.intend(entry);
         step();
-        chunk.mark(at, true);
+        chunk.marks().mark(at, true);
         step();
         let free = self.head.free_in(number);
         free.store(free.load(Relaxed).saturating_sub(1), Relaxed);
@@ -309,9 +283,9 @@ impl Store {
         self.intend(entry);
         if let Some((chunk, at)) = self.locate(entry) {
             step();
-            chunk.mark(at, false);
+            chunk.marks().mark(at, false);
             step();
-            let free = self.head.free_in(self.number_of(entry));
+            let free = self.head.free_in(self.pieces.piece(entry));
             free.store(free.load(Relaxed) + 1, Relaxed);
         }
         self.settle();
@@ -335,7 +309,7 @@ impl Store {
             return;
         };
         self.intend(entry);
-        self.begin();
+        self.version().begin();
         step();
         chunk.put(at, name);
         step();
@@ -356,7 +330,7 @@ impl Store {
         };
         let hash = self.hash(&chunk.name(at));
         self.intend(entry);
-        self.begin();
+        self.version().begin();
         step();
         let generation = chunk.clear(at);
         step();
@@ -376,8 +350,8 @@ impl Store {
 
     fn add_chunk(&self) -> Result<()> {
         let number = self.n_chunks();
-        let len = self.chunk_len(number);
-        if number >= PIECES || self.first_of(number) + len > MOST {
+        let len = self.pieces.len(number);
+        if number >= PIECES || self.pieces.first(number) + len > MOST {
             return Err(Error::new(Errno::ENOSPC, "grow", "address vector"));
         }
         let end = self.head.word(Word::End);
@@ -415,8 +389,7 @@ impl Store {
             .store(number as u64 + 1, Release);
         if let Some(before) = number.checked_sub(1).and_then(|n| self.indices[n].get()) {
             // Who still searches there finds nothing, then sees that a writer was at work.
-            let version = self.head.word(Word::Version);
-            version.store(version.load(Relaxed).wrapping_add(2) & !1, Release);
+            self.version().pass();
             before.discard();
         }
         Ok(())
@@ -460,7 +433,7 @@ impl Store {
 
     /// Mends what a writer left that died at work.
     pub(super) fn mend(&self) {
-        self.begin();
+        self.version().begin();
         if let Some(index) = self.index() {
             index.clear();
             let mut len = 0;
@@ -475,12 +448,12 @@ impl Store {
         let journal = self.head.word(Word::Journal).load(Relaxed);
         if let Some(entry) = journal.checked_sub(1) {
             if let Some((chunk, at)) = self.locate(entry as u32) {
-                chunk.mark(at, chunk.generation(at) & 1 == 1);
+                chunk.marks().mark(at, chunk.generation(at) & 1 == 1);
             }
         }
         for number in 0..self.n_chunks() {
             if let Some(chunk) = self.chunk(number) {
-                let free = chunk.recount() as u64;
+                let free = chunk.marks().recount() as u64;
                 self.head.free_in(number).store(free, Relaxed);
             }
         }
@@ -500,9 +473,13 @@ impl Store {
     }
 }
 
-/// Writers were at work whenever a reader looked; it takes its turn with them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Busy;
+/// Where an address was put.
+pub(super) enum Placement {
+    /// In this entry, just now.
+    New(u32),
+    /// In this entry, before.
+    Found(u32),
+}
 
 /// A point at which a writer may be killed.
 #[cfg(not(test))]

@@ -12,7 +12,9 @@ use super::chunk::Name;
 use super::head::Word;
 use super::ids::Ids;
 use super::named::{self, Named};
-use super::store::Store;
+use super::storage::Storage;
+use super::store::{Placement, Store};
+use super::symmetric::Symmetric;
 use crate::addr::NativeAddr;
 use crate::error::{Errno, Error, Result};
 use crate::peer::PeerAv;
@@ -22,7 +24,8 @@ use crate::types::FiAddr;
 pub struct AvTable {
     model: Model,
     // It goes before the file does.
-    store: Store,
+    store: Storage,
+    map_addr: usize,
     writers: Mutex<()>,
     named: Option<Named>,
     read_only: bool,
@@ -62,12 +65,17 @@ impl AvTable {
     pub fn open(attr: &AvAttr, domain: &str) -> Result<Self> {
         let av_type = attr.av_type.unwrap_or(AvType::Table);
         let mut model = Model::new(av_type, attr.rx_ctx_bits)?;
+        let mut map_addr = 0;
         let (named, store) = match &attr.name {
             None if attr.read_only => {
                 return Err(Error::new(Errno::EINVAL, "open", "address vector to read")
                     .mend("only one with a name is there before it is opened"));
             }
-            None => (None, Store::private(attr.count)?),
+            None if attr.symmetric => {
+                let table = Symmetric::new(attr.count, av_type == AvType::Map)?;
+                (None, Storage::Symmetric(Box::new(table)))
+            }
+            None => (None, Storage::Ordinary(Store::private(attr.count)?)),
             Some(name) => {
                 let (named, store) = Named::open(&named::Wanted {
                     domain,
@@ -77,19 +85,21 @@ impl AvTable {
                     map_addr: attr.map_addr as u64,
                     existing: attr.read_only,
                 })?;
-                let shared = store.head().word(Word::Model).load(Ordering::Relaxed);
-                model = Model::from_number(shared);
+                let shared = |word| store.head().word(word).load(Ordering::Relaxed);
+                model = Model::from_number(shared(Word::Model));
+                map_addr = shared(Word::MapAddr) as usize;
                 if attr.av_type.is_some_and(|asked| asked != model.av_type) {
                     let object = format!("named address vector {name}");
                     return Err(Error::new(Errno::EINVAL, "open", object)
                         .mend(format!("it is of type {:?}", model.av_type)));
                 }
-                (Some(named), store)
+                (Some(named), Storage::Ordinary(store))
             }
         };
         Ok(Self {
             model,
             store,
+            map_addr,
             writers: Mutex::new(()),
             named,
             read_only: attr.read_only,
@@ -104,10 +114,7 @@ impl AvTable {
 
     /// The address that the first who opened it wanted it mapped at, or had it; 0 without a name.
     pub fn map_addr(&self) -> usize {
-        self.store
-            .head()
-            .word(Word::MapAddr)
-            .load(Ordering::Relaxed) as usize
+        self.map_addr
     }
 
     /// Number of changes of a shared table.
@@ -203,10 +210,7 @@ impl AvTable {
         let mut taken = Vec::new();
         for _ in 0..n {
             match self.store.take() {
-                Ok(entry) => {
-                    self.store.settle();
-                    taken.push(Reserved(entry));
-                }
+                Ok(entry) => taken.push(Reserved(entry)),
                 Err(error) => {
                     for Reserved(entry) in taken {
                         self.store.give_back(entry);
@@ -243,8 +247,8 @@ impl AvTable {
             Error::new(Errno::EINVAL, "remove", format!("{addr:?}"))
                 .mend("it is not in this address vector")
         })?;
+        self.store.clear(entry, |g| self.model.is_reusable(g))?;
         self.ids.forget(entry);
-        self.store.clear(entry, |g| self.model.is_reusable(g));
         Ok(name)
     }
 
@@ -294,7 +298,7 @@ impl AvTable {
             Ok(found) => found,
             Err(_) => {
                 let _turn = self.turn().ok()?;
-                self.store.search(self.store.hash(name), name)
+                self.store.search(name)
             }
         }
     }
@@ -308,10 +312,7 @@ impl AvTable {
             named: self.named.as_ref(),
             _thread: thread,
         };
-        // Only a writer that was killed leaves it so.
-        if self.store.is_torn() {
-            self.store.mend();
-        }
+        self.store.mend();
         Ok(turn)
     }
 }
@@ -356,7 +357,6 @@ impl Insertion<'_> {
             Err(error) => {
                 if self.table.is_indexed() {
                     self.holes.push(store.take()?);
-                    store.settle();
                 }
                 return Err(error);
             }
@@ -380,24 +380,21 @@ impl Insertion<'_> {
 
     fn place_in(&mut self, name: Name, reserved: Option<Reserved>) -> Result<Placed> {
         let (model, store) = (self.table.model, &self.table.store);
-        let hash = store.hash(&name);
-        if let Some(entry) = store.search(hash, &name) {
-            self.holes.extend(reserved.map(|Reserved(entry)| entry));
-            let addr = model.addr(entry, store.generation(entry));
-            return Ok(Placed { addr, new: false });
-        }
-        let room = store.make_room();
-        let entry = match (room, reserved) {
-            (Ok(()), None) => store.take()?,
-            (Ok(()), Some(Reserved(entry))) => entry,
-            (Err(error), reserved) => {
-                self.holes.extend(reserved.map(|Reserved(entry)| entry));
+        let reserved = reserved.map(|Reserved(entry)| entry);
+        let placed = store.place(&name, reserved);
+        let (entry, new) = match placed {
+            Ok(Placement::New(entry)) => (entry, true),
+            Ok(Placement::Found(entry)) => (entry, false),
+            Err(error) => {
+                self.holes.extend(reserved);
                 return Err(error);
             }
         };
-        store.put(entry, hash, &name);
+        if !new {
+            self.holes.extend(reserved);
+        }
         let addr = model.addr(entry, store.generation(entry));
-        Ok(Placed { addr, new: true })
+        Ok(Placed { addr, new })
     }
 }
 

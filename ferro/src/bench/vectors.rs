@@ -30,7 +30,10 @@ const LINE: usize = 64;
 struct Operation {
     bench: &'static str,
     op: &'static str,
+    symmetric: bool,
     entries: usize,
+    /// What it was opened for.
+    count: usize,
     nodes: usize,
     path: &'static str,
     ns_per_op: f64,
@@ -72,28 +75,25 @@ fn name(i: usize) -> NativeAddr {
     let (node, endpoint) = (i % NODES, i / NODES);
     let mut gid = [0; 16];
     gid[8..].copy_from_slice(&(node as u64 + 1).to_be_bytes());
-    NativeAddr {
-        incarnation: i as u64,
-        node: node as u64,
-        shm: Some(i as u64),
-        verbs: Some(VerbsAddr {
-            gid,
-            gid_kind: GidKind::RoceV2,
-            qpn: endpoint as u32 + 17,
-            qkey: 0x1ee7,
-            lid: 0,
-            pkey: 0xffff,
-            sl: 0,
-            port: 1,
-            mtu_bytes: 4096,
-        }),
-    }
+    let verbs = VerbsAddr {
+        gid,
+        gid_kind: GidKind::RoceV2,
+        qpn: endpoint as u32 + 17,
+        qkey: 0x1ee7,
+        lid: 0,
+        pkey: 0xffff,
+        sl: 0,
+        port: 1,
+        mtu_bytes: 4096,
+    };
+    NativeAddr::of_new(node as u64, Some(verbs), true, i as u64)
 }
 
-fn attr(n: usize) -> AvAttr {
+fn attr(options: &VectorOptions, n: usize) -> AvAttr {
     AvAttr {
         av_type: Some(AvType::Table),
-        count: n,
+        count: options.count.unwrap_or(n),
+        symmetric: options.symmetric,
         ..AvAttr::default()
     }
 }
@@ -139,12 +139,12 @@ const DATA_PATH: [&str; 5] = [
 ];
 
 fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
-    let domain = options.path.open()?;
+    let (domain, attr) = (options.path.open()?, attr(options, n));
     let path = super::matching::carrier(&*domain);
     let mut calls = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
     let mut bytes = Vec::new();
     for _ in 0..options.rounds {
-        let figures = workload::measure(&mut ours(&*domain, n)?, n)?;
+        let figures = workload::measure(&mut ours(&*domain, n, &attr)?, n)?;
         let took = [
             figures.insert,
             figures.lookup,
@@ -160,7 +160,9 @@ fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
     let operation = |op, ns: &mut [f64], chase_ratio| Operation {
         bench: "av",
         op,
+        symmetric: attr.symmetric,
         entries: n,
+        count: attr.count,
         nodes: NODES.min(n),
         path,
         ns_per_op: median(ns),
@@ -173,7 +175,8 @@ fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
     for (op, ns) in names.into_iter().zip(&mut calls) {
         results.push(operation(op, ns, None));
     }
-    let mut rounds = data_path(n, (bytes_per_entry * n as f64) as usize, options.rounds)?;
+    let bytes = (bytes_per_entry * n as f64) as usize;
+    let mut rounds = data_path(n, &attr, bytes, options.rounds)?;
     let chase = rounds[DATA_PATH.len() - 1].clone();
     for (op, ns) in DATA_PATH.into_iter().zip(&mut rounds) {
         let mut ratios: Vec<f64> = ns.iter().zip(&chase).map(|(ns, c)| ns / c).collect();
@@ -183,16 +186,16 @@ fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
     Ok(results)
 }
 
-fn ours(domain: &dyn Domain, n: usize) -> Result<Ours> {
+fn ours(domain: &dyn Domain, n: usize, attr: &AvAttr) -> Result<Ours> {
     Ok(Ours {
         names: (0..n).map(|i| name(i).to_bytes()).collect(),
-        av: domain.open_av(&attr(n))?,
+        av: domain.open_av(attr)?,
     })
 }
 
 /// Nanoseconds of each of [`DATA_PATH`], in each round.
-fn data_path(n: usize, bytes: usize, rounds: u32) -> Result<[Vec<f64>; 5]> {
-    let table = AvTable::new(&attr(n))?;
+fn data_path(n: usize, attr: &AvAttr, bytes: usize, rounds: u32) -> Result<[Vec<f64>; 5]> {
+    let table = AvTable::new(attr)?;
     for i in 0..n {
         table.insert(&name(i))?;
     }
@@ -293,10 +296,17 @@ mod tests {
 
     #[test]
     fn each_operation_has_its_time() {
-        let took = data_path(100, 10_000, 2).unwrap();
-        assert!(
-            took.iter()
-                .all(|ns| ns.len() == 2 && ns.iter().all(|ns| *ns > 0.0))
-        );
+        for symmetric in [false, true] {
+            let attr = AvAttr {
+                av_type: Some(AvType::Table),
+                symmetric,
+                ..AvAttr::default()
+            };
+            let took = data_path(100, &attr, 10_000, 2).unwrap();
+            assert!(
+                took.iter()
+                    .all(|ns| ns.len() == 2 && ns.iter().all(|ns| *ns > 0.0))
+            );
+        }
     }
 }

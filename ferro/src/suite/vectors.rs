@@ -51,6 +51,7 @@ struct Theirs {
 /// Figures of one row, of both sides, in each round.
 struct Figures {
     bench: &'static str,
+    symmetric: bool,
     entries: usize,
     ours: Vec<f64>,
     theirs: Vec<f64>,
@@ -70,19 +71,16 @@ pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
     let mut all = Vec::new();
     for entries in ENTRIES {
         eprintln!("bench: av of {entries}");
-        let names = BOTH.into_iter().chain(OURS_ALONE).chain(["bytes"]);
-        let mut figures: Vec<Figures> = names
-            .map(|bench| Figures {
-                bench,
-                entries,
-                ours: Vec::new(),
-                theirs: Vec::new(),
-            })
+        let mut figures: Vec<Figures> = [false, true]
+            .into_iter()
+            .flat_map(|symmetric| Figures::of(entries, symmetric))
             .collect();
         for _ in 0..options.rounds {
-            let ours = ours(core, entries)?;
-            for one in &mut figures {
-                one.ours.push(find(&ours, one.bench, entries)?);
+            for symmetric in [false, true] {
+                let ours = ours(core, entries, symmetric)?;
+                for one in figures.iter_mut().filter(|one| one.symmetric == symmetric) {
+                    one.ours.push(find(&ours, one.bench, entries)?);
+                }
             }
             let (Some(peer), None) = (&options.peer, &why_not) else {
                 continue;
@@ -101,6 +99,18 @@ pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
 }
 
 impl Figures {
+    /// Of all that is measured.
+    fn of(entries: usize, symmetric: bool) -> impl Iterator<Item = Self> {
+        let names = BOTH.into_iter().chain(OURS_ALONE).chain(["bytes"]);
+        names.map(move |bench| Self {
+            bench,
+            symmetric,
+            entries,
+            ours: Vec::new(),
+            theirs: Vec::new(),
+        })
+    }
+
     fn row(&self, why_not: Option<&str>) -> Row {
         // A peer that failed once is compared with in no round.
         let theirs = match why_not {
@@ -119,7 +129,10 @@ impl Figures {
         };
         Row {
             suite: "av".to_owned(),
-            bench: format!("av_{}", self.bench),
+            bench: match self.symmetric {
+                false => format!("av_{}", self.bench),
+                true => format!("av_symmetric_{}", self.bench),
+            },
             path: "shm".to_owned(),
             size: self.entries,
             peer: PEER.to_owned(),
@@ -159,12 +172,13 @@ fn find(ours: &[Operation], bench: &str, entries: usize) -> Result<f64> {
     found.ok_or_else(|| Failure::new(format!("no figure for {bench} of {entries}")))
 }
 
-fn ours(core: usize, entries: usize) -> Result<Vec<Operation>> {
+fn ours(core: usize, entries: usize, symmetric: bool) -> Result<Vec<Operation>> {
     let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
     let mut command = Command::new(program);
     command
         .args(["bench", "av", "--json", "--rounds", "1"])
-        .arg(format!("--entries={entries}"));
+        .arg(format!("--entries={entries}"))
+        .args(symmetric.then_some("--symmetric"));
     parse("ferro", &run_one("ferro", command, &[core])?)
 }
 
@@ -193,6 +207,7 @@ mod tests {
         for (bench, metric) in [("insert", "ns_per_op"), ("bytes", "bytes_per_entry")] {
             let figures = Figures {
                 bench,
+                symmetric: false,
                 entries: 10,
                 ours: vec![find(&ours, bench, 10).unwrap()],
                 theirs: theirs[0].of(bench).into_iter().collect(),

@@ -130,6 +130,7 @@ unsafe fn wanted(attr: &fi_av_attr) -> Result<AvAttr, Refused> {
         rx_ctx_bits: u32::try_from(attr.rx_ctx_bits).map_err(|_| Errno::EINVAL)?,
         count: attr.count,
         ep_per_node: attr.ep_per_node,
+        symmetric: attr.flags & FI_SYMMETRIC != 0,
         // SAFETY: as the caller says.
         name: unsafe { text(attr.name) }.map(|name| name.into_owned()),
         read_only: attr.flags & FI_READ != 0,

@@ -9,7 +9,7 @@ mod server;
 #[allow(unsafe_code, reason = "owns descriptors that the kernel hands out")]
 mod socket;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -69,8 +69,8 @@ pub(crate) struct Shared {
     pub(crate) registered: bool,
     /// Rings at peers, and is rung at.
     pub(crate) doorbell: Doorbell,
-    /// Our full address, as far as it is known yet.
-    name: Mutex<NativeAddr>,
+    /// Our full address.
+    name: NativeAddr,
     /// There is an event.
     has_events: Flag,
 }
@@ -86,18 +86,14 @@ impl Shared {
             cookie,
             registered,
             doorbell,
-            name: Mutex::new(name),
+            name,
             has_events: Flag::new(),
         }
     }
 
     /// Our full address.
     pub(crate) fn name(&self) -> NativeAddr {
-        *self.name.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_name(&self, name: NativeAddr) {
-        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        self.name
     }
 }
 

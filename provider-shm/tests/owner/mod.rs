@@ -208,10 +208,8 @@ pub const NO_COMPLETION: Completion = Completion {
 
 impl Ep {
     pub fn open(config: ShmConfig) -> Self {
-        let incarnation =
-            Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id());
         Self {
-            shm: ShmTransport::open(config, incarnation, node_id(), 3).unwrap(),
+            shm: ShmTransport::open(config, node_id(), None, 3).unwrap(),
             owner: Plain {
                 srx: Srx {
                     tagged: Matcher::new(64),

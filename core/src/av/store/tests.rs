@@ -23,10 +23,10 @@ fn name(n: u8) -> Name {
 }
 
 fn insert(store: &Store, n: u8) -> u32 {
-    let entry = store.take().unwrap();
-    store.make_room().unwrap();
-    store.put(entry, store.hash(&name(n)), &name(n));
-    entry
+    match store.place(&name(n), None).unwrap() {
+        Placement::New(entry) => entry,
+        Placement::Found(entry) => panic!("{n} is in entry {entry}"),
+    }
 }
 
 /// All that is in, by entry, after a look at whether all ways lead there.

@@ -1,25 +1,56 @@
 use super::*;
+use crate::addr::{GidKind, VerbsAddr};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Addresses of few nodes, and such as share nothing with others; the incarnation tells the number.
 fn name(n: u32) -> NativeAddr {
-    NativeAddr {
-        incarnation: n.into(),
-        node: 1,
-        shm: Some(n.into()),
-        verbs: None,
+    let verbs = VerbsAddr {
+        gid: [n as u8 & 4; 16],
+        gid_kind: GidKind::RoceV2,
+        qpn: n >> 8,
+        qkey: 1,
+        lid: 0,
+        pkey: 0xffff,
+        sl: 0,
+        port: 1,
+        mtu_bytes: 1024,
+    };
+    let random = n.into();
+    match n % 4 {
+        0 => NativeAddr::of_new(n.into(), None, true, random),
+        1 => NativeAddr::of_new(1, Some(verbs), true, random),
+        2 => NativeAddr::of_new(2, Some(verbs), false, random | 1 << 40),
+        _ => NativeAddr {
+            shm: Some(random),
+            ..NativeAddr::of_new(3, Some(verbs), true, random)
+        },
     }
 }
 
-fn table(av_type: AvType, count: usize) -> AvTable {
-    let av_type = Some(av_type);
-    AvTable::new(&AvAttr {
-        av_type,
-        count,
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Kind {
+    av_type: AvType,
+    symmetric: bool,
+}
+
+fn kinds() -> impl Iterator<Item = Kind> {
+    let types = [AvType::Map, AvType::Table].into_iter();
+    types.flat_map(|av_type| [false, true].map(|symmetric| Kind { av_type, symmetric }))
+}
+
+fn attr(kind: Kind) -> AvAttr {
+    AvAttr {
+        av_type: Some(kind.av_type),
+        symmetric: kind.symmetric,
         ..AvAttr::default()
-    })
-    .unwrap()
+    }
+}
+
+fn table(kind: Kind, count: usize) -> AvTable {
+    let with = attr(kind);
+    AvTable::new(&AvAttr { count, ..with }).unwrap()
 }
 
 fn bad() -> Error {
@@ -90,8 +121,9 @@ fn check(av: &AvTable, plain: &Plain, av_type: AvType) {
     }
 }
 
-fn run(av_type: AvType, ops: Vec<Op>) {
-    let av = table(av_type, 3);
+fn run(kind: Kind, ops: Vec<Op>) {
+    let av_type = kind.av_type;
+    let av = table(kind, 3);
     let mut plain = Plain::default();
     let mut calls: Vec<(Vec<Option<u8>>, Vec<Reserved>)> = Vec::new();
     for op in ops {
@@ -181,22 +213,39 @@ proptest! {
     /// Covers: AV-2, AV-11, AV-12, AV-17, AV-23
     #[test]
     fn a_table_does_as_a_plain_map(ops in proptest::collection::vec(any_op(), 0..120)) {
-        run(AvType::Table, ops);
+        run(Kind { av_type: AvType::Table, symmetric: false }, ops);
     }
 
     /// Covers: AV-2, AV-11, AV-12, AV-17, AV-23
     #[test]
     fn a_map_does_as_a_plain_map(ops in proptest::collection::vec(any_op(), 0..120)) {
-        run(AvType::Map, ops);
+        run(Kind { av_type: AvType::Map, symmetric: false }, ops);
+    }
+
+    /// Covers: AV-2, AV-9, AV-11, AV-12, AV-17, AV-23
+    #[test]
+    fn a_symmetric_table_does_as_a_plain_map(ops in proptest::collection::vec(any_op(), 0..120)) {
+        run(Kind { av_type: AvType::Table, symmetric: true }, ops);
+    }
+
+    /// Covers: AV-2, AV-9, AV-11, AV-12, AV-17, AV-23
+    #[test]
+    fn a_symmetric_map_does_as_a_plain_map(ops in proptest::collection::vec(any_op(), 0..120)) {
+        run(Kind { av_type: AvType::Map, symmetric: true }, ops);
     }
 }
 
-/// Covers: AV-2, AV-11, AV-17
+/// Covers: AV-2, AV-9, AV-11, AV-17
 #[test]
 fn a_table_grows_far_and_fills_its_gaps_from_below() {
     const N: u32 = 20_000;
-    for count in [0, 1, 100, 4096, N as usize] {
-        let av = table(AvType::Table, count);
+    let counts = [0, 1, 100, 4096, N as usize];
+    let of_tables = |kind: &Kind| kind.av_type == AvType::Table;
+    for (kind, count) in kinds()
+        .filter(of_tables)
+        .flat_map(|kind| counts.map(|n| (kind, n)))
+    {
+        let av = table(kind, count);
         for n in 0..N {
             assert_eq!(av.insert(&name(n)).unwrap().addr, FiAddr(n.into()));
         }
@@ -216,24 +265,24 @@ fn a_table_grows_far_and_fills_its_gaps_from_below() {
 #[test]
 fn an_entry_takes_at_most_96_bytes() {
     for n in [100_000, 130_000, 1 << 18] {
-        let av = table(AvType::Table, n);
+        let store = Store::private(n).unwrap();
         for i in 0..n as u32 {
-            av.insert(&name(i)).unwrap();
+            store.place(&name(i).to_bytes(), None).unwrap();
         }
         // Entries that are not used take no memory, the index takes all of it.
-        let per_entry = av.store.index_bytes() as f64 / n as f64 + 68.0 + 0.2 + 8.0;
+        let per_entry = store.index_bytes() as f64 / n as f64 + 68.0 + 0.2 + 8.0;
         assert!(per_entry <= 96.0, "{per_entry} at {n}");
     }
 }
 
 /// Readers in other threads see each address whole or not at all, while entries come, go, are used again and the table grows.
 ///
-/// Covers: AV-2
+/// Covers: AV-2, AV-9
 #[test]
 fn readers_never_see_a_half_entry() {
     const N: u32 = 3000;
-    for av_type in [AvType::Map, AvType::Table] {
-        let av = table(av_type, 0);
+    for kind in kinds() {
+        let av = table(kind, 0);
         let first = av.insert(&name(u32::MAX)).unwrap().addr;
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -272,12 +321,16 @@ fn readers_never_see_a_half_entry() {
 /// Covers: AV-17
 #[test]
 fn an_entry_whose_generations_are_used_up_is_never_handed_out_again() {
-    let av = AvTable::new(&AvAttr {
-        av_type: Some(AvType::Map),
-        rx_ctx_bits: 24,
-        ..AvAttr::default()
-    })
-    .unwrap();
+    for kind in kinds().filter(|kind| kind.av_type == AvType::Map) {
+        generations_are_used_up(&AvAttr {
+            rx_ctx_bits: 24,
+            ..attr(kind)
+        });
+    }
+}
+
+fn generations_are_used_up(attr: &AvAttr) {
+    let av = AvTable::new(attr).unwrap();
     let mut seen = BTreeSet::new();
     for _ in 0..1000 {
         let addr = av.insert(&name(1)).unwrap().addr;
@@ -291,11 +344,14 @@ fn an_entry_whose_generations_are_used_up_is_never_handed_out_again() {
 /// Covers: AV-2
 #[test]
 fn an_impossible_count_is_an_error() {
-    let attr = AvAttr {
-        count: usize::MAX / 2,
-        ..AvAttr::default()
-    };
-    assert_eq!(AvTable::new(&attr).err().unwrap().errno(), Errno::ENOMEM);
+    for symmetric in [false, true] {
+        let attr = AvAttr {
+            count: usize::MAX / 2,
+            symmetric,
+            ..AvAttr::default()
+        };
+        assert_eq!(AvTable::new(&attr).err().unwrap().errno(), Errno::ENOMEM);
+    }
 }
 
 /// Covers: AV-1
@@ -306,7 +362,7 @@ fn a_type_that_is_left_open_is_chosen_and_told() {
         ..AvAttr::default()
     };
     assert_eq!(AvTable::new(&open).unwrap().av_type(), AvType::Table);
-    for av_type in [AvType::Map, AvType::Table] {
-        assert_eq!(table(av_type, 0).av_type(), av_type);
+    for kind in kinds() {
+        assert_eq!(table(kind, 0).av_type(), kind.av_type);
     }
 }

@@ -54,12 +54,8 @@ impl Backend for DgramBackend {
         if counts_sends {
             transport.count_sends();
         }
-        let name = NativeAddr {
-            incarnation: random(),
-            node: node_id(),
-            shm: None,
-            verbs: Some(port.address(transport.number(), QKEY)),
-        };
+        let queue_pair = Some(port.address(transport.number(), QKEY));
+        let name = NativeAddr::of_new(node_id(), queue_pair, false, random());
         Ok((transport, name))
     }
 

@@ -1,0 +1,170 @@
+//! An endpoint's number: the 56 bits of its native address that are its own. All else is its node's, so an address vector can
+//! keep the two apart (`docs/adr/0032`).
+//!
+//! The number is the QPN and 32 bits of incarnation, or 56 bits of incarnation where there is no queue pair; the name of the
+//! shared-memory endpoint is the number. Peers need not follow: whatever else an address holds is its node's part.
+
+use super::native::{HAS_SHM, HAS_VERBS, NATIVE_LEN, NativeAddr, VerbsAddr, Wire};
+
+/// Bits of a number.
+pub(crate) const NUMBER_BITS: u32 = 56;
+
+/// Bits of incarnation in the number of an endpoint that has a queue pair; the QPN's are above.
+const INCARNATION_BITS: u32 = 32;
+
+impl NativeAddr {
+    /// The address of an endpoint that is being opened; `random` tells it from those before.
+    pub fn of_new(node: u64, verbs: Option<VerbsAddr>, has_shm: bool, random: u64) -> Self {
+        let incarnation = match verbs {
+            Some(_) => low(random, INCARNATION_BITS),
+            None => low(random, NUMBER_BITS),
+        };
+        let qpn = verbs.map_or(0, |verbs| verbs.qpn);
+        let number = u64::from(qpn) << INCARNATION_BITS | incarnation;
+        Self {
+            incarnation,
+            node,
+            shm: has_shm.then_some(number),
+            verbs,
+        }
+    }
+}
+
+/// A native address as its node's part, with zeros in place of the number, and the number. An address that does not come
+/// about so is all its node's, with the number 0.
+#[inline]
+pub(crate) fn split(addr: &[u8; NATIVE_LEN]) -> ([u8; NATIVE_LEN], u64) {
+    let mut wire: Wire = zerocopy::transmute!(*addr);
+    let (qpn, incarnation) = (wire.qpn.get(), wire.incarnation.get());
+    let own_bits = match wire.flags & HAS_VERBS {
+        0 => NUMBER_BITS,
+        _ => INCARNATION_BITS,
+    };
+    let number = u64::from(qpn) << INCARNATION_BITS | incarnation;
+    let shm = match wire.flags & HAS_SHM {
+        0 => 0,
+        _ => number,
+    };
+    let stray_qpn = wire.flags & HAS_VERBS == 0 && qpn != 0;
+    let too_long = qpn >> 24 != 0 || incarnation >> own_bits != 0;
+    if wire.shm.get() != shm || stray_qpn || too_long {
+        return (*addr, 0);
+    }
+    wire.qpn = 0.into();
+    wire.incarnation = 0.into();
+    wire.shm = 0.into();
+    (zerocopy::transmute!(wire), number)
+}
+
+/// The address of a node's endpoint with this number.
+#[inline]
+pub(crate) fn join(node: &[u8; NATIVE_LEN], number: u64) -> [u8; NATIVE_LEN] {
+    let mut wire: Wire = zerocopy::transmute!(*node);
+    let (qpn, incarnation) = match wire.flags & HAS_VERBS {
+        0 => (0, number),
+        _ => (
+            (number >> INCARNATION_BITS) as u32,
+            low(number, INCARNATION_BITS),
+        ),
+    };
+    let shm = match wire.flags & HAS_SHM {
+        0 => 0,
+        _ => number,
+    };
+    // An address that is all its node's has its own in place, and the number 0.
+    wire.qpn = (wire.qpn.get() | qpn).into();
+    wire.incarnation = (wire.incarnation.get() | incarnation).into();
+    wire.shm = (wire.shm.get() | shm).into();
+    zerocopy::transmute!(wire)
+}
+
+fn low(value: u64, bits: u32) -> u64 {
+    value & ((1 << bits) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::GidKind;
+    use crate::addr::native::tests::any_addr;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Covers: AV-9
+        #[test]
+        fn any_bytes_come_back(addr in any::<[u8; NATIVE_LEN]>(), flags in 0u8..4, clear in any::<[bool; 3]>()) {
+            let mut addr = addr;
+            addr[3] = flags;
+            for (field, clear) in [4..8, 32..40, 48..56].into_iter().zip(clear) {
+                if clear {
+                    addr[field].fill(0);
+                }
+            }
+            let (node, number) = split(&addr);
+            prop_assert!(number >> NUMBER_BITS == 0);
+            prop_assert_eq!(join(&node, number), addr);
+        }
+
+        /// Endpoints of one node and queue pairs of one port differ in their numbers alone.
+        ///
+        /// Covers: AV-9
+        #[test]
+        fn new_endpoints_of_a_node_share_its_part(
+            like in any_addr(),
+            randoms in any::<[u64; 2]>(),
+            qpns in any::<[u32; 2]>(),
+        ) {
+            let addr = |i: usize| {
+                let verbs = like.verbs.map(|verbs| VerbsAddr { qpn: qpns[i] >> 8, ..verbs });
+                NativeAddr::of_new(like.node, verbs, like.shm.is_some(), randoms[i])
+            };
+            let [(node, one), (same, other)] = [addr(0), addr(1)].map(|addr| split(&addr.to_bytes()));
+            prop_assert_eq!(node, same);
+            prop_assert_eq!(one == other, addr(0) == addr(1));
+            prop_assert_eq!(join(&node, other), addr(1).to_bytes());
+            prop_assert_eq!(NativeAddr::from_bytes(&addr(0).to_bytes()), Ok(addr(0)));
+        }
+    }
+
+    /// Covers: AV-9
+    #[test]
+    fn an_address_that_came_about_otherwise_is_all_its_nodes() {
+        let verbs = VerbsAddr {
+            gid: [0; 16],
+            gid_kind: GidKind::RoceV2,
+            qpn: 17,
+            qkey: 1,
+            lid: 0,
+            pkey: 0xffff,
+            sl: 0,
+            port: 1,
+            mtu_bytes: 4096,
+        };
+        let regular = NativeAddr::of_new(1, Some(verbs), true, u64::MAX);
+        let (incarnation, shm) = (regular.incarnation, regular.shm);
+        assert_eq!(incarnation, 0xffff_ffff);
+        assert_eq!(shm, Some(17 << 32 | incarnation));
+        let mut others = vec![
+            NativeAddr {
+                incarnation: 1 << 32,
+                ..regular
+            },
+            NativeAddr {
+                shm: Some(0),
+                ..regular
+            },
+            NativeAddr {
+                shm: Some(17 << 32),
+                ..regular
+            },
+        ];
+        others.push(NativeAddr {
+            incarnation: 1 << NUMBER_BITS,
+            verbs: None,
+            ..regular
+        });
+        for other in others {
+            assert_eq!(split(&other.to_bytes()), (other.to_bytes(), 0), "{other}");
+        }
+    }
+}

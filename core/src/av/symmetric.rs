@@ -1,0 +1,368 @@
+//! A table that keeps nodes and endpoints apart (`FI_SYMMETRIC`, fi_av(3), `docs/adr/0032`): an address is its node's part, which
+//! lies once in a table of its own, and the endpoint's number. An entry is where the node's part is and the number, 80 bits; an
+//! address that is not made up so has a node's part of its own.
+//!
+//! It is a process's own. Readers take no lock: an entry never moves, and the removals of its line say whether what was read of
+//! it is whole. Writers take turns; the table sees to that.
+
+mod lines;
+mod places;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use super::arena::{Arena, PIECES, Pieces};
+use super::chunk::Name;
+use super::column::Column;
+use super::doubling::Doubling;
+use super::index::mix;
+use super::store::{FEWEST, Placement, Store};
+use super::version::{Busy, Version};
+use crate::addr::{join, split};
+use crate::error::{Errno, Error, Result};
+use lines::{Key, Lines, NODE_BITS};
+use places::{Indices, Places};
+
+/// Entries of a table at most: a place of the index holds their number.
+const MOST: usize = 1 << 30;
+
+/// Entries, the nodes that they are of, and the index over them.
+pub(super) struct Symmetric {
+    nodes: Store,
+    /// Entries of each node.
+    users: Column,
+    /// How often each entry's address was removed, where addresses have generations.
+    removals: Option<Column>,
+    pieces: Doubling,
+    lines: Pieces,
+    n_pieces: AtomicUsize,
+    /// Entries of each piece that are not taken.
+    free: [AtomicUsize; PIECES],
+    indices: Indices,
+    version: AtomicU64,
+    len: AtomicUsize,
+    seed: u64,
+}
+
+impl Symmetric {
+    /// An empty table with room for `count` addresses at once, whose entries have generations or not.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: there is no such room.
+    pub(super) fn new(count: usize, generations: bool) -> Result<Self> {
+        let no_room = || {
+            let object = format!("address vector of {count} entries");
+            Error::new(Errno::ENOMEM, "open", object)
+                .mend("count is a hint: a smaller one works, the table grows")
+        };
+        if count > MOST {
+            return Err(no_room());
+        }
+        let first = count.max(FEWEST).next_power_of_two();
+        let table = Self {
+            nodes: Store::private(0)?,
+            users: Column::default(),
+            removals: generations.then(Column::default),
+            pieces: Doubling::new(first.trailing_zeros()),
+            lines: Pieces::default(),
+            n_pieces: AtomicUsize::new(0),
+            free: Default::default(),
+            indices: Indices::new(Places::new(count, first).map_err(|_| no_room())?),
+            version: AtomicU64::new(0),
+            len: AtomicUsize::new(0),
+            seed: RandomState::new().hash_one(count),
+        };
+        table.add_piece().map_err(|_| no_room())?;
+        Ok(table)
+    }
+
+    /// Addresses that are in.
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
+    fn capacity(&self) -> usize {
+        self.pieces.total(self.n_pieces.load(Acquire))
+    }
+
+    /// Bytes that all takes when all entries that there is room for are used.
+    pub(super) fn bytes(&self) -> usize {
+        let pieces = 0..self.n_pieces.load(Acquire);
+        let entries: usize = pieces.map(|k| lines::bytes(self.pieces.len(k))).sum();
+        let index = self.indices.last().map_or(0, Places::bytes);
+        let removals = self.removals.as_ref().map_or(0, Column::bytes);
+        entries + index + removals + self.nodes.bytes() + self.users.bytes()
+    }
+
+    /// The generation of an entry and its address, where one is in.
+    #[inline]
+    pub(super) fn read(&self, entry: u32) -> Option<(Name, u32)> {
+        let (lines, at) = self.locate(entry)?;
+        loop {
+            let seen = lines.look(at)?;
+            let node = self.nodes.read(seen.key.node);
+            let generation = 2 * self.removals_of(entry) + 1;
+            if lines.still(at, &seen) {
+                return node.map(|(node, _)| (join(&node, seen.key.number), generation));
+            }
+        }
+    }
+
+    /// The generation of an entry, odd while an address is in.
+    #[inline]
+    pub(super) fn generation(&self, entry: u32) -> u32 {
+        let there = self
+            .locate(entry)
+            .is_some_and(|(lines, at)| lines.is_there(at));
+        2 * self.removals_of(entry) + u32::from(there)
+    }
+
+    #[inline]
+    fn removals_of(&self, entry: u32) -> u32 {
+        self.removals
+            .as_ref()
+            .map_or(0, |removals| removals.get(entry) as u32)
+    }
+
+    /// The entry of an address. `Err`: writers were at work all the time.
+    #[inline]
+    pub(super) fn find(&self, name: &Name) -> Result<Option<u32>, Busy> {
+        let (node, number) = split(name);
+        let look = || {
+            let node = self.nodes.find(&node)?;
+            Ok(node.and_then(|node| self.holder(Key { node, number })))
+        };
+        Version(&self.version).read(look)?
+    }
+
+    /// The entry of an address, for a writer.
+    pub(super) fn search(&self, name: &Name) -> Option<u32> {
+        let (node, number) = split(name);
+        let node = self.nodes.search(self.nodes.hash(&node), &node)?;
+        self.holder(Key { node, number })
+    }
+
+    /// The entry that holds this.
+    #[inline]
+    fn holder(&self, key: Key) -> Option<u32> {
+        let is_it = |entry| {
+            self.locate(entry)
+                .is_some_and(|(lines, at)| lines.has(at, key))
+        };
+        self.indices.last()?.find(self.hash(key), is_it)
+    }
+
+    #[inline]
+    fn hash(&self, key: Key) -> u64 {
+        mix(mix(self.seed, key.low()), key.high())
+    }
+
+    /// The hash of what an entry holds.
+    fn hash_of(&self, entry: u32) -> u64 {
+        self.locate(entry)
+            .map_or(0, |(lines, at)| self.hash(lines.key(at)))
+    }
+
+    #[inline]
+    fn locate(&self, entry: u32) -> Option<(Lines<'_>, usize)> {
+        let (piece, at) = self.pieces.place(entry);
+        Some((self.piece(piece)?, at))
+    }
+
+    #[inline]
+    fn piece(&self, piece: usize) -> Option<Lines<'_>> {
+        let words = self.lines.get(piece)?.get()?;
+        Some(Lines::new(words, self.pieces.len(piece)))
+    }
+
+    /// Every entry that has an address, from the lowest.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, u32, Name)> + '_ {
+        (0..self.capacity() as u32).filter_map(|entry| {
+            let (name, generation) = self.read(entry)?;
+            Some((entry, generation, name))
+        })
+    }
+
+    // What follows is for writers.
+
+    /// Puts an address in a reserved entry or in the lowest free one, unless it is there already.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC`: the table can not grow.
+    pub(super) fn place(&self, name: &Name, reserved: Option<u32>) -> Result<Placement> {
+        let (node, number) = split(name);
+        let node_hash = self.nodes.hash(&node);
+        let known = self.nodes.search(node_hash, &node);
+        if let Some(entry) = known.and_then(|node| self.holder(Key { node, number })) {
+            return Ok(Placement::Found(entry));
+        }
+        let entry = match reserved {
+            Some(entry) => entry,
+            None => self.take()?,
+        };
+        let ready = self.make_room(entry).and_then(|()| match known {
+            Some(node) => Ok(node),
+            None => self.add_node(&node, node_hash),
+        });
+        match ready {
+            Ok(node) => self.put(entry, Key { node, number }),
+            Err(error) => {
+                if reserved.is_none() {
+                    self.give_back(entry);
+                }
+                return Err(error);
+            }
+        }
+        Ok(Placement::New(entry))
+    }
+
+    fn put(&self, entry: u32, key: Key) {
+        let hash = self.hash(key);
+        let (Some((lines, at)), Some(index)) = (self.locate(entry), self.indices.last()) else {
+            return;
+        };
+        Version(&self.version).begin();
+        if let Some(users) = self.users.there(key.node) {
+            users.store(users.load(Relaxed) + 1, Relaxed);
+        }
+        lines.put(at, key);
+        index.insert(hash, entry);
+        self.len.store(self.len() + 1, Relaxed);
+        Version(&self.version).end();
+    }
+
+    /// Takes the address out of an entry, which is free afterwards if `reusable` says so of its new generation.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: there is no memory for the generation; nothing was changed.
+    pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) -> Result<()> {
+        let Some((lines, at)) = self.locate(entry) else {
+            return Ok(());
+        };
+        let removals = match &self.removals {
+            Some(removals) => Some(removals.make(entry)?),
+            None => None,
+        };
+        let key = lines.key(at);
+        Version(&self.version).begin();
+        if let Some(index) = self.indices.last() {
+            index.remove(self.hash(key), entry, |other| self.hash_of(other));
+        }
+        lines.clear(at);
+        if let Some(removals) = removals {
+            removals.store(removals.load(Relaxed) + 1, Relaxed);
+        }
+        self.leave_node(key.node);
+        self.len.store(self.len().saturating_sub(1), Relaxed);
+        if reusable(self.generation(entry)) {
+            self.give_back(entry);
+        }
+        Version(&self.version).end();
+        Ok(())
+    }
+
+    fn add_node(&self, node: &Name, hash: u32) -> Result<u32> {
+        self.nodes.make_room()?;
+        let number = self.nodes.take()?;
+        let ready = match number >> NODE_BITS {
+            0 => self.users.make(number).map(drop),
+            _ => Err(
+                Error::new(Errno::ENOSPC, "insert", "address of yet another node")
+                    .mend("a symmetric address vector is for endpoints that share nodes"),
+            ),
+        };
+        match ready {
+            Ok(()) => self.nodes.put(number, hash, node),
+            Err(error) => {
+                self.nodes.give_back(number);
+                return Err(error);
+            }
+        }
+        Ok(number)
+    }
+
+    /// A node has an entry less; with its last one it goes.
+    fn leave_node(&self, node: u32) {
+        if let Some(users) = self.users.there(node) {
+            let left = users.load(Relaxed).saturating_sub(1);
+            users.store(left, Relaxed);
+            if left == 0 {
+                self.nodes.clear(node, |_| true);
+            }
+        }
+    }
+
+    /// Takes the lowest free entry.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC`: the table can not grow.
+    pub(super) fn take(&self) -> Result<u32> {
+        let pieces = self.n_pieces.load(Relaxed);
+        if let Some(entry) = (0..pieces).find_map(|piece| self.take_in(piece)) {
+            return Ok(entry);
+        }
+        self.add_piece()?;
+        self.take_in(pieces)
+            .ok_or_else(|| Error::new(Errno::ENOSPC, "grow", "address vector"))
+    }
+
+    fn take_in(&self, piece: usize) -> Option<u32> {
+        let free = self.free[piece].load(Relaxed).checked_sub(1)?;
+        let marks = self.piece(piece)?.marks();
+        let at = marks.lowest_free()?;
+        marks.mark(at, true);
+        self.free[piece].store(free, Relaxed);
+        Some((self.pieces.first(piece) + at) as u32)
+    }
+
+    /// Gives back an entry that was taken.
+    pub(super) fn give_back(&self, entry: u32) {
+        let (piece, at) = self.pieces.place(entry);
+        if let Some(lines) = self.piece(piece) {
+            lines.marks().mark(at, false);
+            let free = &self.free[piece];
+            free.store(free.load(Relaxed) + 1, Relaxed);
+        }
+    }
+
+    fn add_piece(&self) -> Result<()> {
+        let piece = self.n_pieces.load(Relaxed);
+        let len = self.pieces.len(piece);
+        if piece >= PIECES || self.pieces.first(piece) + len > MOST {
+            return Err(Error::new(Errno::ENOSPC, "grow", "address vector"));
+        }
+        let made = (&AtomicU64::new(0), &AtomicU64::new(0));
+        Arena::Private.create(&self.lines, piece, lines::bytes(len), made)?;
+        self.free[piece].store(len, Relaxed);
+        self.n_pieces.store(piece + 1, Release);
+        Ok(())
+    }
+
+    /// Makes room in the index for one more, which is to be in this entry.
+    fn make_room(&self, entry: u32) -> Result<()> {
+        let grown = || Error::new(Errno::ENOSPC, "grow", "the index of an address vector");
+        let index = self.indices.last().ok_or_else(grown)?;
+        if index.has_room(self.len()) && index.takes(entry) {
+            return Ok(());
+        }
+        let larger = index.larger(self.len(), self.capacity())?;
+        for entry in 0..self.capacity() as u32 {
+            if let Some((lines, at)) = self.locate(entry) {
+                if lines.is_there(at) {
+                    larger.insert(self.hash(lines.key(at)), entry);
+                }
+            }
+        }
+        // Who still searches the old one finds nothing, then sees that something has changed.
+        self.indices
+            .replace(larger, || Version(&self.version).pass())
+    }
+}
+
+#[cfg(test)]
+mod tests;
