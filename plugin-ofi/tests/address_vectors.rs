@@ -13,8 +13,9 @@ use std::ptr::{null, null_mut};
 use client::{Info, Opened, Party, close};
 use ferro_fi::abi::{
     FI_AV_COMPLETE, FI_AV_USER_ID, FI_EAVAIL, FI_EBADFLAGS, FI_EINVAL, FI_ENOEQ, FI_EVENT, FI_MORE,
-    FI_READ, FI_SYNC_ERR, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_tagged_entry,
-    fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_threading, fi_wait_obj, fid, fid_av, fid_eq,
+    FI_READ, FI_SYMMETRIC, FI_SYNC_ERR, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type,
+    fi_cq_tagged_entry, fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_threading, fi_wait_obj, fid,
+    fid_av, fid_eq,
 };
 
 const NONE: fi_addr_t = fi_addr_t::MAX;
@@ -160,9 +161,12 @@ fn attributes_say_what_is_opened() {
             (fi_av_type::FI_AV_TABLE, fi_av_type::FI_AV_TABLE),
             (fi_av_type::FI_AV_UNSPEC, fi_av_type::FI_AV_TABLE),
         ] {
-            for (count, ep_per_node, bits, flags) in
-                [(0, 0, 0, 0), (1000, 16, 8, 0), (1, 0, 24, FI_EVENT)]
-            {
+            for (count, ep_per_node, bits, flags) in [
+                (0, 0, 0, 0),
+                (1000, 16, 8, FI_SYMMETRIC),
+                (1, 0, 24, FI_EVENT),
+                (10, 2, 0, FI_EVENT | FI_SYMMETRIC),
+            ] {
                 let mut attr = fi_av_attr {
                     type_: asked,
                     count,

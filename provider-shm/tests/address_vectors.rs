@@ -90,6 +90,40 @@ fn who_shares_an_address_vector_sends_to_what_the_other_inserts() {
     }
 }
 
+/// Endpoints of one node lie in symmetric address vectors by their numbers alone; messages go both ways and tell their sources.
+///
+/// Covers: AV-9, AV-17
+#[test]
+fn endpoints_find_each_other_in_symmetric_address_vectors() {
+    for av_type in [AvType::Map, AvType::Table] {
+        let symmetric = AvAttr {
+            av_type: Some(av_type),
+            symmetric: true,
+            ..AvAttr::default()
+        };
+        let domain = domain();
+        let mut hub = OwningEndpoint::open(&*domain, &symmetric).unwrap();
+        let mut peers: Vec<_> = (0..8)
+            .map(|_| OwningEndpoint::open(&*domain, &symmetric).unwrap())
+            .collect();
+        let name = hub.name();
+        assert_eq!(name.shm, Some(name.incarnation));
+        for round in 0..2 {
+            for peer in &mut peers {
+                let to_hub = peer.av().insert(&name.to_bytes()).unwrap();
+                let to_peer = hub.av().insert(&peer.name().to_bytes()).unwrap();
+                assert_eq!(hub.av().lookup(to_peer).unwrap(), peer.name());
+                assert_eq!(exchange(peer, to_hub, &mut hub).src, to_peer);
+                assert_eq!(exchange(&mut hub, to_peer, peer).src, to_hub);
+                hub.av().remove(to_peer).unwrap();
+                let gone = OpError::Failed(Errno::EADDRNOTAVAIL);
+                assert_eq!(refused(&mut hub, to_peer), gone, "round {round}");
+                assert_eq!(exchange(peer, to_hub, &mut hub).src, FiAddr::NOTAVAIL);
+            }
+        }
+    }
+}
+
 /// Covers: AV-20
 #[test]
 fn completions_report_the_users_ids() {

@@ -7,6 +7,10 @@ use super::version::Busy;
 use crate::error::Result;
 
 /// Entries and index.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one a table, and what is ordinary is found without a further pointer"
+)]
 pub(super) enum Storage {
     /// Each address is whole; processes may share it.
     Ordinary(Store),

@@ -97,7 +97,8 @@ impl Symmetric {
     }
 
     /// The generation of an entry and its address, where one is in.
-    #[inline]
+    // A call, so that the way through an ordinary table stays short.
+    #[inline(never)]
     pub(super) fn read(&self, entry: u32) -> Option<(Name, u32)> {
         let (lines, at) = self.locate(entry)?;
         loop {
@@ -127,7 +128,7 @@ impl Symmetric {
     }
 
     /// The entry of an address. `Err`: writers were at work all the time.
-    #[inline]
+    #[inline(never)]
     pub(super) fn find(&self, name: &Name) -> Result<Option<u32>, Busy> {
         let (node, number) = split(name);
         let look = || {

@@ -83,7 +83,7 @@ impl Places {
 
     #[inline]
     fn home(&self, hash: u64) -> usize {
-        ((hash >> 32) * self.len as u64 >> 32) as usize
+        (((hash >> 32) * self.len as u64) >> 32) as usize
     }
 
     #[inline]
