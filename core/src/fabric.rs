@@ -4,11 +4,12 @@
 //! Objects are closed by dropping them; each keeps open what it was opened on or bound to.
 
 use std::any::Any;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::addr::NativeAddr;
+use crate::addr::{Address, NativeAddr};
 use crate::av::{AvAttr, AvType, Report, Services, Wanted};
 use crate::config::Settings;
 use crate::eq::EventQueue;
@@ -96,7 +97,8 @@ pub trait Domain: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `EDOMAIN` for objects of another domain; what the device or the system lacks.
+    /// `EDOMAIN` for objects of another domain; `EADDRINUSE` when another endpoint is found at its source; what the device or
+    /// the system lacks.
     fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>>;
 
     /// Registers memory (fi_mr(3)) with the access that `access` asks for (`SEND`, `RECV`, `REMOTE_READ`, …).
@@ -152,6 +154,9 @@ pub struct EndpointConfig {
     pub rx_cntr: Option<Arc<dyn Cntr>>,
     /// Whether receives may name their source (`FI_DIRECTED_RECV`); without it the source of a receive is ignored.
     pub directed_recv: bool,
+    /// Where the endpoint is to be found, in a domain whose addresses are those of sockets; port 0 is any that is free. `None`:
+    /// where the domain's info says.
+    pub source: Option<SocketAddr>,
 }
 
 impl EndpointConfig {
@@ -164,6 +169,7 @@ impl EndpointConfig {
             tx_cntr: None,
             rx_cntr: None,
             directed_recv: true,
+            source: None,
         }
     }
 }
@@ -203,8 +209,12 @@ pub struct RecvOp {
 ///
 /// [`Mode::MSG_PREFIX`]: crate::flags::Mode::MSG_PREFIX
 pub trait Endpoint: Send + Sync {
-    /// Its address (`fi_getname`).
+    /// All that a peer has to know of it.
     fn name(&self) -> NativeAddr;
+
+    /// Its address in the domain's `addr_format` (`fi_getname`): where that has addresses of sockets, the one at which it is
+    /// found.
+    fn address(&self) -> Address;
 
     /// Sends a message.
     ///
@@ -353,12 +363,20 @@ pub trait Av: Send + Sync {
     /// `EINVAL` when it is not there; `EACCES` when the address vector was opened for reading only.
     fn remove(&self, addr: FiAddr) -> Result<()>;
 
-    /// The address that was inserted.
+    /// The endpoint that an address stands for.
     ///
     /// # Errors
     ///
     /// `EINVAL` when it is not there.
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr>;
+
+    /// The same in the domain's `addr_format`: where that has addresses of sockets, the one that it was inserted by.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when it is not there; `EADDRNOTAVAIL` when that format can not tell of it, for it was inserted as text of
+    /// another.
+    fn address(&self, addr: FiAddr) -> Result<Address>;
 
     /// Gives an address an ID of the application's, which completions and errors report as the source of its messages from now
     /// on. Sends, directed receives, lookups and removals take the address as ever.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use crate::addr::NativeAddr;
+use crate::addr::{Address, NativeAddr};
 use crate::av::AvAttr;
 use crate::error::{Errno, Error, OpError, Result};
 use crate::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr, RecvOp};
@@ -209,9 +209,14 @@ impl OwningEndpoint {
         })
     }
 
-    /// Its address.
+    /// All that a peer has to know of it.
     pub fn name(&self) -> NativeAddr {
         self.endpoint.name()
+    }
+
+    /// Its address in the domain's format.
+    pub fn address(&self) -> Address {
+        self.endpoint.address()
     }
 
     /// Its address vector.

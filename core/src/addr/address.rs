@@ -1,6 +1,6 @@
 //! An address in any format, to and from the bytes that applications hand over.
 
-use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::socket::{self, AF_INET, AF_INET6};
 use super::{
@@ -103,6 +103,15 @@ impl Address {
         }
     }
 
+    /// A socket's address as a format has it; `None` where that is not one of sockets' addresses, or of another family.
+    pub fn of_socket(socket: SocketAddr, format: AddrFormat) -> Option<Self> {
+        let addr = match format {
+            AddrFormat::SOCKADDR_IB => Self::Ib(SockaddrIb::of_socket(&socket)),
+            _ => Self::from(socket),
+        };
+        addr.has_format(format).then_some(addr)
+    }
+
     /// IP address and port; `None` for addresses that have none. A `sockaddr_ib` has its GID for one, as on RoCE.
     pub fn socket(&self) -> Option<SocketAddr> {
         match self {
@@ -110,6 +119,15 @@ impl Address {
             Self::In6(addr) => Some(SocketAddr::V6(*addr)),
             Self::Ib(addr) => Some(SocketAddr::new(addr.ip().to_canonical(), addr.port())),
             Self::Native(_) | Self::IbUd(_) => None,
+        }
+    }
+
+    /// The IP address that a port's GID stands for, or a socket's own.
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Native(addr) => Some(IpAddr::from(addr.verbs?.gid).to_canonical()),
+            Self::IbUd(addr) => Some(IpAddr::from(addr.gid).to_canonical()),
+            socket => socket.socket().map(|socket| socket.ip()),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Addresses as an application has them, in the format of its domain.
 
-use crate::addr::{Address, NativeAddr, VerbsAddr};
+use std::net::{IpAddr, SocketAddr};
+
+use crate::addr::{AddrFormats, Address, NativeAddr, VerbsAddr};
 use crate::error::{Errno, Error, Result};
 use crate::info::AddrFormat;
 
@@ -10,24 +12,91 @@ pub(crate) struct Naming {
     pub(crate) format: AddrFormat,
     /// What all queue pairs that its endpoints talk to have in common with its own, where addresses do not say it.
     pub(crate) common: Option<VerbsAddr>,
+    /// The IP address that its endpoints speak from: of a node's addresses one of that family is taken.
+    pub(crate) host: Option<IpAddr>,
+}
+
+/// Whom an address names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// This endpoint.
+    Endpoint(NativeAddr),
+    /// Who listens there.
+    Socket(SocketAddr),
+}
+
+impl Target {
+    pub(super) fn socket(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Endpoint(_) => None,
+            Self::Socket(at) => Some(*at),
+        }
+    }
+
+    /// The endpoint, in formats whose addresses name no sockets.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is a socket.
+    pub(crate) fn endpoint(self) -> Result<NativeAddr> {
+        match self {
+            Self::Endpoint(name) => Ok(name),
+            Self::Socket(at) => Err(invalid(&format!("{at} is no endpoint"))),
+        }
+    }
 }
 
 impl Naming {
-    /// The endpoint that the bytes name; text where the format is text.
+    /// Whom the bytes name; text where the format is text.
     ///
     /// # Errors
     ///
     /// `EINVAL`, with the reason.
-    pub(crate) fn parse(&self, bytes: &[u8]) -> Result<NativeAddr> {
+    pub(crate) fn parse(&self, bytes: &[u8]) -> Result<Target> {
+        self.target(&parse(self.format, bytes)?)
+    }
+
+    /// Whom an address names.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`, with the reason.
+    pub(crate) fn target(&self, addr: &Address) -> Result<Target> {
         let own = NativeAddr {
             incarnation: 0,
             node: 0,
             shm: None,
             verbs: self.common,
         };
-        let addr = parse(self.format, bytes)?;
-        addr.native(&own)
-            .ok_or_else(|| invalid("endpoints of this domain are not found by such addresses"))
+        if let Some(name) = addr.native(&own) {
+            return Ok(Target::Endpoint(name));
+        }
+        match addr.socket() {
+            Some(at) if at.port() != 0 => Ok(Target::Socket(at)),
+            Some(_) => Err(invalid("nobody listens at port 0")),
+            None => Err(invalid(
+                "endpoints of this domain are not found by such addresses",
+            )),
+        }
+    }
+
+    /// Whether addresses of its format may name sockets.
+    pub(crate) fn names_sockets(&self) -> bool {
+        self.format == AddrFormat::STR || self.keeps_sockets()
+    }
+
+    /// Whether its address vectors tell of endpoints by socket address.
+    pub(super) fn keeps_sockets(&self) -> bool {
+        AddrFormats::SOCKADDR.has(self.format)
+    }
+
+    /// The one of a node's addresses to ask: in a family that the format has, the domain's own if need be.
+    pub(super) fn choose(&self, all: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
+        let told: Vec<_> = all
+            .filter(|at| !self.keeps_sockets() || Address::of_socket(*at, self.format).is_some())
+            .collect();
+        let same = |at: &&SocketAddr| self.host.is_some_and(|host| host.is_ipv4() == at.is_ipv4());
+        told.iter().find(same).or(told.first()).copied()
     }
 }
 

@@ -6,7 +6,7 @@ use super::arena::PIECES;
 use super::words::{ALIGN, Words};
 
 /// Bytes of a head.
-pub(super) const BYTES: usize = 8 * (FREE + PIECES);
+pub(super) const BYTES: usize = 8 * (SOCKETS_AT + PIECES);
 
 /// Bytes of the head of a table in a file, with the ring behind it.
 pub(super) const SHARED_BYTES: usize = RING_AT + 4 * RING;
@@ -21,6 +21,7 @@ const _: () = assert!(BYTES <= RING_AT && SHARED_BYTES as u64 <= ALIGN);
 const ENTRIES_AT: usize = 24;
 const INDEX_AT: usize = ENTRIES_AT + PIECES;
 const FREE: usize = INDEX_AT + PIECES;
+const SOCKETS_AT: usize = FREE + PIECES;
 
 /// The single words.
 #[derive(Clone, Copy)]
@@ -71,6 +72,11 @@ impl Head {
     /// Where an index lies.
     pub(super) fn index_at(&self, piece: usize) -> &AtomicU64 {
         &self.0.u64s(0, FREE)[INDEX_AT + piece.min(PIECES - 1)]
+    }
+
+    /// Where a piece of socket addresses lies.
+    pub(super) fn sockets_at(&self, piece: usize) -> &AtomicU64 {
+        &self.0.u64s(0, SOCKETS_AT + PIECES)[SOCKETS_AT + piece.min(PIECES - 1)]
     }
 
     /// The entry that a change was of, by the change's number; only in a file.

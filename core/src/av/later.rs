@@ -7,11 +7,10 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::chunk::Name;
-use super::format::Naming;
+use super::format::{Naming, Target};
+use super::resolution::{self, Found};
 use super::service::{Resolve, Services};
 use super::table::{AvTable, Reserved};
-use crate::addr::NativeAddr;
 use crate::eq::{AV_COMPLETE, Done, EqError, EventQueue};
 use crate::error::{Errno, Error, Result};
 use crate::types::FiAddr;
@@ -39,16 +38,11 @@ impl Wanted {
         }
     }
 
-    /// The address that is wanted as number `i`.
-    pub(crate) fn find(
-        &self,
-        i: usize,
-        naming: &Naming,
-        resolver: Option<&dyn Resolve>,
-    ) -> Result<NativeAddr> {
+    /// Whom all of them name, in order.
+    fn targets<'a>(&'a self, naming: &'a Naming) -> Box<dyn Iterator<Item = Result<Target>> + 'a> {
         match self {
-            Self::Listed(names) => naming.parse(&names[i]),
-            Self::Services(services) => services.resolve(i, resolver),
+            Self::Listed(names) => Box::new(names.iter().map(|name| naming.parse(name))),
+            Self::Services(services) => Box::new(services.targets(*naming)),
         }
     }
 }
@@ -185,9 +179,7 @@ impl Work {
     }
 
     fn insert(&self, mut call: Call) {
-        let found: Vec<_> = (0..call.wanted.len())
-            .map(|i| self.find(&call.wanted, i))
-            .collect();
+        let found = self.find(&call.wanted);
         let mut inserted = self.enter(found, &call.reserved);
         for (one, id) in inserted.iter_mut().zip(&call.user_ids) {
             if let Ok(addr) = one {
@@ -223,36 +215,44 @@ impl Work {
         self.events.write_done(AV_COMPLETE, &done);
     }
 
-    /// Finds an address out, unless the address vector is being closed.
-    fn find(&self, wanted: &Wanted, i: usize) -> Result<Name> {
-        if self.line.lock().closing {
-            let closing = Error::new(Errno::ECANCELED, "insert", format!("address {i}"));
-            return Err(closing.mend("the address vector is being closed"));
-        }
+    /// Finds out who is wanted; what has not begun when the address vector is being closed is cancelled.
+    fn find(&self, wanted: &Wanted) -> Vec<Result<Found>> {
+        let closing = || self.line.lock().closing;
+        let mut targets = wanted.targets(&self.place.naming);
+        let targets = (0..wanted.len()).map(|i| match closing() {
+            true => Err(
+                Error::new(Errno::ECANCELED, "insert", format!("address {i}"))
+                    .mend("the address vector is being closed"),
+            ),
+            false => targets.next().unwrap_or_else(|| {
+                Err(Error::new(Errno::EINVAL, "insert", format!("address {i}")))
+            }),
+        });
         let Place {
-            naming, resolver, ..
+            table,
+            naming,
+            resolver,
+            ..
         } = &self.place;
-        let name = wanted.find(i, naming, resolver.as_deref())?;
-        Ok(name.to_bytes())
+        resolution::resolve(
+            targets.collect(),
+            table,
+            naming,
+            resolver.as_deref(),
+            &closing,
+        )
     }
 
     /// Enters what was found, all in one turn.
-    fn enter(&self, found: Vec<Result<Name>>, reserved: &[Reserved]) -> Vec<Result<FiAddr>> {
+    fn enter(&self, found: Vec<Result<Found>>, reserved: &[Reserved]) -> Vec<Result<FiAddr>> {
         let mut insertion = match self.place.table.insertion() {
             Ok(insertion) => insertion,
             Err(error) => return found.iter().map(|_| Err(error.clone())).collect(),
         };
         let mut new = Vec::new();
         let mut entered = Vec::new();
-        for (i, name) in found.into_iter().enumerate() {
-            let placed = match (name, reserved.get(i)) {
-                (Ok(name), Some(reserved)) => insertion.place_reserved(name, *reserved),
-                (Err(error), Some(reserved)) => {
-                    insertion.skip(*reserved);
-                    Err(error)
-                }
-                (name, None) => insertion.place(name),
-            };
+        for (i, found) in found.into_iter().enumerate() {
+            let placed = insertion.enter(found, reserved.get(i).copied());
             new.extend(placed.as_ref().ok().filter(|p| p.new).map(|p| p.addr));
             entered.push(placed.map(|placed| placed.addr));
         }

@@ -13,7 +13,9 @@ mod index;
 pub(crate) mod later;
 mod marks;
 mod named;
+mod resolution;
 mod service;
+mod sockets;
 mod storage;
 mod store;
 mod symmetric;
@@ -24,5 +26,6 @@ mod words;
 
 pub use attr::{AvAttr, AvType};
 pub use later::{Report, Wanted};
-pub use service::{Resolve, Services};
+pub(crate) use resolution::{Found, resolve};
+pub use service::{Resolve, Services, cancelled};
 pub use table::{AvTable, Insertion, Placed, Reserved};

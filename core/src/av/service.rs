@@ -3,7 +3,8 @@
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-use crate::addr::NativeAddr;
+use super::format::{Naming, Target};
+use crate::addr::{Address, NativeAddr};
 use crate::error::{Errno, Error, Result};
 
 /// What finds the endpoint that listens at a socket address.
@@ -12,8 +13,28 @@ pub trait Resolve: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// When nobody there answers, or nobody listens.
+    /// `ECONNREFUSED`: nobody listens there. `EHOSTUNREACH`: there is no way to it. `ETIMEDOUT`: it does not answer.
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr>;
+
+    /// Those of many, each with its own outcome; what has not begun when it is `stopped` is cancelled. Who can asks for them side
+    /// by side.
+    fn resolve_all(
+        &self,
+        all: &[SocketAddr],
+        stopped: &dyn Fn() -> bool,
+    ) -> Vec<Result<NativeAddr>> {
+        let one = |at: &SocketAddr| match stopped() {
+            true => Err(cancelled(at)),
+            false => self.resolve(*at),
+        };
+        all.iter().map(one).collect()
+    }
+}
+
+/// The address vector was closed before a socket address was asked for.
+pub fn cancelled(at: &SocketAddr) -> Error {
+    Error::new(Errno::ECANCELED, "resolve", format!("socket address {at}"))
+        .mend("the address vector is being closed")
 }
 
 /// Endpoints by the names of their nodes and services: all services of a node come before the next node.
@@ -22,8 +43,8 @@ pub struct Services(Names);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Names {
-    /// A native address as text.
-    Address(NativeAddr),
+    /// An address as text.
+    Address(Address),
     Range {
         node: Node,
         nodes: usize,
@@ -125,32 +146,38 @@ impl Services {
         Some((node, first_port.checked_add(u16::try_from(port).ok()?)?))
     }
 
-    /// The address of an endpoint, by its number: the system's resolver says where the node is, `resolver` who listens there.
-    ///
-    /// # Errors
-    ///
-    /// `ENOENT`: there is no such node. `ENOSYS`: there is no resolver. Else what the resolver says.
-    pub fn resolve(&self, number: usize, resolver: Option<&dyn Resolve>) -> Result<NativeAddr> {
-        if let Names::Address(addr) = &self.0 {
-            return Ok(*addr);
-        }
-        let Some((node, port)) = self.nth(number) else {
-            return Err(Error::new(
-                Errno::EINVAL,
-                "resolve",
-                format!("endpoint {number}"),
-            ));
-        };
-        let found = (node.as_str(), port).to_socket_addrs();
-        let at = found.ok().and_then(|mut all| all.next()).ok_or_else(|| {
-            Error::new(Errno::ENOENT, "resolve", format!("node {node}"))
-                .mend("the system's resolver does not know it")
-        })?;
-        let resolver = resolver.ok_or_else(|| {
-            Error::new(Errno::ENOSYS, "resolve", format!("socket address {at}"))
-                .mend("this domain knows its peers by their native addresses alone")
-        })?;
-        resolver.resolve(at)
+    /// Whom all of them name, in order. Where a node is, the system's resolver says, which is asked once for each.
+    pub(crate) fn targets(&self, naming: Naming) -> impl Iterator<Item = Result<Target>> + '_ {
+        let mut last: Option<(String, Result<SocketAddr>)> = None;
+        (0..self.len()).map(move |number| {
+            if let Names::Address(addr) = &self.0 {
+                return naming.target(addr);
+            }
+            let (node, port) = self.nth(number).ok_or_else(|| {
+                Error::new(Errno::EINVAL, "resolve", format!("endpoint {number}"))
+            })?;
+            let host = match last.take() {
+                Some((same, host)) if same == node => host,
+                _ => host(&node, &naming),
+            };
+            let (_, host) = last.insert((node, host));
+            let mut at = host.clone()?;
+            at.set_port(port);
+            naming.target(&at.into())
+        })
+    }
+}
+
+/// Where a node is.
+fn host(node: &str, naming: &Naming) -> Result<SocketAddr> {
+    let unknown =
+        |why: &str| Err(Error::new(Errno::ENOENT, "resolve", format!("node {node}")).mend(why));
+    let Ok(all) = (node, 0).to_socket_addrs() else {
+        return unknown("the system's resolver does not know it");
+    };
+    match naming.choose(all) {
+        Some(host) => Ok(host),
+        None => unknown(&format!("it has no address in {}", naming.format)),
     }
 }
 
@@ -212,6 +239,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::AddrFormat;
     use proptest::prelude::*;
 
     fn all(node: &str, nodes: usize, service: &str, services: usize) -> Vec<String> {
@@ -298,7 +326,11 @@ mod tests {
         };
         let text = addr.to_string();
         let one = Services::one(&text, None).unwrap();
-        assert_eq!((one.len(), one.resolve(0, None)), (1, Ok(addr)));
+        assert_eq!(one.len(), 1);
+        assert_eq!(targets(&one), [Ok(Target::Endpoint(addr))]);
+        // Of a socket it is the address alone.
+        let one = Services::one("fi_sockaddr_in://10.1.0.1:77", None).unwrap();
+        assert_eq!(targets(&one), [Ok(at("10.1.0.1:77"))]);
         for (node, service) in [
             (text.as_str(), Some("1")),
             ("host1", None),
@@ -309,29 +341,53 @@ mod tests {
         }
     }
 
-    #[derive(Debug)]
-    struct ByPort;
+    fn targets(services: &Services) -> Vec<Result<Target>> {
+        services.targets(Naming::default()).collect()
+    }
 
-    impl Resolve for ByPort {
-        fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
-            Ok(NativeAddr {
-                incarnation: at.port().into(),
-                node: 0,
-                shm: Some(0),
-                verbs: None,
-            })
-        }
+    fn at(text: &str) -> Target {
+        Target::Socket(text.parse().unwrap())
     }
 
     /// Covers: AV-15
     #[test]
     fn a_node_is_found_by_the_systems_resolver() {
         let one = Services::one("localhost", Some("77")).unwrap();
-        assert_eq!(one.resolve(0, Some(&ByPort)).unwrap().incarnation, 77);
-        assert_eq!(one.resolve(0, None).unwrap_err().errno(), Errno::ENOSYS);
+        for (format, host) in [
+            (AddrFormat::SOCKADDR_IN, Some("127.0.0.1".parse().unwrap())),
+            (AddrFormat::SOCKADDR, Some("127.0.0.1".parse().unwrap())),
+            (AddrFormat::UNSPEC, Some("127.0.0.1".parse().unwrap())),
+            (AddrFormat::SOCKADDR_IN, None),
+        ] {
+            let naming = Naming {
+                format,
+                host,
+                ..Naming::default()
+            };
+            let found: Vec<_> = one.targets(naming).collect();
+            assert_eq!(found, [Ok(at("127.0.0.1:77"))], "{format}");
+        }
         let none = Services::one("no-such-node.invalid", Some("77")).unwrap();
-        let error = none.resolve(0, Some(&ByPort)).unwrap_err();
+        let error = targets(&none).remove(0).unwrap_err();
         assert_eq!(error.errno(), Errno::ENOENT);
+        // Nobody listens at port 0, which stands for any.
+        let any = Services::range("10.1.0.1", 1, "0", 2).unwrap();
+        let found = targets(&any);
+        assert_eq!(found[0].as_ref().unwrap_err().errno(), Errno::EINVAL);
+        assert_eq!(found[1], Ok(at("10.1.0.1:1")));
+    }
+
+    /// Covers: AV-15
+    #[test]
+    fn a_node_without_an_address_in_the_format_is_not_known() {
+        let naming = Naming {
+            format: AddrFormat::SOCKADDR_IN6,
+            ..Naming::default()
+        };
+        let one = Services::one("10.1.0.1", Some("77")).unwrap();
+        let error = one.targets(naming).next().unwrap().unwrap_err();
+        assert_eq!(error.errno(), Errno::ENOENT);
+        assert!(error.to_string().contains("FI_SOCKADDR_IN6"), "{error}");
     }
 
     proptest! {

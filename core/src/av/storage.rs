@@ -1,6 +1,8 @@
 //! What holds the entries of a table: each address whole, or nodes and endpoints apart.
 
+use super::arena::Arena;
 use super::chunk::Name;
+use super::head::Head;
 use super::store::{Placement, Store};
 use super::symmetric::Symmetric;
 use super::version::Busy;
@@ -37,6 +39,14 @@ impl Storage {
     /// Bytes that all takes when all entries that there is room for are used.
     pub(super) fn bytes(&self) -> usize {
         of_either!(self, one => one.bytes())
+    }
+
+    /// Where memory beside the entries comes from, and the words of a table in a file; `None` where it is a process's own.
+    pub(super) fn shared(&self) -> Option<(&Arena, &Head)> {
+        match self {
+            Storage::Ordinary(store) => Some((store.arena(), store.head())),
+            Storage::Symmetric(_) => None,
+        }
     }
 
     /// The generation of an entry and its address, where one is in.

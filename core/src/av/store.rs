@@ -86,6 +86,11 @@ impl Store {
         &self.head
     }
 
+    /// Where memory beside the entries comes from.
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
     /// Addresses that are in.
     pub(super) fn len(&self) -> usize {
         self.head.word(Word::Len).load(Relaxed) as usize

@@ -12,6 +12,7 @@ use super::chunk::Name;
 use super::head::Word;
 use super::ids::Ids;
 use super::named::{self, Named};
+use super::sockets::Sockets;
 use super::storage::Storage;
 use super::store::{Placement, Store};
 use super::symmetric::Symmetric;
@@ -22,9 +23,10 @@ use crate::types::FiAddr;
 
 /// The entries of one address vector, for any number of threads.
 pub struct AvTable {
-    model: Model,
-    // It goes before the file does.
-    store: Storage,
+    pub(super) model: Model,
+    // These go before the file does.
+    pub(super) store: Storage,
+    pub(super) sockets: Sockets,
     map_addr: usize,
     writers: Mutex<()>,
     named: Option<Named>,
@@ -99,6 +101,7 @@ impl AvTable {
         Ok(Self {
             model,
             store,
+            sockets: Sockets::default(),
             map_addr,
             writers: Mutex::new(()),
             named,
@@ -249,6 +252,7 @@ impl AvTable {
         })?;
         self.store.clear(entry, |g| self.model.is_reusable(g))?;
         self.ids.forget(entry);
+        self.sockets.forget(&self.store, entry);
         Ok(name)
     }
 
@@ -337,7 +341,7 @@ pub struct Reserved(u32);
 
 /// The insertion of one call's addresses.
 pub struct Insertion<'a> {
-    table: &'a AvTable,
+    pub(super) table: &'a AvTable,
     /// Entries of addresses that failed. They are free again when the call is over, not before: so an application knows the
     /// indices of the others.
     holes: Vec<u32>,

@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{Backend, Errand, Inner, Object, State};
-use crate::addr::NativeAddr;
+use crate::addr::{Address, NativeAddr};
 use crate::av::follow::Follower;
-use crate::av::format::Naming;
+use crate::av::format::{Naming, Target};
 use crate::av::later::{Later, Place};
-use crate::av::{AvAttr, AvTable, AvType, Report, Resolve, Services, Wanted};
+use crate::av::{self, AvAttr, AvTable, AvType, Found, Report, Resolve, Services, Wanted};
 use crate::eq::EventQueue;
 use crate::error::{Errno, Error, Result};
 use crate::fabric::{Av, ObjectId};
@@ -41,6 +41,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         naming: Naming {
             format: info.addr_format,
             common: domain.backend.common_address(),
+            host: info.src_addr.as_ref().and_then(Address::ip),
         },
         asynchronous: attr.events,
         resolver: attr.resolver.clone().or_else(|| domain.backend.resolver()),
@@ -110,7 +111,12 @@ impl<B: Backend> Av for AvHandle<B> {
         names: &mut dyn Iterator<Item = &[u8]>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
-        self.insert_now(names.map(|name| self.naming.parse(name)), report)
+        let targets = names.map(|name| self.naming.parse(name));
+        if self.naming.names_sockets() {
+            return self.insert_now(self.find(targets).into_iter(), report);
+        }
+        let endpoint = |target: Target| target.endpoint().map(Found::from);
+        self.insert_now(targets.map(|target| target.and_then(endpoint)), report)
     }
 
     fn insert_services(
@@ -118,11 +124,7 @@ impl<B: Backend> Av for AvHandle<B> {
         services: &Services,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
-        // Before the domain is locked: it may take its time.
-        let resolver = self.resolver.as_deref();
-        let found: Vec<_> = (0..services.len())
-            .map(|i| services.resolve(i, resolver))
-            .collect();
+        let found = self.find(services.targets(self.naming));
         self.insert_now(found.into_iter(), report)
     }
 
@@ -182,6 +184,21 @@ impl<B: Backend> Av for AvHandle<B> {
         })
     }
 
+    fn address(&self, addr: FiAddr) -> Result<Address> {
+        let name = self.lookup(addr)?;
+        let format = self.naming.format;
+        let socket = self.table.socket(addr);
+        let told = match socket.and_then(|at| Address::of_socket(at, format)) {
+            Some(socket) => Some(socket),
+            None => Address::of_endpoint(name, format),
+        };
+        told.ok_or_else(|| {
+            Error::new(Errno::EADDRNOTAVAIL, "look up", format!("{addr:?}")).mend(format!(
+                "it was not inserted by socket address, and {name} can not be told in {format}"
+            ))
+        })
+    }
+
     fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
         if !self.table.has_user_ids() {
             return Err(
@@ -211,9 +228,19 @@ impl<B: Backend> Av for AvHandle<B> {
 }
 
 impl<B: Backend> AvHandle<B> {
+    /// Finds out who is named. It may take its time, so it comes before the domain is locked.
+    fn find(&self, targets: impl Iterator<Item = Result<Target>>) -> Vec<Result<Found>> {
+        if self.asynchronous {
+            return Vec::new();
+        }
+        let resolver = self.resolver.as_deref();
+        let targets = targets.collect();
+        av::resolve(targets, &self.table, &self.naming, resolver, &|| false)
+    }
+
     fn insert_now(
         &self,
-        names: impl Iterator<Item = Result<NativeAddr>>,
+        found: impl Iterator<Item = Result<Found>>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         if self.asynchronous {
@@ -224,16 +251,15 @@ impl<B: Backend> AvHandle<B> {
         let state = &mut *guard;
         let mut insertion = self.table.insertion()?;
         let mut inserted = 0;
-        for (number, name) in names.enumerate() {
-            let placed = match name {
-                Ok(name) => insertion.place(Ok(name.to_bytes())).map(|placed| {
-                    if placed.new && !self.table.is_shared() {
-                        state.announce(self.index, placed.addr, &name);
-                    }
-                    placed.addr
-                }),
-                Err(error) => insertion.place(Err(error)).map(|placed| placed.addr),
-            };
+        for (number, found) in found.enumerate() {
+            let name = found.as_ref().ok().map(|found: &Found| found.name);
+            let placed = insertion.enter(found, None);
+            if let (Ok(placed), Some(name)) = (&placed, name) {
+                if placed.new && !self.table.is_shared() {
+                    state.announce(self.index, placed.addr, &name);
+                }
+            }
+            let placed = placed.map(|placed| placed.addr);
             inserted += usize::from(placed.is_ok());
             report(number, placed);
         }

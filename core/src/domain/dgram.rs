@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::endpoint::{self, Entered, PROMISES};
+use super::endpoint::{self, Entered, Name, PROMISES};
 use super::{Backend, Domain, Inner, Object};
-use crate::addr::NativeAddr;
+use crate::addr::{Address, NativeAddr};
 use crate::config::Settings;
 use crate::error::{Errno, OpError, Result};
 use crate::fabric::{self, CntrAttr, CqAttr, Endpoint, EndpointConfig, Mr, RecvOp};
@@ -72,7 +72,7 @@ impl<B: Backend<Transport: DatagramTransport>> fabric::Domain for DgramDomain<B>
 struct DgramHandle<B: Backend> {
     domain: Arc<Inner<B>>,
     index: usize,
-    name: NativeAddr,
+    name: Name,
     /// Keeps open what the endpoint is bound to.
     _config: EndpointConfig,
 }
@@ -118,7 +118,11 @@ fn check_kind(kind: MsgKind) -> Result<(), OpError> {
 
 impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
     fn name(&self) -> NativeAddr {
-        self.name
+        self.name.native
+    }
+
+    fn address(&self) -> Address {
+        self.name.address
     }
 
     #[inline]
@@ -183,6 +187,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
 
 impl<B: Backend> Drop for DgramHandle<B> {
     fn drop(&mut self) {
+        self.name.stop_listening();
         self.domain.close(Object::Endpoint(self.index));
     }
 }

@@ -9,8 +9,8 @@ use super::owner::{Binding, EndpointOwner};
 use super::probe::{self, Probe, Probed};
 use super::report::Report;
 use super::srx::SharedRx;
-use super::{Backend, Inner, NO_CNTR, Object};
-use crate::addr::NativeAddr;
+use super::{Backend, Inner, Listening, NO_CNTR, Object};
+use crate::addr::{AddrFormat, Address, NativeAddr};
 use crate::av::AvTable;
 use crate::cq::CqQueue;
 use crate::error::{Errno, OpError, Result};
@@ -66,7 +66,7 @@ pub(super) fn stats_of(transport: &impl Transport) -> Vec<(&'static str, u64)> {
 struct EndpointHandle<B: Backend> {
     domain: Arc<Inner<B>>,
     index: usize,
-    name: NativeAddr,
+    name: Name,
     limits: Limits,
     /// Keeps open what the endpoint is bound to.
     _config: EndpointConfig,
@@ -116,7 +116,36 @@ pub(super) fn open<B: Backend>(
 /// An endpoint that is part of its domain's state.
 pub(super) struct Entered {
     pub(super) index: usize,
-    pub(super) name: NativeAddr,
+    pub(super) name: Name,
+}
+
+/// How others name an endpoint.
+pub(super) struct Name {
+    pub(super) native: NativeAddr,
+    /// In the domain's format.
+    pub(super) address: Address,
+    /// Has it found at a socket address.
+    listening: Option<Box<dyn Listening>>,
+}
+
+impl Name {
+    fn new(native: NativeAddr, listening: Option<Box<dyn Listening>>, format: AddrFormat) -> Self {
+        let socket = listening
+            .as_ref()
+            .and_then(|listening| Address::of_socket(listening.at(), format));
+        Self {
+            native,
+            address: socket
+                .or_else(|| Address::of_endpoint(native, format))
+                .unwrap_or(Address::Native(native)),
+            listening,
+        }
+    }
+
+    /// The endpoint is about to close.
+    pub(super) fn stop_listening(&mut self) {
+        self.listening = None;
+    }
 }
 
 /// Opens an endpoint's transport, and enters it in the state of the domain.
@@ -140,10 +169,16 @@ pub(super) fn enter<B: Backend>(
     let (transport, name) = domain
         .backend
         .open_transport(&domain.wait, binding.tx_cntr != NO_CNTR)?;
-    let report = domain.stats.as_ref().map(|folder| {
-        let domain = &domain.backend.info().domain.name;
-        Box::new(Report::new(folder, domain, &name))
-    });
+    let info = domain.backend.info();
+    let source = info.src_addr.as_ref().and_then(Address::socket);
+    let listening = match config.source.or(source) {
+        Some(at) => Some(domain.backend.listen(at, &name)?),
+        None => None,
+    };
+    let report = domain
+        .stats
+        .as_ref()
+        .map(|folder| Box::new(Report::new(folder, &info.domain.name, &name)));
     let mut state = domain.lock_to("open", "endpoint")?;
     let index = state.endpoints.insert(EndpointState {
         transport,
@@ -155,12 +190,17 @@ pub(super) fn enter<B: Backend>(
     domain.tend(&mut state);
     domain.call_out(&mut state);
     drop(state);
+    let name = Name::new(name, listening, info.addr_format);
     Ok(Entered { index, name })
 }
 
 impl<B: Backend> Endpoint for EndpointHandle<B> {
     fn name(&self) -> NativeAddr {
-        self.name
+        self.name.native
+    }
+
+    fn address(&self) -> Address {
+        self.name.address
     }
 
     #[inline]
@@ -399,6 +439,7 @@ impl<B: Backend> EndpointHandle<B> {
 
 impl<B: Backend> Drop for EndpointHandle<B> {
     fn drop(&mut self) {
+        self.name.stop_listening();
         self.domain.close(Object::Endpoint(self.index));
     }
 }

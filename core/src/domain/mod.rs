@@ -14,6 +14,7 @@ mod report;
 mod srx;
 mod waiting;
 
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use slab::Slab;
 
+use crate::addr::NativeAddr;
 use crate::av::follow::Follower;
 use crate::av::{AvAttr, AvTable, Resolve};
 use crate::config::Settings;
@@ -61,7 +63,7 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         wait: &WaitSet,
         counts_sends: bool,
-    ) -> Result<(Self::Transport, crate::addr::NativeAddr)>;
+    ) -> Result<(Self::Transport, NativeAddr)>;
 
     /// What may be asked of a send: `DELIVERY_COMPLETE`, `MATCH_COMPLETE`, `FENCE`, where the transport keeps it. Sends that
     /// ask for more than it keeps are refused.
@@ -72,6 +74,20 @@ pub trait Backend: Send + Sync + 'static {
     /// What finds its endpoints by socket address, if they can be found so.
     fn resolver(&self) -> Option<Arc<dyn Resolve>> {
         None
+    }
+
+    /// Has an endpoint found at a socket address, by the resolvers of other domains, until what is returned is dropped. The
+    /// host of the address is the domain's own; port 0 is any that is free.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`: another listens there. `EOPNOTSUPP`: its endpoints can not be found so. What the system lacks.
+    fn listen(&self, at: SocketAddr, name: &NativeAddr) -> Result<Box<dyn Listening>> {
+        Err(
+            Error::new(Errno::EOPNOTSUPP, "listen at", at.to_string()).mend(format!(
+                "{name} is found by its native address alone: leave the source open"
+            )),
+        )
     }
 
     /// What the queue pairs of all peers have in common with this domain's own, where the format of its addresses leaves that
@@ -90,6 +106,12 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// As [`fabric::Domain::register`].
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>>;
+}
+
+/// An endpoint is found at a socket address as long as this is there.
+pub trait Listening: Send + Sync {
+    /// The address.
+    fn at(&self) -> SocketAddr;
 }
 
 /// A domain over a provider's backend.

@@ -4,7 +4,7 @@ use bitflags::bitflags;
 
 use super::resolve::{self, Resolver, SystemResolver};
 use super::{FabricAttr, Info, Mismatch, caps, filter};
-use crate::addr::{Address, SockaddrIb, Uri};
+use crate::addr::{Address, Uri};
 use crate::config::Settings;
 use crate::error::{Errno, Error, Result};
 use crate::fabric::{Discovery, Provider};
@@ -214,10 +214,7 @@ fn targets(query: &Query<'_>, format: AddrFormat, resolver: &dyn Resolver) -> Re
     let sockets = resolve::sockets(query.node, query.service, numeric, format, resolver)?;
     Ok(sockets
         .into_iter()
-        .map(|socket| match format {
-            AddrFormat::SOCKADDR_IB => Address::Ib(SockaddrIb::of_socket(&socket)),
-            _ => Address::from(socket),
-        })
+        .map(|socket| Address::of_socket(socket, format).unwrap_or(Address::from(socket)))
         .collect())
 }
 

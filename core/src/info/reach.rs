@@ -70,10 +70,12 @@ fn by_host(hints: &Info, candidate: &Info) -> bool {
         return false;
     };
     hints.addr_format == AddrFormat::UNSPEC
+        && hints.dest_addr.and_then(|peer| peer.socket()).is_none()
         && candidate.addr_format == AddrFormat::UNSPEC
-        && !candidate.addr_formats.has(AddrFormat::SOCKADDR)
         && socket.port() == 0
-        && ip_of(&own).is_some_and(|ip| socket.ip() == ip || is_this_host(socket.ip()))
+        && own
+            .ip()
+            .is_some_and(|ip| socket.ip() == ip || is_this_host(socket.ip()))
 }
 
 /// The source of an endpoint that was asked for, or any of the domain at `own`: the same node and port. A new endpoint has a
@@ -100,7 +102,7 @@ fn source(
             })),
             _ => None,
         },
-        (asked, own) => at_own(asked, ip_of(&own)),
+        (asked, own) => at_own(asked, own.ip()),
     };
     here.map(Some).ok_or_else(|| {
         Mismatch::new(
@@ -156,18 +158,6 @@ fn gid_of(host: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The IP address that a port's GID stands for, or a socket's own.
-fn ip_of(addr: &Address) -> Option<IpAddr> {
-    match addr {
-        Address::Native(addr) => {
-            let gid = addr.verbs?.gid;
-            Some(IpAddr::from(gid).to_canonical())
-        }
-        Address::IbUd(addr) => Some(IpAddr::from(addr.gid).to_canonical()),
-        socket => socket.socket().map(|socket| socket.ip()),
-    }
-}
-
 /// A domain's own address in a format; ports are 0, to be chosen when an endpoint is opened.
 fn told_in(own: Address, format: AddrFormat) -> Result<Address, Mismatch> {
     if own.has_format(format) {
@@ -177,7 +167,7 @@ fn told_in(own: Address, format: AddrFormat) -> Result<Address, Mismatch> {
         Address::Native(own) => IbUdAddr::of(&own),
         _ => None,
     };
-    let told = match (format, ip_of(&own)) {
+    let told = match (format, own.ip()) {
         (AddrFormat::IB_UD, _) => queue_pair.map(Address::IbUd),
         (AddrFormat::SOCKADDR_IB, Some(ip)) => Some(Address::Ib(SockaddrIb::new(
             gid_of(ip),
@@ -229,7 +219,7 @@ fn destination(
                 Address::IbUd(_) => None,
                 socket => socket.socket().map(|socket| socket.ip()),
             };
-            let by_device = ip_of(&own).filter(|_| caps.contains(Flags::REMOTE_COMM));
+            let by_device = own.ip().filter(|_| caps.contains(Flags::REMOTE_COMM));
             match (by_device, host) {
                 // What stands for this host is the domain's own.
                 (Some(ip), Some(host)) if is_this_host(host) => moved(peer, ip),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::addr::{Address, NativeAddr};
 use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::error::{OpError, Result};
 use ferrofabric_core::fabric::{
@@ -77,6 +77,10 @@ struct BrokenEndpoint {
 impl Endpoint for BrokenEndpoint {
     fn name(&self) -> NativeAddr {
         self.endpoint.name()
+    }
+
+    fn address(&self) -> Address {
+        self.endpoint.address()
     }
 
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> std::result::Result<(), OpError> {

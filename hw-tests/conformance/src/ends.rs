@@ -158,6 +158,7 @@ impl End {
                 tx_cntr: Some(tx.cntr.clone()),
                 rx_cntr: Some(rx.cntr.clone()),
                 directed_recv: true,
+                source: None,
             })
             .unwrap();
         Self {

@@ -2,13 +2,13 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use ferrofabric_core::addr::NATIVE_LEN;
+use ferrofabric_core::addr::SOCKADDR_IN_LEN;
 use ferrofabric_core::av::{AvType, Report, Services, Wanted};
 use ferrofabric_core::error::{Errno, Result};
 use ferrofabric_core::info::AddrFormat;
 use ferrofabric_core::types::FiAddr;
 
-use super::{AvObject, address, of};
+use super::{AvObject, address, length, of};
 use crate::abi::{FI_AV_USER_ID, FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
 use crate::guard::{Refused, counted};
 use crate::memory::text;
@@ -171,23 +171,35 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Address `i` of an array.
+/// The addresses of an array. Where they are a `sockaddr` of any family, each is as long as its own says; one of a family that is
+/// not known, as long as the one before it (the first: as a `sockaddr_in`).
 ///
 /// # Safety
 ///
-/// There are more than `i`.
-unsafe fn nth<'a>(format: AddrFormat, addr: *const c_void, i: usize) -> &'a [u8] {
-    let one = match format {
-        // SAFETY: as the caller says.
-        AddrFormat::STR => unsafe { *addr.cast::<*const c_void>().add(i) },
-        _ => {
-            let len = format.fixed_len().unwrap_or(NATIVE_LEN);
+/// There are `count`, for as long as the iterator.
+unsafe fn each<'a>(
+    format: AddrFormat,
+    mut addr: *const c_void,
+    count: usize,
+) -> impl Iterator<Item = &'a [u8]> {
+    let mut known = SOCKADDR_IN_LEN;
+    (0..count).map(move |_| match format {
+        AddrFormat::STR => {
+            // SAFETY: as the caller says: an array of pointers.
+            let text = unsafe { *addr.cast::<*const c_void>() };
+            addr = addr.wrapping_byte_add(size_of::<*const c_void>());
             // SAFETY: as the caller says.
-            unsafe { addr.byte_add(i * len) }
+            unsafe { address(format, text) }
         }
-    };
-    // SAFETY: as the caller says.
-    unsafe { address(format, one) }
+        _ => {
+            let one = addr;
+            // SAFETY: as the caller says.
+            known = unsafe { length(format, one) }.unwrap_or(known);
+            addr = addr.wrapping_byte_add(known);
+            // SAFETY: as the caller says.
+            unsafe { address(format, one) }
+        }
+    })
 }
 
 /// Returns how many were inserted, or 0 where events will tell. Where the caller asks for it (`FI_SYNC_ERR`), its context gets
@@ -209,7 +221,7 @@ pub(super) unsafe extern "C" fn insert(
         call.check(count)?;
         let format = call.this.format;
         // SAFETY: there are `count` addresses.
-        let mut names = (0..count).map(|i| unsafe { nth(format, addr, i) });
+        let mut names = unsafe { each(format, addr, count) };
         if call.this.asynchronous {
             // The caller's array is its own again at return.
             let listed = names.map(<[u8]>::to_vec).collect();

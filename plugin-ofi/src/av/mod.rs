@@ -6,7 +6,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
-use ferrofabric_core::addr::NATIVE_LEN;
+use ferrofabric_core::addr::Address;
 use ferrofabric_core::av::{AvAttr, AvType, format};
 use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::fabric::Av;
@@ -200,10 +200,14 @@ unsafe extern "C" fn lookup(
     control(|| {
         // SAFETY: as C calls us.
         let this = unsafe { of(av) };
-        let name = this.av.lookup(FiAddr(fi_addr))?;
+        let name = this
+            .av
+            .address(FiAddr(fi_addr))?
+            .to_bytes(this.format)
+            .map_err(|_| Errno::EADDRNOTAVAIL)?;
         // What does not fit is cut and no error: the length tells (fi_av(3)).
         // SAFETY: the length says how much room there is.
-        match unsafe { copy_address(&format::to_bytes(this.format, &name), addr, addrlen) } {
+        match unsafe { copy_address(&name, addr, addrlen) } {
             Ok(()) | Err(Errno::ETOOSMALL) => Ok(()),
             Err(errno) => Err(Refused(errno)),
         }
@@ -239,11 +243,24 @@ unsafe fn address<'a>(format: AddrFormat, addr: *const c_void) -> &'a [u8] {
         // SAFETY: text is a string.
         AddrFormat::STR => unsafe { std::ffi::CStr::from_ptr(addr.cast()) }.to_bytes(),
         _ => {
-            let len = format.fixed_len().unwrap_or(NATIVE_LEN);
+            // SAFETY: a `sockaddr` starts with its family.
+            let len = unsafe { length(format, addr) }.unwrap_or(size_of::<u16>());
             // SAFETY: an address has that many bytes.
             unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len) }
         }
     }
+}
+
+/// Bytes of an address; `None` for a `sockaddr` of a family that is not known.
+///
+/// # Safety
+///
+/// `addr` is an address of that format, or starts as one.
+unsafe fn length(format: AddrFormat, addr: *const c_void) -> Option<usize> {
+    format.fixed_len().or_else(|| {
+        // SAFETY: as the caller says: these start with a family.
+        Address::sockaddr_len(unsafe { addr.cast::<u16>().read_unaligned() })
+    })
 }
 
 unsafe extern "C" fn straddr(

@@ -9,9 +9,11 @@ mod unsupported;
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use ferrofabric_core::addr::Address;
 use ferrofabric_core::error::{Errno, Error, OpError};
 use ferrofabric_core::fabric::{CqAttr, Endpoint, EndpointConfig};
 use ferrofabric_core::flags::Flags;
@@ -58,6 +60,8 @@ struct Setup {
     tx_cntr: Option<Arc<CntrObject>>,
     rx_cntr: Option<Arc<CntrObject>>,
     caps: Flags,
+    /// Where it is to be found, in domains whose addresses are those of sockets.
+    source: Option<SocketAddr>,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -90,13 +94,13 @@ impl EndpointObject {
     ) -> Result<Arc<Self>, Refused> {
         // SAFETY: as the caller says.
         let info = unsafe { crate::info::wanted(info, Counting::BOTH) }?;
-        let fits = ferrofabric_core::info::filter(&info, domain.domain.info());
-        if let Err(mismatch) = fits {
-            let refused = Error::new(Errno::EINVAL, "open", "endpoint");
-            return Err(refused.mend(mismatch.to_string()).into());
-        }
+        let offer = ferrofabric_core::info::filter(&info, domain.domain.info());
+        let offer = offer.map_err(|mismatch| {
+            Error::new(Errno::EINVAL, "open", "endpoint").mend(mismatch.to_string())
+        })?;
         let setup = Setup {
             caps: info.caps,
+            source: offer.src_addr.as_ref().and_then(Address::socket),
             ..Setup::default()
         };
         Ok(Arc::new(Self {
@@ -168,6 +172,7 @@ impl EndpointObject {
             tx_cntr: setup.tx_cntr.as_ref().map(|cntr| cntr.cntr.clone()),
             rx_cntr: setup.rx_cntr.as_ref().map(|cntr| cntr.cntr.clone()),
             directed_recv: setup.caps.contains(Flags::DIRECTED_RECV),
+            source: setup.source,
         })?;
         match self.min_multi_recv.load(Ordering::Relaxed) {
             options::UNSET => {}

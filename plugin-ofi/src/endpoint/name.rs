@@ -2,7 +2,6 @@
 
 use std::ffi::{c_int, c_void};
 
-use ferrofabric_core::addr::Address;
 use ferrofabric_core::error::Errno;
 
 use super::EndpointObject;
@@ -30,9 +29,11 @@ unsafe extern "C" fn getname(ep: fid_t, addr: *mut c_void, addrlen: *mut usize) 
         // SAFETY: as C calls us: an endpoint of ours, not closed.
         let object = unsafe { object::<EndpointObject>(ep.cast::<fid_ep>()) };
         let format = object.domain.domain.info().addr_format;
-        let name = Address::of_endpoint(object.enabled()?.name(), format)
-            .and_then(|name| name.to_bytes(format).ok())
-            .ok_or(Errno::EADDRNOTAVAIL)?;
+        let name = object
+            .enabled()?
+            .address()
+            .to_bytes(format)
+            .map_err(|_| Errno::EADDRNOTAVAIL)?;
         // SAFETY: the length says how much room there is.
         unsafe { copy_address(&name, addr, addrlen) }?;
         Ok::<_, Refused>(())

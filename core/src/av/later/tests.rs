@@ -1,4 +1,5 @@
 use super::*;
+use crate::addr::NativeAddr;
 use crate::av::{AvAttr, AvType};
 use crate::eq::Reading;
 use crate::error::OpError;

@@ -1,5 +1,5 @@
 //! What travels: [`control`] packets on the UD queue pairs, [`data`] packets on a lane,
-//! behind a [`datagram`] prefix where that is UD. Layouts: `docs/wire-protocol.md`.
+//! behind a [`datagram`] prefix where that is UD; [`sidr`] private data with the connection manager. Layouts: `docs/wire-protocol.md`.
 //!
 //! Integers are little-endian. Every parser is total: any bytes give a value or a [`WireError`], and what a parser
 //! accepts, the printer prints back to the same bytes.
@@ -7,6 +7,7 @@
 pub mod control;
 pub mod data;
 pub mod datagram;
+pub mod sidr;
 
 use thiserror::Error;
 

@@ -1,0 +1,396 @@
+//! The socket addresses by which endpoints were inserted, in domains whose addresses are those (`FI_SOCKADDR` and its kin,
+//! fi_av(3)): beside the entries, in memory of the same kind, which is taken when the first comes.
+//!
+//! A slot says which generation of its entry it is about, so it goes with that. Who asks for the endpoint at a socket address
+//! is answered from a map of this process; what others enter in a named table it learns by the changes of that.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
+
+use parking_lot::Mutex;
+
+use super::arena::{Arena, Pieces};
+use super::doubling::Doubling;
+use super::head::Word;
+use super::storage::Storage;
+use super::table::{AvTable, Insertion, Placed};
+use super::words::Words;
+use crate::addr::NativeAddr;
+use crate::error::Result;
+use crate::types::FiAddr;
+
+const PIECES: Doubling = Doubling::new(10);
+
+/// Words of a slot: what it is of (generation, family, port), scope and flow, and the IP address.
+const SLOT_WORDS: usize = 4;
+
+/// Addresses that the map of a process may have beyond twice those of the table, before it is cleared of old ones.
+const SPARE: usize = 64;
+
+/// The socket addresses of one table.
+#[derive(Default)]
+pub(super) struct Sockets {
+    pieces: Pieces,
+    known: Mutex<Known>,
+}
+
+/// Where an address was when this process last saw it.
+#[derive(Default)]
+struct Known {
+    entries: HashMap<SocketAddr, u32>,
+    /// Changes of a shared table that are in it.
+    seen: u64,
+}
+
+impl Sockets {
+    /// The piece of this number, if one was made.
+    fn piece(&self, store: &Storage, number: usize) -> Option<&Words> {
+        if let Some(piece) = self.pieces.get(number)?.get() {
+            return Some(piece);
+        }
+        // Another process may have made it.
+        let (arena, head) = store.shared()?;
+        let offset = head.sockets_at(number);
+        let piece = arena.piece(&self.pieces, number, bytes(number), offset);
+        piece.ok()
+    }
+
+    /// The same, made where there is none. For writers.
+    fn make(&self, store: &Storage, number: usize) -> Result<&Words> {
+        let bytes = bytes(number);
+        match store.shared() {
+            Some((arena, head)) => {
+                let places = (head.word(Word::End), head.sockets_at(number));
+                arena.create(&self.pieces, number, bytes, places)
+            }
+            None => {
+                let made = (&AtomicU64::new(0), &AtomicU64::new(0));
+                Arena::Private.create(&self.pieces, number, bytes, made)
+            }
+        }
+    }
+
+    /// The address of an entry, as long as the entry is of this generation.
+    fn of(&self, store: &Storage, entry: u32, generation: u32) -> Option<SocketAddr> {
+        let (number, at) = PIECES.place(entry);
+        let piece = self.piece(store, number)?;
+        let [first, rest @ ..] = slot(piece, number, at);
+        // Pairs with the Release store in `set`.
+        let what = first.load(Acquire);
+        let rest = rest.each_ref().map(|word| word.load(Relaxed));
+        // Pairs with the Release fence in `set`.
+        fence(Acquire);
+        let whole = first.load(Relaxed) == what && (what >> 32) as u32 == generation;
+        whole.then(|| unpacked(what, rest))
+    }
+
+    /// Gives an entry of this generation an address. For writers.
+    fn set(&self, store: &Storage, entry: u32, generation: u32, at: &SocketAddr) -> Result<()> {
+        let (number, index) = PIECES.place(entry);
+        let piece = self.make(store, number)?;
+        let [first, rest @ ..] = slot(piece, number, index);
+        let (what, values) = packed(generation, at);
+        first.store(0, Relaxed);
+        // Pairs with the Acquire fence in `of`.
+        fence(Release);
+        for (word, value) in rest.iter().zip(values) {
+            word.store(value, Relaxed);
+        }
+        // Pairs with the Acquire load in `of`.
+        first.store(what, Release);
+        self.known.lock().note(*at, entry, store, self);
+        Ok(())
+    }
+
+    /// An entry has no address any more; not every table counts its generations. For writers.
+    pub(super) fn forget(&self, store: &Storage, entry: u32) {
+        let (number, at) = PIECES.place(entry);
+        if let Some(piece) = self.piece(store, number) {
+            slot(piece, number, at)[0].store(0, Relaxed);
+        }
+    }
+
+    /// The entry of an address and its generation.
+    fn find(&self, store: &Storage, at: &SocketAddr) -> Option<(u32, u32)> {
+        let mut known = self.known.lock();
+        known.catch_up(store, self);
+        let entry = *known.entries.get(at)?;
+        let generation = store.generation(entry);
+        (self.of(store, entry, generation)? == *at).then_some((entry, generation))
+    }
+}
+
+impl Known {
+    fn note(&mut self, at: SocketAddr, entry: u32, store: &Storage, sockets: &Sockets) {
+        if self.entries.len() > 2 * store.len() + SPARE {
+            self.entries.retain(|at, entry| {
+                let generation = store.generation(*entry);
+                sockets.of(store, *entry, generation) == Some(*at)
+            });
+        }
+        self.entries.insert(at, entry);
+    }
+
+    /// Enters what has come to a shared table since the last time.
+    fn catch_up(&mut self, store: &Storage, sockets: &Sockets) {
+        if store.changes() == self.seen {
+            return;
+        }
+        let (now, changed) = store.changed_since(self.seen);
+        self.seen = now;
+        for entry in changed {
+            let generation = store.generation(entry);
+            if let Some(at) = sockets.of(store, entry, generation) {
+                self.note(at, entry, store, sockets);
+            }
+        }
+    }
+}
+
+impl AvTable {
+    /// The socket address that an endpoint was inserted by, if it was by one.
+    pub fn socket(&self, addr: FiAddr) -> Option<SocketAddr> {
+        let entry = self.model.entry(addr)?;
+        let generation = self.store.generation(entry);
+        let here = self.model.addr(entry, generation) == addr && generation & 1 == 1;
+        here.then(|| self.sockets.of(&self.store, entry, generation))?
+    }
+
+    /// The endpoints that were inserted by these socket addresses.
+    ///
+    /// # Errors
+    ///
+    /// As [`insertion`](Self::insertion).
+    pub(super) fn known(&self, all: &[SocketAddr]) -> Result<Vec<Option<NativeAddr>>> {
+        let _turn = self.insertion()?;
+        let name = |at| {
+            let (entry, generation) = self.sockets.find(&self.store, at)?;
+            let (name, now) = self.store.read(entry)?;
+            NativeAddr::from_bytes(&name)
+                .ok()
+                .filter(|_| now == generation)
+        };
+        Ok(all.iter().map(name).collect())
+    }
+}
+
+impl Insertion<'_> {
+    /// Remembers by which socket address an endpoint was inserted, unless it was by another before.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC`: there is no room for it. What had just been put in is out again.
+    pub(super) fn remember(&mut self, placed: Placed, at: &SocketAddr) -> Result<()> {
+        let AvTable {
+            model,
+            store,
+            sockets,
+            ..
+        } = self.table;
+        let Some(entry) = model.entry(placed.addr) else {
+            return Ok(());
+        };
+        let generation = store.generation(entry);
+        if sockets.of(store, entry, generation).is_some() {
+            return Ok(());
+        }
+        let kept = sockets.set(store, entry, generation, at);
+        if kept.is_err() && placed.new {
+            store.clear(entry, |generation| model.is_reusable(generation))?;
+        }
+        kept
+    }
+}
+
+fn packed(generation: u32, at: &SocketAddr) -> (u64, [u64; SLOT_WORDS - 1]) {
+    let (family, ip, scope, flow) = match at {
+        SocketAddr::V4(at) => (4u64, at.ip().to_ipv6_mapped(), 0, 0),
+        SocketAddr::V6(at) => (6, *at.ip(), at.scope_id(), at.flowinfo()),
+    };
+    let ip = u128::from(ip);
+    (
+        u64::from(generation) << 32 | family << 16 | u64::from(at.port()),
+        [
+            u64::from(scope) << 32 | u64::from(flow),
+            (ip >> 64) as u64,
+            ip as u64,
+        ],
+    )
+}
+
+fn unpacked(what: u64, [scope_and_flow, high, low]: [u64; SLOT_WORDS - 1]) -> SocketAddr {
+    let (family, port) = (what >> 16 & 0xffff, what as u16);
+    let ip = Ipv6Addr::from(u128::from(high) << 64 | u128::from(low));
+    match family {
+        4 => SocketAddr::new(IpAddr::V6(ip).to_canonical(), port),
+        _ => {
+            let (scope, flow) = ((scope_and_flow >> 32) as u32, scope_and_flow as u32);
+            SocketAddrV6::new(ip, port, flow, scope).into()
+        }
+    }
+}
+
+fn bytes(number: usize) -> usize {
+    8 * SLOT_WORDS * PIECES.len(number)
+}
+
+fn slot(piece: &Words, number: usize, at: usize) -> &[AtomicU64; SLOT_WORDS] {
+    let words = piece.u64s(0, SLOT_WORDS * PIECES.len(number));
+    match words[SLOT_WORDS * at..].first_chunk() {
+        Some(slot) => slot,
+        None => unreachable!("a piece has whole slots"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::av::{AvAttr, AvType};
+    use crate::error::Errno;
+    use crate::error::Error;
+
+    fn name(incarnation: u64) -> NativeAddr {
+        NativeAddr {
+            incarnation,
+            node: 1,
+            shm: Some(2),
+            verbs: None,
+        }
+    }
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn tables() -> Vec<AvTable> {
+        let table = |(av_type, symmetric)| {
+            AvTable::new(&AvAttr {
+                av_type: Some(av_type),
+                symmetric,
+                ..AvAttr::default()
+            })
+            .unwrap()
+        };
+        [false, true]
+            .into_iter()
+            .flat_map(|symmetric| [(AvType::Map, symmetric), (AvType::Table, symmetric)])
+            .map(table)
+            .collect()
+    }
+
+    fn insert(table: &AvTable, incarnation: u64, by: &SocketAddr) -> Placed {
+        let mut insertion = table.insertion().unwrap();
+        let placed = insertion.place(Ok(name(incarnation).to_bytes())).unwrap();
+        insertion.remember(placed, by).unwrap();
+        placed
+    }
+
+    /// Covers: AV-18, AV-23
+    #[test]
+    fn an_endpoint_is_found_by_the_socket_address_it_was_inserted_by() {
+        for table in tables() {
+            let mut scoped = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 3, 9);
+            scoped.set_flowinfo(0x1234);
+            let all = [
+                at("10.1.0.1:5000"),
+                at("[2001:db8::1]:65535"),
+                at("[::ffff:10.1.0.1]:5000"),
+                scoped.into(),
+            ];
+            let placed: Vec<_> = (1..)
+                .zip(&all)
+                .map(|(i, at)| insert(&table, i, at))
+                .collect();
+            for (i, (placed, by)) in placed.iter().zip(&all).enumerate() {
+                assert!(placed.new);
+                assert_eq!(table.socket(placed.addr), Some(*by));
+                let known = table.known(&[at("10.9.9.9:1"), *by]).unwrap();
+                assert_eq!(known, [None, Some(name(i as u64 + 1))]);
+            }
+            // One that is there by another address stays what it is.
+            let again = insert(&table, 1, &at("10.1.0.1:1"));
+            assert_eq!((again.addr, again.new), (placed[0].addr, false));
+            assert_eq!(table.socket(again.addr), Some(all[0]));
+        }
+    }
+
+    /// Covers: AV-17, AV-23
+    #[test]
+    fn the_socket_address_goes_with_the_entry() {
+        for table in tables() {
+            let by = at("10.1.0.1:5000");
+            let first = insert(&table, 1, &by);
+            table.remove(first.addr).unwrap();
+            assert_eq!(table.socket(first.addr), None);
+            assert_eq!(table.known(&[by]).unwrap(), [None]);
+            // The next one in the entry came by its native address.
+            let next = table.insert(&name(2)).unwrap();
+            assert_eq!(table.socket(next.addr), None);
+            assert_eq!(table.known(&[by]).unwrap(), [None]);
+            let restarted = insert(&table, 3, &by);
+            assert_eq!(table.known(&[by]).unwrap(), [Some(name(3))]);
+            assert_eq!(table.socket(restarted.addr), Some(by));
+        }
+    }
+
+    #[test]
+    fn a_process_forgets_addresses_that_are_gone() {
+        let table = tables().remove(0);
+        for i in 0..10_000 {
+            let by = SocketAddr::new(IpAddr::from([10, 0, 0, 1]), i);
+            let placed = insert(&table, i.into(), &by);
+            table.remove(placed.addr).unwrap();
+        }
+        assert!(table.sockets.known.lock().entries.len() <= 2 * SPARE);
+    }
+
+    #[test]
+    fn slots_of_all_pieces_are_their_entries_alone() {
+        let table = tables().remove(1);
+        let by = |i: u32| SocketAddr::new(IpAddr::V4(i.into()), 7);
+        for i in 0..5000u32 {
+            let placed = insert(&table, i.into(), &by(i));
+            assert_eq!(placed.addr, FiAddr(i.into()));
+        }
+        for i in 0..5000u32 {
+            assert_eq!(table.socket(FiAddr(i.into())), Some(by(i)));
+        }
+    }
+
+    /// Covers: AV-4, AV-18, AV-23
+    #[test]
+    fn who_shares_a_table_knows_what_another_inserted() {
+        let attr = AvAttr {
+            name: Some(format!("sockets-{}", std::process::id())),
+            ..AvAttr::default()
+        };
+        let [one, other] = [0; 2].map(|_| AvTable::open(&attr, "tests of sockets").unwrap());
+        for i in 0..2000u16 {
+            let by = SocketAddr::from(([10, 1, 0, 1], i));
+            let placed = insert(&one, i.into(), &by);
+            assert_eq!(other.socket(placed.addr), Some(by));
+            if i % 100 == 0 {
+                let known = other.known(&[by, at("10.1.0.2:1")]).unwrap();
+                assert_eq!(known, [Some(name(i.into())), None]);
+                other.remove(placed.addr).unwrap();
+                assert_eq!(one.known(&[by]).unwrap(), [None]);
+            }
+        }
+        let by = SocketAddr::from(([10, 1, 0, 1], 150));
+        assert_eq!(other.known(&[by]).unwrap(), [Some(name(150))]);
+    }
+
+    #[test]
+    fn holes_have_none() {
+        let table = tables().remove(1);
+        let mut insertion = table.insertion().unwrap();
+        let bad = insertion.place(Err(Error::new(Errno::EINVAL, "insert", "address")));
+        assert!(bad.is_err());
+        drop(insertion);
+        assert_eq!(table.socket(FiAddr(0)), None);
+        assert_eq!(table.socket(FiAddr::NOTAVAIL), None);
+    }
+}
