@@ -7,9 +7,12 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod buffer;
+pub mod cm_port;
+pub mod cold_link;
 pub mod dgram;
 pub mod party;
 mod rig;
+pub mod sockets;
 pub mod unprivileged;
 
 pub use buffer::Buffer;

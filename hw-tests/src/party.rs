@@ -1,11 +1,12 @@
 //! Tests with several processes: `test-peer` is the program of the others, told over its standard input what to be.
 
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferrofabric_core::addr::{NATIVE_LEN, NativeAddr};
 use ferrofabric_core::av::AvAttr;
@@ -39,6 +40,41 @@ pub fn domain(overrides: &[(&str, &str)]) -> Arc<dyn Domain> {
         .first()
         .unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices));
     provider.open(info, &settings).unwrap()
+}
+
+/// The port at which the first of two machines waits for the other.
+const PORT: u16 = 7471;
+
+/// Which of two machines this is, and a stream to the other.
+///
+/// # Panics
+///
+/// When the other does not come in time.
+pub fn meet() -> (u64, TcpStream) {
+    let node: u64 = std::env::var("FERRO_NODE")
+        .expect("FERRO_NODE")
+        .parse()
+        .unwrap();
+    let peer = std::env::var("FERRO_PEER_IP").expect("FERRO_PEER_IP");
+    if node == 0 {
+        return (
+            node,
+            TcpListener::bind(("0.0.0.0", PORT))
+                .unwrap()
+                .accept()
+                .unwrap()
+                .0,
+        );
+    }
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match TcpStream::connect((peer.as_str(), PORT)) {
+            Ok(stream) => return (node, stream),
+            Err(error) => assert!(Instant::now() < until, "connect to {peer}: {error}"),
+        }
+        // The other machine may still be booting; a refused connection comes back at once.
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
 }
 
 /// Another process with an endpoint of its own. Killed when dropped.

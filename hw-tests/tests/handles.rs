@@ -16,66 +16,12 @@ use ferrofabric_core::info::EpType;
 use ferrofabric_core::owning::{Buffer, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
+use ferrofabric_hw_tests::cold_link::{ColdLink, NODES, address, run};
 use ferrofabric_hw_tests::dgram::{PATIENCE, count, infos, next, open};
 use serial_test::file_serial;
 
-/// Nodes that nobody has spoken to.
-const NODES: u64 = 200;
-
 /// As many handles are made at a time, at most.
 const RESOLVERS: usize = 64;
-
-fn run(command: &str) {
-    let output = Command::new("sh").args(["-ec", command]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command}: {said}");
-}
-
-/// The link, its device, and the namespace at its far end.
-struct Link;
-
-impl Link {
-    /// Makes them; nodes 10.9.1.1 and so on live at the far end, which answers nobody.
-    fn up() -> Self {
-        // What a test that was killed left behind.
-        drop(Link);
-        let link = Link;
-        run("ip netns add ferro-far
-             ip link add ferro-near type veth peer name ferro-far
-             ip link set ferro-far netns ferro-far
-             ip -n ferro-far link set ferro-far arp off up
-             ip addr add 10.9.0.1/16 dev ferro-near
-             ip link set ferro-near up
-             rdma link add ferro_cold type rxe netdev ferro-near");
-        let addresses: String = (1..=NODES)
-            .map(|node| format!("addr add {}/16 dev ferro-far\n", address(node)))
-            .collect();
-        run(&format!(
-            "ip -n ferro-far -batch - <<'LIST'\n{addresses}LIST"
-        ));
-        link
-    }
-
-    /// From now on the far end tells its hardware addresses.
-    fn answer(&self) {
-        run("ip -n ferro-far link set ferro-far arp on");
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        let _ = Command::new("sh")
-            .args([
-                "-c",
-                "rdma link del ferro_cold; ip link del ferro-near; ip netns del ferro-far",
-            ])
-            .output();
-    }
-}
-
-fn address(node: u64) -> Ipv4Addr {
-    Ipv4Addr::new(10, 9, 1, u8::try_from(node).unwrap())
-}
 
 /// Addresses of endpoints on those nodes, made from one that is here.
 fn names(here: &NativeAddr) -> Vec<NativeAddr> {
@@ -150,7 +96,7 @@ fn datagrams_wait_for_their_own_neighbour() {
     if Rig::open().is_none() {
         return;
     }
-    let link = Link::up();
+    let link = ColdLink::up();
     let domain = domain("ferro_cold", EpType::Dgram);
     let mut endpoint = OwningEndpoint::open(&*domain, &Default::default()).unwrap();
     let own = endpoint.av().insert(&endpoint.name().to_bytes()).unwrap();
@@ -201,7 +147,7 @@ fn reliable_messages_wait_for_their_own_neighbour() {
     if Rig::open().is_none() {
         return;
     }
-    let _link = Link::up();
+    let _link = ColdLink::up();
     let domain = domain("ferro_cold", EpType::Rdm);
     let open = || OwningEndpoint::open(&*domain, &Default::default()).unwrap();
     let (mut a, mut b) = (open(), open());

@@ -3,46 +3,17 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::addr::{NATIVE_LEN, NativeAddr};
 use ferrofabric_core::owning::{Buffer, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_hw_tests::party::{self, Numbers, PATIENCE, fill, is_filled, succeeded, wait};
+use ferrofabric_hw_tests::party::{
+    self, Numbers, PATIENCE, fill, is_filled, meet, succeeded, wait,
+};
 use serial_test::file_serial;
-
-/// The node that listens, and its port.
-const PORT: u16 = 7471;
-
-/// Which node this is, and a stream to the other.
-fn meet() -> (u64, TcpStream) {
-    let node: u64 = std::env::var("FERRO_NODE")
-        .expect("FERRO_NODE")
-        .parse()
-        .unwrap();
-    let peer = std::env::var("FERRO_PEER_IP").expect("FERRO_PEER_IP");
-    if node == 0 {
-        return (
-            node,
-            TcpListener::bind(("0.0.0.0", PORT))
-                .unwrap()
-                .accept()
-                .unwrap()
-                .0,
-        );
-    }
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match TcpStream::connect((peer.as_str(), PORT)) {
-            Ok(stream) => return (node, stream),
-            Err(error) => assert!(Instant::now() < until, "connect to {peer}: {error}"),
-        }
-        // The other machine may still be booting; a refused connection comes back at once.
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
-}
 
 fn exchange_names(stream: &mut TcpStream, endpoint: &OwningEndpoint) -> FiAddr {
     stream.write_all(&endpoint.name().to_bytes()).unwrap();

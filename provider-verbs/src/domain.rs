@@ -1,19 +1,23 @@
 //! A verbs domain: one port of one device, its protection domain, and the node's shared memory beside it.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::addr::{AddrFormats, NativeAddr};
+use ferrofabric_core::av::Resolve;
 use ferrofabric_core::config::Settings;
-use ferrofabric_core::domain::Backend;
+use ferrofabric_core::domain::{Backend, Listening};
 use ferrofabric_core::error::Result;
 use ferrofabric_core::fabric;
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::Info;
+use ferrofabric_core::info::{EpType, Info};
+use ferrofabric_core::protocol::wire::sidr::Service;
 use ferrofabric_core::types::IoBuf;
 use ferrofabric_core::wait::WaitSet;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
 
+use crate::cm::{self, Listeners, Resolver};
 use crate::device::{Context, GidRequest, GidWish};
 use crate::endpoint::rdm::{Patience, RdmTransport};
 use crate::mr::{Access, Mr};
@@ -29,6 +33,8 @@ pub(crate) struct VerbsBackend {
     pub(crate) tuning: Tuning,
     settings: Settings,
     pub(crate) info: Info,
+    /// The thread that answers who looks for endpoints by socket address, from the first one on.
+    listeners: Mutex<Weak<Listeners>>,
 }
 
 impl VerbsBackend {
@@ -48,7 +54,28 @@ impl VerbsBackend {
             tuning,
             settings: settings.clone(),
             info: info.clone(),
+            listeners: Mutex::default(),
         })
+    }
+
+    fn service(&self) -> Service {
+        match self.info.ep.ep_type {
+            EpType::Dgram => Service::Dgram,
+            _ => Service::Rdm,
+        }
+    }
+
+    fn listeners(&self) -> Result<Arc<Listeners>> {
+        let mut listeners = self
+            .listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(there) = listeners.upgrade() {
+            return Ok(there);
+        }
+        let new = Listeners::start(self.service())?;
+        *listeners = Arc::downgrade(&new);
+        Ok(new)
     }
 }
 
@@ -66,6 +93,8 @@ pub(crate) fn local_port(
         None => wish.request(&context.gid_table(number)?, attributes.link_layer),
     };
     let chosen = context.choose_gid(number, request)?.chosen;
+    let table = context.gid_table(number)?;
+    let entry = table.iter().find(|entry| entry.index == chosen.index);
     Ok(LocalPort {
         number,
         gid: chosen.gid,
@@ -75,6 +104,7 @@ pub(crate) fn local_port(
         pkey: context.pkey(number, 0)?,
         pkey_index: 0,
         mtu: attributes.active_mtu,
+        interface: entry.and_then(|entry| entry.interface).unwrap_or(0),
     })
 }
 
@@ -125,6 +155,23 @@ impl Backend for VerbsBackend {
             wait.add(shm.wait_fd())?;
         }
         Ok((Paired::new(verbs, shm, &name), name))
+    }
+
+    fn listen(&self, at: SocketAddr, name: &NativeAddr) -> Result<Box<dyn Listening>> {
+        let host = cm::host(&self.port)?;
+        self.listeners()?.listen(&host, at.port(), name)
+    }
+
+    fn resolver(&self) -> Option<Arc<dyn Resolve>> {
+        if !AddrFormats::SOCKADDR.intersects(self.info.addr_formats) {
+            return None;
+        }
+        let resolver = Resolver {
+            host: cm::host(&self.port).ok()?,
+            service: self.service(),
+            patience: self.settings.resolve_timeout.0?,
+        };
+        Some(Arc::new(resolver))
     }
 
     fn promises(&self) -> Flags {

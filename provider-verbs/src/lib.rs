@@ -1,6 +1,7 @@
 //! The verbs provider of Ferrofabric: RDM and DGRAM endpoints over InfiniBand, RoCE and Soft-RoCE.
 
 pub mod ah;
+mod cm;
 mod connect;
 pub mod cq;
 pub mod device;

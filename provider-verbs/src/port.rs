@@ -24,6 +24,8 @@ pub(crate) struct LocalPort {
     pub(crate) pkey_index: u16,
     /// The MTU in force.
     pub(crate) mtu: Mtu,
+    /// Number of the network interface that the GID stands on, 0 where it stands on none.
+    pub(crate) interface: u32,
 }
 
 impl LocalPort {

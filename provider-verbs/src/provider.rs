@@ -16,6 +16,7 @@ use ferrofabric_core::info::{
 use ferrofabric_core::protocol::wire;
 use ferrofabric_shm::node_id;
 
+use crate::cm;
 use crate::device::{
     Context, Device, DeviceInfo, GidWish, LinkLayer, NumaDistances, OpenedDevice, PortInfo,
     PortState, memory_lock_advice,
@@ -153,7 +154,12 @@ impl VerbsProvider {
             match usable {
                 Ok(local) => {
                     let tuning = Tuning::of(&opened.limits, opened.quirks, settings);
+                    let formats = formats(device, &local, found);
                     let rdm = candidate(device, port, &local, &tuning, settings);
+                    let rdm = Info {
+                        addr_formats: formats,
+                        ..rdm
+                    };
                     let dgram = dgram_candidate(&rdm, opened, &local, &tuning);
                     let registered = dgram::registered_bytes(
                         dgram.tx.size,
@@ -183,6 +189,20 @@ impl VerbsProvider {
     }
 }
 
+/// The formats that addresses of a port's endpoints may have, and why not more.
+fn formats(device: &DeviceInfo, local: &LocalPort, found: &mut Discovery) -> AddrFormats {
+    let all = AddrFormats::NATIVE | AddrFormats::STR;
+    match cm::host(local) {
+        Ok(_) => all | AddrFormats::SOCKADDR,
+        Err(why) => {
+            let port = format!("port {} of {}", local.number, device.name);
+            let none = Error::new(why.errno(), "find endpoints by socket address on", port);
+            found.notices.push(none.mend(why.to_string()));
+            all
+        }
+    }
+}
+
 /// What comes first: messages that arrive, for who does not say what type of endpoint it wants; then the fastest port; of equals
 /// the nearest to this thread.
 fn order(info: &Info, distances: &NumaDistances) -> (bool, Reverse<u64>, u32) {
@@ -208,7 +228,6 @@ fn candidate(
     let (endpoints, regions) = counts(device);
     Info {
         caps: all.caps | reach | Flags::FENCE,
-        addr_formats: AddrFormats::NATIVE | AddrFormats::STR,
         src_addr: Some(Address::Native(own_address(
             local,
             settings.shm.then_some(0),

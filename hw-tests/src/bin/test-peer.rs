@@ -4,10 +4,13 @@
 
 use std::time::{Duration, Instant};
 
+use ferrofabric_core::addr::AddrFormat;
 use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::info::EpType;
 use ferrofabric_core::owning::{Buffer, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_hw_tests::party::{self, Numbers, fill, succeeded, tsend, wait};
+use ferrofabric_hw_tests::sockets;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -17,6 +20,7 @@ fn main() {
         "sender" => sender(&numbers),
         "echo" => echo(&numbers),
         "many" => many(&numbers),
+        "listen" => listen(&numbers),
         _ => panic!("unknown role {role}"),
     }
 }
@@ -87,6 +91,16 @@ fn echo(numbers: &[u64]) {
         succeeded(done.outcome);
         buffer = done.buffer;
     }
+}
+
+/// Is found at a port until the process is killed.
+fn listen(numbers: &[u64]) {
+    let &[port] = numbers else {
+        panic!("listen PORT");
+    };
+    let domain = sockets::domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &[]);
+    let endpoint = sockets::at_port(&*domain, u16::try_from(port).unwrap()).unwrap();
+    party::report(&endpoint.name());
 }
 
 /// So many endpoints. Each tells the hub its address (tag 1), waits for an answer (tag 2), and says that it has it (tag 3).

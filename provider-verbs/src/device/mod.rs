@@ -24,7 +24,7 @@ use ferrofabric_core::error::{Error, Result};
 pub use context::Context;
 pub use events::{AsyncEvent, EventSubject};
 pub use facts::{DeviceFacts, PciFacts};
-pub(crate) use failure::{failed, last_errno};
+pub(crate) use failure::{failed, last_errno, not_loaded};
 pub use ferrofabric_core::addr::GidKind;
 pub use fork::{ForkSafety, fork_safety};
 pub use gid::{Gid, GidEntry, GidScope};

@@ -1,9 +1,11 @@
 //! A DGRAM domain: what RDM domains have, with other endpoints.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
-use ferrofabric_core::domain::Backend;
+use ferrofabric_core::av::Resolve;
+use ferrofabric_core::domain::{Backend, Listening};
 use ferrofabric_core::error::Result;
 use ferrofabric_core::fabric;
 use ferrofabric_core::flags::{Flags, Mode};
@@ -57,6 +59,14 @@ impl Backend for DgramBackend {
         let queue_pair = Some(port.address(transport.number(), QKEY));
         let name = NativeAddr::of_new(node_id(), queue_pair, false, random());
         Ok((transport, name))
+    }
+
+    fn listen(&self, at: SocketAddr, name: &NativeAddr) -> Result<Box<dyn Listening>> {
+        self.0.listen(at, name)
+    }
+
+    fn resolver(&self) -> Option<Arc<dyn Resolve>> {
+        self.0.resolver()
     }
 
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn fabric::Mr>> {

@@ -1,0 +1,115 @@
+//! Domains whose addresses are those of sockets, for tests.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ferrofabric_core::addr::{AddrFormat, Address};
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::error::Result;
+use ferrofabric_core::fabric::{CqAttr, Domain, Endpoint, EndpointConfig, Provider};
+use ferrofabric_core::info::{EpType, Info, Query, QueryFlags, SystemResolver, find};
+use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_verbs::VerbsProvider;
+
+/// The settings of the environment but for those given.
+pub fn settings(overrides: &[(&str, &str)]) -> Settings {
+    let of = |name: &str| {
+        let found = overrides.iter().find(|(n, _)| *n == name);
+        found.map_or_else(|| std::env::var(name).ok(), |(_, v)| Some((*v).to_owned()))
+    };
+    Settings::read(of).unwrap()
+}
+
+/// Hints for endpoints of a type with addresses in a format.
+pub fn hints(ep_type: EpType, format: AddrFormat) -> Info {
+    let mut hints = Info {
+        addr_format: format,
+        ..Info::default()
+    };
+    hints.ep.ep_type = ep_type;
+    hints
+}
+
+/// The best offer of a device.
+///
+/// # Errors
+///
+/// Why there is none.
+pub fn offer(hints: &Info, overrides: &[(&str, &str)]) -> Result<Info> {
+    let query = Query {
+        hints: Some(hints),
+        ..Query::default()
+    };
+    let mut found = find(
+        &[&VerbsProvider::new()],
+        &query,
+        &SystemResolver,
+        &settings(overrides),
+    )?;
+    Ok(found.infos.remove(0))
+}
+
+/// A domain of endpoints of a type with addresses in a format.
+pub fn domain(ep_type: EpType, format: AddrFormat, overrides: &[(&str, &str)]) -> Arc<dyn Domain> {
+    let info = offer(&hints(ep_type, format), overrides).unwrap();
+    VerbsProvider::new()
+        .open(&info, &settings(overrides))
+        .unwrap()
+}
+
+/// A domain that is asked for by a service of this side's; its addresses are of the format of the node's.
+pub fn domain_at(ep_type: EpType, node: &str, service: &str) -> Arc<dyn Domain> {
+    let hints = hints(ep_type, AddrFormat::UNSPEC);
+    let query = Query {
+        node: Some(node),
+        service: Some(service),
+        flags: QueryFlags::SOURCE,
+        hints: Some(&hints),
+        ..Query::default()
+    };
+    let found = find(
+        &[&VerbsProvider::new()],
+        &query,
+        &SystemResolver,
+        &settings(&[]),
+    );
+    VerbsProvider::new()
+        .open(&found.unwrap().infos[0], &settings(&[]))
+        .unwrap()
+}
+
+/// An endpoint at any port that is free.
+pub fn endpoint(domain: &dyn Domain) -> OwningEndpoint {
+    OwningEndpoint::open(domain, &AvAttr::default()).unwrap()
+}
+
+/// An endpoint that nobody sends to, at a port.
+///
+/// # Errors
+///
+/// When the port is taken.
+pub fn at_port(domain: &dyn Domain, port: u16) -> Result<Arc<dyn Endpoint>> {
+    let av = domain.open_av(&AvAttr::default())?;
+    let cq = domain.open_cq(&CqAttr::default())?;
+    let mut source = own(domain);
+    source.set_port(port);
+    domain.open_endpoint(EndpointConfig {
+        source: Some(source),
+        ..EndpointConfig::new(&av, &cq)
+    })
+}
+
+/// Where endpoints of a domain are.
+pub fn own(domain: &dyn Domain) -> SocketAddr {
+    let source = domain.info().src_addr;
+    source.as_ref().and_then(Address::socket).unwrap()
+}
+
+/// An endpoint's address as applications have it.
+pub fn name(domain: &dyn Domain, endpoint: &OwningEndpoint) -> Vec<u8> {
+    endpoint
+        .address()
+        .to_bytes(domain.info().addr_format)
+        .unwrap()
+}

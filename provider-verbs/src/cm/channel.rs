@@ -1,0 +1,378 @@
+//! Event channels and identifiers of the connection manager, as owners (rdma_create_event_channel(3), rdma_create_id(3)).
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrofabric_core::addr::{AddrFormat, Address, SOCKADDR_IN6_LEN};
+use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_verbs_sys::{
+    Rdmacm, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    rdma_port_space,
+};
+
+use crate::device::{last_errno, not_loaded};
+
+/// Where events of identifiers arrive. It never blocks.
+pub(super) struct EventChannel {
+    cm: &'static Rdmacm,
+    raw: NonNull<rdma_event_channel>,
+}
+
+// SAFETY: librdmacm's calls may come from any thread, several at a time.
+unsafe impl Send for EventChannel {}
+// SAFETY: as above.
+unsafe impl Sync for EventChannel {}
+
+impl EventChannel {
+    /// Opens one.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `ENOSYS`: librdmacm is not there, or too old. `ENODEV`: the kernel has no connection manager for users.
+    pub(super) fn open() -> Result<Arc<Self>> {
+        let cm = Rdmacm::load().map_err(not_loaded)?;
+        // SAFETY: it takes nothing.
+        let raw = unsafe { (cm.rdma_create_event_channel)() };
+        let Some(raw) = NonNull::new(raw) else {
+            let error = Error::new(Errno(last_errno()), "open", "connection manager");
+            return Err(error.mend(
+                "load the kernel module rdma_ucm; this user needs read and write access to /dev/infiniband/rdma_cm",
+            ));
+        };
+        let channel = Self { cm, raw };
+        // SAFETY: the descriptor is the channel's own.
+        if unsafe { libc::fcntl(channel.raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+            return Err(failed("open", "event channel of the connection manager"));
+        }
+        Ok(Arc::new(channel))
+    }
+
+    fn raw_fd(&self) -> i32 {
+        // SAFETY: the channel is open.
+        unsafe { self.raw.as_ref().fd }
+    }
+
+    /// The next event, if one has come.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel can not say.
+    pub(super) fn event(self: &Arc<Self>) -> Result<Option<Event>> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel is open.
+        if unsafe { (self.cm.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut event) } != 0 {
+            return match last_errno() {
+                libc::EAGAIN | libc::EINTR => Ok(None),
+                _ => Err(failed("read", "event of the connection manager")),
+            };
+        }
+        // SAFETY: it is ours until it is acknowledged, and nothing of it is used after that.
+        unsafe {
+            let copy = Copied::of(&*event);
+            (self.cm.rdma_ack_cm_event)(event);
+            Ok(Some(copy.owned(self)))
+        }
+    }
+}
+
+impl AsFd for EventChannel {
+    /// Readable when there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as `self` is.
+        unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // SAFETY: identifiers hold it, so there are none; events are acknowledged at once.
+        unsafe { (self.cm.rdma_destroy_event_channel)(self.raw.as_ptr()) };
+    }
+}
+
+/// What has happened.
+pub(super) struct Event {
+    /// To which identifier: the one that listens, where somebody asks.
+    pub(super) id: IdKey,
+    pub(super) kind: rdma_cm_event_type,
+    /// 0, a negative error number, or what the other side says.
+    pub(super) status: i32,
+    pub(super) private_data: Vec<u8>,
+    /// Who asks.
+    pub(super) request: Option<Id>,
+}
+
+struct Copied {
+    raw: *mut rdma_cm_id,
+    event: Event,
+}
+
+impl Copied {
+    /// # Safety
+    ///
+    /// The event is of an identifier for datagrams, and not acknowledged.
+    unsafe fn of(event: &rdma_cm_event) -> Self {
+        use rdma_cm_event_type as Kind;
+        let tells = matches!(
+            event.event,
+            Kind::RDMA_CM_EVENT_CONNECT_REQUEST | Kind::RDMA_CM_EVENT_ESTABLISHED
+        );
+        // SAFETY: these two have the datagram's parameters, and private data as long as they say.
+        let private_data = unsafe {
+            let ud = event.param.ud;
+            match tells && !ud.private_data.is_null() {
+                true => std::slice::from_raw_parts(
+                    ud.private_data.cast::<u8>(),
+                    ud.private_data_len.into(),
+                )
+                .to_vec(),
+                false => Vec::new(),
+            }
+        };
+        let asks = event.event == Kind::RDMA_CM_EVENT_CONNECT_REQUEST;
+        Self {
+            raw: event.id,
+            event: Event {
+                id: IdKey(match asks {
+                    true => event.listen_id as usize,
+                    false => event.id as usize,
+                }),
+                kind: event.event,
+                status: event.status,
+                private_data,
+                request: None,
+            },
+        }
+    }
+
+    /// The event, with the identifier of who asks, which is ours from now on.
+    fn owned(self, channel: &Arc<EventChannel>) -> Event {
+        let asks = self.event.kind == rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
+        let request = NonNull::new(self.raw).filter(|_| asks).map(|raw| Id {
+            raw,
+            channel: channel.clone(),
+        });
+        Event {
+            request,
+            ..self.event
+        }
+    }
+}
+
+/// Tells identifiers apart, as long as they are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct IdKey(usize);
+
+/// An identifier: one that listens, that asks, or that was asked.
+pub(super) struct Id {
+    raw: NonNull<rdma_cm_id>,
+    channel: Arc<EventChannel>,
+}
+
+// SAFETY: as for the channel.
+unsafe impl Send for Id {}
+// SAFETY: as above.
+unsafe impl Sync for Id {}
+
+impl Id {
+    /// A new one, for datagrams.
+    ///
+    /// # Errors
+    ///
+    /// What the system lacks.
+    pub(super) fn create(channel: &Arc<EventChannel>) -> Result<Self> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the channel is open, and there is room for the pointer.
+        let rc = unsafe {
+            (channel.cm.rdma_create_id)(
+                channel.raw.as_ptr(),
+                &raw mut raw,
+                ptr::null_mut(),
+                rdma_port_space::RDMA_PS_UDP,
+            )
+        };
+        match NonNull::new(raw) {
+            Some(raw) if rc == 0 => Ok(Self {
+                raw,
+                channel: channel.clone(),
+            }),
+            _ => Err(failed("create", "identifier of the connection manager")),
+        }
+    }
+
+    pub(super) fn key(&self) -> IdKey {
+        IdKey(self.raw.as_ptr() as usize)
+    }
+
+    /// Takes an address of this host, and says which port that is.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`: another has it.
+    pub(super) fn bind(&self, at: SocketAddr) -> Result<u16> {
+        let mut to = Sockaddr::of(&at);
+        // SAFETY: the identifier is live, and the address is one.
+        unsafe {
+            self.done(
+                (self.channel.cm.rdma_bind_addr)(self.raw.as_ptr(), to.as_mut_ptr()),
+                "listen at",
+                || at.to_string(),
+            )?;
+            Ok(u16::from_be((self.channel.cm.rdma_get_src_port)(
+                self.raw.as_ptr(),
+            )))
+        }
+    }
+
+    /// Has who asks at the address answered. With 0 as many may wait as the system takes.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`: another listens there.
+    pub(super) fn listen(&self, at: SocketAddr) -> Result<()> {
+        // SAFETY: the identifier is live.
+        let rc = unsafe { (self.channel.cm.rdma_listen)(self.raw.as_ptr(), 0) };
+        self.done(rc, "listen at", || at.to_string())
+    }
+
+    /// Begins to look for the way from one address to another.
+    ///
+    /// # Errors
+    ///
+    /// `ENETUNREACH`: there is none.
+    pub(super) fn resolve_addr(
+        &self,
+        from: SocketAddr,
+        to: SocketAddr,
+        patience: Duration,
+    ) -> Result<()> {
+        let (mut source, mut target) = (Sockaddr::of(&from), Sockaddr::of(&to));
+        // SAFETY: the identifier is live, and both addresses are some.
+        let rc = unsafe {
+            (self.channel.cm.rdma_resolve_addr)(
+                self.raw.as_ptr(),
+                source.as_mut_ptr(),
+                target.as_mut_ptr(),
+                milliseconds(patience),
+            )
+        };
+        self.done(rc, "find a way to", || to.to_string())
+    }
+
+    /// Begins to look for the path, once the address is resolved.
+    ///
+    /// # Errors
+    ///
+    /// What the system lacks.
+    pub(super) fn resolve_route(&self, patience: Duration) -> Result<()> {
+        // SAFETY: the identifier is live.
+        let rc = unsafe {
+            (self.channel.cm.rdma_resolve_route)(self.raw.as_ptr(), milliseconds(patience))
+        };
+        self.done(rc, "find a path for", || "request".to_owned())
+    }
+
+    /// Asks who listens there, once the path is known.
+    ///
+    /// # Errors
+    ///
+    /// What the system lacks.
+    pub(super) fn ask(&self, question: &[u8]) -> Result<()> {
+        let mut parameters = with_private_data(question);
+        // SAFETY: the identifier is live, and the private data outlives the call.
+        let rc = unsafe { (self.channel.cm.rdma_connect)(self.raw.as_ptr(), &raw mut parameters) };
+        self.done(rc, "send", || "request".to_owned())
+    }
+
+    /// Answers who asked, with a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// What the system lacks.
+    pub(super) fn answer(&self, qpn: u32, answer: &[u8]) -> Result<()> {
+        let mut parameters = rdma_conn_param {
+            qp_num: qpn,
+            ..with_private_data(answer)
+        };
+        // SAFETY: as above.
+        let rc = unsafe { (self.channel.cm.rdma_accept)(self.raw.as_ptr(), &raw mut parameters) };
+        self.done(rc, "answer", || "request".to_owned())
+    }
+
+    /// Refuses who asked.
+    ///
+    /// # Errors
+    ///
+    /// What the system lacks.
+    pub(super) fn refuse(&self) -> Result<()> {
+        // SAFETY: the identifier is live.
+        let rc = unsafe { (self.channel.cm.rdma_reject)(self.raw.as_ptr(), ptr::null(), 0) };
+        self.done(rc, "refuse", || "request".to_owned())
+    }
+
+    fn done(&self, rc: i32, doing: &'static str, object: impl FnOnce() -> String) -> Result<()> {
+        match rc {
+            0 => Ok(()),
+            _ => Err(failed(doing, object())),
+        }
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has it, and its events are acknowledged as they are read.
+        unsafe { (self.channel.cm.rdma_destroy_id)(self.raw.as_ptr()) };
+    }
+}
+
+fn with_private_data(bytes: &[u8]) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: bytes.as_ptr().cast(),
+        private_data_len: bytes.len() as u8,
+        ..rdma_conn_param::default()
+    }
+}
+
+/// At least one: 0 would be no time at all.
+fn milliseconds(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis())
+        .unwrap_or(i32::MAX)
+        .max(1)
+}
+
+/// The error of a call that has just failed.
+#[cold]
+fn failed(doing: &'static str, object: impl Into<String>) -> Error {
+    let error = Error::new(Errno(last_errno()), doing, object);
+    match error.errno() {
+        Errno::EADDRINUSE => {
+            error.mend("another endpoint listens there: choose another port, or 0 for any")
+        }
+        Errno::EADDRNOTAVAIL | Errno::ENODEV => {
+            error.mend("it is to be an address of an interface with an RDMA device")
+        }
+        _ => error,
+    }
+}
+
+/// A `sockaddr` for C.
+#[repr(C, align(8))]
+struct Sockaddr([u8; SOCKADDR_IN6_LEN]);
+
+impl Sockaddr {
+    fn of(at: &SocketAddr) -> Self {
+        let mut this = Self([0; SOCKADDR_IN6_LEN]);
+        let bytes = Address::from(*at).to_bytes(AddrFormat::SOCKADDR);
+        for (to, byte) in this.0.iter_mut().zip(bytes.unwrap_or_default()) {
+            *to = byte;
+        }
+        this
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut libc::sockaddr {
+        self.0.as_mut_ptr().cast()
+    }
+}

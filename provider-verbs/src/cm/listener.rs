@@ -1,0 +1,182 @@
+//! Who listens: the endpoints of one domain, each at an address of its own, and the thread that answers for all of them.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::domain::Listening;
+use ferrofabric_core::error::{Error, Result};
+use ferrofabric_core::protocol::wire::sidr::{ANSWER_BYTES, Service};
+use ferrofabric_core::wait::WaitSet;
+use ferrofabric_verbs_sys::rdma_cm_event_type;
+
+use super::Host;
+use super::channel::{Event, EventChannel, Id, IdKey};
+
+/// The thread that answers. It ends with the last endpoint.
+pub(crate) struct Listeners {
+    board: Arc<Board>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Who listens, and what is said of it.
+struct Board {
+    service: Service,
+    channel: Arc<EventChannel>,
+    answers: Mutex<HashMap<IdKey, Answer>>,
+    wait: WaitSet,
+    closing: AtomicBool,
+}
+
+struct Answer {
+    qpn: u32,
+    private_data: [u8; ANSWER_BYTES],
+}
+
+/// One endpoint that listens, until this is dropped.
+struct Listener {
+    id: Id,
+    at: SocketAddr,
+    listeners: Arc<Listeners>,
+}
+
+impl Listeners {
+    /// Starts the thread; nobody listens yet.
+    ///
+    /// # Errors
+    ///
+    /// When there is no connection manager, or no thread can be had.
+    pub(crate) fn start(service: Service) -> Result<Arc<Self>> {
+        let channel = EventChannel::open()?;
+        let wait = WaitSet::new()?;
+        wait.add(channel.as_fd())?;
+        let board = Arc::new(Board {
+            service,
+            channel,
+            answers: Mutex::default(),
+            wait,
+            closing: AtomicBool::new(false),
+        });
+        let thread = std::thread::Builder::new()
+            .name("ferro-listen".to_owned())
+            .spawn({
+                let board = board.clone();
+                move || board.run()
+            })
+            .map_err(|e| Error::from_io(&e, "start", "thread that listens"))?;
+        Ok(Arc::new(Self {
+            board,
+            thread: Some(thread),
+        }))
+    }
+
+    /// Has an endpoint found at a port of this host; 0 is any that is free.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`: another listens there.
+    pub(crate) fn listen(
+        self: &Arc<Self>,
+        host: &Host,
+        port: u16,
+        name: &NativeAddr,
+    ) -> Result<Box<dyn Listening>> {
+        let id = Id::create(&self.board.channel)?;
+        let port = id.bind(host.socket(port))?;
+        let at = host.socket(port);
+        let answer = Answer {
+            qpn: name.verbs.map_or(0, |verbs| verbs.qpn),
+            private_data: self.board.service.answer(name),
+        };
+        self.board.answers().insert(id.key(), answer);
+        let listener = Listener {
+            id,
+            at,
+            listeners: self.clone(),
+        };
+        listener.id.listen(at)?;
+        tracing::debug!("{name} listens at {at}");
+        Ok(Box::new(listener))
+    }
+}
+
+impl Listening for Listener {
+    fn at(&self) -> SocketAddr {
+        self.at
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.listeners.board.answers().remove(&self.id.key());
+    }
+}
+
+impl Drop for Listeners {
+    fn drop(&mut self) {
+        self.board.closing.store(true, Ordering::Release);
+        self.board.wait.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Board {
+    fn answers(&self) -> MutexGuard<'_, HashMap<IdKey, Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        // A signal or an event since the last look ends the sleep at once.
+        while !self.closing.load(Ordering::Acquire) {
+            let next = self.wait.sleep(None).and_then(|_| self.serve());
+            if let Err(error) = next {
+                tracing::error!("endpoints are not found by socket address any more: {error}");
+                return;
+            }
+        }
+    }
+
+    /// Answers who has asked.
+    fn serve(&self) -> Result<()> {
+        while let Some(event) = self.channel.event()? {
+            if event.kind != rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST {
+                tracing::debug!("connection manager: event {}", event.kind.0);
+                continue;
+            }
+            if let Err(error) = self.answer(&event) {
+                // Whoever asked asks again.
+                tracing::debug!("{error}");
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, event: &Event) -> Result<()> {
+        let Some(request) = &event.request else {
+            return Ok(());
+        };
+        match Service::asked(&event.private_data) {
+            Ok(service) if service == self.service => {}
+            Ok(other) => {
+                tracing::debug!("request refused: for {other:?}, this is {:?}", self.service);
+                return request.refuse();
+            }
+            Err(why) => {
+                tracing::debug!("request refused: {why}");
+                return request.refuse();
+            }
+        }
+        let answers = self.answers();
+        match answers.get(&event.id) {
+            Some(answer) => request.answer(answer.qpn, &answer.private_data),
+            // It has just closed.
+            None => request.refuse(),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Endpoints by socket address: the connection manager's service ID resolution (SIDR, IBTA 1.5 §12.11, rdma_cm(7)). An endpoint
+//! listens at an IP address and a port of the datagram port space; who wants to reach it asks there, and gets its native
+//! address. Nothing is connected, and nothing of this is on a message's way.
+
+mod channel;
+mod listener;
+mod resolver;
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+use ferrofabric_core::addr::GidKind;
+use ferrofabric_core::error::{Errno, Error, Result};
+
+use crate::device::GidScope;
+use crate::port::LocalPort;
+use channel::EventChannel;
+
+pub(crate) use listener::Listeners;
+pub(crate) use resolver::Resolver;
+
+/// The IP address that a port speaks from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    ip: IpAddr,
+    /// The interface that it stands on, which link-local addresses are to be said with.
+    interface: u32,
+}
+
+impl Host {
+    /// The one of this port; `None` where its GID is no IP address.
+    fn of(port: &LocalPort) -> Option<Self> {
+        let usable = !matches!(port.gid.scope(), GidScope::Unusable);
+        (usable && port.gid_kind != GidKind::Ib).then(|| Self {
+            ip: IpAddr::from(port.gid.0).to_canonical(),
+            interface: port.interface,
+        })
+    }
+
+    /// A socket of it.
+    fn socket(&self, port: u16) -> SocketAddr {
+        self.scoped(SocketAddr::new(self.ip, port))
+    }
+
+    /// Where to ask for `at`: what stands for this host is this address, and what is said without an interface is on its own.
+    fn reach(&self, at: SocketAddr) -> SocketAddr {
+        if at.ip().is_loopback() || at.ip().is_unspecified() {
+            return self.socket(at.port());
+        }
+        match at.ip().to_canonical() {
+            IpAddr::V4(ip) => SocketAddr::new(ip.into(), at.port()),
+            IpAddr::V6(_) => self.scoped(at),
+        }
+    }
+
+    fn scoped(&self, at: SocketAddr) -> SocketAddr {
+        match at {
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
+                SocketAddrV6::new(*v6.ip(), v6.port(), 0, self.interface).into()
+            }
+            at => at,
+        }
+    }
+}
+
+/// The IP address that endpoints of a port can be found at.
+///
+/// # Errors
+///
+/// Why they can not: the port has none, librdmacm is not there or too old, the kernel has no connection manager for users.
+pub(crate) fn host(port: &LocalPort) -> Result<Host> {
+    let host = Host::of(port).ok_or_else(|| {
+        Error::new(
+            Errno::EADDRNOTAVAIL,
+            "find endpoints by socket address at",
+            format!("GID {}", port.gid),
+        )
+        .mend("it is no IP address: give the port's interface one")
+    })?;
+    EventChannel::open().map(|_| host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(ip: &str) -> Host {
+        Host {
+            ip: ip.parse().unwrap(),
+            interface: 7,
+        }
+    }
+
+    fn reached(from: &str, at: &str) -> String {
+        host(from).reach(at.parse().unwrap()).to_string()
+    }
+
+    #[test]
+    fn what_stands_for_this_host_is_its_own_address() {
+        for this in ["127.0.0.1:5", "0.0.0.0:5", "[::1]:5", "[::]:5"] {
+            assert_eq!(reached("10.1.0.1", this), "10.1.0.1:5");
+            assert_eq!(reached("fe80::1", this), "[fe80::1%7]:5");
+        }
+        assert_eq!(reached("10.1.0.1", "10.1.0.2:5"), "10.1.0.2:5");
+        assert_eq!(reached("10.1.0.1", "[::ffff:10.1.0.2]:5"), "10.1.0.2:5");
+    }
+
+    #[test]
+    fn link_local_addresses_are_on_the_ports_interface_unless_they_say_another() {
+        assert_eq!(host("fe80::1").socket(9).to_string(), "[fe80::1%7]:9");
+        assert_eq!(reached("fe80::1", "[fe80::2]:5"), "[fe80::2%7]:5");
+        assert_eq!(reached("fe80::1", "[fe80::2%3]:5"), "[fe80::2%3]:5");
+        assert_eq!(reached("2001:db8::1", "[2001:db8::2]:5"), "[2001:db8::2]:5");
+    }
+}
