@@ -203,8 +203,8 @@ fn names_ranges_and_arrays_find_who_listens_and_nobody_else() {
                 panic!("an IPv4 address was asked for")
             };
             let node = CString::new(at.ip().to_string()).unwrap();
-            // SAFETY, here and below: as fi_av(3) has it; there is room for the results.
             let mut one = 0;
+            // SAFETY: as fi_av(3) has it; there is room for the results.
             let found = unsafe {
                 let (node, service) = (node.as_ptr(), c"5080".as_ptr());
                 call!(
