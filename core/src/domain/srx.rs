@@ -184,7 +184,7 @@ impl SharedRx {
 }
 
 impl PeerSrx for SharedRx {
-    #[inline]
+    #[inline(always)]
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
         let matched = self.matcher(kind).arrive(arrived)?;
         Some(self.matched_of(matched, arrived.len))

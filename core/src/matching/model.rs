@@ -523,6 +523,20 @@ fn program() -> impl Strategy<Value = Vec<Op>> {
         })
 }
 
+/// Programs of receives that are alike, up to more than stand in a row without a table, and now and then something else.
+fn stream() -> impl Strategy<Value = Vec<Op>> {
+    let (src, tag) = (FiAddr(1), 2);
+    let want = move |ignore| Want { src, tag, ignore };
+    (1..40u32, prop_oneof![Just(0), Just(1)]).prop_flat_map(move |(post, ignore)| {
+        let step = prop_oneof![
+            post => (0..6u64).prop_map(move |context| Op::Post { want: want(ignore), context }),
+            20 => (0..40u64).prop_map(move |len| Op::Arrive { src, tag, len }),
+            1 => op(2, 10, 10),
+        ];
+        prop::collection::vec(step, 1..200)
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -531,6 +545,12 @@ proptest! {
     /// Covers: PEER-8, PEER-9, PEER-10
     #[test]
     fn matches_as_the_model(program in program()) {
+        run(&program)?;
+    }
+
+    /// Covers: PEER-8
+    #[test]
+    fn alike_receives_match_as_the_model(program in stream()) {
         run(&program)?;
     }
 }

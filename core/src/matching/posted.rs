@@ -6,6 +6,7 @@
 
 mod extra;
 mod pieces;
+mod ring;
 mod withdraw;
 
 use super::arena::Arena;
@@ -16,13 +17,12 @@ use crate::peer::{Arrived, Piece};
 use crate::types::{FiAddr, IoBuf};
 use extra::Extra;
 use pieces::Pieces;
+use ring::Ring;
 use withdraw::Aside;
 
 /// Classes with a table of their own. An application that has receives with more different masks than that posted
 /// at one time gets the others on a list that arrivals walk.
 const CLASSES_MAX: usize = 64;
-/// Receives up to which looking at each is cheaper than any table.
-const FEW: usize = 4;
 /// Entries made at first.
 const FIRST_ENTRIES: usize = 16;
 /// `Entry::order` of an entry that is not in use.
@@ -115,12 +115,8 @@ pub(super) struct PostedQueue {
     free: u32,
     len: usize,
     len_max: usize,
-    /// While no more than [`FEW`] receives are posted they stand here, in no table: a ring, oldest first. An exchange of
-    /// messages that keeps a receive or two posted costs a comparison or two.
-    few: [Posted; FEW],
-    few_first: usize,
-    /// Either 0 or `len`.
-    few_len: usize,
+    /// Holds either all receives or none.
+    ring: Ring,
     posts: u64,
     classes: Vec<Class>,
     /// Bit n: `classes[n]` holds receives.
@@ -149,17 +145,7 @@ impl PostedQueue {
             free: NIL,
             len: 0,
             len_max: 0,
-            few: std::array::from_fn(|_| Posted {
-                src: FiAddr::UNSPEC,
-                tag: 0,
-                ignore: 0,
-                buf: Buffers::One(IoBuf::EMPTY),
-                desc: 0,
-                context: 0,
-                flags: Flags::empty(),
-            }),
-            few_first: 0,
-            few_len: 0,
+            ring: Ring::new(),
             posts: 0,
             classes: Vec::new(),
             filled: 0,
@@ -190,18 +176,8 @@ impl PostedQueue {
 
     /// Adds a receive for one message behind all others.
     #[inline(always)]
-    pub(super) fn push(&mut self, p: Posted) {
-        if self.len == self.few_len && self.len < FEW {
-            // Field by field, here and below: a struct put together on the stack and then copied waits for its stores.
-            let new = &mut self.few[(self.few_first + self.few_len) % FEW];
-            new.src = p.src;
-            new.tag = p.tag;
-            new.ignore = p.ignore;
-            new.buf.set(p.buf);
-            new.desc = p.desc;
-            new.context = p.context;
-            new.flags = p.flags;
-            self.few_len += 1;
+    pub(super) fn push(&mut self, mut p: Posted) {
+        if self.len == self.ring.len() && self.ring.push(&mut p) {
             self.len += 1;
             self.len_max = self.len_max.max(self.len);
             return;
@@ -229,8 +205,15 @@ impl PostedQueue {
         self.pieces.complete(piece)
     }
 
+    #[inline(never)]
     fn push_indexed(&mut self, p: Posted, piece: Piece) {
         self.settle();
+        self.enter(p, piece);
+    }
+
+    /// Enters a receive in the table of its class.
+    #[inline]
+    fn enter(&mut self, p: Posted, piece: Piece) {
         let (src, tag) = (p.src, p.tag);
         let directed = src != FiAddr::UNSPEC;
         let number = match self.classes.get(self.recent) {
@@ -296,37 +279,12 @@ impl PostedQueue {
     /// Takes the oldest receive that the message matches, or the next piece of it if it is a multi-receive.
     #[inline]
     pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
-        if self.few_len == 0 {
+        if self.ring.len() == 0 {
             return self.arrive_indexed(a);
         }
-        let at = (0..self.few_len).find(|i| {
-            let p = &self.few[(self.few_first + i) % FEW];
-            let from = p.src == FiAddr::UNSPEC || p.src == a.src;
-            from && (p.tag ^ a.tag) & !p.ignore == 0
-        })?;
-        if at != 0 {
-            self.bring_forward(at);
-        }
-        let p = &mut self.few[self.few_first];
-        self.few_first = (self.few_first + 1) % FEW;
-        self.few_len -= 1;
+        let matched = self.ring.arrive(a)?;
         self.len -= 1;
-        Some(Matched {
-            buf: p.buf.take(),
-            desc: p.desc,
-            context: p.context,
-            flags: p.flags,
-            piece: Piece::NONE,
-        })
-    }
-
-    /// Makes the few's number `at` the first, the others keep their order.
-    #[inline(never)]
-    fn bring_forward(&mut self, at: usize) {
-        for i in (0..at).rev() {
-            self.few
-                .swap((self.few_first + i) % FEW, (self.few_first + i + 1) % FEW);
-        }
+        Some(matched)
     }
 
     fn arrive_indexed(&mut self, a: &Arrived) -> Option<Matched> {
@@ -372,26 +330,19 @@ impl PostedQueue {
         Some(self.release(id))
     }
 
-    /// Puts the few, if there are any, where the many go.
+    /// Puts what stands in the ring, if anything does, into the tables.
     #[inline]
     fn settle(&mut self) {
-        if self.few_len != 0 {
-            self.settle_few();
+        if self.ring.len() != 0 {
+            self.settle_ring();
         }
     }
 
     #[inline(never)]
-    fn settle_few(&mut self) {
-        let (first, len) = (self.few_first, self.few_len);
-        self.few_len = 0;
+    fn settle_ring(&mut self) {
         self.len = 0;
-        for i in 0..len {
-            let p = &mut self.few[(first + i) % FEW];
-            let p = Posted {
-                buf: p.buf.take(),
-                ..*p
-            };
-            self.push_indexed(p, Piece::NONE);
+        while let Some(p) = self.ring.pop() {
+            self.enter(p, Piece::NONE);
         }
     }
 

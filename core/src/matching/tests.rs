@@ -381,3 +381,30 @@ fn drain_gives_everything_in_order() {
     assert_eq!((stats.posted, stats.unexpected, stats.claimed), (0, 0, 0));
     assert_eq!((stats.posted_max, stats.unexpected_max), (20, 20));
 }
+
+/// A row of receives that are alike, then one that differs in what it is asked: that one takes what the others do not.
+///
+/// Covers: PEER-8
+#[test]
+fn one_that_is_not_like_the_others_ends_their_row() {
+    let others = [
+        (receive(B, 2, 0, 9), message(B, 2)),
+        (receive(A, 3, 0, 9), message(A, 3)),
+        (receive(A, 2, 1, 9), message(A, 3)),
+        (receive(ANY, 2, 0, 9), message(B, 2)),
+    ];
+    for (other, its_own) in others {
+        for alike in [4, 5, 16, 17] {
+            let mut m = Matcher::new(1);
+            for context in 0..alike {
+                assert_eq!(post(&mut m, receive(A, 2, 0, context)), None);
+            }
+            assert_eq!(post(&mut m, other.clone()), None);
+            assert_eq!(arrive(&mut m, its_own), Some(9), "{other:?} behind {alike}");
+            for context in 0..alike {
+                assert_eq!(arrive(&mut m, message(A, 2)), Some(context));
+            }
+            assert_eq!(arrive(&mut m, message(A, 2)), None);
+        }
+    }
+}

@@ -19,7 +19,7 @@ use crate::client::Libfabric;
 use crate::{MESSAGES, ofi};
 
 /// By transport and operation, in the order in which they are counted.
-pub(crate) const SUBJECTS: [&str; 19] = [
+pub(crate) const SUBJECTS: [&str; 21] = [
     "shm/inject",
     "shm/send",
     "shm/receive",
@@ -35,6 +35,8 @@ pub(crate) const SUBJECTS: [&str; 19] = [
     "paired/receive",
     "shm/idle",
     "verbs/idle",
+    "shm/window",
+    "verbs/window",
     "ofi/inject",
     "ofi/receive",
     "ofi-verbs/inject",
@@ -43,6 +45,9 @@ pub(crate) const SUBJECTS: [&str; 19] = [
 
 /// Names the one subject to run; all of them where it is not set.
 pub(crate) const ONLY: &str = "FERRO_COUNTED_ONLY";
+
+/// Receives posted at a time, where a window of them is.
+const WINDOW: usize = 64;
 
 /// Length of the messages.
 pub(crate) const BYTES: usize = 8;
@@ -183,6 +188,8 @@ struct Party {
 struct Pair {
     from: Party,
     to: Party,
+    /// Whether a window of receives is posted.
+    windowed: bool,
 }
 
 impl Pair {
@@ -224,6 +231,7 @@ impl Pair {
         let this = Self {
             from: party(from, from_cq, peer_of_from),
             to: party(to, to_cq, peer_of_to),
+            windowed: false,
         };
         // The first message connects.
         this.to.post();
@@ -240,6 +248,11 @@ impl Pair {
 
     /// One message, and only what is asked for counted.
     fn once(&mut self, what: &str, counted: bool) {
+        if what == "window" && !self.windowed {
+            // They stay: each message takes the oldest.
+            (1..WINDOW).for_each(|_| self.to.post());
+            self.windowed = true;
+        }
         let (from, to) = (&self.from, &self.to);
         let run = |on: bool, work: &mut dyn FnMut()| match on && counted {
             true => count_this(work),
@@ -261,8 +274,8 @@ impl Pair {
                 assert_eq!(reported, what == "send");
                 assert!(to.read());
             }
-            // The receive is posted, the message comes, the queue is read.
-            "receive" => {
+            // The receive is posted (in a window: behind others), the message comes, the queue is read.
+            "receive" | "window" => {
                 run(true, &mut || to.post());
                 from.send(Flags::INJECT);
                 from.read();
