@@ -25,8 +25,8 @@ fn settings(pairs: &[(&str, &str)]) -> Settings {
     .unwrap()
 }
 
-fn verbs_only() -> Settings {
-    settings(&[("FERRO_SHM", "off")])
+fn verbs_only(lane: &str) -> Settings {
+    settings(&[("FERRO_SHM", "off"), ("FERRO_LANE", lane)])
 }
 
 fn domain(settings: &Settings) -> Arc<dyn Domain> {
@@ -97,8 +97,9 @@ fn messages_of_every_size_arrive_whole() {
     if Rig::open().is_none() {
         return;
     }
-    for registered in [false, true] {
-        let settings = verbs_only();
+    for (lane, registered) in [("rc", false), ("rc", true), ("ud", false), ("auto", true)] {
+        println!("{lane}");
+        let settings = verbs_only(lane);
         let (da, db) = (domain(&settings), domain(&settings));
         let mut a = OwningEndpoint::open(&*da, &AvAttr::default()).unwrap();
         let mut b = OwningEndpoint::open(&*db, &AvAttr::default()).unwrap();
@@ -136,7 +137,7 @@ fn a_gibibyte_arrives_whole() {
         return;
     }
     const LEN: usize = 1 << 30;
-    let (mut a, mut b, to_b, to_a) = pair(&verbs_only());
+    let (mut a, mut b, to_b, to_a) = pair(&verbs_only("rc"));
     let mut out = Buffer::new(LEN).unwrap();
     party::fill(&mut out, 1);
     b.trecv(Buffer::new(LEN).unwrap(), to_a, 1, 0, 1).unwrap();

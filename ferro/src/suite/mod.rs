@@ -49,6 +49,8 @@ fn name_of(path: Path) -> &'static str {
 pub(crate) enum Bench {
     /// Half the round trip, in µs.
     Latency,
+    /// The same over lanes of the UD kind.
+    DatagramLatency,
     /// One way, in 10⁶ bytes a second.
     Bandwidth,
     /// The same by processes that sleep in place of polling.
@@ -62,7 +64,7 @@ pub(crate) enum Bench {
 impl Bench {
     fn name(self) -> &'static str {
         match self {
-            Self::Latency => "latency",
+            Self::Latency | Self::DatagramLatency => "latency",
             Self::Bandwidth => "bandwidth",
             Self::BlockingBandwidth => "blocking_bandwidth",
             Self::BothWays => "bidirectional_bandwidth",
@@ -72,7 +74,7 @@ impl Bench {
 
     fn metric(self) -> &'static str {
         match self {
-            Self::Latency => "latency_us",
+            Self::Latency | Self::DatagramLatency => "latency_us",
             Self::Bandwidth | Self::BlockingBandwidth | Self::BothWays => "bandwidth_mbs",
             Self::Rate => "rate_mps",
         }
@@ -80,7 +82,7 @@ impl Bench {
 
     fn better(self) -> &'static str {
         match self {
-            Self::Latency => "lower",
+            Self::Latency | Self::DatagramLatency => "lower",
             _ => "higher",
         }
     }
@@ -88,7 +90,7 @@ impl Bench {
     /// Whether `a` is a better result than `b`.
     fn is_better(self, a: f64, b: f64) -> bool {
         match self {
-            Self::Latency => a < b,
+            Self::Latency | Self::DatagramLatency => a < b,
             _ => a > b,
         }
     }
@@ -97,6 +99,8 @@ impl Bench {
     fn suits(self, size: usize) -> bool {
         match self {
             Self::Latency => true,
+            // What fits a datagram of theirs.
+            Self::DatagramLatency => size <= 4096,
             Self::Bandwidth => size != 0,
             Self::BlockingBandwidth | Self::BothWays => size >= 4096,
             Self::Rate => (1..=64).contains(&size),

@@ -41,7 +41,7 @@ pub(super) fn measure(
     on: (usize, usize),
 ) -> Result<OurSample> {
     let what = match bench {
-        Bench::Latency => "lat",
+        Bench::Latency | Bench::DatagramLatency => "lat",
         Bench::Bandwidth | Bench::BlockingBandwidth => "bw",
         Bench::BothWays => "bibw",
         Bench::Rate => "rate",
@@ -58,6 +58,9 @@ pub(super) fn measure(
     if bench == Bench::BlockingBandwidth {
         command.arg("--block");
     }
+    if bench == Bench::DatagramLatency {
+        command.env("FERRO_LANE", "ud");
+    }
     parse(&run_one("ferro", command, &[on.0, on.1])?, path, bench)
 }
 
@@ -73,7 +76,7 @@ fn parse(json: &str, path: &str, bench: Bench) -> Result<OurSample> {
         )));
     }
     let figure = match bench {
-        Bench::Latency => result.median_us,
+        Bench::Latency | Bench::DatagramLatency => result.median_us,
         Bench::Rate => result.messages_per_s,
         _ => result.megabytes_per_s,
     };

@@ -62,6 +62,7 @@ pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
     let mut suite = Suite::new("verbs", Path::Verbs, options)?;
     suite.benches = &[
         Bench::Latency,
+        Bench::DatagramLatency,
         Bench::Bandwidth,
         Bench::BlockingBandwidth,
         Bench::BothWays,
@@ -295,7 +296,10 @@ impl Contender {
         Row {
             suite: suite.name.to_owned(),
             bench: format!("{}_{}", suite.kind, bench.name()),
-            path: name_of(suite.path).to_owned(),
+            path: match bench {
+                Bench::DatagramLatency => "ud".to_owned(),
+                _ => name_of(suite.path).to_owned(),
+            },
             size,
             peer: self.peer.map_or(self.name, |p| p.name),
             metric: bench.metric().to_owned(),

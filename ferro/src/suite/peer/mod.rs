@@ -75,6 +75,11 @@ pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival
     };
     let mut rivals = match bench {
         Bench::Latency => vec![perftest("perftest ib_send_lat RC", Test::SendLat, false)],
+        Bench::DatagramLatency => vec![perftest(
+            "perftest ib_send_lat UD",
+            Test::DatagramLat,
+            false,
+        )],
         Bench::Bandwidth => vec![
             perftest("perftest ib_send_bw RC", Test::SendBw, false),
             // Our receiver polls; this one's side does nothing at all.

@@ -12,6 +12,8 @@ const GID_INDEX: u32 = 1;
 pub(super) enum Test {
     /// Messages there and back.
     SendLat,
+    /// The same by datagrams.
+    DatagramLat,
     /// Messages one way.
     SendBw,
     /// Messages both ways at once.
@@ -24,7 +26,7 @@ impl Test {
     /// The program.
     pub(super) fn program(self) -> &'static str {
         match self {
-            Self::SendLat => "ib_send_lat",
+            Self::SendLat | Self::DatagramLat => "ib_send_lat",
             Self::SendBw | Self::SendBothWays => "ib_send_bw",
             Self::WriteBw => "ib_write_bw",
         }
@@ -45,8 +47,13 @@ pub(super) fn programs(
     } else {
         ""
     };
-    let common =
-        format!("{both_ways}-d {device} -x {GID_INDEX} -c RC -F -s {size} -n {messages} -p {port}");
+    let kind = match test {
+        Test::DatagramLat => "UD",
+        _ => "RC",
+    };
+    let common = format!(
+        "{both_ways}-d {device} -x {GID_INDEX} -c {kind} -F -s {size} -n {messages} -p {port}"
+    );
     let name = test.program();
     (
         program(name, common.clone()),
@@ -64,7 +71,7 @@ pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     let fields: Vec<&str> = row.split_ascii_whitespace().collect();
     match bench {
         // t_min t_max t_typical
-        Bench::Latency => fields.get(4)?.parse().ok(),
+        Bench::Latency | Bench::DatagramLatency => fields.get(4)?.parse().ok(),
         // in 10⁶ a second
         Bench::Rate => Some(fields.get(4)?.parse::<f64>().ok()? * 1e6),
         // peak, average, in MiB a second

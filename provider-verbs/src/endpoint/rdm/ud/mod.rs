@@ -10,7 +10,7 @@ mod receive;
 mod send;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::peer::Owner;
@@ -20,7 +20,8 @@ use ferrofabric_core::protocol::handshake::LaneUp;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::datagram::PREFIX_BYTES;
 use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::sys::timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::time::{ClockId, clock_gettime};
 
 use super::RdmTransport;
 use crate::connect::{ToService, Way};
@@ -48,7 +49,6 @@ pub(super) struct UdLanes {
     held_slots: usize,
     /// Ours, as the handshake tells them: the longest datagram.
     datagram_bytes: usize,
-    origin: Instant,
     timer: TimerFd,
     timer_at: Option<Time>,
 }
@@ -60,7 +60,7 @@ impl UdLanes {
         slot_bytes: usize,
     ) -> Result<Self> {
         let timer = TimerFd::new(
-            ClockId::CLOCK_MONOTONIC,
+            timerfd::ClockId::CLOCK_MONOTONIC,
             TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
         )
         .map_err(|e| Error::new(Errno(e as i32), "create", "timer descriptor"))?;
@@ -72,7 +72,6 @@ impl UdLanes {
             deadlines: Deadlines::default(),
             held_slots: 0,
             datagram_bytes: mtu.bytes().min(slot_bytes - UdQp::HEADER_BYTES),
-            origin: Instant::now(),
             timer,
             timer_at: None,
         })
@@ -80,7 +79,9 @@ impl UdLanes {
 
     /// The time, as the lanes count it.
     pub(super) fn now(&self) -> Time {
-        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        // Read for each datagram, and `Instant` would do twice the work. This clock is always there.
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or(TimeSpec::new(0, 0));
+        Time(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
     }
 
     /// Whether packets that go to this queue pair are datagrams.
