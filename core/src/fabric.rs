@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::addr::{Address, NativeAddr};
+use crate::addr::{Address, AuthKey, NativeAddr};
 use crate::av::{AvAttr, AvType, Report, Services, Wanted};
 use crate::config::Settings;
 use crate::eq::EventQueue;
@@ -157,6 +157,9 @@ pub struct EndpointConfig {
     /// Where the endpoint is to be found, in a domain whose addresses are those of sockets; port 0 is any that is free. `None`:
     /// where the domain's info says.
     pub source: Option<SocketAddr>,
+    /// Its authorization key (`fi_ep_attr::auth_key`); `None` for the domain's. Where endpoints have the keys of their address
+    /// vectors it can have none of its own.
+    pub auth_key: Option<AuthKey>,
 }
 
 impl EndpointConfig {
@@ -170,6 +173,7 @@ impl EndpointConfig {
             rx_cntr: None,
             directed_recv: true,
             source: None,
+            auth_key: None,
         }
     }
 }
@@ -196,7 +200,8 @@ pub struct RecvOp {
     pub desc: u64,
     /// The application's context, returned in the completion.
     pub context: u64,
-    /// `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM` and `DISCARD` count here, the last two as operation flags.
+    /// `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM`, `DISCARD` and `AUTH_KEY` count here, the last three as operation flags. With
+    /// `AUTH_KEY` the source is the handle of an authorization key of the endpoint's.
     pub flags: Flags,
 }
 
@@ -213,7 +218,8 @@ pub trait Endpoint: Send + Sync {
     fn name(&self) -> NativeAddr;
 
     /// Its address in the domain's `addr_format` (`fi_getname`): where that has addresses of sockets, the one at which it is
-    /// found.
+    /// found; of an endpoint with the keys of its address vector ([`AV_AUTH_KEY`](crate::info::AV_AUTH_KEY)), the one that peers
+    /// insert with each key, where [`name`](Self::name) is the way to it with the first.
     fn address(&self) -> Address;
 
     /// Sends a message.
@@ -225,7 +231,7 @@ pub trait Endpoint: Send + Sync {
     /// # Errors
     ///
     /// `Again`: read the completion queue, then try again. `EMSGSIZE`: longer than the domain's limit.
-    /// `EADDRNOTAVAIL`: no such peer. `EOPNOTSUPP`: a completion level or a fence that the domain does not keep. Whatever else goes wrong comes as an error completion.
+    /// `EADDRNOTAVAIL`: no such peer. `ENOKEY`: the peer's key came after the endpoint was enabled. `EOPNOTSUPP`: a completion level or a fence that the domain does not keep. Whatever else goes wrong comes as an error completion.
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
     /// Posts a receive, or with one of these flags asks about messages that are here (fi_tagged(3)), tagged or untagged:
@@ -250,7 +256,7 @@ pub trait Endpoint: Send + Sync {
     /// # Errors
     ///
     /// `EINVAL`: more buffers than the limit; not one buffer for a multi-receive. `EBADFLAGS`: flags that mean nothing
-    /// together.
+    /// together, or a key on an endpoint without keys or directed receives. `ENOKEY`: a key that the endpoint was not enabled with.
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
     /// Takes back a receive that has not matched; it completes with `ECANCELED`. Of a multi-receive, what is left of it:
@@ -393,6 +399,60 @@ pub trait Av: Send + Sync {
     ///
     /// `EINVAL` when the address is not there, or the address vector was opened for IDs.
     fn tag_inserted(&self, addr: FiAddr, id: FiAddr) -> Result<()>;
+
+    /// Inserts an authorization key of [`AUTH_KEY_LEN`](crate::addr::AUTH_KEY_LEN) bytes; the handle stands for it. Endpoints that are
+    /// enabled later have it.
+    ///
+    /// # Errors
+    ///
+    /// Of all calls with keys, `EOPNOTSUPP`: the domain was not opened for them ([`AV_AUTH_KEY`](crate::info::AV_AUTH_KEY)).
+    /// `EINVAL`: bytes that are no key.
+    fn insert_auth_key(&self, key: &[u8]) -> Result<FiAddr>;
+
+    /// The key of a handle, or of an address.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when it is neither.
+    fn lookup_auth_key(&self, addr: FiAddr) -> Result<AuthKey>;
+
+    /// Removes a key. Addresses that were inserted with it stay.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` while an endpoint is open that was enabled with it; `EINVAL` when it is not there.
+    fn remove_auth_key(&self, handle: FiAddr) -> Result<()>;
+
+    /// As [`set_user_id`](Self::set_user_id), of a key.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn set_auth_key_user_id(&self, handle: FiAddr, id: FiAddr) -> Result<()>;
+
+    /// As [`insert_all`](Self::insert_all), of addresses which are each to be reached with the key that a handle stands for.
+    /// Where keys are, all addresses need one.
+    ///
+    /// # Errors
+    ///
+    /// As there; of an address also `EINVAL` for a handle that is none.
+    fn insert_all_with_keys(
+        &self,
+        names: &mut dyn Iterator<Item = (&[u8], FiAddr)>,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize>;
+
+    /// As [`insert_later`](Self::insert_later), of addresses with keys.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn insert_later_with_keys(
+        &self,
+        names: &mut dyn Iterator<Item = (&[u8], FiAddr)>,
+        context: u64,
+        report: Report,
+    ) -> Result<()>;
 
     /// Which object this is.
     fn id(&self) -> ObjectId;

@@ -96,6 +96,8 @@ bitflags! {
         const CLAIM = 1 << 59;
         /// Drop the message.
         const DISCARD = 1 << 58;
+        /// What looks like an address is the handle of an authorization key. As a capability the bit is [`Flags::SOURCE`].
+        const AUTH_KEY = 1 << 57;
     }
 }
 

@@ -15,7 +15,7 @@ use ferrofabric_verbs::VerbsProvider;
 use crate::abi::{FI_CLASS_PEP, fi_info, fid_t};
 use crate::guard::{Refused, control};
 use crate::host::Host;
-use crate::info::{Counting, offered, wanted};
+use crate::info::{Counting, check_keys, offered, wanted};
 use crate::memory::text;
 use crate::settings::settings;
 
@@ -149,6 +149,7 @@ impl Drop for List<'_> {
 pub(crate) unsafe fn open(info: *const fi_info) -> Result<Arc<dyn Domain>, Refused> {
     // SAFETY: as the caller says.
     let info = unsafe { wanted(info, Counting::BOTH) }?;
+    check_keys(&info)?;
     let settings = settings()?;
     for provider in PROVIDERS {
         let Ok(found) = discover(&[provider], Some(&info), &settings) else {

@@ -3,19 +3,20 @@
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 
-use ferrofabric_core::addr::{AddrFormats, Address};
+use ferrofabric_core::addr::{AUTH_KEY_LEN, AddrFormats, Address, AuthKey};
 use ferrofabric_core::av::AvType;
 use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::flags::{Flags, Mode, MrMode, Order};
 use ferrofabric_core::info::{
-    AddrFormat, DomainAttr, EpAttr, EpType, FabricAttr, Info, Progress, ResourceMgmt, RxAttr,
-    Threading, TxAttr,
+    AV_AUTH_KEY, AddrFormat, DomainAttr, EpAttr, EpType, FabricAttr, Info, Progress, ResourceMgmt,
+    RxAttr, Threading, TxAttr,
 };
 
 use crate::abi::{
     fi_av_type, fi_domain_attr, fi_ep_attr, fi_ep_type, fi_fabric_attr, fi_info, fi_progress,
     fi_resource_mgmt, fi_rx_attr, fi_threading, fi_tx_attr,
 };
+use crate::av::keys::key_bytes;
 use crate::guard::Refused;
 use crate::host::Host;
 use crate::memory::text;
@@ -149,7 +150,10 @@ fn rx_wanted(from: &fi_rx_attr) -> RxAttr {
     }
 }
 
-fn ep_wanted(from: &fi_ep_attr) -> Result<EpAttr, Refused> {
+/// # Safety
+///
+/// The key is there or NULL.
+unsafe fn ep_wanted(from: &fi_ep_attr) -> Result<EpAttr, Refused> {
     Ok(EpAttr {
         ep_type: known("ep_attr->type", from.type_.0, EpType::from_number)?,
         protocol: from.protocol,
@@ -163,12 +167,53 @@ fn ep_wanted(from: &fi_ep_attr) -> Result<EpAttr, Refused> {
         tx_ctx_cnt: from.tx_ctx_cnt,
         rx_ctx_cnt: from.rx_ctx_cnt,
         auth_key_size: from.auth_key_size,
+        // SAFETY: as the caller says.
+        auth_key: unsafe { auth_key(from.auth_key, from.auth_key_size) }?,
     })
+}
+
+/// A key, where there is one.
+///
+/// # Safety
+///
+/// It has as many bytes as the size says, or is NULL.
+unsafe fn auth_key(key: *const u8, size: usize) -> Result<Option<AuthKey>, Refused> {
+    if key.is_null() || size == 0 {
+        return Ok(None);
+    }
+    if size == AV_AUTH_KEY {
+        return Err(Error::new(Errno::EINVAL, "read", "authorization key")
+            .mend("with FI_AV_AUTH_KEY it is NULL: keys are inserted into address vectors")
+            .into());
+    }
+    // SAFETY: as the caller says.
+    let bytes = unsafe { key_bytes(key.cast(), size) }?;
+    AuthKey::from_bytes(&bytes).map(Some).map_err(|why| {
+        Error::new(Errno::EINVAL, "read", "authorization key")
+            .mend(why.to_string())
+            .into()
+    })
+}
+
+/// Whether there is a key wherever a size says so, in what is to be opened.
+///
+/// # Errors
+///
+/// `EINVAL`.
+pub(crate) fn check_keys(info: &Info) -> Result<(), Refused> {
+    let (domain, ep) = (&info.domain, &info.ep);
+    let missing = |size, key: Option<AuthKey>| size == AUTH_KEY_LEN && key.is_none();
+    match missing(domain.auth_key_size, domain.auth_key) || missing(ep.auth_key_size, ep.auth_key) {
+        false => Ok(()),
+        true => Err(Error::new(Errno::EINVAL, "open", "domain or endpoint")
+            .mend("auth_key_size is set, and auth_key is NULL")
+            .into()),
+    }
 }
 
 /// # Safety
 ///
-/// The name is a string or NULL.
+/// The name is a string or NULL, the key is there or NULL.
 unsafe fn domain_wanted(from: &fi_domain_attr) -> Result<DomainAttr, Refused> {
     let progress = |field, progress: fi_progress| known(field, progress.0, Progress::from_number);
     // SAFETY: both views of the union are the same number.
@@ -210,6 +255,8 @@ unsafe fn domain_wanted(from: &fi_domain_attr) -> Result<DomainAttr, Refused> {
         caps: Flags::from_bits_retain(from.caps),
         mode: Mode::from_bits_retain(from.mode),
         auth_key_size: from.auth_key_size,
+        // SAFETY: as the caller says.
+        auth_key: unsafe { auth_key(from.auth_key, from.auth_key_size) }?,
         max_err_data: from.max_err_data,
         mr_cnt: from.mr_cnt,
         tclass: from.tclass,
@@ -264,7 +311,7 @@ unsafe fn fill(to: &mut fi_info, info: &Info, host: &Host) -> Result<(), Errno> 
     unsafe {
         tx_offered(&mut *to.tx_attr, &info.tx);
         rx_offered(&mut *to.rx_attr, &info.rx);
-        ep_offered(&mut *to.ep_attr, &info.ep);
+        ep_offered(&mut *to.ep_attr, &info.ep)?;
         domain_offered(to.domain_attr, &info.domain, host.version())?;
         fabric_offered(&mut *to.fabric_attr, &info.fabric)
     }
@@ -298,7 +345,7 @@ fn rx_offered(to: &mut fi_rx_attr, rx: &RxAttr) {
     };
 }
 
-fn ep_offered(to: &mut fi_ep_attr, ep: &EpAttr) {
+fn ep_offered(to: &mut fi_ep_attr, ep: &EpAttr) -> Result<(), Errno> {
     to.type_ = fi_ep_type(ep.ep_type.number());
     to.protocol = ep.protocol;
     to.protocol_version = ep.protocol_version;
@@ -311,6 +358,24 @@ fn ep_offered(to: &mut fi_ep_attr, ep: &EpAttr) {
     to.tx_ctx_cnt = ep.tx_ctx_cnt;
     to.rx_ctx_cnt = ep.rx_ctx_cnt;
     to.auth_key_size = ep.auth_key_size;
+    to.auth_key = own_key(ep.auth_key)?;
+    Ok(())
+}
+
+/// A key in memory that libfabric frees.
+fn own_key(key: Option<AuthKey>) -> Result<*mut u8, Errno> {
+    let Some(key) = key else {
+        return Ok(std::ptr::null_mut());
+    };
+    // SAFETY: room for all of it, or NULL.
+    unsafe {
+        let to = libc::malloc(AUTH_KEY_LEN).cast::<u8>();
+        if to.is_null() {
+            return Err(Errno::ENOMEM);
+        }
+        to.copy_from(key.to_bytes().as_ptr(), AUTH_KEY_LEN);
+        Ok(to)
+    }
 }
 
 /// Since then the structure has room for the largest values of counters.
@@ -352,6 +417,7 @@ unsafe fn domain_offered(
         (*to).caps = domain.caps.bits();
         (*to).mode = domain.mode.bits();
         (*to).auth_key_size = domain.auth_key_size;
+        (*to).auth_key = own_key(domain.auth_key)?;
         (*to).max_err_data = domain.max_err_data;
         (*to).mr_cnt = domain.mr_cnt;
         (*to).tclass = domain.tclass;

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::fabric::Mr;
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_core::info::AV_AUTH_KEY;
+use ferrofabric_core::types::{FiAddr, IoBuf};
 use libc::iovec;
 
 use crate::abi::{
-    FI_CLASS_MR, FI_ENABLE, FI_REFRESH, Roomy, fi_hmem_iface, fi_mr_attr, fi_ops, fi_ops_mr, fid,
-    fid_mr,
+    FI_AUTH_KEY, FI_CLASS_MR, FI_ENABLE, FI_REFRESH, Roomy, fi_hmem_iface, fi_mr_attr,
+    fi_mr_auth_key, fi_ops, fi_ops_mr, fid, fid_mr,
 };
+use crate::av::AvObject;
 use crate::domain::DomainObject;
 use crate::fid::{Object, hand_out, new_fid, ops_of, share_if};
 use crate::guard::{Refused, control};
@@ -65,7 +67,10 @@ unsafe extern "C" fn reg(
 ) -> c_int {
     let buf = [IoBuf::new(buf.cast(), len)];
     // SAFETY: as C calls us.
-    control(|| unsafe { register(domain, &buf, access, flags, context, mr) })
+    control(|| unsafe {
+        refuse_where_keys_are(domain)?;
+        register(domain, &buf, access, flags, context, mr)
+    })
 }
 
 unsafe extern "C" fn regv(
@@ -80,7 +85,10 @@ unsafe extern "C" fn regv(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: as C calls us; the list has that many entries.
-    control(|| unsafe { register(domain, buffers(iov, count), access, flags, context, mr) })
+    control(|| unsafe {
+        refuse_where_keys_are(domain)?;
+        register(domain, buffers(iov, count), access, flags, context, mr)
+    })
 }
 
 unsafe extern "C" fn regattr(
@@ -95,12 +103,94 @@ unsafe extern "C" fn regattr(
         if attr.iface != fi_hmem_iface::FI_HMEM_SYSTEM {
             return Err(Refused(Errno::ENOSYS));
         }
-        // SAFETY: as C calls us; without flags the union holds a list with that many entries.
+        // SAFETY: as C calls us; without other flags the union holds a list with that many entries.
         unsafe {
+            let flags = check_key(domain, attr, flags)?;
             let list = buffers(attr.__bindgen_anon_1.mr_iov, attr.iov_count);
             register(domain, list, attr.access, flags, attr.context, mr)
         }
     })
+}
+
+/// Whether the domain has the authorization keys of address vectors.
+///
+/// # Safety
+///
+/// `domain` is the `fid` of an open domain.
+unsafe fn keyed(domain: *const fid) -> Result<Option<Arc<DomainObject>>, Refused> {
+    // SAFETY: as the caller says.
+    let domain = unsafe { share_if::<DomainObject>(domain) }.ok_or(Errno::EINVAL)?;
+    let keyed = domain.domain.info().domain.auth_key_size == AV_AUTH_KEY;
+    Ok(keyed.then_some(domain))
+}
+
+/// There a registration has to say which address vector's keys it has.
+///
+/// # Safety
+///
+/// As [`keyed`].
+unsafe fn refuse_where_keys_are(domain: *const fid) -> Result<(), Refused> {
+    // SAFETY: as the caller says.
+    match unsafe { keyed(domain) }? {
+        None => Ok(()),
+        Some(_) => Err(Error::new(Errno::EOPNOTSUPP, "register", "memory")
+            .mend("the domain was opened with FI_AV_AUTH_KEY: fi_mr_regattr says which keys")
+            .into()),
+    }
+}
+
+/// Looks at the keys that a region is for, and returns the other flags. Peers reach no region but by messages, which their
+/// queue pairs keep apart by key, so there is nothing to restrict further.
+///
+/// # Safety
+///
+/// As C calls us.
+unsafe fn check_key(domain: *const fid, attr: &fi_mr_attr, flags: u64) -> Result<u64, Refused> {
+    // SAFETY: as the caller says.
+    let Some(domain) = unsafe { keyed(domain) }? else {
+        return Ok(flags);
+    };
+    let refused = |why: &str| {
+        Refused::from(
+            Error::new(Errno::EINVAL, "register", "memory with authorization keys").mend(why),
+        )
+    };
+    if attr.auth_key_size != size_of::<fi_mr_auth_key>() || attr.auth_key.is_null() {
+        return Err(refused("auth_key is a struct fi_mr_auth_key"));
+    }
+    // SAFETY: as the size says.
+    let key = unsafe { attr.auth_key.cast::<fi_mr_auth_key>().read_unaligned() };
+    if key.av.is_null() {
+        return Err(refused("fi_mr_auth_key.av is NULL"));
+    }
+    // SAFETY: what is named is an object of ours, not closed.
+    let av = unsafe { share_if::<AvObject>(key.av.cast()) };
+    let Some(av) = av.filter(|av| av.is_of(&domain)) else {
+        return Err(refused(
+            "fi_mr_auth_key.av is an address vector of this domain",
+        ));
+    };
+    let (by_key, src) = (flags & FI_AUTH_KEY != 0, FiAddr(key.src_addr));
+    let restricts = domain
+        .domain
+        .info()
+        .domain
+        .caps
+        .contains(Flags::DIRECTED_RECV);
+    if restricts && src != FiAddr::UNSPEC {
+        let is_address = av.av.lookup(src).is_ok();
+        let known = match by_key {
+            true => !is_address && av.av.lookup_auth_key(src).is_ok(),
+            false => is_address,
+        };
+        if !known {
+            return Err(refused(match by_key {
+                true => "fi_mr_auth_key.src_addr is no key of the address vector",
+                false => "fi_mr_auth_key.src_addr is no address of the address vector",
+            }));
+        }
+    }
+    Ok(flags & !FI_AUTH_KEY)
 }
 
 /// # Safety

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ferrofabric_core::addr::{AddrFormats, Address, NativeAddr};
 use ferrofabric_core::config::{Choice, Settings};
-use ferrofabric_core::domain::{Backend, Domain};
+use ferrofabric_core::domain::{Backend, Domain, Opened, Opening};
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::fabric::{self, Discovery, Provider};
 use ferrofabric_core::flags::Flags;
@@ -12,7 +12,6 @@ use ferrofabric_core::info::{
     DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr, protocol, rdm_messages,
 };
 use ferrofabric_core::types::IoBuf;
-use ferrofabric_core::wait::WaitSet;
 
 use crate::{Cma, ShmConfig, ShmTransport, node_id};
 
@@ -160,15 +159,22 @@ impl Backend for ShmBackend {
         &self.info
     }
 
-    fn open_transport(
-        &self,
-        wait: &WaitSet,
-        _counts_sends: bool,
-    ) -> Result<(ShmTransport, NativeAddr)> {
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<ShmTransport>> {
+        if opening.auth_key.is_some() {
+            return Err(Error::new(
+                Errno::EINVAL,
+                "enable",
+                "endpoint with an authorization key",
+            )
+            .mend("shared memory alone has no keys: open it over a device"));
+        }
         let transport = ShmTransport::open(self.config.clone(), node_id(), None, 0)?;
-        wait.add(transport.wait_fd())?;
-        let name = transport.native();
-        Ok((transport, name))
+        opening.wait.add(transport.wait_fd())?;
+        Ok(Opened {
+            name: transport.native(),
+            transport,
+            keyed: None,
+        })
     }
 
     fn promises(&self) -> Flags {

@@ -90,14 +90,19 @@ impl ShmTransport {
     ) -> Result<Self> {
         let mut tries = 1;
         loop {
-            match Self::open_as(config.clone(), draw()?, number) {
+            match Self::open_named(config.clone(), draw()?, number) {
                 Err(error) if error.errno() == Errno::EADDRINUSE && tries < NAMES => tries += 1,
                 opened => return opened,
             }
         }
     }
 
-    fn open_as(config: ShmConfig, name: NativeAddr, number: u32) -> Result<Self> {
+    /// As [`open`](Self::open), by an address that its owner has made up.
+    ///
+    /// # Errors
+    ///
+    /// As there; `EADDRINUSE` when another endpoint of this node has the name.
+    pub fn open_named(config: ShmConfig, name: NativeAddr, number: u32) -> Result<Self> {
         let mut cookie = Cookie::default();
         random(&mut cookie)?;
         let (id, node) = (name.shm.unwrap_or_default(), name.node);

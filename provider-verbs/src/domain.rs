@@ -4,21 +4,20 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use ferrofabric_core::addr::{AddrFormats, NativeAddr};
+use ferrofabric_core::addr::{AddrFormats, AuthKey, NativeAddr};
 use ferrofabric_core::av::Resolve;
 use ferrofabric_core::config::Settings;
-use ferrofabric_core::domain::{Backend, Listening};
-use ferrofabric_core::error::Result;
+use ferrofabric_core::domain::{Backend, KeyedParts, Listening, Opened, Opening};
+use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::fabric;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::{EpType, Info};
 use ferrofabric_core::protocol::wire::sidr::Service;
 use ferrofabric_core::types::IoBuf;
-use ferrofabric_core::wait::WaitSet;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
 
 use crate::cm::{self, Listeners, Resolver};
-use crate::device::{Context, GidRequest, GidWish};
+use crate::device::{Context, GidRequest, GidWish, slot_of};
 use crate::endpoint::rdm::{Patience, RdmTransport};
 use crate::mr::{Access, Mr};
 use crate::pairing::{Paired, SHM_TRANSPORT};
@@ -45,7 +44,10 @@ impl VerbsBackend {
     /// When the device or its port is not there or not usable; the error names it.
     pub(crate) fn open(device: &str, port: u8, info: &Info, settings: &Settings) -> Result<Self> {
         let context = Context::open(device)?;
-        let port = local_port(&context, port, GidWish::of(info), settings)?;
+        let mut port = local_port(&context, port, GidWish::of(info), settings)?;
+        if let Some(key) = info.domain.auth_key {
+            port = in_partition(&context, port, key)?;
+        }
         let pd = Pd::allocate(&context)?;
         let tuning = Tuning::of(context.limits(), context.quirks(), settings);
         Ok(Self {
@@ -77,6 +79,57 @@ impl VerbsBackend {
         *listeners = Arc::downgrade(&new);
         Ok(new)
     }
+
+    /// The key of an endpoint: its own, or the domain's.
+    pub(crate) fn key_of(&self, opening: &Opening<'_>) -> Option<AuthKey> {
+        opening.auth_key.or(self.info.domain.auth_key)
+    }
+
+    /// The port as endpoints with a key use it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the port is no member of the key's partition.
+    pub(crate) fn port_for(&self, key: Option<AuthKey>) -> Result<LocalPort> {
+        match key {
+            None => Ok(self.port),
+            Some(key) => in_partition(self.pd.context(), self.port, key),
+        }
+    }
+}
+
+/// The port as a member of a key's partition.
+///
+/// # Errors
+///
+/// `EINVAL`: it is none.
+fn in_partition(context: &Arc<Context>, port: LocalPort, key: AuthKey) -> Result<LocalPort> {
+    let slots = context.port(port.number)?.pkey_slots;
+    let table: Vec<u16> = (0..slots)
+        .map(|slot| context.pkey(port.number, slot))
+        .collect::<Result<_>>()?;
+    let Some(slot) = slot_of(&table, key.pkey()) else {
+        let there: Vec<_> = table
+            .iter()
+            .filter(|pkey| **pkey != 0)
+            .map(|pkey| format!("{pkey:#06x}"))
+            .collect();
+        let wanted = format!(
+            "P_Key {:#06x} on port {} of {}",
+            key.pkey(),
+            port.number,
+            context.name()
+        );
+        return Err(Error::new(Errno::EINVAL, "use", wanted).mend(format!(
+            "the port's table has {}: use one of these, or have the subnet manager add it",
+            there.join(", ")
+        )));
+    };
+    Ok(LocalPort {
+        pkey: table[usize::from(slot)],
+        pkey_index: slot,
+        ..port
+    })
 }
 
 /// The port as endpoints use it, with the GID that the settings ask for, or else the one that is wished for or the best.
@@ -115,46 +168,16 @@ impl Backend for VerbsBackend {
         &self.info
     }
 
-    fn open_transport(&self, wait: &WaitSet, counts_sends: bool) -> Result<(Paired, NativeAddr)> {
-        let qkey = DEFAULT_QKEY;
-        let datagrams = RdmTransport::open_datagrams(&self.pd, &self.port, qkey)?;
-        let queue_pair = Some(self.port.address(datagrams.number(), qkey));
-        // Who asks for other nodes alone gets no peer through shared memory (fi_getinfo(3), FI_REMOTE_COMM).
-        let shm = match self.settings.shm && self.info.caps.contains(Flags::LOCAL_COMM) {
-            true => Some(ShmTransport::open(
-                ShmConfig {
-                    unreachable: Unreachable::HandBack,
-                    ..ShmConfig::from_settings(&self.settings)
-                },
-                node_id(),
-                queue_pair,
-                SHM_TRANSPORT,
-            )?),
-            false => None,
-        };
-        let name = match &shm {
-            Some(shm) => shm.native(),
-            None => NativeAddr::of_new(node_id(), queue_pair, false, random()),
-        };
-        let mut verbs = RdmTransport::open(
-            &self.pd,
-            self.port,
-            self.tuning,
-            datagrams,
-            &name,
-            Patience {
-                peer_timeout: self.settings.peer_timeout,
-                reconnect_timeout: self.settings.reconnect_timeout.0,
-            },
-            wait,
-        )?;
-        if counts_sends {
-            verbs.count_sends();
-        }
-        if let Some(shm) = &shm {
-            wait.add(shm.wait_fd())?;
-        }
-        Ok((Paired::new(verbs, shm, &name), name))
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Paired>> {
+        let key = self.key_of(opening);
+        let port = self.port_for(key)?;
+        let qkey = key.map_or(DEFAULT_QKEY, AuthKey::qkey);
+        let (transport, name) = self.open_paired(opening, None, port, qkey)?;
+        Ok(Opened {
+            transport,
+            name,
+            keyed: None,
+        })
     }
 
     fn listen(&self, at: SocketAddr, name: &NativeAddr) -> Result<Box<dyn Listening>> {
@@ -193,6 +216,83 @@ impl Backend for VerbsBackend {
         // SAFETY: the caller's promise.
         let region = unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, rights)? };
         Ok(Arc::new(Region(region)))
+    }
+}
+
+impl KeyedParts for VerbsBackend {
+    fn open_part(
+        &self,
+        opening: &Opening<'_>,
+        key: AuthKey,
+        drawn: u64,
+    ) -> Result<(Paired, NativeAddr)> {
+        let port = LocalPort {
+            // As peers have it in their addresses.
+            pkey: key.in_addresses().pkey(),
+            ..self.port_for(Some(key))?
+        };
+        self.open_paired(opening, Some(drawn), port, key.qkey())
+    }
+
+    fn random(&self) -> u64 {
+        random()
+    }
+}
+
+impl VerbsBackend {
+    /// Opens both transports of an endpoint, by an address made of what was drawn for it, or else of what is free.
+    fn open_paired(
+        &self,
+        opening: &Opening<'_>,
+        drawn: Option<u64>,
+        port: LocalPort,
+        qkey: u32,
+    ) -> Result<(Paired, NativeAddr)> {
+        let datagrams = RdmTransport::open_datagrams(&self.pd, &port, qkey)?;
+        let queue_pair = Some(port.address(datagrams.number(), qkey));
+        // Who asks for other nodes alone gets no peer through shared memory (fi_getinfo(3), FI_REMOTE_COMM).
+        let shm = match self.settings.shm && self.info.caps.contains(Flags::LOCAL_COMM) {
+            true => {
+                let config = ShmConfig {
+                    unreachable: Unreachable::HandBack,
+                    ..ShmConfig::from_settings(&self.settings)
+                };
+                Some(match drawn {
+                    None => ShmTransport::open(config, node_id(), queue_pair, SHM_TRANSPORT)?,
+                    Some(drawn) => {
+                        let name = NativeAddr::of_new(node_id(), queue_pair, true, drawn);
+                        ShmTransport::open_named(config, name, SHM_TRANSPORT)?
+                    }
+                })
+            }
+            false => None,
+        };
+        let name = match &shm {
+            Some(shm) => shm.native(),
+            None => {
+                let drawn = drawn.unwrap_or_else(random);
+                NativeAddr::of_new(node_id(), queue_pair, false, drawn)
+            }
+        };
+        let mut verbs = RdmTransport::open(
+            &self.pd,
+            port,
+            self.tuning,
+            datagrams,
+            &name,
+            Patience {
+                peer_timeout: self.settings.peer_timeout,
+                reconnect_timeout: self.settings.reconnect_timeout.0,
+            },
+            opening.wait,
+        )?;
+        if opening.counts_sends {
+            verbs.count_sends();
+        }
+        if let Some(shm) = &shm {
+            opening.wait.add(shm.wait_fd())?;
+        }
+        Ok((Paired::new(verbs, shm, &name), name))
     }
 }
 

@@ -3,15 +3,15 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use ferrofabric_core::addr::{AddrFormats, Address, NativeAddr};
+use ferrofabric_core::addr::{AUTH_KEY_LEN, AddrFormats, Address, NativeAddr};
 use ferrofabric_core::config::Settings;
-use ferrofabric_core::domain::{DgramDomain, Domain};
+use ferrofabric_core::domain::{DgramDomain, Domain, KeyedBackend, KeyedDgramDomain};
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::fabric::{self, Discovery, Provider};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::{
-    DomainAttr, EpAttr, EpType, FabricAttr, Info, NicAttr, PciAddr, RxAttr, TxAttr, dgram_messages,
-    protocol, rdm_messages, with_prefix,
+    AV_AUTH_KEY, DomainAttr, EpAttr, EpType, FabricAttr, Info, NicAttr, PciAddr, RxAttr, TxAttr,
+    dgram_messages, protocol, rdm_messages, with_address_vector_keys, with_prefix,
 };
 use ferrofabric_core::protocol::wire;
 use ferrofabric_shm::node_id;
@@ -97,9 +97,15 @@ impl Provider for VerbsProvider {
 
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn fabric::Domain>> {
         let backend = open_backend(info, settings)?;
-        Ok(match info.ep.ep_type {
-            EpType::Dgram => Arc::new(DgramDomain::open(DgramBackend(backend), settings)?),
-            _ => Arc::new(Domain::open(backend, settings)?),
+        let by_vector = info.domain.auth_key_size == AV_AUTH_KEY;
+        Ok(match (info.ep.ep_type, by_vector) {
+            (EpType::Dgram, false) => Arc::new(DgramDomain::open(DgramBackend(backend), settings)?),
+            (EpType::Dgram, true) => Arc::new(KeyedDgramDomain::open(
+                KeyedBackend(DgramBackend(backend)),
+                settings,
+            )?),
+            (_, false) => Arc::new(Domain::open(backend, settings)?),
+            (_, true) => Arc::new(Domain::open(KeyedBackend(backend), settings)?),
         })
     }
 
@@ -109,14 +115,20 @@ impl Provider for VerbsProvider {
         settings: &Settings,
     ) -> Result<Arc<dyn fabric::Domain>> {
         let backend = open_backend(info, settings)?;
+        let by_vector = info.domain.auth_key_size == AV_AUTH_KEY;
         // SAFETY: the caller promises the same.
         unsafe {
-            Ok(match info.ep.ep_type {
-                EpType::Dgram => Arc::new(DgramDomain::open_serialized(
+            Ok(match (info.ep.ep_type, by_vector) {
+                (EpType::Dgram, false) => Arc::new(DgramDomain::open_serialized(
                     DgramBackend(backend),
                     settings,
                 )?),
-                _ => Arc::new(Domain::open_serialized(backend, settings)?),
+                (EpType::Dgram, true) => Arc::new(KeyedDgramDomain::open_serialized(
+                    KeyedBackend(DgramBackend(backend)),
+                    settings,
+                )?),
+                (_, false) => Arc::new(Domain::open_serialized(backend, settings)?),
+                (_, true) => Arc::new(Domain::open_serialized(KeyedBackend(backend), settings)?),
             })
         }
     }
@@ -168,10 +180,14 @@ impl VerbsProvider {
                     );
                     if memory_lock_advice(registered).is_none() {
                         let prefixed = with_prefix(dgram.clone(), dgram::PREFIX_BYTES);
-                        found.candidates.extend([prefixed, dgram]);
+                        let keyed = with_address_vector_keys(dgram.clone());
+                        found.candidates.extend([prefixed, dgram, keyed]);
                     }
                     match memory_lock_advice(tuning.registered_bytes()) {
-                        None => found.candidates.push(rdm),
+                        None => {
+                            let keyed = with_address_vector_keys(rdm.clone());
+                            found.candidates.extend([rdm, keyed]);
+                        }
                         // Better no offer than one whose endpoints do not open: shared memory is still there.
                         Some(advice) => {
                             let locked = Error::new(
@@ -253,6 +269,7 @@ fn candidate(
             protocol: protocol::VERBS_RDM,
             protocol_version: u32::from(wire::VERSION),
             max_msg_size: MAX_MSG_BYTES,
+            auth_key_size: AUTH_KEY_LEN,
             ..all.ep
         },
         domain: DomainAttr {
@@ -262,6 +279,8 @@ fn candidate(
             rx_ctx_cnt: endpoints,
             mr_cnt: regions,
             caps: all.domain.caps | reach,
+            auth_key_size: AUTH_KEY_LEN,
+            max_ep_auth_key: 1,
             ..all.domain
         },
         fabric: FabricAttr {
@@ -318,6 +337,7 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
             protocol: protocol::IB_UD,
             protocol_version: 1,
             max_msg_size: mtu,
+            auth_key_size: AUTH_KEY_LEN,
             ..all.ep
         },
         domain: DomainAttr {

@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::socket::{self, AF_INET, AF_INET6};
 use super::{
-    AddrError, AddrFormat, IB_UD_LEN, IbUdAddr, NativeAddr, SOCKADDR_IB_LEN, SOCKADDR_IN_LEN,
-    SOCKADDR_IN6_LEN, SockaddrIb,
+    AddrError, AddrFormat, IB_UD_LEN, IbUdAddr, KeyedAddr, NativeAddr, SOCKADDR_IB_LEN,
+    SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN, SockaddrIb,
 };
 
 /// An address in one of the formats. Text (`FI_ADDR_STR`) is a form that all of them have: see [`Display`](std::fmt::Display)
@@ -14,6 +14,8 @@ use super::{
 pub enum Address {
     /// All that is to know of an endpoint (`FI_FORMAT_UNSPEC`).
     Native(NativeAddr),
+    /// All that is to know of one with authorization keys (`FI_FORMAT_UNSPEC`, too).
+    Keyed(KeyedAddr),
     /// IPv4 address and port (`FI_SOCKADDR_IN`).
     In(SocketAddrV4),
     /// IPv6 address and port (`FI_SOCKADDR_IN6`).
@@ -32,6 +34,9 @@ impl Address {
     /// What is wrong with it: its length, its family, a field; or with the format, which may be none that is known.
     pub fn from_bytes(format: AddrFormat, bytes: &[u8]) -> Result<Self, AddrError> {
         match format {
+            AddrFormat::UNSPEC if KeyedAddr::is_one(bytes) => {
+                KeyedAddr::from_bytes(bytes).map(Self::Keyed)
+            }
             AddrFormat::UNSPEC => NativeAddr::from_bytes(bytes).map(Self::Native),
             AddrFormat::IB_UD => {
                 of_length(format, bytes, IB_UD_LEN)?;
@@ -63,6 +68,7 @@ impl Address {
         }
         Ok(match self {
             Self::Native(addr) => addr.to_bytes().to_vec(),
+            Self::Keyed(addr) => addr.to_bytes().to_vec(),
             Self::In(addr) => socket::write_in(addr).to_vec(),
             Self::In6(addr) => socket::write_in6(addr).to_vec(),
             Self::Ib(addr) => addr.to_bytes().to_vec(),
@@ -73,7 +79,7 @@ impl Address {
     /// The narrowest format of the address, besides text.
     pub const fn format(&self) -> AddrFormat {
         match self {
-            Self::Native(_) => AddrFormat::UNSPEC,
+            Self::Native(_) | Self::Keyed(_) => AddrFormat::UNSPEC,
             Self::In(_) => AddrFormat::SOCKADDR_IN,
             Self::In6(_) => AddrFormat::SOCKADDR_IN6,
             Self::Ib(_) => AddrFormat::SOCKADDR_IB,
@@ -84,7 +90,7 @@ impl Address {
     /// Whether it can be told in that format.
     pub fn has_format(&self, format: AddrFormat) -> bool {
         let family = match self {
-            Self::Native(_) | Self::IbUd(_) => None,
+            Self::Native(_) | Self::Keyed(_) | Self::IbUd(_) => None,
             Self::In(_) => Some(AF_INET),
             Self::In6(_) => Some(AF_INET6),
             Self::Ib(_) => Some(socket::AF_IB),
@@ -118,7 +124,7 @@ impl Address {
             Self::In(addr) => Some(SocketAddr::V4(*addr)),
             Self::In6(addr) => Some(SocketAddr::V6(*addr)),
             Self::Ib(addr) => Some(SocketAddr::new(addr.ip().to_canonical(), addr.port())),
-            Self::Native(_) | Self::IbUd(_) => None,
+            Self::Native(_) | Self::Keyed(_) | Self::IbUd(_) => None,
         }
     }
 
@@ -126,17 +132,19 @@ impl Address {
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Native(addr) => Some(IpAddr::from(addr.verbs?.gid).to_canonical()),
+            Self::Keyed(addr) => Some(IpAddr::from(addr.gid()).to_canonical()),
             Self::IbUd(addr) => Some(IpAddr::from(addr.gid).to_canonical()),
             socket => socket.socket().map(|socket| socket.ip()),
         }
     }
 
-    /// The endpoint, for whose network a domain at `own` speaks; `None` where the network has to be asked first.
+    /// The endpoint, for whose network a domain at `own` speaks; `None` where the network has to be asked first,
+    /// or a key is missing.
     pub fn native(&self, own: &NativeAddr) -> Option<NativeAddr> {
         match self {
             Self::Native(addr) => Some(*addr),
             Self::IbUd(addr) => own.verbs.map(|verbs| addr.native(&verbs)),
-            Self::In(_) | Self::In6(_) | Self::Ib(_) => None,
+            Self::Keyed(_) | Self::In(_) | Self::In6(_) | Self::Ib(_) => None,
         }
     }
 

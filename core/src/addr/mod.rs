@@ -2,8 +2,10 @@
 //! and what address vectors store, unless the domain's format is another.
 
 mod address;
+mod auth_key;
 mod format;
 mod ib_ud;
+mod keyed;
 mod native;
 mod native_text;
 mod number;
@@ -13,8 +15,10 @@ mod text;
 mod uri;
 
 pub use address::Address;
+pub use auth_key::{AUTH_KEY_LEN, AuthKey, AuthKeyError};
 pub use format::{AddrFormat, AddrFormats};
 pub use ib_ud::{IB_UD_LEN, IbUdAddr};
+pub use keyed::{KeySlots, KeyedAddr, MAX_EP_AUTH_KEYS};
 pub use native::{AddrError, GidKind, NATIVE_LEN, NativeAddr, VerbsAddr};
 pub(crate) use number::{NUMBER_BITS, join, split};
 pub(crate) use sockaddr_ib::UDP_PORT_SPACE;

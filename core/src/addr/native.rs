@@ -6,7 +6,7 @@ use std::fmt;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::AddrFormat;
+use super::{AddrFormat, AuthKey};
 
 /// Size of a native address in bytes.
 pub const NATIVE_LEN: usize = 64;
@@ -221,6 +221,22 @@ impl NativeAddr {
             return Err(AddrError::Field("field of a path that it does not have"));
         }
         Ok(addr)
+    }
+
+    /// The same endpoint, to be reached with a key. Of the P_Key the membership is that of a full member, whichever it is: so
+    /// equal endpoints have equal addresses.
+    pub fn with_auth_key(mut self, key: AuthKey) -> Self {
+        let key = key.in_addresses();
+        if let Some(verbs) = &mut self.verbs {
+            (verbs.qkey, verbs.pkey) = (key.qkey(), key.pkey());
+        }
+        self
+    }
+
+    /// The key that it is reached with, where it is one that an application can have.
+    pub fn auth_key(&self) -> Option<AuthKey> {
+        let verbs = self.verbs.as_ref()?;
+        AuthKey::new(verbs.pkey, verbs.qkey).ok()
     }
 
     /// Whether each field holds what it can.

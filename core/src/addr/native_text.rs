@@ -12,7 +12,12 @@ use super::uri::Uri;
 pub(super) const SCHEME: &str = "ferro";
 
 pub(super) fn print(addr: &NativeAddr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{SCHEME}://")?;
+    print_as(SCHEME, addr, f)
+}
+
+/// As `print`, with another scheme.
+pub(super) fn print_as(scheme: &str, addr: &NativeAddr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{scheme}://")?;
     if let Some(v) = &addr.verbs {
         write!(
             f,
@@ -38,8 +43,12 @@ pub(super) fn print(addr: &NativeAddr, f: &mut fmt::Formatter<'_>) -> fmt::Resul
 }
 
 pub(super) fn parse(text: &str) -> Result<NativeAddr, AddrError> {
-    let mut uri = Uri::parse(text)?;
-    if uri.scheme != SCHEME {
+    parse_as(SCHEME, Uri::parse(text)?)
+}
+
+/// As `parse`, of text with another scheme, and what else it had taken out.
+pub(super) fn parse_as(scheme: &'static str, mut uri: Uri<'_>) -> Result<NativeAddr, AddrError> {
+    if uri.scheme != scheme {
         return Err(AddrError::Field("address format (ferro)"));
     }
     let addr = NativeAddr {

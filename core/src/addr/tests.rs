@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 
+use super::super::keyed::tests::any_keyed;
 use super::super::native::tests::any_addr;
 use super::super::{AddrError, AddrFormat, IbUdAddr, SockaddrIb, Uri};
 use super::*;
@@ -35,6 +36,7 @@ fn any_address() -> impl Strategy<Value = Address> {
     );
     prop_oneof![
         any_addr().prop_map(Address::Native),
+        any_keyed().prop_map(Address::Keyed),
         any::<([u8; 4], u16)>()
             .prop_map(|(ip, port)| Address::In(SocketAddrV4::new(ip.into(), port))),
         in6.prop_map(|(ip, port, flow, scope)| {

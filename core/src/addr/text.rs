@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::str::FromStr;
 
-use super::{AddrError, Address, IbUdAddr, NativeAddr, SockaddrIb, Uri, native_text};
+use super::{AddrError, Address, IbUdAddr, NativeAddr, SockaddrIb, Uri, keyed, native_text};
 
 const SOCKADDR: &str = "fi_sockaddr";
 const SOCKADDR_IN: &str = "fi_sockaddr_in";
@@ -20,6 +20,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Native(addr) => addr.fmt(f),
+            Self::Keyed(addr) => addr.fmt(f),
             Self::In(addr) => write!(f, "{SOCKADDR_IN}://{addr}"),
             Self::In6(addr) => print_in6(addr, f),
             Self::Ib(addr) => print_ib(addr, f),
@@ -35,6 +36,7 @@ impl FromStr for Address {
         let uri = Uri::parse(text)?;
         match uri.scheme {
             native_text::SCHEME => text.parse::<NativeAddr>().map(Self::Native),
+            keyed::SCHEME => text.parse().map(Self::Keyed),
             SOCKADDR if uri.node.contains(':') => in6(uri).map(Self::In6),
             SOCKADDR | SOCKADDR_IN => in4(&uri).map(Self::In),
             SOCKADDR_IN6 => in6(uri).map(Self::In6),

@@ -74,9 +74,12 @@ impl Naming {
         match addr.socket() {
             Some(at) if at.port() != 0 => Ok(Target::Socket(at)),
             Some(_) => Err(invalid("nobody listens at port 0")),
-            None => Err(invalid(
-                "endpoints of this domain are not found by such addresses",
-            )),
+            None => Err(invalid(match addr {
+                Address::Keyed(_) => {
+                    "it is that of an endpoint with authorization keys: open the domain with FI_AV_AUTH_KEY, and say which key"
+                }
+                _ => "endpoints of this domain are not found by such addresses",
+            })),
         }
     }
 

@@ -11,6 +11,7 @@ use super::format::{Naming, Target};
 use super::resolution::{self, Found};
 use super::service::{Resolve, Services};
 use super::table::{AvTable, Reserved};
+use crate::addr::NativeAddr;
 use crate::eq::{AV_COMPLETE, Done, EqError, EventQueue};
 use crate::error::{Errno, Error, Result};
 use crate::types::FiAddr;
@@ -28,6 +29,8 @@ pub enum Wanted {
     Listed(Vec<Vec<u8>>),
     /// Endpoints by name.
     Services(Services),
+    /// Addresses that are known already, or why they are none.
+    Found(Vec<Result<NativeAddr>>),
 }
 
 impl Wanted {
@@ -35,6 +38,7 @@ impl Wanted {
         match self {
             Self::Listed(names) => names.len(),
             Self::Services(services) => services.len(),
+            Self::Found(names) => names.len(),
         }
     }
 
@@ -43,6 +47,9 @@ impl Wanted {
         match self {
             Self::Listed(names) => Box::new(names.iter().map(|name| naming.parse(name))),
             Self::Services(services) => Box::new(services.targets(*naming)),
+            Self::Found(names) => {
+                Box::new(names.iter().map(|name| name.clone().map(Target::Endpoint)))
+            }
         }
     }
 }

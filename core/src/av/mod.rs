@@ -10,6 +10,7 @@ pub mod format;
 mod head;
 mod ids;
 mod index;
+pub(crate) mod keys;
 pub(crate) mod later;
 mod marks;
 mod named;
@@ -25,6 +26,7 @@ mod version;
 mod words;
 
 pub use attr::{AvAttr, AvType};
+pub use keys::{AuthKeys, HeldKey};
 pub use later::{Report, Wanted};
 pub(crate) use resolution::{Found, resolve};
 pub use service::{Resolve, Services, cancelled};

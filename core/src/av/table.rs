@@ -11,6 +11,7 @@ use super::attr::{AvAttr, AvType, Model};
 use super::chunk::Name;
 use super::head::Word;
 use super::ids::Ids;
+use super::keys::AuthKeys;
 use super::named::{self, Named};
 use super::sockets::Sockets;
 use super::storage::Storage;
@@ -32,6 +33,7 @@ pub struct AvTable {
     named: Option<Named>,
     read_only: bool,
     ids: Ids,
+    auth_keys: Option<AuthKeys>,
 }
 
 /// Where an address was put.
@@ -107,7 +109,22 @@ impl AvTable {
             named,
             read_only: attr.read_only,
             ids: Ids::new(attr.user_ids),
+            auth_keys: None,
         })
+    }
+
+    /// With authorization keys (`FI_AV_AUTH_KEY`).
+    #[must_use]
+    pub fn with_auth_keys(self) -> Self {
+        Self {
+            auth_keys: Some(AuthKeys::default()),
+            ..self
+        }
+    }
+
+    /// Its authorization keys, if it is one for keys.
+    pub fn auth_keys(&self) -> Option<&AuthKeys> {
+        self.auth_keys.as_ref()
     }
 
     /// Whether other processes have it, too.
@@ -253,6 +270,9 @@ impl AvTable {
         self.store.clear(entry, |g| self.model.is_reusable(g))?;
         self.ids.forget(entry);
         self.sockets.forget(&self.store, entry);
+        if let Some(keys) = &self.auth_keys {
+            keys.forget(addr);
+        }
         Ok(name)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{Backend, Errand, Inner, Object, State};
-use crate::addr::{Address, NativeAddr};
+use crate::addr::{Address, AuthKey, NativeAddr};
 use crate::av::follow::Follower;
 use crate::av::format::{Naming, Target};
 use crate::av::later::{Later, Place};
@@ -11,22 +11,27 @@ use crate::av::{self, AvAttr, AvTable, AvType, Found, Report, Resolve, Services,
 use crate::eq::EventQueue;
 use crate::error::{Errno, Error, Result};
 use crate::fabric::{Av, ObjectId};
+use crate::info::AV_AUTH_KEY;
 use crate::peer::{PeerAv, Transport};
 use crate::types::FiAddr;
 
-struct AvHandle<B: Backend> {
+pub(super) struct AvHandle<B: Backend> {
     later: OnceLock<Later>,
-    domain: Arc<Inner<B>>,
+    pub(super) domain: Arc<Inner<B>>,
     index: usize,
-    table: Arc<AvTable>,
-    naming: Naming,
+    pub(super) table: Arc<AvTable>,
+    pub(super) naming: Naming,
     asynchronous: bool,
     resolver: Option<Arc<dyn Resolve>>,
 }
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<Arc<dyn Av>> {
     let info = domain.backend.info();
-    let table = Arc::new(AvTable::open(attr, &info.domain.name)?);
+    let table = AvTable::open(attr, &info.domain.name)?;
+    let table = Arc::new(match info.domain.auth_key_size {
+        AV_AUTH_KEY => table.with_auth_keys(),
+        _ => table,
+    });
     let mut state = domain.lock_to("open", "address vector")?;
     let index = state.avs.insert(table.clone());
     if table.is_shared() {
@@ -111,6 +116,7 @@ impl<B: Backend> Av for AvHandle<B> {
         names: &mut dyn Iterator<Item = &[u8]>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
+        self.check_unkeyed()?;
         let targets = names.map(|name| self.naming.parse(name));
         if self.naming.names_sockets() {
             return self.insert_now(self.find(targets).into_iter(), report);
@@ -124,6 +130,7 @@ impl<B: Backend> Av for AvHandle<B> {
         services: &Services,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
+        self.check_unkeyed()?;
         let found = self.find(services.targets(self.naming));
         self.insert_now(found.into_iter(), report)
     }
@@ -150,17 +157,39 @@ impl<B: Backend> Av for AvHandle<B> {
         context: u64,
         report: Report,
     ) -> Result<()> {
-        let into = |errno| Error::new(errno, "insert into", "address vector");
-        if !self.asynchronous {
-            return Err(into(Errno::EINVAL).mend("it was not opened for events"));
-        }
-        let Some(later) = self.later.get() else {
-            return Err(into(Errno::ENOEQ).mend("bind an event queue first"));
-        };
-        if !user_ids.is_empty() && self.table.has_user_ids() {
-            return Err(into(Errno::EINVAL).mend("its IDs are set one by one"));
-        }
-        later.begin(wanted, user_ids, context, report)
+        self.check_unkeyed()?;
+        self.begin(wanted, user_ids, context, report)
+    }
+
+    fn insert_later_with_keys(
+        &self,
+        names: &mut dyn Iterator<Item = (&[u8], FiAddr)>,
+        context: u64,
+        report: Report,
+    ) -> Result<()> {
+        self.begin_with_keys(names, context, report)
+    }
+
+    fn insert_all_with_keys(
+        &self,
+        names: &mut dyn Iterator<Item = (&[u8], FiAddr)>,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        self.insert_now_with_keys(names, report)
+    }
+
+    fn insert_auth_key(&self, key: &[u8]) -> Result<FiAddr> {
+        self.insert_auth_key_bytes(key)
+    }
+
+    fn lookup_auth_key(&self, addr: FiAddr) -> Result<AuthKey> {
+        self.lookup_auth_key_of(addr)
+    }
+
+    fn remove_auth_key(&self, handle: FiAddr) -> Result<()> {
+        let keys = self.auth_keys("remove")?;
+        drop(self.domain.lock_to("remove from", "address vector")?);
+        keys.remove(handle)
     }
 
     fn remove(&self, addr: FiAddr) -> Result<()> {
@@ -186,6 +215,9 @@ impl<B: Backend> Av for AvHandle<B> {
 
     fn address(&self, addr: FiAddr) -> Result<Address> {
         let name = self.lookup(addr)?;
+        if let Some(keyed) = self.inserted(addr) {
+            return Ok(Address::Keyed(keyed));
+        }
         let format = self.naming.format;
         let socket = self.table.socket(addr);
         let told = match socket.and_then(|at| Address::of_socket(at, format)) {
@@ -199,6 +231,17 @@ impl<B: Backend> Av for AvHandle<B> {
         })
     }
 
+    fn set_auth_key_user_id(&self, handle: FiAddr, id: FiAddr) -> Result<()> {
+        let keys = self.auth_keys("set the ID of")?;
+        if !self.table.has_user_ids() {
+            return Err(
+                Error::new(Errno::EINVAL, "set the ID of", "authorization key")
+                    .mend("open the address vector for IDs of your own"),
+            );
+        }
+        keys.set_user_id(handle, id)
+    }
+
     fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
         if !self.table.has_user_ids() {
             return Err(
@@ -210,6 +253,7 @@ impl<B: Backend> Av for AvHandle<B> {
     }
 
     fn tag_inserted(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
+        self.check_unkeyed()?;
         if self.table.has_user_ids() {
             return Err(
                 Error::new(Errno::EINVAL, "set the ID of", format!("{addr:?}"))
@@ -238,7 +282,27 @@ impl<B: Backend> AvHandle<B> {
         av::resolve(targets, &self.table, &self.naming, resolver, &|| false)
     }
 
-    fn insert_now(
+    pub(super) fn begin(
+        &self,
+        wanted: Wanted,
+        user_ids: Vec<FiAddr>,
+        context: u64,
+        report: Report,
+    ) -> Result<()> {
+        let into = |errno| Error::new(errno, "insert into", "address vector");
+        if !self.asynchronous {
+            return Err(into(Errno::EINVAL).mend("it was not opened for events"));
+        }
+        let Some(later) = self.later.get() else {
+            return Err(into(Errno::ENOEQ).mend("bind an event queue first"));
+        };
+        if !user_ids.is_empty() && self.table.has_user_ids() {
+            return Err(into(Errno::EINVAL).mend("its IDs are set one by one"));
+        }
+        later.begin(wanted, user_ids, context, report)
+    }
+
+    pub(super) fn insert_now(
         &self,
         found: impl Iterator<Item = Result<Found>>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),

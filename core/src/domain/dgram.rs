@@ -81,15 +81,20 @@ fn open<B: Backend<Transport: DatagramTransport>>(
     domain: &Arc<Inner<B>>,
     config: EndpointConfig,
 ) -> Result<Arc<dyn Endpoint>> {
-    let Entered { index, name } = endpoint::enter(domain, &config)?;
+    let Entered { index, name, .. } = endpoint::enter(domain, &config)?;
     let handle = DgramHandle {
         domain: domain.clone(),
         index,
         name,
         _config: config,
     };
-    // Datagrams say where they come from by path and queue pair, so the transport knows every peer; of those that were
-    // inserted before it was there it has not heard.
+    introduce(domain, index)?;
+    Ok(Arc::new(handle))
+}
+
+/// Datagrams say where they come from by path and queue pair, so the transport knows every peer; of those that were inserted
+/// before it was there it has not heard.
+pub(super) fn introduce<B: Backend>(domain: &Inner<B>, index: usize) -> Result<()> {
     let mut guard = domain.lock_to("open", "endpoint")?;
     let state = &mut *guard;
     let endpoint = &mut state.endpoints[index];
@@ -98,18 +103,17 @@ fn open<B: Backend<Transport: DatagramTransport>>(
     for (addr, name) in peers.iter() {
         transport.peer_inserted(addr, &name, &mut owner);
     }
-    drop(guard);
-    Ok(Arc::new(handle))
+    Ok(())
 }
 
 /// Flags by which a receive would be more than a buffer for one message.
-const SPECIAL: Flags = Flags::PEEK
+pub(super) const SPECIAL: Flags = Flags::PEEK
     .union(Flags::CLAIM)
     .union(Flags::DISCARD)
     .union(Flags::MULTI_RECV);
 
 /// Datagrams have no tags.
-fn check_kind(kind: MsgKind) -> Result<(), OpError> {
+pub(super) fn check_kind(kind: MsgKind) -> Result<(), OpError> {
     match kind {
         MsgKind::Msg => Ok(()),
         MsgKind::Tagged => Err(OpError::Failed(Errno::ENOSYS)),
@@ -148,7 +152,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
     #[inline]
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
         check_kind(op.kind)?;
-        if op.flags.intersects(SPECIAL) {
+        if op.flags.intersects(SPECIAL | Flags::AUTH_KEY) {
             return Err(OpError::Failed(Errno::EBADFLAGS));
         }
         let mut guard = self.domain.lock()?;

@@ -9,9 +9,10 @@ use super::owner::{Binding, EndpointOwner};
 use super::probe::{self, Probe, Probed};
 use super::report::Report;
 use super::srx::SharedRx;
-use super::{Backend, Inner, Listening, NO_CNTR, Object};
-use crate::addr::{AddrFormat, Address, NativeAddr};
-use crate::av::AvTable;
+use super::{Backend, Inner, Listening, NO_CNTR, Object, Opened, Opening};
+use crate::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
+use crate::av::keys::key_source;
+use crate::av::{AuthKeys, AvTable, HeldKey};
 use crate::cq::CqQueue;
 use crate::error::{Errno, OpError, Result};
 use crate::fabric::{Endpoint, EndpointConfig, RecvOp};
@@ -63,10 +64,11 @@ pub(super) fn stats_of(transport: &impl Transport) -> Vec<(&'static str, u64)> {
     stats
 }
 
-struct EndpointHandle<B: Backend> {
+pub(super) struct EndpointHandle<B: Backend> {
     domain: Arc<Inner<B>>,
-    index: usize,
+    pub(super) index: usize,
     name: Name,
+    keys: Vec<HeldKey>,
     limits: Limits,
     /// Keeps open what the endpoint is bound to.
     _config: EndpointConfig,
@@ -94,7 +96,14 @@ pub(super) fn open<B: Backend>(
     domain: &Arc<Inner<B>>,
     config: EndpointConfig,
 ) -> Result<Arc<dyn Endpoint>> {
-    let Entered { index, name } = enter(domain, &config)?;
+    Ok(Arc::new(open_handle(domain, config)?))
+}
+
+pub(super) fn open_handle<B: Backend>(
+    domain: &Arc<Inner<B>>,
+    config: EndpointConfig,
+) -> Result<EndpointHandle<B>> {
+    let Entered { index, name, keys } = enter(domain, &config)?;
     let info = domain.backend.info();
     let limits = Limits {
         max_msg_bytes: info.ep.max_msg_size,
@@ -104,19 +113,22 @@ pub(super) fn open<B: Backend>(
         directed_recv: config.directed_recv,
         unkept: PROMISES - domain.backend.promises(),
     };
-    Ok(Arc::new(EndpointHandle {
+    Ok(EndpointHandle {
         domain: domain.clone(),
         index,
         name,
+        keys,
         limits,
         _config: config,
-    }))
+    })
 }
 
 /// An endpoint that is part of its domain's state.
 pub(super) struct Entered {
     pub(super) index: usize,
     pub(super) name: Name,
+    /// The keys it was enabled with.
+    pub(super) keys: Vec<HeldKey>,
 }
 
 /// How others name an endpoint.
@@ -129,13 +141,20 @@ pub(super) struct Name {
 }
 
 impl Name {
-    fn new(native: NativeAddr, listening: Option<Box<dyn Listening>>, format: AddrFormat) -> Self {
+    fn new(
+        native: NativeAddr,
+        keyed: Option<KeyedAddr>,
+        listening: Option<Box<dyn Listening>>,
+        format: AddrFormat,
+    ) -> Self {
         let socket = listening
             .as_ref()
             .and_then(|listening| Address::of_socket(listening.at(), format));
         Self {
             native,
-            address: socket
+            address: keyed
+                .map(Address::Keyed)
+                .or(socket)
                 .or_else(|| Address::of_endpoint(native, format))
                 .unwrap_or(Address::Native(native)),
             listening,
@@ -166,9 +185,21 @@ pub(super) fn enter<B: Backend>(
         },
         av: domain.own(config.av.id(), "address vector")?,
     };
-    let (transport, name) = domain
-        .backend
-        .open_transport(&domain.wait, binding.tx_cntr != NO_CNTR)?;
+    let table = domain.lock_to("open", "endpoint")?.avs[binding.av].clone();
+    let keys = table
+        .auth_keys()
+        .map(AuthKeys::hold_all)
+        .unwrap_or_default();
+    let Opened {
+        transport,
+        name,
+        keyed,
+    } = domain.backend.open_transport(&Opening {
+        wait: &domain.wait,
+        counts_sends: binding.tx_cntr != NO_CNTR,
+        auth_key: config.auth_key,
+        keys: &keys,
+    })?;
     let info = domain.backend.info();
     let source = info.src_addr.as_ref().and_then(Address::socket);
     let listening = match config.source.or(source) {
@@ -179,10 +210,14 @@ pub(super) fn enter<B: Backend>(
         .stats
         .as_ref()
         .map(|folder| Box::new(Report::new(folder, &info.domain.name, &name)));
+    let mut srx = SharedRx::new();
+    if !keys.is_empty() {
+        srx.know_keys();
+    }
     let mut state = domain.lock_to("open", "endpoint")?;
     let index = state.endpoints.insert(EndpointState {
         transport,
-        srx: SharedRx::new(),
+        srx,
         binding,
         report,
     });
@@ -190,8 +225,8 @@ pub(super) fn enter<B: Backend>(
     domain.tend(&mut state);
     domain.call_out(&mut state);
     drop(state);
-    let name = Name::new(name, listening, info.addr_format);
-    Ok(Entered { index, name })
+    let name = Name::new(name, keyed, listening, info.addr_format);
+    Ok(Entered { index, name, keys })
 }
 
 impl<B: Backend> Endpoint for EndpointHandle<B> {
@@ -294,7 +329,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
 }
 
 /// Flags by which a receive is more than a buffer for one message.
-const SPECIAL: Flags = Probe::FLAGS.union(Flags::MULTI_RECV);
+const SPECIAL: Flags = Probe::FLAGS.union(Flags::MULTI_RECV).union(Flags::AUTH_KEY);
 
 /// Calls to progress in which a probe looks for a message, at most.
 const PROBE_ROUNDS: usize = 16;
@@ -323,9 +358,13 @@ impl<B: Backend> EndpointHandle<B> {
     /// As [`Endpoint::recv`].
     #[inline(never)]
     unsafe fn recv_special(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
-        let op = match self.limits.directed_recv {
-            true => *op,
-            false => undirected(op),
+        let op = match (
+            op.flags.contains(Flags::AUTH_KEY),
+            self.limits.directed_recv,
+        ) {
+            (true, _) => self.by_key(op)?,
+            (false, true) => *op,
+            (false, false) => undirected(op),
         };
         if op.flags.intersects(Probe::FLAGS) {
             let probe = Probe::of(op.flags)?;
@@ -350,6 +389,26 @@ impl<B: Backend> EndpointHandle<B> {
         owner.start_deferred(transport);
         self.domain.wake(state);
         Ok(())
+    }
+
+    /// A receive that takes only messages which came with one authorization key.
+    fn by_key(&self, op: &RecvOp) -> Result<RecvOp, OpError> {
+        if !self.limits.directed_recv || self.keys.is_empty() {
+            return Err(OpError::Failed(Errno::EBADFLAGS));
+        }
+        let src = match op.src {
+            FiAddr::UNSPEC => op.src,
+            handle => {
+                let mut keys = self.keys.iter();
+                let key = keys.find(|key| key.handle == handle);
+                key_source(key.ok_or(OpError::Failed(Errno::ENOKEY))?.number())
+            }
+        };
+        Ok(RecvOp {
+            src,
+            flags: op.flags - Flags::AUTH_KEY,
+            ..*op
+        })
     }
 
     /// Looks for a message that is there, or deals with one that was claimed.

@@ -2,10 +2,13 @@
 //! [`Serial`] lock, the objects that an application holds are handles into it.
 
 mod av;
+mod av_keys;
 mod cntr;
 mod cq;
 mod dgram;
 mod endpoint;
+mod keyed;
+mod keyed_dgram;
 mod lists;
 mod owner;
 mod probe;
@@ -22,9 +25,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use slab::Slab;
 
-use crate::addr::NativeAddr;
+use crate::addr::{AuthKey, KeyedAddr, NativeAddr};
 use crate::av::follow::Follower;
-use crate::av::{AvAttr, AvTable, Resolve};
+use crate::av::{AvAttr, AvTable, HeldKey, Resolve};
 use crate::config::Settings;
 use crate::cq::CqQueue;
 use crate::error::{Errno, Error, OpError, Result};
@@ -38,6 +41,8 @@ use crate::types::{FiAddr, IoBuf};
 use crate::wait::WaitSet;
 
 pub use dgram::DgramDomain;
+pub use keyed::{Keyed, KeyedBackend, KeyedParts};
+pub use keyed_dgram::KeyedDgramDomain;
 
 use cntr::Count;
 use endpoint::EndpointState;
@@ -52,18 +57,12 @@ pub trait Backend: Send + Sync + 'static {
     /// What the domain offers.
     fn info(&self) -> &Info;
 
-    /// Opens an endpoint's transport and adds the descriptors that wake it to `wait`. Returns the transport and the
-    /// endpoint's own address. With `counts_sends` somebody counts them, and the transport tells as soon of sends that want no
-    /// completion as of others; else it may take its time.
+    /// Opens an endpoint's transport.
     ///
     /// # Errors
     ///
     /// When a resource can not be had; the error names it.
-    fn open_transport(
-        &self,
-        wait: &WaitSet,
-        counts_sends: bool,
-    ) -> Result<(Self::Transport, NativeAddr)>;
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Self::Transport>>;
 
     /// What may be asked of a send: `DELIVERY_COMPLETE`, `MATCH_COMPLETE`, `FENCE`, where the transport keeps it. Sends that
     /// ask for more than it keeps are refused.
@@ -112,6 +111,29 @@ pub trait Backend: Send + Sync + 'static {
 pub trait Listening: Send + Sync {
     /// The address.
     fn at(&self) -> SocketAddr;
+}
+
+/// What a transport is opened for.
+pub struct Opening<'a> {
+    /// Takes the descriptors that wake it.
+    pub wait: &'a WaitSet,
+    /// Somebody counts sends: the transport tells as soon of those that want no completion as of others; else it may take its
+    /// time.
+    pub counts_sends: bool,
+    /// The key of this endpoint alone (`fi_ep_attr::auth_key`).
+    pub auth_key: Option<AuthKey>,
+    /// The keys of its address vector, where endpoints have those.
+    pub keys: &'a [HeldKey],
+}
+
+/// A transport, and where its endpoint is found.
+pub struct Opened<T> {
+    /// The transport.
+    pub transport: T,
+    /// The address; of an endpoint with the keys of an address vector, how it is reached with the first.
+    pub name: NativeAddr,
+    /// The address with all of those keys.
+    pub keyed: Option<KeyedAddr>,
 }
 
 /// A domain over a provider's backend.

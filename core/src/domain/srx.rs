@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use super::keyed;
 use super::lists::Lists;
 use crate::error::Errno;
 use crate::fabric::RecvOp;
@@ -43,6 +44,12 @@ impl SharedRx {
             failing: Vec::new(),
             lists: Lists::default(),
         }
+    }
+
+    /// Has receives that name an authorization key look for messages that came with it.
+    pub(super) fn know_keys(&mut self) {
+        self.tagged.set_key_of(keyed::key_of);
+        self.untagged.set_key_of(keyed::key_of);
     }
 
     /// Posts a receive for one message. `Some`: a message was there, to be started now.
@@ -187,6 +194,16 @@ impl PeerSrx for SharedRx {
     #[inline(always)]
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
         let matched = self.matcher(kind).arrive(arrived)?;
+        Some(self.matched_of(matched, arrived.len))
+    }
+
+    fn arrive_with_key(
+        &mut self,
+        kind: MsgKind,
+        arrived: &Arrived,
+        key: FiAddr,
+    ) -> Option<Matched> {
+        let matched = self.matcher(kind).arrive_with_key(arrived, key)?;
         Some(self.matched_of(matched, arrived.len))
     }
 

@@ -1,6 +1,7 @@
 //! What `fi_info` points to: attributes of endpoints, domains, fabrics and devices, field by field as libfabric has them.
 
 use super::models::{EpType, Progress, ResourceMgmt, Threading};
+use crate::addr::AuthKey;
 use crate::av::AvType;
 use crate::flags::{Flags, Mode, MrMode, Order};
 
@@ -75,8 +76,10 @@ pub struct EpAttr {
     pub tx_ctx_cnt: usize,
     /// Receive contexts, or [`SHARED_CONTEXT`](super::SHARED_CONTEXT).
     pub rx_ctx_cnt: usize,
-    /// Bytes of the authorization key.
+    /// Bytes of the authorization key; 0 for the domain's.
     pub auth_key_size: usize,
+    /// The key.
+    pub auth_key: Option<AuthKey>,
 }
 
 /// Domain attributes (`fi_domain_attr`).
@@ -124,8 +127,10 @@ pub struct DomainAttr {
     pub caps: Flags,
     /// What the application must do (in hints: what it can).
     pub mode: Mode,
-    /// Bytes of the authorization key.
+    /// Bytes of the authorization key, or [`AV_AUTH_KEY`](super::AV_AUTH_KEY).
     pub auth_key_size: usize,
+    /// The key of endpoints that have none of their own.
+    pub auth_key: Option<AuthKey>,
     /// Bytes of data with an error.
     pub max_err_data: usize,
     /// Memory regions.

@@ -6,7 +6,7 @@
 use super::mismatch::Shown;
 use super::models::{EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, tag_format};
 use super::{
-    DomainAttr, EpAttr, FabricAttr, Info, Mismatch, RX_CAPS, RxAttr, TX_CAPS, TxAttr, caps,
+    DomainAttr, EpAttr, FabricAttr, Info, Mismatch, RX_CAPS, RxAttr, TX_CAPS, TxAttr, caps, keys,
     mr_mode, reach,
 };
 use crate::av::AvType;
@@ -139,7 +139,8 @@ fn ep(hints: &EpAttr, candidate: &Info, caps: Flags) -> Result<EpAttr, Mismatch>
         mem_tag_format,
         tx_ctx_cnt,
         rx_ctx_cnt,
-        auth_key_size,
+        auth_key_size: _,
+        auth_key: _,
     } = *hints;
     let (offered, domain) = (&candidate.ep, &candidate.domain);
     same("ep_attr->type", ep_type, offered.ep_type, EpType::Unspec)?;
@@ -172,13 +173,10 @@ fn ep(hints: &EpAttr, candidate: &Info, caps: Flags) -> Result<EpAttr, Mismatch>
             offered.max_order_waw_size,
         )?;
     }
-    same(
-        "ep_attr->auth_key_size",
-        auth_key_size,
-        offered.auth_key_size,
-        0,
-    )?;
+    let (auth_key_size, auth_key) = keys::of_endpoint(hints, offered)?;
     Ok(EpAttr {
+        auth_key_size,
+        auth_key,
         mem_tag_format: tags(mem_tag_format, offered.mem_tag_format, caps)?,
         tx_ctx_cnt: contexts(
             "ep_attr->tx_ctx_cnt",
@@ -219,7 +217,8 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
         mr_iov_limit,
         caps: asked_caps,
         mode,
-        auth_key_size,
+        auth_key_size: _,
+        auth_key: _,
         max_err_data,
         mr_cnt,
         tclass,
@@ -289,12 +288,7 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
     ] {
         at_most(field, asked, offered)?;
     }
-    same(
-        "domain_attr->auth_key_size",
-        auth_key_size,
-        offered.auth_key_size,
-        0,
-    )?;
+    let (auth_key_size, auth_key) = keys::of_domain(hints, offered)?;
     same("domain_attr->tclass", tclass, offered.tclass, 0)?;
     at_most(
         "domain_attr->max_group_id",
@@ -330,6 +324,8 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
         },
         av_type: Some(address_vectors(av_type, offered.av_type)?),
         caps: caps::grant_domain(asked_caps, offered.caps, caps)?,
+        auth_key_size,
+        auth_key,
         ..offered.clone()
     })
 }

@@ -6,6 +6,7 @@ mod attributes;
 mod caps;
 mod dgram;
 mod filter;
+mod keys;
 mod mismatch;
 mod models;
 mod mr_mode;
@@ -18,6 +19,7 @@ pub use attributes::{DomainAttr, EpAttr, FabricAttr, NicAttr, PciAddr, RxAttr, T
 pub use caps::{RX_CAPS, TX_CAPS};
 pub use dgram::{dgram_messages, with_prefix};
 pub use filter::filter;
+pub use keys::{AV_AUTH_KEY, with_address_vector_keys};
 pub use mismatch::Mismatch;
 pub use models::{
     AddrFormat, EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, protocol, tag_format,

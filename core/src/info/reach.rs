@@ -213,7 +213,7 @@ fn destination(
     };
     match (peer, own) {
         (Address::Native(to), Address::Native(own)) => reaches(&to, &own, caps).map(|()| peer),
-        (Address::Native(_), _) => Ok(peer),
+        (Address::Native(_) | Address::Keyed(_), _) => Ok(peer),
         (_, own) => {
             let host = match peer {
                 Address::IbUd(_) => None,

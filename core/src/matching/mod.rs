@@ -211,6 +211,17 @@ impl<T: Copy> Matcher<T> {
         self.posted.arrive(arrived)
     }
 
+    /// As `arrive`, of a message that came with an authorization key: receives that have the source `key` match it, too.
+    #[inline(never)]
+    pub(crate) fn arrive_with_key(&mut self, arrived: &Arrived, key: FiAddr) -> Option<Matched> {
+        self.posted.arrive_with_key(arrived, key)
+    }
+
+    /// Has receives that name an authorization key look for messages by it: `key_of` says which source a key has, by a token.
+    pub(crate) fn set_key_of(&mut self, key_of: fn(&T) -> FiAddr) {
+        self.unexpected.set_key_of(key_of);
+    }
+
     /// Leaves a message for which `arrive` had no receive until one matches.
     #[inline]
     pub fn queue(&mut self, arrived: Arrived, token: T) -> UnexpectedId {

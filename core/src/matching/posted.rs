@@ -300,6 +300,27 @@ impl PostedQueue {
         } else {
             self.find_among_many(a)?
         };
+        self.take_found(found, a)
+    }
+
+    /// As `arrive`, of a message that receives with the source `key` match, too.
+    pub(super) fn arrive_with_key(&mut self, a: &Arrived, key: FiAddr) -> Option<Matched> {
+        self.settle();
+        let keyed = Arrived { src: key, ..*a };
+        let age = |found: &Option<Found>| match found {
+            Some(found) => self.entries[found.head as usize].order,
+            None => FREE,
+        };
+        // Both find a receive of any source; it is the same then.
+        let (by_source, by_key) = (self.find_among_many(a), self.find_among_many(&keyed));
+        match age(&by_key) < age(&by_source) {
+            true => self.take_found(by_key?, &keyed),
+            false => self.take_found(by_source?, a),
+        }
+    }
+
+    #[inline(always)]
+    fn take_found(&mut self, found: Found, a: &Arrived) -> Option<Matched> {
         let id = found.head;
         if self.entries[id as usize].piece != Piece::NONE {
             if let Some(piece) = self.piece(id, a.len) {

@@ -408,3 +408,81 @@ fn one_that_is_not_like_the_others_ends_their_row() {
         }
     }
 }
+
+mod keys {
+    use super::*;
+    use crate::av::keys::key_source;
+    use proptest::prelude::*;
+
+    /// A message's number, and the key that it came with.
+    type Keyed = (usize, u32);
+
+    #[derive(Clone, Copy, Debug)]
+    struct Want {
+        src: FiAddr,
+        tag: u64,
+        ignore: u64,
+    }
+
+    impl Want {
+        fn takes(&self, src: FiAddr, key: u32, tag: u64) -> bool {
+            let from = self.src == ANY || self.src == src || self.src == key_source(key);
+            from && (self.tag ^ tag) & !self.ignore == 0
+        }
+    }
+
+    fn any_want() -> impl Strategy<Value = Want> {
+        let src = prop_oneof![Just(ANY), Just(A), Just(B), (0..2u32).prop_map(key_source)];
+        (src, 0..2u64, prop_oneof![Just(0), Just(u64::MAX)]).prop_map(|(src, tag, ignore)| Want {
+            src,
+            tag,
+            ignore,
+        })
+    }
+
+    /// A receive, or a message: source, key, tag.
+    fn any_step() -> impl Strategy<Value = Result<Want, (FiAddr, u32, u64)>> {
+        let src = prop_oneof![Just(A), Just(B), Just(FiAddr::NOTAVAIL)];
+        prop_oneof![
+            any_want().prop_map(Ok),
+            (src, 0..2u32, 0..2u64).prop_map(Err)
+        ]
+    }
+
+    proptest! {
+        /// Covers: AV-21
+        #[test]
+        fn keys_match_as_in_a_plain_list(steps in prop::collection::vec(any_step(), 0..120)) {
+            let mut m: Matcher<Keyed> = Matcher::new(1);
+            m.set_key_of(|(_, key)| key_source(*key));
+            let mut posted: Vec<(u64, Want)> = Vec::new();
+            let mut waiting: Vec<(usize, (FiAddr, u32, u64))> = Vec::new();
+            for (n, step) in steps.into_iter().enumerate() {
+                match step {
+                    Ok(want) => {
+                        let p = receive(want.src, want.tag, want.ignore, n as u64);
+                        let got = m.post(p).map(|start| start.message.token.0);
+                        let takes = |(_, (src, key, tag)): &(_, (FiAddr, u32, u64))| {
+                            want.takes(*src, *key, *tag)
+                        };
+                        let at = waiting.iter().position(takes);
+                        prop_assert_eq!(got, at.map(|at| waiting.remove(at).0));
+                        if got.is_none() {
+                            posted.push((n as u64, want));
+                        }
+                    }
+                    Err((src, key, tag)) => {
+                        let a = message(src, tag);
+                        let got = m.arrive_with_key(&a, key_source(key)).map(|m| m.context);
+                        let at = posted.iter().position(|(_, want)| want.takes(src, key, tag));
+                        prop_assert_eq!(got, at.map(|at| posted.remove(at).0));
+                        if got.is_none() {
+                            m.queue(a, (n, key));
+                            waiting.push((n, (src, key, tag)));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -11,6 +11,7 @@ mod view;
 use super::arena::Arena;
 use super::index::{Fifo, Link, NIL, Seed, SideIndex};
 use super::{Unexpected, UnexpectedId};
+use crate::av::keys::is_key_source;
 use crate::flags::Flags;
 use crate::peer::Arrived;
 use crate::types::FiAddr;
@@ -71,6 +72,8 @@ pub(super) struct UnexpectedQueue<T: Copy> {
     unknown: Fifo,
     unknown_links: Vec<Link>,
     scratch: Vec<u32>,
+    /// Which key a message came with, as the source of receives that name one.
+    key_of: fn(&T) -> FiAddr,
 }
 
 impl<T: Copy> UnexpectedQueue<T> {
@@ -93,7 +96,12 @@ impl<T: Copy> UnexpectedQueue<T> {
             unknown: Fifo::EMPTY,
             unknown_links: Vec::new(),
             scratch: Vec::new(),
+            key_of: |_| FiAddr::UNSPEC,
         }
+    }
+
+    pub(super) fn set_key_of(&mut self, key_of: fn(&T) -> FiAddr) {
+        self.key_of = key_of;
     }
 
     /// Queued messages, claimed ones not counted.
@@ -152,6 +160,9 @@ impl<T: Copy> UnexpectedQueue<T> {
         if ignore == u64::MAX && !directed {
             return self.queued.head;
         }
+        if is_key_source(src) {
+            return self.find_by_key(src, tag, ignore);
+        }
         let mut id = self.queued.head;
         if self.len <= SCAN_MAX {
             while id != NIL {
@@ -172,6 +183,22 @@ impl<T: Copy> UnexpectedQueue<T> {
         view.index
             .first(view.hash(self.seed, src, tag), same)
             .unwrap_or(NIL)
+    }
+
+    /// As `find`, of messages that came with an authorization key. Looks at one after the other: few endpoints have several keys,
+    /// and receives that name one are rare.
+    #[cold]
+    #[inline(never)]
+    fn find_by_key(&self, key: FiAddr, tag: u64, ignore: u64) -> u32 {
+        let mut id = self.queued.head;
+        while id != NIL {
+            let entry = &self.entries[id as usize];
+            if (entry.tag ^ tag) & !ignore == 0 && (self.key_of)(&entry.token) == key {
+                break;
+            }
+            id = self.links[id as usize].next;
+        }
+        id
     }
 
     /// A copy of a message.

@@ -86,6 +86,16 @@ pub trait PeerSrx {
     /// A message has arrived: takes the oldest receive that matches (`get_msg`, `get_tag`). `None`: the transport keeps the
     /// message and calls [`queue`](Self::queue) at once.
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched>;
+    /// As `arrive`, of a message that came with an authorization key of the endpoint's: receives that name the key match it,
+    /// too: `_key` is what they have for a source. Queues that know no keys need nothing of it.
+    fn arrive_with_key(
+        &mut self,
+        kind: MsgKind,
+        arrived: &Arrived,
+        _key: FiAddr,
+    ) -> Option<Matched> {
+        self.arrive(kind, arrived)
+    }
     /// A piece is complete (`free_entry`). Returns what its completion is to have besides: `MULTI_RECV` when it was the last
     /// of a multi-receive that was in use, so that the whole buffer is the application's again; `COMPLETION` when the
     /// receive wants one though its flags did not say so.

@@ -153,6 +153,7 @@ fn hints_for(there: &Info, c: &mut Choices) -> Info {
             tx_ctx_cnt: c.of(&[0, 1, SHARED_CONTEXT]),
             rx_ctx_cnt: c.of(&[0, 1, 1, 1]),
             auth_key_size: c.of(&[0, there.ep.auth_key_size]),
+            auth_key: None,
         },
         domain: DomainAttr {
             name: c.of(&["", &there.domain.name]).to_owned(),
@@ -183,6 +184,7 @@ fn hints_for(there: &Info, c: &mut Choices) -> Info {
             caps: c.some(there.domain.caps),
             mode: c.of(&[there.domain.mode, Mode::all()]),
             auth_key_size: c.of(&[0, there.domain.auth_key_size]),
+            auth_key: None,
             max_err_data: c.number(there.domain.max_err_data),
             mr_cnt: c.number(there.domain.mr_cnt),
             tclass: c.of(&[0, there.domain.tclass]),

@@ -10,6 +10,7 @@ mod capabilities;
 mod clients;
 mod datagrams;
 mod fields;
+mod keys;
 mod offers;
 mod queries;
 mod registration;

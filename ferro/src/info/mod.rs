@@ -3,7 +3,7 @@
 mod explain;
 
 use ferrofabric_core::config::{SETTINGS, Settings};
-use ferrofabric_core::info::{EpType, Info};
+use ferrofabric_core::info::{AV_AUTH_KEY, EpType, Info};
 use serde_json::{Value, json};
 
 pub(crate) use self::explain::Wanted;
@@ -89,12 +89,14 @@ fn type_name(ep_type: EpType) -> &'static str {
     }
 }
 
-/// The type, and what buffers must have in front: the same domain may be offered with that and without.
+/// The type, what buffers must have in front, and whether endpoints have the keys of address vectors: the same domain may be
+/// offered with these and without.
 fn type_and_mode(info: &Info) -> String {
     let name = type_name(info.ep.ep_type);
-    match info.ep.msg_prefix_size {
-        0 => name.to_owned(),
-        bytes => format!("{name}+{bytes}"),
+    match (info.ep.msg_prefix_size, info.domain.auth_key_size) {
+        (_, AV_AUTH_KEY) => format!("{name}+keys"),
+        (0, _) => name.to_owned(),
+        (bytes, _) => format!("{name}+{bytes}"),
     }
 }
 
@@ -130,6 +132,7 @@ fn domain_json(info: &Info) -> Value {
         "domain": info.domain.name,
         "type": type_name(info.ep.ep_type),
         "prefix_bytes": info.ep.msg_prefix_size,
+        "address_vector_keys": info.domain.auth_key_size == AV_AUTH_KEY,
         "capabilities": capabilities(info),
         "max_message_bytes": info.ep.max_msg_size,
         "inject_bytes": info.tx.inject_size,

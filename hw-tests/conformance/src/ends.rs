@@ -159,6 +159,7 @@ impl End {
                 rx_cntr: Some(rx.cntr.clone()),
                 directed_recv: true,
                 source: None,
+                auth_key: None,
             })
             .unwrap();
         Self {

@@ -4,12 +4,12 @@ use std::ffi::{c_char, c_int, c_void};
 
 use ferrofabric_core::addr::SOCKADDR_IN_LEN;
 use ferrofabric_core::av::{AvType, Report, Services, Wanted};
-use ferrofabric_core::error::{Errno, Result};
+use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::info::AddrFormat;
 use ferrofabric_core::types::FiAddr;
 
 use super::{AvObject, address, length, of};
-use crate::abi::{FI_AV_USER_ID, FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
+use crate::abi::{FI_AUTH_KEY, FI_AV_USER_ID, FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
 use crate::guard::{Refused, counted};
 use crate::memory::text;
 
@@ -20,6 +20,8 @@ struct Results {
     errors: *mut c_int,
     /// The addresses are IDs before they are results (`FI_AV_USER_ID`).
     ids: bool,
+    /// They are handles of keys before (`FI_AUTH_KEY`).
+    keys: bool,
 }
 
 // SAFETY: fi_av(3): the memory is the call's until it is over, whichever thread does it.
@@ -34,6 +36,15 @@ impl Results {
     unsafe fn id(&self, i: usize) -> Option<FiAddr> {
         // SAFETY: as the caller says.
         self.ids.then(|| FiAddr(unsafe { *self.addrs.add(i) }))
+    }
+
+    /// What writes of each address of an asynchronous call.
+    fn reporter(self) -> Report {
+        Box::new(move |i, one| {
+            let results: Results = self;
+            // SAFETY: the memory stays until the event, which comes after this.
+            unsafe { results.write(i, one) };
+        })
     }
 
     /// Writes what became of one address.
@@ -82,11 +93,15 @@ impl<'a> Call<'a> {
         // SAFETY: as the caller says.
         let this: &'a AvObject = unsafe { of(av) };
         let ids = flags & FI_AV_USER_ID != 0;
-        if flags & !(FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID) != 0 {
+        let keys = flags & FI_AUTH_KEY != 0;
+        if flags & !(FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID | FI_AUTH_KEY) != 0 {
             return Err(Errno::EBADFLAGS.into());
         }
         // IDs come in the place of results; an address vector that was opened for IDs has them set one by one.
-        if ids && (this.user_ids || fi_addr.is_null()) {
+        if ids && (this.user_ids || keys || fi_addr.is_null()) {
+            return Err(Errno::EINVAL.into());
+        }
+        if keys && fi_addr.is_null() {
             return Err(Errno::EINVAL.into());
         }
         let tells = flags & FI_SYNC_ERR != 0;
@@ -102,6 +117,7 @@ impl<'a> Call<'a> {
                     false => std::ptr::null_mut(),
                 },
                 ids,
+                keys,
             },
             context,
         })
@@ -141,19 +157,42 @@ impl<'a> Call<'a> {
         // SAFETY: there are as many IDs as addresses, or none.
         let ids = (0..count).filter_map(|i| unsafe { self.results.id(i) });
         let ids = ids.collect();
-        let results = self.results;
-        let report: Report = Box::new(move |i, one| {
-            let results: Results = results;
-            // SAFETY: the memory stays until the event, which comes after this.
-            unsafe { results.write(i, one) };
-        });
         self.this
             .av
-            .insert_later(wanted, ids, self.context as u64, report)?;
+            .insert_later(wanted, ids, self.context as u64, self.results.reporter())?;
+        Ok(0)
+    }
+
+    /// Inserts addresses whose keys' handles are where the results go.
+    fn insert_with_keys(
+        &self,
+        names: &mut dyn Iterator<Item = &[u8]>,
+        count: usize,
+    ) -> std::result::Result<c_int, Refused> {
+        let (av, results) = (&self.this.av, self.results);
+        // SAFETY: there are as many handles as addresses, and none of them is written before all were read.
+        let handles: Vec<_> = (0..count)
+            .map(|i| FiAddr(unsafe { *results.addrs.add(i) }))
+            .collect();
+        let mut names = names.zip(handles);
+        if !self.this.asynchronous {
+            return Ok(av.insert_all_with_keys(&mut names, &mut self.report())? as c_int);
+        }
+        av.insert_later_with_keys(&mut names, self.context as u64, results.reporter())?;
         Ok(0)
     }
 
     fn services(&self, services: Services) -> std::result::Result<c_int, Refused> {
+        if self.results.keys {
+            let refused = Error::new(
+                Errno::EOPNOTSUPP,
+                "insert",
+                "a node with an authorization key",
+            );
+            return Err(refused
+                .mend("insert the endpoint's address: fi_av_insert")
+                .into());
+        }
         self.check(services.len())?;
         match self.this.asynchronous {
             true => {
@@ -222,6 +261,9 @@ pub(super) unsafe extern "C" fn insert(
         let format = call.this.format;
         // SAFETY: there are `count` addresses.
         let mut names = unsafe { each(format, addr, count) };
+        if call.results.keys {
+            return call.insert_with_keys(&mut names, count);
+        }
         if call.this.asynchronous {
             // The caller's array is its own again at return.
             let listed = names.map(<[u8]>::to_vec).collect();

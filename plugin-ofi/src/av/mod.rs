@@ -1,6 +1,7 @@
 //! Address vectors (fi_av(3)).
 
 mod insert;
+pub(crate) mod keys;
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
@@ -14,8 +15,8 @@ use ferrofabric_core::info::AddrFormat;
 use ferrofabric_core::types::FiAddr;
 
 use crate::abi::{
-    FI_AV_USER_ID, FI_CLASS_AV, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t, fi_av_attr,
-    fi_av_type, fi_ops, fi_ops_av, fid, fid_av,
+    FI_AUTH_KEY, FI_AV_USER_ID, FI_CLASS_AV, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t,
+    fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid, fid_av,
 };
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
@@ -35,7 +36,7 @@ pub(crate) struct AvObject {
     /// Opened for IDs of the application's (`FI_AV_USER_ID`).
     user_ids: bool,
     eq: OnceLock<Arc<EqObject>>,
-    _domain: Arc<DomainObject>,
+    domain: Arc<DomainObject>,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -63,8 +64,8 @@ static OPS: Roomy<fi_ops_av> = Roomy::new(fi_ops_av {
     lookup: Some(lookup),
     straddr: Some(straddr),
     av_set: Some(Unsupported::ENOSYS),
-    insert_auth_key: Some(Unsupported::ENOSYS),
-    lookup_auth_key: Some(Unsupported::ENOSYS),
+    insert_auth_key: Some(keys::insert_auth_key),
+    lookup_auth_key: Some(keys::lookup_auth_key),
     set_user_id: Some(set_user_id),
 });
 
@@ -106,8 +107,13 @@ impl AvObject {
             asynchronous: wanted.events,
             user_ids: wanted.user_ids,
             eq: OnceLock::new(),
-            _domain: domain,
+            domain,
         }))
+    }
+
+    /// Whether it was opened on that domain.
+    pub(crate) fn is_of(&self, domain: &DomainObject) -> bool {
+        std::ptr::eq(&*self.domain, domain)
     }
 }
 
@@ -176,7 +182,7 @@ unsafe extern "C" fn remove(
     flags: u64,
 ) -> c_int {
     control(|| {
-        if flags != 0 || fi_addr.is_null() && count != 0 {
+        if flags & !FI_AUTH_KEY != 0 || fi_addr.is_null() && count != 0 {
             return Err(Errno::EINVAL.into());
         }
         // SAFETY: as C calls us.
@@ -184,7 +190,11 @@ unsafe extern "C" fn remove(
         let mut removed = Ok(());
         for i in 0..count {
             // SAFETY: there are `count` of them.
-            let one = av.remove(FiAddr(unsafe { *fi_addr.add(i) }));
+            let addr = FiAddr(unsafe { *fi_addr.add(i) });
+            let one = match flags & FI_AUTH_KEY {
+                0 => av.remove(addr),
+                _ => av.remove_auth_key(addr),
+            };
             removed = removed.and(one.map_err(Refused::from));
         }
         removed
@@ -222,12 +232,15 @@ unsafe extern "C" fn set_user_id(
     flags: u64,
 ) -> c_int {
     control(|| {
-        if flags != 0 {
+        if flags & !FI_AUTH_KEY != 0 {
             return Err(Errno::EINVAL.into());
         }
         // SAFETY: as C calls us.
         let av = unsafe { &of(av).av };
-        av.set_user_id(FiAddr(fi_addr), FiAddr(user_id))?;
+        match flags & FI_AUTH_KEY {
+            0 => av.set_user_id(FiAddr(fi_addr), FiAddr(user_id))?,
+            _ => av.set_auth_key_user_id(FiAddr(fi_addr), FiAddr(user_id))?,
+        }
         Ok::<_, Refused>(())
     })
 }

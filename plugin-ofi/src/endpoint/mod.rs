@@ -13,10 +13,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use ferrofabric_core::addr::Address;
+use ferrofabric_core::addr::{AUTH_KEY_LEN, Address, AuthKey};
 use ferrofabric_core::error::{Errno, Error, OpError};
 use ferrofabric_core::fabric::{CqAttr, Endpoint, EndpointConfig};
 use ferrofabric_core::flags::Flags;
+use ferrofabric_core::info::AV_AUTH_KEY;
 
 use crate::abi::{
     FI_CLASS_EP, FI_ENABLE, FI_GETOPSFLAG, FI_SELECTIVE_COMPLETION, FI_SETOPSFLAG, fi_info, fi_ops,
@@ -62,6 +63,7 @@ struct Setup {
     caps: Flags,
     /// Where it is to be found, in domains whose addresses are those of sockets.
     source: Option<SocketAddr>,
+    auth_key: Option<AuthKey>,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -94,13 +96,15 @@ impl EndpointObject {
     ) -> Result<Arc<Self>, Refused> {
         // SAFETY: as the caller says.
         let info = unsafe { crate::info::wanted(info, Counting::BOTH) }?;
-        let offer = ferrofabric_core::info::filter(&info, domain.domain.info());
+        crate::info::check_keys(&info)?;
+        let offer = ferrofabric_core::info::filter(&info, &offer_of(&*domain.domain));
         let offer = offer.map_err(|mismatch| {
             Error::new(Errno::EINVAL, "open", "endpoint").mend(mismatch.to_string())
         })?;
         let setup = Setup {
             caps: info.caps,
             source: offer.src_addr.as_ref().and_then(Address::socket),
+            auth_key: info.ep.auth_key,
             ..Setup::default()
         };
         Ok(Arc::new(Self {
@@ -173,6 +177,7 @@ impl EndpointObject {
             rx_cntr: setup.rx_cntr.as_ref().map(|cntr| cntr.cntr.clone()),
             directed_recv: setup.caps.contains(Flags::DIRECTED_RECV),
             source: setup.source,
+            auth_key: setup.auth_key,
         })?;
         match self.min_multi_recv.load(Ordering::Relaxed) {
             options::UNSET => {}
@@ -214,6 +219,15 @@ impl Direction {
         };
         self.always.store(always.bits(), Ordering::Relaxed);
     }
+}
+
+/// What endpoints of a domain may be: with any key, also where the domain has one.
+fn offer_of(domain: &dyn ferrofabric_core::fabric::Domain) -> ferrofabric_core::info::Info {
+    let mut info = domain.info().clone();
+    if info.domain.auth_key_size != AV_AUTH_KEY {
+        (info.ep.auth_key_size, info.domain.auth_key_size) = (AUTH_KEY_LEN, AUTH_KEY_LEN);
+    }
+    info
 }
 
 /// `fi_ep_bind`.

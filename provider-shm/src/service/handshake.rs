@@ -103,7 +103,8 @@ impl Connection {
         self.nonce = frame.nonce;
         let native = NativeAddr::from_bytes(&frame.from).map_err(|_| ())?;
         let id = native.shm.ok_or(())?;
-        if frame.wanted != shared.name().incarnation {
+        let own = shared.name();
+        if frame.wanted != own.incarnation || !have_one_key(&native, &own) {
             self.answer(WELCOME, REFUSED, shared, false);
             return Err(());
         }
@@ -135,6 +136,9 @@ impl Connection {
             .map_err(|_| Failure::Never("its address makes no sense"))?;
         if native.shm != target.shm || native.incarnation != target.incarnation {
             return Err(Failure::Never("somebody else has its name"));
+        }
+        if !have_one_key(&native, &shared.name()) {
+            return Err(Failure::Never("it has another authorization key"));
         }
         let (segment, fd) = Segment::create().map_err(|_| Failure::Later)?;
         let frame_out = introduce(MAP, self.nonce, shared, false);
@@ -201,6 +205,18 @@ impl Connection {
 impl Met {
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+}
+
+/// Whether both may speak to each other: endpoints that also speak over a device have keys, which are the same then, but for
+/// the kind of membership of the partition.
+fn have_one_key(one: &NativeAddr, other: &NativeAddr) -> bool {
+    const PARTITION: u16 = 0x7fff;
+    match (&one.verbs, &other.verbs) {
+        (Some(one), Some(other)) => {
+            one.qkey == other.qkey && (one.pkey ^ other.pkey) & PARTITION == 0
+        }
+        _ => true,
     }
 }
 

@@ -33,6 +33,7 @@ impl GidWish {
             Some(Address::In(_)) => Some(true),
             Some(Address::In6(_)) => Some(false),
             Some(Address::Native(peer)) => peer.verbs.map(|verbs| is_ipv4(Gid(verbs.gid))),
+            Some(Address::Keyed(peer)) => Some(is_ipv4(Gid(peer.gid()))),
             Some(Address::IbUd(peer)) => Some(is_ipv4(Gid(peer.gid))),
             Some(Address::Ib(peer)) => Some(is_ipv4(Gid(peer.gid))),
             None => match info.addr_format {

@@ -14,6 +14,7 @@ mod gid_wish;
 mod limits;
 mod memory_lock;
 mod numa;
+mod pkey;
 mod port;
 mod quirks;
 
@@ -33,6 +34,7 @@ pub(crate) use gid_wish::GidWish;
 pub use limits::DeviceLimits;
 pub(crate) use memory_lock::memory_lock_advice;
 pub(crate) use numa::NumaDistances;
+pub(crate) use pkey::slot_of;
 pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
 pub use quirks::Quirks;
 

@@ -3,19 +3,19 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_core::addr::{AuthKey, NativeAddr, VerbsAddr};
 use ferrofabric_core::av::Resolve;
-use ferrofabric_core::domain::{Backend, Listening};
+use ferrofabric_core::domain::{Backend, KeyedParts, Listening, Opened, Opening};
 use ferrofabric_core::error::Result;
 use ferrofabric_core::fabric;
 use ferrofabric_core::flags::{Flags, Mode};
 use ferrofabric_core::info::Info;
 use ferrofabric_core::types::IoBuf;
-use ferrofabric_core::wait::WaitSet;
 use ferrofabric_shm::node_id;
 
-use super::{DgramConfig, DgramTransport, QKEY};
+use super::{DgramConfig, DgramTransport, QKEY, Receiving};
 use crate::domain::{VerbsBackend, random};
+use crate::port::LocalPort;
 
 /// What is under a DGRAM domain.
 pub(crate) struct DgramBackend(pub(crate) VerbsBackend);
@@ -28,37 +28,19 @@ impl Backend for DgramBackend {
     }
 
     fn common_address(&self) -> Option<VerbsAddr> {
-        Some(self.0.port.address(0, QKEY))
+        let key = self.0.info.domain.auth_key;
+        Some(self.0.port.address(0, key.map_or(QKEY, AuthKey::qkey)))
     }
 
-    fn open_transport(
-        &self,
-        wait: &WaitSet,
-        counts_sends: bool,
-    ) -> Result<(DgramTransport, NativeAddr)> {
-        let VerbsBackend {
-            pd,
-            port,
-            tuning,
-            info,
-            ..
-        } = &self.0;
-        let config = DgramConfig {
-            send_depth: info.tx.size.max(1),
-            recv_depth: info.rx.size.max(1),
-            inline_bytes: tuning.inline_bytes,
-            prefix: match info.mode.contains(Mode::MSG_PREFIX) {
-                true => info.ep.msg_prefix_size,
-                false => 0,
-            },
-        };
-        let mut transport = DgramTransport::open(pd, *port, &config, wait)?;
-        if counts_sends {
-            transport.count_sends();
-        }
-        let queue_pair = Some(port.address(transport.number(), QKEY));
-        let name = NativeAddr::of_new(node_id(), queue_pair, false, random());
-        Ok((transport, name))
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<DgramTransport>> {
+        let key = self.0.key_of(opening);
+        let port = self.0.port_for(key)?;
+        let (transport, name) = self.open_on(opening, port, key, Receiving::Posted, random())?;
+        Ok(Opened {
+            transport,
+            name,
+            keyed: None,
+        })
     }
 
     fn listen(&self, at: SocketAddr, name: &NativeAddr) -> Result<Box<dyn Listening>> {
@@ -72,5 +54,58 @@ impl Backend for DgramBackend {
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn fabric::Mr>> {
         // SAFETY: the caller's promise.
         unsafe { self.0.register(buf, access) }
+    }
+}
+
+impl KeyedParts for DgramBackend {
+    fn open_part(
+        &self,
+        opening: &Opening<'_>,
+        key: AuthKey,
+        drawn: u64,
+    ) -> Result<(DgramTransport, NativeAddr)> {
+        let port = LocalPort {
+            // As peers have it in their addresses.
+            pkey: key.in_addresses().pkey(),
+            ..self.0.port_for(Some(key))?
+        };
+        self.open_on(opening, port, Some(key), Receiving::Matched, drawn)
+    }
+
+    fn random(&self) -> u64 {
+        random()
+    }
+}
+
+impl DgramBackend {
+    fn open_on(
+        &self,
+        opening: &Opening<'_>,
+        port: LocalPort,
+        key: Option<AuthKey>,
+        receiving: Receiving,
+        drawn: u64,
+    ) -> Result<(DgramTransport, NativeAddr)> {
+        let VerbsBackend {
+            pd, tuning, info, ..
+        } = &self.0;
+        let config = DgramConfig {
+            send_depth: info.tx.size.max(1),
+            recv_depth: info.rx.size.max(1),
+            inline_bytes: tuning.inline_bytes,
+            prefix: match info.mode.contains(Mode::MSG_PREFIX) {
+                true => info.ep.msg_prefix_size,
+                false => 0,
+            },
+            key,
+            receiving,
+        };
+        let mut transport = DgramTransport::open(pd, port, &config, opening.wait)?;
+        if opening.counts_sends {
+            transport.count_sends();
+        }
+        let queue_pair = Some(port.address(transport.number(), config.qkey()));
+        let name = NativeAddr::of_new(node_id(), queue_pair, false, drawn);
+        Ok((transport, name))
     }
 }

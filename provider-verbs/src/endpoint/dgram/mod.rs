@@ -20,7 +20,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::addr::{AuthKey, NativeAddr};
 use ferrofabric_core::error::{Errno, Error, OpError, Result};
 use ferrofabric_core::fabric::RecvOp;
 use ferrofabric_core::peer::{DatagramTransport, Owner, Start, Token, Transport};
@@ -68,6 +68,26 @@ pub(crate) struct DgramConfig {
     pub(crate) inline_bytes: usize,
     /// Bytes before the payload that the application leaves.
     pub(crate) prefix: usize,
+    /// The authorization key, if the application has chosen one.
+    pub(crate) key: Option<AuthKey>,
+    /// Where receives are.
+    pub(crate) receiving: Receiving,
+}
+
+/// Where the receives of an endpoint are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    /// With the queue pair, in the order of posting.
+    Posted,
+    /// With the owner, for several queue pairs: what comes is matched with one, or lost.
+    Matched,
+}
+
+impl DgramConfig {
+    /// What datagrams to the queue pair carry.
+    pub(crate) fn qkey(&self) -> u32 {
+        self.key.map_or(QKEY, AuthKey::qkey)
+    }
 }
 
 /// Bytes that an endpoint registers, and the kernel locks, for itself.
@@ -179,20 +199,21 @@ impl DgramTransport {
         let init = UdInit {
             port: port.number,
             pkey_index: port.pkey_index,
-            qkey: QKEY,
+            qkey: config.qkey(),
             psn: 0,
         };
         qp.activate(&init)?;
         wait.add(channel.as_fd())?;
         let inline_bytes = qp.caps().inline_bytes as usize;
-        Ok(Self {
+        let mut this = Self {
             qp,
             cq,
             channel,
             sends: Sends::new(config.send_depth, bounces, inline_bytes),
-            receives: Receives::new(config.recv_depth, config.prefix, mtu, slots),
+            receives: Receives::new(config, mtu, slots),
             handles: Handles::open(pd, wait)?,
-            ways: Ways::default(),
+            // Who has a key speaks with that alone.
+            ways: Ways::new(config.key.map(AuthKey::qkey)),
             sources: Sources::default(),
             port,
             init,
@@ -201,7 +222,11 @@ impl DgramTransport {
             flushing: false,
             armed: false,
             counters: Counters::default(),
-        })
+        };
+        this.receives
+            .post_again(&this.qp)
+            .map_err(|e| Error::new(e.errno(), "post", "receives"))?;
+        Ok(this)
     }
 
     /// Number of the queue pair.

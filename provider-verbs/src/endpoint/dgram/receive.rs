@@ -12,12 +12,12 @@ use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::RecvOp;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::matching::Buffers;
-use ferrofabric_core::peer::{Arrived, Matched, Owner, Piece};
+use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece};
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, total_len};
 use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_status};
 
 use super::source::{Source, Sources, sender_gid};
-use super::{DgramTransport, MAX_BUFFERS};
+use super::{DgramConfig, DgramTransport, MAX_BUFFERS, Receiving};
 use crate::post::RecvRequest;
 use crate::qp::UdQp;
 use crate::session::SlotPool;
@@ -35,6 +35,7 @@ pub(super) struct Receives {
     prefix: usize,
     /// Longest datagram in bytes.
     mtu: usize,
+    receiving: Receiving,
     slots: SlotPool,
     /// By slot: whether it is posted for a datagram.
     slot_posted: Box<[bool]>,
@@ -72,11 +73,13 @@ struct Datagram {
 }
 
 impl Receives {
-    pub(super) fn new(depth: usize, prefix: usize, mtu: usize, slots: SlotPool) -> Self {
+    pub(super) fn new(config: &DgramConfig, mtu: usize, slots: SlotPool) -> Self {
+        let depth = config.recv_depth;
         Self {
             depth,
-            prefix,
+            prefix: config.prefix,
             mtu,
+            receiving: config.receiving,
             slots,
             slot_posted: vec![false; depth].into(),
             slots_posted: 0,
@@ -237,13 +240,21 @@ impl Receives {
         taken.collect()
     }
 
-    /// Posts everything again that was posted before a reset.
+    /// Slots that are to be posted.
+    fn slots_wanted(&self) -> usize {
+        match self.receiving {
+            Receiving::Posted => self.bounced.len(),
+            Receiving::Matched => self.depth,
+        }
+    }
+
+    /// Posts everything that is to be posted, at first and after a reset.
     ///
     /// # Errors
     ///
     /// When the device takes it no more.
     pub(super) fn post_again(&mut self, qp: &UdQp) -> Result<(), OpError> {
-        while self.slots_posted < self.bounced.len() {
+        while self.slots_posted < self.slots_wanted() {
             self.post_slot(qp)?;
         }
         for (at, _) in &self.direct {
@@ -324,6 +335,9 @@ impl DgramTransport {
             self.receives.slots.give(slot);
             return self.slot_failed(wc.status);
         }
+        if self.receives.receiving == Receiving::Matched {
+            return self.received_for_anybody(slot, wc, owner);
+        }
         let at = self.receives.slots.address(slot);
         if let Some(receive) = self.receives.bounced.pop_front() {
             // SAFETY: the device has written the slot and is done with it.
@@ -341,6 +355,40 @@ impl DgramTransport {
             self.counters.dropped += 1;
         }
         self.receives.slots.give(slot);
+    }
+
+    /// What came in a slot goes to the receive of the owner's that it matches, or is lost.
+    fn received_for_anybody<O: Owner>(&mut self, slot: u32, wc: &ibv_wc, owner: &mut O) {
+        let at = self.receives.slots.address(slot);
+        // SAFETY: the device has written the slot and is done with it.
+        let header = unsafe { at.cast::<[u8; HEADER]>().read() };
+        let datagram = Datagram::of(wc, &header, &self.sources);
+        let arrived = Arrived {
+            src: datagram.src,
+            tag: 0,
+            len: datagram.len.min(self.receives.mtu) as u64,
+            data: datagram.data,
+            flags: datagram.flags,
+        };
+        match owner.srx().arrive(MsgKind::Msg, &arrived) {
+            Some(receive) => {
+                self.counters.received(datagram.len, datagram.src);
+                // SAFETY: so much lies in the slot behind the header; the application vouches for its buffer.
+                unsafe {
+                    scatter(
+                        at.wrapping_add(HEADER),
+                        arrived.len as usize,
+                        &[receive.buf],
+                    )
+                };
+                owner.complete_recv(MsgKind::Msg, &receive, &arrived);
+            }
+            None => self.counters.dropped += 1,
+        }
+        self.receives.slots.give(slot);
+        if self.receives.post_slot(&self.qp).is_err() {
+            self.want_renewal(true);
+        }
     }
 
     /// A slot came back with nothing in it for anybody.

@@ -29,6 +29,8 @@ pub(super) struct Ways {
     ways: Slab<Way>,
     /// Where each number of the address vector leads, by its low 32 bits.
     routes: Vec<Route>,
+    /// The Q_Key to speak with, whatever a peer's address says.
+    own_qkey: Option<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -43,6 +45,13 @@ const NO_ROUTE: Route = Route {
 };
 
 impl Ways {
+    pub(super) fn new(own_qkey: Option<u32>) -> Self {
+        Self {
+            own_qkey,
+            ..Self::default()
+        }
+    }
+
     /// The place of the way to an address, if it was sent to before.
     #[inline]
     pub(super) fn find(&self, addr: FiAddr) -> Option<usize> {
@@ -60,7 +69,7 @@ impl Ways {
         let way = self.ways.insert(Way {
             path: port.path_to(peer)?,
             qpn: peer.qpn,
-            qkey: peer.qkey,
+            qkey: self.own_qkey.unwrap_or(peer.qkey),
             max_bytes: port.mtu.bytes().min(peer.mtu_bytes.into()),
             handle: None,
         });

@@ -1,0 +1,75 @@
+//! Authorization keys of an address vector (fi_av(3)).
+
+use std::ffi::{c_int, c_void};
+
+use ferrofabric_core::addr::AUTH_KEY_LEN;
+use ferrofabric_core::error::{Errno, Error};
+use ferrofabric_core::types::FiAddr;
+
+use super::of;
+use crate::abi::{fi_addr_t, fid_av};
+use crate::guard::{Refused, control};
+use crate::memory::copy_address;
+
+/// A key that C has.
+///
+/// # Safety
+///
+/// It has that many bytes, or is NULL.
+///
+/// # Errors
+///
+/// `EINVAL`: no key has that many, or there is none.
+pub(crate) unsafe fn key_bytes(
+    key: *const c_void,
+    size: usize,
+) -> Result<[u8; AUTH_KEY_LEN], Refused> {
+    if key.is_null() || size != AUTH_KEY_LEN {
+        let object = format!("authorization key of {size} bytes");
+        return Err(Error::new(Errno::EINVAL, "read", object)
+            .mend(format!("one has {AUTH_KEY_LEN}: P_Key, 0, Q_Key"))
+            .into());
+    }
+    // SAFETY: as the caller says.
+    Ok(unsafe { key.cast::<[u8; AUTH_KEY_LEN]>().read_unaligned() })
+}
+
+/// The handle of a key, which is in the address vector from now on.
+pub(super) unsafe extern "C" fn insert_auth_key(
+    av: *mut fid_av,
+    auth_key: *const c_void,
+    auth_key_size: usize,
+    fi_addr: *mut fi_addr_t,
+    flags: u64,
+) -> c_int {
+    control(|| {
+        if flags != 0 || fi_addr.is_null() {
+            return Err(Errno::EINVAL.into());
+        }
+        // SAFETY: as C calls us.
+        let (av, key) = unsafe { (&of(av).av, key_bytes(auth_key, auth_key_size)?) };
+        let handle = av.insert_auth_key(&key)?;
+        // SAFETY: there is room for it.
+        unsafe { fi_addr.write(handle.0) };
+        Ok::<_, Refused>(())
+    })
+}
+
+/// The key of a handle, or of an address.
+pub(super) unsafe extern "C" fn lookup_auth_key(
+    av: *mut fid_av,
+    addr: fi_addr_t,
+    auth_key: *mut c_void,
+    auth_key_size: *mut usize,
+) -> c_int {
+    control(|| {
+        // SAFETY: as C calls us.
+        let key = unsafe { of(av) }.av.lookup_auth_key(FiAddr(addr))?;
+        // What does not fit is cut and no error: the size tells (fi_av(3)).
+        // SAFETY: the size says how much room there is.
+        match unsafe { copy_address(&key.to_bytes(), auth_key, auth_key_size) } {
+            Ok(()) | Err(Errno::ETOOSMALL) => Ok(()),
+            Err(errno) => Err(Refused(errno)),
+        }
+    })
+}
