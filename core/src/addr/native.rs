@@ -29,10 +29,14 @@ pub enum GidKind {
 }
 
 impl GidKind {
+    #[inline]
     fn from_u8(value: u8) -> Option<Self> {
-        [Self::Ib, Self::RoceV1, Self::RoceV2]
-            .into_iter()
-            .find(|kind| *kind as u8 == value)
+        match value {
+            0 => Some(Self::Ib),
+            1 => Some(Self::RoceV1),
+            2 => Some(Self::RoceV2),
+            _ => None,
+        }
     }
 }
 
@@ -132,6 +136,19 @@ pub(super) struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == NATIVE_LEN);
 
+/// In place of a queue pair that there is not.
+const NO_VERBS: VerbsAddr = VerbsAddr {
+    gid: [0; 16],
+    gid_kind: GidKind::Ib,
+    qpn: 0,
+    qkey: 0,
+    lid: 0,
+    pkey: 0,
+    sl: 0,
+    port: 0,
+    mtu_bytes: 0,
+};
+
 impl NativeAddr {
     /// The address as bytes, for the wire and for address vectors.
     pub fn to_bytes(&self) -> [u8; NATIVE_LEN] {
@@ -142,39 +159,26 @@ impl NativeAddr {
         if self.shm.is_some() {
             flags |= HAS_SHM;
         }
-        let v = self.verbs.unwrap_or(VerbsAddr {
-            gid: [0; 16],
-            gid_kind: GidKind::Ib,
-            qpn: 0,
-            qkey: 0,
-            lid: 0,
-            pkey: 0,
-            sl: 0,
-            port: 0,
-            mtu_bytes: 0,
-        });
-        let wire = Wire {
-            magic: MAGIC.into(),
-            version: VERSION,
-            flags,
-            qpn: v.qpn.into(),
-            qkey: v.qkey.into(),
-            lid: v.lid.into(),
-            pkey: v.pkey.into(),
-            gid: v.gid,
-            incarnation: self.incarnation.into(),
-            node: self.node.into(),
-            shm: self.shm.unwrap_or(0).into(),
-            sl: v.sl,
-            port: v.port,
-            gid_kind: v.gid_kind as u8,
-            reserved: 0,
-            mtu_bytes: v.mtu_bytes.into(),
-            reserved_tail: 0.into(),
-        };
-        let mut bytes = [0; NATIVE_LEN];
-        bytes.copy_from_slice(wire.as_bytes());
-        bytes
+        let v = self.verbs.as_ref().unwrap_or(&NO_VERBS);
+        let [gid, rest]: [u64; 2] = zerocopy::transmute!(v.gid);
+        // As `Wire` has it, in whole words: who reads words next, as a table does, need not wait for stores of parts.
+        let words = [
+            u64::from(MAGIC)
+                | u64::from(VERSION) << 16
+                | u64::from(flags) << 24
+                | u64::from(v.qpn) << 32,
+            u64::from(v.qkey) | u64::from(v.lid) << 32 | u64::from(v.pkey) << 48,
+            u64::from_le(gid),
+            u64::from_le(rest),
+            self.incarnation,
+            self.node,
+            self.shm.unwrap_or(0),
+            u64::from(v.sl)
+                | u64::from(v.port) << 8
+                | u64::from(v.gid_kind as u8) << 16
+                | u64::from(v.mtu_bytes) << 32,
+        ];
+        zerocopy::transmute!(words.map(u64::to_le))
     }
 
     /// Reads an address from exactly [`NATIVE_LEN`] bytes that somebody else wrote.
@@ -196,14 +200,31 @@ impl NativeAddr {
         if w.reserved != 0 || w.reserved_tail.get() != 0 {
             return Err(AddrError::Field("reserved field"));
         }
-        let addr = Self {
+        let addr = Self::of_wire(w).ok_or(AddrError::Field("GID type"))?;
+        addr.validate()?;
+        if addr.to_bytes() != *bytes {
+            return Err(AddrError::Field("field of a path that it does not have"));
+        }
+        Ok(addr)
+    }
+
+    /// The address in bytes that were checked before, which is not done again; so other bytes are some address, or none.
+    #[inline]
+    pub(crate) fn from_checked_bytes(bytes: &[u8; NATIVE_LEN]) -> Option<Self> {
+        Self::of_wire(Wire::ref_from_bytes(bytes).ok()?)
+    }
+
+    /// What the fields say; `None` for a GID of no type that there is.
+    #[inline]
+    fn of_wire(w: &Wire) -> Option<Self> {
+        Some(Self {
             incarnation: w.incarnation.get(),
             node: w.node.get(),
             shm: (w.flags & HAS_SHM != 0).then(|| w.shm.get()),
-            verbs: if w.flags & HAS_VERBS != 0 {
-                Some(VerbsAddr {
+            verbs: match w.flags & HAS_VERBS != 0 {
+                true => Some(VerbsAddr {
                     gid: w.gid,
-                    gid_kind: GidKind::from_u8(w.gid_kind).ok_or(AddrError::Field("GID type"))?,
+                    gid_kind: GidKind::from_u8(w.gid_kind)?,
                     qpn: w.qpn.get(),
                     qkey: w.qkey.get(),
                     lid: w.lid.get(),
@@ -211,16 +232,10 @@ impl NativeAddr {
                     sl: w.sl,
                     port: w.port,
                     mtu_bytes: w.mtu_bytes.get(),
-                })
-            } else {
-                None
+                }),
+                false => None,
             },
-        };
-        addr.validate()?;
-        if addr.to_bytes() != *bytes {
-            return Err(AddrError::Field("field of a path that it does not have"));
-        }
-        Ok(addr)
+        })
     }
 
     /// The same endpoint, to be reached with a key. Of the P_Key the membership is that of a full member, whichever it is: so

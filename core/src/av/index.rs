@@ -29,20 +29,35 @@ pub(super) fn is_full(entries: usize, log2: u32) -> bool {
 /// The hash of an address.
 #[inline]
 pub(super) fn hash(name: &Name, seed: u64) -> u32 {
-    let state = words_of(name).into_iter().fold(seed, mix);
-    (state >> 32) as u32
+    // No product of two words waits for that of two others.
+    let [a, b, c, d, e, f, g, h] = words_of(name);
+    let seed = seed ^ KEYS[4];
+    let first = folded(a ^ seed, b ^ KEYS[0]) ^ folded(c ^ seed, d ^ KEYS[1]).rotate_left(21);
+    let second = folded(e ^ seed, f ^ KEYS[2]) ^ folded(g ^ seed, h ^ KEYS[3]).rotate_left(43);
+    (folded(first ^ KEYS[0], second ^ seed) >> 32) as u32
 }
 
 /// A hash that goes on with a word.
 #[inline]
 pub(super) fn mix(state: u64, word: u64) -> u64 {
-    // The upper half of the product has something of every bit of both.
-    let product = u128::from(state ^ word) * u128::from(FACTOR);
-    (product as u64 ^ (product >> 64) as u64).wrapping_add(FACTOR)
+    folded(state ^ word, KEYS[0]).wrapping_add(KEYS[0])
 }
 
-/// Odd, with no pattern in its bits (the fraction of the golden ratio).
-const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Both halves of a product, of which each has something of every bit of both factors.
+#[inline]
+fn folded(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// Odd, with no pattern in their bits (the fractions of the golden ratio and of the roots of 2, 3, 5 and 7).
+const KEYS: [u64; 5] = [
+    0x9e37_79b9_7f4a_7c15,
+    0x6a09_e667_f3bc_c909,
+    0xbb67_ae85_84ca_a73b,
+    0x3c6e_f372_fe94_f82b,
+    0xa54f_f53a_5f1d_36f1,
+];
 
 /// An index.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
+use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 /// What pieces of a file start and end at, in bytes: no page is larger on the machines that this runs on.
 pub(super) const ALIGN: u64 = 64 << 10;
@@ -59,6 +59,13 @@ impl Words {
         let n = n.min(self.map.len().saturating_sub(from) / 4);
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(from & !3).cast(), n) }
+    }
+
+    /// Has the memory, which nobody has used yet, in pages as large as the system has for it: who looks things up in no order
+    /// misses the translation of nearly every small page, too. For memory that will be used all over.
+    pub(super) fn prefer_large_pages(&self) {
+        // Without them it works as well, but for the time it takes.
+        let _ = self.map.advise(Advice::HugePage);
     }
 
     /// Gives the memory back to the system. Who still reads there finds zeros.
