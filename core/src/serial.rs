@@ -9,7 +9,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
 
 use parking_lot::RawMutex;
-use parking_lot::lock_api::RawMutex as _;
+use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _};
 
 use crate::error::Errno;
 use crate::sync::{AtomicUsize, Ordering};
@@ -116,6 +116,19 @@ impl<T> Serial<T> {
 
 /// Access to a [`Serial`] value.
 pub struct Held<'a, T>(&'a Serial<T>);
+
+impl<T> Held<'_, T> {
+    /// Lets go, to who waits longest if anybody does: who lets go only to take the value again would mostly have it before
+    /// another one is awake.
+    pub fn hand_over(self) {
+        self.0.held.set(false);
+        if let Mode::Mutex(mutex) = &self.0.mode {
+            // SAFETY: `lock` took the mutex for this `Held`, which is forgotten below.
+            unsafe { mutex.unlock_fair() };
+        }
+        std::mem::forget(self);
+    }
+}
 
 impl<T> Deref for Held<'_, T> {
     type Target = T;

@@ -98,6 +98,12 @@ fn an_address_vector_changes_beside_a_sender() {
     churn::insertions_beside_a_sender(&*domain(&[]), &*domain(&[]), 1_000_000, 100_000);
 }
 
+/// Covers: AV-11, AV-12
+#[test]
+fn the_addresses_of_a_call_leave_room_for_others() {
+    churn::operations_between_the_addresses_of_a_call(&*domain(&[]));
+}
+
 #[test]
 fn delivery_to_one_who_leaves() {
     let setting = [("FERRO_SHM_CMA", "off")];

@@ -30,4 +30,4 @@ pub use keys::{AuthKeys, HeldKey};
 pub use later::{Report, Wanted};
 pub(crate) use resolution::{Found, resolve};
 pub use service::{Resolve, Services, cancelled};
-pub use table::{AvTable, Insertion, Placed, Reserved};
+pub use table::{AvTable, Insertion, Paused, Placed, Reserved};

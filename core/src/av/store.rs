@@ -23,6 +23,12 @@ pub(super) const FEWEST: usize = 64;
 /// Entries of a table at most.
 pub(super) const MOST: usize = 1 << 31;
 
+/// Bytes of a page, where the system has large ones.
+const LARGE_PAGE: usize = 2 << 20;
+
+/// Bytes of a piece of entries from which on it is had in large pages: so long that those at its ends do not count.
+const LARGE_PIECE: usize = 16 * LARGE_PAGE;
+
 /// Entries and index.
 pub(super) struct Store {
     head: Head,
@@ -361,8 +367,11 @@ impl Store {
         }
         let end = self.head.word(Word::End);
         let at = (end, self.head.entries_at(number));
-        self.arena
-            .create(&self.chunks, number, chunk::bytes(len), at)?;
+        let bytes = chunk::bytes(len);
+        let words = self.arena.create(&self.chunks, number, bytes, at)?;
+        if bytes >= LARGE_PIECE {
+            words.prefer_large_pages();
+        }
         self.head.free_in(number).store(len as u64, Relaxed);
         self.head
             .word(Word::Chunks)
@@ -381,6 +390,10 @@ impl Store {
         let words = self
             .arena
             .create(&self.indices, number, index::bytes(log2), at)?;
+        // Whatever is in it is spread all over it.
+        if index::bytes(log2) >= LARGE_PAGE {
+            words.prefer_large_pages();
+        }
         let larger = Index::new(words.u64s(0, 1 << log2), log2);
         // A writer that died may have begun it.
         if matches!(self.arena, Arena::File(_)) {
@@ -495,4 +508,4 @@ fn step() {}
 use tests::step;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

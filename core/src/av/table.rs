@@ -152,7 +152,7 @@ impl AvTable {
         let Some((name, generation)) = self.store.read(entry) else {
             return (self.store.generation(entry) & !1, None);
         };
-        let there = NativeAddr::from_bytes(&name).ok();
+        let there = self.read_name(&name);
         (
             generation,
             there.map(|name| (self.model.addr(entry, generation), name)),
@@ -304,7 +304,7 @@ impl AvTable {
         self.store
             .entries()
             .filter_map(|(entry, generation, name)| {
-                let name = NativeAddr::from_bytes(&name).ok()?;
+                let name = self.read_name(&name)?;
                 Some((self.model.addr(entry, generation), name))
             })
     }
@@ -314,7 +314,16 @@ impl AvTable {
         let entry = self.model.entry(addr)?;
         let (name, generation) = self.store.read(entry)?;
         let same = self.model.addr(entry, generation) == addr;
-        Some((entry, NativeAddr::from_bytes(&name).ok().filter(|_| same)?))
+        Some((entry, self.read_name(&name).filter(|_| same)?))
+    }
+
+    /// What is in an entry. What this process has put there need not be checked again.
+    #[inline]
+    fn read_name(&self, name: &Name) -> Option<NativeAddr> {
+        match self.named {
+            None => NativeAddr::from_checked_bytes(name),
+            Some(_) => NativeAddr::from_bytes(name).ok(),
+        }
     }
 
     fn find_entry(&self, name: &Name) -> Option<u32> {
@@ -368,7 +377,21 @@ pub struct Insertion<'a> {
     _turn: Turn<'a>,
 }
 
-impl Insertion<'_> {
+/// An insertion that lets others have their turn.
+pub struct Paused<'a> {
+    table: &'a AvTable,
+    holes: Vec<u32>,
+}
+
+impl<'a> Insertion<'a> {
+    /// Lets others insert and remove, until it goes on. What failed so far keeps its index.
+    pub fn pause(mut self) -> Paused<'a> {
+        Paused {
+            table: self.table,
+            holes: std::mem::take(&mut self.holes),
+        }
+    }
+
     /// Puts in the next address, or keeps its index free until the call is over where there is none.
     ///
     /// # Errors
@@ -430,6 +453,31 @@ impl Drop for Insertion<'_> {
     }
 }
 
+impl<'a> Paused<'a> {
+    /// Goes on with the call.
+    ///
+    /// # Errors
+    ///
+    /// When the turn can not be had; the call is over then.
+    pub fn resume(mut self) -> Result<Insertion<'a>> {
+        Ok(Insertion {
+            table: self.table,
+            _turn: self.table.turn()?,
+            holes: std::mem::take(&mut self.holes),
+        })
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        let holes = std::mem::take(&mut self.holes);
+        if !holes.is_empty() {
+            // Without the turn they are lost, as those of a process that was killed.
+            let _ = self.table.release(holes.into_iter().map(Reserved));
+        }
+    }
+}
+
 impl PeerAv for AvTable {
     #[inline]
     fn lookup(&self, addr: FiAddr) -> Option<NativeAddr> {
@@ -460,5 +508,7 @@ impl PeerAv for AvTable {
     }
 }
 
+#[cfg(test)]
+mod processes;
 #[cfg(test)]
 mod tests;

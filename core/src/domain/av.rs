@@ -2,12 +2,16 @@
 
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
+
 use super::{Backend, Errand, Inner, Object, State};
 use crate::addr::{Address, AuthKey, NativeAddr};
 use crate::av::follow::Follower;
 use crate::av::format::{Naming, Target};
 use crate::av::later::{Later, Place};
-use crate::av::{self, AvAttr, AvTable, AvType, Found, Report, Resolve, Services, Wanted};
+use crate::av::{
+    self, AvAttr, AvTable, AvType, Found, Insertion, Paused, Report, Resolve, Services, Wanted,
+};
 use crate::eq::EventQueue;
 use crate::error::{Errno, Error, Result};
 use crate::fabric::{Av, ObjectId};
@@ -23,7 +27,12 @@ pub(super) struct AvHandle<B: Backend> {
     pub(super) naming: Naming,
     asynchronous: bool,
     resolver: Option<Arc<dyn Resolve>>,
+    /// Of the calls that insert at once: the addresses of one come after all of another's.
+    calls: Mutex<()>,
 }
+
+/// Addresses that one call inserts with the domain locked: between them others have their turn.
+const AT_ONCE: usize = 64;
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<Arc<dyn Av>> {
     let info = domain.backend.info();
@@ -50,6 +59,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         },
         asynchronous: attr.events,
         resolver: attr.resolver.clone().or_else(|| domain.backend.resolver()),
+        calls: Mutex::new(()),
     }))
 }
 
@@ -311,26 +321,59 @@ impl<B: Backend> AvHandle<B> {
             return Err(Error::new(Errno::EINVAL, "insert into", "address vector")
                 .mend("it was opened for events: its insertions are asynchronous"));
         }
-        let mut guard = self.domain.lock_to("insert into", "address vector")?;
-        let state = &mut *guard;
-        let mut insertion = self.table.insertion()?;
+        let _calls = self.calls.lock();
+        let mut found = found.enumerate();
+        let mut chunk = Vec::with_capacity(found.size_hint().0.min(AT_ONCE));
+        let mut paused: Option<Paused<'_>> = None;
         let mut inserted = 0;
-        for (number, found) in found.enumerate() {
-            let name = found.as_ref().ok().map(|found: &Found| found.name);
-            let placed = insertion.enter(found, None);
-            if let (Ok(placed), Some(name)) = (&placed, name) {
-                if placed.new && !self.table.is_shared() {
-                    state.announce(self.index, placed.addr, &name);
+        loop {
+            // Without the lock: addresses may take their time to be told.
+            chunk.extend(found.by_ref().take(AT_ONCE));
+            let is_last = chunk.len() < AT_ONCE;
+            let mut guard = self.domain.lock_to("insert into", "address vector")?;
+            let begun = match paused.take() {
+                None => Ok(self.table.insertion()?),
+                Some(paused) => paused.resume(),
+            };
+            let mut insertion = match begun {
+                Ok(insertion) => insertion,
+                Err(error) => {
+                    let rest = chunk.drain(..).chain(found);
+                    rest.for_each(|(number, _)| report(number, Err(error.clone())));
+                    return Ok(inserted);
                 }
+            };
+            for (number, one) in chunk.drain(..) {
+                let placed = self.place(one, &mut insertion, &mut guard);
+                inserted += usize::from(placed.is_ok());
+                report(number, placed);
             }
-            let placed = placed.map(|placed| placed.addr);
-            inserted += usize::from(placed.is_ok());
-            report(number, placed);
+            match is_last {
+                true => drop(insertion),
+                false => paused = Some(insertion.pause()),
+            }
+            guard.follow();
+            self.domain.wake(&mut guard);
+            if is_last {
+                return Ok(inserted);
+            }
+            guard.hand_over();
         }
-        drop(insertion);
-        state.follow();
-        self.domain.wake(state);
-        Ok(inserted)
+    }
+
+    /// Puts one address in, and tells the transports of it.
+    fn place(
+        &self,
+        found: Result<Found>,
+        insertion: &mut Insertion<'_>,
+        state: &mut State<B::Transport>,
+    ) -> Result<FiAddr> {
+        let name = found.as_ref().ok().map(|found| found.name);
+        let placed = insertion.enter(found, None)?;
+        if let Some(name) = name.filter(|_| placed.new && !self.table.is_shared()) {
+            state.announce(self.index, placed.addr, &name);
+        }
+        Ok(placed.addr)
     }
 }
 

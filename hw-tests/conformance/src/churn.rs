@@ -1,10 +1,11 @@
 //! Address vectors that change while messages go.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Instant;
 
 use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::av::{AvAttr, AvType};
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Av, Domain};
 use ferrofabric_core::owning::{Buffer, OwningEndpoint};
@@ -129,4 +130,63 @@ fn exchange(
         }
     }
     assert_eq!(sent, messages);
+}
+
+/// While one call inserts many addresses, others use the domain: what another thread begins in the middle of the call is over
+/// before the call is. Neither indices nor results of the call are others for that.
+///
+/// Covers: AV-11, AV-12
+pub fn operations_between_the_addresses_of_a_call(domain: &dyn Domain) {
+    const ADDRESSES: usize = 100_000;
+    /// A malformed one: its index stays a hole until the call is over.
+    const BAD: usize = 70_001;
+    let mut other = open(domain);
+    let own = other.name();
+    let table = AvAttr {
+        av_type: Some(AvType::Table),
+        ..AvAttr::default()
+    };
+    let av = domain.open_av(&table).unwrap();
+    let names: Vec<_> = (0..ADDRESSES)
+        .map(|i| NativeAddr {
+            incarnation: own.incarnation.wrapping_add(i as u64 + 1),
+            ..own
+        })
+        .map(|name| name.to_bytes())
+        .collect();
+    let (ask, asked) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for first in asked {
+                assert!(matches!(other.poll(), Ok(None)));
+                answer.send(first).unwrap();
+            }
+        });
+        let mut given = names.iter().enumerate().map(|(i, name)| {
+            if i % 10_000 == 5_000 {
+                ask.send(i).unwrap();
+                let done = answered.recv_timeout(PATIENCE);
+                assert_eq!(done, Ok(i), "the domain is locked all through the call");
+            }
+            match i {
+                BAD => &name[1..],
+                _ => &name[..],
+            }
+        });
+        let mut results = Vec::new();
+        let inserted = av.insert_all(&mut given, &mut |i, one| {
+            assert_eq!(i, results.len());
+            results.push(one.ok());
+        });
+        assert_eq!(inserted.unwrap(), ADDRESSES - 1);
+        for (i, one) in results.into_iter().enumerate() {
+            let addr = (i != BAD).then_some(FiAddr(i as u64));
+            assert_eq!(one, addr, "address {i}");
+        }
+        drop(given);
+        drop(ask);
+    });
+    let next = insert(&*av, &own);
+    assert_eq!(next, FiAddr(BAD as u64), "the hole is free again");
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 thread_local! {
-    /// Steps until the writer dies; none: it lives.
-    static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    /// Steps until the writer comes to its end, and what that is; none: it lives.
+    static LEFT: Cell<Option<(u32, fn())>> = const { Cell::new(None) };
 }
 
 struct Killed;
@@ -13,9 +13,21 @@ struct Killed;
 pub(super) fn step() {
     match LEFT.get() {
         None => {}
-        Some(0) => resume_unwind(Box::new(Killed)),
-        Some(n) => LEFT.set(Some(n - 1)),
+        Some((0, end)) => end(),
+        Some((n, end)) => LEFT.set(Some((n - 1, end))),
     }
+}
+
+fn die() {
+    resume_unwind(Box::new(Killed));
+}
+
+/// Does something whose writer comes to `end` after so many steps. False: it has fewer.
+pub(in crate::av) fn ended_after(steps: u32, end: fn(), operation: impl FnOnce()) -> bool {
+    LEFT.set(Some((steps, end)));
+    let ended = catch_unwind(AssertUnwindSafe(operation)).is_err();
+    LEFT.set(None);
+    ended
 }
 
 fn name(n: u8) -> Name {
@@ -68,9 +80,7 @@ fn whoever_comes_after_a_killed_writer_mends_what_it_left() {
             }
             store.clear(3, |_| true);
             let before = contents(&store);
-            LEFT.set(Some(kills));
-            let killed = catch_unwind(AssertUnwindSafe(|| operation(&store))).is_err();
-            LEFT.set(None);
+            let killed = ended_after(kills, die, || operation(&store));
             assert_eq!(store.is_torn(), killed, "operation {number} step {kills}");
             if killed {
                 store.mend();
