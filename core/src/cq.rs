@@ -127,6 +127,7 @@ mod tests {
             errno: Errno::EIO,
             prov_errno: 0,
             why: "test",
+            sender: None,
         }
     }
 

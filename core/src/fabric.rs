@@ -160,10 +160,13 @@ pub struct EndpointConfig {
     /// Its authorization key (`fi_ep_attr::auth_key`); `None` for the domain's. Where endpoints have the keys of their address
     /// vectors it can have none of its own.
     pub auth_key: Option<AuthKey>,
+    /// Whether a message of a sender that is not in the address vector completes with `EADDRNOTAVAIL` and that sender's name
+    /// (`FI_SOURCE_ERR`); without it, with no source.
+    pub source_err: bool,
 }
 
 impl EndpointConfig {
-    /// One completion queue for everything, no counters, directed receives.
+    /// One completion queue for everything, no counters, directed receives, no errors for unknown senders.
     pub fn new(av: &Arc<dyn Av>, cq: &Arc<dyn Cq>) -> Self {
         Self {
             av: av.clone(),
@@ -174,6 +177,7 @@ impl EndpointConfig {
             directed_recv: true,
             source: None,
             auth_key: None,
+            source_err: false,
         }
     }
 }

@@ -197,7 +197,7 @@ fn memory_that_is_not_registered_fails_its_own_operation() {
             a.endpoint.send(&bad, &[io(&mut memory)]).unwrap();
         }
         let event = a.tx.next_alone();
-        assert_ne!(event.unwrap_err().prov_errno, 0);
+        assert_ne!(event.as_ref().unwrap_err().prov_errno, 0);
         assert_eq!(failed(event), (1, Errno::EIO));
         memory.fill(round + 1);
         let until = Instant::now() + PATIENCE;

@@ -3,8 +3,9 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ferrofabric_core::addr::Address;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Cq, CqAttr};
 use ferrofabric_core::flags::Flags;
@@ -59,9 +60,16 @@ pub(crate) struct CqObject {
     wait: WaitObject,
     /// Waits say how many entries they want (`FI_CQ_COND_THRESHOLD`).
     by_threshold: bool,
-    /// What went wrong last, in words, as a string.
-    reason: Mutex<Vec<u8>>,
+    last_error: Mutex<LastError>,
     domain: Arc<DomainObject>,
+}
+
+/// What C may still look at of the error that was read last.
+struct LastError {
+    /// What went wrong, in words, as a string.
+    reason: Vec<u8>,
+    /// Its error data.
+    data: Vec<u8>,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -152,7 +160,10 @@ impl CqObject {
             entry_bytes,
             wait,
             by_threshold,
-            reason: Mutex::new(b"\0".to_vec()),
+            last_error: Mutex::new(LastError {
+                reason: b"\0".to_vec(),
+                data: Vec::new(),
+            }),
             domain,
         }))
     }
@@ -183,13 +194,32 @@ const ERR_DATA_SIZE: u32 = FI_VERSION(1, 5);
 const ERR_SOURCE: u32 = FI_VERSION(1, 20);
 
 impl CqObject {
-    /// Fills in what the application's version of the structure has.
+    fn last_error(&self) -> MutexGuard<'_, LastError> {
+        (self.last_error.lock()).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fills in what the application's version of the structure has, and keeps what it points to.
     ///
     /// # Safety
     ///
-    /// There is room for that.
+    /// There is room for that, and for as much error data as the structure says.
     #[cold]
     unsafe fn write_error(&self, error: &CqError, to: *mut fi_cq_err_entry) {
+        let mut last = self.last_error();
+        last.reason.clear();
+        last.reason.extend_from_slice(error.why.as_bytes());
+        last.reason.push(0);
+        // Error data is the address of a sender; of all else `fi_cq_strerror` has what is known.
+        last.data = match &error.sender {
+            Some(sender) => {
+                let format = self.domain.domain.info().addr_format;
+                // None where the format does not tell of senders.
+                Address::of_endpoint(**sender, format)
+                    .and_then(|name| name.to_bytes(format).ok())
+                    .unwrap_or_default()
+            }
+            None => Vec::new(),
+        };
         let done = &error.completion;
         // SAFETY: as the caller says.
         unsafe {
@@ -202,11 +232,27 @@ impl CqObject {
             (*to).olen = error.olen;
             (*to).err = error.errno.0;
             (*to).prov_errno = error.prov_errno;
-            // There is no error data: `fi_cq_strerror` has all that is known.
-            if !self.domain.speaks(ERR_DATA_SIZE) || (*to).err_data_size == 0 {
-                (*to).err_data = std::ptr::null_mut();
+            let sized = self.domain.speaks(ERR_DATA_SIZE);
+            if sized && (*to).err_data_size != 0 {
+                let room = match (*to).err_data.is_null() {
+                    true => 0,
+                    false => (*to).err_data_size,
+                };
+                let fit = room.min(last.data.len());
+                (*to)
+                    .err_data
+                    .cast::<u8>()
+                    .copy_from(last.data.as_ptr(), fit);
+                (*to).err_data_size = fit;
             } else {
-                (*to).err_data_size = 0;
+                // In memory of ours, good until the next error is read.
+                (*to).err_data = match last.data.is_empty() {
+                    true => std::ptr::null_mut(),
+                    false => last.data.as_mut_ptr().cast(),
+                };
+                if sized {
+                    (*to).err_data_size = last.data.len();
+                }
             }
             if self.domain.speaks(ERR_SOURCE) {
                 (*to).src_addr = done.src.0;
@@ -304,10 +350,6 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
         // SAFETY: C has room for the entry, as long as it is in the application's version: never a reference, which would
         // be to all of ours.
         unsafe { this.write_error(&error, buf) };
-        let mut reason = this.reason.lock().unwrap_or_else(PoisonError::into_inner);
-        reason.clear();
-        reason.extend_from_slice(error.why.as_bytes());
-        reason.push(0);
         Ok(1)
     })
 }
@@ -331,7 +373,7 @@ unsafe extern "C" fn strerror(
     value(std::ptr::null(), || {
         // SAFETY: as C calls us.
         let this = unsafe { object::<CqObject>(cq) };
-        let reason = this.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let reason = &this.last_error().reason;
         if !buf.is_null() && len != 0 {
             let text = String::from_utf8_lossy(&reason[..reason.len() - 1]);
             // SAFETY: C has that much room.

@@ -8,22 +8,24 @@ mod client;
 mod support;
 mod two;
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
 
-use client::close;
+use client::{Info, Opened, close};
 use ferro_fi::abi::{
-    FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EAVAIL, FI_ETRUNC, FI_FENCE, FI_GETOPSFLAG, FI_GETWAIT,
-    FI_GETWAITOBJ, FI_NOTIFY, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION, FI_SEND,
-    FI_SETOPSFLAG, FI_TAGGED, FI_TRANSMIT, FI_WRITE, fi_cntr_events, fi_cq_data_entry, fi_cq_entry,
-    fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond,
-    fi_eq_attr, fi_progress, fi_wait_obj, fid, fid_cntr, fid_cq,
+    FI_ADDR_IB_UD, FI_ADDR_STR, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EADDRNOTAVAIL, FI_EAVAIL,
+    FI_ETRUNC, FI_FENCE, FI_FORMAT_UNSPEC, FI_GETOPSFLAG, FI_GETWAIT, FI_GETWAITOBJ, FI_MSG,
+    FI_NOTIFY, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG,
+    FI_SOURCE, FI_SOURCE_ERR, FI_TAGGED, FI_TRANSMIT, FI_VERSION, FI_WRITE, fi_addr_t,
+    fi_cntr_events, fi_cq_data_entry, fi_cq_entry, fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry,
+    fi_cq_tagged_entry, fi_cq_wait_cond, fi_ep_type, fi_eq_attr, fi_progress, fi_wait_obj, fid,
+    fid_av, fid_cntr, fid_cq,
 };
 use two::{
-    EAGAIN, PATIENCE, Two, alone, control, count, descriptor, everywhere, next, read, readable,
-    shape, try_wait,
+    EAGAIN, PATIENCE, Side, Two, alone, asking_everywhere, control, count, descriptor, everywhere,
+    insert_bytes, name_of, next, next_from, read, readable, shape, try_wait,
 };
 
 /// Each format has its fields, and nothing is written behind them.
@@ -174,6 +176,145 @@ fn errors_and_overflow() {
         }
         two.close();
     });
+}
+
+/// A message of a sender that is not in the address vector is an error whose data is that sender's address, in the domain's
+/// format: in the caller's memory, cut to its size, or in ours, as fi_cq(3) has it for old and new applications. Inserted as it
+/// is, it is the address of later messages.
+///
+/// Covers: AV-25, GI-3
+#[test]
+fn unknown_senders_are_named() {
+    asking_everywhere("unknown_senders_are_named", |libfabric, domain| {
+        for (format, ep_type) in [
+            (FI_FORMAT_UNSPEC, fi_ep_type::FI_EP_RDM),
+            (FI_ADDR_STR, fi_ep_type::FI_EP_RDM),
+            (FI_FORMAT_UNSPEC, fi_ep_type::FI_EP_DGRAM),
+            (FI_ADDR_IB_UD, fi_ep_type::FI_EP_DGRAM),
+            (FI_ADDR_STR, fi_ep_type::FI_EP_DGRAM),
+        ] {
+            if ep_type == fi_ep_type::FI_EP_DGRAM && !domain.is_empty() {
+                continue;
+            }
+            let ask = |caps| {
+                let hints = libfabric.hints();
+                // SAFETY: the hints are the test's; the string is libc's.
+                unsafe {
+                    (*hints.info).caps = caps;
+                    (*hints.info).addr_format = format;
+                    (*(*hints.info).ep_attr).type_ = ep_type;
+                    if !domain.is_empty() {
+                        let name = libc::strndup(domain.as_ptr().cast(), domain.len());
+                        (*(*hints.info).domain_attr).name = name;
+                    }
+                }
+                libfabric.ask(libfabric.version, None, None, 0, Some(&hints))
+            };
+            assert!(ask(FI_MSG | FI_SOURCE_ERR).is_err(), "it needs FI_SOURCE");
+            let info = ask(FI_MSG | FI_SOURCE | FI_SOURCE_ERR).unwrap();
+            for old in [false, true] {
+                if old {
+                    // SAFETY: the offer is the test's.
+                    unsafe { (*(*info.info).fabric_attr).api_version = FI_VERSION(1, 4) };
+                }
+                named_by_its_address(&info, format, old);
+            }
+        }
+    });
+}
+
+fn named_by_its_address(info: &Info<'_>, format: u32, old: bool) {
+    let opened = Opened::new(info);
+    let [a, b] = [(); 2].map(|()| Side::open(&opened, info, shape()));
+    let to_b = insert_as(format, a.av, name_of(b.ep).as_ptr().cast());
+    let exchange = |into: &mut [u8; 8], bytes: &[u8; 8]| {
+        // SAFETY: both are there until the message has come.
+        let posted = unsafe {
+            let recv = (*(*b.ep).msg).recv.unwrap();
+            let into = into.as_mut_ptr().cast();
+            recv(b.ep, into, 8, null_mut(), u64::MAX, 7 as *mut c_void)
+        };
+        assert_eq!(posted, 0);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // SAFETY: as above.
+            let sent =
+                unsafe { (*(*a.ep).msg).inject.unwrap()(a.ep, bytes.as_ptr().cast(), 8, to_b) };
+            if sent == 0 {
+                return;
+            }
+            assert_eq!(sent, EAGAIN);
+            assert!(Instant::now() < until, "no room for a send");
+            count(a.sent);
+        }
+    };
+    // SAFETY: there is room for the error, and for its data as long as it says.
+    let read_error = |error: &mut fi_cq_err_entry| unsafe {
+        assert_eq!(call!(b.rx, ops.readerr(error, 0)), 1);
+        assert_eq!(
+            (error.op_context as usize, error.err),
+            (7, FI_EADDRNOTAVAIL)
+        );
+        assert_eq!((error.len, error.olen), (8, 0));
+        assert_eq!(error.flags & (FI_MSG | FI_RECV), FI_MSG | FI_RECV);
+    };
+    let mut into = [0; 8];
+    let stranger = |into: &mut [u8; 8]| {
+        exchange(into, &[5; 8]);
+        assert_eq!(next(b.rx).unwrap_err(), -(FI_EAVAIL as isize));
+    };
+    let mut room = [0xeeu8; 512];
+    let mut cut = fi_cq_err_entry {
+        err_data: room.as_mut_ptr().cast(),
+        err_data_size: 10,
+        src_addr: 3,
+        ..fi_cq_err_entry::default()
+    };
+    stranger(&mut into);
+    read_error(&mut cut);
+    assert_eq!(into, [5; 8], "the message itself was received");
+    let mut ours = fi_cq_err_entry {
+        // Not to be looked at.
+        err_data: std::ptr::dangling_mut(),
+        err_data_size: 0,
+        ..fi_cq_err_entry::default()
+    };
+    stranger(&mut into);
+    read_error(&mut ours);
+    // SAFETY: an address has at least that many bytes.
+    let start = unsafe { std::slice::from_raw_parts(ours.err_data.cast::<u8>(), 10) };
+    if old {
+        assert_eq!(ours.err_data_size, 0, "not in their structure");
+        assert_eq!((cut.err_data_size, cut.src_addr), (10, 3));
+        assert!(room.iter().all(|byte| *byte == 0xee));
+    } else {
+        assert_eq!((cut.err_data_size, cut.src_addr), (10, u64::MAX));
+        assert_eq!((&room[..10], room[10]), (start, 0xee));
+    }
+    let own = name_of(a.ep);
+    if format == FI_ADDR_STR {
+        // SAFETY: an address in text is a string.
+        let text = unsafe { CStr::from_ptr(ours.err_data.cast()) };
+        assert!(text.to_bytes().starts_with(b"ferro://"), "{text:?}");
+    } else {
+        assert_eq!(start[..2], own[..2]);
+        assert!(old || ours.err_data_size == own.len());
+    }
+    let addr = insert_as(format, b.av, ours.err_data);
+    exchange(&mut into, &[6; 8]);
+    assert_eq!(next_from(b.rx).1, addr);
+    assert_eq!(into, [6; 8]);
+    a.close();
+    b.close();
+    opened.close();
+}
+
+/// `fi_av_insert` of one address in a format: of text, it takes an array of strings.
+fn insert_as(format: u32, av: *mut fid_av, name: *const c_void) -> fi_addr_t {
+    match format {
+        FI_ADDR_STR => insert_bytes(av, (&raw const name).cast()),
+        _ => insert_bytes(av, name),
+    }
 }
 
 /// Queues, counters and event queues with a descriptor: asked for with `fi_trywait`, readable when something comes.

@@ -17,12 +17,13 @@ use ferro_fi::abi::{
     FI_ENOMSG, FI_ETRUNC, FI_INJECT, FI_MORE, FI_MSG, FI_MSG_PREFIX, FI_MULTI_RECV,
     FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
     FI_SETOPSFLAG, FI_SOURCE, FI_TAGGED, FI_TRANSMIT, fi_addr_t, fi_cntr_events, fi_cq_err_entry,
-    fi_cq_tagged_entry, fi_ep_type, fi_msg, fi_msg_tagged, fid, fid_cq,
+    fi_ep_type, fi_msg, fi_msg_tagged, fid, fid_cq,
 };
 use libc::iovec;
 use support::{has_device, skip};
 use two::{
-    EAGAIN, PATIENCE, Side, Two, control, count, everywhere, insert, next, over_verbs, read, shape,
+    EAGAIN, PATIENCE, Side, Two, control, count, everywhere, insert, next, next_from, over_verbs,
+    read, shape,
 };
 
 const KINDS: [u64; 2] = [FI_MSG, FI_TAGGED];
@@ -237,20 +238,6 @@ fn receive(side: &Side, call: Call, into: &mut [u8], w: Wanted) -> isize {
             }
             _ => table.recv.unwrap()(ep, ptr, len, none, w.from, w.tag, w.ignore, context),
         }
-    }
-}
-
-/// `fi_cq_readfrom` of one that must come.
-fn next_from(cq: *mut fid_cq) -> (fi_cq_tagged_entry, fi_addr_t) {
-    let until = Instant::now() + PATIENCE;
-    let (mut entry, mut from) = (fi_cq_tagged_entry::default(), 0);
-    loop {
-        // SAFETY: there is room for one.
-        match unsafe { call!(cq, ops.readfrom((&raw mut entry).cast(), 1, &raw mut from)) } {
-            1 => return (entry, from),
-            error => assert_eq!(error, EAGAIN, "{:?}", failure(cq)),
-        }
-        assert!(Instant::now() < until, "nothing completes");
     }
 }
 

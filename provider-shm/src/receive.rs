@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token};
 use ferrofabric_core::types::{IoBuf, MsgKind};
@@ -21,6 +22,9 @@ use crate::wire::{
 
 /// Most that one call reads by CMA before others get their turn, in bytes.
 const CMA_TURN_BYTES: usize = 4 << 20;
+
+/// Whose link is gone, of a message that is kept.
+pub(crate) const NO_LINK: usize = usize::MAX;
 
 /// A message on its way into a receive.
 struct Delivery {
@@ -55,9 +59,17 @@ pub(crate) struct Held {
     rest: Option<Rest>,
     /// Its id, where it is all here and its sender wants to know when it is delivered.
     tells: Option<u32>,
+    /// Who has sent it, where the link is gone.
+    sender: Option<Box<NativeAddr>>,
 }
 
 impl Held {
+    /// Its link is gone.
+    pub(crate) fn outlives(&mut self, link: &Link) {
+        self.link = NO_LINK;
+        self.sender = Some(Box::new(link.native));
+    }
+
     /// Whether it is lost if its sender is.
     pub(crate) fn is_partial(&self) -> bool {
         self.rest.is_some()
@@ -164,7 +176,7 @@ impl Receiver {
                 // SAFETY: the slot has `INLINE_BYTES` there; whoever posted the receive vouched for its buffer.
                 unsafe { copy_short(from, matched.buf.as_mut_ptr(), len.min(matched.buf.len)) };
                 self.consume(link, 0);
-                owner.complete_recv(kind, &matched, &arrived);
+                owner.complete_recv(kind, &matched, &arrived, || Some(link.native));
             }
             None => {
                 // SAFETY: the slot has `INLINE_BYTES` there.
@@ -236,7 +248,7 @@ impl Receiver {
                 // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
                 unsafe { copy_bulk(from, matched.buf.as_mut_ptr(), len.min(matched.buf.len)) };
                 self.consume(link, len);
-                owner.complete_recv(kind, &matched, &arrived);
+                owner.complete_recv(kind, &matched, &arrived, || Some(link.native));
             }
             None => {
                 // SAFETY: the record was checked.
@@ -434,7 +446,7 @@ impl Receiver {
             self.paths.record(trial, bytes, Instant::now(), self.moved);
         }
         if !d.dropped {
-            owner.complete_recv(d.kind, &d.matched, &d.arrived);
+            owner.complete_recv(d.kind, &d.matched, &d.arrived, || Some(link.native));
         }
         if d.told {
             self.say(link, Control::Delivered { id });
@@ -533,6 +545,7 @@ impl Receiver {
             bytes,
             rest,
             tells: None,
+            sender: None,
         });
         self.ease(link);
         let token = Token {
@@ -618,8 +631,12 @@ impl Receiver {
                 self.release(Some(link), held);
             }
             (None, link) => {
+                let sender = match &link {
+                    Some(link) => Some(link.native),
+                    None => held.sender.as_deref().copied(),
+                };
                 self.release(link, held);
-                owner.complete_recv(start.kind, &start.matched, &start.arrived);
+                owner.complete_recv(start.kind, &start.matched, &start.arrived, || sender);
             }
             (Some(_), None) => owner.fail_recv(
                 start.kind,

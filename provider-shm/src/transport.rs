@@ -17,7 +17,7 @@ use crate::link::{Announced, Link, Sizes};
 use crate::outbox::Outbox;
 use crate::peers::{Peer, Peers};
 use crate::pending::{PendingSend, Source};
-use crate::receive::{Held, Receiver};
+use crate::receive::{Held, NO_LINK, Receiver};
 use crate::ring::SLOTS;
 use crate::segment::Segment;
 use crate::service::{Command, Event, NewLink, Service, Shared};
@@ -36,8 +36,6 @@ const COOL_CALLS: u32 = 1024;
 const LINGER_LOOKS: usize = 7;
 /// Names that are tried: two endpoints of a node hardly ever draw the same.
 const NAMES: u32 = 16;
-/// Whose link is gone, of a message that is kept.
-const NO_LINK: usize = usize::MAX;
 
 /// A shared-memory endpoint.
 pub struct ShmTransport {
@@ -421,7 +419,7 @@ impl ShmTransport {
         }
         held.retain(|_, h| h.link != key || !h.is_partial());
         for (_, h) in held.iter_mut().filter(|(_, h)| h.link == key) {
-            h.link = NO_LINK;
+            h.outlives(&link);
         }
     }
 

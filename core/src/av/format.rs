@@ -6,6 +6,9 @@ use crate::addr::{AddrFormats, Address, NativeAddr, VerbsAddr};
 use crate::error::{Errno, Error, Result};
 use crate::info::AddrFormat;
 
+/// Bytes of an endpoint's address in whatever format, at most.
+pub const MAX_BYTES: usize = 256;
+
 /// How a domain's addresses look, and what they leave out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Naming {
@@ -121,4 +124,34 @@ pub fn to_bytes(format: AddrFormat, addr: &NativeAddr) -> Vec<u8> {
 
 fn invalid(why: &str) -> Error {
     Error::new(Errno::EINVAL, "insert", "address").mend(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::GidKind;
+
+    #[test]
+    fn the_longest_address_is_as_long_as_said() {
+        let longest = NativeAddr {
+            incarnation: u64::MAX,
+            node: u64::MAX,
+            shm: Some(u64::MAX),
+            verbs: Some(VerbsAddr {
+                gid: [0xfe; 16],
+                gid_kind: GidKind::RoceV2,
+                qpn: 0xff_ffff,
+                qkey: u32::MAX,
+                lid: u16::MAX,
+                pkey: u16::MAX,
+                sl: 15,
+                port: u8::MAX,
+                mtu_bytes: 4096,
+            }),
+        };
+        for format in [AddrFormat::UNSPEC, AddrFormat::STR, AddrFormat::IB_UD] {
+            let bytes = to_bytes(format, &longest);
+            assert!(bytes.len() <= MAX_BYTES, "{format}: {}", bytes.len());
+        }
+    }
 }

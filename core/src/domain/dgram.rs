@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::endpoint::{self, Entered, Name, PROMISES};
+use super::endpoint::{self, Entered, Name, PROMISES, Receives};
 use super::{Backend, Domain, Inner, Object};
 use crate::addr::{Address, NativeAddr};
 use crate::config::Settings;
@@ -73,6 +73,7 @@ struct DgramHandle<B: Backend> {
     domain: Arc<Inner<B>>,
     index: usize,
     name: Name,
+    receives: Option<Receives>,
     /// Keeps open what the endpoint is bound to.
     _config: EndpointConfig,
 }
@@ -86,6 +87,7 @@ fn open<B: Backend<Transport: DatagramTransport>>(
         domain: domain.clone(),
         index,
         name,
+        receives: Receives::of(&config),
         _config: config,
     };
     introduce(domain, index)?;
@@ -159,6 +161,14 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
         let state = &mut *guard;
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        let adapted;
+        let op = match self.receives {
+            None => op,
+            Some(receives) => {
+                adapted = receives.adapt(op);
+                &adapted
+            }
+        };
         // SAFETY: the caller keeps the buffers until the completion.
         unsafe { transport.post_recv(op, iov, &mut owner) }
     }

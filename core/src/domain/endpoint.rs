@@ -81,9 +81,40 @@ struct Limits {
     inject_bytes: usize,
     tx_iov: usize,
     rx_iov: usize,
-    directed_recv: bool,
+    /// What becomes of receives; `None`: they are taken as they are.
+    receives: Option<Receives>,
     /// What may not be asked of a send.
     unkept: Flags,
+}
+
+/// How an endpoint's receives differ from what is asked of them.
+#[derive(Clone, Copy)]
+pub(super) struct Receives {
+    /// Their source counts (`FI_DIRECTED_RECV`).
+    directed: bool,
+    /// They name senders that are not in the address vector (`FI_SOURCE_ERR`).
+    source_err: bool,
+}
+
+impl Receives {
+    pub(super) fn of(config: &EndpointConfig) -> Option<Self> {
+        let usual = config.directed_recv && !config.source_err;
+        (!usual).then_some(Self {
+            directed: config.directed_recv,
+            source_err: config.source_err,
+        })
+    }
+
+    /// The receive that is posted for one that is asked for.
+    #[inline]
+    pub(super) fn adapt(self, op: &RecvOp) -> RecvOp {
+        let mut op = *op;
+        if !self.directed {
+            op.src = FiAddr::UNSPEC;
+        }
+        op.flags.set(Flags::SOURCE_ERR, self.source_err);
+        op
+    }
 }
 
 /// What not every transport keeps.
@@ -110,7 +141,7 @@ pub(super) fn open_handle<B: Backend>(
         inject_bytes: info.tx.inject_size,
         tx_iov: info.tx.iov_limit,
         rx_iov: info.rx.iov_limit,
-        directed_recv: config.directed_recv,
+        receives: Receives::of(&config),
         unkept: PROMISES - domain.backend.promises(),
     };
     Ok(EndpointHandle {
@@ -283,10 +314,9 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         let state = &mut *guard;
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-        let start = if self.limits.directed_recv {
-            owner.srx.post(op, buf)
-        } else {
-            owner.srx.post(&undirected(op), buf)
+        let start = match self.limits.receives {
+            None => owner.srx.post(op, buf),
+            Some(receives) => owner.srx.post(&receives.adapt(op), buf),
         };
         if let Some(start) = start {
             // SAFETY: the caller keeps the buffer until the completion.
@@ -343,13 +373,6 @@ pub(super) fn without_more(op: &SendOp) -> SendOp {
     }
 }
 
-fn undirected(op: &RecvOp) -> RecvOp {
-    RecvOp {
-        src: FiAddr::UNSPEC,
-        ..*op
-    }
-}
-
 impl<B: Backend> EndpointHandle<B> {
     /// A receive that is not of one buffer for one message: a multi-receive, a probe, a list.
     ///
@@ -358,13 +381,15 @@ impl<B: Backend> EndpointHandle<B> {
     /// As [`Endpoint::recv`].
     #[inline(never)]
     unsafe fn recv_special(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
-        let op = match (
-            op.flags.contains(Flags::AUTH_KEY),
-            self.limits.directed_recv,
-        ) {
-            (true, _) => self.by_key(op)?,
-            (false, true) => *op,
-            (false, false) => undirected(op),
+        let op = match (op.flags.contains(Flags::AUTH_KEY), self.limits.receives) {
+            (true, receives) => {
+                let mut keyed = self.by_key(op)?;
+                let source_err = receives.is_some_and(|receives| receives.source_err);
+                keyed.flags.set(Flags::SOURCE_ERR, source_err);
+                keyed
+            }
+            (false, Some(receives)) => receives.adapt(op),
+            (false, None) => *op,
         };
         if op.flags.intersects(Probe::FLAGS) {
             let probe = Probe::of(op.flags)?;
@@ -393,7 +418,11 @@ impl<B: Backend> EndpointHandle<B> {
 
     /// A receive that takes only messages which came with one authorization key.
     fn by_key(&self, op: &RecvOp) -> Result<RecvOp, OpError> {
-        if !self.limits.directed_recv || self.keys.is_empty() {
+        let directed = self
+            .limits
+            .receives
+            .is_none_or(|receives| receives.directed);
+        if !directed || self.keys.is_empty() {
             return Err(OpError::Failed(Errno::EBADFLAGS));
         }
         let src = match op.src {

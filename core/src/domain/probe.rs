@@ -142,6 +142,7 @@ pub(super) fn missing(probe: Probe, op: &RecvOp) -> CqError {
             true => "no message that matches is here",
             false => "no message is claimed with this context, or it is lost with its sender",
         },
+        sender: None,
     }
 }
 

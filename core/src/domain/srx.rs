@@ -182,6 +182,7 @@ impl SharedRx {
             errno,
             prov_errno: 0,
             why,
+            sender: None,
         };
         match taken.busy {
             Piece::NONE => self.deferred.push_back(Deferred::Fail(error)),

@@ -59,6 +59,10 @@ const FREE: Flags = REACH
     .union(Flags::SOURCE)
     .union(Flags::SHARED_AV);
 
+/// Secondary capabilities by which other things complete than without them: for those who ask by name, not for those who ask for
+/// nothing.
+const BY_NAME: Flags = Flags::SOURCE_ERR;
+
 /// Primary capabilities of domains: for those who ask.
 const DOMAIN_PRIMARY: Flags = Flags::DIRECTED_RECV
     .union(Flags::AV_USER_ID)
@@ -72,11 +76,11 @@ const REMOTE: Flags = Flags::RMA.union(Flags::ATOMIC);
 const TARGET: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
 const REMOTE_MODIFIERS: Flags = Flags::READ.union(Flags::WRITE).union(TARGET);
 
-/// What an endpoint is given of `offered` when `asked` is asked: all when nothing is asked; else what is asked, what
-/// costs nothing, and where it is not said which directions, all of them.
+/// What an endpoint is given of `offered` when `asked` is asked: all but what is to be asked by name when nothing is asked;
+/// else what is asked, what costs nothing, and where it is not said which directions, all of them.
 pub(super) fn grant(asked: Flags, offered: Flags) -> Result<Flags, Mismatch> {
     if asked.is_empty() {
-        return Ok(offered);
+        return Ok(offered - BY_NAME);
     }
     let needs = [
         (REMOTE_MODIFIERS, REMOTE),

@@ -14,6 +14,7 @@ pub fn dgram_messages() -> Info {
         | Flags::SEND
         | Flags::RECV
         | Flags::SOURCE
+        | Flags::SOURCE_ERR
         | Flags::SHARED_AV
         | Flags::AV_USER_ID;
     Info {

@@ -3,6 +3,7 @@
 use super::caps::{RX_CAPS, TX_CAPS};
 use super::models::{EpType, Progress, ResourceMgmt, Threading, tag_format, traffic_class};
 use super::{DomainAttr, EpAttr, Info, RxAttr, TxAttr};
+use crate::av::format;
 use crate::flags::{Flags, Order};
 
 /// Objects of which a domain can have any number: what memory there is for.
@@ -18,6 +19,7 @@ pub fn rdm_messages() -> Info {
         | Flags::DIRECTED_RECV
         | Flags::MULTI_RECV
         | Flags::SOURCE
+        | Flags::SOURCE_ERR
         | Flags::SHARED_AV
         | Flags::AV_USER_ID;
     Info {
@@ -63,6 +65,8 @@ pub fn rdm_messages() -> Info {
             max_ep_rx_ctx: 1,
             cntr_cnt: MANY,
             mr_iov_limit: 1,
+            // Of errors that name a sender.
+            max_err_data: format::MAX_BYTES,
             mr_cnt: MANY,
             tclass: traffic_class::BEST_EFFORT,
             max_cntr_value: u64::MAX,

@@ -1,5 +1,6 @@
 //! The owner's side of a completion queue.
 
+use crate::addr::NativeAddr;
 use crate::error::Errno;
 use crate::flags::Flags;
 use crate::types::FiAddr;
@@ -25,7 +26,7 @@ pub struct Completion {
 }
 
 /// An operation that failed (`fi_cq_err_entry`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CqError {
     /// As for a completion; `src` is the peer, also for sends.
     pub completion: Completion,
@@ -37,6 +38,9 @@ pub struct CqError {
     pub prov_errno: i32,
     /// In words.
     pub why: &'static str,
+    /// With `EADDRNOTAVAIL` of a receive: the sender, which is not in the address vector (`FI_SOURCE_ERR`). The message itself
+    /// was received.
+    pub sender: Option<Box<NativeAddr>>,
 }
 
 /// Where a peer puts completions (`fi_ops_cq_owner`). The owner sees to locks, waiters and overflow: nothing is lost.

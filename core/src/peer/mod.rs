@@ -26,6 +26,7 @@ pub use datagram::DatagramTransport;
 pub use srx::{Arrived, Matched, PeerSrx, Piece, Start, Token};
 pub use transport::{SendDone, Transport};
 
+use crate::addr::NativeAddr;
 use crate::error::Errno;
 use crate::flags::Flags;
 use crate::types::{FiAddr, MsgKind, SendOp};
@@ -79,23 +80,42 @@ pub trait Owner {
             errno,
             prov_errno,
             why,
+            sender: None,
         });
         self.tx_cntr().inc_error();
     }
 
-    /// Reports a received message of `len` bytes, all of which arrived.
+    /// Reports a received message of `len` bytes, all of which arrived. `sender` names who sent it; it is asked only of one who is
+    /// not in the address vector, where the receive wants to know (`FI_SOURCE_ERR`).
     #[inline]
-    fn complete_recv(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
-        self.complete_recv_behind(0, kind, m, a);
+    fn complete_recv(
+        &mut self,
+        kind: MsgKind,
+        m: &Matched,
+        a: &Arrived,
+        sender: impl FnOnce() -> Option<NativeAddr>,
+    ) {
+        self.complete_recv_behind(0, kind, m, a, sender);
     }
 
     /// As `complete_recv`, where the first `prefix` bytes of the `len` are not the application's (`FI_MSG_PREFIX`).
     #[inline]
-    fn complete_recv_behind(&mut self, prefix: usize, kind: MsgKind, m: &Matched, a: &Arrived) {
+    fn complete_recv_behind(
+        &mut self,
+        prefix: usize,
+        kind: MsgKind,
+        m: &Matched,
+        a: &Arrived,
+        sender: impl FnOnce() -> Option<NativeAddr>,
+    ) {
+        const UNUSUAL: Flags = Flags::MULTI_RECV.union(Flags::SOURCE_ERR);
         if a.len > m.buf.len as u64 {
             return self.truncate_recv(kind, m, a);
         }
-        if m.flags & (Flags::COMPLETION | Flags::MULTI_RECV) != Flags::COMPLETION {
+        if m.flags & (Flags::COMPLETION | UNUSUAL) != Flags::COMPLETION {
+            if m.flags.contains(Flags::SOURCE_ERR) && !a.src.is_some() {
+                return self.complete_from_stranger(prefix, kind, m, a, sender());
+            }
             return self.complete_quiet_or_piece(prefix, kind, m, a);
         }
         let src = self.av().reported(a.src);
@@ -117,6 +137,36 @@ pub trait Owner {
             });
         }
         self.rx_cntr().inc(a.len as usize - prefix);
+    }
+
+    /// Reports a message that was received whole from a sender that was not in the address vector when it came: an error that
+    /// names it (fi_cq(3), `FI_EADDRNOTAVAIL`), unless it was inserted meanwhile.
+    #[cold]
+    fn complete_from_stranger(
+        &mut self,
+        prefix: usize,
+        kind: MsgKind,
+        m: &Matched,
+        a: &Arrived,
+        sender: Option<NativeAddr>,
+    ) {
+        let src = sender.map_or(FiAddr::NOTAVAIL, |name| self.av().find(&name));
+        if src.is_some() {
+            return self.complete_quiet_or_piece(prefix, kind, m, &Arrived { src, ..*a });
+        }
+        let more = self.complete_piece(kind, m);
+        self.rx_cq().write_error(CqError {
+            completion: Completion {
+                buf: place(m),
+                ..recv_completion(kind, m, a, src, more)
+            },
+            olen: 0,
+            errno: Errno::EADDRNOTAVAIL,
+            prov_errno: 0,
+            why: "the message was received, from a sender that is not in the address vector",
+            sender: sender.map(Box::new),
+        });
+        self.rx_cntr().inc_error();
     }
 
     /// What the completion of a receive has besides.
@@ -165,6 +215,7 @@ pub trait Owner {
             errno,
             prov_errno: 0,
             why,
+            sender: None,
         });
         self.rx_cntr().inc_error();
     }

@@ -3,7 +3,7 @@
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::{Info, TX_CAPS};
 
-use crate::candidates::{anywhere, everything, granted, local, refused, with};
+use crate::candidates::{anywhere, datagrams, everything, granted, local, refused, with};
 
 /// Covers: GI-3
 #[test]
@@ -76,6 +76,25 @@ fn a_capability_that_refines_another_needs_it() {
     }
 }
 
+/// Messages of unknown senders would be errors: nobody gets that unasked.
+///
+/// Covers: AV-25, GI-3
+#[test]
+fn errors_for_unknown_senders_are_for_those_who_ask_for_them_by_name() {
+    for candidate in [local(), anywhere(), datagrams()] {
+        for caps in [Flags::empty(), Flags::MSG, Flags::MSG | Flags::SOURCE] {
+            let offer = granted(&with(|hints| hints.caps = caps), &candidate);
+            assert!(!(offer.caps | offer.rx.caps).contains(Flags::SOURCE_ERR));
+        }
+        let wanted = Flags::MSG | Flags::SOURCE | Flags::SOURCE_ERR;
+        let offer = granted(&with(|hints| hints.caps = wanted), &candidate);
+        assert!((offer.caps & offer.rx.caps).contains(Flags::SOURCE | Flags::SOURCE_ERR));
+        assert!(!(offer.tx.caps | offer.domain.caps).contains(Flags::SOURCE_ERR));
+        let hints = with(|hints| hints.caps = Flags::MSG | Flags::SOURCE_ERR);
+        assert_eq!(refused(&hints, &candidate), "caps");
+    }
+}
+
 /// Covers: GI-3
 #[test]
 fn what_is_not_there_yet_is_refused() {
@@ -88,7 +107,6 @@ fn what_is_not_there_yet_is_refused() {
         Flags::NAMED_RX_CTX,
         Flags::FENCE,
         Flags::TRIGGER,
-        Flags::SOURCE | Flags::SOURCE_ERR,
         Flags::MSG | Flags::EXACT_DIRECTED_RECV,
     ] {
         for candidate in [local(), anywhere()] {

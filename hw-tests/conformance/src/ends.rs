@@ -148,20 +148,25 @@ pub fn any_tagged(context: u64) -> RecvOp {
 impl End {
     /// An endpoint with everything of its own.
     pub fn open(domain: &dyn Domain) -> Self {
-        let av = domain.open_av(&AvAttr::default()).unwrap();
+        Self::open_with(domain, &AvAttr::default(), |_| {})
+    }
+
+    /// As `open`, with such an address vector, and what else is to differ.
+    pub fn open_with(
+        domain: &dyn Domain,
+        av: &AvAttr,
+        differ: impl FnOnce(&mut EndpointConfig),
+    ) -> Self {
+        let av = domain.open_av(av).unwrap();
         let (tx, rx) = (Queue::open(domain), Queue::open(domain));
-        let endpoint = domain
-            .open_endpoint(EndpointConfig {
-                av: av.clone(),
-                tx_cq: tx.cq.clone(),
-                rx_cq: rx.cq.clone(),
-                tx_cntr: Some(tx.cntr.clone()),
-                rx_cntr: Some(rx.cntr.clone()),
-                directed_recv: true,
-                source: None,
-                auth_key: None,
-            })
-            .unwrap();
+        let mut config = EndpointConfig {
+            tx_cq: tx.cq.clone(),
+            tx_cntr: Some(tx.cntr.clone()),
+            rx_cntr: Some(rx.cntr.clone()),
+            ..EndpointConfig::new(&av, &rx.cq)
+        };
+        differ(&mut config);
+        let endpoint = domain.open_endpoint(config).unwrap();
         Self {
             endpoint,
             av,

@@ -29,5 +29,6 @@ pub mod search;
 pub mod sends;
 pub mod sharing;
 pub mod steady;
+pub mod strangers;
 pub mod suite;
 pub mod waiting;

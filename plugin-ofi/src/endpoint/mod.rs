@@ -178,6 +178,7 @@ impl EndpointObject {
             directed_recv: setup.caps.contains(Flags::DIRECTED_RECV),
             source: setup.source,
             auth_key: setup.auth_key,
+            source_err: setup.caps.contains(Flags::SOURCE_ERR),
         })?;
         match self.min_multi_recv.load(Ordering::Relaxed) {
             options::UNSET => {}

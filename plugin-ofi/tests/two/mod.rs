@@ -51,6 +51,18 @@ pub fn everywhere(test: &str, body: impl FnOnce(&Info<'_>)) {
     }
 }
 
+/// As `everywhere`, for tests that ask for their domain themselves: by name, none for any.
+pub fn asking_everywhere(test: &str, body: impl FnOnce(&Libfabric, &str)) {
+    if child::is_here() {
+        let domain = std::env::var(DOMAIN).unwrap();
+        return child::alone(test, |libfabric| body(libfabric, &domain));
+    }
+    child::run(test, SHM);
+    if has_device() {
+        child::run(test, VERBS);
+    }
+}
+
 /// Runs a test over verbs alone.
 pub fn over_verbs(test: &str, body: impl FnOnce(&Libfabric)) {
     match child::is_here() {
@@ -250,20 +262,27 @@ impl Two {
 }
 
 pub fn insert(av: *mut fid_av, of: *mut fid_ep) -> fi_addr_t {
-    let (mut name, mut len, mut addr) = ([0u8; 64], 64, 0);
-    // SAFETY: as fi_getname(3) and fi_av(3) have it.
-    unsafe {
-        let getname = (*(*of).cm).getname.unwrap();
-        assert_eq!(
-            getname(of.cast(), name.as_mut_ptr().cast(), &raw mut len),
-            0
-        );
-        let inserted = call!(
-            av,
-            ops.insert(name.as_ptr().cast(), 1, &raw mut addr, 0, null_mut())
-        );
-        assert_eq!(inserted, 1);
-    }
+    insert_bytes(av, name_of(of).as_ptr().cast())
+}
+
+/// `fi_getname`.
+pub fn name_of(ep: *mut fid_ep) -> Vec<u8> {
+    let (mut name, mut len) = ([0u8; 512], 512);
+    // SAFETY: as fi_cm(3) has it.
+    let named = unsafe {
+        let getname = (*(*ep).cm).getname.unwrap();
+        getname(ep.cast(), name.as_mut_ptr().cast(), &raw mut len)
+    };
+    assert_eq!(named, 0);
+    name[..len].to_vec()
+}
+
+/// `fi_av_insert` of one address.
+pub fn insert_bytes(av: *mut fid_av, name: *const c_void) -> fi_addr_t {
+    let mut addr = 0;
+    // SAFETY: as fi_av(3) has it.
+    let inserted = unsafe { call!(av, ops.insert(name, 1, &raw mut addr, 0, null_mut())) };
+    assert_eq!(inserted, 1);
     addr
 }
 
@@ -296,6 +315,20 @@ pub fn next(cq: *mut fid_cq) -> Result<fi_cq_tagged_entry, isize> {
             Err(EAGAIN) => assert!(Instant::now() < until, "nothing completes"),
             other => return other,
         }
+    }
+}
+
+/// `fi_cq_readfrom` of one that must come.
+pub fn next_from(cq: *mut fid_cq) -> (fi_cq_tagged_entry, fi_addr_t) {
+    let until = Instant::now() + PATIENCE;
+    let (mut entry, mut from) = (fi_cq_tagged_entry::default(), 0);
+    loop {
+        // SAFETY: there is room for one.
+        match unsafe { call!(cq, ops.readfrom((&raw mut entry).cast(), 1, &raw mut from)) } {
+            1 => return (entry, from),
+            error => assert_eq!(error, EAGAIN),
+        }
+        assert!(Instant::now() < until, "nothing completes");
     }
 }
 

@@ -142,6 +142,7 @@ impl PeerSrx for Srx {
                     errno,
                     prov_errno: 0,
                     why,
+                    sender: None,
                 });
             }
         }

@@ -11,6 +11,7 @@ use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::types::{FiAddr, IoBuf, SendOp, total_len};
 
 use super::state::SessionState;
+use crate::connect::{native_addr, peer_key};
 
 /// How a peer is reached at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,8 @@ impl Pending {
 /// A peer.
 pub(crate) struct Peer {
     pub(crate) key: PeerKey,
+    /// The name of its shared-memory endpoint, if it has one.
+    shm_name: u64,
     /// Its number in the address vector, if it has one.
     pub(crate) addr: FiAddr,
     pub(crate) link: Link,
@@ -101,7 +104,7 @@ impl Peers {
 
     /// Makes an address lead to a peer, which is made if there is none of that name.
     pub(crate) fn route(&mut self, addr: FiAddr, name: &NativeAddr) -> u32 {
-        self.peer_of(crate::connect::peer_key(name), addr)
+        self.peer_of(peer_key(name), name.shm.unwrap_or(0), addr)
     }
 
     fn lead(&mut self, addr: FiAddr, peer: u32) {
@@ -121,12 +124,13 @@ impl Peers {
         Some(peer)
     }
 
-    /// The peer of a key, made if there is none. If it has an address, that leads to it from now on: also to one that only
+    /// The peer of a key, made if there is none; `shm_name` names its shared-memory endpoint. If it has an address, that leads to it from now on: also to one that only
     /// speaks to us, for when the address is removed.
-    pub(crate) fn peer_of(&mut self, key: PeerKey, addr: FiAddr) -> u32 {
+    pub(crate) fn peer_of(&mut self, key: PeerKey, shm_name: u64, addr: FiAddr) -> u32 {
         let peer = *self.by_key.entry(key).or_insert_with(|| {
             self.peers.insert(Peer {
                 key,
+                shm_name,
                 addr,
                 link: Link::Idle,
                 parked: None,
@@ -140,6 +144,12 @@ impl Peers {
             self.lead(addr, peer);
         }
         peer
+    }
+
+    /// The address of a peer.
+    pub(crate) fn name(&self, peer: u32) -> Option<NativeAddr> {
+        let peer = self.peers.get(peer as usize)?;
+        native_addr(&peer.key, peer.shm_name)
     }
 
     /// The peer of a key, if there is one.

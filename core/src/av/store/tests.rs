@@ -3,9 +3,12 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+/// Steps until the writer comes to its end, and what that is.
+type Sentence = (u32, fn());
+
 thread_local! {
-    /// Steps until the writer comes to its end, and what that is; none: it lives.
-    static LEFT: Cell<Option<(u32, fn())>> = const { Cell::new(None) };
+    /// None: it lives.
+    static LEFT: Cell<Option<Sentence>> = const { Cell::new(None) };
 }
 
 struct Killed;

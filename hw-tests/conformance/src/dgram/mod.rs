@@ -35,6 +35,7 @@ macro_rules! dgram_conformance {
             cancels::cancelled_receives_take_nothing,
             cancels::sends_around_a_cancellation,
             senders::known_and_unknown,
+            senders::strangers_are_named,
             sharing::an_endpoint_sends_to_itself,
             sharing::many_on_one_queue,
             refusals::what_datagrams_do_not_have,

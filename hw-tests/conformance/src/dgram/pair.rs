@@ -4,8 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::{Domain, Mr, RecvOp};
+use ferrofabric_core::fabric::{Domain, EndpointConfig, Mr, RecvOp};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
@@ -172,7 +173,13 @@ pub(super) struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     pub(super) fn open(fabric: &'a Fabric) -> Self {
-        let (a, b) = (End::open(fabric.domain(0)), End::open(fabric.domain(1)));
+        Self::open_with(fabric, |_| {})
+    }
+
+    /// As `open`, where the receiver differs.
+    pub(super) fn open_with(fabric: &'a Fabric, differ: impl FnOnce(&mut EndpointConfig)) -> Self {
+        let a = End::open(fabric.domain(0));
+        let b = End::open_with(fabric.domain(1), &AvAttr::default(), differ);
         let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
         let to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();
         let info = fabric.info();

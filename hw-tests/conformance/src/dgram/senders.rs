@@ -1,7 +1,9 @@
-//! Who has sent a datagram (`FI_SOURCE` of fi_getinfo(3)).
+//! Who has sent a datagram (`FI_SOURCE` and `FI_SOURCE_ERR` of fi_getinfo(3)).
 
 use std::time::Instant;
 
+use ferrofabric_core::av::format;
+use ferrofabric_core::error::Errno;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::types::{FiAddr, IoBuf};
 
@@ -89,5 +91,54 @@ pub fn known_and_unknown(fabric: &Fabric) {
             pair.b.rx.take_of(op.context)
         });
         assert_eq!(c.unwrap().src, again);
+    }
+}
+
+/// Where the receiver wants to know, the datagram of a sender that is not in the address vector lies in the buffer, and its
+/// completion is an error that names the sender. Inserted by just that name it is a peer, of which later datagrams tell.
+///
+/// Covers: AV-25
+pub fn strangers_are_named(fabric: &Fabric) {
+    let pair = Pair::open_with(fabric, |config| config.source_err = true);
+    let format = pair.fabric.info().addr_format;
+    let own = pair.a.endpoint.name().verbs.unwrap();
+    pair.b.av.remove(pair.to_a).unwrap();
+    let into_slot = Room::of(8);
+    let direct = Room {
+        len: pair.longest,
+        registered: true,
+        ..into_slot
+    };
+    for room in [into_slot, direct] {
+        let arrival = pair.deliver(SEND, 8, room);
+        let error = arrival.event.unwrap_err();
+        assert_eq!(error.errno, Errno::EADDRNOTAVAIL, "{error:?}");
+        let c = &error.completion;
+        assert_eq!(
+            (c.context, c.src),
+            (arrival.posted.context, FiAddr::NOTAVAIL)
+        );
+        assert_eq!((c.len, error.olen), (pair.prefix + 8, 0));
+        let memory = &arrival.posted.buffer.memory;
+        assert_eq!(memory.message(pair.prefix, 8), Ok(Some(arrival.number)));
+        pair.keep(arrival.posted.buffer);
+        let sender = error.sender.expect("the name of the sender");
+        let verbs = sender.verbs.unwrap();
+        // Within a subnet of InfiniBand a datagram tells the LID in place of the GID.
+        let path = verbs.gid == own.gid || own.lid != 0 && verbs.lid == own.lid;
+        assert!(
+            path && verbs.qpn == own.qpn,
+            "{verbs:?} in place of {own:?}"
+        );
+
+        let addr = pair
+            .b
+            .av
+            .insert(&format::to_bytes(format, &sender))
+            .unwrap();
+        let arrival = pair.deliver(SEND, 8, room);
+        assert_eq!(arrival.event.unwrap().src, addr);
+        pair.keep(arrival.posted.buffer);
+        pair.b.av.remove(addr).unwrap();
     }
 }

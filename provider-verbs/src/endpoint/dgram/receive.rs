@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use slab::Slab;
 
+use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::RecvOp;
 use ferrofabric_core::flags::Flags;
@@ -70,6 +71,9 @@ struct Datagram {
     data: u64,
     flags: Flags,
     src: FiAddr,
+    /// Where it comes from, by LID too.
+    source: Option<Source>,
+    lid: u16,
 }
 
 impl Receives {
@@ -381,7 +385,7 @@ impl DgramTransport {
                         &[receive.buf],
                     )
                 };
-                owner.complete_recv(MsgKind::Msg, &receive, &arrived);
+                owner.complete_recv(MsgKind::Msg, &receive, &arrived, || self.sender(&datagram));
             }
             None => self.counters.dropped += 1,
         }
@@ -464,7 +468,15 @@ impl DgramTransport {
             data: datagram.data,
             flags: datagram.flags,
         };
-        owner.complete_recv_behind(self.receives.prefix, MsgKind::Msg, receive, &arrived);
+        let prefix = self.receives.prefix;
+        let sender = || self.sender(datagram);
+        owner.complete_recv_behind(prefix, MsgKind::Msg, receive, &arrived, sender);
+    }
+
+    /// Who has sent a datagram, as far as that tells.
+    fn sender(&self, datagram: &Datagram) -> Option<NativeAddr> {
+        let own = self.port.address(self.qp.number(), self.init.qkey);
+        (datagram.source).map(|source| source.name(datagram.lid, &own))
     }
 
     pub(super) fn fail_receive<O: Owner>(
@@ -528,6 +540,8 @@ impl Datagram {
             data,
             flags,
             src: source.map_or(FiAddr::NOTAVAIL, |source| sources.find(source)),
+            source,
+            lid: wc.slid,
         }
     }
 }

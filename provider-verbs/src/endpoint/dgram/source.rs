@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use ferrofabric_core::addr::{GidKind, VerbsAddr};
+use ferrofabric_core::addr::{GidKind, NativeAddr, VerbsAddr};
 use ferrofabric_core::types::FiAddr;
 
 use crate::qp::UdQp;
@@ -18,6 +18,32 @@ pub(super) enum Source {
     Gid([u8; 16], u32),
     /// Within a subnet of InfiniBand.
     Lid(u16, u32),
+}
+
+impl Source {
+    /// The address of the sender, whose datagrams came with this LID, as far as they tell: the rest is as of `own`.
+    pub(super) fn name(self, lid: u16, own: &VerbsAddr) -> NativeAddr {
+        let (gid, qpn) = match self {
+            Self::Gid(gid, qpn) => (gid, qpn),
+            // Within the subnet the way goes by LID, whatever the rest of the GID.
+            Self::Lid(_, qpn) => {
+                let mut gid = [0; 16];
+                gid[..8].copy_from_slice(&own.gid[..8]);
+                (gid, qpn)
+            }
+        };
+        NativeAddr {
+            incarnation: 0,
+            node: 0,
+            shm: None,
+            verbs: Some(VerbsAddr {
+                gid,
+                lid,
+                qpn,
+                ..*own
+            }),
+        }
+    }
 }
 
 /// The GID of the sender, as the routing header has it; `None` for what is no such header.
@@ -126,6 +152,24 @@ mod tests {
             sl: 0,
             port: 1,
             mtu_bytes: 1024,
+        }
+    }
+
+    /// Covers: AV-25
+    #[test]
+    fn who_is_inserted_by_the_name_that_a_datagram_gives_is_known() {
+        for (kind, lid) in [(GidKind::RoceV2, 0), (GidKind::Ib, 5)] {
+            let own = peer(kind, 1, lid, 20);
+            let by_lid = (lid != 0).then_some(Source::Lid(7, 17));
+            for source in by_lid.into_iter().chain([Source::Gid([1; 16], 17)]) {
+                let slid = if lid == 0 { 0 } else { 7 };
+                let name = source.name(slid, &own);
+                assert_eq!(NativeAddr::from_bytes(&name.to_bytes()), Ok(name));
+                let mut sources = Sources::default();
+                sources.insert(FiAddr(3), &name.verbs.unwrap());
+                assert_eq!(sources.find(source), FiAddr(3), "{source:?}");
+                assert_eq!(sources.find(Source::Gid([1; 16], 18)), FiAddr::NOTAVAIL);
+            }
         }
     }
 

@@ -90,7 +90,7 @@ impl RdmTransport {
     fn lane_up<O: Owner>(&mut self, up: LaneUp, carrier: Carrier, owner: &mut O) {
         let addr = native_addr(&up.peer, up.remote_shm_name)
             .map_or(FiAddr::NOTAVAIL, |name| owner.av().find(&name));
-        let peer = self.peers.peer_of(up.peer, addr);
+        let peer = self.peers.peer_of(up.peer, up.remote_shm_name, addr);
         if up.resumes {
             return self.begin_resuming(peer, up, carrier, owner);
         }

@@ -69,7 +69,7 @@ impl RdmTransport {
         }
         let fit = (matched.buf.len as u64).min(arrived.len);
         if fit == 0 {
-            owner.complete_recv(kind, &matched, &arrived);
+            owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
             return self.notify(peer, name, Notice::Fin(op, FinStatus::Ok));
         }
         // A region of the application's may not allow what the peer has to do to it.
@@ -159,9 +159,10 @@ impl RdmTransport {
             return;
         };
         (lane.session.notices).push_back(Notice::Fin(r.op, FinStatus::Ok));
+        let peer = lane.peer;
         self.list(session);
         drop(r.region);
-        owner.complete_recv(r.kind, &r.matched, &r.arrived);
+        owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
     }
 
     /// The receiver is done with a message, without having been written to.
@@ -223,14 +224,20 @@ impl RdmTransport {
     }
 
     /// The sender has written a message.
-    pub(super) fn done_came<O: Owner>(&mut self, session: SessionId, receive: u64, owner: &mut O) {
+    pub(super) fn done_came<O: Owner>(
+        &mut self,
+        session: SessionId,
+        peer: u32,
+        receive: u64,
+        owner: &mut O,
+    ) {
         let Some(state) = self.state_of(session) else {
             return;
         };
         match state.receives.remove(Key::from_bits(receive)) {
             Some(r) => {
                 drop(r.region);
-                owner.complete_recv(r.kind, &r.matched, &r.arrived);
+                owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
             }
             None => self.break_lane(
                 session,

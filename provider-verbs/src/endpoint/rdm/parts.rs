@@ -208,7 +208,7 @@ impl RdmTransport {
                 deliver(part, matched.buf.part(offset, matched.buf.len));
                 if last {
                     incoming.target = Target::Nowhere;
-                    owner.complete_recv(kind, &matched, &arrived);
+                    owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
                     self.return_credit((peer, name), arrived.len as usize);
                 }
             }

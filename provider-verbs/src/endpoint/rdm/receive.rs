@@ -132,7 +132,7 @@ impl RdmTransport {
                 self.part_came(session, from, &packet, owner);
             }
             Packet::Cts(grant) => self.grant_came(session, &grant),
-            Packet::Done { receive } => self.done_came(session, receive, owner),
+            Packet::Done { receive } => self.done_came(session, from.0, receive, owner),
             Packet::Credit | Packet::Ack | Packet::Resume { .. } => {}
         }
     }
@@ -149,7 +149,7 @@ impl RdmTransport {
         let (kind, arrived) = self.announce(peer, envelope, payload.len() as u64);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             deliver(payload, matched.buf);
-            owner.complete_recv(kind, &matched, &arrived);
+            owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
             match self.lanes.of(lane) {
                 Some(of) => {
                     if release(&mut of.session, payload.len()) {
@@ -243,7 +243,7 @@ impl RdmTransport {
         match message.body {
             Body::Eager(payload) => {
                 deliver(&payload, matched.buf);
-                owner.complete_recv(kind, &matched, &arrived);
+                owner.complete_recv(kind, &matched, &arrived, || self.peers.name(from.0));
                 self.return_credit(from, payload.len());
             }
             Body::Arriving { bytes, .. } => {
