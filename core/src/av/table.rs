@@ -486,12 +486,13 @@ impl PeerAv for AvTable {
 
     #[inline]
     fn find(&self, name: &NativeAddr) -> FiAddr {
-        let Some(entry) = self.find_entry(&name.to_bytes()) else {
+        let name = name.to_bytes();
+        let Some(entry) = self.find_entry(&name) else {
             return FiAddr::NOTAVAIL;
         };
-        // It may have been removed meanwhile.
-        match self.store.generation(entry) {
-            generation if generation & 1 == 1 => self.model.addr(entry, generation),
+        // It may have been removed meanwhile, and its place be another's.
+        match self.store.read(entry) {
+            Some((there, generation)) if there == name => self.model.addr(entry, generation),
             _ => FiAddr::NOTAVAIL,
         }
     }
