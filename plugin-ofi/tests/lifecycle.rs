@@ -1,5 +1,5 @@
 //! Every object is opened, used and closed a thousand times under stock libfabric, and nothing is left: no memory, no
-//! descriptor, no thread. (With queue pairs a hundred times; the long tests make it a thousand.)
+//! descriptor, no thread. (With queue pairs a hundred times, in valgrind two hundred; the long tests make both a thousand.)
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -20,8 +20,9 @@ const FIRST: usize = 50;
 /// The harness and the test.
 const TEST_THREADS: usize = 2;
 
-/// Set in the process that a test is for: the domain.
+/// Set in the process that a test is for: the domain, and how many rounds.
 const CHILD: &str = "FERRO_TEST_LIFECYCLE";
+const ROUNDS: &str = "FERRO_TEST_ROUNDS";
 
 /// Through shared memory, which is everywhere.
 #[test]
@@ -33,14 +34,18 @@ fn rounds_of_shared_memory_leave_nothing() {
 #[test]
 fn rounds_of_queue_pairs_leave_nothing() {
     let name = "rounds_of_queue_pairs_leave_nothing";
-    let soak = std::env::var_os("FERRO_SOAK").is_some();
     match has_device() {
-        true => alone(name, "", if soak { 1000 } else { 100 }),
+        true => alone(name, "", if is_soak() { 1000 } else { 100 }),
         false => skip("this machine has no RDMA device"),
     }
 }
 
-/// What libraries keep from when they were loaded is there once; what a round loses is there a thousand times.
+fn is_soak() -> bool {
+    std::env::var_os("FERRO_SOAK").is_some()
+}
+
+/// What libraries keep from when they were loaded is there once; what a round loses is there once for each round. (In valgrind a
+/// round takes a fifth of a second.)
 #[test]
 fn valgrind_finds_neither_a_wrong_access_nor_a_leak() {
     const ONCE: usize = 50;
@@ -62,7 +67,13 @@ fn valgrind_finds_neither_a_wrong_access_nor_a_leak() {
         ])
         .args(["--errors-for-leak-kinds=none", "--show-leak-kinds=definite"])
         .arg(std::env::current_exe().unwrap());
-    let said = run(command, "rounds_of_shared_memory_leave_nothing", "shm");
+    let times = if is_soak() { 1000 } else { 4 * ONCE };
+    let said = run(
+        command,
+        "rounds_of_shared_memory_leave_nothing",
+        "shm",
+        times,
+    );
     if said.contains("SKIP") {
         return;
     }
@@ -80,16 +91,19 @@ fn valgrind_finds_neither_a_wrong_access_nor_a_leak() {
 /// A process has one libfabric, and its memory is to be counted: each test has one of its own.
 fn alone(test: &str, domain: &str, times: usize) {
     if let Some(domain) = std::env::var_os(CHILD) {
+        let times = std::env::var(ROUNDS).unwrap().parse().unwrap();
         return rounds(&domain.to_string_lossy(), times);
     }
-    run(Command::new(std::env::current_exe().unwrap()), test, domain);
+    let command = Command::new(std::env::current_exe().unwrap());
+    run(command, test, domain, times);
 }
 
 /// Runs a test in a process of its own, prints what it has found, and returns all that it says.
-fn run(mut command: Command, test: &str, domain: &str) -> String {
+fn run(mut command: Command, test: &str, domain: &str, times: usize) -> String {
     command
         .args(["--exact", test, "--nocapture"])
         .env(CHILD, domain)
+        .env(ROUNDS, times.to_string())
         // What the allocator keeps for each thread counts as allocated: it is to keep nothing.
         .env(
             "GLIBC_TUNABLES",
