@@ -180,8 +180,8 @@ pub struct OwningEndpoint {
 }
 
 impl OwningEndpoint {
-    /// Opens an endpoint on a domain. On one that has `FI_SOURCE_ERR`, a message of a sender that is not in the address vector is
-    /// an error that names it; the message lies in the buffer.
+    /// Opens an endpoint on a domain. A message of a sender that is not in the address vector completes with no source, whether
+    /// the domain has `FI_SOURCE_ERR` or not (that is [`EndpointConfig::source_err`]).
     ///
     /// # Errors
     ///
@@ -189,10 +189,7 @@ impl OwningEndpoint {
     pub fn open(domain: &dyn Domain, av: &AvAttr) -> Result<Self> {
         let av = domain.open_av(av)?;
         let cq = domain.open_cq(&CqAttr::default())?;
-        let endpoint = domain.open_endpoint(EndpointConfig {
-            source_err: domain.info().caps.contains(Flags::SOURCE_ERR),
-            ..EndpointConfig::new(&av, &cq)
-        })?;
+        let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
         let blank = Completion {
             context: 0,
             flags: Flags::empty(),

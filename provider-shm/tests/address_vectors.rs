@@ -9,7 +9,6 @@ use ferrofabric_conformance::limits::{PATIENCE, settings};
 use ferrofabric_core::av::{AvAttr, AvType};
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::flags::Flags;
 use ferrofabric_core::owning::{Buffer, OwningEndpoint};
 use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::FiAddr;
@@ -17,10 +16,9 @@ use ferrofabric_shm::ShmProvider;
 
 fn domain() -> Arc<dyn Domain> {
     let (provider, settings) = (ShmProvider::new(), settings(&[]));
-    let mut info = provider.discover(&settings).candidates.remove(0);
-    // Whoever sends first is not known yet, and that is no error here.
-    info.caps -= Flags::SOURCE_ERR;
-    provider.open(&info, &settings).unwrap()
+    let found = provider.discover(&settings);
+    let info = found.candidates.first().unwrap();
+    provider.open(info, &settings).unwrap()
 }
 
 fn buffer() -> Buffer {
