@@ -10,6 +10,8 @@ use crate::device::{DeviceLimits, Quirks};
 pub(crate) struct Tuning {
     /// Largest message sent in one packet, in bytes.
     pub(crate) eager_bytes: usize,
+    /// Whether a packet takes one frame of the network at most.
+    pub(crate) single_frames: bool,
     /// Largest message sent in several packets without asking first, in bytes, where the peer's credit allows.
     pub(crate) parts_bytes: usize,
     /// Header and payload up to here travel in the work request itself, in bytes.
@@ -76,6 +78,7 @@ impl Tuning {
         let software = quirks.contains(Quirks::LONG_DATAGRAM_LOST);
         Self {
             eager_bytes: settings.eager.0.map_or(EAGER_BYTES, |bytes| bytes as usize),
+            single_frames: quirks.contains(Quirks::LONG_SEND_CRASHES),
             parts_bytes: match (settings.eager_max.0, settings.eager.0) {
                 (Some(bytes), _) | (None, Some(bytes)) => bytes as usize,
                 (None, None) if software => SOFTWARE_PARTS_BYTES,

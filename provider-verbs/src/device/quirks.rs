@@ -34,6 +34,9 @@ bitflags::bitflags! {
         /// When packets are lost or overtake each other, a read of several packets completes with success and its last
         /// ones are missing.
         const LONG_READ_TORN = 1 << 9;
+        /// A queue pair that moves to the error state while the last packet of a send completes takes that packet once more, now
+        /// without a receive, and the kernel crashes: no send may take several packets.
+        const LONG_SEND_CRASHES = 1 << 10;
     }
 }
 

@@ -110,8 +110,8 @@ pub(crate) struct Lane {
     pub(crate) open: bool,
     /// The peer's end is up.
     pub(crate) may_send: bool,
-    /// The peer's receive buffers, in bytes.
-    pub(crate) peer_receive_bytes: usize,
+    /// The longest packet that it takes, in bytes.
+    pub(crate) packet_bytes: usize,
     pub(crate) heard: bool,
     pub(crate) queue: VecDeque<Wqe>,
     pub(crate) records: Records,

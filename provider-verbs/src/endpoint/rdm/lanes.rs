@@ -157,7 +157,7 @@ impl RdmTransport {
             session,
             open: false,
             may_send: up.may_send,
-            peer_receive_bytes: up.remote_limits.receive_bytes as usize,
+            packet_bytes: self.poster.packet_bytes(&up.remote_limits),
             heard: false,
             // It grows to what is under way: most peers of many never have much.
             queue: VecDeque::new(),

@@ -276,7 +276,7 @@ impl RdmTransport {
             poster: Poster {
                 bounces,
                 tuning,
-                mtu_bytes: port.mtu.bytes(),
+                mtu: port.mtu,
                 chain: SendChain::new(),
                 chain_of: SessionId(0),
                 more_follow: false,

@@ -10,12 +10,14 @@ use ferrofabric_core::protocol::credit::Admission;
 use ferrofabric_core::protocol::parts::{Cut, Part};
 use ferrofabric_core::protocol::session::WINDOW;
 use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::wire::control::Limits;
 use ferrofabric_core::protocol::wire::data::{MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, Packet};
 use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
 
 use super::RdmTransport;
 use super::receive::{deliver, token};
 use super::send::{Poster, Stop, envelope};
+use crate::device::Mtu;
 use crate::endpoint::gather::gather_part;
 use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Target, Wqe, WqeKind};
 
@@ -124,12 +126,21 @@ impl Poster {
         outcome.map(|()| InParts::Posted)
     }
 
+    /// The longest packet that a peer takes, in bytes.
+    pub(super) fn packet_bytes(&self, peer: &Limits) -> usize {
+        let slot_bytes = self.bounces.slot_bytes().min(peer.receive_bytes as usize);
+        let frame = Mtu::from_code(peer.path_mtu).map_or(self.mtu, |mtu| mtu.min(self.mtu));
+        match self.tuning.single_frames {
+            true => slot_bytes.min(frame.bytes()),
+            false => slot_bytes,
+        }
+    }
+
     /// Bytes of a message in each packet: as many as fill frames of the network, so that none travels nearly empty.
     fn part_bytes(&self, lane: &Lane) -> usize {
-        let slot_bytes = self.bounces.slot_bytes().min(lane.peer_receive_bytes);
-        let packet_bytes = match slot_bytes / self.mtu_bytes {
-            0 => slot_bytes,
-            frames => frames * self.mtu_bytes,
+        let packet_bytes = match lane.packet_bytes / self.mtu.bytes() {
+            0 => lane.packet_bytes,
+            frames => frames * self.mtu.bytes(),
         };
         packet_bytes.saturating_sub(MAX_FIRST_HEADER_BYTES)
     }

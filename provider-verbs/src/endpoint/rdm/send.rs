@@ -17,6 +17,7 @@ use ferrofabric_verbs_sys::ibv_sge;
 use super::super::gather::{copy_of, entry, gather};
 use super::parts::InParts;
 use super::{Counters, MAX_PENDING, RdmTransport};
+use crate::device::Mtu;
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
 use crate::post::{SendChain, SendFlags, inline_sge};
@@ -253,8 +254,8 @@ impl RdmTransport {
 pub(super) struct Poster {
     pub(super) bounces: SlotPool,
     pub(super) tuning: Tuning,
-    /// What the device puts into a frame of the network, in bytes.
-    pub(super) mtu_bytes: usize,
+    /// What the device puts into a frame of the network at most.
+    pub(super) mtu: Mtu,
     /// What is to be posted to the lane of `chain_of`. Between calls it is empty, but for messages that were sent with `MORE`.
     pub(super) chain: SendChain<2>,
     pub(super) chain_of: SessionId,
@@ -288,7 +289,7 @@ impl Poster {
         let eager_bytes = self
             .tuning
             .eager_bytes
-            .min(lane.peer_receive_bytes.saturating_sub(MAX_HEADER_BYTES));
+            .min(lane.packet_bytes.saturating_sub(MAX_HEADER_BYTES));
         if len <= eager_bytes && !op.flags.intersects(TELLS) {
             let fits_inline = len + MAX_HEADER_BYTES <= self.tuning.inline_bytes;
             let slot = match fits_inline {
