@@ -8,11 +8,11 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use nix::errno::Errno;
 use nix::sys::ptrace;
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
@@ -67,15 +67,37 @@ pub fn trace(name: &str, child: impl FnOnce()) -> Option<Vec<Call>> {
     Some(calls)
 }
 
-/// Watches the thread of a process that has itself traced, from its first stop to the second mark.
+/// Watches the thread of a process that has itself traced, from its first stop to the second mark. However long that takes on a
+/// busy machine: only a child that does nothing at all for long is ended.
 fn watch(process: Pid) -> Vec<Call> {
-    let until = Instant::now() + PATIENCE;
+    std::thread::scope(|scope| {
+        let (tell, told) = channel();
+        scope.spawn(move || end_if_silent(process, &told));
+        follow(process, &tell)
+    })
+}
+
+/// Ends a child that nothing is told of for long, so that who waits for it does not wait for ever.
+fn end_if_silent(process: Pid, told: &Receiver<()>) {
+    loop {
+        match told.recv_timeout(PATIENCE) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {
+                // It may have ended by itself just now.
+                let _ = kill(process, Signal::SIGKILL);
+                return;
+            }
+        }
+    }
+}
+
+fn follow(process: Pid, tell: &Sender<()>) -> Vec<Call> {
     let (mut calls, mut marks) = (Vec::new(), 0);
     loop {
-        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD | WaitPidFlag::WNOHANG;
-        assert!(Instant::now() < until, "the child hangs after {calls:?}");
-        match waitpid(None, Some(flags)) {
-            Ok(WaitStatus::StillAlive) => std::thread::yield_now(),
+        let stopped = waitpid(None, Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD));
+        tell.send(()).unwrap();
+        match stopped {
             Ok(WaitStatus::Stopped(thread, Signal::SIGSTOP)) if marks == 0 => {
                 let options =
                     ptrace::Options::PTRACE_O_TRACESYSGOOD | ptrace::Options::PTRACE_O_EXITKILL;
@@ -97,7 +119,11 @@ fn watch(process: Pid) -> Vec<Call> {
                 }
                 ptrace::syscall(thread, None).unwrap();
             }
-            Ok(other) => panic!("the child ended early: {other:?}"),
+            Ok(other) => panic!(
+                "the child failed, or did nothing for {PATIENCE:?}: {other:?} after {} calls, the last {:?}",
+                calls.len(),
+                calls.last()
+            ),
             Err(Errno::EINTR) => {}
             Err(error) => panic!("{error}"),
         }
