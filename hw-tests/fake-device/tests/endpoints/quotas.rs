@@ -20,6 +20,9 @@ const QUOTA_BYTE: u32 = 40 + 134;
 /// What inverting that byte makes of the quota.
 const CLAIMED: u64 = QUOTA ^ 0xff;
 
+/// How long a sender that has filled its quota goes on trying: one that went beyond it would be seen.
+const MORE: Duration = Duration::from_millis(300);
+
 /// Messages of 8 bytes go as requests if their senders want to know of their delivery, else eagerly while there is credit: of
 /// two units each.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,14 +53,17 @@ fn strangers() -> Pair {
     Pair { a, b, to_a, to_b }
 }
 
-/// `a` sends, with its number as its tag, whatever it can, until for a while nothing goes any more. Returns how many those are,
-/// and the most that `b` has kept of them.
-fn flood(pair: &Pair, from: IoBuf, flags: Flags) -> (u64, u64) {
+/// `a` sends, with its number as its tag, whatever it can, until `b` keeps so many of them and nothing goes any more, or the
+/// connection has failed. Then both have time for more. Returns how many were sent, and the most that `b` has kept.
+fn flood(pair: &Pair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64) {
     let (mut sent, mut most) = (0, 0);
-    let mut last = Instant::now();
-    let begun = last;
-    while last.elapsed() < Duration::from_millis(300) {
-        assert!(begun.elapsed() < PATIENCE, "{sent} messages, and no end");
+    let begun = Instant::now();
+    let mut last = begun;
+    while most < enough || last.elapsed() < MORE {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{sent} messages, {most} of them kept, and no end"
+        );
         let op = SendOp {
             flags,
             ..pair.tagged(sent)
@@ -89,12 +95,12 @@ fn a_sender_waits_for_its_receiver() {
         let _device = FakeDevice::take();
         let pair = strangers();
         let from = pair.a.memory(8, 1);
-        let (sent, kept) = flood(&pair, from, kind.flags());
         // What has no credit goes as a request.
         let may_keep = match kind {
             Kind::Requests => QUOTA,
             Kind::Eager => QUOTA + QUOTA / 2,
         };
+        let (sent, kept) = flood(&pair, from, kind.flags(), may_keep);
         assert_eq!(kept, may_keep, "{kind:?}");
         assert!(sent < may_keep + 1100, "{sent} were taken");
         let begun = Instant::now();
@@ -139,7 +145,7 @@ fn who_exceeds_its_quota_is_refused() {
         };
         pair.b.recv(&waits, &[pair.b.memory(8, 0)]).unwrap();
         let from = pair.a.memory(8, 1);
-        let (sent, kept) = flood(&pair, from, kind.flags());
+        let (sent, kept) = flood(&pair, from, kind.flags(), u64::MAX);
         assert_eq!(device.faults_left(), 0, "it knows its quota");
         assert!(sent > QUOTA / 2 && sent <= CLAIMED + 1100, "{sent}");
         assert!(kept <= QUOTA, "{kept} of {sent} kept");
