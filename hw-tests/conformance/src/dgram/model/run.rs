@@ -17,8 +17,6 @@ use crate::model::program::Program;
 
 /// So long without a sign, everything that moves by itself has moved, mostly.
 const QUIET: Duration = Duration::from_micros(500);
-/// So old, a datagram that has not arrived never will, on a network that loses nothing.
-const STALE: Duration = Duration::from_millis(100);
 /// How often an operation is tried that finds no room.
 const TRIES: usize = 4;
 
@@ -84,7 +82,6 @@ pub(super) struct Message {
     pub(super) due: bool,
     pub(super) arrived: bool,
     pub(super) sent_at: usize,
-    since: Instant,
 }
 
 /// Runs a program.
@@ -300,7 +297,6 @@ impl Run<'_> {
                         due,
                         arrived: false,
                         sent_at,
-                        since: Instant::now(),
                     });
                     return Ok(());
                 }
@@ -322,14 +318,24 @@ impl Run<'_> {
     fn is_due(&self, to: Node) -> bool {
         let live = &self.nodes[to];
         let open = live.receives.iter().filter(|r| !r.over && !r.cancelled);
-        let under_way = self.messages.iter().filter(|message| {
-            message.to == to && !message.arrived && (message.due || message.since.elapsed() < STALE)
-        });
+        let to_it = self.messages.iter().filter(|message| message.to == to);
+        let under_way = to_it.filter(|message| self.may_arrive(message));
         // The slot of one that was taken back may still take a datagram, also before receives that were posted later
         // (docs/datagrams.md).
         let taken_back = live.receives.iter().any(|r| r.cancelled);
         let certain = self.fabric.silence.is_none() && !live.resets && !taken_back;
         certain && open.count() > under_way.count()
+    }
+
+    /// Whether a datagram may still be under way. How old it is says nothing: its sender may wait for an address handle, and
+    /// the device for a processor. But where nothing is lost, none arrives after one that its sender sent to the same endpoint
+    /// behind it.
+    fn may_arrive(&self, message: &Message) -> bool {
+        let overtaken = |other: &Message| {
+            let same_way = (other.from, other.to) == (message.from, message.to);
+            same_way && other.arrived && other.sent_at > message.sent_at
+        };
+        !message.arrived && !self.messages.iter().any(overtaken)
     }
 
     fn receive(
