@@ -42,8 +42,8 @@ fn fabric(name: &'static str, device: &'static str, mode: Mode) -> Option<Fabric
         let _held = &turn;
         domain(device, mode)
     });
-    // What it carries is there at once.
-    Some(fabric.with_patience(Duration::from_secs(1)))
+    // What it carries is there at once, but address handles are made by other threads, which may have to wait for a processor.
+    Some(fabric.with_patience(Duration::from_secs(10)))
 }
 
 fn roce() -> Option<Fabric> {

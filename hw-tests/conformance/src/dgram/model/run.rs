@@ -458,10 +458,13 @@ impl Run<'_> {
         what: &str,
         mut done: impl FnMut(&Self) -> bool,
     ) -> Result<(), Wrong> {
-        let until = Instant::now() + self.fabric.patience;
+        let mut moved = Instant::now();
         while !done(self) {
-            self.pump_all()?;
-            if Instant::now() > until {
+            // Taken before the look: on a busy machine much time may pass between two.
+            let late = moved.elapsed() > self.fabric.patience;
+            if self.pump_all()? > 0 {
+                moved = Instant::now();
+            } else if late && !done(self) {
                 return Err(format!("{what}: {}", self.state()));
             }
             std::thread::yield_now();
