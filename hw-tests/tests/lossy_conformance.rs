@@ -18,8 +18,9 @@ use serial_test::file_serial;
 /// Some chunks of what a sender writes, in bytes.
 const LONGEST: usize = 100_000;
 
-/// Longest message that is sent in one packet, in bytes.
-const EAGER: usize = 8192;
+/// Longest message that is sent in one packet, in bytes, and longest in two.
+const EAGER: usize = 4064;
+const TWO_PACKETS: usize = 8120;
 
 /// Longest message that the odd ranks send without asking first; the even ones do so with all.
 const EAGER_MAX: usize = 16_384;
@@ -44,7 +45,7 @@ fn lossy(lane: &'static str) -> Option<Fabric> {
     });
     Some(
         fabric
-            .with_thresholds(&[8, 48, 196, 480, 488, EAGER, EAGER_MAX])
+            .with_thresholds(&[8, 48, 196, 480, 488, EAGER, TWO_PACKETS, EAGER_MAX])
             .with_longest(LONGEST)
             .with_patience(Duration::from_secs(60)),
     )
