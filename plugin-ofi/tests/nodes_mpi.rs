@@ -23,17 +23,6 @@ struct Job {
 }
 
 #[test]
-fn open_mpi_hello() {
-    Job {
-        mpi: Mpi::Open,
-        each: 1,
-        program: &["hello.py"],
-        messages: 2,
-    }
-    .passes();
-}
-
-#[test]
 fn open_mpi_pingpong() {
     Job {
         mpi: Mpi::Open,
@@ -62,17 +51,6 @@ fn open_mpi_random_beside_local_ranks() {
         each: 2,
         program: &["random_p2p.py", "7"],
         messages: 150,
-    }
-    .passes();
-}
-
-#[test]
-fn mpich_hello() {
-    Job {
-        mpi: Mpi::Mpich,
-        each: 1,
-        program: &["hello.py"],
-        messages: 2,
     }
     .passes();
 }

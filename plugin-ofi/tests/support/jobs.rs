@@ -4,25 +4,19 @@
 macro_rules! all_jobs {
     ($mpi:ident) => {
         jobs! { $mpi;
-            hello_2: Default, 2 ranks, ["hello.py"], 4 messages;
-            hello_4: Default, 4 ranks, ["hello.py"], 20 messages;
             hello_8: Default, 8 ranks, ["hello.py"], 80 messages;
             pingpong: Default, 2 ranks, ["pingpong.py"], 300 messages;
             collectives_2: Default, 2 ranks, ["collectives.py"], 1000 messages;
             collectives_4: Default, 4 ranks, ["collectives.py", "--every", "2"], 2000 messages;
             collectives_8: Default, 8 ranks, ["collectives.py", "--every", "4"], 4000 messages;
-            random_2: Default, 2 ranks, ["random_p2p.py", "1"], 200 messages;
             random_4: Default, 4 ranks, ["random_p2p.py", "2"], 600 messages;
             random_8: Default, 8 ranks, ["random_p2p.py", "3"], 1200 messages;
 
-            hello_2_verbs: Verbs, 2 ranks, ["hello.py"], 4 messages;
-            hello_4_verbs: Verbs, 4 ranks, ["hello.py"], 20 messages;
             hello_8_verbs: Verbs, 8 ranks, ["hello.py"], 80 messages;
             pingpong_verbs: Verbs, 2 ranks, ["pingpong.py"], 300 messages;
             collectives_2_verbs: Verbs, 2 ranks, ["collectives.py"], 1000 messages;
             collectives_4_verbs: Verbs, 4 ranks, ["collectives.py", "--every", "2"], 2000 messages;
             collectives_8_verbs: Verbs, 8 ranks, ["collectives.py", "--every", "4"], 4000 messages;
-            random_2_verbs: Verbs, 2 ranks, ["random_p2p.py", "4"], 200 messages;
             random_4_verbs: Verbs, 4 ranks, ["random_p2p.py", "5"], 600 messages;
             random_8_verbs: Verbs, 8 ranks, ["random_p2p.py", "6"], 1200 messages;
             threads: Default, 2 ranks, ["threads.py"], 300 messages;
