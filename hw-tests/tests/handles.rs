@@ -274,7 +274,7 @@ fn a_thousand_nodes(entries: u32) {
 #[test]
 #[file_serial(verbs)]
 fn entries_of_a_thousand_nodes_share_a_thousand_handles() {
-    a_thousand_nodes(20_000);
+    a_thousand_nodes(4000);
 }
 
 /// Covers: AV-24

@@ -125,7 +125,7 @@ fn converge(count: u64, low: usize, high: usize, window: u64, receives: u64) {
 #[file_serial(verbs)]
 fn small_messages_of_eight_peers_are_all_matched_in_order() {
     if Rig::open().is_some() {
-        converge(40_000, 0, 65_536, 16, 64);
+        converge(12_000, 0, 65_536, 16, 64);
     }
 }
 
@@ -133,7 +133,7 @@ fn small_messages_of_eight_peers_are_all_matched_in_order() {
 #[file_serial(verbs)]
 fn large_messages_of_eight_peers_are_all_matched_in_order() {
     if Rig::open().is_some() {
-        converge(16, 1 << 20, 16 << 20, 2, 4);
+        converge(16, 1 << 20, 4 << 20, 2, 4);
     }
 }
 

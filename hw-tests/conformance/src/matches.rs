@@ -197,9 +197,9 @@ pub fn tags_and_masks(fabric: &Fabric) {
 ///
 /// Covers: PEER-9
 pub fn order_of_long_and_short_messages(fabric: &Fabric) {
-    const COUNT: u64 = 60;
+    const COUNT: u64 = 30;
     let star = Star::open(fabric, 2);
-    let longest = fabric.longest.min(300_000);
+    let longest = fabric.longest.min(150_000);
     let size = |n: u64| [8, longest, 0, 9000.min(longest), 64, 8192][n as usize % 6];
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
         for early in [true, false] {

@@ -9,7 +9,7 @@ use ferrofabric_core::types::{IoBuf, SendOp};
 
 use crate::ends::{End, PATIENCE, Pair, any_tagged};
 
-const SIZES: [usize; 5] = [8, 4000, 40_000, 120_000, 1 << 20];
+const SIZES: [usize; 5] = [8, 4000, 40_000, 120_000, 300_000];
 
 /// Messages that go out at once.
 const BURST: u64 = 8;
