@@ -67,6 +67,11 @@ impl IncomingTable {
         }
     }
 
+    /// Whether nothing is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.taken == 0
+    }
+
     /// All that is under way; none of it is then.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Incoming> + use<> {
         std::mem::take(self)

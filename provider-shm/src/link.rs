@@ -5,6 +5,8 @@
 //! follows in pieces, which the pieces and first slots of other messages may overtake; so neither a long message nor one that
 //! nobody receives holds up those behind it.
 
+mod farewell;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ use crate::wire::{
     CHUNK, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, START,
     TAGGED, TOLD, pack,
 };
+
+pub(crate) use farewell::Farewell;
 
 /// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies one while the sender
 /// copies the next.
@@ -134,8 +138,12 @@ pub(crate) struct Link {
     pub(crate) loopback: bool,
     /// We tell the peer where our messages lie, to be read.
     offers_cma: bool,
-    segment: Arc<Segment>,
+    pub(crate) segment: Arc<Segment>,
     shared: Arc<Shared>,
+    /// We have asked for its end, and announce nothing until there is an answer.
+    pub(crate) asked: bool,
+    /// What the peer has said to its end, and was not dealt with.
+    pub(crate) heard: Option<Farewell>,
     pub(crate) control: VecDeque<Control>,
     pub(crate) pending: VecDeque<PendingSend>,
     /// By id, the keys of messages under way in the endpoint's outbox.
@@ -207,6 +215,8 @@ impl Link {
             offers_cma: new.offers_cma,
             segment: new.segment,
             shared: Arc::clone(shared),
+            asked: false,
+            heard: None,
             control: VecDeque::new(),
             pending: VecDeque::new(),
             outgoing: Slab::new(),
@@ -597,7 +607,9 @@ impl Link {
         stats: &mut ShmStats,
     ) -> Result<usize, Broken> {
         let mut did = self.push_control(stats)?;
-        while let Some(next) = self.pending.pop_front() {
+        while !self.asked
+            && let Some(next) = self.pending.pop_front()
+        {
             let op = next.op;
             // SAFETY: who queued it vouched for the buffers until it completes; a copy lives as long as `next`.
             match unsafe { self.announce(&op, next.iov(), stats)? } {
@@ -617,7 +629,8 @@ impl Link {
         self.busy = !(self.control.is_empty()
             && self.pending.is_empty()
             && self.streaming.is_empty()
-            && self.reading.is_empty());
+            && self.reading.is_empty()
+            && self.heard.is_none());
         if !self.busy {
             // Does nothing while they are small.
             self.control.shrink_to(KEPT_ENTRIES);

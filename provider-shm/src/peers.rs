@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::types::FiAddr;
 
@@ -13,6 +14,8 @@ pub(crate) enum Peer {
     Connecting(VecDeque<PendingSend>),
     /// Key of the link.
     Up(usize),
+    /// There was a link, until neither side had more to say.
+    Left(Box<NativeAddr>),
     /// There was a link, or there is none to be had.
     Gone(Errno),
 }
@@ -70,6 +73,11 @@ impl Peers {
     pub(crate) fn forget_addr(&mut self, addr: FiAddr) -> Option<u64> {
         self.unlearn();
         self.ids.remove(&addr)
+    }
+
+    /// Whether a link has to be made before anything can be sent to the endpoint of this id.
+    pub(crate) fn needs_link(&self, id: u64) -> bool {
+        matches!(self.by_id.get(&id), None | Some(Peer::Left(_)))
     }
 
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Peer> {

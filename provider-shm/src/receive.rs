@@ -10,14 +10,14 @@ use slab::Slab;
 
 use crate::copy::{copy_bulk, copy_short};
 use crate::incoming::Incoming;
-use crate::link::{Control, Link, SPARE_BUFFERS, SPARE_BYTES};
+use crate::link::{Control, Farewell, Link, SPARE_BUFFERS, SPARE_BYTES};
 use crate::outbox::Outbox;
 use crate::paths::{Moved, Path, Paths, Trial};
 use crate::ring::{Broken, Seen};
 use crate::stats::ShmStats;
 use crate::wire::{
-    CHUNK, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, START,
-    TAGGED, TOLD, unpack,
+    CHUNK, DATA, DELIVERED, EAGER, FAREWELL, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD,
+    MAX_WINDOW, START, TAGGED, TOLD, unpack,
 };
 
 /// Most that one call reads by CMA before others get their turn, in bytes.
@@ -209,6 +209,11 @@ impl Receiver {
                 let [id] = seen.words();
                 self.consume(link, 0);
                 link.delivered(id as u32, outbox, owner)
+            }
+            FAREWELL => {
+                let what = Farewell::read(seen)?;
+                self.consume(link, 0);
+                link.hears(what)
             }
             _ => Err(Broken("it sent a slot of no known kind")),
         }
@@ -685,6 +690,14 @@ impl Receiver {
                 self.release(Some(link), held);
             }
             (_, link) => self.release(link, held),
+        }
+    }
+
+    /// A link is no more: what came whole over it can still be received.
+    pub(crate) fn outlives(&mut self, key: usize, link: &Link) {
+        let whole = |held: &&mut Held| held.link == key && !held.is_partial();
+        for held in self.held.iter_mut().map(|(_, held)| held).filter(whole) {
+            held.outlives(link);
         }
     }
 

@@ -222,6 +222,11 @@ impl Tx {
         unsafe { self.payload.as_ptr().add(record.offset as usize) }
     }
 
+    /// Slots published so far, modulo 2³².
+    pub(crate) fn published(&self) -> u32 {
+        self.head
+    }
+
     /// Publishes a slot: `fill` writes what it needs of the body. The caller has seen a free slot.
     #[inline(always)]
     pub(crate) fn publish(&mut self, head: Head, fill: impl FnOnce(*mut u64)) {
@@ -348,6 +353,11 @@ impl Rx {
         self.untold_bytes += record_bytes as u32;
         self.head.wrapping_sub(self.told) as usize >= SLOTS / 4
             || self.untold_bytes as usize >= PAYLOAD_BYTES / 8
+    }
+
+    /// Slots consumed so far, modulo 2³².
+    pub(crate) fn consumed(&self) -> u32 {
+        self.head
     }
 
     /// Whether there is something that the producer was not told.

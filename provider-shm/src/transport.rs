@@ -1,5 +1,7 @@
 //! The transport of one endpoint over shared memory: its links, and what its owner drives them with.
 
+mod farewell;
+
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use crate::segment::Segment;
 use crate::service::{Command, Event, NewLink, Service, Shared};
 use crate::stats::ShmStats;
 use crate::status::{SLEEPS, WANTS_ROOM, register, sleeper_barrier};
+use farewell::Departures;
 
 /// Messages of one link that are taken before the next one gets its turn.
 const BATCH: usize = 32;
@@ -56,6 +59,7 @@ pub struct ShmTransport {
     id: u64,
     node: u64,
     unreachable: VecDeque<(FiAddr, Vec<PendingSend>)>,
+    departures: Departures,
     shared: Arc<Shared>,
 }
 
@@ -122,6 +126,7 @@ impl ShmTransport {
             id,
             node,
             unreachable: VecDeque::new(),
+            departures: Departures::default(),
             shared,
         })
     }
@@ -167,7 +172,7 @@ impl ShmTransport {
     ) -> std::result::Result<(), OpError> {
         let link = &mut *self.links[key];
         let stats = &mut self.receiver.stats;
-        if link.pending.is_empty() {
+        if link.pending.is_empty() && !link.asked {
             // SAFETY: the caller's promise.
             match unsafe { link.announce(op, iov, stats) } {
                 Ok(Announced::Done) => {
@@ -217,8 +222,8 @@ impl ShmTransport {
         owner: &mut O,
     ) -> std::result::Result<(), OpError> {
         let id = match self.peers.id(op.dest) {
-            Some(id) => id,
-            None => {
+            Some(id) if !self.peers.needs_link(id) => id,
+            _ => {
                 let native = owner
                     .av()
                     .lookup(op.dest)
@@ -228,8 +233,12 @@ impl ShmTransport {
                     return Err(OpError::Failed(Errno::EHOSTUNREACH));
                 }
                 self.peers.set_id(op.dest, id);
-                if self.peers.get_mut(id).is_none() {
-                    self.connect(id, native, owner)?;
+                if self.peers.needs_link(id) {
+                    self.peers.set(id, Peer::Connecting(VecDeque::new()));
+                    if let Err(error) = self.connect(id, native, owner) {
+                        self.peers.remove(id);
+                        return Err(error);
+                    }
                 }
                 id
             }
@@ -237,7 +246,9 @@ impl ShmTransport {
         match self.peers.get_mut(id) {
             Some(Peer::Up(key)) => {
                 let key = *key;
-                self.peers.learn(op.dest, key, self.links.len());
+                if !self.links[key].asked {
+                    self.peers.learn(op.dest, key, self.links.len());
+                }
                 // SAFETY: the caller's promise.
                 unsafe { self.send_long(key, op, iov, owner) }
             }
@@ -251,14 +262,11 @@ impl ShmTransport {
                 Ok(())
             }
             Some(Peer::Gone(errno)) => Err(OpError::Failed(*errno)),
-            None => {
-                // The link was given up for a while: look the address up again.
-                self.peers.forget_addr(op.dest);
-                Err(OpError::Again)
-            }
+            Some(Peer::Left(_)) | None => Err(OpError::Again),
         }
     }
 
+    /// Makes a link with a peer that counts as connecting; one with oneself is there at once.
     fn connect<O: Owner>(
         &mut self,
         id: u64,
@@ -266,7 +274,6 @@ impl ShmTransport {
         owner: &mut O,
     ) -> std::result::Result<(), OpError> {
         if id != self.id {
-            self.peers.set(id, Peer::Connecting(VecDeque::new()));
             self.service.tell(Command::Connect(native));
             return Ok(());
         }
@@ -297,7 +304,9 @@ impl ShmTransport {
         if addr.is_some() {
             self.peers.set_id(addr, id);
             self.peers.learn(addr, key, self.links.len());
+            self.departs_no_more(id);
         }
+        self.came_back(id, key);
     }
 
     #[cold]
@@ -310,15 +319,19 @@ impl ShmTransport {
             match event {
                 Event::Up(new) => self.new_link(new, owner),
                 Event::Gone(id, said_so) => {
-                    if let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) {
-                        let (errno, why) = match said_so {
-                            true => (Errno::ESHUTDOWN, "the peer closed its endpoint"),
-                            false => (Errno::ECONNRESET, "the peer's process is gone"),
-                        };
-                        self.drain(key, owner);
-                        self.fail_link(key, errno, why, owner);
+                    let (errno, why) = match said_so {
+                        true => (Errno::ESHUTDOWN, "the peer closed its endpoint"),
+                        false => (Errno::ECONNRESET, "the peer's process is gone"),
+                    };
+                    match self.peers.get_mut(id) {
+                        Some(&mut Peer::Up(key)) => {
+                            self.drain(key, owner);
+                            self.fail_link(key, errno, why, owner);
+                        }
+                        _ => self.gone_after_all(id, errno, why, owner),
                     }
                 }
+                Event::Look => self.look(owner),
                 Event::Unreachable(id, errno, why) => self.give_up(id, errno, why, owner),
             }
         }
@@ -358,7 +371,8 @@ impl ShmTransport {
         }
     }
 
-    /// Takes what a peer that is gone has left in its ring: no more than the ring holds, should it still be writing.
+    /// Takes what a peer that is gone has left in its ring: no more than the ring holds, should it still be writing. If that is its
+    /// farewell, the link has ended in good order.
     fn drain<O: Owner>(&mut self, key: usize, owner: &mut O) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -373,22 +387,16 @@ impl ShmTransport {
                 break;
             }
         }
+        if (self.links.get(key)).is_some_and(|link| link.asked && link.heard.is_some()) {
+            self.hear_farewell(key, owner);
+        }
     }
 
-    /// Ends a link: what waits for its peer fails, everybody else goes on.
-    #[cold]
-    #[inline(never)]
-    fn fail_link<O: Owner>(&mut self, key: usize, errno: Errno, why: &'static str, owner: &mut O) {
-        let Some(mut link) = self.links.try_remove(key) else {
-            return;
-        };
-        tracing::info!(peer = %link.native, why, "shared-memory link ended");
-        self.receiver.stats.links_failed += 1;
-        if errno == Errno::EPROTO {
-            self.service.tell(Command::Forget(link.id));
-        }
+    /// Takes a link out. What hangs on it is the caller's.
+    fn remove_link(&mut self, key: usize) -> Option<Box<Link>> {
+        let link = self.links.try_remove(key)?;
+        self.watch_no_more(key);
         self.peers.unlearn();
-        self.peers.set(link.id, Peer::Gone(errno));
         if let Some(at) = self.order.iter().position(|k| *k == key) {
             if at < self.hot {
                 self.hot -= 1;
@@ -398,6 +406,24 @@ impl ShmTransport {
                 self.order.swap_remove(at);
             }
         }
+        Some(link)
+    }
+
+    /// Ends a link: what waits for its peer fails, everybody else goes on.
+    #[cold]
+    #[inline(never)]
+    fn fail_link<O: Owner>(&mut self, key: usize, errno: Errno, why: &'static str, owner: &mut O) {
+        let Some(mut link) = self.remove_link(key) else {
+            return;
+        };
+        tracing::info!(peer = %link.native, why, "shared-memory link ended");
+        self.receiver.stats.links_failed += 1;
+        if errno == Errno::EPROTO {
+            let segment = Some(link.segment.clone());
+            self.service.tell(Command::Forget(link.id, segment, false));
+        }
+        self.peers.set(link.id, Peer::Gone(errno));
+        self.departs_no_more(link.id);
         for done in link.take_unfinished(&mut self.outbox) {
             owner.fail_send(&done, errno, 0, why);
         }
@@ -418,9 +444,7 @@ impl ShmTransport {
             false => owner.srx().lose_messages(FiAddr::NOTAVAIL, lost),
         }
         held.retain(|_, h| h.link != key || !h.is_partial());
-        for (_, h) in held.iter_mut().filter(|(_, h)| h.link == key) {
-            h.outlives(&link);
-        }
+        self.receiver.outlives(key, &link);
     }
 
     /// Looks a few times more for the next of an exchange of short messages, where the last one came from: nearer by than
@@ -481,6 +505,9 @@ impl ShmTransport {
         let Some(link) = self.links.get_mut(key) else {
             return 0;
         };
+        if link.heard.is_some() {
+            return self.hear_farewell(key, owner);
+        }
         let read = match link.reading.is_empty() {
             true => Ok(0),
             false => self.receiver.read(link, owner),
@@ -618,7 +645,9 @@ impl Transport for ShmTransport {
     }
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
-        let Some(&mut Peer::Up(key)) = name.shm.and_then(|id| self.peers.get_mut(id)) else {
+        let Some(id) = name.shm else { return };
+        self.departs_no_more(id);
+        let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) else {
             return;
         };
         let link = &mut *self.links[key];
@@ -636,17 +665,25 @@ impl Transport for ShmTransport {
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
-        let id = self.peers.forget_addr(addr);
+        let mut id = self.peers.forget_addr(addr);
         for (_, link) in self.links.iter_mut().filter(|(_, l)| l.addr == addr) {
             link.addr = FiAddr::NOTAVAIL;
+            id = Some(link.id);
         }
         owner.srx().forget_source(addr);
         let Some(id) = id else { return };
+        self.depart(id);
         let queue = match self.peers.get_mut(id) {
             Some(Peer::Connecting(queue)) => queue,
             Some(Peer::Up(key)) => &mut self.links[*key].pending,
+            Some(Peer::Left(_)) => {
+                self.peers.remove(id);
+                self.service.tell(Command::Forget(id, None, false));
+                return;
+            }
             Some(Peer::Gone(_)) => {
                 self.peers.remove(id);
+                self.departs_no_more(id);
                 return;
             }
             None => return,
@@ -703,6 +740,7 @@ impl Transport for ShmTransport {
         report("shm_doorbells", s.doorbells);
         report("shm_links", s.links);
         report("shm_links_failed", s.links_failed);
+        report("shm_links_left", s.links_left);
     }
 }
 

@@ -14,6 +14,9 @@ pub(crate) const GO: u8 = 5;
 /// Receiver to sender: the message with this id stands in its receive's buffer.
 pub(crate) const DELIVERED: u8 = 6;
 
+/// The link is to end, or what the other side says to that: which of both, see [`Farewell`](crate::link::Farewell).
+pub(crate) const FAREWELL: u8 = 7;
+
 /// The message is tagged.
 pub(crate) const TAGGED: u8 = 1;
 /// The message has CQ data.

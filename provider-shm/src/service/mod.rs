@@ -27,8 +27,11 @@ use crate::segment::{Segment, Side};
 pub(crate) enum Command {
     /// A link to this endpoint.
     Connect(NativeAddr),
-    /// The link with the endpoint of this id is of no use any more.
-    Forget(u64),
+    /// The link with the endpoint of this id and with this segment is of no use any more; `true`: it is still to be told when the
+    /// endpoint is gone. Without a segment: that is not to be told any more, either.
+    Forget(u64, Option<Arc<Segment>>, bool),
+    /// Tell when it is time for another look at links whose peers were removed.
+    Look,
     /// That is all.
     Stop,
 }
@@ -41,6 +44,8 @@ pub(crate) enum Event {
     Unreachable(u64, Errno, &'static str),
     /// The endpoint of this id is gone; `true` when it said so.
     Gone(u64, bool),
+    /// Time for a look at links whose peers were removed.
+    Look,
 }
 
 /// A link, ready to be used.

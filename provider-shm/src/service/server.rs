@@ -34,6 +34,8 @@ const SWEPT: usize = 256;
 /// How long clients wait when there are too many, or no descriptor for another one.
 const PAUSE: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_millis(5);
+/// How long a link whose peer was removed is left alone between two looks.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How a peer stands.
 enum Peer {
@@ -43,6 +45,8 @@ enum Peer {
     Accepting(usize, Option<Attempt>),
     /// There is a link.
     Up(Arc<Segment>, Side),
+    /// There was one, until neither side had more to say.
+    Left,
 }
 
 #[derive(Clone, Copy)]
@@ -71,6 +75,7 @@ pub(super) struct Server {
     nonce: u64,
     next_sweep: Instant,
     sweep_from: usize,
+    next_look: Option<Instant>,
 }
 
 impl Server {
@@ -102,6 +107,7 @@ impl Server {
             peers: HashMap::new(),
             next_sweep: Instant::now(),
             sweep_from: 0,
+            next_look: None,
         })
     }
 
@@ -148,12 +154,13 @@ impl Server {
         let sweep = self
             .peers
             .values()
-            .any(|p| matches!(p, Peer::Up(..)))
+            .any(|p| matches!(p, Peer::Up(..) | Peer::Left))
             .then_some(self.next_sweep);
         match connections
             .chain(attempts)
             .chain(sweep)
             .chain(self.listen_again)
+            .chain(self.next_look)
             .min()
         {
             Some(next) => {
@@ -172,13 +179,25 @@ impl Server {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Stop => return false,
-                Command::Forget(id) => {
-                    self.peers.remove(&id);
-                }
+                Command::Forget(id, segment, watch) => self.forget(id, segment.as_ref(), watch),
+                Command::Look => self.next_look = Some(Instant::now() + LOOK),
                 Command::Connect(target) => self.connect(target),
             }
         }
         true
+    }
+
+    /// A link has ended; there may be another one by now.
+    fn forget(&mut self, id: u64, segment: Option<&Arc<Segment>>, watch: bool) {
+        match (self.peers.get(&id), segment) {
+            (Some(Peer::Up(current, _)), Some(segment)) if Arc::ptr_eq(current, segment) => {}
+            (Some(Peer::Left), None) => {}
+            _ => return,
+        }
+        match watch {
+            true => self.peers.insert(id, Peer::Left),
+            false => self.peers.remove(&id),
+        };
     }
 
     fn report(&self, event: Event) {
@@ -200,7 +219,7 @@ impl Server {
             // The link's event is on its way.
             Some(Peer::Up(..) | Peer::Attempting(..)) => {}
             Some(Peer::Accepting(_, wanted)) => *wanted = Some(attempt),
-            None => {
+            None | Some(Peer::Left) => {
                 self.peers.insert(id, Peer::Attempting(attempt, None));
                 self.try_connect(id);
             }
@@ -391,7 +410,7 @@ impl Server {
                 self.connections.try_remove(old);
                 attempt
             }
-            None => None,
+            None | Some(Peer::Left) => None,
         };
         if id == self.id || !c.answer(WELCOME, OK, &self.shared, self.offers_cma()) {
             return Err(Failure::Later);
@@ -473,6 +492,10 @@ impl Server {
                 self.try_connect(id);
             }
         }
+        if self.next_look.is_some_and(|at| at <= now) {
+            self.next_look = None;
+            self.report(Event::Look);
+        }
         if self.next_sweep <= now {
             self.next_sweep = now + self.config.sweep_interval;
             self.sweep();
@@ -484,7 +507,7 @@ impl Server {
         let mut up: Vec<u64> = self
             .peers
             .iter()
-            .filter_map(|(id, peer)| matches!(peer, Peer::Up(..)).then_some(*id))
+            .filter_map(|(id, peer)| matches!(peer, Peer::Up(..) | Peer::Left).then_some(*id))
             .collect();
         up.sort_unstable();
         if up.is_empty() {
@@ -493,10 +516,10 @@ impl Server {
         let from = self.sweep_from % up.len();
         self.sweep_from = from + SWEPT;
         for id in up.iter().cycle().skip(from).take(up.len().min(SWEPT)) {
-            let Some(Peer::Up(segment, side)) = self.peers.get(id) else {
-                continue;
+            let left = || match self.peers.get(id) {
+                Some(Peer::Up(segment, side)) => segment.status(other(*side)).load() & CLOSED != 0,
+                _ => false,
             };
-            let left = || segment.status(other(*side)).load() & CLOSED != 0;
             // Who closes says so before its doorbell goes.
             if left() || !self.liveness.exists(*id) {
                 let left = left();

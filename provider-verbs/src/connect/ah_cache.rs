@@ -115,13 +115,17 @@ impl<D> AhCache<D> {
         Some((path, outcome))
     }
 
-    /// Lets the handle of a path go if nobody else holds it.
-    pub(crate) fn release_unused(&mut self, path: &Path) {
-        if let Some(Entry::Ready(handle)) = self.entries.get(path) {
-            if Arc::strong_count(handle) == 1 {
-                self.entries.remove(path);
-            }
+    /// Lets the handle of a path go if nobody else holds it. False: it is in use, or still being made.
+    pub(crate) fn release_unused(&mut self, path: &Path) -> bool {
+        let unused = match self.entries.get(path) {
+            Some(Entry::Ready(handle)) => Arc::strong_count(handle) == 1,
+            Some(Entry::Resolving(_)) => false,
+            None => true,
+        };
+        if unused {
+            self.entries.remove(path);
         }
+        unused
     }
 
     /// Handles that are there.

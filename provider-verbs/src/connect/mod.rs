@@ -99,6 +99,12 @@ pub(crate) enum ToService {
     },
     /// A lane was given up for want of queue pairs.
     Recycled(LaneKey),
+    /// A lane was given up because its peer was removed from the address vector and nothing is under way.
+    Left(LaneKey),
+    /// The lane to a peer that was asked for is no longer wanted.
+    Cancel(PeerKey),
+    /// A peer that was removed from the address vector has no lane any more: its path is not needed for it.
+    Parted(PeerKey),
     /// The peer of a lane of the UD kind confirms nothing.
     AskAfter(LaneKey),
     /// The session that a lane of the peer's carried is over.

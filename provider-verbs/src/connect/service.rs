@@ -110,6 +110,7 @@ impl Service {
             lanes: HashMap::new(),
             rc_lanes: 0,
             joining: Vec::new(),
+            parting: Vec::new(),
             connector: Connector::new(me, config.handshake),
             config,
             datagrams,
@@ -212,6 +213,8 @@ struct Worker {
     rc_lanes: usize,
     /// Lanes of the UD kind that wait for their path.
     joining: Vec<(Path, LaneKey)>,
+    /// Paths whose handles are to go as soon as nobody holds them: we parted from a peer behind them.
+    parting: Vec<Path>,
     connector: Connector,
     config: ServiceConfig,
     datagrams: Datagrams,
@@ -236,6 +239,7 @@ impl Worker {
                 self.path_resolved(path, outcome);
             }
             while self.receive() {}
+            self.release_handles();
             let now = self.now();
             if self.connector.next_timeout().is_some_and(|at| at <= now) {
                 self.drive(|connector, now, out| connector.timeout(now, out));
@@ -305,6 +309,9 @@ impl Worker {
                 c.change_lane(now, (lane, peer), LaneKind::Rc, patience, out);
             }),
             ToService::Recycled(lane) => self.drive(|c, now, out| c.lane_recycled(now, lane, out)),
+            ToService::Left(lane) => self.drive(|c, now, out| c.lane_left(now, lane, out)),
+            ToService::Cancel(peer) => self.drive(|c, now, out| c.cancel(now, &peer, out)),
+            ToService::Parted(peer) => self.part_from(&peer),
             ToService::AskAfter(lane) => self.drive(|c, now, out| c.ask_after(now, lane, out)),
             ToService::SessionEnded { peer, lane } => self.connector.session_ended(&peer, lane),
             ToService::Grant(quota_units) => self.connector.grant(quota_units),
@@ -432,6 +439,21 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// The engine has parted from a peer: the handle of its path goes with the last who holds it. (RC queue pairs do not: should a
+    /// control packet go there again, the handle is made anew.)
+    fn part_from(&mut self, peer: &PeerKey) {
+        if let Some((path, ..)) = self.way_to(peer) {
+            if !self.parting.contains(&path) {
+                self.parting.push(path);
+            }
+        }
+    }
+
+    fn release_handles(&mut self) {
+        let handles = &mut self.handles;
+        self.parting.retain(|path| !handles.release_unused(path));
     }
 
     fn way_to(&self, peer: &PeerKey) -> Option<(Path, u32, u32)> {

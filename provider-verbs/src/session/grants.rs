@@ -46,6 +46,11 @@ impl Grants {
         self.give_back(u32::from(quota_units).saturating_sub(held_units));
     }
 
+    /// A session goes on of which so much was given back.
+    pub(crate) fn take_back(&mut self, units: u32) {
+        self.in_use += units;
+    }
+
     /// A message of an ended session is kept no longer.
     pub(crate) fn let_go(&mut self, payload_bytes: usize) {
         self.give_back(cost_units(payload_bytes as u32));

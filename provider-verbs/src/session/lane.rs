@@ -91,6 +91,8 @@ pub(crate) enum AfterLane {
     Resume,
     /// So it does, for the lane was given up in good order.
     Change,
+    /// It rests: the lane was given up in good order, for there is no more to say. It goes on over another lane when there is.
+    Rest,
     /// It is over: the peer is gone, or broken.
     Fail,
     /// It is over, and another one begins: what was under way may be lost, what waits to be sent is not.

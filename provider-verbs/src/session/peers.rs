@@ -72,6 +72,23 @@ pub(crate) struct Peer {
     pub(crate) lost_rc: bool,
     /// Its endpoint has closed: it will never have a lane again.
     pub(crate) closed: bool,
+    /// It was removed from the address vector: its lane goes once nothing happens on it.
+    pub(crate) removed: bool,
+    /// Times that it came back after its lane had gone for that.
+    pub(crate) returns: u32,
+    /// The session rests, and so much of its credit was given back meanwhile.
+    pub(crate) rests: Option<u32>,
+}
+
+impl Peer {
+    /// Whether it has a session that wants a lane to go on, whatever else is to be sent.
+    pub(crate) fn goes_on(&self) -> bool {
+        let used = self
+            .parked
+            .as_ref()
+            .is_some_and(|session| !session.is_unused());
+        used && self.rests.is_none()
+    }
 }
 
 /// All peers that were spoken to, or that spoke to us.
@@ -108,7 +125,9 @@ impl Peers {
     }
 
     fn lead(&mut self, addr: FiAddr, peer: u32) {
-        self.peers[peer as usize].addr = addr;
+        let known = &mut self.peers[peer as usize];
+        known.addr = addr;
+        (known.removed, known.returns) = (false, 0);
         let at = addr.0 as u32 as usize;
         if self.routes.len() <= at {
             self.routes.resize(at + 1, NO_ROUTE);
@@ -138,6 +157,9 @@ impl Peers {
                 falls_back: false,
                 lost_rc: false,
                 closed: false,
+                removed: false,
+                returns: 0,
+                rests: None,
             }) as u32
         });
         if addr.is_some() {

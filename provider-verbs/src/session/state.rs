@@ -226,6 +226,19 @@ impl SessionState {
         self.numbers.expected() == 0 && self.numbers.sent() == 0
     }
 
+    /// Whether it can rest: all that either side has said was taken, and nobody waits for more.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.numbers.unconfirmed() == 0
+            && self.replay.is_empty()
+            && self.notices.is_empty()
+            && self.held_requests == 0
+            && self.sends.is_empty()
+            && self.writes.is_empty()
+            && self.reads.is_empty()
+            && self.receives.is_empty()
+            && self.incoming.assembly.is_whole()
+    }
+
     /// Whether something is to be posted before anything new.
     pub(crate) fn catches_up(&self) -> bool {
         !self.replay.is_empty() || self.writes.has_lost()

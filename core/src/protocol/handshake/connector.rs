@@ -318,9 +318,49 @@ impl Connector {
 
     /// The engine has given a lane up that was idle, for want of queue pairs: it is released and the peer told.
     pub fn lane_recycled(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
+        let (told, reason) = (RejectReason::Recycled, Reason::Recycled);
+        self.give_up(now, lane, told, reason, out);
+    }
+
+    /// The engine has given a lane up on which there is no more to say: it is released and the peer told. The session rests at
+    /// both ends until one of them asks for another lane.
+    pub fn lane_left(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
+        self.give_up(now, lane, RejectReason::Left, Reason::Left, out);
+    }
+
+    fn give_up(
+        &mut self,
+        now: Time,
+        lane: LaneKey,
+        told: RejectReason,
+        reason: Reason,
+        out: &mut Vec<Action>,
+    ) {
         if let Some((key, _)) = peer_of(&self.lanes, &mut self.peers, lane) {
-            self.reject_attempt(key, RejectReason::Recycled, out);
-            self.fail(key, Reason::Recycled, out);
+            self.reject_attempt(key, told, out);
+            self.fail(key, reason, out);
+        }
+        self.settle(now, out);
+    }
+
+    /// The engine no longer wants the lane that it has asked for: an attempt of ours ends, and the engine hears no more of it.
+    /// A lane that the peer has begun, or has answered to, comes up all the same.
+    pub fn cancel(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
+        let found = self.find(peer);
+        if let Some((key, state)) = found.and_then(|key| Some((key, self.peers.get_mut(key)?))) {
+            let was_wanted = std::mem::take(&mut state.wanted);
+            state.give_up = None;
+            match state.phase {
+                Phase::Queued | Phase::Making | Phase::HelloSent | Phase::Waiting => {
+                    self.tell_no_such_lane(key, out);
+                    self.drop_lane(key, Reason::ShuttingDown, out);
+                    self.remove(key);
+                }
+                Phase::Answering | Phase::Joining | Phase::HalfOpen if was_wanted => {
+                    self.count_uninvited(key, now);
+                }
+                _ => {}
+            }
         }
         self.settle(now, out);
     }

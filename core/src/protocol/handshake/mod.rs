@@ -279,6 +279,8 @@ pub enum Reason {
     Broken,
     /// The peer wants its queue pair elsewhere: [`Connector::lane_recycled`].
     Recycled,
+    /// The peer has no more to say: [`Connector::lane_left`].
+    Left,
     /// The peer cannot be reached: [`Connector::unreachable`].
     Unreachable,
     /// A verb failed here; the errno.
@@ -295,6 +297,7 @@ impl Reason {
             RejectReason::ShuttingDown => Reason::PeerShuttingDown,
             RejectReason::StaleIncarnation => Reason::PeerRestarted { incarnation },
             RejectReason::Recycled => Reason::Recycled,
+            RejectReason::Left => Reason::Left,
             RejectReason::Busy | RejectReason::NoSuchLane => Reason::PeerReset,
         }
     }

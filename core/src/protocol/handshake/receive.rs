@@ -285,10 +285,13 @@ impl Connector {
                 peer.tries += 1;
                 self.arm(key, now, wait);
             }
-            (Phase::HelloSent, RejectReason::NoSuchLane | RejectReason::Recycled)
+            (
+                Phase::HelloSent,
+                RejectReason::NoSuchLane | RejectReason::Recycled | RejectReason::Left,
+            )
             | (_, RejectReason::Busy) => self.counters.stale += 1,
             (Phase::Up, _) => self.fail(key, failure, out),
-            (_, RejectReason::NoSuchLane | RejectReason::Recycled) => {
+            (_, RejectReason::NoSuchLane | RejectReason::Recycled | RejectReason::Left) => {
                 self.drop_lane(key, failure, out);
                 self.wait_or_forget(key, now);
             }

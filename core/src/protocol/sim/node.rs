@@ -125,6 +125,21 @@ impl Node {
         self.perform(out)
     }
 
+    /// Gives a lane up because there is no more to say.
+    pub(super) fn leave(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.connector.lane_left(now, lane, &mut out);
+        self.perform(out)
+    }
+
+    /// No longer wants what it has asked for.
+    pub(super) fn cancel(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
+        self.wants.remove(&peer);
+        let mut out = Vec::new();
+        self.connector.cancel(now, &peer, &mut out);
+        self.perform(out)
+    }
+
     pub(super) fn close(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
         self.wants.remove(&peer);
         self.closing.insert(peer);

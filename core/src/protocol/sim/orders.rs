@@ -26,6 +26,10 @@ struct World {
     kinds: [LaneKind; 2],
     /// Engines that still have to leave their lane for one of the other kind, at any time after it is up.
     changes: Vec<usize>,
+    /// Engines that still have to leave the lane to a peer, at any time after it is up.
+    leaves: Vec<(usize, usize)>,
+    /// What the engines may still cancel of what they ask for, at any time before they have it.
+    cancels: Vec<(usize, usize)>,
 }
 
 struct Search {
@@ -59,6 +63,8 @@ impl World {
             closes: Vec::new(),
             kinds: [LaneKind::Rc; 2],
             changes: Vec::new(),
+            leaves: Vec::new(),
+            cancels: Vec::new(),
         }
     }
 
@@ -95,6 +101,7 @@ impl World {
         let mut hasher = DefaultHasher::new();
         (pending, self.losses, self.repeats, self.early_timers).hash(&mut hasher);
         (&self.connects, &self.closes, &self.changes, self.now).hash(&mut hasher);
+        (&self.leaves, &self.cancels).hash(&mut hasher);
         for node in &self.nodes {
             format!("{node:?}").hash(&mut hasher);
         }
@@ -151,6 +158,24 @@ impl Search {
                 let mut next = world.clone();
                 next.closes.remove(index);
                 let effects = next.nodes[at].close(next.now, key_of(to, 0));
+                next.add(at, effects);
+                self.open_up(next, 0);
+            }
+        }
+        for (index, &(at, to)) in world.leaves.iter().enumerate() {
+            if let Some((lane, _)) = world.nodes[at].usable(&key_of(to, 0)) {
+                let mut next = world.clone();
+                next.leaves.remove(index);
+                let effects = next.nodes[at].leave(next.now, lane);
+                next.add(at, effects);
+                self.open_up(next, 0);
+            }
+        }
+        for (index, &(at, to)) in world.cancels.iter().enumerate() {
+            if world.nodes[at].wants.contains(&key_of(to, 0)) {
+                let mut next = world.clone();
+                next.cancels.remove(index);
+                let effects = next.nodes[at].cancel(next.now, key_of(to, 0));
                 next.add(at, effects);
                 self.open_up(next, 0);
             }
@@ -227,11 +252,8 @@ impl Search {
             self.open_up(next, quiet_fires + 1);
             return;
         }
-        if world
-            .closes
-            .iter()
-            .all(|&(at, to)| world.nodes[at].usable(&key_of(to, 0)).is_none())
-        {
+        let mut ended = world.closes.iter().chain(&world.leaves);
+        if ended.all(|&(at, to)| world.nodes[at].usable(&key_of(to, 0)).is_none()) {
             self.ends += 1;
             (self.check)(&world);
         }
@@ -364,5 +386,40 @@ fn a_lane_is_left_for_one_of_the_other_kind() {
             ..World::new(&[(0, 1)])
         };
         assert!(Search::run(world, agreed) > 0);
+    }
+}
+
+/// A lane is left by one side or both, while either may ask for it again: each time both ends know.
+///
+/// Covers: AV-17
+#[test]
+fn a_lane_is_left_and_asked_for_again() {
+    for leaves in [vec![(0, 1)], vec![(1, 0)], vec![(0, 1), (1, 0)]] {
+        for again in [(0, 1), (1, 0)] {
+            let world = World {
+                leaves: leaves.clone(),
+                repeats: 1,
+                ..World::new(&[(0, 1), again])
+            };
+            assert!(Search::run(world, none_or_one) > 0);
+        }
+    }
+}
+
+/// Who has asked for a lane no longer wants it, at any time; the other side may want it as well.
+///
+/// Covers: AV-17
+#[test]
+fn a_request_is_cancelled() {
+    for connects in [&[(0, 1)][..], &BOTH] {
+        for losses in [0, 1] {
+            let world = World {
+                cancels: vec![(0, 1)],
+                losses,
+                repeats: 1 - losses,
+                ..World::new(connects)
+            };
+            assert!(Search::run(world, none_or_one) > 0);
+        }
     }
 }

@@ -22,7 +22,7 @@ enum Then {
 /// over before.
 fn restart_at(
     step: usize,
-    connects: &[(usize, usize)],
+    (connects, left_by): (&[(usize, usize)], Option<usize>),
     then: Then,
     weather: Weather,
     seed: u64,
@@ -31,6 +31,12 @@ fn restart_at(
     connects
         .iter()
         .for_each(|&(at, to)| network.connect(at, to));
+    if let Some(at) = left_by {
+        assert!(network.run_until(60 * SECOND, Network::settled));
+        let (lane, _) = (network.nodes[at].usable(&key_of(1 - at, 0))).expect("a lane");
+        network.act(at, |node, now| node.leave(now, lane));
+        network.connect(1 - at, at);
+    }
     let end = network.now + SECOND;
     let reached = (0..step).all(|_| network.step(end));
     network.restart(1);
@@ -40,7 +46,8 @@ fn restart_at(
     if matches!(then, Then::Survivor | Then::Both) {
         network.connect(0, 1);
     }
-    let case = format!("step {step}, {connects:?}, then {then:?}, seed {seed}");
+    let case =
+        format!("step {step}, {connects:?}, left by {left_by:?}, then {then:?}, seed {seed}");
     assert!(
         network.run_until(60 * SECOND, Network::settled),
         "stalled: {case}"
@@ -74,8 +81,9 @@ fn restart_at(
     for (peer, reason) in survivor.failures.iter().chain(&survivor.downs) {
         assert_eq!(*peer, key_of(1, 0), "{case}");
         // `Broken`: by ourselves, above; `PeerReset`: a half-open lane that the successor refused.
+        let left = left_by.is_some() && matches!(reason, Reason::Left | Reason::PeerReset);
         assert!(
-            *reason == restarted || *reason == Reason::Broken,
+            left || *reason == restarted || *reason == Reason::Broken,
             "{reason:?}: {case}"
         );
     }
@@ -113,7 +121,7 @@ fn at_every_step() {
             for (weather, seeds) in [(Weather::FAIR, 3), (foul, 12)] {
                 for seed in 0..seeds {
                     let mut step = 0;
-                    while restart_at(step, connects, then, weather, seed) {
+                    while restart_at(step, (connects, None), then, weather, seed) {
                         step += 1;
                     }
                     runs += step;
@@ -122,4 +130,32 @@ fn at_every_step() {
         }
     }
     assert!(runs > 2000, "{runs} runs: too few to mean anything");
+}
+
+/// The lane was left before, by the one that dies or by the other, which asks for it again.
+///
+/// Covers: AV-17
+#[test]
+fn at_every_step_after_a_lane_was_left() {
+    let foul = Weather {
+        loss_ppm: 100_000,
+        repeat_ppm: 200_000,
+        ..Weather::FAIR
+    };
+    let mut runs = 0;
+    for left_by in [0, 1] {
+        for then in [Then::Nobody, Then::Restarted, Then::Survivor, Then::Both] {
+            for (weather, seeds) in [(Weather::FAIR, 3), (foul, 12)] {
+                for seed in 0..seeds {
+                    let start = (&[(0, 1), (0, 2)][..], Some(left_by));
+                    let mut step = 0;
+                    while restart_at(step, start, then, weather, seed) {
+                        step += 1;
+                    }
+                    runs += step;
+                }
+            }
+        }
+    }
+    assert!(runs > 500, "{runs} runs: too few to mean anything");
 }

@@ -213,7 +213,7 @@ proptest! {
         loss_ppm in 0..200_000u64,
         repeat_ppm in 0..200_000u64,
         late_ppm in 0..50_000u64,
-        steps in proptest::collection::vec((0..14u8, any::<u8>(), any::<u8>(), 0..300u64), 1..60),
+        steps in proptest::collection::vec((0..16u8, any::<u8>(), any::<u8>(), 0..300u64), 1..60),
     ) {
         let weather = Weather { loss_ppm, repeat_ppm, late_ppm, ..Weather::FAIR };
         let config = Config { half_open_min_age: Duration::from_millis(50), max_half_open: 2, ..Config::default() };
@@ -235,6 +235,10 @@ proptest! {
                 13 => if let Some((&lane, _)) = network.nodes[at].lanes.iter().find(|(_, lane)| lane.up.is_some()) {
                     network.act(at, |node, now| node.change(now, lane));
                 },
+                14 => if let Some((lane, _)) = network.nodes[at].usable(&peer) {
+                    network.act(at, |node, now| node.leave(now, lane));
+                },
+                15 => network.act(at, |node, now| node.cancel(now, peer)),
                 10 => network.nodes[at].queue_pairs_left = to,
                 _ => if let Some((&lane, _)) = network.nodes[at].lanes.iter().find(|(_, lane)| lane.up.is_some()) {
                     network.act(at, |node, now| node.heard(now, lane));

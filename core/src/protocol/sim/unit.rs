@@ -355,6 +355,31 @@ fn a_broken_lane_is_told_and_a_late_bye_about_it_harms_nothing_new() {
     );
 }
 
+/// What is left is told, and what was told about an earlier lane harms no later one.
+///
+/// Covers: AV-17
+#[test]
+fn a_lane_that_is_left_is_down_at_both_ends_and_no_later_one_is() {
+    let (mut a, mut b) = joined();
+    let lane = a.usable(&b.key).unwrap().0;
+    let notice = rejected(&a.leave(NOW, lane), RejectReason::Left);
+    assert_eq!(a.downs, [(b.key, Reason::Left)]);
+    assert!(a.connector.is_idle());
+    b.receive(NOW, &notice.to_bytes());
+    assert_eq!(b.downs, [(a.key, Reason::Left)]);
+    assert!(b.failures.is_empty() && b.connector.is_idle());
+
+    let ready = ready_of(&mut b, &mut a);
+    a.receive(NOW, &ready.to_bytes());
+    let again = a.usable(&b.key).unwrap().1.up.unwrap();
+    assert!(again.resumes, "the session rests, and is not over");
+    b.receive(NOW, &notice.to_bytes());
+    assert!(
+        b.usable(&a.key).is_some(),
+        "the Reject is good but for its lane"
+    );
+}
+
 /// Two ends of a lane.
 fn joined() -> (Node, Node) {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));

@@ -187,6 +187,8 @@ pub enum RejectReason {
     NoSuchLane = 6,
     /// The lane named was given up in good order: its queue pair is wanted elsewhere.
     Recycled = 7,
+    /// The lane named was given up in good order: who sends this has no more to say. The session rests.
+    Left = 8,
 }
 
 /// The start of a Hello or other packet of a version that we do not speak: enough to refuse it.
@@ -415,6 +417,7 @@ impl RejectReason {
             5 => RejectReason::StaleIncarnation,
             6 => RejectReason::NoSuchLane,
             7 => RejectReason::Recycled,
+            8 => RejectReason::Left,
             _ => return None,
         })
     }

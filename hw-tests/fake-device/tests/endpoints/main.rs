@@ -11,6 +11,7 @@ mod messages;
 mod parts;
 mod party;
 mod quotas;
+mod removals;
 mod runs;
 mod storms;
 mod traffic;

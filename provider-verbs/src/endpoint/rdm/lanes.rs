@@ -13,7 +13,7 @@ use ferrofabric_core::types::FiAddr;
 use super::RdmTransport;
 use super::complete::{BROKEN, entered};
 use super::resume::{Ending, LOST_BY_PEER};
-use super::ud::CHANGE;
+use super::ud::{CHANGE, REST};
 use crate::connect::{Carrier, ToEngine, ToService, native_addr};
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
@@ -58,6 +58,7 @@ impl RdmTransport {
                 ToEngine::Probe => {
                     let now = self.ud.now();
                     self.look_at_use(now);
+                    self.see_off(owner);
                     self.probe_idle_lanes();
                     self.probe_resuming_lanes(owner);
                 }
@@ -110,6 +111,8 @@ impl RdmTransport {
         session: SessionState,
     ) {
         let now = self.ud.now();
+        self.awaken(peer);
+        self.watch_removed(peer);
         match carrier {
             Carrier::Rc(qp) => {
                 self.policy.took(peer, now);
@@ -207,7 +210,8 @@ impl RdmTransport {
         if lane.end.is_some() {
             return;
         }
-        self.poster.counters.lanes_failed += u64::from(end.then != AfterLane::Change);
+        let in_order = matches!(end.then, AfterLane::Change | AfterLane::Rest);
+        self.poster.counters.lanes_failed += u64::from(!in_order);
         lane.end = Some(end);
         lane.reconsider();
         let peer = lane.peer;
@@ -390,6 +394,7 @@ pub(super) fn evidence(reason: Reason) -> LaneEnd {
         ),
         Reason::Broken => return BROKEN,
         Reason::Recycled => return CHANGE,
+        Reason::Left => return REST,
         Reason::Unreachable => (
             Errno::EHOSTUNREACH,
             "there is no path to the peer from this port",

@@ -6,6 +6,7 @@
 //! goes on.
 
 mod complete;
+mod departing;
 mod lanes;
 mod large;
 mod parts;
@@ -44,6 +45,7 @@ use crate::session::{AfterLane, Grants, Held, LaneEnd, Lanes, Peers, QUOTA_UNITS
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
+use departing::Watch;
 use resume::{Ending, Resuming};
 use send::Poster;
 use ud::{DataQueuePair, UdLanes};
@@ -91,6 +93,8 @@ pub(crate) struct Counters {
     pub(crate) ud_lanes: u64,
     pub(crate) promotions: u64,
     pub(crate) lanes_recycled: u64,
+    /// Lanes given up because their peers were removed.
+    pub(crate) lanes_left: u64,
     pub(crate) acks_sent: u64,
 }
 
@@ -106,6 +110,8 @@ pub(crate) struct RdmTransport {
     resuming: HashMap<SessionId, Resuming>,
     /// What ends once all that has come was taken.
     ending: Vec<Ending>,
+    /// Peers that were removed and have a lane, and what was seen of it.
+    departing: HashMap<u32, Watch>,
     /// Looks at the completion queue that failed since the last that brought something.
     queue_failures: u32,
     service: Service,
@@ -264,6 +270,7 @@ impl RdmTransport {
             wanted_room: None,
             resuming: HashMap::new(),
             ending: Vec::new(),
+            departing: HashMap::new(),
             queue_failures: 0,
             reconnect_timeout: patience.reconnect_timeout,
             #[cfg(feature = "fault-injection")]
@@ -537,6 +544,7 @@ impl Transport for RdmTransport {
                 "the peer was removed from the address vector",
                 owner,
             );
+            self.depart(peer);
         }
         owner.srx().forget_source(addr);
     }
@@ -583,6 +591,7 @@ impl Transport for RdmTransport {
         report("verbs_packets_repeated", c.packets_repeated);
         report("verbs_queue_pairs_made", self.service.queue_pairs());
         report("verbs_lanes_recycled", c.lanes_recycled);
+        report("verbs_lanes_left", c.lanes_left);
         report("verbs_ud_lanes", c.ud_lanes);
         report("verbs_ud_promotions", c.promotions);
         let datagrams = self.datagram_counters();

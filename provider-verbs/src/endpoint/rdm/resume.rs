@@ -80,25 +80,37 @@ impl RdmTransport {
         let key = at.key;
         // Another session has begun on another lane: nobody will go on with this one.
         let end = match (end.then, at.link) {
-            (AfterLane::Resume | AfterLane::Change, Link::Up(_)) => LOST_BY_PEER,
-            (AfterLane::Resume | AfterLane::Change, _) if at.closed => {
+            (AfterLane::Resume | AfterLane::Change | AfterLane::Rest, Link::Up(_)) => LOST_BY_PEER,
+            (AfterLane::Resume | AfterLane::Change | AfterLane::Rest, _) if at.closed => {
                 evidence(Reason::PeerShuttingDown)
             }
             _ => end,
         };
-        let resumes = matches!(end.then, AfterLane::Resume | AfterLane::Change);
         at.lost_rc = end.then == AfterLane::Resume;
         // A lane that is left in good order may have had packets for us on their way, and so may one on which nothing was said
         // that we know of. (Strangers who only ever began a lane are not called back all the same.)
-        let changes = end.then == AfterLane::Change;
-        if changes || resumes && (state.is_unused() || state.lane_lost()) {
+        let goes_on = match end.then {
+            AfterLane::Change => true,
+            AfterLane::Resume => state.is_unused() || state.lane_lost(),
+            // A peer that leaves has heard all that was said: who wants us to say it again and again is out of order.
+            AfterLane::Rest => state.is_settled() || state.lane_lost(),
+            _ => false,
+        };
+        if goes_on {
+            let rests = end.then == AfterLane::Rest && state.is_settled();
+            let credit = &state.numbers.receive_credit;
+            let (granted, held) = (credit.quota_units(), credit.held_units());
             at.parked = Some(Box::new(state));
+            if rests {
+                self.lay_to_rest(peer, granted, held);
+            }
         } else {
             self.service
                 .request(ToService::SessionEnded { peer: key, lane });
             self.end_session(peer, state, end, owner);
         }
         self.next_lane(peer, owner);
+        self.part_if_removed(peer);
     }
 
     /// A peer has no lane any more: a newer one may have come up meanwhile.
@@ -152,7 +164,7 @@ impl RdmTransport {
     /// Asks for a lane, if anybody waits for one.
     pub(super) fn reconnect_if_wanted(&mut self, at: u32) {
         let peer = self.peers.at(at);
-        let waits = (peer.parked.as_ref()).is_some_and(|session| !session.is_unused());
+        let waits = peer.goes_on();
         if peer.link != Link::Idle || (peer.pending.is_empty() && !waits) {
             return;
         }
@@ -169,8 +181,7 @@ impl RdmTransport {
             peer: peer.key,
             kind,
             // Of a peer that we had no quarrel with silence means nothing.
-            patience: patience
-                .filter(|_| (peer.parked.as_ref()).is_some_and(|session| !session.is_unused())),
+            patience: patience.filter(|_| peer.goes_on()),
         };
         self.service.request(request);
     }
@@ -206,6 +217,7 @@ impl RdmTransport {
                 self.fail_receives(at, None, end.errno, end.why, owner);
             }
         }
+        self.part_if_removed(at);
     }
 
     /// A lane is up on which an earlier session may go on.
@@ -520,6 +532,7 @@ impl RdmTransport {
             status,
             then,
         } = end;
+        self.awaken(peer);
         let credit = &state.numbers.receive_credit;
         self.grants.end(credit.quota_units(), credit.held_units());
         self.tell_grant();

@@ -53,7 +53,7 @@ fn control() -> impl Strategy<Value = Control> {
             parameters
         }),
         Just(Body::Ready),
-        (1..=7u8, any::<u64>()).prop_map(|(code, named_incarnation)| Body::Reject {
+        (1..=8u8, any::<u64>()).prop_map(|(code, named_incarnation)| Body::Reject {
             reason: RejectReason::from_u8(code).unwrap(),
             named_incarnation
         }),

@@ -30,6 +30,14 @@ pub(in super::super) const CHANGE: LaneEnd = LaneEnd {
     then: AfterLane::Change,
 };
 
+/// A session that rests. It ends with this only if the peer gives lane after lane up and takes nothing.
+pub(in super::super) const REST: LaneEnd = LaneEnd {
+    errno: Errno::ECONNRESET,
+    why: "the peer gives each connection up and takes nothing",
+    status: 0,
+    then: AfterLane::Rest,
+};
+
 /// How long peers that can not go on without an RC lane wait for one that is idle, before one goes that is not.
 const FAIR_SHARE: Duration = Duration::from_millis(100);
 

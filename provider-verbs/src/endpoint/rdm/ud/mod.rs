@@ -29,7 +29,7 @@ use crate::device::Mtu;
 use crate::qp::UdQp;
 use crate::session::{Lanes, Link, Route, SessionState, UdLane};
 
-pub(super) use change::CHANGE;
+pub(super) use change::{CHANGE, REST};
 pub(super) use queue_pair::DataQueuePair;
 
 /// Of the receive buffers packets that came too early may take this part.

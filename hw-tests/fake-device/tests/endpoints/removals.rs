@@ -1,0 +1,230 @@
+//! Peers that are removed from an address vector: the connection goes with the entry, the session does not.
+
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_fake_device::control::FakeDevice;
+
+use crate::breakage::connections;
+use crate::party::{PATIENCE, Pair, assert_clean, check, endpoint, first, message, room, run};
+
+fn lanes_left(end: &OwningEndpoint) -> u64 {
+    let stats = end.stats().unwrap().into_iter();
+    stats
+        .filter(|(name, _)| *name == "verbs_lanes_left")
+        .map(|(_, value)| value)
+        .sum()
+}
+
+/// Drives all, which have nothing to do, until it is so.
+fn idle_until(
+    ends: &mut [&mut OwningEndpoint],
+    what: &str,
+    reached: impl Fn(&[&mut OwningEndpoint]) -> bool,
+) {
+    let begun = Instant::now();
+    while !reached(ends) {
+        for end in ends.iter_mut() {
+            assert!(end.poll().unwrap().is_none(), "nothing was to complete");
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+    }
+}
+
+/// Until `a` has left so many lanes and no queue pair is connected.
+fn until_left(pair: &mut Pair, device: &FakeDevice, lanes: u64) {
+    idle_until(
+        &mut [&mut pair.a, &mut pair.b],
+        "the connection stays",
+        |ends| lanes_left(ends[0]) >= lanes && connections(device).is_empty(),
+    );
+}
+
+/// `b` sends to `a`, which does not know it.
+fn from_stranger(pair: &mut Pair, bytes: usize, tag: u64) {
+    (pair.a)
+        .trecv(room(bytes), FiAddr::UNSPEC, tag, 0, 1)
+        .map_err(first)
+        .unwrap();
+    (pair.b)
+        .tsend(message(bytes, tag), bytes, pair.to_a, tag, 2)
+        .map_err(first)
+        .unwrap();
+    for done in pair.run(2) {
+        let completion = done.outcome.unwrap();
+        if done.token == 1 {
+            assert_eq!(completion.src, FiAddr::NOTAVAIL);
+            check(&done.buffer[..bytes], tag, "a stranger's message");
+        }
+    }
+}
+
+/// The connection to a removed peer goes once nothing happens on it, whichever lane that is. The peer can still send, over another
+/// one, which goes as well; inserted again, it is there as before.
+///
+/// Covers: AV-17
+#[test]
+fn a_removed_peer_loses_its_connection() {
+    for lane in ["rc", "ud"] {
+        let device = FakeDevice::take();
+        let mut pair = Pair::connected(&[("FERRO_LANE", lane)]);
+        assert_eq!(connections(&device).is_empty(), lane == "ud");
+        let mut lanes = 0;
+        for (round, bytes) in [8, 80_000].into_iter().enumerate() {
+            println!("{lane}, {bytes} bytes");
+            let tag = 100 * round as u64;
+            pair.a.av().remove(pair.to_b).unwrap();
+            lanes += 1;
+            until_left(&mut pair, &device, lanes);
+            from_stranger(&mut pair, bytes, tag + 10);
+            lanes += 1;
+            until_left(&mut pair, &device, lanes);
+            pair.to_b = pair.a.av().insert(&pair.b.name().to_bytes()).unwrap();
+            pair.exchange(bytes, tag + 11);
+            pair.exchange(8, tag + 12);
+        }
+        assert_eq!(lanes_left(&pair.b), 0, "who removes nobody leaves nobody");
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// Both remove each other at once.
+///
+/// Covers: AV-17
+#[test]
+fn peers_that_remove_each_other() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&[]);
+    for tag in 0..2 {
+        pair.a.av().remove(pair.to_b).unwrap();
+        pair.b.av().remove(pair.to_a).unwrap();
+        until_left(&mut pair, &device, 0);
+        pair.to_b = pair.a.av().insert(&pair.b.name().to_bytes()).unwrap();
+        pair.to_a = pair.b.av().insert(&pair.a.name().to_bytes()).unwrap();
+        pair.exchange(8, 10 + tag);
+        pair.exchange(80_000, 20 + tag);
+    }
+    drop(pair);
+    assert_clean(&device);
+}
+
+/// Removing and inserting the same address between messages, any number of times, loses none and makes no connection after another.
+///
+/// Covers: AV-17
+#[test]
+fn an_address_that_comes_and_goes_under_traffic() {
+    for lane in ["rc", "ud"] {
+        let device = FakeDevice::take();
+        let mut pair = Pair::connected(&[("FERRO_LANE", lane)]);
+        for tag in 0..100 {
+            for _ in 0..3 {
+                pair.a.av().remove(pair.to_b).unwrap();
+                pair.to_b = pair.a.av().insert(&pair.b.name().to_bytes()).unwrap();
+            }
+            pair.exchange([8, 3000, 80_000][tag as usize % 3], 10 + tag);
+            assert!(
+                connections(&device).len() <= 2,
+                "{:?}",
+                connections(&device)
+            );
+        }
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// A removed peer that says something whenever its connection has gone gets it back each time, and keeps it longer each time: what
+/// it says never makes a storm of connections.
+///
+/// Covers: AV-17
+#[test]
+fn a_removed_peer_that_talks_keeps_its_connection() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&[]);
+    pair.a.av().remove(pair.to_b).unwrap();
+    let begun = Instant::now();
+    let mut messages = 0;
+    while begun.elapsed() < Duration::from_secs(8) {
+        let left = lanes_left(&pair.a);
+        while lanes_left(&pair.a) == left && begun.elapsed() < Duration::from_secs(8) {
+            assert!(pair.a.poll().unwrap().is_none());
+            assert!(pair.b.poll().unwrap().is_none());
+        }
+        from_stranger(&mut pair, 3000, 10 + messages);
+        messages += 1;
+    }
+    // Looks are a second apart or more: after one, two and four of them.
+    assert!(
+        (1..=3).contains(&lanes_left(&pair.a)),
+        "{}",
+        lanes_left(&pair.a)
+    );
+    drop(pair);
+    assert_clean(&device);
+}
+
+/// An attempt to reach a peer ends when that is removed, also if nobody is there to answer.
+///
+/// Covers: AV-17
+#[test]
+fn an_attempt_ends_with_the_entry() {
+    let device = FakeDevice::take();
+    let (mut a, b) = (endpoint(&[]), endpoint(&[]));
+    let before = device.live();
+    let mut nobody = b.name();
+    if let Some(verbs) = &mut nobody.verbs {
+        verbs.qpn ^= 0x80_0000;
+    }
+    let to = a.av().insert(&nobody.to_bytes()).unwrap();
+    a.tsend(message(8, 1), 8, to, 1, 1).map_err(first).unwrap();
+    idle_until(&mut [&mut a], "no attempt", |_| {
+        !connections(&device).is_empty()
+    });
+    a.av().remove(to).unwrap();
+    let done = run(&mut [&mut a], 1);
+    assert!(done[0].outcome.is_err());
+    idle_until(&mut [&mut a], "the attempt goes on", |_| {
+        device.live() == before
+    });
+    drop((a, b));
+    assert_clean(&device);
+}
+
+/// Fifty peers, each inserted, spoken to, and removed, on both sides: of all that the device counts nothing is left of them, and once
+/// more.
+///
+/// Covers: AV-17
+#[test]
+fn what_fifty_peers_took_is_given_back() {
+    for lane in ["rc", "ud"] {
+        let device = FakeDevice::take();
+        let mut ends: Vec<_> = (0..51).map(|_| endpoint(&[("FERRO_LANE", lane)])).collect();
+        let before = device.live();
+        let hub = ends[0].name().to_bytes();
+        for round in 0..2 {
+            for peer in 1..ends.len() {
+                let name = ends[peer].name().to_bytes();
+                let (to_peer, to_hub) = (ends[0].av().insert(&name), ends[peer].av().insert(&hub));
+                let (to_peer, to_hub) = (to_peer.unwrap(), to_hub.unwrap());
+                let [hub, end] = ends.get_disjoint_mut([0, peer]).unwrap();
+                end.trecv(room(8), to_hub, round, 0, 1)
+                    .map_err(first)
+                    .unwrap();
+                hub.tsend(message(8, 1), 8, to_peer, round, 2)
+                    .map_err(first)
+                    .unwrap();
+                for done in run(&mut [hub, end], 2) {
+                    assert!(done.outcome.is_ok(), "{:?}", done.outcome);
+                }
+                hub.av().remove(to_peer).unwrap();
+                end.av().remove(to_hub).unwrap();
+            }
+            let mut all: Vec<_> = ends.iter_mut().collect();
+            idle_until(&mut all, "something is left", |_| device.live() == before);
+        }
+        drop(ends);
+        assert_clean(&device);
+    }
+}

@@ -1,0 +1,211 @@
+//! Links whose peers were removed from the address vector: the segment goes, too, once nothing happens in it and the other side
+//! agrees (`link/farewell.rs`). Whoever has something to say next connects anew. A removed peer that talks to us keeps its link as
+//! long as it does, and longer each time that it comes back.
+
+use std::collections::HashMap;
+
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx};
+
+use super::ShmTransport;
+use crate::link::Farewell;
+use crate::peers::Peer;
+use crate::ring::Broken;
+use crate::service::Command;
+
+/// Looks without anything new after which we ask for the end, doubled each time that the peer comes back, so many times at most.
+/// There is a look each second.
+const MAX_DOUBLINGS: u32 = 6;
+
+/// The removed, and their links.
+#[derive(Default)]
+pub(super) struct Departures {
+    /// By id, the times that each came back, or had its link stay.
+    removed: HashMap<u64, u32>,
+    /// By key, what was seen of their links.
+    watched: HashMap<usize, Watch>,
+    /// The service thread tells when it is time for the next look.
+    look_is_due: bool,
+}
+
+#[derive(Default)]
+struct Watch {
+    /// What had gone either way; `None`: nobody has looked.
+    seen: Option<(u32, u32)>,
+    /// Looks in a row that found no more.
+    quiet: u32,
+}
+
+impl ShmTransport {
+    /// A peer was removed from the address vector.
+    pub(super) fn depart(&mut self, id: u64) {
+        self.departures.removed.insert(id, 0);
+        if let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) {
+            self.watch(key);
+        }
+    }
+
+    /// A peer was inserted again, or is gone.
+    pub(super) fn departs_no_more(&mut self, id: u64) {
+        self.departures.removed.remove(&id);
+    }
+
+    /// There is a link with a peer: if that was removed, the link is not to stay for ever.
+    pub(super) fn came_back(&mut self, id: u64, key: usize) {
+        if let Some(returns) = self.departures.removed.get_mut(&id) {
+            *returns += 1;
+            self.watch(key);
+        }
+    }
+
+    fn watch(&mut self, key: usize) {
+        self.departures.watched.insert(key, Watch::default());
+        self.look_later();
+    }
+
+    fn look_later(&mut self) {
+        if !self.departures.look_is_due {
+            self.departures.look_is_due = true;
+            self.service.tell(Command::Look);
+        }
+    }
+
+    /// A link is no more.
+    pub(super) fn watch_no_more(&mut self, key: usize) {
+        self.departures.watched.remove(&key);
+    }
+
+    /// Asks for the end of the links of removed peers on which nothing has happened for long enough.
+    pub(super) fn look<O: Owner>(&mut self, owner: &mut O) {
+        self.departures.look_is_due = false;
+        for (key, mut watch) in std::mem::take(&mut self.departures.watched) {
+            let Some(link) = self.links.get_mut(key) else {
+                continue;
+            };
+            let Some(&returns) = self.departures.removed.get(&link.id) else {
+                continue;
+            };
+            let now = Some(link.traffic());
+            watch.quiet = if now == watch.seen {
+                watch.quiet + 1
+            } else {
+                0
+            };
+            watch.seen = now;
+            let long_enough = watch.quiet >= 1 << returns.min(MAX_DOUBLINGS);
+            self.departures.watched.insert(key, watch);
+            if long_enough && !link.asked && link.heard.is_none() && link.is_settled() {
+                if let Err(broken) = self.say(key, Farewell::Ask) {
+                    self.fail_link(key, Errno::EPROTO, broken.0, owner);
+                }
+            }
+        }
+        if !self.departures.watched.is_empty() {
+            self.look_later();
+        }
+    }
+
+    /// Says something about the end of a link; false if that is not possible now.
+    fn say(&mut self, key: usize, what: Farewell) -> Result<bool, Broken> {
+        let link = &mut *self.links[key];
+        let said = link.say_farewell(what)?;
+        if said {
+            link.nudge(&mut self.receiver.stats);
+            link.asked = what == Farewell::Ask;
+            // Sends are to look whether they have to wait.
+            self.peers.unlearn();
+        }
+        Ok(said)
+    }
+
+    /// The peer has said something about the end of a link. Returns how many things were done.
+    #[cold]
+    pub(super) fn hear_farewell<O: Owner>(&mut self, key: usize, owner: &mut O) -> usize {
+        self.answer_farewell(key, owner).unwrap_or_else(|broken| {
+            self.fail_link(key, Errno::EPROTO, broken.0, owner);
+            1
+        })
+    }
+
+    fn answer_farewell<O: Owner>(&mut self, key: usize, owner: &mut O) -> Result<usize, Broken> {
+        let Some(link) = self.links.get_mut(key) else {
+            return Ok(0);
+        };
+        let Some(heard) = link.heard else {
+            return Ok(0);
+        };
+        if heard == Farewell::Stay {
+            (link.heard, link.asked) = (None, false);
+            if let Some(returns) = self.departures.removed.get_mut(&link.id) {
+                *returns += 1;
+            }
+            return Ok(1);
+        }
+        // Both have asked, or the peer has agreed.
+        if link.asked {
+            if link.is_under_way() {
+                return Err(Broken("it left while messages were under way"));
+            }
+            self.part(key, owner);
+            return Ok(1);
+        }
+        let answer = match link.is_settled() {
+            true => Farewell::Agree,
+            false => Farewell::Stay,
+        };
+        if !self.say(key, answer)? {
+            return Ok(0);
+        }
+        self.links[key].heard = None;
+        if answer == Farewell::Agree {
+            self.part(key, owner);
+        }
+        Ok(1)
+    }
+
+    /// Ends a link in good order. What waits for its peer goes over the next one.
+    fn part<O: Owner>(&mut self, key: usize, owner: &mut O) {
+        let Some(mut link) = self.remove_link(key) else {
+            return;
+        };
+        tracing::info!(peer = %link.native, "shared-memory link given back");
+        self.receiver.stats.links_left += 1;
+        self.receiver.outlives(key, &link);
+        let (id, native) = (link.id, link.native);
+        let (segment, pending) = (link.segment.clone(), std::mem::take(&mut link.pending));
+        // Says that we are through with it, before anybody connects anew.
+        drop(link);
+        // Who has not removed the peer may wait for its messages, and is to hear when it is gone.
+        let watch =
+            pending.is_empty() && !self.departures.removed.contains_key(&id) && id != self.id;
+        self.service.tell(Command::Forget(id, Some(segment), watch));
+        match watch {
+            true => self.peers.set(id, Peer::Left(Box::new(native))),
+            false => self.peers.remove(id),
+        };
+        if !pending.is_empty() {
+            self.peers.set(id, Peer::Connecting(pending));
+            if let Err(OpError::Failed(errno)) = self.connect(id, native, owner) {
+                self.give_up(id, errno, "no segment can be had", owner);
+            }
+        }
+    }
+
+    /// A peer is gone with which there was a link until neither side had more to say.
+    pub(super) fn gone_after_all<O: Owner>(
+        &mut self,
+        id: u64,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut O,
+    ) {
+        let Some(Peer::Left(native)) = self.peers.get_mut(id) else {
+            return;
+        };
+        let addr = owner.av().find(native);
+        self.peers.set(id, Peer::Gone(errno));
+        if addr.is_some() {
+            owner.srx().fail_source(addr, errno, why, |_| false);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Peers that were removed from the address vector: the connection behind the entry goes, too, once nothing happens on it.
+//!
+//! The session stays, and rests: nothing is lost that is on its way, and nothing comes twice. Whoever has something to say next, we
+//! or the peer, goes on with it over another lane (`resume.rs`). A removed peer that talks to us keeps its lane as long as it does,
+//! and longer each time that it comes back.
+
+use ferrofabric_core::peer::Owner;
+use ferrofabric_core::protocol::wire::SessionId;
+
+use super::RdmTransport;
+use super::ud::REST;
+use crate::connect::ToService;
+use crate::session::Link;
+
+/// Looks without anything new after which a lane goes, doubled each time that its peer comes back, so many times at most. There is
+/// a look each second.
+const MAX_DOUBLINGS: u32 = 6;
+
+/// What was seen of a removed peer's lane.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// Packets that the peer was sent, and that were taken from it; `None`: it was not looked at.
+    seen: Option<(u32, u32)>,
+    /// Looks in a row that found no other.
+    quiet: u32,
+}
+
+impl RdmTransport {
+    /// A peer was removed from the address vector.
+    pub(super) fn depart(&mut self, peer: u32) {
+        let at = self.peers.at(peer);
+        at.removed = true;
+        match at.link {
+            Link::Idle => self.part_if_removed(peer),
+            Link::Connecting if !at.goes_on() => {
+                at.link = Link::Idle;
+                let request = ToService::Cancel(at.key);
+                self.service.request(request);
+                self.part_if_removed(peer);
+            }
+            _ => self.watch_removed(peer),
+        }
+    }
+
+    /// A peer has a lane, or will have one: if it was removed, the lane is not to stay for ever.
+    pub(super) fn watch_removed(&mut self, peer: u32) {
+        if self.peers.at(peer).removed {
+            self.departing.insert(peer, Watch::default());
+        }
+    }
+
+    /// Gives up the lanes of removed peers on which nothing has happened for long enough.
+    pub(super) fn see_off<O: Owner>(&mut self, owner: &mut O) {
+        for (peer, mut watch) in std::mem::take(&mut self.departing) {
+            let at = self.peers.at(peer);
+            let doublings = at.returns.min(MAX_DOUBLINGS);
+            let session = match at.link {
+                Link::Up(session) if at.removed => session,
+                Link::Connecting | Link::Resuming(_) if at.removed => {
+                    self.departing.insert(peer, watch);
+                    continue;
+                }
+                // It was inserted again, or has no lane: the next one is watched from its beginning.
+                _ => continue,
+            };
+            let state = self.state_of(session);
+            let now = state.map(|state| (state.numbers.sent(), state.numbers.expected()));
+            watch.quiet = if now == watch.seen {
+                watch.quiet + 1
+            } else {
+                0
+            };
+            watch.seen = now;
+            if watch.quiet >= 1 << doublings && self.is_over(peer, session) {
+                self.leave(peer, session, owner);
+            } else {
+                self.departing.insert(peer, watch);
+            }
+        }
+    }
+
+    /// Whether nothing is under way on a lane, and nothing waits for it.
+    fn is_over(&mut self, peer: u32, session: SessionId) -> bool {
+        if !self.peers.at(peer).pending.is_empty() {
+            return false;
+        }
+        match self.lanes.of(session) {
+            Some(lane) => lane.open && lane.queue.is_empty() && lane.session.is_settled(),
+            None => (self.ud.lanes.of(session))
+                .is_some_and(|lane| lane.is_usable() && lane.session.is_settled()),
+        }
+    }
+
+    /// Gives a lane up in good order, and tells the peer.
+    fn leave<O: Owner>(&mut self, peer: u32, session: SessionId, owner: &mut O) {
+        self.poster.counters.lanes_left += 1;
+        if let Some(lane) = self.lanes.of(session).map(|lane| lane.key) {
+            self.service.request(ToService::Left(lane));
+            self.give_up(session, REST);
+        } else if let Some((peer, lane, state)) = self.leave_ud_lane(session) {
+            self.service.request(ToService::Left(lane));
+            self.session_left_lane(peer, lane, state, REST, owner);
+        }
+    }
+
+    /// A peer has no lane any more: if it was removed, nothing is kept that leads to it.
+    pub(super) fn part_if_removed(&mut self, peer: u32) {
+        let at = self.peers.at(peer);
+        if at.removed && at.link == Link::Idle {
+            let request = ToService::Parted(at.key);
+            self.service.request(request);
+        }
+    }
+
+    /// The session of a peer begins to rest: what it was granted and has not used others may have meanwhile.
+    pub(super) fn lay_to_rest(&mut self, peer: u32, granted_units: u16, held_units: u32) {
+        let at = self.peers.at(peer);
+        if at.rests.is_none() {
+            at.rests = Some(u32::from(granted_units).saturating_sub(held_units));
+            self.grants.end(granted_units, held_units);
+            self.tell_grant();
+        }
+    }
+
+    /// The session of a peer, if it rests, goes on, or ends.
+    pub(super) fn awaken(&mut self, peer: u32) {
+        let at = self.peers.at(peer);
+        if let Some(units) = at.rests.take() {
+            at.returns = at.returns.saturating_add(u32::from(at.removed));
+            self.grants.take_back(units);
+            self.tell_grant();
+        }
+    }
+}
