@@ -13,11 +13,12 @@ use proptest::prelude::*;
 
 use crate::ShmConfig;
 use crate::cma::CmaPeer;
+use crate::link::Farewell;
 use crate::owner::Ep;
 use crate::ring::{PAYLOAD_BYTES, SLOTS};
 use crate::segment::{Segment, Side};
 use crate::service::NewLink;
-use crate::wire::{CHUNK, EAGER, GO, INLINE, START, TAGGED, pack};
+use crate::wire::{CHUNK, EAGER, FAREWELL, GO, INLINE, START, TAGGED, pack};
 
 /// We are the initiator, the enemy the acceptor.
 struct Enemy {
@@ -168,6 +169,19 @@ fn nonsense_ends_the_link() {
         ("go for nothing", GO, 0, [7, 0, 0, 0, 0, 0, 0]),
         ("go too far", GO, 0, [0, (1 << 20) + 1, 0, 0, 0, 0, 0]),
         ("go far too far", GO, 0, [0, u64::MAX, 0, 0, 0, 0, 0]),
+        (
+            "an answer to no question",
+            FAREWELL,
+            0,
+            [Farewell::Agree as u64, 0, 0, 0, 0, 0, 0],
+        ),
+        (
+            "another answer to no question",
+            FAREWELL,
+            0,
+            [Farewell::Stay as u64, 0, 0, 0, 0, 0, 0],
+        ),
+        ("an unknown farewell", FAREWELL, 0, [3, 0, 0, 0, 0, 0, 0]),
     ];
     for (what, kind, len, body) in slots {
         ends_with_eproto(what, |enemy, _, _| {
@@ -196,6 +210,11 @@ fn nonsense_ends_the_link() {
             enemy.publish(CHUNK, 0, 100, [0; 7]);
         });
     }
+    ends_with_eproto("it asks again before it is answered", |enemy, _, _| {
+        for _ in 0..2 {
+            enemy.publish(FAREWELL, 0, 0, [Farewell::Ask as u64, 0, 0, 0, 0, 0, 0]);
+        }
+    });
     ends_with_eproto("go twice", |enemy, _, _| {
         enemy.publish(GO, 0, 0, [0, 100_000, 0, 0, 0, 0, 0]);
         enemy.publish(GO, 0, 0, [0, 100_000, 0, 0, 0, 0, 0]);

@@ -262,7 +262,8 @@ impl Worker {
                 .connector
                 .next_timeout()
                 .map(|at| self.origin + Duration::from_nanos(at.0));
-            let probe = (!self.lanes.is_empty()).then_some(next_probe);
+            let looks = !self.lanes.is_empty() || !self.parting.is_empty();
+            let probe = looks.then_some(next_probe);
             let deadline = [timer, closing, probe].into_iter().flatten().min();
             if let Err(error) = self.wait.sleep(deadline) {
                 tracing::error!("service thread ends: {error}");

@@ -221,6 +221,7 @@ fn what_fifty_peers_took_is_given_back() {
                 hub.av().remove(to_peer).unwrap();
                 end.av().remove(to_hub).unwrap();
             }
+            println!("{lane}: {before:?} before, {:?} after", device.live());
             let mut all: Vec<_> = ends.iter_mut().collect();
             idle_until(&mut all, "something is left", |_| device.live() == before);
         }

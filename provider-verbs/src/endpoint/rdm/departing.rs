@@ -72,7 +72,7 @@ impl RdmTransport {
             };
             watch.seen = now;
             if watch.quiet >= 1 << doublings && self.is_over(peer, session) {
-                self.leave(peer, session, owner);
+                self.leave(session, owner);
             } else {
                 self.departing.insert(peer, watch);
             }
@@ -92,14 +92,14 @@ impl RdmTransport {
     }
 
     /// Gives a lane up in good order, and tells the peer.
-    fn leave<O: Owner>(&mut self, peer: u32, session: SessionId, owner: &mut O) {
+    fn leave<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         self.poster.counters.lanes_left += 1;
         if let Some(lane) = self.lanes.of(session).map(|lane| lane.key) {
             self.service.request(ToService::Left(lane));
             self.give_up(session, REST);
-        } else if let Some((peer, lane, state)) = self.leave_ud_lane(session) {
+        } else if let Some(lane) = self.ud.lanes.of(session).map(|lane| lane.key) {
             self.service.request(ToService::Left(lane));
-            self.session_left_lane(peer, lane, state, REST, owner);
+            self.ud_lane_down(session, REST, owner);
         }
     }
 

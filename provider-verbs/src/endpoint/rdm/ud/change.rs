@@ -150,6 +150,9 @@ impl RdmTransport {
         end: LaneEnd,
         owner: &mut O,
     ) {
+        if end.then == AfterLane::Rest {
+            self.say_last_word(session);
+        }
         let Some((peer, key, mut state)) = self.leave_ud_lane(session) else {
             return;
         };

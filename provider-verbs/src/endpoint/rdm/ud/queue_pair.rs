@@ -161,6 +161,11 @@ impl DataQueuePair {
         true
     }
 
+    /// Has the device tell of the next datagram, and so of all before it, whose handles are let go then.
+    pub(in super::super) fn signal_next(&mut self) {
+        self.unsignaled = self.depth;
+    }
+
     /// A request has completed, and with it all that were posted before.
     pub(in super::super) fn sent(
         &mut self,

@@ -225,21 +225,36 @@ impl RdmTransport {
 
     /// Sends an acknowledgement alone, if one is due or credit is to be returned.
     fn acknowledge(&mut self, session: SessionId, now: Time) -> usize {
-        let (Some(lane), Some(queue_pair)) =
-            (self.ud.lanes.of(session), self.ud.queue_pair.as_mut())
-        else {
+        let Some(lane) = self.ud.lanes.of(session) else {
             return 0;
         };
         if !lane.window.owes_ack(now) && !lane.session.numbers.receive_credit.owes() {
             return 0;
         }
+        self.send_ack(session);
+        1
+    }
+
+    /// The last datagram of a lane that is left for good: with it the device is done with all that were sent to its peer.
+    pub(in super::super) fn say_last_word(&mut self, session: SessionId) {
+        if let Some(queue_pair) = self.ud.queue_pair.as_mut() {
+            queue_pair.signal_next();
+            self.send_ack(session);
+        }
+    }
+
+    fn send_ack(&mut self, session: SessionId) {
+        let (Some(lane), Some(queue_pair)) =
+            (self.ud.lanes.of(session), self.ud.queue_pair.as_mut())
+        else {
+            return;
+        };
         let mut bytes = [0; MAX_NOTICE_BYTES];
         let len = (lane.session.numbers.stamp_ack()).write_ack(&mut bytes);
         let prefix = lane.prefix(false).to_bytes();
         // Lost where there is no room, as on the wire: the sender asks again.
         queue_pair.send(&mut self.poster, &lane.route, &prefix, &bytes[..len]);
         self.poster.counters.acks_sent += 1;
-        1
     }
 }
 

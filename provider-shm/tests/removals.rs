@@ -1,0 +1,295 @@
+//! Peers that are removed from an address vector: the segment goes with the entry once neither side has more to say, and comes back
+//! when one has.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod owner;
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::Transport;
+use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_shm::{Cma, ShmConfig};
+use owner::Ep;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The tests count what the whole process has.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn open() -> Ep {
+    Ep::open(ShmConfig {
+        cma: Cma::Off,
+        ..ShmConfig::default()
+    })
+}
+
+/// Segments that this process has mapped (each side maps its own), and its descriptors.
+fn counts() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let segments = maps.matches("/memfd:ferrofabric-pair").count();
+    (
+        segments,
+        std::fs::read_dir("/proc/self/fd").unwrap().count(),
+    )
+}
+
+/// Drives all, which have nothing to do, until it is so.
+fn idle_until(eps: &mut [&mut Ep], what: &str, reached: impl Fn(&[&mut Ep]) -> bool) {
+    let begun = Instant::now();
+    while !reached(eps) {
+        for ep in eps.iter_mut() {
+            assert!(ep.poll().is_none(), "nothing was to complete");
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: {:?}", counts());
+        std::thread::yield_now();
+    }
+}
+
+/// A message, received and compared; says as whose.
+fn send(from: &mut Ep, to: FiAddr, into: &mut Ep, bytes: usize, tag: u64) -> FiAddr {
+    let out: Vec<u8> = (0..bytes).map(|at| (at as u64 ^ tag) as u8).collect();
+    let mut buffer = vec![0; bytes];
+    into.trecv(tag, 0, &mut buffer, 1);
+    from.tsend(to, tag, &out, 2).unwrap();
+    let (mut sent, mut came) = (false, None);
+    let begun = Instant::now();
+    while !sent || came.is_none() {
+        sent |= from.poll().map(Result::unwrap).is_some();
+        came = came.or(into.poll().map(Result::unwrap));
+        assert!(begun.elapsed() < PATIENCE, "sent {sent}, came {came:?}");
+    }
+    assert_eq!(buffer, out);
+    came.unwrap().src
+}
+
+struct Pair {
+    a: Ep,
+    b: Ep,
+    to_a: FiAddr,
+    to_b: FiAddr,
+}
+
+impl Pair {
+    fn connected() -> Self {
+        let (mut a, mut b) = (open(), open());
+        let (to_b, to_a) = (a.insert(&b.name()), b.insert(&a.name()));
+        let mut this = Self { a, b, to_a, to_b };
+        this.exchange(8, 1);
+        this
+    }
+
+    fn exchange(&mut self, bytes: usize, tag: u64) {
+        assert_eq!(
+            send(&mut self.a, self.to_b, &mut self.b, bytes, tag),
+            self.to_a
+        );
+        assert_eq!(
+            send(&mut self.b, self.to_a, &mut self.a, bytes, tag),
+            self.to_b
+        );
+    }
+
+    fn until_left(&mut self) {
+        idle_until(&mut [&mut self.a, &mut self.b], "the segment stays", |_| {
+            counts().0 == 0
+        });
+    }
+}
+
+/// Covers: AV-17
+#[test]
+fn a_removed_peer_loses_its_segment() {
+    let _alone = alone();
+    let mut pair = Pair::connected();
+    assert_eq!(counts().0, 2);
+    for (round, bytes) in [8, 5000, 400_000].into_iter().enumerate() {
+        let tag = 10 * round as u64;
+        pair.a.remove(pair.to_b);
+        pair.until_left();
+        // The other side has not removed us: it may say what it likes.
+        let from = send(&mut pair.b, pair.to_a, &mut pair.a, bytes, tag + 2);
+        assert_eq!(from, FiAddr::NOTAVAIL);
+        assert_eq!(counts().0, 2);
+        pair.until_left();
+        pair.to_b = pair.a.insert(&pair.b.name());
+        pair.exchange(bytes, tag + 3);
+    }
+    assert_eq!(
+        pair.a.shm.stats().links_failed + pair.b.shm.stats().links_failed,
+        0
+    );
+}
+
+/// Covers: AV-17
+#[test]
+fn peers_that_remove_each_other() {
+    let _alone = alone();
+    let mut pair = Pair::connected();
+    for tag in 0..2 {
+        pair.a.remove(pair.to_b);
+        pair.b.remove(pair.to_a);
+        pair.until_left();
+        pair.to_b = pair.a.insert(&pair.b.name());
+        pair.to_a = pair.b.insert(&pair.a.name());
+        pair.exchange(100_000, 10 + tag);
+    }
+}
+
+/// An endpoint that talks to itself has a segment, too.
+///
+/// Covers: AV-17
+#[test]
+fn an_endpoint_that_removes_itself() {
+    let _alone = alone();
+    let mut ep = open();
+    for tag in 0..2 {
+        let me = ep.insert(&ep.name());
+        let mut into = [0; 8];
+        ep.trecv(tag, 0, &mut into, 1);
+        ep.tsend(me, tag, &[7; 8], 2).unwrap();
+        ep.wait().unwrap();
+        ep.wait().unwrap();
+        assert_eq!((into, counts().0), ([7; 8], 1));
+        ep.remove(me);
+        idle_until(&mut [&mut ep], "the segment stays", |_| counts().0 == 0);
+    }
+}
+
+/// A link that something waits on stays: a message that nobody has received yet, or one that is not all there.
+///
+/// Covers: AV-17
+#[test]
+fn what_is_under_way_keeps_the_segment() {
+    let _alone = alone();
+    for bytes in [8, 400_000] {
+        let mut pair = Pair::connected();
+        let out = vec![5; bytes];
+        pair.b.tsend(pair.to_a, 77, &out, 2).unwrap();
+        while pair.a.shm.stats().unexpected == 0 {
+            pair.a.progress();
+            pair.b.progress();
+        }
+        if bytes == 8 {
+            pair.b.wait().unwrap();
+        }
+        pair.a.remove(pair.to_b);
+        // It would have gone after two looks.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(4) {
+            assert!(pair.a.poll().is_none() && pair.b.poll().is_none());
+        }
+        assert_eq!(
+            counts().0,
+            2,
+            "the segment is gone with {bytes} bytes in it"
+        );
+        let mut into = vec![0; bytes];
+        pair.a.trecv(77, 0, &mut into, 1);
+        let mut left = if bytes == 8 { 1 } else { 2 };
+        while left > 0 {
+            left -= [&mut pair.a, &mut pair.b]
+                .into_iter()
+                .filter_map(Ep::poll)
+                .map(Result::unwrap)
+                .count();
+        }
+        assert_eq!(into, out);
+        pair.until_left();
+    }
+}
+
+/// Who waits for an endpoint that removed him hears when that is gone, segment or not.
+///
+/// Covers: AV-17
+#[test]
+fn who_waits_for_a_peer_without_a_segment_hears_of_its_end() {
+    let _alone = alone();
+    let mut pair = Pair::connected();
+    pair.a.remove(pair.to_b);
+    pair.until_left();
+    let mut into = [0; 8];
+    pair.b
+        .recv_from(MsgKind::Tagged, pair.to_a, 1, 0, &mut into, 3);
+    let Pair { a, mut b, .. } = pair;
+    drop(a);
+    let error = b.wait().unwrap_err();
+    assert_eq!(
+        (error.errno, error.completion.context),
+        (Errno::ECONNRESET, 3)
+    );
+}
+
+/// The address comes and goes while messages do, and while the other side is asked whether the link may end: each message
+/// arrives, once.
+///
+/// Covers: AV-17
+#[test]
+fn an_address_that_comes_and_goes_under_traffic() {
+    let _alone = alone();
+    let mut pair = Pair::connected();
+    for tag in 0..200 {
+        for _ in 0..3 {
+            pair.a.remove(pair.to_b);
+            pair.to_b = pair.a.insert(&pair.b.name());
+        }
+        pair.exchange([8, 3000, 100_000][tag as usize % 3], 10 + tag);
+    }
+    assert_eq!(counts().0, 2);
+    for tag in 0..3 {
+        // Only `a` is driven until it has asked; what it sends then waits for the answer.
+        pair.a.remove(pair.to_b);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(2500) {
+            assert!(pair.a.poll().is_none());
+        }
+        pair.to_b = pair.a.insert(&pair.b.name());
+        if tag == 1 {
+            // The other side has something to say when it hears the question.
+            assert_eq!(
+                send(&mut pair.b, pair.to_a, &mut pair.a, 100_000, 500),
+                pair.to_b
+            );
+        }
+        pair.exchange(50_000, 600 + tag);
+    }
+    assert_eq!(
+        pair.a.shm.stats().links_failed + pair.b.shm.stats().links_failed,
+        0
+    );
+}
+
+/// Fifty peers, each inserted, spoken to and removed by one endpoint: segments and descriptors are as before, twice.
+///
+/// Covers: AV-17
+#[test]
+fn what_fifty_peers_took_is_given_back() {
+    let _alone = alone();
+    let mut hub = open();
+    let mut peers: Vec<_> = (0..50).map(|_| open()).collect();
+    let before = counts();
+    for round in 0..2 {
+        for peer in &mut peers {
+            let to_peer = hub.insert(&peer.name());
+            send(&mut hub, to_peer, peer, 100, round);
+            hub.remove(to_peer);
+        }
+        let mut all: Vec<_> = peers.iter_mut().chain([&mut hub]).collect();
+        idle_until(&mut all, "something is left", |_| counts() == before);
+    }
+    let mut left = 0;
+    hub.shm.stats(&mut |name, value| {
+        if name == "shm_links_left" {
+            left = value;
+        }
+    });
+    assert_eq!(left, 100);
+}
