@@ -9,7 +9,6 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::Transport;
 use ferrofabric_core::types::{FiAddr, MsgKind};
 use ferrofabric_shm::{Cma, ShmConfig};
 use owner::Ep;
@@ -285,11 +284,5 @@ fn what_fifty_peers_took_is_given_back() {
         let mut all: Vec<_> = peers.iter_mut().chain([&mut hub]).collect();
         idle_until(&mut all, "something is left", |_| counts() == before);
     }
-    let mut left = 0;
-    hub.shm.stats(&mut |name, value| {
-        if name == "shm_links_left" {
-            left = value;
-        }
-    });
-    assert_eq!(left, 100);
+    assert_eq!(hub.shm.stats().links_left, 100);
 }
