@@ -145,7 +145,7 @@ fn at_every_step_after_a_lane_was_left() {
     let mut runs = 0;
     for left_by in [0, 1] {
         for then in [Then::Nobody, Then::Restarted, Then::Survivor, Then::Both] {
-            for (weather, seeds) in [(Weather::FAIR, 3), (foul, 12)] {
+            for (weather, seeds) in [(Weather::FAIR, 3), (foul, 100)] {
                 for seed in 0..seeds {
                     let start = (&[(0, 1), (0, 2)][..], Some(left_by));
                     let mut step = 0;
