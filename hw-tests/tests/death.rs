@@ -14,6 +14,9 @@ use serial_test::file_serial;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_test-peer");
 const LARGE: usize = 4 << 20;
 
+/// A connection that breaks is tried again for so long, less than unless told: a dead peer is noticed sooner.
+const SOON: (&str, &str) = ("FERRO_RECONNECT_TIMEOUT", "4s");
+
 /// What a process holds that a dead peer must not leave behind.
 #[derive(Debug, PartialEq, Eq)]
 struct Holdings {
@@ -65,7 +68,7 @@ fn exchange(
 
 /// Kills a peer in the middle of transfers in both directions.
 fn kill_in_the_middle(shm: &str) {
-    let mut hub = party::endpoint(&[]);
+    let mut hub = party::endpoint(&[SOON]);
     let healthy = Peer::start(
         PROGRAM,
         "echo",
@@ -171,7 +174,7 @@ fn a_peer_killed_over_verbs_fails_alone() {
 }
 
 /// Peers that are reached by connections.
-const RC: [(&str, &str); 2] = [("FERRO_SHM", "off"), ("FERRO_LANE", "rc")];
+const RC: [(&str, &str); 3] = [("FERRO_SHM", "off"), ("FERRO_LANE", "rc"), SOON];
 
 /// Peers that are reached by datagrams, and may be silent for as long as that.
 const UD: [(&str, &str); 3] = [
@@ -257,14 +260,26 @@ fn what_is_under_way_by_datagrams_to_a_dead_peer_ends() {
     }
 }
 
+/// For longer than it takes to notice that a peer is dead.
 #[test]
 #[file_serial(verbs)]
+fn peers_that_sleep_lose_nothing() {
+    peers_sleep(&[SOON], Duration::from_secs(10));
+}
+
+#[test]
+#[ignore = "soak: peers sleep for half a minute"]
+#[file_serial(verbs)]
 fn peers_that_sleep_for_half_a_minute_lose_nothing() {
+    peers_sleep(&[], Duration::from_secs(30));
+}
+
+fn peers_sleep(settings: &[(&str, &str)], how_long: Duration) {
     if Rig::open().is_none() {
         return;
     }
     const COUNT: u64 = 200;
-    let mut hub = party::endpoint(&[]);
+    let mut hub = party::endpoint(settings);
     let mut peers: Vec<Peer> = ["on", "off"]
         .iter()
         .enumerate()
@@ -325,7 +340,7 @@ fn peers_that_sleep_for_half_a_minute_lose_nothing() {
             .unwrap();
     }
     let asleep = Instant::now();
-    while asleep.elapsed() < Duration::from_secs(30) {
+    while asleep.elapsed() < how_long {
         left -= take(&mut hub, Duration::from_secs(1));
     }
     assert!(left > 0, "the peers slept");
