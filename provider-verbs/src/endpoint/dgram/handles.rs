@@ -2,11 +2,11 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::flag::Flag;
 use ferrofabric_core::wait::WaitSet;
 
 use crate::ah::{Ah, Path};
@@ -31,7 +31,7 @@ pub(super) struct Handles {
 }
 
 struct Bell {
-    rung: AtomicBool,
+    rung: Flag,
     wake: EventFd,
 }
 
@@ -46,13 +46,13 @@ impl Handles {
             .map_err(|e| Error::new(Errno(e as i32), "create", "event descriptor"))?;
         wait.add(wake.as_fd())?;
         let bell = Arc::new(Bell {
-            rung: AtomicBool::new(false),
+            rung: Flag::new(),
             wake,
         });
         let ring = {
             let bell = bell.clone();
             Arc::new(move || {
-                bell.rung.store(true, Ordering::SeqCst);
+                bell.rung.raise();
                 // Full is rung, too.
                 let _ = bell.wake.write(1);
             })
@@ -72,13 +72,13 @@ impl Handles {
     /// Whether [`Handles::news`] has something. Costs a load.
     #[inline]
     pub(super) fn have_news(&self) -> bool {
-        self.bell.rung.load(Ordering::Relaxed)
+        self.bell.rung.is_raised()
     }
 
     /// What has come of paths since the last call.
     pub(super) fn news(&mut self) -> Vec<News> {
-        // The mark is taken away first: what comes in between sets it again.
-        self.bell.rung.store(false, Ordering::SeqCst);
+        // First: what comes in between raises it again.
+        self.bell.rung.lower();
         let _ = self.bell.wake.read();
         let mut news = Vec::new();
         while let Some((path, outcome)) = self.cache.resolved() {
