@@ -359,10 +359,10 @@ fn copies_are_whole_and_nothing_is_left_of_them() {
         for _ in 0..ROUNDS {
             round();
         }
-        // One string of a round would be more.
+        // One string of each round would be as much at least: the allocator hands out no less than 32 bytes.
         let grown = in_use().saturating_sub(before);
         assert!(
-            grown < ROUNDS * 16,
+            grown < ROUNDS * 32,
             "{grown} bytes more after {ROUNDS} rounds"
         );
     });
