@@ -314,7 +314,8 @@ pub trait Av: Send + Sync {
         inserted
     }
 
-    /// Inserts addresses, each in the domain's `addr_format`: 64 bytes as [`NativeAddr::to_bytes`] gives them, or text. Tells
+    /// Inserts addresses, each in the domain's `addr_format`: 64 bytes as [`NativeAddr::to_bytes`] gives them, or text, or a
+    /// `sockaddr`, in whose place those bytes may stand. Tells
     /// `report` of each by its number in the call, in order, and returns how many are in. One that was there already keeps its
     /// `FiAddr`. One that fails takes an index of a table until the call is over, so that those of the others are known.
     ///
@@ -380,12 +381,12 @@ pub trait Av: Send + Sync {
     /// `EINVAL` when it is not there.
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr>;
 
-    /// The same in the domain's `addr_format`: where that has addresses of sockets, the one that it was inserted by.
+    /// The same in the domain's `addr_format`: where that has addresses of sockets, the one that it was inserted by, or the native one
+    /// if it was by that.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it is not there; `EADDRNOTAVAIL` when that format can not tell of it, for it was inserted as text of
-    /// another.
+    /// `EINVAL` when it is not there.
     fn address(&self, addr: FiAddr) -> Result<Address>;
 
     /// Gives an address an ID of the application's, which completions and errors report as the source of its messages from now
@@ -446,14 +447,27 @@ pub trait Av: Send + Sync {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize>;
 
-    /// As [`insert_later`](Self::insert_later), of addresses with keys.
+    /// As [`insert_services`](Self::insert_services), of endpoints which are each to be reached with the key of a handle.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As there; of an endpoint also `EINVAL` for a handle that is none, and without one.
+    fn insert_services_with_keys(
+        &self,
+        services: &Services,
+        handles: &[FiAddr],
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize>;
+
+    /// As [`insert_later`](Self::insert_later), with a key for each address.
+    ///
+    /// # Errors
+    ///
+    /// As there; of an address also `EINVAL` for a handle that is none, and without one.
     fn insert_later_with_keys(
         &self,
-        names: &mut dyn Iterator<Item = (&[u8], FiAddr)>,
+        wanted: Wanted,
+        handles: &[FiAddr],
         context: u64,
         report: Report,
     ) -> Result<()>;

@@ -5,12 +5,14 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::{Address, AuthKey, KeyedAddr, MAX_EP_AUTH_KEYS};
-use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::addr::{AddrFormat, Address, AuthKey, KeyedAddr, MAX_EP_AUTH_KEYS};
+use ferrofabric_core::av::{AvAttr, Services, Wanted};
 use ferrofabric_core::config::Settings;
+use ferrofabric_core::eq::EventQueue;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{
     Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider, RecvOp,
@@ -20,6 +22,7 @@ use ferrofabric_core::info::{AV_AUTH_KEY, EpType, Info};
 use ferrofabric_core::peer::{Completion, CqError};
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_hw_tests::Rig;
+use ferrofabric_hw_tests::sockets::{hints, offer, own};
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 
@@ -100,14 +103,26 @@ impl Party {
         let insert = |key: &AuthKey| av.insert_auth_key(&key.to_bytes()).unwrap();
         let handles = keys.iter().map(insert).collect();
         let cq = domain.open_cq(&CqAttr::default()).unwrap();
-        Self::around(domain, av, cq, handles, None)
+        Self::around(domain, av, cq, handles, |_| ())
     }
 
-    /// One with a key of its own, or the domain's.
-    fn plain(domain: &dyn Domain, key: Option<AuthKey>) -> Self {
+    /// One with the keys of its address vector that wants to know who sends without being known.
+    fn curious(domain: &dyn Domain, attr: &AvAttr, keys: &[AuthKey]) -> Self {
+        let av = domain.open_av(attr).unwrap();
+        let insert = |key: &AuthKey| av.insert_auth_key(&key.to_bytes()).unwrap();
+        let handles = keys.iter().map(insert).collect();
+        let cq = domain.open_cq(&CqAttr::default()).unwrap();
+        Self::around(domain, av, cq, handles, |config| config.source_err = true)
+    }
+
+    /// One with a key of its own, or the domain's; found at a port, where there is one.
+    fn plain(domain: &dyn Domain, key: Option<AuthKey>, port: Option<u16>) -> Self {
         let av = domain.open_av(&AvAttr::default()).unwrap();
         let cq = domain.open_cq(&CqAttr::default()).unwrap();
-        Self::around(domain, av, cq, Vec::new(), key)
+        Self::around(domain, av, cq, Vec::new(), |config| {
+            config.auth_key = key;
+            config.source = port.map(|port| SocketAddr::new(own(domain).ip(), port));
+        })
     }
 
     fn around(
@@ -115,12 +130,10 @@ impl Party {
         av: Arc<dyn Av>,
         cq: Arc<dyn Cq>,
         handles: Vec<FiAddr>,
-        auth_key: Option<AuthKey>,
+        configure: impl FnOnce(&mut EndpointConfig),
     ) -> Self {
-        let config = EndpointConfig {
-            auth_key,
-            ..EndpointConfig::new(&av, &cq)
-        };
+        let mut config = EndpointConfig::new(&av, &cq);
+        configure(&mut config);
         Self {
             endpoint: domain.open_endpoint(config).unwrap(),
             av,
@@ -282,6 +295,66 @@ fn what_has_the_right_key_arrives_and_nothing_else() {
     }
 }
 
+/// The error for an unknown sender tells the key that its message came with, by handle or by the application's own ID for that.
+/// Inserted with just what the error says it is a peer, with that key and no other.
+///
+/// Covers: AV-20, AV-21, AV-25
+#[test]
+#[file_serial(verbs)]
+fn an_unknown_sender_is_named_with_its_key() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for kind in KINDS {
+        let domain = kind.open(&kind.info(true));
+        for user_ids in [false, true] {
+            let what = format!("{kind:?}, with IDs: {user_ids}");
+            let attr = AvAttr {
+                user_ids,
+                ..AvAttr::default()
+            };
+            let a = Party::open(&*domain, &[key(1), key(2)]);
+            let b = Party::curious(&*domain, &attr, &[key(2), key(1)]);
+            let to_b = [0, 1].map(|n| a.knows(&b, a.handles[n]));
+            let stranger = |with: usize| {
+                b.post(FiAddr::UNSPEC, Flags::empty(), 1).unwrap();
+                a.send(to_b[with], 5).unwrap();
+                let error = next(&[&b, &a], &what).expect_err(&what);
+                assert_eq!(error.errno, Errno::EADDRNOTAVAIL, "{what}: {error:?}");
+                assert_eq!((error.completion.context, error.completion.len), (1, 5));
+                error
+            };
+            let reported = match user_ids {
+                false => [b.handles[1], b.handles[0]],
+                true => {
+                    assert_eq!(stranger(0).completion.src, FiAddr::NOTAVAIL, "{what}");
+                    let ids = [FiAddr(4712), FiAddr(4711)];
+                    b.av.set_auth_key_user_id(b.handles[1], ids[0]).unwrap();
+                    b.av.set_auth_key_user_id(b.handles[0], ids[1]).unwrap();
+                    ids
+                }
+            };
+            for (with, reported) in reported.into_iter().enumerate() {
+                let error = stranger(with);
+                assert_eq!(error.completion.src, reported, "{what}");
+                let name = error.sender.unwrap().to_bytes();
+                // Key 1 of a is the second of b.
+                let addr = insert(&*b.av, &name, b.handles[1 - with]).unwrap();
+                if user_ids {
+                    b.av.set_user_id(addr, FiAddr(addr.0 + 100)).unwrap();
+                }
+                b.post(FiAddr::UNSPEC, Flags::empty(), 2).unwrap();
+                a.send(to_b[with], 6).unwrap();
+                let known = received(&[&b, &a], &what).src;
+                let id = FiAddr(addr.0 + if user_ids { 100 } else { 0 });
+                assert_eq!(known, id, "{what}");
+                assert_eq!(stranger(1 - with).errno, Errno::EADDRNOTAVAIL);
+                b.av.remove(addr).unwrap();
+            }
+        }
+    }
+}
+
 /// Covers: AV-21
 #[test]
 #[file_serial(verbs)]
@@ -321,6 +394,98 @@ fn a_receive_takes_what_comes_with_its_key() {
             let done = received(&[&b, &a], "the earlier message");
             assert_eq!((done.context, done.len), (6, 31), "{kind:?}");
         }
+    }
+}
+
+/// Handles come with names of nodes and services as with addresses, one for each endpoint: an endpoint with several keys by its
+/// text, one with a single key by host and port. At once, and by events.
+///
+/// Covers: AV-15, AV-16, AV-21
+#[test]
+#[file_serial(verbs)]
+fn names_of_nodes_and_services_take_keys() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for ep_type in [EpType::Rdm, EpType::Dgram] {
+        let kind = Kind {
+            ep_type,
+            shm: false,
+        };
+        let domain = kind.open(&kind.info(true));
+        let a = Party::open(&*domain, &[key(1), key(2)]);
+        let b = Party::open(&*domain, &[key(2)]);
+        let text = Services::one(&keyed_name(&*b.endpoint).to_string(), None).unwrap();
+        let services = |services: &Services, handles: &[FiAddr]| {
+            let mut inserted = Vec::new();
+            let count =
+                a.av.insert_services_with_keys(services, handles, &mut |_, one| {
+                    inserted.push(one.map_err(|error| error.errno()));
+                });
+            let good = inserted.iter().filter(|one| one.is_ok()).count();
+            assert_eq!(count.unwrap(), good);
+            inserted
+        };
+        let by_text = services(&text, &a.handles[1..]);
+        assert_eq!(by_text, [Ok(a.knows(&b, a.handles[1]))], "{kind:?}");
+        assert_eq!(
+            services(&text, &[by_text[0].unwrap()]),
+            [Err(Errno::EINVAL)]
+        );
+        assert_eq!(services(&text, &[]), [Err(Errno::EINVAL)]);
+
+        // Who listens has one key, and is reached with that.
+        let mut info = offer(&hints(ep_type, AddrFormat::SOCKADDR_IN), &[]).unwrap();
+        info.domain.auth_key = Some(key(1));
+        let listening = kind.open(&info);
+        let at = own(&*listening).ip().to_string();
+        let there = [5081, 5083].map(|port| {
+            let plain = Party::plain(&*listening, None, Some(port));
+            plain.post(FiAddr::UNSPEC, Flags::empty(), 1).unwrap();
+            plain
+        });
+        let range = Services::range(&at, 1, "5081", 3).unwrap();
+        let [one, two] = [a.handles[0], a.handles[1]];
+        let found = services(&range, &[one, one, one]);
+        assert_eq!(found[1], Err(Errno::ECONNREFUSED), "{kind:?}");
+        for (at, plain) in [(0, &there[0]), (2, &there[1])] {
+            let addr = found[at].unwrap();
+            assert_eq!(a.av.lookup(addr).unwrap(), plain.endpoint.name());
+            assert_eq!(a.av.lookup_auth_key(addr).unwrap(), key(1));
+            a.send(addr, 9).unwrap();
+            assert_eq!(received(&[plain, &a], "by port").len, 9, "{kind:?}");
+        }
+        let other = services(&range, &[two, one, two]);
+        assert_ne!(other[0], found[0], "another key is another entry");
+        assert_eq!(a.av.lookup_auth_key(other[0].unwrap()).unwrap(), key(2));
+        assert_eq!(
+            services(&range, &[one, two]).last(),
+            Some(&Err(Errno::EINVAL))
+        );
+
+        // The same by events.
+        let attr = AvAttr {
+            events: true,
+            ..AvAttr::default()
+        };
+        let later = domain.open_av(&attr).unwrap();
+        let handle = later.insert_auth_key(&key(1).to_bytes()).unwrap();
+        let events = Arc::new(EventQueue::new());
+        later.bind_events(&events, 1).unwrap();
+        let (tx, rx) = std::sync::mpsc::channel();
+        later
+            .insert_later_with_keys(
+                Wanted::Services(range),
+                &[handle, handle, FiAddr(0)],
+                42,
+                Box::new(move |_, one| tx.send(one).unwrap()),
+            )
+            .unwrap();
+        let one = rx.recv_timeout(PATIENCE).unwrap().unwrap();
+        assert_eq!(later.lookup(one).unwrap(), there[0].endpoint.name());
+        assert_eq!(later.lookup_auth_key(one).unwrap(), key(1));
+        let rest = [(); 2].map(|()| rx.recv_timeout(PATIENCE).unwrap());
+        assert_eq!(rest, [Err(Errno::ECONNREFUSED), Err(Errno::EINVAL)]);
     }
 }
 
@@ -394,7 +559,7 @@ fn domains_without_keys_of_vectors_have_none_of_these() {
     }
     let kind = KINDS[1];
     let domain = kind.open(&kind.info(false));
-    let plain = Party::plain(&*domain, None);
+    let plain = Party::plain(&*domain, None, None);
     let av = &plain.av;
     let unsupported = Errno::EOPNOTSUPP;
     let inserted = av.insert_auth_key(&key(1).to_bytes());
@@ -426,9 +591,9 @@ fn one_key_of_a_domain_or_of_an_endpoint() {
         let mut info = kind.info(false);
         info.domain.auth_key = Some(key(0x0123_4567));
         let domain = kind.open(&info);
-        let [a, b] = [(); 2].map(|()| Party::plain(&*domain, None));
-        let other = Party::plain(&*domain, Some(key(5)));
-        let like_other = Party::plain(&*domain, Some(key(5)));
+        let [a, b] = [(); 2].map(|()| Party::plain(&*domain, None, None));
+        let other = Party::plain(&*domain, Some(key(5)), None);
+        let like_other = Party::plain(&*domain, Some(key(5)), None);
         let know = |who: &Party, whom: &Party| {
             let name = whom.endpoint.name();
             who.av.insert(&name.to_bytes()).unwrap()

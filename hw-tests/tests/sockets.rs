@@ -8,7 +8,11 @@ use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use ferrofabric_conformance::dgram::senders;
+use ferrofabric_conformance::fabric::Fabric;
+use ferrofabric_conformance::strangers;
 use ferrofabric_core::addr::{AddrFormat, Address};
+use ferrofabric_core::av::format::endpoint_to_bytes;
 use ferrofabric_core::av::{AvAttr, AvType, Services, Wanted};
 use ferrofabric_core::eq::{Done, EventQueue, Reading};
 use ferrofabric_core::error::{Errno, OpError};
@@ -29,6 +33,14 @@ use serial_test::file_serial;
 use zerocopy::FromBytes;
 
 const TYPES: [EpType; 2] = [EpType::Rdm, EpType::Dgram];
+
+const FORMATS: [AddrFormat; 5] = [
+    AddrFormat::SOCKADDR,
+    AddrFormat::SOCKADDR_IP,
+    AddrFormat::SOCKADDR_IN,
+    AddrFormat::SOCKADDR_IN6,
+    AddrFormat::SOCKADDR_IB,
+];
 
 fn bytes_of(at: SocketAddr) -> Vec<u8> {
     Address::from(at).to_bytes(AddrFormat::SOCKADDR).unwrap()
@@ -89,13 +101,7 @@ fn endpoints_are_found_by_the_addresses_that_they_give() {
         return;
     }
     for ep_type in TYPES {
-        for format in [
-            AddrFormat::SOCKADDR,
-            AddrFormat::SOCKADDR_IP,
-            AddrFormat::SOCKADDR_IN,
-            AddrFormat::SOCKADDR_IN6,
-            AddrFormat::SOCKADDR_IB,
-        ] {
+        for format in FORMATS {
             println!("{ep_type:?} by {format}");
             let domain = domain(ep_type, format, &[]);
             assert_eq!(domain.info().addr_format, format);
@@ -116,6 +122,42 @@ fn endpoints_are_found_by_the_addresses_that_they_give() {
             a.av().remove(to_b).unwrap();
             let again = a.av().insert(&name_b).unwrap();
             exchange(&mut a, &mut b, again, to_a, b"after a removal");
+        }
+    }
+}
+
+/// A sender that is not in the address vector need not have a socket, and its messages do not tell one: it is named by its native
+/// address, which the address vector takes, and gives back.
+///
+/// Covers: AV-10, AV-18, AV-25
+#[test]
+#[file_serial(verbs)]
+fn unknown_senders_are_named_by_their_native_addresses() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for shm in ["off", "on"] {
+        let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &[("FERRO_SHM", shm)]);
+        strangers::are_named_and_become_peers(&*domain, &*domain);
+    }
+    for format in FORMATS {
+        let fabric = Fabric::new("datagrams by socket", move |_| {
+            domain(EpType::Dgram, format, &[])
+        });
+        senders::strangers_are_named(&fabric);
+
+        let domain = domain(EpType::Rdm, format, &[]);
+        let (mut a, mut b) = (endpoint(&*domain), endpoint(&*domain));
+        let native = endpoint_to_bytes(format, &b.name());
+        let to_b = a.av().insert(&native).unwrap();
+        assert_eq!(a.av().address(to_b).unwrap(), Address::Native(b.name()));
+        // It is no other by the address at which it listens.
+        assert_eq!(a.av().insert(&name(&*domain, &b)).unwrap(), to_b);
+        let to_a = b.av().insert(&name(&*domain, &a)).unwrap();
+        exchange(&mut a, &mut b, to_b, to_a, b"by a native address");
+        for short in [2, 16, native.len() - 1] {
+            let refused = a.av().insert(&native[..short]).unwrap_err();
+            assert_eq!(refused.errno(), Errno::EINVAL, "{refused}");
         }
     }
 }

@@ -5,7 +5,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ferrofabric_core::addr::Address;
+use ferrofabric_core::addr::AddrFormats;
+use ferrofabric_core::av::format;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Cq, CqAttr};
 use ferrofabric_core::flags::Flags;
@@ -210,14 +211,9 @@ impl CqObject {
         last.reason.extend_from_slice(error.why.as_bytes());
         last.reason.push(0);
         // Error data is the address of a sender; of all else `fi_cq_strerror` has what is known.
+        let addr_format = self.domain.domain.info().addr_format;
         last.data = match &error.sender {
-            Some(sender) => {
-                let format = self.domain.domain.info().addr_format;
-                // None where the format does not tell of senders.
-                Address::of_endpoint(**sender, format)
-                    .and_then(|name| name.to_bytes(format).ok())
-                    .unwrap_or_default()
-            }
+            Some(sender) => format::endpoint_to_bytes(addr_format, sender),
             None => Vec::new(),
         };
         let done = &error.completion;
@@ -238,7 +234,12 @@ impl CqObject {
                     true => 0,
                     false => (*to).err_data_size,
                 };
-                let fit = room.min(last.data.len());
+                let fit = match room < last.data.len() {
+                    // Such addresses are as long as their beginning says: whoever inserts half of one has us read beyond it.
+                    true if AddrFormats::SOCKADDR.has(addr_format) => 0,
+                    true => room,
+                    false => last.data.len(),
+                };
                 (*to)
                     .err_data
                     .cast::<u8>()

@@ -8,16 +8,17 @@ mod client;
 mod support;
 mod two;
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::time::Instant;
 
 use client::{Info, Libfabric, Opened, close};
 use ferro_fi::abi::{
-    FI_AUTH_KEY, FI_AV_AUTH_KEY, FI_AV_USER_ID, FI_COMPLETION, FI_DIRECTED_RECV, FI_EBADFLAGS,
-    FI_EINVAL, FI_ENABLE, FI_INJECT, FI_MSG, FI_RECV, FI_SEND, FI_SOURCE, fi_addr_t, fi_av_attr,
-    fi_av_type, fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_ep_type, fi_mr_attr,
-    fi_mr_auth_key, fi_msg, fi_threading, fid, fid_av, fid_cq, fid_ep, fid_mr,
+    FI_AUTH_KEY, FI_AV_AUTH_KEY, FI_AV_USER_ID, FI_COMPLETION, FI_DIRECTED_RECV, FI_EADDRNOTAVAIL,
+    FI_EBADFLAGS, FI_EINVAL, FI_ENABLE, FI_INJECT, FI_MSG, FI_RECV, FI_SEND, FI_SOURCE,
+    FI_SOURCE_ERR, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_attr, fi_cq_err_entry, fi_cq_format,
+    fi_cq_tagged_entry, fi_ep_type, fi_mr_attr, fi_mr_auth_key, fi_msg, fi_threading, fid, fid_av,
+    fid_cq, fid_ep, fid_mr,
 };
 use support::{has_device, skip};
 use two::{PATIENCE, over_verbs};
@@ -81,6 +82,42 @@ impl Vector {
             )
         };
         (done, addrs)
+    }
+
+    /// Inserts one node by name, or as many ports of it as there are handles.
+    fn insert_service(
+        self,
+        node: &CStr,
+        service: Option<&CStr>,
+        handles: &[fi_addr_t],
+        flags: u64,
+    ) -> (c_int, Vec<fi_addr_t>) {
+        let mut addrs = handles.to_vec();
+        let (node, out) = (node.as_ptr(), addrs.as_mut_ptr());
+        // SAFETY: as fi_av(3) has it.
+        let done = unsafe {
+            match service.map(CStr::as_ptr) {
+                None => call!(self.0, ops.insertsvc(node, null(), out, flags, null_mut())),
+                Some(service) => {
+                    let count = handles.len();
+                    call!(
+                        self.0,
+                        ops.insertsym(node, 1, service, count, out, flags, null_mut())
+                    )
+                }
+            }
+        };
+        (done, addrs)
+    }
+
+    /// `fi_av_straddr`.
+    fn text(self, name: &[u8]) -> CString {
+        let (mut text, mut len) = ([0 as c_char; 400], 400);
+        // SAFETY: as fi_av(3) has it.
+        unsafe {
+            let (name, text) = (name.as_ptr().cast(), text.as_mut_ptr());
+            CStr::from_ptr(call!(self.0, ops.straddr(name, text, &raw mut len))).to_owned()
+        }
     }
 
     fn lookup(self, addr: fi_addr_t) -> Vec<u8> {
@@ -202,6 +239,29 @@ impl Party {
         }
     }
 
+    /// The error that is next, `FI_EADDRNOTAVAIL`: its source address and its data.
+    fn error(&self, sender: &Self) -> (fi_addr_t, Vec<u8>) {
+        let until = Instant::now() + PATIENCE;
+        let mut error = fi_cq_err_entry::default();
+        // SAFETY: as fi_cq(3) has it.
+        while unsafe { call!(self.cq, ops.readerr(&raw mut error, 0)) } != 1 {
+            assert!(sender.poll().is_none());
+            let mut entry = fi_cq_tagged_entry::default();
+            // SAFETY: there is room for one.
+            let read = unsafe {
+                let at = std::ptr::from_mut(&mut entry).cast();
+                call!(self.cq, ops.read(at, 1))
+            };
+            assert!(read < 0, "the sender is known");
+            assert!(Instant::now() < until, "no error comes");
+        }
+        assert_eq!(error.err, FI_EADDRNOTAVAIL);
+        // SAFETY: it is there until the next error is read.
+        let data =
+            unsafe { std::slice::from_raw_parts(error.err_data.cast::<u8>(), error.err_data_size) };
+        (error.src_addr, data.to_vec())
+    }
+
     fn close(self) {
         assert_eq!(close(self.ep.cast()), 0);
         assert_eq!(close(self.cq.cast()), 0);
@@ -250,7 +310,7 @@ fn a_domain_without_keys_refuses_them() {
     });
 }
 
-/// Covers: AV-18, AV-20, AV-21
+/// Covers: AV-15, AV-16, AV-18, AV-20, AV-21, AV-25
 #[test]
 fn keys_of_an_address_vector() {
     if !has_device() {
@@ -270,8 +330,65 @@ fn keys_of_an_address_vector() {
                 (FI_AV_AUTH_KEY, 4)
             );
             exchange(&info);
+            // SAFETY: the hints are the test's.
+            unsafe { (*hints.info).caps |= FI_SOURCE_ERR };
+            let info = libfabric.ask(libfabric.version, None, None, 0, Some(&hints));
+            strangers(&info.expect("an offer with keys and FI_SOURCE_ERR"));
         }
     });
+}
+
+/// The error for an unknown sender says with which key its message came: what it says, inserted, is the sender. By text, too.
+fn strangers(info: &Info<'_>) {
+    let opened = Opened::new(info);
+    for ids in [0, FI_AV_USER_ID] {
+        let (of_a, of_b) = (Vector::open(&opened, 0), Vector::open(&opened, ids));
+        let a_keys = [1, 2].map(|n| of_a.insert_key(&key(n), 0).unwrap());
+        let b_keys = [2, 1].map(|n| of_b.insert_key(&key(n), 0).unwrap());
+        let (a, mut b) = (
+            Party::open(&opened, info, of_a),
+            Party::open(&opened, info, of_b),
+        );
+        let text = of_a.text(&b.name());
+        let (done, to_b) = of_a.insert_service(&text, None, &a_keys[..1], FI_AUTH_KEY);
+        assert_eq!((done, &to_b), (1, &vec![0]));
+        assert_eq!(of_a.insert(&b.name(), &a_keys[..1], FI_AUTH_KEY).1, to_b);
+        for (flags, handle) in [(FI_AUTH_KEY, 0), (0, a_keys[0])] {
+            let refused = of_a.insert_service(&text, None, &[handle], flags).0;
+            let none = if flags == 0 { -FI_EINVAL } else { 0 };
+            assert_eq!(refused, none, "no key of {handle:#x}");
+        }
+        // Nobody listens there.
+        let range = of_a.insert_service(c"127.0.0.1", Some(c"9"), &a_keys, FI_AUTH_KEY);
+        assert_eq!(range, (0, vec![ANY, ANY]));
+        let mut stranger = |reported| {
+            assert_eq!(b.receive(ANY, FI_COMPLETION, 7), 0);
+            a.send(to_b[0], 10);
+            let (src, data) = b.error(&a);
+            assert_eq!(src, reported, "IDs: {ids:#x}");
+            data
+        };
+        let data = match ids {
+            0 => stranger(b_keys[1]),
+            _ => {
+                stranger(ANY);
+                assert_eq!(of_b.set_user_id(b_keys[1], 4712, FI_AUTH_KEY), 0);
+                stranger(4712)
+            }
+        };
+        let (inserted, from_a) = of_b.insert(&data, &b_keys[1..], FI_AUTH_KEY);
+        assert_eq!(inserted, 1);
+        assert_eq!(b.receive(ANY, FI_COMPLETION, 8), 0);
+        a.send(to_b[0], 11);
+        let known = if ids == 0 { from_a[0] } else { ANY };
+        assert_eq!(b.next(&a), (8, 11, known));
+        a.close();
+        b.close();
+        for av in [of_a, of_b] {
+            assert_eq!(close(av.0.cast()), 0);
+        }
+    }
+    opened.close();
 }
 
 fn exchange(info: &Info<'_>) {

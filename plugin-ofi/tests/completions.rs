@@ -18,11 +18,12 @@ use ferro_fi::abi::{
     FI_ADDR_IB_UD, FI_ADDR_STR, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EADDRNOTAVAIL, FI_EAVAIL,
     FI_ETRUNC, FI_FENCE, FI_FORMAT_UNSPEC, FI_GETOPSFLAG, FI_GETWAIT, FI_GETWAITOBJ, FI_MSG,
     FI_NOTIFY, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG,
-    FI_SOURCE, FI_SOURCE_ERR, FI_TAGGED, FI_TRANSMIT, FI_VERSION, FI_WRITE, fi_addr_t,
-    fi_cntr_events, fi_cq_data_entry, fi_cq_entry, fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry,
-    fi_cq_tagged_entry, fi_cq_wait_cond, fi_ep_type, fi_eq_attr, fi_progress, fi_wait_obj, fid,
-    fid_av, fid_cntr, fid_cq,
+    FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOURCE, FI_SOURCE_ERR, FI_TAGGED, FI_TRANSMIT, FI_VERSION,
+    FI_WRITE, fi_addr_t, fi_cntr_events, fi_cq_data_entry, fi_cq_entry, fi_cq_err_entry,
+    fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond, fi_ep_type, fi_eq_attr,
+    fi_progress, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq,
 };
+use ferrofabric_core::addr::{NATIVE_FAMILY, NATIVE_LEN};
 use two::{
     EAGAIN, PATIENCE, Side, Two, alone, asking_everywhere, control, count, descriptor, everywhere,
     insert_bytes, name_of, next, next_from, read, readable, shape, try_wait,
@@ -192,8 +193,11 @@ fn unknown_senders_are_named() {
             (FI_FORMAT_UNSPEC, fi_ep_type::FI_EP_DGRAM),
             (FI_ADDR_IB_UD, fi_ep_type::FI_EP_DGRAM),
             (FI_ADDR_STR, fi_ep_type::FI_EP_DGRAM),
+            (FI_SOCKADDR_IN, fi_ep_type::FI_EP_RDM),
+            (FI_SOCKADDR, fi_ep_type::FI_EP_DGRAM),
         ] {
-            if ep_type == fi_ep_type::FI_EP_DGRAM && !domain.is_empty() {
+            let verbs_alone = ep_type == fi_ep_type::FI_EP_DGRAM || is_of_sockets(format);
+            if verbs_alone && !domain.is_empty() {
                 continue;
             }
             let ask = |caps| {
@@ -288,25 +292,44 @@ fn named_by_its_address(info: &Info<'_>, format: u32, old: bool) {
         assert_eq!((cut.err_data_size, cut.src_addr), (10, 3));
         assert!(room.iter().all(|byte| *byte == 0xee));
     } else {
-        assert_eq!((cut.err_data_size, cut.src_addr), (10, u64::MAX));
-        assert_eq!((&room[..10], room[10]), (start, 0xee));
+        // A part of what says by its beginning how long it is is none.
+        let fit = if is_of_sockets(format) { 0 } else { 10 };
+        assert_eq!((cut.err_data_size, cut.src_addr), (fit, u64::MAX));
+        assert_eq!((&room[..fit], room[fit]), (&start[..fit], 0xee));
     }
     let own = name_of(a.ep);
     if format == FI_ADDR_STR {
         // SAFETY: an address in text is a string.
         let text = unsafe { CStr::from_ptr(ours.err_data.cast()) };
         assert!(text.to_bytes().starts_with(b"ferro://"), "{text:?}");
+    } else if is_of_sockets(format) {
+        assert_eq!(start[..2], NATIVE_FAMILY.to_ne_bytes());
+        assert!(old || ours.err_data_size == NATIVE_LEN);
     } else {
         assert_eq!(start[..2], own[..2]);
         assert!(old || ours.err_data_size == own.len());
     }
     let addr = insert_as(format, b.av, ours.err_data);
+    if is_of_sockets(format) {
+        let (mut back, mut len) = ([0u8; 100], 100);
+        // SAFETY: as fi_av(3) has it.
+        let found = unsafe {
+            let back = back.as_mut_ptr().cast();
+            call!(b.av, ops.lookup(addr, back, &raw mut len))
+        };
+        assert_eq!((found, len), (0, NATIVE_LEN));
+        assert_eq!(&back[..10], start);
+    }
     exchange(&mut into, &[6; 8]);
     assert_eq!(next_from(b.rx).1, addr);
     assert_eq!(into, [6; 8]);
     a.close();
     b.close();
     opened.close();
+}
+
+fn is_of_sockets(format: u32) -> bool {
+    [FI_SOCKADDR, FI_SOCKADDR_IN].contains(&format)
 }
 
 /// `fi_av_insert` of one address in a format: of text, it takes an array of strings.

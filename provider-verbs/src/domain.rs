@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use ferrofabric_core::addr::{AddrFormats, AuthKey, NativeAddr};
+use ferrofabric_core::addr::{AuthKey, NativeAddr};
 use ferrofabric_core::av::Resolve;
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::domain::{Backend, KeyedParts, Listening, Opened, Opening};
@@ -186,9 +186,6 @@ impl Backend for VerbsBackend {
     }
 
     fn resolver(&self) -> Option<Arc<dyn Resolve>> {
-        if !AddrFormats::SOCKADDR.intersects(self.info.addr_formats) {
-            return None;
-        }
         let resolver = Resolver {
             host: cm::host(&self.port).ok()?,
             service: self.service(),

@@ -12,6 +12,10 @@ use super::{AddrFormat, AuthKey};
 pub const NATIVE_LEN: usize = 64;
 
 const MAGIC: u16 = 0xfe0f;
+
+/// What a native address starts with, as the family of a `sockaddr`. No socket has it, so the two are told apart where either may
+/// stand.
+pub const NATIVE_FAMILY: u16 = u16::from_ne_bytes(MAGIC.to_le_bytes());
 const VERSION: u8 = 1;
 pub(super) const HAS_VERBS: u8 = 1 << 0;
 pub(super) const HAS_SHM: u8 = 1 << 1;

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::addr::{AddrFormats, Address, NativeAddr, VerbsAddr};
+use crate::addr::{
+    AddrFormats, Address, AuthKey, KeyedAddr, NATIVE_FAMILY, NATIVE_LEN, NativeAddr, VerbsAddr,
+};
 use crate::error::{Errno, Error, Result};
 use crate::info::AddrFormat;
 
@@ -49,6 +51,26 @@ impl Target {
     }
 }
 
+/// Whom an address names, and how it is to be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sought {
+    pub(super) target: Target,
+    /// With this authorization key, where each address needs one.
+    pub(super) key: Option<AuthKey>,
+    /// What the address says of an endpoint with several keys, beyond the way to it with this one.
+    pub(super) keyed: Option<KeyedAddr>,
+}
+
+impl From<Target> for Sought {
+    fn from(target: Target) -> Self {
+        Self {
+            target,
+            key: None,
+            keyed: None,
+        }
+    }
+}
+
 impl Naming {
     /// Whom the bytes name; text where the format is text.
     ///
@@ -86,6 +108,26 @@ impl Naming {
         }
     }
 
+    /// Whom an address names, to be reached with a key.
+    ///
+    /// # Errors
+    ///
+    /// As [`target`](Self::target).
+    pub(crate) fn with_key(&self, addr: &Address, key: AuthKey) -> Result<Sought> {
+        let (target, keyed) = match addr {
+            Address::Keyed(name) => (Target::Endpoint(name.with_key(key)), Some(*name)),
+            plain => match self.target(plain)? {
+                Target::Endpoint(name) => (Target::Endpoint(reached_with(name, key)?), None),
+                socket => (socket, None),
+            },
+        };
+        Ok(Sought {
+            target,
+            key: Some(key),
+            keyed,
+        })
+    }
+
     /// Whether addresses of its format may name sockets.
     pub(crate) fn names_sockets(&self) -> bool {
         self.format == AddrFormat::STR || self.keeps_sockets()
@@ -106,20 +148,59 @@ impl Naming {
     }
 }
 
-/// The address in these bytes; text where the format is text.
+/// How an endpoint with a key of its own is reached with that.
+///
+/// # Errors
+///
+/// `EINVAL`: it has no queue pair.
+pub(super) fn reached_with(name: NativeAddr, key: AuthKey) -> Result<NativeAddr> {
+    match name.verbs {
+        Some(_) => Ok(name.with_auth_key(key)),
+        None => Err(invalid("it is that of an endpoint without queue pairs")),
+    }
+}
+
+/// The address in these bytes; text where the format is text. Where it is one of sockets' addresses, a native address is taken
+/// too: not every endpoint has a socket.
 ///
 /// # Errors
 ///
 /// `EINVAL`, with the reason.
 pub fn parse(format: AddrFormat, bytes: &[u8]) -> Result<Address> {
-    Address::from_bytes(format, bytes).map_err(|why| invalid(&why.to_string()))
+    let read = match bytes.first_chunk() {
+        Some(family) if is_native(format, u16::from_ne_bytes(*family)) => {
+            NativeAddr::from_bytes(bytes).map(Address::Native)
+        }
+        _ => Address::from_bytes(format, bytes),
+    };
+    read.map_err(|why| invalid(&why.to_string()))
 }
 
-/// An endpoint's address as the application gets it: text ends with a 0. Native where the format does not tell of it.
-pub fn to_bytes(format: AddrFormat, addr: &NativeAddr) -> Vec<u8> {
-    Address::of_endpoint(*addr, format)
-        .and_then(|addr| addr.to_bytes(format).ok())
-        .unwrap_or_else(|| addr.to_bytes().to_vec())
+/// Whether an address that starts as a `sockaddr` of this family is a native one in place of a socket's.
+fn is_native(format: AddrFormat, family: u16) -> bool {
+    family == NATIVE_FAMILY && AddrFormats::SOCKADDR.has(format)
+}
+
+/// Bytes of an address that starts with this family, where the format is one of sockets' addresses; `None` for a family that is
+/// not known, and for text.
+pub fn len(format: AddrFormat, family: u16) -> Option<usize> {
+    match is_native(format, family) {
+        true => Some(NATIVE_LEN),
+        false => format.fixed_len().or_else(|| Address::sockaddr_len(family)),
+    }
+}
+
+/// An address as the application gets it: text ends with a 0. Native where the format does not tell of it.
+pub fn to_bytes(format: AddrFormat, addr: &Address) -> Vec<u8> {
+    addr.to_bytes(format)
+        .or_else(|_| addr.to_bytes(addr.format()))
+        .unwrap_or_default()
+}
+
+/// An endpoint's address as the application gets it.
+pub fn endpoint_to_bytes(format: AddrFormat, name: &NativeAddr) -> Vec<u8> {
+    let addr = Address::of_endpoint(*name, format).unwrap_or(Address::Native(*name));
+    to_bytes(format, &addr)
 }
 
 fn invalid(why: &str) -> Error {
@@ -129,7 +210,43 @@ fn invalid(why: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::GidKind;
+    use crate::addr::{GidKind, SOCKADDR_IN_LEN};
+
+    /// Covers: AV-10, AV-18, AV-25
+    #[test]
+    fn where_sockets_are_told_of_who_has_none_is_told_by_its_native_address() {
+        let name = NativeAddr {
+            incarnation: 7,
+            node: 1,
+            shm: Some(7),
+            verbs: None,
+        };
+        for format in AddrFormat::KNOWN {
+            let bytes = endpoint_to_bytes(format, &name);
+            let naming = Naming {
+                format,
+                ..Naming::default()
+            };
+            let read = naming.parse(&bytes).map_err(|error| error.errno());
+            match format {
+                // Its endpoints all have queue pairs.
+                AddrFormat::IB_UD => assert_eq!(read, Err(Errno::EINVAL)),
+                _ => assert_eq!(read, Ok(Target::Endpoint(name)), "{format}"),
+            }
+            if AddrFormats::SOCKADDR.has(format) {
+                assert_eq!(len(format, NATIVE_FAMILY), Some(bytes.len()));
+                for end in [0, 1, 2, SOCKADDR_IN_LEN, bytes.len() - 1] {
+                    assert!(naming.parse(&bytes[..end]).is_err(), "{format}: {end}");
+                }
+            }
+        }
+        let inet = 2;
+        assert_eq!(len(AddrFormat::SOCKADDR, inet), Some(SOCKADDR_IN_LEN));
+        assert_eq!(len(AddrFormat::SOCKADDR, 77), None);
+        // What is read is as long as the format says, whatever a wrong family.
+        assert_eq!(len(AddrFormat::SOCKADDR_IN, 10), Some(SOCKADDR_IN_LEN));
+        assert_eq!(len(AddrFormat::IB_UD, NATIVE_FAMILY), Some(32));
+    }
 
     #[test]
     fn the_longest_address_is_as_long_as_said() {
@@ -150,7 +267,7 @@ mod tests {
             }),
         };
         for format in [AddrFormat::UNSPEC, AddrFormat::STR, AddrFormat::IB_UD] {
-            let bytes = to_bytes(format, &longest);
+            let bytes = endpoint_to_bytes(format, &longest);
             assert!(bytes.len() <= MAX_BYTES, "{format}: {}", bytes.len());
         }
     }

@@ -77,7 +77,8 @@ impl HeldKey {
     }
 }
 
-fn number_of(handle: FiAddr) -> u32 {
+/// The number of a key among those of its address vector.
+pub(crate) fn number_of(handle: FiAddr) -> u32 {
     handle.0 as u32 & !(HANDLES as u32)
 }
 

@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::format::{Naming, Target};
+use super::format::{self, Naming, Sought};
 use super::resolution::{self, Found};
 use super::service::{Resolve, Services};
 use super::table::{AvTable, Reserved};
-use crate::addr::NativeAddr;
+use crate::addr::{Address, AuthKey};
 use crate::eq::{AV_COMPLETE, Done, EqError, EventQueue};
 use crate::error::{Errno, Error, Result};
 use crate::types::FiAddr;
@@ -29,8 +29,6 @@ pub enum Wanted {
     Listed(Vec<Vec<u8>>),
     /// Endpoints by name.
     Services(Services),
-    /// Addresses that are known already, or why they are none.
-    Found(Vec<Result<NativeAddr>>),
 }
 
 impl Wanted {
@@ -38,21 +36,25 @@ impl Wanted {
         match self {
             Self::Listed(names) => names.len(),
             Self::Services(services) => services.len(),
-            Self::Found(names) => names.len(),
         }
     }
 
-    /// Whom all of them name, in order.
-    fn targets<'a>(&'a self, naming: &'a Naming) -> Box<dyn Iterator<Item = Result<Target>> + 'a> {
+    /// The addresses of all of them, in order.
+    fn addresses<'a>(
+        &'a self,
+        naming: &'a Naming,
+    ) -> Box<dyn Iterator<Item = Result<Address>> + 'a> {
         match self {
-            Self::Listed(names) => Box::new(names.iter().map(|name| naming.parse(name))),
-            Self::Services(services) => Box::new(services.targets(*naming)),
-            Self::Found(names) => {
-                Box::new(names.iter().map(|name| name.clone().map(Target::Endpoint)))
+            Self::Listed(names) => {
+                Box::new(names.iter().map(|name| format::parse(naming.format, name)))
             }
+            Self::Services(services) => Box::new(services.addresses(*naming)),
         }
     }
 }
+
+/// The authorization keys of a call's addresses, or why they have none; `None` where addresses need none.
+pub(crate) type Keys = Option<Vec<Result<AuthKey>>>;
 
 /// What the threads work with.
 pub(crate) struct Place {
@@ -86,6 +88,7 @@ struct Line {
 
 struct Call {
     wanted: Wanted,
+    keys: Keys,
     /// In a table: the entries that the addresses get.
     reserved: Vec<Reserved>,
     /// What completions are to say of the addresses; empty where they say the addresses.
@@ -117,6 +120,7 @@ impl Later {
     pub(crate) fn begin(
         &self,
         wanted: Wanted,
+        keys: Keys,
         user_ids: Vec<FiAddr>,
         context: u64,
         report: Report,
@@ -146,6 +150,7 @@ impl Later {
         }
         line.calls.push_back(Call {
             wanted,
+            keys,
             reserved,
             user_ids,
             context,
@@ -186,7 +191,7 @@ impl Work {
     }
 
     fn insert(&self, mut call: Call) {
-        let found = self.find(&call.wanted);
+        let found = self.find(&call.wanted, call.keys.take());
         let mut inserted = self.enter(found, &call.reserved);
         for (one, id) in inserted.iter_mut().zip(&call.user_ids) {
             if let Ok(addr) = one {
@@ -223,26 +228,33 @@ impl Work {
     }
 
     /// Finds out who is wanted; what has not begun when the address vector is being closed is cancelled.
-    fn find(&self, wanted: &Wanted) -> Vec<Result<Found>> {
+    fn find(&self, wanted: &Wanted, keys: Keys) -> Vec<Result<Found>> {
         let closing = || self.line.lock().closing;
-        let mut targets = wanted.targets(&self.place.naming);
-        let targets = (0..wanted.len()).map(|i| match closing() {
-            true => Err(
-                Error::new(Errno::ECANCELED, "insert", format!("address {i}"))
-                    .mend("the address vector is being closed"),
-            ),
-            false => targets.next().unwrap_or_else(|| {
-                Err(Error::new(Errno::EINVAL, "insert", format!("address {i}")))
-            }),
+        let naming = &self.place.naming;
+        let mut addresses = wanted.addresses(naming);
+        let mut keys = keys.map(Vec::into_iter);
+        let sought = (0..wanted.len()).map(|i| {
+            if closing() {
+                return Err(
+                    Error::new(Errno::ECANCELED, "insert", format!("address {i}"))
+                        .mend("the address vector is being closed"),
+                );
+            }
+            let none = || Err(Error::new(Errno::EINVAL, "insert", format!("address {i}")));
+            let addr = addresses.next().unwrap_or_else(none);
+            match &mut keys {
+                None => naming.target(&addr?).map(Sought::from),
+                Some(keys) => {
+                    let key = keys.next().unwrap_or_else(|| Err(keyless()))?;
+                    naming.with_key(&addr?, key)
+                }
+            }
         });
         let Place {
-            table,
-            naming,
-            resolver,
-            ..
+            table, resolver, ..
         } = &self.place;
         resolution::resolve(
-            targets.collect(),
+            sought.collect(),
             table,
             naming,
             resolver.as_deref(),
@@ -270,6 +282,16 @@ impl Work {
         }
         entered
     }
+}
+
+/// There are more addresses than keys.
+pub(crate) fn keyless() -> Error {
+    Error::new(
+        Errno::EINVAL,
+        "insert",
+        "address without an authorization key",
+    )
+    .mend("give a key for each address")
 }
 
 #[cfg(test)]

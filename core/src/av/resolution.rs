@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use super::chunk::Name;
-use super::format::{Naming, Target};
+use super::format::{Naming, Sought, Target, reached_with};
 use super::service::{Resolve, cancelled};
 use super::table::{AvTable, Insertion, Placed, Reserved};
-use crate::addr::NativeAddr;
+use crate::addr::{KeyedAddr, NativeAddr};
 use crate::error::{Errno, Error, Result};
 
 /// An endpoint to be put in a table.
@@ -16,12 +16,18 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct Found {
     pub(crate) name: NativeAddr,
     /// What the address vector says of it, in domains whose addresses are those of sockets.
-    pub(super) socket: Option<SocketAddr>,
+    socket: Option<SocketAddr>,
+    /// And in domains with the authorization keys of address vectors.
+    keyed: Option<KeyedAddr>,
 }
 
 impl From<NativeAddr> for Found {
     fn from(name: NativeAddr) -> Self {
-        Self { name, socket: None }
+        Self {
+            name,
+            socket: None,
+            keyed: None,
+        }
     }
 }
 
@@ -34,7 +40,7 @@ impl Found {
 /// Finds those who are named, all of whom the network is asked for side by side. What has not begun when it is `stopped` is
 /// cancelled.
 pub(crate) fn resolve(
-    targets: Vec<Result<Target>>,
+    sought: Vec<Result<Sought>>,
     table: &AvTable,
     naming: &Naming,
     resolver: Option<&dyn Resolve>,
@@ -42,7 +48,8 @@ pub(crate) fn resolve(
 ) -> Vec<Result<Found>> {
     let mut sockets: Vec<SocketAddr> = Vec::new();
     let mut numbers = HashMap::new();
-    for at in targets.iter().flatten().filter_map(Target::socket) {
+    let all = sought.iter().flatten();
+    for at in all.filter_map(|sought| sought.target.socket()) {
         numbers.entry(at).or_insert_with(|| {
             sockets.push(at);
             sockets.len() - 1
@@ -52,16 +59,27 @@ pub(crate) fn resolve(
         true => Vec::new(),
         false => names_of(&sockets, table, resolver, stopped),
     };
-    let found = |target| match target {
-        Target::Endpoint(name) => Ok(name.into()),
-        Target::Socket(at) => {
-            let name = numbers.get(&at).and_then(|number| names.get(*number));
-            let name = name.cloned().unwrap_or_else(|| Err(cancelled(&at)))?;
-            let socket = naming.keeps_sockets().then_some(at);
-            Ok(Found { name, socket })
-        }
+    let found = |sought: Sought| {
+        let (name, socket) = match sought.target {
+            Target::Endpoint(name) => (name, None),
+            Target::Socket(at) => {
+                let name = numbers.get(&at).and_then(|number| names.get(*number));
+                let name = name.cloned().unwrap_or_else(|| Err(cancelled(&at)))?;
+                (name, naming.keeps_sockets().then_some(at))
+            }
+        };
+        let name = match sought.key {
+            Some(key) => reached_with(name, key)?,
+            None => name,
+        };
+        let keyed = sought.keyed;
+        Ok(Found {
+            name,
+            socket,
+            keyed,
+        })
     };
-    targets.into_iter().map(|one| one.and_then(found)).collect()
+    sought.into_iter().map(|one| one.and_then(found)).collect()
 }
 
 /// The endpoints at these addresses, each of which is there once.
@@ -109,9 +127,9 @@ impl Insertion<'_> {
         found: Result<Found>,
         reserved: Option<Reserved>,
     ) -> Result<Placed> {
-        let (socket, bytes) = match found {
-            Ok(found) => (found.socket, Ok(found.bytes())),
-            Err(error) => (None, Err(error)),
+        let (socket, keyed, bytes) = match found {
+            Ok(found) => (found.socket, found.keyed, Ok(found.bytes())),
+            Err(error) => (None, None, Err(error)),
         };
         let placed = match (bytes, reserved) {
             (Ok(name), Some(reserved)) => self.place_reserved(name, reserved)?,
@@ -123,6 +141,9 @@ impl Insertion<'_> {
         };
         if let Some(at) = socket {
             self.remember(placed, &at)?;
+        }
+        if let (Some(keyed), Some(keys)) = (keyed, self.table.auth_keys()) {
+            keys.remember(placed.addr, keyed);
         }
         Ok(placed)
     }
@@ -172,8 +193,10 @@ mod tests {
         resolver: Option<&dyn Resolve>,
         ports: &[u16],
     ) -> Vec<Result<FiAddr, Errno>> {
-        let targets = ports.iter().map(|port| naming.target(&at(*port).into()));
-        let found = resolve(targets.collect(), table, naming, resolver, &|| false);
+        let sought = ports
+            .iter()
+            .map(|port| naming.target(&at(*port).into()).map(Sought::from));
+        let found = resolve(sought.collect(), table, naming, resolver, &|| false);
         let mut insertion = table.insertion().unwrap();
         found
             .into_iter()
@@ -237,9 +260,9 @@ mod tests {
     fn what_has_not_begun_when_it_is_stopped_is_cancelled() {
         let (table, asked) = (table(), Even::default());
         let naming = naming(AddrFormat::SOCKADDR_IN);
-        let targets = [2, 4, 6].map(|port| naming.target(&at(port).into()));
+        let sought = [2, 4, 6].map(|port| naming.target(&at(port).into()).map(Sought::from));
         let stopped = || asked.0.lock().len() == 2;
-        let found = resolve(targets.into(), &table, &naming, Some(&asked), &stopped);
+        let found = resolve(sought.into(), &table, &naming, Some(&asked), &stopped);
         assert!(found[0].is_ok() && found[1].is_ok());
         assert_eq!(found[2].as_ref().unwrap_err().errno(), Errno::ECANCELED);
     }

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-use super::format::{Naming, Target};
+use super::format::Naming;
 use crate::addr::{Address, NativeAddr};
 use crate::error::{Errno, Error, Result};
 
@@ -146,12 +146,12 @@ impl Services {
         Some((node, first_port.checked_add(u16::try_from(port).ok()?)?))
     }
 
-    /// Whom all of them name, in order. Where a node is, the system's resolver says, which is asked once for each.
-    pub(crate) fn targets(&self, naming: Naming) -> impl Iterator<Item = Result<Target>> + '_ {
+    /// The addresses of all of them, in order. Where a node is, the system's resolver says, which is asked once for each.
+    pub(crate) fn addresses(&self, naming: Naming) -> impl Iterator<Item = Result<Address>> + '_ {
         let mut last: Option<(String, Result<SocketAddr>)> = None;
         (0..self.len()).map(move |number| {
             if let Names::Address(addr) = &self.0 {
-                return naming.target(addr);
+                return Ok(*addr);
             }
             let (node, port) = self.nth(number).ok_or_else(|| {
                 Error::new(Errno::EINVAL, "resolve", format!("endpoint {number}"))
@@ -163,7 +163,7 @@ impl Services {
             let (_, host) = last.insert((node, host));
             let mut at = host.clone()?;
             at.set_port(port);
-            naming.target(&at.into())
+            Ok(at.into())
         })
     }
 }
@@ -238,6 +238,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
+    use super::super::format::Target;
     use super::*;
     use crate::addr::AddrFormat;
     use proptest::prelude::*;
@@ -341,8 +342,13 @@ mod tests {
         }
     }
 
+    fn targets_as(services: &Services, naming: Naming) -> Vec<Result<Target>> {
+        let addresses = services.addresses(naming);
+        addresses.map(|addr| naming.target(&addr?)).collect()
+    }
+
     fn targets(services: &Services) -> Vec<Result<Target>> {
-        services.targets(Naming::default()).collect()
+        targets_as(services, Naming::default())
     }
 
     fn at(text: &str) -> Target {
@@ -364,7 +370,7 @@ mod tests {
                 host,
                 ..Naming::default()
             };
-            let found: Vec<_> = one.targets(naming).collect();
+            let found = targets_as(&one, naming);
             assert_eq!(found, [Ok(at("127.0.0.1:77"))], "{format}");
         }
         let none = Services::one("no-such-node.invalid", Some("77")).unwrap();
@@ -385,7 +391,7 @@ mod tests {
             ..Naming::default()
         };
         let one = Services::one("10.1.0.1", Some("77")).unwrap();
-        let error = one.targets(naming).next().unwrap().unwrap_err();
+        let error = targets_as(&one, naming).remove(0).unwrap_err();
         assert_eq!(error.errno(), Errno::ENOENT);
         assert!(error.to_string().contains("FI_SOCKADDR_IN6"), "{error}");
     }

@@ -507,6 +507,13 @@ impl PeerAv for AvTable {
                 .map_or(addr, |entry| self.ids.of(entry, addr)),
         }
     }
+
+    fn reported_key(&self, handle: FiAddr) -> FiAddr {
+        match (self.has_user_ids(), &self.auth_keys) {
+            (true, Some(keys)) => keys.user_id(handle).unwrap_or(FiAddr::NOTAVAIL),
+            _ => handle,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use super::{Backend, Errand, Inner, Object, State};
 use crate::addr::{Address, AuthKey, NativeAddr};
 use crate::av::follow::Follower;
-use crate::av::format::{Naming, Target};
-use crate::av::later::{Later, Place};
+use crate::av::format::{Naming, Sought, Target};
+use crate::av::later::{Keys, Later, Place};
 use crate::av::{
     self, AvAttr, AvTable, AvType, Found, Insertion, Paused, Report, Resolve, Services, Wanted,
 };
@@ -129,7 +129,8 @@ impl<B: Backend> Av for AvHandle<B> {
         self.check_unkeyed()?;
         let targets = names.map(|name| self.naming.parse(name));
         if self.naming.names_sockets() {
-            return self.insert_now(self.find(targets).into_iter(), report);
+            let sought = targets.map(|target| target.map(Sought::from));
+            return self.insert_now(self.find(sought).into_iter(), report);
         }
         let endpoint = |target: Target| target.endpoint().map(Found::from);
         self.insert_now(targets.map(|target| target.and_then(endpoint)), report)
@@ -141,7 +142,8 @@ impl<B: Backend> Av for AvHandle<B> {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.check_unkeyed()?;
-        let found = self.find(services.targets(self.naming));
+        let addresses = services.addresses(self.naming);
+        let found = self.find(addresses.map(|addr| Ok(self.naming.target(&addr?)?.into())));
         self.insert_now(found.into_iter(), report)
     }
 
@@ -168,16 +170,18 @@ impl<B: Backend> Av for AvHandle<B> {
         report: Report,
     ) -> Result<()> {
         self.check_unkeyed()?;
-        self.begin(wanted, user_ids, context, report)
+        self.begin(wanted, None, user_ids, context, report)
     }
 
     fn insert_later_with_keys(
         &self,
-        names: &mut dyn Iterator<Item = (&[u8], FiAddr)>,
+        wanted: Wanted,
+        handles: &[FiAddr],
         context: u64,
         report: Report,
     ) -> Result<()> {
-        self.begin_with_keys(names, context, report)
+        let keys = self.keys_of(handles)?;
+        self.begin(wanted, Some(keys), Vec::new(), context, report)
     }
 
     fn insert_all_with_keys(
@@ -186,6 +190,15 @@ impl<B: Backend> Av for AvHandle<B> {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.insert_now_with_keys(names, report)
+    }
+
+    fn insert_services_with_keys(
+        &self,
+        services: &Services,
+        handles: &[FiAddr],
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        self.insert_services_now_with_keys(services, handles, report)
     }
 
     fn insert_auth_key(&self, key: &[u8]) -> Result<FiAddr> {
@@ -230,15 +243,10 @@ impl<B: Backend> Av for AvHandle<B> {
         }
         let format = self.naming.format;
         let socket = self.table.socket(addr);
-        let told = match socket.and_then(|at| Address::of_socket(at, format)) {
-            Some(socket) => Some(socket),
-            None => Address::of_endpoint(name, format),
-        };
-        told.ok_or_else(|| {
-            Error::new(Errno::EADDRNOTAVAIL, "look up", format!("{addr:?}")).mend(format!(
-                "it was not inserted by socket address, and {name} can not be told in {format}"
-            ))
-        })
+        Ok(socket
+            .and_then(|at| Address::of_socket(at, format))
+            .or_else(|| Address::of_endpoint(name, format))
+            .unwrap_or(Address::Native(name)))
     }
 
     fn set_auth_key_user_id(&self, handle: FiAddr, id: FiAddr) -> Result<()> {
@@ -283,18 +291,19 @@ impl<B: Backend> Av for AvHandle<B> {
 
 impl<B: Backend> AvHandle<B> {
     /// Finds out who is named. It may take its time, so it comes before the domain is locked.
-    fn find(&self, targets: impl Iterator<Item = Result<Target>>) -> Vec<Result<Found>> {
+    pub(super) fn find(&self, sought: impl Iterator<Item = Result<Sought>>) -> Vec<Result<Found>> {
         if self.asynchronous {
             return Vec::new();
         }
         let resolver = self.resolver.as_deref();
-        let targets = targets.collect();
-        av::resolve(targets, &self.table, &self.naming, resolver, &|| false)
+        let sought = sought.collect();
+        av::resolve(sought, &self.table, &self.naming, resolver, &|| false)
     }
 
-    pub(super) fn begin(
+    fn begin(
         &self,
         wanted: Wanted,
+        keys: Keys,
         user_ids: Vec<FiAddr>,
         context: u64,
         report: Report,
@@ -309,7 +318,7 @@ impl<B: Backend> AvHandle<B> {
         if !user_ids.is_empty() && self.table.has_user_ids() {
             return Err(into(Errno::EINVAL).mend("its IDs are set one by one"));
         }
-        later.begin(wanted, user_ids, context, report)
+        later.begin(wanted, keys, user_ids, context, report)
     }
 
     pub(super) fn insert_now(

@@ -2,14 +2,12 @@
 
 use super::Backend;
 use super::av::AvHandle;
-use crate::addr::{Address, AuthKey, KeyedAddr, NativeAddr};
-use crate::av::{AuthKeys, Found, Report, Wanted, format};
+use crate::addr::{AuthKey, KeyedAddr};
+use crate::av::later::keyless;
+use crate::av::{AuthKeys, Services, format};
 use crate::error::{Errno, Error, Result};
 use crate::peer::PeerAv;
 use crate::types::FiAddr;
-
-/// An address with its key, and as it was inserted if it says more than that.
-type WithKey = (NativeAddr, Option<KeyedAddr>);
 
 impl<B: Backend> AvHandle<B> {
     /// The keys.
@@ -57,27 +55,14 @@ impl<B: Backend> AvHandle<B> {
         })
     }
 
-    /// The addresses with their keys.
-    fn with_keys(
-        &self,
-        names: &mut dyn Iterator<Item = (&[u8], FiAddr)>,
-    ) -> Result<Vec<Result<WithKey>>> {
+    /// The keys that handles stand for.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` as [`auth_keys`](Self::auth_keys); of a key, `EINVAL`: it is none.
+    pub(super) fn keys_of(&self, handles: &[FiAddr]) -> Result<Vec<Result<AuthKey>>> {
         let keys = self.auth_keys("insert with")?;
-        let all = names.map(|(name, handle)| {
-            let key = keys.key(handle).ok_or_else(|| {
-                Error::new(Errno::EINVAL, "insert", format!("address with {handle:?}"))
-                    .mend("that is no authorization key of this address vector")
-            })?;
-            match format::parse(self.naming.format, name)? {
-                Address::Keyed(name) => Ok((name.with_key(key), Some(name))),
-                Address::Native(name) if name.verbs.is_some() => {
-                    Ok((name.with_auth_key(key), None))
-                }
-                _ => Err(Error::new(Errno::EINVAL, "insert", "address")
-                    .mend("it is that of an endpoint without queue pairs")),
-            }
-        });
-        Ok(all.collect())
+        Ok(handles.iter().map(|handle| key_of(keys, *handle)).collect())
     }
 
     pub(super) fn insert_now_with_keys(
@@ -86,42 +71,27 @@ impl<B: Backend> AvHandle<B> {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         let keys = self.auth_keys("insert with")?;
-        let all = self.with_keys(names)?;
-        let inserted: Vec<_> = all.iter().map(as_inserted).collect();
-        let names = all
-            .into_iter()
-            .map(|one| one.map(|(name, _)| Found::from(name)));
-        self.insert_now(names, &mut |i, placed| {
-            if let (Ok(addr), Some(inserted)) = (&placed, inserted[i]) {
-                keys.remember(*addr, inserted);
-            }
-            report(i, placed);
-        })
+        let found = self.find(names.map(|(name, handle)| {
+            let key = key_of(keys, handle)?;
+            let addr = format::parse(self.naming.format, name)?;
+            self.naming.with_key(&addr, key)
+        }));
+        self.insert_now(found.into_iter(), report)
     }
 
-    pub(super) fn begin_with_keys(
+    pub(super) fn insert_services_now_with_keys(
         &self,
-        names: &mut dyn Iterator<Item = (&[u8], FiAddr)>,
-        context: u64,
-        mut report: Report,
-    ) -> Result<()> {
-        let all = self.with_keys(names)?;
-        let inserted: Vec<_> = all.iter().map(as_inserted).collect();
-        let names = all.into_iter().map(|one| one.map(|(name, _)| name));
-        let table = self.table.clone();
-        let remembering: Report = Box::new(move |i, placed| {
-            if let (Ok(addr), Some(keys), Some(inserted)) = (placed, table.auth_keys(), inserted[i])
-            {
-                keys.remember(addr, inserted);
-            }
-            report(i, placed);
-        });
-        self.begin(
-            Wanted::Found(names.collect()),
-            Vec::new(),
-            context,
-            remembering,
-        )
+        services: &Services,
+        handles: &[FiAddr],
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        let mut keys = self.keys_of(handles)?.into_iter();
+        let addresses = services.addresses(self.naming);
+        let found = self.find(addresses.map(|addr| {
+            let key = keys.next().unwrap_or_else(|| Err(keyless()))?;
+            self.naming.with_key(&addr?, key)
+        }));
+        self.insert_now(found.into_iter(), report)
     }
 
     /// What was inserted as `addr`, if that was the address of an endpoint with keys.
@@ -130,6 +100,9 @@ impl<B: Backend> AvHandle<B> {
     }
 }
 
-fn as_inserted(one: &Result<WithKey>) -> Option<KeyedAddr> {
-    one.as_ref().ok().and_then(|(_, inserted)| *inserted)
+fn key_of(keys: &AuthKeys, handle: FiAddr) -> Result<AuthKey> {
+    keys.key(handle).ok_or_else(|| {
+        Error::new(Errno::EINVAL, "insert", format!("address with {handle:?}"))
+            .mend("that is no authorization key of this address vector")
+    })
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::{Backend, Opened, Opening};
 use crate::addr::{AuthKey, KeySlots, KeyedAddr, MAX_EP_AUTH_KEYS, NativeAddr};
-use crate::av::keys::key_source;
+use crate::av::Resolve;
+use crate::av::keys::{key_source, number_of};
 use crate::error::{Errno, Error, OpError, Result};
 use crate::fabric::Mr;
 use crate::flags::Flags;
@@ -74,7 +75,7 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
             parts.push(Part {
                 transport,
                 key: held.key,
-                number: held.number(),
+                handle: held.handle,
                 held_back: false,
             });
         }
@@ -97,6 +98,10 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
         self.0.promises()
     }
 
+    fn resolver(&self) -> Option<Arc<dyn Resolve>> {
+        self.0.resolver()
+    }
+
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
         // SAFETY: the caller promises the same.
         unsafe { self.0.register(buf, access) }
@@ -113,7 +118,8 @@ pub struct Keyed<T> {
 struct Part<T> {
     transport: T,
     key: AuthKey,
-    number: u32,
+    /// What the address vector calls the key.
+    handle: FiAddr,
     /// Its last send said that more follow.
     held_back: bool,
 }
@@ -149,14 +155,16 @@ impl<T: Transport> Keyed<T> {
             if part.held_back && number != but {
                 part.held_back = false;
                 part.transport
-                    .flush(&mut PartOwner::new(part.number, owner));
+                    .flush(&mut PartOwner::new(part.handle, owner));
             }
         }
     }
 
     fn by_token(&mut self, token: Token) -> Option<&mut Part<T>> {
         let number = token.transport >> TRANSPORT_BITS;
-        self.parts.iter_mut().find(|part| part.number == number)
+        self.parts
+            .iter_mut()
+            .find(|part| number_of(part.handle) == number)
     }
 }
 
@@ -174,7 +182,7 @@ impl<T: Transport> Transport for Keyed<T> {
         self.flush_others(at, owner);
         let part = &mut self.parts[at];
         part.held_back = op.flags.contains(Flags::MORE);
-        let mut owner = PartOwner::new(part.number, owner);
+        let mut owner = PartOwner::new(part.handle, owner);
         // SAFETY: the caller's promise.
         unsafe { part.transport.send(op, iov, &mut owner) }
     }
@@ -187,7 +195,7 @@ impl<T: Transport> Transport for Keyed<T> {
         let Some(part) = self.by_token(start.token) else {
             return;
         };
-        let mut owner = PartOwner::new(part.number, owner);
+        let mut owner = PartOwner::new(part.handle, owner);
         let start = Start {
             token: own_token(start.token),
             ..start
@@ -198,7 +206,7 @@ impl<T: Transport> Transport for Keyed<T> {
 
     fn discard<O: Owner>(&mut self, kind: MsgKind, token: Token, owner: &mut O) {
         if let Some(part) = self.by_token(token) {
-            let mut owner = PartOwner::new(part.number, owner);
+            let mut owner = PartOwner::new(part.handle, owner);
             part.transport.discard(kind, own_token(token), &mut owner);
         }
     }
@@ -209,7 +217,7 @@ impl<T: Transport> Transport for Keyed<T> {
             part.held_back = false;
             done += part
                 .transport
-                .progress(&mut PartOwner::new(part.number, owner));
+                .progress(&mut PartOwner::new(part.handle, owner));
         }
         done
     }
@@ -217,7 +225,7 @@ impl<T: Transport> Transport for Keyed<T> {
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
         if let Some(part) = self.part_of(name) {
             let part = &mut self.parts[part];
-            let mut owner = PartOwner::new(part.number, owner);
+            let mut owner = PartOwner::new(part.handle, owner);
             part.transport.peer_inserted(addr, name, &mut owner);
         }
     }
@@ -228,7 +236,7 @@ impl<T: Transport> Transport for Keyed<T> {
         }
         // Only one of them knows it.
         for part in &mut self.parts {
-            let mut owner = PartOwner::new(part.number, owner);
+            let mut owner = PartOwner::new(part.handle, owner);
             part.transport.peer_removed(addr, &mut owner);
         }
     }
@@ -272,13 +280,18 @@ fn own_token(token: Token) -> Token {
 
 /// The owner as a part sees it.
 struct PartOwner<'a, O> {
-    number: u32,
+    handle: FiAddr,
     owner: &'a mut O,
 }
 
 impl<'a, O: Owner> PartOwner<'a, O> {
-    fn new(number: u32, owner: &'a mut O) -> Self {
-        Self { number, owner }
+    fn new(handle: FiAddr, owner: &'a mut O) -> Self {
+        Self { handle, owner }
+    }
+
+    /// The key's number, which its tokens have.
+    fn number(&self) -> u32 {
+        number_of(self.handle)
     }
 }
 
@@ -311,11 +324,15 @@ impl<O: Owner> Owner for PartOwner<'_, O> {
     fn av(&self) -> &impl PeerAv {
         self.owner.av()
     }
+
+    fn stranger(&self) -> FiAddr {
+        self.owner.av().reported_key(self.handle)
+    }
 }
 
 impl<O: Owner> PeerSrx for PartOwner<'_, O> {
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
-        let key = key_source(self.number);
+        let key = key_source(self.number());
         self.owner.srx().arrive_with_key(kind, arrived, key)
     }
 
@@ -334,14 +351,14 @@ impl<O: Owner> PeerSrx for PartOwner<'_, O> {
 
     fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token) {
         let token = Token {
-            transport: self.number << TRANSPORT_BITS | token.transport,
+            transport: self.number() << TRANSPORT_BITS | token.transport,
             ..token
         };
         self.owner.srx().queue(kind, arrived, token);
     }
 
     fn resolve(&mut self, src: FiAddr, mut of: impl FnMut(Token) -> bool) {
-        let number = self.number;
+        let number = self.number();
         let of = |token| of_part(number, token).is_some_and(&mut of);
         self.owner.srx().resolve(src, of);
     }
@@ -357,13 +374,13 @@ impl<O: Owner> PeerSrx for PartOwner<'_, O> {
         why: &'static str,
         mut lost: impl FnMut(Token) -> bool,
     ) {
-        let number = self.number;
+        let number = self.number();
         let lost = |token| of_part(number, token).is_some_and(&mut lost);
         self.owner.srx().fail_source(src, errno, why, lost);
     }
 
     fn lose_messages(&mut self, src: FiAddr, mut lost: impl FnMut(Token) -> bool) {
-        let number = self.number;
+        let number = self.number();
         let lost = |token| of_part(number, token).is_some_and(&mut lost);
         self.owner.srx().lose_messages(src, lost);
     }

@@ -15,4 +15,9 @@ pub trait PeerAv {
     fn reported(&self, addr: FiAddr) -> FiAddr {
         addr
     }
+
+    /// What completions say of an authorization key: its handle, or the user's own ID for it.
+    fn reported_key(&self, handle: FiAddr) -> FiAddr {
+        handle
+    }
 }

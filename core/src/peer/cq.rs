@@ -28,7 +28,8 @@ pub struct Completion {
 /// An operation that failed (`fi_cq_err_entry`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CqError {
-    /// As for a completion; `src` is the peer, also for sends.
+    /// As for a completion; `src` is the peer, also for sends. With a `sender`, it is the handle of the authorization key that the
+    /// message came with, or the user's own ID for that; [`FiAddr::NOTAVAIL`] without one, and where endpoints have no such keys.
     pub completion: Completion,
     /// Bytes that did not fit the buffer.
     pub olen: usize,
@@ -39,7 +40,7 @@ pub struct CqError {
     /// In words.
     pub why: &'static str,
     /// With `EADDRNOTAVAIL` of a receive: the sender, which is not in the address vector (`FI_SOURCE_ERR`). The message itself
-    /// was received.
+    /// was received. With an authorization key it is inserted with that.
     pub sender: Option<Box<NativeAddr>>,
 }
 

@@ -46,6 +46,13 @@ pub trait Owner {
     /// The address vector.
     fn av(&self) -> &impl PeerAv;
 
+    /// What the error for a sender that is not in the address vector has for its source: the authorization key that the message came
+    /// with, where endpoints have those of their address vectors (fi_cq(3), `FI_EADDRNOTAVAIL`).
+    #[cold]
+    fn stranger(&self) -> FiAddr {
+        FiAddr::NOTAVAIL
+    }
+
     /// Reports a send that is done.
     #[inline]
     fn complete_send(&mut self, done: &SendDone) {
@@ -155,6 +162,7 @@ pub trait Owner {
             return self.complete_quiet_or_piece(prefix, kind, m, &Arrived { src, ..*a });
         }
         let more = self.complete_piece(kind, m);
+        let src = self.stranger();
         self.rx_cq().write_error(CqError {
             completion: Completion {
                 buf: place(m),

@@ -25,7 +25,7 @@ fn open(domain_a: &dyn Domain, domain_b: &dyn Domain, av: &AvAttr) -> Pair {
 
 /// Puts whom an error names in the address vector of `b`, as an application does: with the error data and nothing else.
 fn insert(domain_b: &dyn Domain, pair: &Pair, name: &NativeAddr) -> FiAddr {
-    let data = format::to_bytes(domain_b.info().addr_format, name);
+    let data = format::endpoint_to_bytes(domain_b.info().addr_format, name);
     pair.b.av.insert(&data).unwrap()
 }
 

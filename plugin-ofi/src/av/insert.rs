@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use ferrofabric_core::addr::SOCKADDR_IN_LEN;
 use ferrofabric_core::av::{AvType, Report, Services, Wanted};
-use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::error::{Errno, Result};
 use ferrofabric_core::info::AddrFormat;
 use ferrofabric_core::types::FiAddr;
 
@@ -163,50 +163,50 @@ impl<'a> Call<'a> {
         Ok(0)
     }
 
-    /// Inserts addresses whose keys' handles are where the results go.
-    fn insert_with_keys(
-        &self,
-        names: &mut dyn Iterator<Item = &[u8]>,
-        count: usize,
-    ) -> std::result::Result<c_int, Refused> {
-        let (av, results) = (&self.this.av, self.results);
-        // SAFETY: there are as many handles as addresses, and none of them is written before all were read.
-        let handles: Vec<_> = (0..count)
-            .map(|i| FiAddr(unsafe { *results.addrs.add(i) }))
-            .collect();
-        let mut names = names.zip(handles);
-        if !self.this.asynchronous {
-            return Ok(av.insert_all_with_keys(&mut names, &mut self.report())? as c_int);
-        }
-        av.insert_later_with_keys(&mut names, self.context as u64, results.reporter())?;
+    /// The handles of keys where the results go, none of which has been written.
+    ///
+    /// # Safety
+    ///
+    /// There are as many.
+    unsafe fn handles(&self, count: usize) -> Vec<FiAddr> {
+        let addrs = self.results.addrs;
+        // SAFETY: as the caller says.
+        let handle = |i| FiAddr(unsafe { *addrs.add(i) });
+        (0..count).map(handle).collect()
+    }
+
+    /// Begins to insert addresses with the keys whose handles are where the results go.
+    fn begin_with_keys(&self, wanted: Wanted, count: usize) -> std::result::Result<c_int, Refused> {
+        // SAFETY: there are as many handles as addresses.
+        let handles = unsafe { self.handles(count) };
+        let (context, report) = (self.context as u64, self.results.reporter());
+        self.this
+            .av
+            .insert_later_with_keys(wanted, &handles, context, report)?;
         Ok(0)
     }
 
     fn services(&self, services: Services) -> std::result::Result<c_int, Refused> {
-        if self.results.keys {
-            let refused = Error::new(
-                Errno::EOPNOTSUPP,
-                "insert",
-                "a node with an authorization key",
-            );
-            return Err(refused
-                .mend("insert the endpoint's address: fi_av_insert")
-                .into());
+        let count = services.len();
+        self.check(count)?;
+        let (av, keys) = (&self.this.av, self.results.keys);
+        if self.this.asynchronous {
+            let wanted = Wanted::Services(services);
+            return match keys {
+                true => self.begin_with_keys(wanted, count),
+                false => self.begin(wanted, count),
+            };
         }
-        self.check(services.len())?;
-        match self.this.asynchronous {
+        let report = &mut self.report();
+        let inserted = match keys {
             true => {
-                let count = services.len();
-                self.begin(Wanted::Services(services), count)
+                // SAFETY: there are as many handles as endpoints.
+                let handles = unsafe { self.handles(count) };
+                av.insert_services_with_keys(&services, &handles, report)?
             }
-            false => {
-                let inserted = self
-                    .this
-                    .av
-                    .insert_services(&services, &mut self.report())?;
-                Ok(inserted as c_int)
-            }
-        }
+            false => av.insert_services(&services, report)?,
+        };
+        Ok(inserted as c_int)
     }
 }
 
@@ -261,15 +261,23 @@ pub(super) unsafe extern "C" fn insert(
         let format = call.this.format;
         // SAFETY: there are `count` addresses.
         let mut names = unsafe { each(format, addr, count) };
-        if call.results.keys {
-            return call.insert_with_keys(&mut names, count);
-        }
         if call.this.asynchronous {
             // The caller's array is its own again at return.
-            let listed = names.map(<[u8]>::to_vec).collect();
-            return call.begin(Wanted::Listed(listed), count);
+            let listed = Wanted::Listed(names.map(<[u8]>::to_vec).collect());
+            return match call.results.keys {
+                true => call.begin_with_keys(listed, count),
+                false => call.begin(listed, count),
+            };
         }
-        let inserted = call.this.av.insert_all(&mut names, &mut call.report())?;
+        let (av, report) = (&call.this.av, &mut call.report());
+        let inserted = match call.results.keys {
+            true => {
+                // SAFETY: there are as many handles as addresses.
+                let handles = unsafe { call.handles(count) };
+                av.insert_all_with_keys(&mut names.zip(handles), report)?
+            }
+            false => av.insert_all(&mut names, report)?,
+        };
         Ok::<_, Refused>(inserted as c_int)
     })
 }

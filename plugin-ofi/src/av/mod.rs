@@ -7,7 +7,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
-use ferrofabric_core::addr::Address;
+use ferrofabric_core::addr::AddrFormats;
 use ferrofabric_core::av::{AvAttr, AvType, format};
 use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::fabric::Av;
@@ -210,11 +210,7 @@ unsafe extern "C" fn lookup(
     control(|| {
         // SAFETY: as C calls us.
         let this = unsafe { of(av) };
-        let name = this
-            .av
-            .address(FiAddr(fi_addr))?
-            .to_bytes(this.format)
-            .map_err(|_| Errno::EADDRNOTAVAIL)?;
+        let name = format::to_bytes(this.format, &this.av.address(FiAddr(fi_addr))?);
         // What does not fit is cut and no error: the length tells (fi_av(3)).
         // SAFETY: the length says how much room there is.
         match unsafe { copy_address(&name, addr, addrlen) } {
@@ -264,16 +260,17 @@ unsafe fn address<'a>(format: AddrFormat, addr: *const c_void) -> &'a [u8] {
     }
 }
 
-/// Bytes of an address; `None` for a `sockaddr` of a family that is not known.
+/// Bytes of an address; `None` for a `sockaddr` of a family that is not known. Those of sockets start with a family.
 ///
 /// # Safety
 ///
 /// `addr` is an address of that format, or starts as one.
 unsafe fn length(format: AddrFormat, addr: *const c_void) -> Option<usize> {
-    format.fixed_len().or_else(|| {
-        // SAFETY: as the caller says: these start with a family.
-        Address::sockaddr_len(unsafe { addr.cast::<u16>().read_unaligned() })
-    })
+    match AddrFormats::SOCKADDR.has(format) {
+        // SAFETY: as the caller says.
+        true => format::len(format, unsafe { addr.cast::<u16>().read_unaligned() }),
+        false => format.fixed_len(),
+    }
 }
 
 unsafe extern "C" fn straddr(

@@ -43,7 +43,11 @@ impl Party {
             av_type: Some(av_type),
             ..AvAttr::default()
         });
-        let table = Arc::new(table.unwrap());
+        Self::around(table.unwrap(), resolver)
+    }
+
+    fn around(table: AvTable, resolver: Option<Arc<dyn Resolve>>) -> Self {
+        let table = Arc::new(table);
         let events = Arc::new(EventQueue::new());
         let announced = Arc::<Mutex<Vec<FiAddr>>>::default();
         let place = Place {
@@ -65,6 +69,15 @@ impl Party {
 
     /// Begins a call, whose results come through the channel.
     fn begin(&self, wanted: Wanted, context: u64) -> mpsc::Receiver<Result<FiAddr, Errno>> {
+        self.begin_with(wanted, None, context)
+    }
+
+    fn begin_with(
+        &self,
+        wanted: Wanted,
+        keys: Keys,
+        context: u64,
+    ) -> mpsc::Receiver<Result<FiAddr, Errno>> {
         let (tx, rx) = mpsc::channel();
         let mut next = 0;
         let report: Report = Box::new(move |i, one| {
@@ -73,7 +86,7 @@ impl Party {
             tx.send(one).unwrap();
         });
         self.later
-            .begin(wanted, Vec::new(), context, report)
+            .begin(wanted, keys, Vec::new(), context, report)
             .unwrap();
         rx
     }
@@ -294,6 +307,57 @@ fn calls_end_out_of_order_and_keep_their_indices() {
     assert_eq!(slow.try_iter().collect::<Vec<_>>(), expected);
     // Their indices are free again.
     assert_eq!(party.table.insert(&name(5)).unwrap().addr, FiAddr(1));
+}
+
+/// An address that fails, or that has no key, takes no other's.
+///
+/// Covers: AV-7, AV-21
+#[test]
+fn each_address_gets_its_own_key() {
+    let table = AvTable::new(&AvAttr {
+        av_type: Some(AvType::Table),
+        ..AvAttr::default()
+    });
+    let party = Party::around(table.unwrap().with_auth_keys(), None);
+    let key = |qkey| AuthKey::new(0xffff, qkey).unwrap();
+    let endpoint = "ferro://[::ffff:10.1.0.1]:7?type=roce2&qkey=11111111&lid=0&pkey=ffff&sl=0&port=1&mtu=1024&inc=5&node=5";
+    let endpoint: NativeAddr = endpoint.parse().unwrap();
+    let good = endpoint.to_bytes().to_vec();
+    let names = vec![
+        good.clone(),
+        wanted(None),
+        wanted(Some(1)),
+        good.clone(),
+        good.clone(),
+        good,
+    ];
+    let none = || Err(Error::new(Errno::EINVAL, "insert", "address"));
+    let keys = vec![Ok(key(1)), Ok(key(2)), Ok(key(3)), none(), Ok(key(4))];
+    let results = party.begin_with(Wanted::Listed(names), Some(keys), 1);
+    for number in [1, 2, 3, 5] {
+        let Event::Error(error) = party.next() else {
+            panic!("address {number} is none, or has no key");
+        };
+        assert_eq!((error.data, error.errno), (number, Errno::EINVAL));
+    }
+    let Event::Done(done) = party.next() else {
+        panic!("the call ends");
+    };
+    assert_eq!(done.data, 2);
+    let refused = Err(Errno::EINVAL);
+    let expected = [
+        Ok(FiAddr(0)),
+        refused,
+        refused,
+        refused,
+        Ok(FiAddr(4)),
+        refused,
+    ];
+    assert_eq!(results.try_iter().collect::<Vec<_>>(), expected);
+    for (at, qkey) in [(0, 1), (4, 4)] {
+        let there = party.table.lookup(FiAddr(at)).unwrap();
+        assert_eq!(there, endpoint.with_auth_key(key(qkey)));
+    }
 }
 
 /// What has not begun when the address vector is closed is cancelled, and its events come.

@@ -134,7 +134,7 @@ pub fn strangers_are_named(fabric: &Fabric) {
         let addr = pair
             .b
             .av
-            .insert(&format::to_bytes(format, &sender))
+            .insert(&format::endpoint_to_bytes(format, &sender))
             .unwrap();
         let arrival = pair.deliver(SEND, 8, room);
         assert_eq!(arrival.event.unwrap().src, addr);
