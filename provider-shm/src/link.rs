@@ -607,9 +607,10 @@ impl Link {
         stats: &mut ShmStats,
     ) -> Result<usize, Broken> {
         let mut did = self.push_control(stats)?;
-        while !self.asked
-            && let Some(next) = self.pending.pop_front()
-        {
+        while !self.asked {
+            let Some(next) = self.pending.pop_front() else {
+                break;
+            };
             let op = next.op;
             // SAFETY: who queued it vouched for the buffers until it completes; a copy lives as long as `next`.
             match unsafe { self.announce(&op, next.iov(), stats)? } {
