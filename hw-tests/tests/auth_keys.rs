@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferrofabric_conformance::ends::BLANK;
 use ferrofabric_core::addr::{AddrFormat, Address, AuthKey, KeyedAddr, MAX_EP_AUTH_KEYS};
 use ferrofabric_core::av::{AvAttr, Services, Wanted};
 use ferrofabric_core::config::Settings;
@@ -191,16 +192,7 @@ impl Party {
     }
 
     fn pump(&self) {
-        let blank = Completion {
-            context: 0,
-            flags: Flags::empty(),
-            len: 0,
-            buf: 0,
-            data: 0,
-            tag: 0,
-            src: FiAddr::NOTAVAIL,
-        };
-        let mut out = [blank; 1];
+        let mut out = [BLANK; 1];
         let mut done = self.done.borrow_mut();
         match self.cq.read(&mut out) {
             Ok(_) => done.push_back(Ok(out[0])),

@@ -68,7 +68,7 @@ impl Job {
             return skip("this machine has no RDMA device");
         }
         if self.spares_the_machine() {
-            println!("in the emulated machine it runs with the soak only");
+            println!("SKIP: in the emulated machine it runs with --soak [soak]");
             return;
         }
         let stats = Folder::new();
