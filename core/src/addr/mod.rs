@@ -19,6 +19,7 @@ pub use auth_key::{AUTH_KEY_LEN, AuthKey, AuthKeyError};
 pub use format::{AddrFormat, AddrFormats};
 pub use ib_ud::{IB_UD_LEN, IbUdAddr};
 pub use keyed::{KeySlots, KeyedAddr, MAX_EP_AUTH_KEYS};
+pub(crate) use native::NativeWords;
 pub use native::{AddrError, GidKind, NATIVE_FAMILY, NATIVE_LEN, NativeAddr, VerbsAddr};
 pub(crate) use number::{NUMBER_BITS, join, split};
 pub(crate) use sockaddr_ib::UDP_PORT_SPACE;

@@ -11,6 +11,9 @@ use super::{AddrFormat, AuthKey};
 /// Size of a native address in bytes.
 pub const NATIVE_LEN: usize = 64;
 
+/// The bytes of a native address, in words.
+pub(crate) type NativeWords = [u64; NATIVE_LEN / 8];
+
 const MAGIC: u16 = 0xfe0f;
 
 /// What a native address starts with, as the family of a `sockaddr`. No socket has it, so the two are told apart where either may
@@ -156,6 +159,12 @@ const NO_VERBS: VerbsAddr = VerbsAddr {
 impl NativeAddr {
     /// The address as bytes, for the wire and for address vectors.
     pub fn to_bytes(&self) -> [u8; NATIVE_LEN] {
+        zerocopy::transmute!(self.to_words())
+    }
+
+    /// The same as words, in which an address vector's table has it: who reads words next need not wait for stores of parts.
+    #[inline]
+    pub(crate) fn to_words(self) -> NativeWords {
         let mut flags = 0;
         if self.verbs.is_some() {
             flags |= HAS_VERBS;
@@ -165,7 +174,7 @@ impl NativeAddr {
         }
         let v = self.verbs.as_ref().unwrap_or(&NO_VERBS);
         let [gid, rest]: [u64; 2] = zerocopy::transmute!(v.gid);
-        // As `Wire` has it, in whole words: who reads words next, as a table does, need not wait for stores of parts.
+        // As `Wire` has it.
         let words = [
             u64::from(MAGIC)
                 | u64::from(VERSION) << 16
@@ -182,7 +191,7 @@ impl NativeAddr {
                 | u64::from(v.gid_kind as u8) << 16
                 | u64::from(v.mtu_bytes) << 32,
         ];
-        zerocopy::transmute!(words.map(u64::to_le))
+        words.map(u64::to_le)
     }
 
     /// Reads an address from exactly [`NATIVE_LEN`] bytes that somebody else wrote.
@@ -212,10 +221,11 @@ impl NativeAddr {
         Ok(addr)
     }
 
-    /// The address in bytes that were checked before, which is not done again; so other bytes are some address, or none.
+    /// The address in words that were checked before, which is not done again; so other words are some address, or none.
     #[inline]
-    pub(crate) fn from_checked_bytes(bytes: &[u8; NATIVE_LEN]) -> Option<Self> {
-        Self::of_wire(Wire::ref_from_bytes(bytes).ok()?)
+    pub(crate) fn from_checked_words(words: &NativeWords) -> Option<Self> {
+        let wire: Wire = zerocopy::transmute!(*words);
+        Self::of_wire(&wire)
     }
 
     /// What the fields say; `None` for a GID of no type that there is.

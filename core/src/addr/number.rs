@@ -4,7 +4,7 @@
 //! The number is the QPN and 32 bits of incarnation, or 56 bits of incarnation where there is no queue pair; the name of the
 //! shared-memory endpoint is the number. Peers need not follow: whatever else an address holds is its node's part.
 
-use super::native::{HAS_SHM, HAS_VERBS, NATIVE_LEN, NativeAddr, VerbsAddr, Wire};
+use super::native::{HAS_SHM, HAS_VERBS, NativeAddr, NativeWords, VerbsAddr, Wire};
 
 /// Bits of a number.
 pub(crate) const NUMBER_BITS: u32 = 56;
@@ -33,7 +33,7 @@ impl NativeAddr {
 /// A native address as its node's part, with zeros in place of the number, and the number. An address that does not come
 /// about so is all its node's, with the number 0.
 #[inline]
-pub(crate) fn split(addr: &[u8; NATIVE_LEN]) -> ([u8; NATIVE_LEN], u64) {
+pub(crate) fn split(addr: &NativeWords) -> (NativeWords, u64) {
     let mut wire: Wire = zerocopy::transmute!(*addr);
     let (qpn, incarnation) = (wire.qpn.get(), wire.incarnation.get());
     let own_bits = match wire.flags & HAS_VERBS {
@@ -58,7 +58,7 @@ pub(crate) fn split(addr: &[u8; NATIVE_LEN]) -> ([u8; NATIVE_LEN], u64) {
 
 /// The address of a node's endpoint with this number.
 #[inline]
-pub(crate) fn join(node: &[u8; NATIVE_LEN], number: u64) -> [u8; NATIVE_LEN] {
+pub(crate) fn join(node: &NativeWords, number: u64) -> NativeWords {
     let mut wire: Wire = zerocopy::transmute!(*node);
     let (qpn, incarnation) = match wire.flags & HAS_VERBS {
         0 => (0, number),
@@ -92,7 +92,7 @@ mod tests {
     proptest! {
         /// Covers: AV-9
         #[test]
-        fn any_bytes_come_back(addr in any::<[u8; NATIVE_LEN]>(), flags in 0u8..4, clear in any::<[bool; 3]>()) {
+        fn any_bytes_come_back(addr in any::<[u8; 64]>(), flags in 0u8..4, clear in any::<[bool; 3]>()) {
             let mut addr = addr;
             addr[3] = flags;
             for (field, clear) in [4..8, 32..40, 48..56].into_iter().zip(clear) {
@@ -100,6 +100,7 @@ mod tests {
                     addr[field].fill(0);
                 }
             }
+            let addr: NativeWords = zerocopy::transmute!(addr);
             let (node, number) = split(&addr);
             prop_assert!(number >> NUMBER_BITS == 0);
             prop_assert_eq!(join(&node, number), addr);
@@ -118,10 +119,10 @@ mod tests {
                 let verbs = like.verbs.map(|verbs| VerbsAddr { qpn: qpns[i] >> 8, ..verbs });
                 NativeAddr::of_new(like.node, verbs, like.shm.is_some(), randoms[i])
             };
-            let [(node, one), (same, other)] = [addr(0), addr(1)].map(|addr| split(&addr.to_bytes()));
+            let [(node, one), (same, other)] = [addr(0), addr(1)].map(|addr| split(&addr.to_words()));
             prop_assert_eq!(node, same);
             prop_assert_eq!(one == other, addr(0) == addr(1));
-            prop_assert_eq!(join(&node, other), addr(1).to_bytes());
+            prop_assert_eq!(join(&node, other), addr(1).to_words());
             prop_assert_eq!(NativeAddr::from_bytes(&addr(0).to_bytes()), Ok(addr(0)));
         }
     }
@@ -164,7 +165,7 @@ mod tests {
             ..regular
         });
         for other in others {
-            assert_eq!(split(&other.to_bytes()), (other.to_bytes(), 0), "{other}");
+            assert_eq!(split(&other.to_words()), (other.to_words(), 0), "{other}");
         }
     }
 }

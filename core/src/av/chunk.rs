@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use super::marks::{self, Marks};
 use super::words::Words;
-use crate::addr::NATIVE_LEN;
+use crate::addr::{NATIVE_LEN, NativeWords};
 
-/// Bytes of an address as the table holds it.
-pub(super) type Name = [u8; NATIVE_LEN];
+/// An address as the table holds it: by the word, so that none is taken apart or put together on the way.
+pub(super) type Name = NativeWords;
 
 const NAME_WORDS: usize = NATIVE_LEN / 8;
 
@@ -47,8 +47,10 @@ impl<'a> Chunk<'a> {
     }
 
     #[inline]
-    fn name_words(&self, at: usize) -> &'a [AtomicU64] {
-        self.words.u64s(at * NATIVE_LEN, NAME_WORDS)
+    fn name_words(&self, at: usize) -> Option<&'a [AtomicU64; NAME_WORDS]> {
+        self.words
+            .u64s(at * NATIVE_LEN, NAME_WORDS)
+            .first_chunk::<NAME_WORDS>()
     }
 
     /// Which entries are taken.
@@ -63,16 +65,16 @@ impl<'a> Chunk<'a> {
     }
 
     /// The address of an entry and its generation; `None` when none is in.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(&self, at: usize) -> Option<(Name, u32)> {
-        let word = self.generation_word(at);
+        let (word, words) = (self.generation_word(at), self.name_words(at)?);
         loop {
             // Pairs with the Release store in `put`: who sees the generation sees the address.
             let generation = word.load(Acquire);
             if generation & 1 == 0 {
                 return None;
             }
-            let name = self.name(at);
+            let name = loaded(words);
             // Pairs with the Release fence in `put`: who has seen a word of the next address sees its generation's end.
             fence(Acquire);
             if word.load(Relaxed) == generation {
@@ -84,31 +86,27 @@ impl<'a> Chunk<'a> {
     /// The bytes of an entry, which may be changing.
     #[inline]
     pub(super) fn name(&self, at: usize) -> Name {
-        // A fixed number of words is read without a loop.
-        let words: [u64; NAME_WORDS] = match self.name_words(at).first_chunk::<NAME_WORDS>() {
-            Some(words) => std::array::from_fn(|i| words[i].load(Relaxed)),
-            None => [0; NAME_WORDS],
-        };
-        zerocopy::transmute!(words)
+        self.name_words(at).map_or([0; NAME_WORDS], loaded)
     }
 
-    /// Whether the entry has these bytes, which may be changing.
+    /// The generation with which this address is in an entry; `None` when it is not.
     #[inline]
-    pub(super) fn has(&self, at: usize, name: &Name) -> bool {
-        let Some(words) = self.name_words(at).first_chunk::<NAME_WORDS>() else {
-            return false;
-        };
-        let wanted = words_of(name);
-        let differ = |all: u64, i: usize| all | (words[i].load(Relaxed) ^ wanted[i]);
-        (0..NAME_WORDS).fold(0, differ) == 0
+    pub(super) fn holds(&self, at: usize, name: &Name) -> Option<u32> {
+        let (word, words) = (self.generation_word(at), self.name_words(at)?);
+        // The orderings are those of `read`. A changing entry is for some moment not this address's.
+        let generation = word.load(Acquire);
+        let differ = (0..NAME_WORDS).fold(0, |all, i| all | (words[i].load(Relaxed) ^ name[i]));
+        fence(Acquire);
+        let is_whole = generation & 1 == 1 && word.load(Relaxed) == generation;
+        (differ == 0 && is_whole).then_some(generation)
     }
 
     /// Puts an address in a taken entry, and returns its generation.
     pub(super) fn put(&self, at: usize, name: &Name) -> u32 {
         // Pairs with the Acquire fence in `read`.
         fence(Release);
-        for (word, value) in self.name_words(at).iter().zip(words_of(name)) {
-            word.store(value, Relaxed);
+        for (word, value) in self.name_words(at).into_iter().flatten().zip(name) {
+            word.store(*value, Relaxed);
         }
         let generation = self.generation_word(at);
         let new = generation.load(Relaxed).wrapping_add(1) | 1;
@@ -126,8 +124,8 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// An address as words.
-#[inline]
-pub(super) fn words_of(name: &Name) -> [u64; NAME_WORDS] {
-    zerocopy::transmute!(*name)
+/// What the words of an entry are now. A fixed number is read without a loop.
+#[inline(always)]
+fn loaded(words: &[AtomicU64; NAME_WORDS]) -> Name {
+    std::array::from_fn(|i| words[i].load(Relaxed))
 }

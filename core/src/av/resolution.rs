@@ -4,11 +4,10 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use super::chunk::Name;
 use super::format::{Naming, Sought, Target, reached_with};
 use super::service::{Resolve, cancelled};
 use super::table::{AvTable, Insertion, Placed, Reserved};
-use crate::addr::{KeyedAddr, NativeAddr};
+use crate::addr::{KeyedAddr, NATIVE_LEN, NativeAddr};
 use crate::error::{Errno, Error, Result};
 
 /// An endpoint to be put in a table.
@@ -32,7 +31,7 @@ impl From<NativeAddr> for Found {
 }
 
 impl Found {
-    fn bytes(&self) -> Name {
+    fn bytes(&self) -> [u8; NATIVE_LEN] {
         self.name.to_bytes()
     }
 }

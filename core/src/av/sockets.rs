@@ -169,9 +169,7 @@ impl AvTable {
         let name = |at| {
             let (entry, generation) = self.sockets.find(&self.store, at)?;
             let (name, now) = self.store.read(entry)?;
-            NativeAddr::from_bytes(&name)
-                .ok()
-                .filter(|_| now == generation)
+            self.read_name(&name).filter(|_| now == generation)
         };
         Ok(all.iter().map(name).collect())
     }

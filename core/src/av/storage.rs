@@ -50,7 +50,7 @@ impl Storage {
     }
 
     /// The generation of an entry and its address, where one is in.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(&self, entry: u32) -> Option<(Name, u32)> {
         of_either!(self, one => one.read(entry))
     }
@@ -61,9 +61,9 @@ impl Storage {
         of_either!(self, one => one.generation(entry))
     }
 
-    /// The entry of an address. `Err`: writers were at work all the time.
+    /// The entry of an address and its generation. `Err`: writers were at work all the time.
     #[inline]
-    pub(super) fn find(&self, name: &Name) -> Result<Option<u32>, Busy> {
+    pub(super) fn find(&self, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
         of_either!(self, one => one.find(name))
     }
 
@@ -91,8 +91,8 @@ impl Storage {
 
     // What follows is for writers.
 
-    /// The entry of an address.
-    pub(super) fn search(&self, name: &Name) -> Option<u32> {
+    /// The entry of an address and its generation.
+    pub(super) fn search(&self, name: &Name) -> Option<(u32, u32)> {
         match self {
             Storage::Ordinary(store) => store.search(store.hash(name), name),
             Storage::Symmetric(table) => table.search(name),

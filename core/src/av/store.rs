@@ -122,7 +122,7 @@ impl Store {
     }
 
     /// The generation of an entry and its address, where one is in.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(&self, entry: u32) -> Option<(Name, u32)> {
         let (chunk, at) = self.locate(entry)?;
         chunk.read(at)
@@ -135,26 +135,33 @@ impl Store {
             .map_or(0, |(chunk, at)| chunk.generation(at))
     }
 
-    /// The entry of an address. `Err`: writers were at work all the time.
+    /// The entry of an address and its generation. `Err`: writers were at work all the time.
     #[inline]
-    pub(super) fn find(&self, name: &Name) -> Result<Option<u32>, Busy> {
+    pub(super) fn find(&self, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
         let hash = index::hash(name, self.seed);
+        match self.search(hash, name) {
+            None => self.find_none(hash, name),
+            found => Ok(found),
+        }
+    }
+
+    /// Whether an address that was not found is not there, or is where a writer was at work.
+    #[cold]
+    fn find_none(&self, hash: u32, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
         self.version().read(|| self.search(hash, name))
     }
 
-    /// The entry of an address, for a writer.
-    pub(super) fn search(&self, hash: u32, name: &Name) -> Option<u32> {
-        self.index()?.find(hash, |entry| self.has(entry, name))
+    /// The entry of an address and its generation. Who is no writer may miss what is there.
+    #[inline]
+    pub(super) fn search(&self, hash: u32, name: &Name) -> Option<(u32, u32)> {
+        self.index()?.find(hash, |entry| {
+            let (chunk, at) = self.locate(entry)?;
+            Some((entry, chunk.holds(at, name)?))
+        })
     }
 
     pub(super) fn hash(&self, name: &Name) -> u32 {
         index::hash(name, self.seed)
-    }
-
-    #[inline]
-    fn has(&self, entry: u32, name: &Name) -> bool {
-        self.locate(entry)
-            .is_some_and(|(chunk, at)| chunk.generation(at) & 1 == 1 && chunk.has(at, name))
     }
 
     #[inline]
@@ -246,7 +253,7 @@ impl Store {
     /// `ENOMEM`, `ENOSPC`: the table can not grow.
     pub(super) fn place(&self, name: &Name, reserved: Option<u32>) -> Result<Placement> {
         let hash = self.hash(name);
-        if let Some(entry) = self.search(hash, name) {
+        if let Some((entry, _)) = self.search(hash, name) {
             return Ok(Placement::Found(entry));
         }
         self.make_room()?;

@@ -127,32 +127,33 @@ impl Symmetric {
             .map_or(0, |removals| removals.get(entry) as u32)
     }
 
-    /// The entry of an address. `Err`: writers were at work all the time.
+    /// The entry of an address and its generation. `Err`: writers were at work all the time.
     #[inline(never)]
-    pub(super) fn find(&self, name: &Name) -> Result<Option<u32>, Busy> {
+    pub(super) fn find(&self, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
         let (node, number) = split(name);
         let look = || {
             let node = self.nodes.find(&node)?;
-            Ok(node.and_then(|node| self.holder(Key { node, number })))
+            Ok(node.and_then(|(node, _)| self.holder(Key { node, number })))
         };
         Version(&self.version).read(look)?
     }
 
-    /// The entry of an address, for a writer.
-    pub(super) fn search(&self, name: &Name) -> Option<u32> {
+    /// The entry of an address and its generation, for a writer.
+    pub(super) fn search(&self, name: &Name) -> Option<(u32, u32)> {
         let (node, number) = split(name);
-        let node = self.nodes.search(self.nodes.hash(&node), &node)?;
+        let (node, _) = self.nodes.search(self.nodes.hash(&node), &node)?;
         self.holder(Key { node, number })
     }
 
-    /// The entry that holds this.
+    /// The entry that holds this, and its generation.
     #[inline]
-    fn holder(&self, key: Key) -> Option<u32> {
+    fn holder(&self, key: Key) -> Option<(u32, u32)> {
         let is_it = |entry| {
             self.locate(entry)
                 .is_some_and(|(lines, at)| lines.has(at, key))
         };
-        self.indices.last()?.find(self.hash(key), is_it)
+        let entry = self.indices.last()?.find(self.hash(key), is_it)?;
+        Some((entry, 2 * self.removals_of(entry) + 1))
     }
 
     #[inline]
@@ -196,8 +197,8 @@ impl Symmetric {
     pub(super) fn place(&self, name: &Name, reserved: Option<u32>) -> Result<Placement> {
         let (node, number) = split(name);
         let node_hash = self.nodes.hash(&node);
-        let known = self.nodes.search(node_hash, &node);
-        if let Some(entry) = known.and_then(|node| self.holder(Key { node, number })) {
+        let known = self.nodes.search(node_hash, &node).map(|(node, _)| node);
+        if let Some((entry, _)) = known.and_then(|node| self.holder(Key { node, number })) {
             return Ok(Placement::Found(entry));
         }
         let entry = match reserved {

@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use parking_lot::{Mutex, MutexGuard};
+use zerocopy::IntoBytes;
 
 use super::attr::{AvAttr, AvType, Model};
 use super::chunk::Name;
@@ -17,7 +18,7 @@ use super::sockets::Sockets;
 use super::storage::Storage;
 use super::store::{Placement, Store};
 use super::symmetric::Symmetric;
-use crate::addr::NativeAddr;
+use crate::addr::{NATIVE_LEN, NativeAddr};
 use crate::error::{Errno, Error, Result};
 use crate::peer::PeerAv;
 use crate::types::FiAddr;
@@ -309,7 +310,7 @@ impl AvTable {
             })
     }
 
-    #[inline]
+    #[inline(always)]
     fn entry(&self, addr: FiAddr) -> Option<(u32, NativeAddr)> {
         let entry = self.model.entry(addr)?;
         let (name, generation) = self.store.read(entry)?;
@@ -319,14 +320,22 @@ impl AvTable {
 
     /// What is in an entry. What this process has put there need not be checked again.
     #[inline]
-    fn read_name(&self, name: &Name) -> Option<NativeAddr> {
+    pub(super) fn read_name(&self, name: &Name) -> Option<NativeAddr> {
         match self.named {
-            None => NativeAddr::from_checked_bytes(name),
-            Some(_) => NativeAddr::from_bytes(name).ok(),
+            None => NativeAddr::from_checked_words(name),
+            Some(_) => Self::check_name(*name),
         }
     }
 
-    fn find_entry(&self, name: &Name) -> Option<u32> {
+    /// What others have put in an entry. A call, with words of its own: those of the other way stay in registers.
+    #[inline(never)]
+    fn check_name(name: Name) -> Option<NativeAddr> {
+        NativeAddr::from_bytes(name.as_bytes()).ok()
+    }
+
+    /// The entry of an address and its generation.
+    #[inline]
+    fn find_entry(&self, name: &Name) -> Option<(u32, u32)> {
         match self.store.find(name) {
             Ok(found) => found,
             Err(_) => {
@@ -397,7 +406,7 @@ impl<'a> Insertion<'a> {
     /// # Errors
     ///
     /// What was given; `ENOMEM`, `ENOSPC`: the table can not grow.
-    pub fn place(&mut self, name: Result<Name>) -> Result<Placed> {
+    pub fn place(&mut self, name: Result<[u8; NATIVE_LEN]>) -> Result<Placed> {
         let store = &self.table.store;
         let name = match name {
             Ok(name) => name,
@@ -416,7 +425,7 @@ impl<'a> Insertion<'a> {
     /// # Errors
     ///
     /// `ENOMEM`, `ENOSPC`: the table can not grow.
-    pub fn place_reserved(&mut self, name: Name, reserved: Reserved) -> Result<Placed> {
+    pub fn place_reserved(&mut self, name: [u8; NATIVE_LEN], reserved: Reserved) -> Result<Placed> {
         self.place_in(name, Some(reserved))
     }
 
@@ -425,10 +434,10 @@ impl<'a> Insertion<'a> {
         self.holes.push(reserved.0);
     }
 
-    fn place_in(&mut self, name: Name, reserved: Option<Reserved>) -> Result<Placed> {
+    fn place_in(&mut self, name: [u8; NATIVE_LEN], reserved: Option<Reserved>) -> Result<Placed> {
         let (model, store) = (self.table.model, &self.table.store);
         let reserved = reserved.map(|Reserved(entry)| entry);
-        let placed = store.place(&name, reserved);
+        let placed = store.place(&zerocopy::transmute!(name), reserved);
         let (entry, new) = match placed {
             Ok(Placement::New(entry)) => (entry, true),
             Ok(Placement::Found(entry)) => (entry, false),
@@ -486,14 +495,10 @@ impl PeerAv for AvTable {
 
     #[inline]
     fn find(&self, name: &NativeAddr) -> FiAddr {
-        let name = name.to_bytes();
-        let Some(entry) = self.find_entry(&name) else {
-            return FiAddr::NOTAVAIL;
-        };
-        // It may have been removed meanwhile, and its place be another's.
-        match self.store.read(entry) {
-            Some((there, generation)) if there == name => self.model.addr(entry, generation),
-            _ => FiAddr::NOTAVAIL,
+        let name = name.to_words();
+        match self.find_entry(&name) {
+            Some((entry, generation)) => self.model.addr(entry, generation),
+            None => FiAddr::NOTAVAIL,
         }
     }
 

@@ -34,7 +34,7 @@ pub(in crate::av) fn ended_after(steps: u32, end: fn(), operation: impl FnOnce()
 }
 
 fn name(n: u8) -> Name {
-    [n; 64]
+    [u64::from(n); 8]
 }
 
 fn insert(store: &Store, n: u8) -> u32 {
@@ -49,9 +49,9 @@ fn contents(store: &Store) -> BTreeMap<u32, u8> {
     let all: BTreeMap<_, _> = store
         .entries()
         .map(|(entry, generation, found)| {
-            assert_eq!((found, generation & 1), (name(found[0]), 1));
-            assert_eq!(store.find(&found).unwrap(), Some(entry));
-            (entry, found[0])
+            assert_eq!((found, generation & 1), (name(found[0] as u8), 1));
+            assert_eq!(store.find(&found).unwrap(), Some((entry, generation)));
+            (entry, found[0] as u8)
         })
         .collect();
     assert_eq!(store.len(), all.len());

@@ -22,7 +22,7 @@ fn name(n: u64, nodes: u64) -> NativeAddr {
 }
 
 fn place(table: &Symmetric, name: &NativeAddr) -> u32 {
-    match table.place(&name.to_bytes(), None).unwrap() {
+    match table.place(&name.to_words(), None).unwrap() {
         Placement::New(entry) => entry,
         Placement::Found(entry) => panic!("{name} is in entry {entry}"),
     }
@@ -47,9 +47,10 @@ fn a_million_endpoints_of_a_thousand_nodes_take_16_bytes_each() {
         assert!(per_entry <= 15.5, "{per_entry}");
         assert_eq!((table.capacity(), table.nodes.len()), (N as usize, 1000));
         for n in (0..N).step_by(997) {
-            let wanted = name(n, 1000).to_bytes();
+            let wanted = name(n, 1000).to_words();
             assert_eq!(table.read(n as u32), Some((wanted, 1)));
-            assert_eq!(table.find(&wanted).unwrap(), Some(n as u32));
+            let found = table.find(&wanted).unwrap().map(|(entry, _)| entry);
+            assert_eq!(found, Some(n as u32));
         }
     }
 }
@@ -82,7 +83,7 @@ fn a_node_goes_with_its_last_endpoint() {
         for entry in &entries[..299] {
             table.clear(*entry, |_| true).unwrap();
         }
-        assert_eq!(table.read(alone), Some((odd.to_bytes(), 1)));
+        assert_eq!(table.read(alone), Some((odd.to_words(), 1)));
         assert_eq!(table.nodes.len(), 2);
         table.clear(alone, |_| true).unwrap();
         table.clear(entries[299], |_| true).unwrap();

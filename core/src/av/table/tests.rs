@@ -267,7 +267,7 @@ fn an_entry_takes_at_most_96_bytes() {
     for n in [100_000, 130_000, 1 << 18] {
         let store = Store::private(n).unwrap();
         for i in 0..n as u32 {
-            store.place(&name(i).to_bytes(), None).unwrap();
+            store.place(&name(i).to_words(), None).unwrap();
         }
         // Entries that are not used take no memory, the index takes all of it.
         let per_entry = store.index_bytes() as f64 / n as f64 + 68.0 + 0.2 + 8.0;
@@ -297,7 +297,7 @@ fn readers_never_see_a_half_entry() {
                             let Some((read, _)) = av.store.read(index) else {
                                 continue;
                             };
-                            let whole = NativeAddr::from_bytes(&read).unwrap();
+                            let whole = NativeAddr::from_bytes(read.as_bytes()).unwrap();
                             assert_eq!(whole, name(whole.incarnation as u32));
                             seen += 1;
                         }
