@@ -174,6 +174,8 @@ pub struct OwningEndpoint {
     cq: Arc<dyn Cq>,
     av: Arc<dyn Av>,
     in_flight: ManuallyDrop<Slab<InFlight>>,
+    /// Flags of each send.
+    send_flags: Flags,
     batch: [Completion; READ_BATCH],
     batch_at: usize,
     batch_end: usize,
@@ -204,6 +206,7 @@ impl OwningEndpoint {
             cq,
             av,
             in_flight: ManuallyDrop::new(Slab::new()),
+            send_flags: Flags::empty(),
             batch: [blank; READ_BATCH],
             batch_at: 0,
             batch_end: 0,
@@ -237,6 +240,16 @@ impl OwningEndpoint {
     /// Operations under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
+    }
+
+    /// Whether the sends from now on are followed by another at once (fi_msg(3), `FI_MORE`): a device is told of all together,
+    /// with the first that none follows.
+    #[inline]
+    pub fn set_more(&mut self, more: bool) {
+        self.send_flags = match more {
+            true => Flags::MORE,
+            false => Flags::empty(),
+        };
     }
 
     /// Sends the first `len` bytes of a buffer with a tag.
@@ -290,7 +303,7 @@ impl OwningEndpoint {
         let op = SendOp {
             desc,
             context: context_of(slot),
-            flags: op.flags | Flags::COMPLETION,
+            flags: op.flags | self.send_flags | Flags::COMPLETION,
             ..op
         };
         // SAFETY: `in_flight` keeps the buffer, untouched, until the completion of this slot.
@@ -337,7 +350,7 @@ impl OwningEndpoint {
     #[inline]
     fn post_inject(&self, bytes: &[u8], op: SendOp) -> std::result::Result<(), OpError> {
         let op = SendOp {
-            flags: op.flags | Flags::INJECT,
+            flags: op.flags | self.send_flags | Flags::INJECT,
             ..op
         };
         // SAFETY: with `INJECT` the bytes are needed until return only.

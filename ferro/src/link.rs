@@ -202,6 +202,12 @@ impl Link {
         Ok(buffer)
     }
 
+    /// Whether the sends from now on are followed by another at once, so that a device may be told of all together.
+    #[inline]
+    pub(crate) fn set_more(&mut self, more: bool) {
+        self.endpoint.set_more(more);
+    }
+
     /// Sends the first `len` bytes of a buffer. It comes back at once where the message was short enough to be copied, else
     /// as an [`Event::Sent`].
     ///

@@ -133,11 +133,20 @@ impl<'a> Sender<'a> {
         if self.phase.verify {
             pattern::fill(&mut buffer[..self.phase.size], number, Direction::There);
         }
+        link.set_more(self.sends_at_once(number + 1));
         match link.send(buffer, self.phase.size, Purpose::Data)? {
             Some(buffer) => self.free.push(buffer),
             None => self.unsent += 1,
         }
         Ok(())
+    }
+
+    /// Whether a message can be sent right behind the one before it: it waits neither for the receiver nor for a buffer.
+    #[inline]
+    fn sends_at_once(&self, number: u64) -> bool {
+        number < self.phase.messages
+            && number - self.arrived < self.phase.window
+            && !self.free.is_empty()
     }
 
     #[inline]
