@@ -19,7 +19,7 @@ use crate::client::Libfabric;
 use crate::{MESSAGES, ofi};
 
 /// By transport and operation, in the order in which they are counted.
-pub(crate) const SUBJECTS: [&str; 21] = [
+pub(crate) const SUBJECTS: [&str; 23] = [
     "shm/inject",
     "shm/send",
     "shm/receive",
@@ -37,6 +37,8 @@ pub(crate) const SUBJECTS: [&str; 21] = [
     "verbs/idle",
     "shm/window",
     "verbs/window",
+    "shm/burst",
+    "verbs/burst",
     "ofi/inject",
     "ofi/receive",
     "ofi-verbs/inject",
@@ -48,6 +50,10 @@ pub(crate) const ONLY: &str = "FERRO_COUNTED_ONLY";
 
 /// Receives posted at a time, where a window of them is.
 const WINDOW: usize = 64;
+
+/// Messages of a burst, and completions that are read at a time.
+const BURST: usize = 32;
+const READ: usize = 16;
 
 /// Length of the messages.
 pub(crate) const BYTES: usize = 8;
@@ -190,6 +196,8 @@ struct Pair {
     to: Party,
     /// Whether a window of receives is posted.
     windowed: bool,
+    /// Messages of the next burst.
+    gathered: usize,
 }
 
 impl Pair {
@@ -232,6 +240,7 @@ impl Pair {
             from: party(from, from_cq, peer_of_from),
             to: party(to, to_cq, peer_of_to),
             windowed: false,
+            gathered: 0,
         };
         // The first message connects.
         this.to.post();
@@ -309,6 +318,23 @@ impl Pair {
                 assert!(received);
                 assert!(!to.read());
             }
+            // So many receives are posted, so many messages come, then the queue is read.
+            "burst" => {
+                self.gathered += 1;
+                if self.gathered < BURST {
+                    return;
+                }
+                self.gathered = 0;
+                run(true, &mut || (0..BURST).for_each(|_| to.post()));
+                (0..BURST).for_each(|_| from.send(Flags::INJECT));
+                from.read();
+                let mut received = 0;
+                run(true, &mut || {
+                    while received < BURST {
+                        received += to.read_some::<READ>();
+                    }
+                });
+            }
             "idle" => {
                 let mut read = false;
                 run(true, &mut || read = to.read());
@@ -357,6 +383,12 @@ impl Party {
     /// Whether something was complete.
     #[inline]
     fn read(&self) -> bool {
+        self.read_some::<1>() != 0
+    }
+
+    /// Reads what is complete, up to `N` of it. Returns how much.
+    #[inline]
+    fn read_some<const N: usize>(&self) -> usize {
         let mut into = [Completion {
             context: 0,
             flags: Flags::empty(),
@@ -365,7 +397,7 @@ impl Party {
             data: 0,
             tag: 0,
             src: FiAddr::NOTAVAIL,
-        }];
-        self.cq.read(&mut into).is_ok()
+        }; N];
+        self.cq.read(&mut into).unwrap_or(0)
     }
 }
