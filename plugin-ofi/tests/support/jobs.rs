@@ -12,9 +12,7 @@ macro_rules! all_jobs {
             random_4: Default, 4 ranks, ["random_p2p.py", "2"], 600 messages;
             random_8: Default, 8 ranks, ["random_p2p.py", "3"], 1200 messages;
 
-            hello_8_verbs: Verbs, 8 ranks, ["hello.py"], 80 messages;
             pingpong_verbs: Verbs, 2 ranks, ["pingpong.py"], 300 messages;
-            collectives_2_verbs: Verbs, 2 ranks, ["collectives.py"], 1000 messages;
             collectives_4_verbs: Verbs, 4 ranks, ["collectives.py", "--every", "2"], 2000 messages;
             collectives_8_verbs: Verbs, 8 ranks, ["collectives.py", "--every", "4"], 4000 messages;
             random_4_verbs: Verbs, 4 ranks, ["random_p2p.py", "5"], 600 messages;
