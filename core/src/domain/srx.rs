@@ -53,7 +53,7 @@ impl SharedRx {
     }
 
     /// Posts a receive for one message. `Some`: a message was there, to be started now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post(&mut self, op: &RecvOp, buf: Buffers) -> Option<Start> {
         let start = self.matcher(op.kind).post(posted_of(op, buf))?;
         Some(self.start_of(op.kind, start))
@@ -125,7 +125,7 @@ impl SharedRx {
     }
 
     /// A match as transports take it, with a message of `len` bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn matched_of(&mut self, matched: matching::Matched, len: u64) -> Matched {
         match matched.buf {
             Buffers::One(buf) => Matched {
@@ -283,7 +283,7 @@ impl PeerSrx for SharedRx {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn posted_of(op: &RecvOp, buf: Buffers) -> Posted {
     let (src, tag, ignore) = SharedRx::selector(op);
     Posted {

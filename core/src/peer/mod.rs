@@ -94,7 +94,7 @@ pub trait Owner {
 
     /// Reports a received message of `len` bytes, all of which arrived. `sender` names who sent it; it is asked only of one who is
     /// not in the address vector, where the receive wants to know (`FI_SOURCE_ERR`).
-    #[inline]
+    #[inline(always)]
     fn complete_recv(
         &mut self,
         kind: MsgKind,
@@ -106,7 +106,7 @@ pub trait Owner {
     }
 
     /// As `complete_recv`, where the first `prefix` bytes of the `len` are not the application's (`FI_MSG_PREFIX`).
-    #[inline]
+    #[inline(always)]
     fn complete_recv_behind(
         &mut self,
         prefix: usize,
@@ -229,7 +229,7 @@ pub trait Owner {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn recv_completion(
     kind: MsgKind,
     m: &Matched,
