@@ -134,7 +134,7 @@ impl Naming {
     }
 
     /// Whether its address vectors tell of endpoints by socket address.
-    pub(super) fn keeps_sockets(&self) -> bool {
+    pub(crate) fn keeps_sockets(&self) -> bool {
         AddrFormats::SOCKADDR.has(self.format)
     }
 

@@ -7,10 +7,12 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::askers::Askers;
 use super::format::{self, Naming, Sought};
 use super::resolution::{self, Found};
 use super::service::{Resolve, Services};
 use super::table::{AvTable, Reserved};
+use super::told::Run;
 use crate::addr::{Address, AuthKey};
 use crate::eq::{AV_COMPLETE, Done, EqError, EventQueue};
 use crate::error::{Errno, Error, Result};
@@ -32,6 +34,14 @@ pub enum Wanted {
 }
 
 impl Wanted {
+    /// The range that this is, if it is one.
+    pub(crate) fn range(&self) -> Option<&Services> {
+        match self {
+            Self::Services(services) if services.is_range() => Some(services),
+            _ => None,
+        }
+    }
+
     fn len(&self) -> usize {
         match self {
             Self::Listed(names) => names.len(),
@@ -61,6 +71,8 @@ pub(crate) struct Place {
     pub(crate) table: Arc<AvTable>,
     pub(crate) naming: Naming,
     pub(crate) resolver: Option<Arc<dyn Resolve>>,
+    /// Where ranges are resolved when they are used.
+    pub(crate) askers: Option<Arc<Askers>>,
     /// Told of each address that is new.
     pub(crate) announce: Box<dyn Fn(FiAddr) + Send + Sync>,
 }
@@ -191,33 +203,38 @@ impl Work {
     }
 
     fn insert(&self, mut call: Call) {
-        let found = self.find(&call.wanted, call.keys.take());
-        let mut inserted = self.enter(found, &call.reserved);
-        for (one, id) in inserted.iter_mut().zip(&call.user_ids) {
-            if let Ok(addr) = one {
-                if let Err(error) = self.place.table.set_user_id(*addr, *id) {
-                    *one = Err(error);
-                }
+        let table = &self.place.table;
+        let range = call.wanted.range().filter(|_| self.place.askers.is_some());
+        let inserted: Box<dyn Iterator<Item = Result<FiAddr>>> = match range {
+            Some(range) => Box::new(self.tell(range, &call.reserved)),
+            None => {
+                let found = self.find(&call.wanted, call.keys.take());
+                Box::new(self.enter(found, &call.reserved).into_iter())
             }
-        }
+        };
         let mut count = 0;
-        for (i, one) in inserted.iter().enumerate() {
-            let one = one.as_ref().map(|addr| *addr);
-            (call.report)(i, one.map_err(Error::errno));
-            count += u64::from(one.is_ok());
+        let mut failed = Vec::new();
+        for (i, one) in inserted.enumerate() {
+            let one = one.and_then(|addr| match call.user_ids.get(i) {
+                Some(id) => table.set_user_id(addr, *id).map(|()| addr),
+                None => Ok(addr),
+            });
+            (call.report)(i, one.as_ref().map(|addr| *addr).map_err(Error::errno));
+            match one {
+                Ok(_) => count += 1,
+                Err(error) => failed.push((i as u64, error)),
+            }
         }
         let (source, context) = (self.source, call.context);
-        for (data, one) in (0..).zip(inserted) {
-            if let Err(error) = one {
-                self.events.write_error(EqError {
-                    source,
-                    context,
-                    data,
-                    errno: error.errno(),
-                    prov_errno: 0,
-                    err_data: error.to_string().into_bytes().into(),
-                });
-            }
+        for (data, error) in failed {
+            self.events.write_error(EqError {
+                source,
+                context,
+                data,
+                errno: error.errno(),
+                prov_errno: 0,
+                err_data: error.to_string().into_bytes().into(),
+            });
         }
         let done = Done {
             source,
@@ -225,6 +242,25 @@ impl Work {
             data: count,
         };
         self.events.write_done(AV_COMPLETE, &done);
+    }
+
+    /// Enters a range, whose endpoints are found when they are used.
+    fn tell<'a>(
+        &'a self,
+        range: &Services,
+        reserved: &[Reserved],
+    ) -> impl Iterator<Item = Result<FiAddr>> + use<'a> {
+        let closing = || self.line.lock().closing;
+        let table = &self.place.table;
+        let told = range
+            .nodes(&self.place.naming, &closing)
+            .and_then(|nodes| Ok(table.insertion()?.tell(&nodes, reserved)));
+        let runs = told.unwrap_or_else(|error| {
+            // Without the turn they are lost, as those of a process that was killed.
+            let _ = table.release(reserved.iter().copied());
+            vec![Run::failed(range.len(), error)]
+        });
+        table.outcomes(runs)
     }
 
     /// Finds out who is wanted; what has not begun when the address vector is being closed is cancelled.

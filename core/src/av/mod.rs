@@ -1,6 +1,7 @@
 //! Address vectors: tables that map the `FiAddr` of a peer to its address and back (fi_av(3), `docs/adr/0015`).
 
 mod arena;
+pub(crate) mod askers;
 mod attr;
 mod chunk;
 mod column;
@@ -14,6 +15,7 @@ pub(crate) mod keys;
 pub(crate) mod later;
 mod marks;
 mod named;
+mod ranges;
 mod resolution;
 mod service;
 mod sockets;
@@ -21,6 +23,7 @@ mod storage;
 mod store;
 mod symmetric;
 mod table;
+mod told;
 mod version;
 #[allow(unsafe_code, reason = "mapped memory as atomic words")]
 mod words;
@@ -31,3 +34,4 @@ pub use later::{Report, Wanted};
 pub(crate) use resolution::{Found, resolve};
 pub use service::{Resolve, Services, cancelled};
 pub use table::{AvTable, Insertion, Paused, Placed, Reserved};
+pub(crate) use told::Unresolved;

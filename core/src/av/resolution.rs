@@ -126,6 +126,17 @@ impl Insertion<'_> {
         found: Result<Found>,
         reserved: Option<Reserved>,
     ) -> Result<Placed> {
+        if let Ok(Found {
+            name,
+            socket: Some(at),
+            ..
+        }) = &found
+        {
+            if let Some(placed) = self.enter_told(at, name).transpose() {
+                self.holes.extend(reserved.map(|Reserved(entry)| entry));
+                return placed;
+            }
+        }
         let (socket, keyed, bytes) = match found {
             Ok(found) => (found.socket, found.keyed, Ok(found.bytes())),
             Err(error) => (None, None, Err(error)),

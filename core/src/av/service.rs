@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 use super::format::Naming;
+use super::symmetric;
 use crate::addr::{Address, NativeAddr};
 use crate::error::{Errno, Error, Result};
 
@@ -51,6 +52,13 @@ enum Names {
         first_port: u16,
         ports: usize,
     },
+}
+
+/// Where the nodes of a range are, and their ports.
+pub(crate) struct Nodes {
+    pub(super) hosts: Vec<Result<SocketAddr>>,
+    pub(super) first_port: u16,
+    pub(super) ports: usize,
 }
 
 /// The first of the nodes.
@@ -144,6 +152,55 @@ impl Services {
         let (at, port) = (number / ports, number % ports);
         let node = node.nth(at).filter(|_| at < *nodes)?;
         Some((node, first_port.checked_add(u16::try_from(port).ok()?)?))
+    }
+
+    /// Whether they are more than one.
+    pub(crate) fn is_range(&self) -> bool {
+        self.len() > 1
+    }
+
+    /// The nodes of a range, each looked up once. What has not begun when it is `stopped` is cancelled.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC`: no address vector takes as many addresses. `ENOMEM`: there is no memory for the nodes. `EINVAL`: it is no range.
+    pub(crate) fn nodes(&self, naming: &Naming, stopped: &dyn Fn() -> bool) -> Result<Nodes> {
+        let refuse = |errno| Error::new(errno, "insert", format!("{} addresses", self.len()));
+        let Names::Range {
+            node,
+            nodes,
+            first_port,
+            ports,
+        } = &self.0
+        else {
+            return Err(refuse(Errno::EINVAL));
+        };
+        if self.len() > symmetric::MOST {
+            let most = format!("an address vector takes {} at most", symmetric::MOST);
+            return Err(refuse(Errno::ENOSPC).mend(most));
+        }
+        let lookup = |number| {
+            let name = node.nth(number);
+            let unknown = || Error::new(Errno::EINVAL, "resolve", format!("node {number}"));
+            let name = name.ok_or_else(unknown)?;
+            match stopped() {
+                true => Err(
+                    Error::new(Errno::ECANCELED, "resolve", format!("node {name}"))
+                        .mend("the address vector is being closed"),
+                ),
+                false => host(&name, naming),
+            }
+        };
+        let mut hosts = Vec::new();
+        if hosts.try_reserve_exact(*nodes).is_err() {
+            return Err(refuse(Errno::ENOMEM));
+        }
+        hosts.extend((0..*nodes).map(lookup));
+        Ok(Nodes {
+            hosts,
+            first_port: *first_port,
+            ports: *ports,
+        })
     }
 
     /// The addresses of all of them, in order. Where a node is, the system's resolver says, which is asked once for each.

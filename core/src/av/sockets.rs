@@ -113,8 +113,13 @@ impl Sockets {
         }
     }
 
+    /// Whether this process has seen none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.lock().entries.is_empty()
+    }
+
     /// The entry of an address and its generation.
-    fn find(&self, store: &Storage, at: &SocketAddr) -> Option<(u32, u32)> {
+    pub(super) fn find(&self, store: &Storage, at: &SocketAddr) -> Option<(u32, u32)> {
         let mut known = self.known.lock();
         known.catch_up(store, self);
         let entry = *known.entries.get(at)?;
@@ -155,8 +160,14 @@ impl AvTable {
     pub fn socket(&self, addr: FiAddr) -> Option<SocketAddr> {
         let entry = self.model.entry(addr)?;
         let generation = self.store.generation(entry);
-        let here = self.model.addr(entry, generation) == addr && generation & 1 == 1;
-        here.then(|| self.sockets.of(&self.store, entry, generation))?
+        if self.model.addr(entry, generation | 1) != addr {
+            return None;
+        }
+        let of_its_own = match generation & 1 {
+            1 => self.sockets.of(&self.store, entry, generation),
+            _ => None,
+        };
+        of_its_own.or_else(|| self.told.socket(entry))
     }
 
     /// The endpoints that were inserted by these socket addresses.
@@ -167,9 +178,14 @@ impl AvTable {
     pub(super) fn known(&self, all: &[SocketAddr]) -> Result<Vec<Option<NativeAddr>>> {
         let _turn = self.insertion()?;
         let name = |at| {
-            let (entry, generation) = self.sockets.find(&self.store, at)?;
-            let (name, now) = self.store.read(entry)?;
-            self.read_name(&name).filter(|_| now == generation)
+            let (name, _) = match self.sockets.find(&self.store, at) {
+                Some((entry, generation)) => self
+                    .store
+                    .read(entry)
+                    .filter(|(_, now)| *now == generation)?,
+                None => self.store.read(self.told.entry(at)?)?,
+            };
+            self.read_name(&name)
         };
         Ok(all.iter().map(name).collect())
     }
@@ -186,13 +202,14 @@ impl Insertion<'_> {
             model,
             store,
             sockets,
+            told,
             ..
         } = self.table;
         let Some(entry) = model.entry(placed.addr) else {
             return Ok(());
         };
         let generation = store.generation(entry);
-        if sockets.of(store, entry, generation).is_some() {
+        if sockets.of(store, entry, generation).is_some() || told.socket(entry).is_some() {
             return Ok(());
         }
         let kept = sockets.set(store, entry, generation, at);

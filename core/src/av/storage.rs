@@ -125,7 +125,8 @@ impl Storage {
         of_either!(self, one => one.give_back(entry));
     }
 
-    /// Takes the address out of an entry, which is free afterwards if `reusable` says so of its new generation.
+    /// Takes the address out of an entry (if one is in, where ranges are taken), which is free afterwards if `reusable` says so of
+    /// its new generation.
     ///
     /// # Errors
     ///

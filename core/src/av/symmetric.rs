@@ -25,7 +25,7 @@ use lines::{Key, Lines, NODE_BITS};
 use places::{Indices, Places};
 
 /// Entries of a table at most: a place of the index holds their number.
-const MOST: usize = 1 << 30;
+pub(super) const MOST: usize = 1 << 30;
 
 /// Entries, the nodes that they are of, and the index over them.
 pub(super) struct Symmetric {
@@ -236,7 +236,7 @@ impl Symmetric {
         Version(&self.version).end();
     }
 
-    /// Takes the address out of an entry, which is free afterwards if `reusable` says so of its new generation.
+    /// Takes the address out of an entry, if one is in; it is free afterwards if `reusable` says so of its new generation.
     ///
     /// # Errors
     ///
@@ -249,17 +249,22 @@ impl Symmetric {
             Some(removals) => Some(removals.make(entry)?),
             None => None,
         };
-        let key = lines.key(at);
         Version(&self.version).begin();
-        if let Some(index) = self.indices.last() {
-            index.remove(self.hash(key), entry, |other| self.hash_of(other));
-        }
-        lines.clear(at);
+        let left = lines.is_there(at).then(|| {
+            let key = lines.key(at);
+            if let Some(index) = self.indices.last() {
+                index.remove(self.hash(key), entry, |other| self.hash_of(other));
+            }
+            lines.clear(at);
+            key.node
+        });
         if let Some(removals) = removals {
             removals.store(removals.load(Relaxed) + 1, Relaxed);
         }
-        self.leave_node(key.node);
-        self.len.store(self.len().saturating_sub(1), Relaxed);
+        if let Some(node) = left {
+            self.leave_node(node);
+            self.len.store(self.len().saturating_sub(1), Relaxed);
+        }
         if reusable(self.generation(entry)) {
             self.give_back(entry);
         }

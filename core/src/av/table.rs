@@ -18,6 +18,7 @@ use super::sockets::Sockets;
 use super::storage::Storage;
 use super::store::{Placement, Store};
 use super::symmetric::Symmetric;
+use super::told::Told;
 use crate::addr::{NATIVE_LEN, NativeAddr};
 use crate::error::{Errno, Error, Result};
 use crate::peer::PeerAv;
@@ -29,6 +30,7 @@ pub struct AvTable {
     // These go before the file does.
     pub(super) store: Storage,
     pub(super) sockets: Sockets,
+    pub(super) told: Told,
     map_addr: usize,
     writers: Mutex<()>,
     named: Option<Named>,
@@ -105,6 +107,7 @@ impl AvTable {
             model,
             store,
             sockets: Sockets::default(),
+            told: Told::default(),
             map_addr,
             writers: Mutex::new(()),
             named,
@@ -256,25 +259,32 @@ impl AvTable {
         Ok(())
     }
 
-    /// Removes an address, and returns it; the entry is free again.
+    /// Removes an address; the entry is free again.
     ///
     /// # Errors
     ///
     /// `EINVAL` when it is not in the table; `EACCES`: that was opened for reading only.
-    pub fn remove(&self, addr: FiAddr) -> Result<NativeAddr> {
+    pub fn remove(&self, addr: FiAddr) -> Result<()> {
         self.check_writable("remove from")?;
         let _turn = self.turn()?;
-        let (entry, name) = self.entry(addr).ok_or_else(|| {
-            Error::new(Errno::EINVAL, "remove", format!("{addr:?}"))
-                .mend("it is not in this address vector")
-        })?;
+        let entry = self.holder(addr, "remove")?;
         self.store.clear(entry, |g| self.model.is_reusable(g))?;
         self.ids.forget(entry);
         self.sockets.forget(&self.store, entry);
+        self.told.forget(entry);
         if let Some(keys) = &self.auth_keys {
             keys.forget(addr);
         }
-        Ok(name)
+        Ok(())
+    }
+
+    /// The entry of an address that is in, whether it was found yet or not.
+    fn holder(&self, addr: FiAddr, doing: &'static str) -> Result<u32> {
+        let found = self.entry(addr).map(|(entry, _)| entry);
+        found.or_else(|| self.told_entry(addr)).ok_or_else(|| {
+            Error::new(Errno::EINVAL, doing, format!("{addr:?}"))
+                .mend("it is not in this address vector")
+        })
     }
 
     /// Whether completions report IDs for all addresses (`FI_AV_USER_ID` at opening).
@@ -288,11 +298,7 @@ impl AvTable {
     ///
     /// `EINVAL` when the address is not in the table; `ENOMEM`.
     pub fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
-        let (entry, _) = self.entry(addr).ok_or_else(|| {
-            Error::new(Errno::EINVAL, "set the ID of", format!("{addr:?}"))
-                .mend("it is not in this address vector")
-        })?;
-        self.ids.set(entry, id)
+        self.ids.set(self.holder(addr, "set the ID of")?, id)
     }
 
     /// An entry has another address, by another process.
@@ -375,14 +381,14 @@ impl Drop for Turn<'_> {
 
 /// An entry that was taken and has no address yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reserved(u32);
+pub struct Reserved(pub(super) u32);
 
 /// The insertion of one call's addresses.
 pub struct Insertion<'a> {
     pub(super) table: &'a AvTable,
     /// Entries of addresses that failed. They are free again when the call is over, not before: so an application knows the
     /// indices of the others.
-    holes: Vec<u32>,
+    pub(super) holes: Vec<u32>,
     _turn: Turn<'a>,
 }
 

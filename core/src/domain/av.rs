@@ -6,11 +6,13 @@ use parking_lot::Mutex;
 
 use super::{Backend, Errand, Inner, Object, State};
 use crate::addr::{Address, AuthKey, NativeAddr};
+use crate::av::askers::Askers;
 use crate::av::follow::Follower;
 use crate::av::format::{Naming, Sought, Target};
 use crate::av::later::{Keys, Later, Place};
 use crate::av::{
-    self, AvAttr, AvTable, AvType, Found, Insertion, Paused, Report, Resolve, Services, Wanted,
+    self, AvAttr, AvTable, AvType, Found, Insertion, Paused, Report, Resolve, Services, Unresolved,
+    Wanted,
 };
 use crate::eq::EventQueue;
 use crate::error::{Errno, Error, Result};
@@ -27,6 +29,8 @@ pub(super) struct AvHandle<B: Backend> {
     pub(super) naming: Naming,
     asynchronous: bool,
     resolver: Option<Arc<dyn Resolve>>,
+    /// Where ranges are resolved when they are used.
+    askers: Option<Arc<Askers>>,
     /// Of the calls that insert at once: the addresses of one come after all of another's.
     calls: Mutex<()>,
 }
@@ -47,20 +51,33 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         state.followed.push((index, Follower::new(&table)));
     }
     drop(state);
+    let naming = Naming {
+        format: info.addr_format,
+        common: domain.backend.common_address(),
+        host: info.src_addr.as_ref().and_then(Address::ip),
+    };
+    let resolver = attr.resolver.clone().or_else(|| domain.backend.resolver());
+    let ranges = table.takes_ranges() && naming.keeps_sockets();
+    let askers = resolver.clone().filter(|_| ranges).map(|resolver| {
+        let announce = announcer(domain.clone(), index);
+        Arc::new(Askers::new(table.clone(), resolver, announce))
+    });
     Ok(Arc::new(AvHandle {
         later: OnceLock::new(),
         domain: domain.clone(),
         index,
         table,
-        naming: Naming {
-            format: info.addr_format,
-            common: domain.backend.common_address(),
-            host: info.src_addr.as_ref().and_then(Address::ip),
-        },
+        naming,
         asynchronous: attr.events,
-        resolver: attr.resolver.clone().or_else(|| domain.backend.resolver()),
+        resolver,
+        askers,
         calls: Mutex::new(()),
     }))
+}
+
+/// Has whoever drives the domain next tell its transports of an address that came to an address vector.
+fn announcer<B: Backend>(domain: Arc<Inner<B>>, av: usize) -> Box<dyn Fn(FiAddr) + Send + Sync> {
+    Box::new(move |addr| domain.leave(Errand::Announce(av, addr)))
 }
 
 impl<T: Transport> State<T> {
@@ -142,18 +159,21 @@ impl<B: Backend> Av for AvHandle<B> {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.check_unkeyed()?;
+        if let Some(askers) = self.askers.as_ref().filter(|_| services.is_range()) {
+            return self.tell_now(askers, services, report);
+        }
         let addresses = services.addresses(self.naming);
         let found = self.find(addresses.map(|addr| Ok(self.naming.target(&addr?)?.into())));
         self.insert_now(found.into_iter(), report)
     }
 
     fn bind_events(&self, events: &Arc<EventQueue>, source: u64) -> Result<()> {
-        let (domain, index) = (self.domain.clone(), self.index);
         let place = Place {
             table: self.table.clone(),
             naming: self.naming,
             resolver: self.resolver.clone(),
-            announce: Box::new(move |addr| domain.leave(Errand::Announce(index, addr))),
+            askers: self.askers.clone(),
+            announce: announcer(self.domain.clone(), self.index),
         };
         let later = Later::new(place, events.clone(), source);
         self.later.set(later).map_err(|_| {
@@ -230,23 +250,23 @@ impl<B: Backend> Av for AvHandle<B> {
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr> {
         // The table needs no lock, but a domain of one thread is that thread's.
         drop(self.domain.lock_to("look up in", "address vector")?);
-        self.table.lookup(addr).ok_or_else(|| {
-            Error::new(Errno::EINVAL, "look up", format!("{addr:?}"))
-                .mend("it is not in this address vector")
-        })
+        self.table
+            .lookup(addr)
+            .map_or_else(|| self.look_further(addr), Ok)
     }
 
     fn address(&self, addr: FiAddr) -> Result<Address> {
+        drop(self.domain.lock_to("look up in", "address vector")?);
+        let format = self.naming.format;
+        let socket = self.table.socket(addr);
+        if let Some(at) = socket.and_then(|at| Address::of_socket(at, format)) {
+            return Ok(at);
+        }
         let name = self.lookup(addr)?;
         if let Some(keyed) = self.inserted(addr) {
             return Ok(Address::Keyed(keyed));
         }
-        let format = self.naming.format;
-        let socket = self.table.socket(addr);
-        Ok(socket
-            .and_then(|at| Address::of_socket(at, format))
-            .or_else(|| Address::of_endpoint(name, format))
-            .unwrap_or(Address::Native(name)))
+        Ok(Address::of_endpoint(name, format).unwrap_or(Address::Native(name)))
     }
 
     fn set_auth_key_user_id(&self, handle: FiAddr, id: FiAddr) -> Result<()> {
@@ -315,10 +335,57 @@ impl<B: Backend> AvHandle<B> {
         let Some(later) = self.later.get() else {
             return Err(into(Errno::ENOEQ).mend("bind an event queue first"));
         };
+        if let (Some(askers), Some(_)) = (&self.askers, wanted.range()) {
+            askers.start()?;
+        }
         if !user_ids.is_empty() && self.table.has_user_ids() {
             return Err(into(Errno::EINVAL).mend("its IDs are set one by one"));
         }
         later.begin(wanted, keys, user_ids, context, report)
+    }
+
+    fn check_synchronous(&self) -> Result<()> {
+        match self.asynchronous {
+            false => Ok(()),
+            true => Err(Error::new(Errno::EINVAL, "insert into", "address vector")
+                .mend("it was opened for events: its insertions are asynchronous")),
+        }
+    }
+
+    /// Inserts a range, whose endpoints are found when they are used.
+    fn tell_now(
+        &self,
+        askers: &Askers,
+        range: &Services,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        self.check_synchronous()?;
+        let nodes = range.nodes(&self.naming, &|| false)?;
+        let _calls = self.calls.lock();
+        drop(self.domain.lock_to("insert into", "address vector")?);
+        askers.start()?;
+        let runs = self.table.insertion()?.tell(&nodes, &[]);
+        let mut inserted = 0;
+        for (number, placed) in self.table.outcomes(runs).enumerate() {
+            inserted += usize::from(placed.is_ok());
+            report(number, placed);
+        }
+        Ok(inserted)
+    }
+
+    /// The endpoint of an address that leads nowhere by itself. One that was told of with a range is asked for from now on.
+    #[cold]
+    fn look_further(&self, addr: FiAddr) -> Result<NativeAddr> {
+        let no = |errno| Error::new(errno, "look up", format!("{addr:?}"));
+        let absent = || no(Errno::EINVAL).mend("it is not in this address vector");
+        match self.table.ask(addr) {
+            None => Err(absent()),
+            Some(Unresolved::Asked) => Err(no(Errno::EAGAIN).mend("it is being resolved")),
+            Some(Unresolved::Failed(errno)) => {
+                Err(no(errno).mend("nobody was found at its socket address"))
+            }
+            Some(Unresolved::Same(first)) => self.table.lookup(first).ok_or_else(absent),
+        }
     }
 
     pub(super) fn insert_now(
@@ -326,10 +393,7 @@ impl<B: Backend> AvHandle<B> {
         found: impl Iterator<Item = Result<Found>>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
-        if self.asynchronous {
-            return Err(Error::new(Errno::EINVAL, "insert into", "address vector")
-                .mend("it was opened for events: its insertions are asynchronous"));
-        }
+        self.check_synchronous()?;
         let _calls = self.calls.lock();
         let mut found = found.enumerate();
         let mut chunk = Vec::with_capacity(found.size_hint().0.min(AT_ONCE));
@@ -390,6 +454,7 @@ impl<B: Backend> Drop for AvHandle<B> {
     fn drop(&mut self) {
         // Its threads leave errands with the domain until they have ended.
         drop(self.later.take());
+        drop(self.askers.take());
         self.domain.close(Object::Av(self.index));
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::endpoint::{self, Entered, Name, PROMISES, Receives};
-use super::{Backend, Domain, Inner, Object};
+use super::{Backend, Domain, Inner, Object, told};
 use crate::addr::{Address, NativeAddr};
 use crate::config::Settings;
 use crate::error::{Errno, OpError, Result};
@@ -146,7 +146,11 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         // SAFETY: the caller keeps the buffers as the transport asks.
-        let sent = unsafe { transport.send(op, iov, &mut owner) };
+        let sent = match unsafe { transport.send(op, iov, &mut owner) } {
+            Ok(()) => Ok(()),
+            // SAFETY: the same.
+            Err(error) => unsafe { told::send_further(error, op, iov, transport, &mut owner) },
+        };
         self.domain.wake(state);
         sent
     }

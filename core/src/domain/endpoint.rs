@@ -9,7 +9,7 @@ use super::owner::{Binding, EndpointOwner};
 use super::probe::{self, Probe, Probed};
 use super::report::Report;
 use super::srx::SharedRx;
-use super::{Backend, Inner, Listening, NO_CNTR, Object, Opened, Opening};
+use super::{Backend, Inner, Listening, NO_CNTR, Object, Opened, Opening, told};
 use crate::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
 use crate::av::keys::key_source;
 use crate::av::{AuthKeys, AvTable, HeldKey};
@@ -83,6 +83,8 @@ struct Limits {
     rx_iov: usize,
     /// What becomes of receives; `None`: they are taken as they are.
     receives: Option<Receives>,
+    /// Their sources may be told of with a range.
+    ranges: bool,
     /// What may not be asked of a send.
     unkept: Flags,
 }
@@ -134,7 +136,12 @@ pub(super) fn open_handle<B: Backend>(
     domain: &Arc<Inner<B>>,
     config: EndpointConfig,
 ) -> Result<EndpointHandle<B>> {
-    let Entered { index, name, keys } = enter(domain, &config)?;
+    let Entered {
+        index,
+        name,
+        keys,
+        ranges,
+    } = enter(domain, &config)?;
     let info = domain.backend.info();
     let limits = Limits {
         max_msg_bytes: info.ep.max_msg_size,
@@ -142,6 +149,7 @@ pub(super) fn open_handle<B: Backend>(
         tx_iov: info.tx.iov_limit,
         rx_iov: info.rx.iov_limit,
         receives: Receives::of(&config),
+        ranges: ranges && config.directed_recv,
         unkept: PROMISES - domain.backend.promises(),
     };
     Ok(EndpointHandle {
@@ -160,6 +168,8 @@ pub(super) struct Entered {
     pub(super) name: Name,
     /// The keys it was enabled with.
     pub(super) keys: Vec<HeldKey>,
+    /// Its address vector takes ranges of socket addresses.
+    ranges: bool,
 }
 
 /// How others name an endpoint.
@@ -257,7 +267,12 @@ pub(super) fn enter<B: Backend>(
     domain.call_out(&mut state);
     drop(state);
     let name = Name::new(name, keyed, listening, info.addr_format);
-    Ok(Entered { index, name, keys })
+    Ok(Entered {
+        index,
+        name,
+        keys,
+        ranges: table.takes_ranges(),
+    })
 }
 
 impl<B: Backend> Endpoint for EndpointHandle<B> {
@@ -290,7 +305,11 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         // SAFETY: the caller keeps the buffers as the transport asks.
-        let sent = unsafe { transport.send(op, iov, &mut owner) };
+        let sent = match unsafe { transport.send(op, iov, &mut owner) } {
+            Ok(()) => Ok(()),
+            // SAFETY: the same.
+            Err(error) => unsafe { told::send_further(error, op, iov, transport, &mut owner) },
+        };
         if sent.is_err() {
             transport.flush(&mut owner);
         }
@@ -314,6 +333,14 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         let state = &mut *guard;
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        let directed;
+        let op = match self.limits.ranges && op.src.is_some() {
+            true => {
+                directed = owner.directed(op);
+                &directed
+            }
+            false => op,
+        };
         let start = match self.limits.receives {
             None => owner.srx.post(op, buf),
             Some(receives) => owner.srx.post(&receives.adapt(op), buf),
@@ -405,6 +432,10 @@ impl<B: Backend> EndpointHandle<B> {
         let state = &mut *guard;
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        let op = match self.limits.ranges && op.src.is_some() {
+            true => owner.directed(&op),
+            false => op,
+        };
         if multi {
             owner.srx.post_multi(&op, iov[0]);
         } else if let Some(start) = owner.srx.post(&op, buffers) {

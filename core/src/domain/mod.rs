@@ -15,6 +15,7 @@ mod probe;
 mod progressor;
 mod report;
 mod srx;
+mod told;
 mod waiting;
 
 use std::net::SocketAddr;

@@ -54,6 +54,7 @@ impl Party {
             table: table.clone(),
             naming: Naming::default(),
             resolver,
+            askers: None,
             announce: Box::new({
                 let announced = announced.clone();
                 move |addr| announced.lock().push(addr)

@@ -1,0 +1,587 @@
+use super::*;
+use crate::addr::AddrFormat;
+use crate::av::askers::Askers;
+use crate::av::format::{Naming, Sought};
+use crate::av::service::{Resolve, Services};
+use crate::av::{AvAttr, AvType, resolve};
+use crate::peer::PeerAv;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// Knows who listens: at each third port nobody, at each third one endpoint for all nodes.
+#[derive(Debug, Default)]
+struct Rule {
+    asked: Mutex<Vec<SocketAddr>>,
+}
+
+fn listener(at: &SocketAddr) -> Option<NativeAddr> {
+    let node = match at {
+        SocketAddr::V4(at) => u64::from(at.ip().to_bits()),
+        SocketAddr::V6(_) => 0,
+    };
+    let incarnation = match at.port() % 3 {
+        0 => 1000 * (node & 0xff) + u64::from(at.port()),
+        1 => at.port().into(),
+        _ => return None,
+    };
+    Some(name(incarnation))
+}
+
+fn name(incarnation: u64) -> NativeAddr {
+    NativeAddr {
+        incarnation,
+        node: 1,
+        shm: Some(incarnation),
+        verbs: None,
+    }
+}
+
+impl Resolve for Rule {
+    fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
+        self.asked.lock().push(at);
+        let refused = || Error::new(Errno::ECONNREFUSED, "resolve", at.to_string());
+        listener(&at).ok_or_else(refused)
+    }
+}
+
+fn naming() -> Naming {
+    Naming {
+        format: AddrFormat::SOCKADDR_IN,
+        ..Naming::default()
+    }
+}
+
+fn table(av_type: AvType) -> AvTable {
+    AvTable::new(&AvAttr {
+        av_type: Some(av_type),
+        symmetric: true,
+        ..AvAttr::default()
+    })
+    .unwrap()
+}
+
+fn tell(
+    table: &AvTable,
+    node: &str,
+    nodes: usize,
+    port: u16,
+    ports: usize,
+) -> Vec<Result<FiAddr, Errno>> {
+    let range = Services::range(node, nodes, &port.to_string(), ports).unwrap();
+    let nodes = range.nodes(&naming(), &|| false).unwrap();
+    let runs = table.insertion().unwrap().tell(&nodes, &[]);
+    let placed = table.outcomes(runs);
+    placed
+        .map(|one| one.map_err(|error| error.errno()))
+        .collect()
+}
+
+fn insert(table: &AvTable, at: SocketAddr, resolver: &dyn Resolve) -> Result<Placed, Errno> {
+    let sought = naming().target(&at.into()).map(Sought::from);
+    let found = resolve(vec![sought], table, &naming(), Some(resolver), &|| false).remove(0);
+    let placed = table.insertion().unwrap().enter(found, None);
+    placed.map_err(|error| error.errno())
+}
+
+fn at(node: u8, port: u16) -> SocketAddr {
+    (Ipv4Addr::new(10, 0, 0, node), port).into()
+}
+
+/// Asks for all that were used, and returns those that were found.
+fn answer(table: &AvTable, rule: &Rule) -> Vec<FiAddr> {
+    let asked = table.told.next().unwrap();
+    let sockets: Vec<_> = asked.iter().map(|(_, at)| *at).collect();
+    table.answer(&asked, rule.resolve_all(&sockets, &|| false))
+}
+
+/// Covers: AV-9, AV-16, AV-18
+#[test]
+fn a_range_is_found_when_it_is_used() {
+    for av_type in [AvType::Map, AvType::Table] {
+        let (table, rule) = (table(av_type), Rule::default());
+        let told = tell(&table, "10.0.0.1", 3, 300, 4);
+        let addrs: Vec<_> = told.into_iter().map(Result::unwrap).collect();
+        for (i, addr) in addrs.iter().enumerate() {
+            assert_eq!(addr.0 & 0xffff_ffff, i as u64);
+            let by = at(1 + (i / 4) as u8, 300 + (i % 4) as u16);
+            assert_eq!(table.socket(*addr), Some(by));
+            assert_eq!(table.lookup(*addr), None);
+        }
+        assert_eq!(*rule.asked.lock(), []);
+        // Found, refused, and found.
+        for used in [addrs[0], addrs[2], addrs[7], addrs[0]] {
+            assert_eq!(table.ask(used), Some(Unresolved::Asked));
+        }
+        assert_eq!(answer(&table, &rule), [addrs[0], addrs[7]]);
+        assert_eq!(*rule.asked.lock(), [at(1, 300), at(1, 302), at(2, 303)]);
+        assert_eq!(table.lookup(addrs[0]), listener(&at(1, 300)));
+        assert_eq!(table.find(&listener(&at(2, 303)).unwrap()), addrs[7]);
+        assert_eq!(table.socket(addrs[7]), Some(at(2, 303)));
+        let refused = Some(Unresolved::Failed(Errno::ECONNREFUSED));
+        assert_eq!(table.ask_quietly(addrs[2]), refused);
+        assert_eq!(table.ask(addrs[2]), refused);
+        assert_eq!(table.ask(addrs[2]), Some(Unresolved::Asked), "asked anew");
+        // Told again it is what it is.
+        let again = tell(&table, "10.0.0.1", 3, 300, 4);
+        assert_eq!(again, addrs.iter().copied().map(Ok).collect::<Vec<_>>());
+        // A neighbour of both edges takes entries of its own.
+        let more = tell(&table, "10.0.0.3", 2, 302, 4);
+        let entries: Vec<_> = more.iter().map(|one| one.unwrap().0 as u32).collect();
+        assert_eq!(entries, [10, 11, 12, 13, 14, 15, 16, 17]);
+    }
+}
+
+/// Covers: AV-11, AV-12
+#[test]
+fn what_fails_of_a_range_leaves_holes_for_others() {
+    let table = table(AvType::Table);
+    let told = tell(&table, "10.0.0.1", 2, 0, 3);
+    let addr = |n| Ok(FiAddr(n));
+    let none = Err(Errno::EINVAL);
+    assert_eq!(told, [none, addr(1), addr(2), none, addr(4), addr(5)]);
+    // They go in the gaps, in order.
+    let gaps = tell(&table, "10.0.0.3", 1, 10, 4);
+    assert_eq!(gaps, [addr(0), addr(3), addr(6), addr(7)]);
+    for (entry, port) in [(0, 10), (3, 11), (6, 12), (7, 13)] {
+        assert_eq!(table.socket(FiAddr(entry)), Some(at(3, port)));
+    }
+    let unknown = Services::range("no-such-node0.invalid", 2, "5", 1);
+    assert!(unknown.is_err(), "it ends in no number");
+    let unknown = Services::range("no-such-node.invalid", 1, "5", 2).unwrap();
+    let nodes = unknown.nodes(&naming(), &|| false).unwrap();
+    let runs = table.insertion().unwrap().tell(&nodes, &[]);
+    assert_eq!(runs.len(), 1);
+    for one in table.outcomes(runs) {
+        assert_eq!(one.unwrap_err().errno(), Errno::ENOENT);
+    }
+    assert!(table.told.state.lock().ranges.is_tidy());
+    assert_eq!(tell(&table, "10.0.0.4", 1, 1, 2), [addr(8), addr(9)]);
+}
+
+#[test]
+fn more_than_a_table_takes_is_refused_before_anybody_is_looked_up() {
+    let range = Services::range("10.0.0.1", 1 << 24, "1", 1 << 10).unwrap();
+    let error = range.nodes(&naming(), &|| true).map(drop).unwrap_err();
+    assert_eq!(error.errno(), Errno::ENOSPC);
+    assert!(error.to_string().contains("1073741824 at most"), "{error}");
+}
+
+/// Asks nobody before it may.
+#[derive(Debug)]
+struct Gate(Mutex<mpsc::Receiver<()>>, Rule);
+
+impl Resolve for Gate {
+    fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
+        let _ = self.0.lock().recv();
+        self.1.resolve(at)
+    }
+}
+
+/// Covers: AV-9
+#[test]
+fn threads_ask_for_what_is_used_and_end_with_the_address_vector() {
+    let table = Arc::new(table(AvType::Table));
+    let (open, gate) = mpsc::channel();
+    let (announced, found) = mpsc::channel();
+    let gate = Arc::new(Gate(Mutex::new(gate), Rule::default()));
+    let announce = Box::new(move |addr| announced.send(addr).unwrap());
+    let askers = Askers::new(table.clone(), gate, announce);
+    askers.start().unwrap();
+    tell(&table, "10.0.0.1", 1, 300, 30);
+    let wait = || found.recv_timeout(Duration::from_secs(30));
+    for entry in [0, 3, 6] {
+        // While one thread waits for an answer others take what comes.
+        assert_eq!(table.ask(FiAddr(entry)), Some(Unresolved::Asked));
+        while !table.told.state.lock().line.is_empty() {
+            std::thread::yield_now();
+        }
+        assert_eq!(table.ask(FiAddr(entry)), Some(Unresolved::Asked));
+        assert_eq!(table.lookup(FiAddr(entry)), None);
+    }
+    for _ in 0..3 {
+        open.send(()).unwrap();
+    }
+    let mut new: Vec<_> = (0..3).map(|_| wait().unwrap()).collect();
+    new.sort_unstable();
+    assert_eq!(new, [FiAddr(0), FiAddr(3), FiAddr(6)]);
+    // One is under way when it closes, and comes to its end.
+    table.ask(FiAddr(9));
+    while !table.told.state.lock().line.is_empty() {
+        std::thread::yield_now();
+    }
+    let closing = std::thread::spawn(move || drop(askers));
+    while !table.told.is_closing() {
+        std::thread::yield_now();
+    }
+    open.send(()).unwrap();
+    closing.join().unwrap();
+    assert_eq!(wait(), Ok(FiAddr(9)));
+    assert!(wait().is_err(), "nobody is left to announce any");
+}
+
+/// Asked for in a process of its own: what others take would count.
+const MEASURED: &str = "av::told::tests::a_range_of_a_million";
+
+/// Covers: AV-9, AV-16
+#[test]
+fn a_range_takes_memory_for_its_nodes_and_next_to_none_for_its_entries() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", MEASURED, "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"));
+}
+
+/// Bytes of its own that this process has touched.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib: usize = line.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+    kib << 10
+}
+
+#[test]
+#[ignore = "a_range_takes_memory_for_its_nodes_and_next_to_none_for_its_entries runs it"]
+fn a_range_of_a_million() {
+    const N: usize = 1000;
+    for av_type in [AvType::Map, AvType::Table] {
+        let table = table(av_type);
+        let rule = Rule::default();
+        let range = Services::range("10.0.0.1", N, "3000", N).unwrap();
+        let start = std::time::Instant::now();
+        let before = resident_bytes();
+        let nodes = range.nodes(&naming(), &|| false).unwrap();
+        let runs = table.insertion().unwrap().tell(&nodes, &[]);
+        println!("T {:?}", start.elapsed());
+        drop(nodes);
+        assert_eq!(runs.len(), 1);
+        let last = table.outcomes(runs).last().unwrap().unwrap();
+        println!("T {:?}", start.elapsed());
+        let taken = resident_bytes().saturating_sub(before);
+        println!("{taken} bytes for {N} nodes of {N} ports ({av_type:?})");
+        // 125 kB of marks, 80 or so for each node, and what pages and allocator add. Large pages come whole.
+        let large = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+        let pages_are_large = large.is_ok_and(|which| which.contains("[always]"));
+        assert!(taken < if pages_are_large { 16 << 20 } else { 512 << 10 });
+        assert_eq!(table.socket(last).unwrap().port(), 3999);
+        table.ask(last);
+        assert_eq!(answer(&table, &rule), [last]);
+        println!("T {:?}", start.elapsed());
+        assert_eq!(*rule.asked.lock(), [table.socket(last).unwrap()]);
+        assert_eq!(table.lookup(last), listener(&table.socket(last).unwrap()));
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Tell {
+        node: u8,
+        nodes: u8,
+        port: u16,
+        ports: u8,
+    },
+    /// An endpoint by its native address.
+    Insert(u64),
+    /// By its socket address.
+    InsertAt(u8, u16),
+    Ask(usize),
+    /// Threads begin to ask for what is in line.
+    Take,
+    /// And have the answers.
+    Answer,
+    Remove(usize),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let port = || 3u16..12;
+    let op = prop_oneof![
+        3 => (1u8..4, 1u8..4, port(), 1u8..5)
+            .prop_map(|(node, nodes, port, ports)| Op::Tell { node, nodes, port, ports }),
+        1 => (0u64..12).prop_map(Op::Insert),
+        2 => (1u8..6, port()).prop_map(|(node, port)| Op::InsertAt(node, port)),
+        8 => any::<usize>().prop_map(Op::Ask),
+        3 => Just(Op::Take),
+        3 => Just(Op::Answer),
+        6 => any::<usize>().prop_map(Op::Remove),
+    ];
+    proptest::collection::vec(op, 0..120)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Where {
+    Told,
+    Asked,
+    InVain,
+    Found(NativeAddr),
+    Same(FiAddr),
+}
+
+/// What is in, in plain form.
+#[derive(Default)]
+struct Plain {
+    entries: BTreeMap<u32, (FiAddr, Option<SocketAddr>, Where)>,
+    line: Vec<u32>,
+    taken: Option<Vec<(u32, SocketAddr)>>,
+    removed: Vec<FiAddr>,
+}
+
+impl Plain {
+    fn at(&self, at: SocketAddr) -> Option<u32> {
+        let mut all = self.entries.iter();
+        all.find(|(_, one)| one.1 == Some(at))
+            .map(|(entry, _)| *entry)
+    }
+
+    fn named(&self, name: NativeAddr) -> Option<u32> {
+        let mut all = self.entries.iter();
+        all.find(|(_, one)| one.2 == Where::Found(name))
+            .map(|(entry, _)| *entry)
+    }
+
+    fn lowest_free(&self) -> u32 {
+        (0..)
+            .find(|entry| !self.entries.contains_key(entry))
+            .unwrap()
+    }
+
+    /// The one of those that are in and those that were.
+    fn pick(&self, n: usize) -> Option<FiAddr> {
+        let all: Vec<_> = self
+            .entries
+            .values()
+            .map(|one| one.0)
+            .chain(self.removed.iter().rev().take(3).copied())
+            .collect();
+        (!all.is_empty()).then(|| all[n % all.len()])
+    }
+
+    fn entry_of(&self, addr: FiAddr) -> Option<u32> {
+        let entry = addr.0 as u32;
+        self.entries
+            .get(&entry)
+            .filter(|one| one.0 == addr)
+            .map(|_| entry)
+    }
+
+    fn new(&mut self, addr: FiAddr, at: Option<SocketAddr>, is: Where) {
+        let entry = self.lowest_free();
+        assert_eq!(addr.0 as u32, entry, "the lowest free index");
+        self.entries.insert(entry, (addr, at, is));
+    }
+
+    fn set(&mut self, entry: u32, is: Where) {
+        self.line.retain(|other| *other != entry);
+        self.entries.get_mut(&entry).unwrap().2 = is;
+    }
+
+    /// What was found for an entry. Returns whether it is new.
+    fn found(&mut self, entry: u32, name: NativeAddr) -> bool {
+        let first = self.named(name).map(|first| self.entries[&first].0);
+        self.set(entry, first.map_or(Where::Found(name), Where::Same));
+        first.is_none()
+    }
+}
+
+struct Pair {
+    table: AvTable,
+    plain: Plain,
+    rule: Rule,
+}
+
+impl Pair {
+    fn run(&mut self, op: &Op) {
+        match *op {
+            Op::Tell {
+                node,
+                nodes,
+                port,
+                ports,
+            } => {
+                let told = tell(
+                    &self.table,
+                    &Ipv4Addr::new(10, 0, 0, node).to_string(),
+                    nodes.into(),
+                    port,
+                    ports.into(),
+                );
+                for (i, one) in told.into_iter().enumerate() {
+                    let by = at(node + i as u8 / ports, port + u16::from(i as u8 % ports));
+                    match self.plain.at(by) {
+                        Some(entry) => assert_eq!(one, Ok(self.plain.entries[&entry].0)),
+                        None => self.plain.new(one.unwrap(), Some(by), Where::Told),
+                    }
+                }
+            }
+            Op::Insert(n) => {
+                let placed = self.table.insert(&name(n)).unwrap();
+                match self.plain.named(name(n)) {
+                    Some(entry) => assert_eq!(placed.addr, self.plain.entries[&entry].0),
+                    None => self.plain.new(placed.addr, None, Where::Found(name(n))),
+                }
+            }
+            Op::InsertAt(node, port) => self.insert_at(at(node, port)),
+            Op::Ask(n) => self.ask(n),
+            Op::Take if self.plain.taken.is_none() && !self.plain.line.is_empty() => {
+                let line = std::mem::take(&mut self.plain.line);
+                let expected: Vec<_> = line
+                    .iter()
+                    .map(|entry| (*entry, self.plain.entries[entry].1.unwrap()))
+                    .collect();
+                assert_eq!(self.table.told.next(), Some(expected.clone()));
+                self.plain.taken = Some(expected);
+            }
+            Op::Take => {}
+            Op::Answer => {
+                let Some(taken) = self.plain.taken.take() else {
+                    return;
+                };
+                let sockets: Vec<_> = taken.iter().map(|(_, at)| *at).collect();
+                let found = self.rule.resolve_all(&sockets, &|| false);
+                let new = self.table.answer(&taken, found);
+                let mut expected = Vec::new();
+                for (entry, at) in taken {
+                    let wanted = |one: &&(FiAddr, Option<SocketAddr>, Where)| {
+                        one.1 == Some(at) && one.2 == Where::Asked
+                    };
+                    let Some((addr, ..)) = self.plain.entries.get(&entry).filter(wanted).copied()
+                    else {
+                        continue;
+                    };
+                    match listener(&at) {
+                        Some(name) => {
+                            expected.extend(self.plain.found(entry, name).then_some(addr))
+                        }
+                        None => self.plain.set(entry, Where::InVain),
+                    }
+                }
+                assert_eq!(new, expected);
+            }
+            Op::Remove(n) => {
+                let Some(addr) = self.plain.pick(n) else {
+                    return;
+                };
+                let entry = self.plain.entry_of(addr);
+                let removed = self.table.remove(addr).map_err(|error| error.errno());
+                assert_eq!(removed.is_ok(), entry.is_some(), "{removed:?}");
+                if let Some(entry) = entry {
+                    self.plain.set(entry, Where::Told);
+                    self.plain.entries.remove(&entry);
+                    self.plain.removed.push(addr);
+                    for one in self.plain.entries.values_mut() {
+                        if one.2 == Where::Same(addr) {
+                            one.2 = Where::Told;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn insert_at(&mut self, by: SocketAddr) {
+        let placed = insert(&self.table, by, &self.rule);
+        let Some(entry) = self.plain.at(by) else {
+            let Some(name) = listener(&by) else {
+                assert_eq!(placed, Err(Errno::ECONNREFUSED));
+                return;
+            };
+            let placed = placed.unwrap();
+            match self.plain.named(name) {
+                Some(entry) => {
+                    let one = self.plain.entries.get_mut(&entry).unwrap();
+                    assert_eq!(placed.addr, one.0);
+                    one.1 = one.1.or(Some(by));
+                }
+                None => self.plain.new(placed.addr, Some(by), Where::Found(name)),
+            }
+            return;
+        };
+        let (addr, _, is) = self.plain.entries[&entry];
+        match (is, listener(&by)) {
+            (Where::Found(_) | Where::Same(_), _) => {
+                assert_eq!(placed, Ok(Placed { addr, new: false }));
+            }
+            (_, None) => assert_eq!(placed, Err(Errno::ECONNREFUSED)),
+            (_, Some(name)) => {
+                let new = self.plain.found(entry, name);
+                assert_eq!(placed, Ok(Placed { addr, new }));
+            }
+        }
+    }
+
+    fn ask(&mut self, n: usize) {
+        let Some(addr) = self.plain.pick(n) else {
+            return;
+        };
+        let Some(entry) = self.plain.entry_of(addr) else {
+            assert_eq!(self.table.ask(addr), None);
+            return;
+        };
+        let is = self.plain.entries[&entry].2;
+        let expected = match is {
+            Where::Found(name) => {
+                assert_eq!(self.table.lookup(addr), Some(name));
+                return;
+            }
+            Where::Same(first) => Unresolved::Same(first),
+            Where::InVain => {
+                self.plain.set(entry, Where::Told);
+                Unresolved::Failed(Errno::ECONNREFUSED)
+            }
+            Where::Told => {
+                self.plain.set(entry, Where::Asked);
+                self.plain.line.push(entry);
+                Unresolved::Asked
+            }
+            Where::Asked => Unresolved::Asked,
+        };
+        assert_eq!(self.table.ask(addr), Some(expected));
+    }
+
+    fn check(&self) {
+        for (addr, by, is) in self.plain.entries.values() {
+            assert_eq!(self.table.socket(*addr), *by);
+            let found = match is {
+                Where::Found(name) => Some(*name),
+                _ => None,
+            };
+            assert_eq!(self.table.lookup(*addr), found);
+            assert!(found.is_none_or(|name| self.table.find(&name) == *addr));
+        }
+        for addr in &self.plain.removed {
+            if self.plain.entry_of(*addr).is_none() {
+                assert_eq!(self.table.lookup(*addr), None);
+                assert_eq!(self.table.socket(*addr), None);
+            }
+        }
+        assert!(self.table.told.state.lock().ranges.is_tidy());
+    }
+}
+
+proptest! {
+    /// Covers: AV-9, AV-11, AV-16, AV-17, AV-18, AV-23
+    #[test]
+    fn ranges_do_as_plain_entries(indexed in any::<bool>(), ops in ops()) {
+        let av_type = if indexed { AvType::Table } else { AvType::Map };
+        let mut run = Pair {
+            table: table(av_type),
+            plain: Plain::default(),
+            rule: Rule::default(),
+        };
+        for op in &ops {
+            run.run(op);
+            run.check();
+        }
+        // With its last address a range goes whole.
+        for (addr, ..) in run.plain.entries.values() {
+            run.table.remove(*addr).unwrap();
+        }
+        prop_assert_eq!(run.table.told.state.lock().ranges.len(), 0);
+        prop_assert!(run.table.told.state.lock().ranges.is_tidy());
+    }
+}
