@@ -241,8 +241,15 @@ fn a_range_takes_memory_for_its_nodes_and_next_to_none_for_its_entries() {
 /// Bytes of its own that this process has touched.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib: usize = line.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib: usize = line
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
     kib << 10
 }
 
