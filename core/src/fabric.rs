@@ -235,7 +235,8 @@ pub trait Endpoint: Send + Sync {
     /// # Errors
     ///
     /// `Again`: read the completion queue, then try again. `EMSGSIZE`: longer than the domain's limit.
-    /// `EADDRNOTAVAIL`: no such peer. `ENOKEY`: the peer's key came after the endpoint was enabled. `EOPNOTSUPP`: a completion level or a fence that the domain does not keep. Whatever else goes wrong comes as an error completion.
+    /// `EADDRNOTAVAIL`: no such peer. Of a peer in a range that is resolved when it is used, `Again` until that is over, and once
+    /// what [`Resolve`](crate::av::Resolve) says if nobody is there. `ENOKEY`: the peer's key came after the endpoint was enabled. `EOPNOTSUPP`: a completion level or a fence that the domain does not keep. Whatever else goes wrong comes as an error completion.
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
     /// Posts a receive, or with one of these flags asks about messages that are here (fi_tagged(3)), tagged or untagged:
@@ -330,7 +331,8 @@ pub trait Av: Send + Sync {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize>;
 
-    /// Inserts endpoints by name, as `insert_all` does. Where they are is found out by the caller's thread.
+    /// Inserts endpoints by name, as `insert_all` does. Where they are is found out by the caller's thread; of a range of socket
+    /// addresses in a symmetric address vector when they are used.
     ///
     /// # Errors
     ///
@@ -378,7 +380,7 @@ pub trait Av: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when it is not there.
+    /// `EINVAL` when it is not there. `EAGAIN`: it is of a range, and being resolved.
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr>;
 
     /// The same in the domain's `addr_format`: where that has addresses of sockets, the one that it was inserted by, or the native one

@@ -312,7 +312,7 @@ fn next_message(at: &mut OwningEndpoint, other: &mut OwningEndpoint) -> (Vec<u8>
     }
 }
 
-/// A million addresses, of whom those that are used are asked for.
+/// Of ten thousand addresses those that are used are asked for.
 ///
 /// Covers: AV-9, AV-16, AV-17, AV-18, AV-23
 #[test]
@@ -333,19 +333,19 @@ fn a_range_is_found_when_it_is_used() {
         let to_a = b.av().insert(&name(&*domain, &a)).unwrap();
         let listens = b.address().socket().unwrap();
         let base = listens.port() / 1000 * 1000;
-        let range = Services::range(&listens.ip().to_string(), 1000, &base.to_string(), 1000);
+        let range = Services::range(&listens.ip().to_string(), 10, &base.to_string(), 1000);
         let range = range.unwrap();
         let tell = |av: &Arc<dyn Av>| {
             let mut told = Vec::with_capacity(range.len());
             let begun = Instant::now();
             let count = av.insert_services(&range, &mut |_, one| told.push(one.unwrap()));
             println!("{} addresses in {:?}", told.len(), begun.elapsed());
-            assert_eq!(count.unwrap(), 1_000_000);
+            assert_eq!(count.unwrap(), 10_000);
             told
         };
         let told = tell(a.av());
         assert_eq!(tell(a.av()), told, "what is in is in");
-        let last = a.av().address(told[999_999]).unwrap().socket().unwrap();
+        let last = a.av().address(told[9999]).unwrap().socket().unwrap();
         assert_eq!(last.port(), base + 999);
 
         let to_b = told[usize::from(listens.port() - base)];
@@ -370,10 +370,13 @@ fn a_range_is_found_when_it_is_used() {
             assert_eq!(send_when_found(&mut a, told[nobody], b"?"), refused);
         }
         // Each is removed as it is: found, in vain, told.
-        let gone = Err(OpError::Failed(Errno::EADDRNOTAVAIL));
-        for addr in [to_b, told[nobody], told[500_000]] {
+        let gone = OpError::Failed(Errno::EADDRNOTAVAIL);
+        for addr in [to_b, told[nobody], told[5000]] {
             a.av().remove(addr).unwrap();
-            assert_eq!(a.inject(b"?", addr, None), gone);
+            // While a thread has just to do with the range, it is turned away.
+            let refusals = std::iter::repeat_with(|| a.inject(b"?", addr, None).unwrap_err());
+            let told = refusals.take(1000).find(|error| *error != OpError::Again);
+            assert_eq!(told, Some(gone));
             assert!(a.av().address(addr).is_err());
             assert_eq!(a.av().remove(addr).unwrap_err().errno(), Errno::EINVAL);
         }

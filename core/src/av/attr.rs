@@ -29,7 +29,8 @@ pub struct AvAttr {
     /// Endpoints that each node has; 0 where nobody knows.
     pub ep_per_node: usize,
     /// Nodes have many endpoints each: keeps what those have in common once, and takes as many bytes for the rest of an address as
-    /// it has to (`FI_SYMMETRIC`). Any address may be inserted. One with a name is as without this.
+    /// it has to (`FI_SYMMETRIC`). Any address may be inserted. Ranges of socket addresses are resolved when they are used
+    /// (`docs/adr/0036`). One with a name is as without this.
     pub symmetric: bool,
     /// Shares the address vector with all processes of this user and node that open one of this name on a domain of the same
     /// name. It is made where there is none, and goes with its last holder.

@@ -306,7 +306,11 @@ impl Insertion<'_> {
     }
 
     /// Puts in what listens at a socket address that a range has told of; `None`: none has.
-    pub(super) fn enter_told(&mut self, at: &SocketAddr, name: &NativeAddr) -> Result<Option<Placed>> {
+    pub(super) fn enter_told(
+        &mut self,
+        at: &SocketAddr,
+        name: &NativeAddr,
+    ) -> Result<Option<Placed>> {
         let table = self.table;
         if !table.told.any() {
             return Ok(None);
