@@ -1,5 +1,5 @@
 use super::*;
-use crate::addr::NativeAddr;
+use crate::addr::{AddrFormat, NativeAddr};
 use crate::av::{AvAttr, AvType};
 use crate::eq::Reading;
 use crate::error::OpError;
@@ -401,4 +401,56 @@ fn closing_cancels_what_has_not_begun() {
         }
     }
     assert_eq!((ends, cancelled + inserted), (work, 3 * work as u64));
+}
+
+/// Covers: AV-7, AV-9, AV-11, AV-16
+#[test]
+fn a_range_that_is_found_later_ends_with_events_like_any_call() {
+    let table = Arc::new(
+        AvTable::new(&AvAttr {
+            av_type: Some(AvType::Table),
+            symmetric: true,
+            ..AvAttr::default()
+        })
+        .unwrap(),
+    );
+    let resolver: Arc<dyn Resolve> = Arc::new(Held::default());
+    let askers = Askers::new(table.clone(), resolver.clone(), Box::new(|_| ()));
+    let place = Place {
+        table: table.clone(),
+        naming: Naming {
+            format: AddrFormat::SOCKADDR_IN,
+            ..Naming::default()
+        },
+        resolver: Some(resolver),
+        askers: Some(Arc::new(askers)),
+        announce: Box::new(|addr| panic!("{addr:?} was found by nobody")),
+    };
+    let events = Arc::new(EventQueue::new());
+    let party = Party {
+        later: Later::new(place, events.clone(), SOURCE),
+        table: table.clone(),
+        events,
+        announced: Arc::default(),
+    };
+    // Nobody listens at port 0.
+    let range = Services::range("10.0.0.1", 2, "0", 3).unwrap();
+    let results = party.begin(Wanted::Services(range), 7);
+    for number in [0, 3] {
+        let Event::Error(error) = party.next() else {
+            panic!("address {number} has failed");
+        };
+        assert_eq!((error.data, error.errno), (number, Errno::EINVAL));
+    }
+    let Event::Done(done) = party.next() else {
+        panic!("two have failed");
+    };
+    assert_eq!((done.context, done.data), (7, 4));
+    let (bad, addr) = (Err(Errno::EINVAL), |n| Ok(FiAddr(n)));
+    let expected = [bad, addr(1), addr(2), bad, addr(4), addr(5)];
+    assert_eq!(results.iter().collect::<Vec<_>>(), expected);
+    assert_eq!(table.socket(FiAddr(4)), Some(([10, 0, 0, 2], 1).into()));
+    assert_eq!(table.lookup(FiAddr(4)), None);
+    // The holes are free when the call is over.
+    assert_eq!(table.insert(&name(1)).unwrap().addr, FiAddr(0));
 }
