@@ -2,17 +2,16 @@
 //! where each piece lies.
 
 use std::fs::File;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::words::{ALIGN, Words};
 use crate::error::{Errno, Error, Result};
+use crate::sync::{AtomicU64, OnceLock, Ordering};
 
 /// Pieces of one kind, each made once and mapped when first used.
 pub(super) type Pieces = [OnceLock<Words>; PIECES];
 
 /// Pieces of one kind at most: each is twice as long as the one before.
-pub(super) const PIECES: usize = 32;
+pub(super) const PIECES: usize = if cfg!(loom) { 3 } else { 32 };
 
 /// The source of pieces.
 pub(super) enum Arena {

@@ -1,12 +1,11 @@
 //! A number for each entry of a table, 0 at first. Memory is taken where numbers are set.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::arena::{Arena, Pieces};
 use super::doubling::Doubling;
 use crate::error::Result;
+use crate::sync::{AtomicU64, Ordering};
 
-const PIECES: Doubling = Doubling::new(10);
+const PIECES: Doubling = Doubling::new(if cfg!(loom) { 1 } else { 10 });
 
 /// Numbers by entry, of this process alone.
 #[derive(Default)]

@@ -1,9 +1,8 @@
 //! The head of a table: the words that say how long it is and where its pieces lie.
 
-use std::sync::atomic::{AtomicU32, AtomicU64};
-
 use super::arena::PIECES;
 use super::words::{ALIGN, Words};
+use crate::sync::{AtomicU32, AtomicU64};
 
 /// Bytes of a head.
 pub(super) const BYTES: usize = 8 * (SOCKETS_AT + PIECES);
@@ -12,9 +11,9 @@ pub(super) const BYTES: usize = 8 * (SOCKETS_AT + PIECES);
 pub(super) const SHARED_BYTES: usize = RING_AT + 4 * RING;
 
 /// Changes that the ring holds.
-pub(super) const RING: usize = 4096;
+pub(super) const RING: usize = if cfg!(loom) { 3 } else { 4096 };
 
-const RING_AT: usize = 4096;
+const RING_AT: usize = if cfg!(loom) { 512 } else { 4096 };
 
 const _: () = assert!(BYTES <= RING_AT && SHARED_BYTES as u64 <= ALIGN);
 

@@ -1,10 +1,9 @@
 //! The users' own IDs of addresses (`FI_AV_USER_ID`, fi_av(3)): what completions report in place of an address. They are a
 //! process's own, also where it shares the addresses.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use super::column::Column;
 use crate::error::Result;
+use crate::sync::{AtomicBool, Ordering};
 use crate::types::FiAddr;
 
 /// The IDs of one address vector, by entry.
@@ -62,6 +61,41 @@ impl Ids {
         if let Some(word) = self.inverted.there(entry) {
             word.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::explore;
+
+    /// IDs are there once they are set, also where two threads are the first to set one, and no reader sees another entry's.
+    /// Fails where each thread keeps the piece that it has made.
+    #[test]
+    fn ids_that_are_set_at_once_are_all_there() {
+        explore(3, || {
+            let ids = Arc::new(Ids::new(false));
+            let addr = |entry: u32| FiAddr(entry.into());
+            let id = |entry: u32| FiAddr(u64::from(entry) + 5);
+            let theirs = Arc::clone(&ids);
+            let other = thread::spawn(move || {
+                theirs.set(1, id(1)).unwrap();
+                let seen = theirs.of(0, addr(0));
+                assert!([addr(0), id(0)].contains(&seen), "{seen:?}");
+            });
+            ids.set(0, id(0)).unwrap();
+            let seen = ids.of(1, addr(1));
+            assert!([addr(1), id(1)].contains(&seen), "{seen:?}");
+            other.join().unwrap();
+            assert!(ids.are_any());
+            assert_eq!(
+                [0, 1].map(|entry| ids.of(entry, addr(entry))),
+                [0, 1].map(id)
+            );
+        });
     }
 }
 

@@ -3,10 +3,12 @@
 //! A place holds 32 bits of hash and the entry's number plus one; 0 is an empty place. The hash's upper bits say where the
 //! search starts, so a table can be copied to a larger one, and be mended after a removal, with no look at an address.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Relaxed, Release};
-
 use super::chunk::Name;
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::{Relaxed, Release};
+
+/// Logarithm of the number of places of the smallest index.
+pub(super) const FEWEST_LOG2: u32 = if cfg!(loom) { 1 } else { 6 };
 
 /// Bytes that an index of 2 to the power of `log2` places takes.
 pub(super) const fn bytes(log2: u32) -> usize {
@@ -18,12 +20,25 @@ pub(super) fn log2_for(entries: usize) -> u32 {
     (entries.saturating_mul(16) / 13 + 1)
         .next_power_of_two()
         .trailing_zeros()
-        .clamp(6, 32)
+        .clamp(FEWEST_LOG2, 32)
 }
 
 /// Whether so many entries are all that an index takes: 13 of 16 places.
 pub(super) fn is_full(entries: usize, log2: u32) -> bool {
     entries >= (13usize << log2) / 16
+}
+
+/// What the hashes of a new table start from: who chooses addresses does not know which ones meet.
+#[cfg(not(loom))]
+pub(super) fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0)
+}
+
+/// Each interleaving is of the same table.
+#[cfg(loom)]
+pub(super) fn seed() -> u64 {
+    1
 }
 
 /// The hash of an address.

@@ -1,13 +1,12 @@
 //! Which entries of a piece are taken: a bit for each, and a bit for each 64 of those that are all set.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-
 use super::words::Words;
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::Relaxed;
 
 /// Bytes that the marks of so many entries take.
 pub(super) const fn bytes(entries: usize) -> usize {
-    entries / 8 + entries.div_ceil(64 * 64) * 8
+    8 * (entries.div_ceil(64) + entries.div_ceil(64 * 64))
 }
 
 /// The marks of a piece. Only writers have to do with them.
@@ -20,8 +19,8 @@ impl<'a> Marks<'a> {
     /// The marks of so many entries, a power of two of 64 at least, that start at byte `at`.
     pub(super) fn new(words: &'a Words, at: usize, entries: usize) -> Self {
         Self {
-            used: words.u64s(at, entries / 64),
-            full: words.u64s(at + entries / 8, entries.div_ceil(64 * 64)),
+            used: words.u64s(at, entries.div_ceil(64)),
+            full: words.u64s(at + 8 * entries.div_ceil(64), entries.div_ceil(64 * 64)),
         }
     }
 

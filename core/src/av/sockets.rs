@@ -6,11 +6,6 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::fence;
-
-use parking_lot::Mutex;
 
 use super::arena::{Arena, Pieces};
 use super::doubling::Doubling;
@@ -20,9 +15,11 @@ use super::table::{AvTable, Insertion, Placed};
 use super::words::Words;
 use crate::addr::NativeAddr;
 use crate::error::Result;
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU64, Mutex, fence};
 use crate::types::FiAddr;
 
-const PIECES: Doubling = Doubling::new(10);
+const PIECES: Doubling = Doubling::new(if cfg!(loom) { 1 } else { 10 });
 
 /// Words of a slot: what it is of (generation, family, port), scope and flow, and the IP address.
 const SLOT_WORDS: usize = 4;
@@ -257,6 +254,49 @@ fn slot(piece: &Words, number: usize, at: usize) -> &[AtomicU64; SLOT_WORDS] {
     match words[SLOT_WORDS * at..].first_chunk() {
         Some(slot) => slot,
         None => unreachable!("a piece has whole slots"),
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::av::store::Store;
+    use crate::sync::explore;
+
+    /// What is read of an entry of this generation is whole or nothing while it becomes another's.
+    fn read_while_replaced(generation: u32) {
+        explore(1, move || {
+            let store = Storage::Ordinary(Store::private(0).unwrap());
+            let known = Arc::new((store, Sockets::default()));
+            let [before, after] = [1, 2].map(|n| SocketAddr::from(([n; 16], n.into())));
+            known.1.set(&known.0, 0, 1, &before).unwrap();
+            let theirs = Arc::clone(&known);
+            let writer = thread::spawn(move || {
+                let (store, sockets) = &*theirs;
+                sockets.set(store, 0, 3, &after).unwrap();
+            });
+            let (store, sockets) = &*known;
+            let there = if generation == 1 { before } else { after };
+            let seen = sockets.of(store, 0, generation);
+            assert!(seen.is_none_or(|seen| seen == there), "{seen:?}");
+            writer.join().unwrap();
+            assert_eq!(sockets.of(store, 0, 3), Some(after));
+        });
+    }
+
+    /// Fails without the second look at a slot's first word and without the fence before it.
+    #[test]
+    fn a_socket_address_is_read_whole_while_it_goes() {
+        read_while_replaced(1);
+    }
+
+    /// Fails without the pair of orderings that tells of the address.
+    #[test]
+    fn a_socket_address_is_read_whole_as_it_comes() {
+        read_while_replaced(3);
     }
 }
 

@@ -4,10 +4,6 @@
 //! index and finds nothing looks whether a writer was at work meanwhile, and searches again. Writers take turns; the table
 //! sees to that.
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::fence;
-
 use super::arena::{Arena, PIECES, Pieces};
 use super::chunk::{self, Chunk, Name};
 use super::doubling::Doubling;
@@ -16,9 +12,11 @@ use super::index::{self, Index};
 use super::version::{Busy, Version};
 use super::words::Words;
 use crate::error::{Errno, Error, Result};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::fence;
 
 /// Entries of the first piece, at least.
-pub(super) const FEWEST: usize = 64;
+pub(super) const FEWEST: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// Entries of a table at most.
 pub(super) const MOST: usize = 1 << 31;
@@ -67,8 +65,7 @@ impl Store {
             .store(first.trailing_zeros().into(), Relaxed);
         head.word(Word::IndexFirstLog2)
             .store(index::log2_for(count).into(), Relaxed);
-        head.word(Word::Seed)
-            .store(RandomState::new().hash_one(count), Relaxed);
+        head.word(Word::Seed).store(index::seed(), Relaxed);
         let store = Self::over(head, arena);
         store.add_chunk().map_err(|_| no_room())?;
         store.add_index().map_err(|_| no_room())?;
@@ -77,9 +74,10 @@ impl Store {
 
     /// A table that was made before.
     pub(super) fn over(head: Head, arena: Arena) -> Self {
+        let log2 = |word, least, most| (head.word(word).load(Relaxed) as u32).clamp(least, most);
         Self {
-            pieces: Doubling::new((head.word(Word::FirstLog2).load(Relaxed) as u32).clamp(6, 31)),
-            index_first_log2: (head.word(Word::IndexFirstLog2).load(Relaxed) as u32).clamp(6, 32),
+            pieces: Doubling::new(log2(Word::FirstLog2, FEWEST.trailing_zeros(), 31)),
+            index_first_log2: log2(Word::IndexFirstLog2, index::FEWEST_LOG2, 32),
             seed: head.word(Word::Seed).load(Relaxed),
             head,
             arena,
@@ -514,5 +512,7 @@ fn step() {}
 #[cfg(test)]
 use tests::step;
 
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(test)]
 pub(super) mod tests;

@@ -8,19 +8,17 @@
 mod lines;
 mod places;
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
-
 use super::arena::{Arena, PIECES, Pieces};
 use super::chunk::Name;
 use super::column::Column;
 use super::doubling::Doubling;
-use super::index::mix;
+use super::index::{self, mix};
 use super::store::{FEWEST, Placement, Store};
 use super::version::{Busy, Version};
 use crate::addr::{join, split};
 use crate::error::{Errno, Error, Result};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU64, AtomicUsize};
 use lines::{Key, Lines, NODE_BITS};
 use places::{Indices, Places};
 
@@ -72,7 +70,7 @@ impl Symmetric {
             indices: Indices::new(Places::new(count, first).map_err(|_| no_room())?),
             version: AtomicU64::new(0),
             len: AtomicUsize::new(0),
-            seed: RandomState::new().hash_one(count),
+            seed: index::seed(),
         };
         table.add_piece().map_err(|_| no_room())?;
         Ok(table)

@@ -3,9 +3,6 @@
 //! A MAP address is index and generation, so that the use of a removed one is caught; a TABLE address is the bare index,
 //! lowest unused first. Readers take no lock, insertions and removals take turns among themselves.
 
-use std::sync::atomic::Ordering;
-
-use parking_lot::{Mutex, MutexGuard};
 use zerocopy::IntoBytes;
 
 use super::attr::{AvAttr, AvType, Model};
@@ -22,6 +19,7 @@ use super::told::Told;
 use crate::addr::{NATIVE_LEN, NativeAddr};
 use crate::error::{Errno, Error, Result};
 use crate::peer::PeerAv;
+use crate::sync::{Mutex, MutexGuard, Ordering};
 use crate::types::FiAddr;
 
 /// The entries of one address vector, for any number of threads.
@@ -527,6 +525,8 @@ impl PeerAv for AvTable {
     }
 }
 
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(test)]
 mod processes;
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! A count of changes, odd while a writer is at work. Readers take no lock: they see by it whether all that they read is of one
 //! moment.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU64, fence};
 
 /// Looks before a reader waits for its turn among the writers.
-const TRIES: usize = 100;
+const TRIES: usize = if cfg!(loom) { 2 } else { 100 };
 
 /// The count.
 #[derive(Clone, Copy)]
@@ -35,6 +35,8 @@ impl Version<'_> {
     pub(super) fn pass(self) {
         let next = self.0.load(Relaxed).wrapping_add(2) & !1;
         self.0.store(next, Release);
+        // Pairs with the Acquire fence in `read`: who sees what comes next sees the change.
+        fence(Release);
     }
 
     /// What is seen while no writer is at work. `Err`: one always was.

@@ -3,19 +3,23 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
+#[cfg(not(loom))]
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
+
+use crate::sync::{AtomicU32, AtomicU64};
 
 /// What pieces of a file start and end at, in bytes: no page is larger on the machines that this runs on.
 pub(super) const ALIGN: u64 = 64 << 10;
 
 /// A piece of memory.
+#[cfg(not(loom))]
 pub(super) struct Words {
     map: MmapRaw,
     shared: bool,
 }
 
+#[cfg(not(loom))]
 impl Words {
     /// Memory of this process alone. It takes no room before it is written to.
     ///
@@ -79,7 +83,47 @@ impl Words {
     }
 }
 
-#[cfg(test)]
+/// A piece of memory for `loom`, with words of its own. Nothing is used as words of both lengths.
+#[cfg(loom)]
+pub(super) struct Words {
+    u64s: Box<[AtomicU64]>,
+    u32s: Box<[AtomicU32]>,
+}
+
+#[cfg(loom)]
+impl Words {
+    pub(super) fn private(bytes: usize) -> io::Result<Self> {
+        Ok(Self {
+            u64s: (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect(),
+            u32s: (0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect(),
+        })
+    }
+
+    pub(super) fn shared(_: &File, _: u64, _: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn u64s(&self, from: usize, n: usize) -> &[AtomicU64] {
+        let from = (from / 8).min(self.u64s.len());
+        &self.u64s[from..][..n.min(self.u64s.len() - from)]
+    }
+
+    pub(super) fn u32s(&self, from: usize, n: usize) -> &[AtomicU32] {
+        let from = (from / 4).min(self.u32s.len());
+        &self.u32s[from..][..n.min(self.u32s.len() - from)]
+    }
+
+    pub(super) fn prefer_large_pages(&self) {}
+
+    /// Who still reads there finds zeros, some sooner than others.
+    pub(super) fn discard(&self) {
+        use crate::sync::Ordering::Relaxed;
+        self.u64s.iter().for_each(|word| word.store(0, Relaxed));
+        self.u32s.iter().for_each(|word| word.store(0, Relaxed));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering::Relaxed;

@@ -3,12 +3,11 @@
 //! An entry is 80 bits. The last word of a line says which of its entries have an address, and counts removals: a reader takes
 //! it, then the entry, then it again, and if nothing was removed meanwhile the entry is whole.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
-
 use crate::addr::NUMBER_BITS;
 use crate::av::marks::{self, Marks};
 use crate::av::words::Words;
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU64, fence};
 
 /// Bytes of a line.
 const LINE: usize = 64;
@@ -200,6 +199,44 @@ fn key(line: &[AtomicU64], slot: usize, state: u64) -> Key {
     };
     let high = upper >> shift & ((1 << UPPER_BITS) - 1);
     Key::from_parts(line[slot].load(Relaxed), high)
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::explore;
+
+    /// What is seen of an entry is whole while that becomes another's, whichever word its upper part lies in. Fails without the
+    /// look at the state afterwards and without the fence before it.
+    #[test]
+    fn entries_are_read_whole() {
+        for at in [0, FOUR] {
+            explore(2, move || {
+                let words = Arc::new(Words::private(bytes(FOUR)).unwrap());
+                let lines = Lines::new(&words, FOUR);
+                let [before, after] = [1, 2].map(|n| Key {
+                    node: n << LOW_NODE_BITS | n,
+                    number: n.into(),
+                });
+                lines.put(at, before);
+                let theirs = Arc::clone(&words);
+                let writer = thread::spawn(move || {
+                    let lines = Lines::new(&theirs, FOUR);
+                    lines.clear(at);
+                    lines.put(at, after);
+                });
+                if let Some(seen) = lines.look(at) {
+                    let whole = [before, after].contains(&seen.key);
+                    assert!(whole || !lines.still(at, &seen), "{:?}", seen.key);
+                }
+                writer.join().unwrap();
+                assert_eq!(lines.look(at).map(|seen| seen.key), Some(after));
+            });
+        }
+    }
 }
 
 #[cfg(test)]

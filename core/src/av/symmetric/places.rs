@@ -4,15 +4,16 @@
 //! above it, so that hardly ever another entry than the right one is looked at. The hash's upper half says where the search
 //! starts; places are as many as wanted, not a power of two. Moving an entry takes its hash, which its holder makes up anew.
 
-use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicUsize};
-
 use crate::av::words::Words;
 use crate::error::{Errno, Error, Result};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU32, AtomicUsize, OnceLock};
 
 /// Places of a line of memory.
-const LINE: usize = 16;
+const LINE: usize = if cfg!(loom) { 1 } else { 16 };
+
+/// Places of the smallest index.
+const FEWEST: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// Up to so many places, an index grows to twice its size; above, by an eighth.
 const SMALL: usize = 4096;
@@ -35,7 +36,7 @@ impl Places {
     /// `ENOMEM`: there is no memory.
     pub(super) fn new(entries: usize, bound: usize) -> Result<Self> {
         let wanted = entries.saturating_mul(10).div_ceil(MOST_TENTHS) + 1;
-        Self::with(wanted.max(64), bound)
+        Self::with(wanted.max(FEWEST), bound)
     }
 
     fn with(places: usize, bound: usize) -> Result<Self> {
@@ -182,7 +183,7 @@ fn next(places: usize) -> usize {
 }
 
 /// Indices that a table may have had: more than it takes to grow from the smallest to the largest.
-const GENERATIONS: usize = 256;
+const GENERATIONS: usize = if cfg!(loom) { 3 } else { 256 };
 
 /// The indices of a table, one after the other; the last is in use. Who reads takes no lock, so the others stay, without
 /// memory.
@@ -227,6 +228,41 @@ impl Indices {
             before.discard();
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::av::version::Version;
+    use crate::sync::{AtomicU64, explore};
+
+    /// What is there is found while a larger index comes in place of one whose memory is given back. Fails where who searches is
+    /// not told that the index has passed.
+    #[test]
+    fn what_is_there_is_found_while_the_index_grows() {
+        explore(2, || {
+            let indices = Indices::new(Places::new(1, 4).unwrap());
+            let shared = Arc::new((indices, AtomicU64::new(0)));
+            shared.0.last().unwrap().insert(5, 0);
+            let theirs = Arc::clone(&shared);
+            let writer = thread::spawn(move || {
+                let (indices, version) = &*theirs;
+                let larger = indices.last().unwrap().larger(2, 4).unwrap();
+                larger.insert(5, 0);
+                let passed = || Version(version).pass();
+                indices.replace(larger, passed).unwrap();
+            });
+            let (indices, version) = &*shared;
+            let search = || indices.last()?.find(5, |entry| entry == 0);
+            if let Ok(found) = Version(version).read(search) {
+                assert_eq!(found, Some(0));
+            }
+            writer.join().unwrap();
+        });
     }
 }
 

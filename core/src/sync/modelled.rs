@@ -1,0 +1,146 @@
+//! `loom`'s counterparts of what it has not, or not with the calls and the care that the models take.
+
+use loom::sync::MutexGuard;
+use loom::sync::atomic::{self, Ordering};
+use loom::thread::{self, ThreadId};
+
+/// An atomic of `loom` that tells the threads apart that read it.
+///
+/// `loom` tries another order of two accesses if one of them writes, but of each word it remembers the last access alone: a
+/// thread that reads a word before it writes it hides from `loom` that another has read it, too, and what that one would read
+/// afterwards is never tried. So there is a word beside for each of two threads: who reads reads its own one before, who writes
+/// writes the other's.
+macro_rules! atomic {
+    ($($name:ident of $value:ty),*) => {$(
+        #[derive(Debug, Default)]
+        pub(crate) struct $name {
+            word: atomic::$name,
+            readers: Readers,
+        }
+
+        impl $name {
+            pub(crate) fn new(value: $value) -> Self {
+                Self {
+                    word: atomic::$name::new(value),
+                    readers: Readers::default(),
+                }
+            }
+
+            pub(crate) fn load(&self, order: Ordering) -> $value {
+                self.readers.read();
+                self.word.load(order)
+            }
+
+            pub(crate) fn store(&self, value: $value, order: Ordering) {
+                self.readers.write();
+                self.word.store(value, order);
+            }
+
+            #[allow(dead_code, reason = "not every kind is used so")]
+            pub(crate) fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.readers.write();
+                self.word.compare_exchange(current, new, success, failure)
+            }
+        }
+    )*};
+}
+
+atomic!(AtomicU32 of u32, AtomicU64 of u64, AtomicUsize of usize);
+
+/// Who reads a word: the thread that made it, or another.
+#[derive(Debug)]
+struct Readers {
+    maker: ThreadId,
+    beside: [atomic::AtomicBool; 2],
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        Self {
+            maker: thread::current().id(),
+            beside: Default::default(),
+        }
+    }
+}
+
+impl Readers {
+    fn is_other(&self) -> usize {
+        usize::from(thread::current().id() != self.maker)
+    }
+
+    fn read(&self) {
+        self.beside[self.is_other()].load(Ordering::Relaxed);
+    }
+
+    fn write(&self) {
+        self.beside[1 - self.is_other()].store(true, Ordering::Relaxed);
+    }
+}
+
+/// `loom`'s lock with the call of `parking_lot`'s.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        match self.0.lock() {
+            Ok(held) => held,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+}
+
+/// `std`'s cell, with what its users rely on made known to `loom`: who finds the value sees all that was done before it
+/// was put in.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    value: std::sync::OnceLock<T>,
+    there: atomic::AtomicBool,
+    turn: Mutex<()>,
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            value: std::sync::OnceLock::new(),
+            there: atomic::AtomicBool::new(false),
+            turn: Mutex::new(()),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        match self.there.load(Ordering::Acquire) {
+            true => self.value.get(),
+            false => None,
+        }
+    }
+
+    pub(crate) fn set(&self, value: T) -> Result<(), T> {
+        self.value.set(value)?;
+        self.there.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        let _turn = self.turn.lock();
+        let value = self.value.get_or_init(make);
+        self.there.store(true, Ordering::Release);
+        value
+    }
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
