@@ -695,7 +695,7 @@ impl Transport for ShmTransport {
         for send in dropped {
             owner.fail_send(
                 &SendDone::of(&send.op, 0),
-                Errno::EADDRNOTAVAIL,
+                Errno::ECANCELED,
                 0,
                 "the peer was removed from the address vector",
             );

@@ -47,6 +47,7 @@ macro_rules! conformance {
             runs::a_run_that_is_waited_for,
             runs::an_error_ends_a_run,
             runs::a_run_to_several_peers,
+            removals::an_index_given_anew,
         }
         $crate::conformance! { @domains ($fabric) ($($attr),*)
             probes::bad_flags,

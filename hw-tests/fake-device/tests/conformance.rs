@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ferrofabric_conformance::conformance;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_conformance::model;
+use ferrofabric_conformance::{model, removals};
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
 use ferrofabric_verbs::VerbsProvider;
@@ -57,10 +57,12 @@ fn infiniband() -> Option<Fabric> {
 }
 
 /// Some peers are local; the odd ranks have shared memory switched off.
+fn some_local(rank: usize) -> Arc<dyn Domain> {
+    domain(ROCE, ["on", "off"][rank % 2])
+}
+
 fn paired() -> Option<Fabric> {
-    let fabric = fabric("RoCE and shared memory", |rank| {
-        domain(ROCE, ["on", "off"][rank % 2])
-    })?;
+    let fabric = fabric("RoCE and shared memory", some_local)?;
     Some(fabric.with_paths(&[(0, 1), (0, 2)]))
 }
 
@@ -126,10 +128,37 @@ fn random_programs_do_as_the_model() {
     }
 }
 
+/// Covers: AV-2, AV-17, AV-23
+#[test]
+fn random_removals_do_as_the_model() {
+    for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
+        model::random_removals(&fabric().unwrap(), 50);
+    }
+}
+
+/// Covers: AV-17, AV-23
+#[test]
+fn peers_come_and_go() {
+    type Way = (&'static str, fn(usize) -> Arc<dyn Domain>);
+    let ways: [Way; 3] = [
+        ("RoCE by connections", |_| on_lanes("rc")),
+        ("RoCE by datagrams", |_| on_lanes("ud")),
+        ("RoCE and shared memory", some_local),
+    ];
+    let turn = Turn(FakeDevice::take());
+    for (peers, rounds) in [(4, 50), (50, 1)] {
+        for (name, open) in ways {
+            let fabric = Fabric::new(name, open).with_paths(&[(0, 1), (0, 2)]);
+            removals::come_and_go(&fabric, peers, rounds, || turn.0.live());
+        }
+    }
+}
+
 #[test]
 #[ignore = "soak: thousands of programs"]
 fn many_random_programs_do_as_the_model() {
     for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
         model::random_programs(&fabric().unwrap(), 3000);
+        model::random_removals(&fabric().unwrap(), 3000);
     }
 }

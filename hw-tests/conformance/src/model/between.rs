@@ -9,7 +9,7 @@ use std::process::Child;
 use proptest::strategy::Strategy;
 
 use super::judge_all;
-use super::program::{self, Program, Step};
+use super::program::{self, Changes, Program, Step};
 use super::run::{self, Lines, Other, Stream};
 use crate::fabric::Fabric;
 use crate::search::{Search, smallest_that_fails};
@@ -136,7 +136,7 @@ fn checker(start: impl FnMut() -> Couple) -> impl Fn(&Program) -> Result<(), Str
 }
 
 fn programs(fabric: &Fabric) -> impl Strategy<Value = Program> + use<> {
-    program::programs(fabric).prop_map(|mut program| {
+    program::programs(fabric, Changes::Few).prop_map(|mut program| {
         program.steps.retain(|step| !is_alone(step));
         program
     })

@@ -12,7 +12,7 @@ use crate::fabric::Fabric;
 use crate::search::Search;
 use history::Receiver;
 use oracle::Verdict;
-use program::Program;
+use program::{Changes, Program};
 
 /// Runs one program.
 ///
@@ -54,10 +54,26 @@ fn judge_all(receivers: &[Receiver]) -> Result<bool, String> {
 ///
 /// With the smallest program that fails, if one does.
 pub fn random_programs(fabric: &Fabric, cases: u32) {
+    search(fabric, cases, Changes::Few);
+}
+
+/// As `random_programs`, with addresses that come and go between any two messages, in the middle of long ones, at either side: what
+/// is sent comes once, to whom it was for, under an address that its receiver has for the sender, or ends in an error; a removed
+/// address is refused until somebody gets it again.
+///
+/// # Panics
+///
+/// With the smallest program that fails, if one does.
+pub fn random_removals(fabric: &Fabric, cases: u32) {
+    search(fabric, cases, Changes::Many);
+}
+
+fn search(fabric: &Fabric, cases: u32, changes: Changes) {
     let search = Search {
         name: fabric.name,
         regressions: "regressions",
         cases,
     };
-    search.run(&program::programs(fabric), |program| check(fabric, program));
+    let programs = program::programs(fabric, changes);
+    search.run(&programs, |program| check(fabric, program));
 }

@@ -16,6 +16,9 @@ pub struct Program<S = Step> {
     pub ranks: usize,
     /// Whether all pairs are connected before the first step.
     pub warm: bool,
+    /// Whether address vectors are tables, whose indices others get, and not maps. Those of datagrams are maps.
+    #[serde(default)]
+    pub table: bool,
     /// The steps.
     #[serde(skip, default = "Vec::new")]
     pub steps: Vec<S>,
@@ -201,20 +204,34 @@ impl<S: Serialize + DeserializeOwned> Program<S> {
     }
 }
 
+/// How often addresses are removed and inserted again.
+#[derive(Clone, Copy)]
+pub enum Changes {
+    /// Now and then.
+    Few,
+    /// Between any two messages.
+    Many,
+}
+
 /// Programs for a fabric, with messages of all sizes that make a difference to it.
-pub fn programs(fabric: &Fabric) -> impl Strategy<Value = Program> + use<> {
+pub fn programs(fabric: &Fabric, changes: Changes) -> impl Strategy<Value = Program> + use<> {
     let edges = fabric.edges(fabric.longest);
     let longest = fabric.longest;
     // Most programs have short messages only, so that many wait at a time.
     let longest = prop_oneof![3 => Just(longest.min(9000)), 1 => Just(longest)];
     // What is drawn once a step is left out would be another program: that shrinks by its steps alone.
-    (2..=MAX_RANKS, any::<bool>(), longest)
+    (2..=MAX_RANKS, any::<bool>(), any::<bool>(), longest)
         .no_shrink()
-        .prop_flat_map(move |(ranks, warm, longest)| {
+        .prop_flat_map(move |(ranks, warm, table, longest)| {
             let edges = edges.iter().copied().filter(|&size| size <= longest);
-            let steps =
-                prop::collection::vec(step(ranks as u8, edges.collect(), longest), 1..MAX_STEPS);
-            steps.prop_map(move |steps| Program { ranks, warm, steps })
+            let step = step(ranks as u8, edges.collect(), longest, changes);
+            let steps = prop::collection::vec(step, 1..MAX_STEPS);
+            steps.prop_map(move |steps| Program {
+                ranks,
+                warm,
+                table,
+                steps,
+            })
         })
 }
 
@@ -229,7 +246,16 @@ fn size(edges: Vec<usize>, longest: usize) -> impl Strategy<Value = usize> {
     ]
 }
 
-fn step(ranks: u8, edges: Vec<usize>, longest: usize) -> impl Strategy<Value = Step> {
+fn step(
+    ranks: u8,
+    edges: Vec<usize>,
+    longest: usize,
+    changes: Changes,
+) -> impl Strategy<Value = Step> {
+    let (removals, insertions) = match changes {
+        Changes::Few => (2, 3),
+        Changes::Many => (20, 30),
+    };
     let rank = move || 0..ranks;
     let tag = || prop_oneof![4 => 0..3u64, 1 => Just(0xfedc_ba98_7654_3210)];
     let ignore = || prop_oneof![4 => Just(0), 1 => Just(1), 1 => Just(3), 2 => Just(u64::MAX)];
@@ -289,8 +315,8 @@ fn step(ranks: u8, edges: Vec<usize>, longest: usize) -> impl Strategy<Value = S
         3 => (rank(), 0..4usize).prop_map(|(at, which)| Step::Cancel { at, which }),
         12 => rank().prop_map(|at| Step::Progress { at }),
         6 => Just(Step::Settle),
-        2 => (rank(), rank()).prop_map(|(at, peer)| Step::Remove { at, peer }),
-        3 => (rank(), rank()).prop_map(|(at, peer)| Step::Insert { at, peer }),
+        removals => (rank(), rank()).prop_map(|(at, peer)| Step::Remove { at, peer }),
+        insertions => (rank(), rank()).prop_map(|(at, peer)| Step::Insert { at, peer }),
         1 => prop::bool::weighted(0.3).prop_flat_map(move |close| {
             rank().prop_map(move |at| match close {
                 true => Step::Reopen { at },
@@ -330,6 +356,7 @@ mod tests {
         let program = Program {
             ranks: 2,
             warm: true,
+            table: true,
             steps,
         };
         let text = format!("# a comment\n\n{}", program.to_text());

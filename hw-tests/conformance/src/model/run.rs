@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::av::{AvAttr, AvType};
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::RecvOp;
 use ferrofabric_core::flags::Flags;
@@ -36,6 +37,8 @@ pub type Wrong = String;
 /// What happened in a run: one history for each endpoint that there was.
 pub struct Run<'a> {
     fabric: &'a Fabric,
+    /// What address vectors are opened with.
+    av: AvAttr,
     /// The endpoint of each rank.
     current: Vec<Node>,
     nodes: Vec<Live>,
@@ -114,7 +117,7 @@ struct Send {
 ///
 /// What no order of things explains: an operation that does not end, or ends twice, or with wrong content.
 pub fn run(fabric: &Fabric, program: &Program) -> Result<Vec<Receiver>, Wrong> {
-    let mut run = Run::new(fabric);
+    let mut run = Run::new(fabric, program);
     for rank in 0..program.ranks {
         run.open(rank);
     }
@@ -173,9 +176,17 @@ const NOBODY: NativeAddr = NativeAddr {
 };
 
 impl<'a> Run<'a> {
-    fn new(fabric: &'a Fabric) -> Self {
+    fn new(fabric: &'a Fabric, program: &Program) -> Self {
+        let av_type = match program.table {
+            true => AvType::Table,
+            false => AvType::Map,
+        };
         Self {
             fabric,
+            av: AvAttr {
+                av_type: Some(av_type),
+                ..AvAttr::default()
+            },
             current: Vec::new(),
             nodes: Vec::new(),
             sends: Vec::new(),
@@ -195,7 +206,7 @@ impl Run<'_> {
         let node = self.nodes.len();
         let (process, processes) = self.share;
         let elsewhere = rank % processes != process;
-        let end = (!elsewhere).then(|| End::open(self.fabric.domain(rank)));
+        let end = (!elsewhere).then(|| End::open_with(self.fabric.domain(rank), &self.av, |_| {}));
         self.nodes.push(Live {
             rank,
             elsewhere,

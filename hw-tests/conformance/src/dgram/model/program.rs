@@ -64,7 +64,12 @@ pub(super) fn programs(fabric: &Fabric) -> impl Strategy<Value = Program<Step>> 
         .no_shrink()
         .prop_flat_map(move |(ranks, warm)| {
             let steps = prop::collection::vec(step(ranks as u8, &edges, longest), 1..MAX_STEPS);
-            steps.prop_map(move |steps| Program { ranks, warm, steps })
+            steps.prop_map(move |steps| Program {
+                ranks,
+                warm,
+                table: false,
+                steps,
+            })
         })
 }
 

@@ -89,7 +89,7 @@ pub fn run_between(
     process: usize,
     other: &mut dyn Other,
 ) -> Result<Vec<Receiver>, Wrong> {
-    let mut run = Run::new(fabric);
+    let mut run = Run::new(fabric, program);
     run.share = (process, 2);
     for rank in 0..program.ranks {
         run.open(rank);

@@ -29,7 +29,10 @@ impl Run<'_> {
         let number = self.number();
         let data = (data || len < Memory::NAMED_BYTES).then_some(number as u64 ^ 0xda7a_0000_0000);
         let live = &self.nodes[from];
-        let (dest, is_stale) = match (live.peers.get(&to), live.stale.get(&to)) {
+        // An index of a table that is another's by now is not.
+        let is_of_nobody = |addr: &&FiAddr| live.peers.values().all(|other| other != *addr);
+        let stale = live.stale.get(&to).filter(is_of_nobody);
+        let (dest, is_stale) = match (live.peers.get(&to), stale) {
             (Some(&addr), _) => (addr, false),
             (None, Some(&addr)) => (addr, true),
             (None, None) => return Ok(()),
