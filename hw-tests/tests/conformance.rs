@@ -9,7 +9,8 @@ use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::{self, settings};
 use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
-    churn, completions, descriptors, levels, multi_receives, probes, progress, reports, waiting,
+    churn, completions, descriptors, levels, multi_receives, probes, progress, removals, reports,
+    waiting,
 };
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::info::{Info, Progress};
@@ -79,11 +80,26 @@ mod over_verbs {
         random_programs(verbs(), 30);
     }
 
+    /// Covers: AV-2, AV-17, AV-23
+    #[test]
+    #[file_serial(verbs)]
+    fn random_removals_do_as_the_model() {
+        random_removals(verbs(), 15);
+    }
+
+    /// Covers: AV-17, AV-23
+    #[test]
+    #[file_serial(verbs)]
+    fn peers_come_and_go() {
+        peers_of_a_fabric_come_and_go(verbs());
+    }
+
     #[test]
     #[ignore = "soak: a thousand programs"]
     #[file_serial(verbs)]
     fn many_random_programs_do_as_the_model() {
         random_programs(verbs(), 1000);
+        random_removals(verbs(), 1000);
     }
 }
 
@@ -99,11 +115,26 @@ mod over_both {
         random_programs(paired(), 30);
     }
 
+    /// Covers: AV-2, AV-17, AV-23
+    #[test]
+    #[file_serial(verbs)]
+    fn random_removals_do_as_the_model() {
+        random_removals(paired(), 15);
+    }
+
+    /// Covers: AV-17, AV-23
+    #[test]
+    #[file_serial(verbs)]
+    fn peers_come_and_go() {
+        peers_of_a_fabric_come_and_go(paired());
+    }
+
     #[test]
     #[ignore = "soak: a thousand programs"]
     #[file_serial(verbs)]
     fn many_random_programs_do_as_the_model() {
         random_programs(paired(), 1000);
+        random_removals(paired(), 1000);
     }
 }
 
@@ -111,6 +142,27 @@ fn random_programs(fabric: Option<Fabric>, cases: u32) {
     if let Some(fabric) = fabric {
         model::random_programs(&fabric, cases);
     }
+}
+
+fn random_removals(fabric: Option<Fabric>, cases: u32) {
+    if let Some(fabric) = fabric {
+        model::random_removals(&fabric, cases);
+    }
+}
+
+fn peers_of_a_fabric_come_and_go(fabric: Option<Fabric>) {
+    if let Some(fabric) = fabric {
+        removals::come_and_go(&fabric, 4, 50, mappings);
+    }
+}
+
+/// What this process has mapped of the device, where each queue pair has its queues, and of segments.
+fn mappings() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    (
+        maps.matches("/dev/infiniband/uverbs").count(),
+        maps.matches("/memfd:ferrofabric-pair").count(),
+    )
 }
 
 /// Covers: PEER-8

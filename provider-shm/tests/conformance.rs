@@ -72,6 +72,17 @@ fn random_programs_do_as_the_model() {
     }
 }
 
+/// Covers: AV-2, AV-17, AV-23
+#[test]
+fn random_removals_do_as_the_model() {
+    for (name, cma) in [
+        ("shared memory, by the ring", "off"),
+        ("shared memory, by CMA", "on"),
+    ] {
+        model::random_removals(&fabric(name, cma).unwrap(), 100);
+    }
+}
+
 #[test]
 #[ignore = "soak: thousands of programs"]
 fn many_random_programs_do_as_the_model() {
@@ -79,7 +90,9 @@ fn many_random_programs_do_as_the_model() {
         ("shared memory, by the ring", "off"),
         ("shared memory, by CMA", "on"),
     ] {
-        model::random_programs(&fabric(name, cma).unwrap(), 5000);
+        let fabric = fabric(name, cma).unwrap();
+        model::random_programs(&fabric, 5000);
+        model::random_removals(&fabric, 5000);
     }
 }
 

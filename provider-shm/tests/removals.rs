@@ -5,12 +5,16 @@
 
 mod owner;
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use ferrofabric_conformance::fabric::Fabric;
+use ferrofabric_conformance::limits::settings;
+use ferrofabric_conformance::removals::come_and_go;
 use ferrofabric_core::error::Errno;
+use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::types::{FiAddr, MsgKind};
-use ferrofabric_shm::{Cma, ShmConfig};
+use ferrofabric_shm::{Cma, ShmConfig, ShmProvider};
 use owner::Ep;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -266,23 +270,20 @@ fn an_address_that_comes_and_goes_under_traffic() {
     );
 }
 
-/// Fifty peers, each inserted, spoken to and removed by one endpoint: segments and descriptors are as before, twice.
-///
-/// Covers: AV-17
+/// Covers: AV-17, AV-23
 #[test]
-fn what_fifty_peers_took_is_given_back() {
+fn peers_come_and_go() {
     let _alone = alone();
-    let mut hub = open();
-    let mut peers: Vec<_> = (0..50).map(|_| open()).collect();
-    let before = counts();
-    for round in 0..2 {
-        for peer in &mut peers {
-            let to_peer = hub.insert(&peer.name());
-            send(&mut hub, to_peer, peer, 100, round);
-            hub.remove(to_peer);
+    for cma in ["off", "on"] {
+        for (peers, rounds) in [(4, 50), (50, 1)] {
+            let fabric = Fabric::new("shared memory", move |_| domain(cma));
+            come_and_go(&fabric, peers, rounds, counts);
         }
-        let mut all: Vec<_> = peers.iter_mut().chain([&mut hub]).collect();
-        idle_until(&mut all, "something is left", |_| counts() == before);
     }
-    assert_eq!(hub.shm.stats().links_left, 100);
+}
+
+fn domain(cma: &str) -> Arc<dyn Domain> {
+    let (provider, settings) = (ShmProvider::new(), settings(&[("FERRO_SHM_CMA", cma)]));
+    let found = provider.discover(&settings);
+    provider.open(&found.candidates[0], &settings).unwrap()
 }

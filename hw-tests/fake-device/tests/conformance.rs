@@ -158,7 +158,8 @@ fn peers_come_and_go() {
 #[ignore = "soak: thousands of programs"]
 fn many_random_programs_do_as_the_model() {
     for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
-        model::random_programs(&fabric().unwrap(), 3000);
-        model::random_removals(&fabric().unwrap(), 3000);
+        let fabric = fabric().unwrap();
+        model::random_programs(&fabric, 3000);
+        model::random_removals(&fabric, 3000);
     }
 }

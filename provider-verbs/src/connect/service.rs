@@ -1,7 +1,7 @@
 //! The service thread of an endpoint: asleep until a control packet, a request of the engine, a resolved path or a timer
 //! wakes it; so peers are answered while the application computes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -111,6 +111,7 @@ impl Service {
             rc_lanes: 0,
             joining: Vec::new(),
             parting: Vec::new(),
+            parted: HashSet::new(),
             connector: Connector::new(me, config.handshake),
             config,
             datagrams,
@@ -215,6 +216,8 @@ struct Worker {
     joining: Vec<(Path, LaneKey)>,
     /// Paths whose handles are to go as soon as nobody holds them: we parted from a peer behind them.
     parting: Vec<Path>,
+    /// Paths that we have parted from since: the handle that a late control packet has made goes again.
+    parted: HashSet<Path>,
     connector: Connector,
     config: ServiceConfig,
     datagrams: Datagrams,
@@ -301,7 +304,10 @@ impl Worker {
                 peer,
                 kind,
                 patience,
-            } => self.drive(|c, now, out| c.connect(now, peer, kind, patience, out)),
+            } => {
+                self.return_to(&peer);
+                self.drive(|c, now, out| c.connect(now, peer, kind, patience, out));
+            }
             ToService::Promote {
                 peer,
                 lane,
@@ -360,6 +366,7 @@ impl Worker {
                     Some(Made::Ud(Some(way))) => Carrier::Ud(way.clone()),
                     _ => return,
                 };
+                self.return_to(&up.peer);
                 self.tell(ToEngine::LaneUp { up, carrier });
             }
             Action::MaySend { lane } => self.tell(ToEngine::MaySend(lane)),
@@ -405,6 +412,9 @@ impl Worker {
         };
         if let Some((handle, d)) = self.handles.handle_for(path, datagram) {
             self.datagrams.send(handle, d.qpn, d.qkey, &d.bytes);
+        }
+        if self.parted.remove(&path) {
+            self.parting.push(path);
         }
     }
 
@@ -452,9 +462,22 @@ impl Worker {
         }
     }
 
+    /// The engine knows of a lane to a peer, or waits for one: it will say when it parts from it.
+    fn return_to(&mut self, peer: &PeerKey) {
+        if let Some((path, ..)) = self.way_to(peer) {
+            self.parted.remove(&path);
+        }
+    }
+
     fn release_handles(&mut self) {
-        let handles = &mut self.handles;
-        self.parting.retain(|path| !handles.release_unused(path));
+        let (handles, parted) = (&mut self.handles, &mut self.parted);
+        self.parting.retain(|path| {
+            let released = handles.release_unused(path);
+            if released {
+                parted.insert(*path);
+            }
+            !released
+        });
     }
 
     fn way_to(&self, peer: &PeerKey) -> Option<(Path, u32, u32)> {
