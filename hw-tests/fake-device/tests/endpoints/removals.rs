@@ -191,3 +191,41 @@ fn an_attempt_ends_with_the_entry() {
     drop((a, b));
     assert_clean(&device);
 }
+
+/// Fifty peers, each inserted, spoken to, and removed, on both sides: of all that the device counts nothing is left of them, and once
+/// more.
+///
+/// Covers: AV-17
+#[test]
+fn what_fifty_peers_took_is_given_back() {
+    for lane in ["rc", "ud"] {
+        let device = FakeDevice::take();
+        let mut ends: Vec<_> = (0..51).map(|_| endpoint(&[("FERRO_LANE", lane)])).collect();
+        let before = device.live();
+        let hub = ends[0].name().to_bytes();
+        for round in 0..2 {
+            for peer in 1..ends.len() {
+                let name = ends[peer].name().to_bytes();
+                let (to_peer, to_hub) = (ends[0].av().insert(&name), ends[peer].av().insert(&hub));
+                let (to_peer, to_hub) = (to_peer.unwrap(), to_hub.unwrap());
+                let [hub, end] = ends.get_disjoint_mut([0, peer]).unwrap();
+                end.trecv(room(8), to_hub, round, 0, 1)
+                    .map_err(first)
+                    .unwrap();
+                hub.tsend(message(8, 1), 8, to_peer, round, 2)
+                    .map_err(first)
+                    .unwrap();
+                for done in run(&mut [hub, end], 2) {
+                    assert!(done.outcome.is_ok(), "{:?}", done.outcome);
+                }
+                hub.av().remove(to_peer).unwrap();
+                end.av().remove(to_hub).unwrap();
+            }
+            println!("{lane}: {before:?} before, {:?} after", device.live());
+            let mut all: Vec<_> = ends.iter_mut().collect();
+            idle_until(&mut all, "something is left", |_| device.live() == before);
+        }
+        drop(ends);
+        assert_clean(&device);
+    }
+}
