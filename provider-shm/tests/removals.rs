@@ -4,18 +4,24 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod owner;
+mod party;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use ferrofabric_conformance::ends::{End, any_tagged};
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::removals::come_and_go;
+use ferrofabric_core::av::{AvAttr, AvTable};
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::PeerAv;
+use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
 use ferrofabric_shm::{Cma, ShmConfig, ShmProvider};
 use owner::Ep;
+use party::{Party, listen, role, say};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -286,4 +292,171 @@ fn domain(cma: &str) -> Arc<dyn Domain> {
     let (provider, settings) = (ShmProvider::new(), settings(&[("FERRO_SHM_CMA", cma)]));
     let found = provider.discover(&settings);
     provider.open(&found.candidates[0], &settings).unwrap()
+}
+
+/// What the child processes do: change an address vector as they are told, until they are killed.
+#[test]
+#[ignore = "run by the other tests, in processes of their own"]
+fn party() {
+    let Some(shared) = role() else { return };
+    let av = AvTable::open(&named(&shared), &listen()).unwrap();
+    loop {
+        let line = listen();
+        let (what, addr) = line.split_once(' ').unwrap();
+        let name = av.remove(FiAddr(addr.parse().unwrap())).unwrap();
+        match what {
+            "remove" => say("removed"),
+            "replace" => say(av.insert(&name).unwrap().addr.0),
+            other => panic!("told to {other}"),
+        }
+    }
+}
+
+fn named(name: &str) -> AvAttr {
+    AvAttr {
+        name: Some(name.to_owned()),
+        ..AvAttr::default()
+    }
+}
+
+/// An endpoint on a named address vector, its peers on their own ones, and another process that changes the named one.
+struct Followed {
+    hub: End,
+    peers: Vec<End>,
+    to_peers: Vec<FiAddr>,
+    other: Party,
+}
+
+impl Followed {
+    /// All are connected.
+    fn connected(name: &str, peers: usize) -> Self {
+        let shared = format!("{name} {}", std::process::id());
+        let (ours, theirs) = (domain("off"), domain("off"));
+        let hub = End::open_with(&*ours, &named(&shared), |_| {});
+        let peers: Vec<_> = (0..peers).map(|_| End::open(&*theirs)).collect();
+        let mut other = Party::start(&shared);
+        other.tell(&ours.info().domain.name);
+        let to_peers = peers.iter().map(|peer| {
+            let name = peer.endpoint.name().to_bytes();
+            hub.av.insert(&name).unwrap()
+        });
+        let this = Self {
+            to_peers: to_peers.collect(),
+            hub,
+            peers,
+            other,
+        };
+        for at in 0..this.peers.len() {
+            this.exchange(at);
+        }
+        assert_eq!(counts().0, 2 * this.peers.len());
+        this
+    }
+
+    /// A message from the hub, and one to it.
+    fn exchange(&self, at: usize) {
+        let (hub, peer) = (&self.hub, &self.peers[at]);
+        let to_hub = peer.av.insert(&hub.endpoint.name().to_bytes()).unwrap();
+        let ways = [(hub, peer, self.to_peers[at]), (peer, hub, to_hub)];
+        for (from, to, dest) in ways {
+            let recv = any_tagged(to.context());
+            to.recv(&recv, &[to.memory(8, 0)]).unwrap();
+            let send = SendOp {
+                kind: MsgKind::Tagged,
+                dest,
+                tag: 0,
+                data: 0,
+                desc: 0,
+                context: from.context(),
+                flags: Flags::COMPLETION,
+            };
+            from.send(to, send, 8, 1);
+            let mut came = None;
+            self.until("a message does not come", || {
+                came = came.take().or_else(|| to.rx.take());
+                came.is_some()
+            });
+            let source = match std::ptr::eq(to, hub) {
+                true => self.to_peers[at],
+                false => to_hub,
+            };
+            assert_eq!(came.unwrap().unwrap().src, source);
+        }
+    }
+
+    fn until(&self, what: &str, mut reached: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !reached() {
+            for end in self.peers.iter().chain([&self.hub]) {
+                end.tx.pump();
+                end.rx.pump();
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what}: {:?}", counts());
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Another process removes the peers from the address vector that it shares with an endpoint, and is killed: their segments go, as
+/// if the endpoint's own process had removed them.
+///
+/// Covers: AV-4, AV-17
+#[test]
+fn what_another_process_removes_is_given_back() {
+    let _alone = alone();
+    let mut followed = Followed::connected("removed", 5);
+    for addr in &followed.to_peers {
+        followed.other.tell(&format!("remove {}", addr.0));
+        assert_eq!(followed.other.hear(), "removed");
+    }
+    followed.other.kill();
+    followed.until("the segments stay", || counts().0 == 0);
+}
+
+/// Another process removes a peer and inserts it again, before anybody has looked: the segment stays, what comes over it has the
+/// new address, and the removed one is refused.
+///
+/// Covers: AV-4, AV-17, AV-23
+#[test]
+fn what_another_process_inserts_again_stays_connected() {
+    let _alone = alone();
+    let mut followed = Followed::connected("replaced", 2);
+    let links = |end: &End| {
+        let stats = end.endpoint.stats().unwrap();
+        let links = stats.into_iter().find(|(name, _)| *name == "shm_links");
+        links.unwrap().1
+    };
+    let before = links(&followed.hub);
+    for _ in 0..50 {
+        let old = followed.to_peers[0];
+        followed.other.tell(&format!("replace {}", old.0));
+        followed.to_peers[0] = FiAddr(followed.other.hear().parse().unwrap());
+        assert_ne!(followed.to_peers[0], old);
+        assert_eq!(
+            followed.hub.av.lookup(old).map_err(|e| e.errno()),
+            Err(Errno::EINVAL)
+        );
+        followed.exchange(0);
+        followed.exchange(1);
+    }
+    assert_eq!(links(&followed.hub), before, "it was connected anew");
+}
+
+/// Another process removes two peers and inserts the second again, in the entry of the first: it is the second's from then on.
+///
+/// Covers: AV-4, AV-17
+#[test]
+fn a_peer_that_another_process_moves_is_known_by_its_new_address() {
+    let _alone = alone();
+    let mut followed = Followed::connected("moved", 2);
+    followed
+        .other
+        .tell(&format!("remove {}", followed.to_peers[0].0));
+    assert_eq!(followed.other.hear(), "removed");
+    followed
+        .other
+        .tell(&format!("replace {}", followed.to_peers[1].0));
+    followed.to_peers[1] = FiAddr(followed.other.hear().parse().unwrap());
+    assert_eq!(followed.to_peers[1].0 as u32, 0, "it is in the first entry");
+    followed.exchange(1);
 }

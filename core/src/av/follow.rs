@@ -11,13 +11,13 @@ pub(crate) struct Follower {
     generations: Vec<u32>,
 }
 
-/// What became of one entry.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Change {
-    /// The address that is no more.
-    pub(crate) removed: Option<FiAddr>,
-    /// The one that is there instead.
-    pub(crate) inserted: Option<(FiAddr, NativeAddr)>,
+/// What became of a table. All that is no more comes before all that is there: an address may have moved to another entry.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// The addresses that are no more.
+    pub(crate) removed: Vec<FiAddr>,
+    /// Those that are there since.
+    pub(crate) inserted: Vec<(FiAddr, NativeAddr)>,
 }
 
 impl Follower {
@@ -37,23 +37,26 @@ impl Follower {
         table.changes() != self.seen
     }
 
-    /// What has changed since the last call.
-    pub(crate) fn changes(&mut self, table: &AvTable) -> Vec<Change> {
+    /// What has changed since the last call. It stays behind as long as a writer is at work: one that is killed does not list its
+    /// change again.
+    pub(crate) fn changes(&mut self, table: &AvTable) -> Changes {
         let (now, entries) = table.changed_since(self.seen);
-        self.seen = now;
-        let mut changes = Vec::new();
+        if table.has_no_writer() {
+            self.seen = now;
+        }
+        let mut changes = Changes::default();
         for entry in entries {
-            changes.extend(self.look(table, entry));
+            self.look(table, entry, &mut changes);
         }
         changes
     }
 
-    fn look(&mut self, table: &AvTable, entry: u32) -> Option<Change> {
+    fn look(&mut self, table: &AvTable, entry: u32, changes: &mut Changes) {
         let at = entry as usize;
         let before = self.generations.get(at).copied().unwrap_or(0);
         let (now, there) = table.entry_now(entry);
         if now == before {
-            return None;
+            return;
         }
         if self.generations.len() <= at {
             self.generations.resize(at + 1, 0);
@@ -61,10 +64,94 @@ impl Follower {
         self.generations[at] = now;
         if before & 1 == 1 {
             table.forget_id(entry);
+            changes.removed.push(table.addr_of(entry, before));
         }
-        Some(Change {
-            removed: (before & 1 == 1).then(|| table.addr_of(entry, before)),
-            inserted: there,
-        })
+        changes.inserted.extend(there);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::av::store::tests::{die, ended_after};
+    use crate::av::{AvAttr, AvType};
+    use crate::peer::PeerAv;
+
+    /// Two holders of a table, and what the second knows.
+    fn shared(name: &str, av_type: AvType) -> (AvTable, AvTable, Follower) {
+        let attr = AvAttr {
+            av_type: Some(av_type),
+            name: Some(format!("{name}-{av_type:?}-{}", std::process::id())),
+            ..AvAttr::default()
+        };
+        let [writer, reader] = [(); 2].map(|()| AvTable::open(&attr, "followed").unwrap());
+        let follower = Follower::new(&reader);
+        (writer, reader, follower)
+    }
+
+    fn name(n: u64) -> NativeAddr {
+        NativeAddr {
+            incarnation: n,
+            node: n,
+            shm: Some(n),
+            verbs: None,
+        }
+    }
+
+    /// Covers: AV-17
+    #[test]
+    fn an_address_that_moves_is_removed_before_it_is_there() {
+        for av_type in [AvType::Table, AvType::Map] {
+            let (writer, reader, mut follower) = shared("moves", av_type);
+            let before = [1, 2].map(|n| writer.insert(&name(n)).unwrap().addr);
+            follower.changes(&reader);
+            for addr in before {
+                writer.remove(addr).unwrap();
+            }
+            let after = writer.insert(&name(2)).unwrap().addr;
+            assert!(follower.is_behind(&reader));
+            let changes = Changes {
+                removed: before.to_vec(),
+                inserted: vec![(after, name(2))],
+            };
+            assert_eq!(follower.changes(&reader), changes);
+            assert!(!follower.is_behind(&reader));
+        }
+    }
+
+    /// A writer is killed at each of its steps: who follows knows what is there, though nobody changes the table after that.
+    ///
+    /// Covers: AV-17
+    #[test]
+    fn what_a_killed_writer_has_changed_is_seen() {
+        for inserts in [false, true] {
+            let mut steps = 0;
+            loop {
+                let (writer, reader, mut follower) = shared("killed", AvType::Map);
+                let addr = writer.insert(&name(1)).unwrap().addr;
+                follower.changes(&reader);
+                let killed = ended_after(steps, die, || match inserts {
+                    true => drop(writer.insert(&name(2)).unwrap()),
+                    false => drop(writer.remove(addr).unwrap()),
+                });
+                let mut seen = Changes::default();
+                for _ in 0..3 {
+                    let more = follower.changes(&reader);
+                    seen.removed.extend(more.removed);
+                    seen.inserted.extend(more.inserted);
+                }
+                assert!(!follower.is_behind(&reader), "step {steps}");
+                let is_gone = reader.lookup(addr).is_none();
+                assert_eq!(seen.removed.len(), usize::from(is_gone), "step {steps}");
+                let is_in = reader.find(&name(2)).is_some();
+                assert_eq!(seen.inserted.len(), usize::from(is_in), "step {steps}");
+                if !killed {
+                    assert_eq!((is_gone, is_in), (!inserts, inserts));
+                    break;
+                }
+                steps += 1;
+            }
+            assert!(steps >= 3, "{steps} steps");
+        }
     }
 }

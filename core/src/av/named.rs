@@ -164,6 +164,11 @@ impl Named {
             .map_err(|e| Error::from_io(&e, "lock", "named address vector"))
     }
 
+    /// Takes the turn to write if nobody has it.
+    pub(super) fn try_turn(&self) -> bool {
+        self.lock(TURN, Lock::Write, false).unwrap_or(false)
+    }
+
     /// Leaves it to the next.
     pub(super) fn end_turn(&self) {
         let _ = self.lock(TURN, Lock::None, false);

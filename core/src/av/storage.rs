@@ -89,6 +89,14 @@ impl Storage {
         }
     }
 
+    /// Whether a writer is at work, or died at it.
+    pub(super) fn is_torn(&self) -> bool {
+        match self {
+            Storage::Ordinary(store) => store.is_torn(),
+            Storage::Symmetric(_) => false,
+        }
+    }
+
     // What follows is for writers.
 
     /// The entry of an address and its generation.

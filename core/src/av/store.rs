@@ -326,6 +326,7 @@ impl Store {
         };
         self.intend(entry);
         self.version().begin();
+        self.note(entry);
         step();
         chunk.put(at, name);
         step();
@@ -347,6 +348,7 @@ impl Store {
         let hash = self.hash(&chunk.name(at));
         self.intend(entry);
         self.version().begin();
+        self.note(entry);
         step();
         let generation = chunk.clear(at);
         step();
@@ -418,7 +420,8 @@ impl Store {
         Ok(())
     }
 
-    /// Lists a change for the other processes.
+    /// Lists a change for the other processes: before it is made, so that they look whether its writer comes to the end of it, and
+    /// once it is.
     fn note(&self, entry: u32) {
         let changes = self.head.word(Word::Changes);
         let number = changes.load(Relaxed);

@@ -349,17 +349,34 @@ impl AvTable {
         }
     }
 
+    /// Whether nobody was changing the table just now. What a writer that is dead has left is mended, and listed as changed.
+    pub(super) fn has_no_writer(&self) -> bool {
+        if !self.store.is_torn() {
+            return true;
+        }
+        if let (Some(thread), Some(named)) = (self.writers.try_lock(), &self.named) {
+            if named.try_turn() {
+                drop(self.begin_turn(thread));
+            }
+        }
+        false
+    }
+
     fn turn(&self) -> Result<Turn<'_>> {
         let thread = self.writers.lock();
         if let Some(named) = &self.named {
             named.take_turn()?;
         }
+        Ok(self.begin_turn(thread))
+    }
+
+    fn begin_turn<'a>(&'a self, thread: MutexGuard<'a, ()>) -> Turn<'a> {
         let turn = Turn {
             named: self.named.as_ref(),
             _thread: thread,
         };
         self.store.mend();
-        Ok(turn)
+        turn
     }
 }
 

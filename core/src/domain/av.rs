@@ -92,13 +92,12 @@ impl<T: Transport> State<T> {
             if !follower.is_behind(&table) {
                 continue;
             }
-            for change in follower.changes(&table) {
-                if let Some(addr) = change.removed {
-                    self.retract(*av, addr);
-                }
-                if let Some((addr, name)) = &change.inserted {
-                    self.announce(*av, *addr, name);
-                }
+            let changes = follower.changes(&table);
+            for addr in changes.removed {
+                self.retract(*av, addr);
+            }
+            for (addr, name) in changes.inserted {
+                self.announce(*av, addr, &name);
             }
         }
         self.followed = followed;

@@ -21,7 +21,7 @@ pub(super) fn step() {
     }
 }
 
-fn die() {
+pub(in crate::av) fn die() {
     resume_unwind(Box::new(Killed));
 }
 

@@ -213,7 +213,7 @@ fn killed_writers_leave_nothing_half_done() {
         let mut steps = 0;
         while others[0].stops(operation, steps) {
             // The others wait for its turn meanwhile.
-            let is_torn = matches!(&av.store, Storage::Ordinary(store) if store.is_torn());
+            let is_torn = av.store.is_torn();
             assert!(is_torn, "{operation} is whole at step {steps}");
             check_entries(&av);
             others.remove(0).kill();
