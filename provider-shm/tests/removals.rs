@@ -17,7 +17,6 @@ use ferrofabric_core::av::{AvAttr, AvTable};
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::PeerAv;
 use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
 use ferrofabric_shm::{Cma, ShmConfig, ShmProvider};
 use owner::Ep;
