@@ -17,6 +17,7 @@ use ferrofabric_core::av::{AvAttr, AvTable};
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::PeerAv;
 use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
 use ferrofabric_shm::{Cma, ShmConfig, ShmProvider};
 use owner::Ep;
@@ -302,7 +303,9 @@ fn party() {
     loop {
         let line = listen();
         let (what, addr) = line.split_once(' ').unwrap();
-        let name = av.remove(FiAddr(addr.parse().unwrap())).unwrap();
+        let addr = FiAddr(addr.parse().unwrap());
+        let name = av.lookup(addr).unwrap();
+        av.remove(addr).unwrap();
         match what {
             "remove" => say("removed"),
             "replace" => say(av.insert(&name).unwrap().addr.0),

@@ -132,7 +132,7 @@ mod tests {
                 follower.changes(&reader);
                 let killed = ended_after(steps, die, || match inserts {
                     true => drop(writer.insert(&name(2)).unwrap()),
-                    false => drop(writer.remove(addr).unwrap()),
+                    false => writer.remove(addr).unwrap(),
                 });
                 let mut seen = Changes::default();
                 for _ in 0..3 {
