@@ -44,7 +44,10 @@ fn candidates() -> Vec<PathBuf> {
     let mpich = std::env::var_os("FERRO_MPICH")
         .map(PathBuf::from)
         .or_else(|| {
-            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci/mpich");
+            let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+            let script = above
+                .map(|folder| folder.join("ci/mpich"))
+                .find(|f| f.exists())?;
             let found = Command::new(script).arg("--find").output().ok()?;
             let folder = String::from_utf8(found.stdout).ok()?;
             (found.status.success()).then(|| PathBuf::from(folder.trim()))
