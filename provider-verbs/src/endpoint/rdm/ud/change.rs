@@ -132,6 +132,7 @@ impl RdmTransport {
         &mut self,
         session: SessionId,
     ) -> Option<(u32, LaneKey, SessionState)> {
+        self.say_last_word(session);
         let mut lane = self.ud.lanes.remove(session)?;
         self.ud.deadlines.set(session.index() as u32, None);
         let slots = lane.window.release(&lane.session.numbers);
@@ -150,9 +151,6 @@ impl RdmTransport {
         end: LaneEnd,
         owner: &mut O,
     ) {
-        if end.then == AfterLane::Rest {
-            self.say_last_word(session);
-        }
         let Some((peer, key, mut state)) = self.leave_ud_lane(session) else {
             return;
         };

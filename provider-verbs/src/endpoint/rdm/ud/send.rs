@@ -235,8 +235,9 @@ impl RdmTransport {
         1
     }
 
-    /// The last datagram of a lane that is left for good: with it the device is done with all that were sent to its peer.
-    pub(in super::super) fn say_last_word(&mut self, session: SessionId) {
+    /// The last datagram of a lane: with it the device is done with all that were sent to its peer, and holds no handle any more.
+    /// The peer may be past it.
+    pub(super) fn say_last_word(&mut self, session: SessionId) {
         if let Some(queue_pair) = self.ud.queue_pair.as_mut() {
             queue_pair.signal_next();
             self.send_ack(session);
