@@ -98,6 +98,10 @@ impl<T> Mutex<T> {
             Err(poisoned) => poisoned.into_inner(),
         }
     }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok()
+    }
 }
 
 /// `std`'s cell, with what its users rely on made known to `loom`: who finds the value sees all that was done before it
