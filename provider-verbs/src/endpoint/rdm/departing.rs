@@ -95,8 +95,8 @@ impl RdmTransport {
     fn leave<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         self.poster.counters.lanes_left += 1;
         if let Some(lane) = self.lanes.of(session).map(|lane| lane.key) {
+            // The queue pair goes when the peer has been told: what it says until then would break its lane, and have it come back.
             self.service.request(ToService::Left(lane));
-            self.give_up(session, REST);
         } else if let Some(lane) = self.ud.lanes.of(session).map(|lane| lane.key) {
             self.service.request(ToService::Left(lane));
             self.ud_lane_down(session, REST, owner);
