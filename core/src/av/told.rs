@@ -193,16 +193,21 @@ impl AvTable {
         if !self.told.any() {
             return None;
         }
+        let entry = self.model.entry(addr)?;
+        let is_found = || self.store.generation(entry) & 1 == 1;
+        // No lock for an entry that was found, as most are.
+        if is_found() && self.addr_when_found(entry) == addr {
+            return Some(Unresolved::Asked);
+        }
         let Some(mut state) = self.told.state.try_lock() else {
             // Somebody is about to insert or remove: then is time enough.
             return Some(Unresolved::Asked);
         };
-        let entry = self.model.entry(addr)?;
         if self.addr_when_found(entry) != addr {
             return None;
         }
-        if self.store.generation(entry) & 1 == 1 {
-            // It was found just now.
+        if is_found() {
+            // Just now.
             return Some(Unresolved::Asked);
         }
         state.ranges.socket(entry)?;
