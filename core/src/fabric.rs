@@ -383,7 +383,21 @@ pub trait Av: Send + Sync {
     /// `EINVAL` when it is not there. `EAGAIN`: it is of a range, and being resolved.
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr>;
 
-    /// The same in the domain's `addr_format`: where that has addresses of sockets, the one that it was inserted by, or the native one
+    /// The endpoints that addresses stand for, as [`lookup`](Self::lookup) of each: tells `report` of each by its number in the
+    /// call, in order. In a vector too large for the processor's caches a look-up takes a fraction of the time that it takes
+    /// alone, best where a call has 32 addresses or more: the memory of many is waited for at once.
+    ///
+    /// # Errors
+    ///
+    /// Of the call, before anything is reported: `EBUSY` when the domain belongs to another thread. Of an address: as of
+    /// `lookup`.
+    fn lookup_all(
+        &self,
+        addrs: &[FiAddr],
+        report: &mut dyn FnMut(usize, Result<NativeAddr>),
+    ) -> Result<()>;
+
+    /// An address in the domain's `addr_format`: where that has addresses of sockets, the one that it was inserted by, or the native one
     /// if it was by that.
     ///
     /// # Errors

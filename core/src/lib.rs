@@ -35,6 +35,8 @@ pub mod matching;
 )]
 pub mod owning;
 pub mod peer;
+#[allow(unsafe_code, reason = "a hint to the processor")]
+pub mod prefetch;
 pub mod protocol;
 #[allow(unsafe_code, reason = "a lock hands out exclusive access")]
 pub mod serial;

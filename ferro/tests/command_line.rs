@@ -334,8 +334,10 @@ fn address_vectors_are_measured_at_each_size() {
         "lookup_dependent",
         "remove",
         "forward_batched",
+        "forward_independent",
         "forward_dependent",
         "reverse_batched",
+        "reverse_independent",
         "reverse_dependent",
         "pointer_chase",
     ];

@@ -9,6 +9,8 @@
 
 use std::ptr::NonNull;
 
+use ferrofabric_core::prefetch::prefetch;
+
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 
 /// Slots of a direction.
@@ -387,13 +389,8 @@ impl Rx {
     /// written already. (In a ping-pong it was read a lap ago and lies in our cache: no harm.)
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
-        #[cfg(all(target_arch = "x86_64", not(loom)))]
-        // SAFETY: a prefetch reads nothing, and the address is in the ring.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let ahead = self.head.wrapping_add(SLOTS as u32 / 8) & MASK;
-            _mm_prefetch::<{ _MM_HINT_T0 }>(self.slots.as_ptr().add(ahead as usize).cast());
-        }
+        let ahead = self.head.wrapping_add(SLOTS as u32 / 8) & MASK;
+        prefetch(self.slots.as_ptr().wrapping_add(ahead as usize));
     }
 }
 

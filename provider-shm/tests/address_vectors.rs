@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ferrofabric_conformance::limits::{PATIENCE, settings};
+use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::av::{AvAttr, AvType};
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Domain, Provider};
@@ -121,6 +122,55 @@ fn endpoints_find_each_other_in_symmetric_address_vectors() {
                 assert_eq!(exchange(peer, to_hub, &mut hub).src, FiAddr::NOTAVAIL);
             }
         }
+    }
+}
+
+/// What is told of many addresses at once is what is told of each: who is there, who is no more, who never was.
+///
+/// Covers: AV-18
+#[test]
+fn many_addresses_are_looked_up_by_one_call() {
+    for (av_type, symmetric) in [
+        (AvType::Map, false),
+        (AvType::Table, false),
+        (AvType::Map, true),
+        (AvType::Table, true),
+    ] {
+        let domain = domain();
+        let av = domain.open_av(&AvAttr {
+            av_type: Some(av_type),
+            symmetric,
+            ..AvAttr::default()
+        });
+        let av = av.unwrap();
+        let name = |n| NativeAddr {
+            incarnation: n,
+            node: 1,
+            shm: Some(n),
+            verbs: None,
+        };
+        let mut addrs: Vec<_> = (0..100)
+            .map(|n| av.insert(&name(n).to_bytes()).unwrap())
+            .collect();
+        for gone in addrs.iter().step_by(7) {
+            av.remove(*gone).unwrap();
+        }
+        addrs.extend([FiAddr(4711), FiAddr::NOTAVAIL]);
+        let mut found = Vec::new();
+        av.lookup_all(&addrs, &mut |number, one| {
+            assert_eq!(number, found.len());
+            found.push(one.map_err(|e| e.errno()));
+        })
+        .unwrap();
+        let expected: Vec<_> = (0..102)
+            .map(|n| match n < 100 && n % 7 != 0 {
+                true => Ok(name(n)),
+                false => Err(Errno::EINVAL),
+            })
+            .collect();
+        assert_eq!(found, expected);
+        av.lookup_all(&[], &mut |_, _| panic!("nothing was asked for"))
+            .unwrap();
     }
 }
 

@@ -23,6 +23,10 @@ const VERSION: u8 = 1;
 pub(super) const HAS_VERBS: u8 = 1 << 0;
 pub(super) const HAS_SHM: u8 = 1 << 1;
 
+/// Where the first word of an address has the flags and the QPN.
+pub(super) const FLAGS_AT: u32 = 24;
+pub(super) const QPN_AT: u32 = 32;
+
 /// How a GID is carried: it decides the network header that a device puts in front of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -121,18 +125,18 @@ pub enum AddrError {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(super) struct Wire {
+struct Wire {
     magic: U16,
     version: u8,
-    pub(super) flags: u8,
-    pub(super) qpn: U32,
+    flags: u8,
+    qpn: U32,
     qkey: U32,
     lid: U16,
     pkey: U16,
     gid: [u8; 16],
-    pub(super) incarnation: U64,
+    incarnation: U64,
     node: U64,
-    pub(super) shm: U64,
+    shm: U64,
     sl: u8,
     port: u8,
     gid_kind: u8,
@@ -178,8 +182,8 @@ impl NativeAddr {
         let words = [
             u64::from(MAGIC)
                 | u64::from(VERSION) << 16
-                | u64::from(flags) << 24
-                | u64::from(v.qpn) << 32,
+                | u64::from(flags) << FLAGS_AT
+                | u64::from(v.qpn) << QPN_AT,
             u64::from(v.qkey) | u64::from(v.lid) << 32 | u64::from(v.pkey) << 48,
             u64::from_le(gid),
             u64::from_le(rest),

@@ -4,7 +4,7 @@
 //! The number is the QPN and 32 bits of incarnation, or 56 bits of incarnation where there is no queue pair; the name of the
 //! shared-memory endpoint is the number. Peers need not follow: whatever else an address holds is its node's part.
 
-use super::native::{HAS_SHM, HAS_VERBS, NativeAddr, NativeWords, VerbsAddr, Wire};
+use super::native::{FLAGS_AT, HAS_SHM, HAS_VERBS, NativeAddr, NativeWords, QPN_AT, VerbsAddr};
 
 /// Bits of a number.
 pub(crate) const NUMBER_BITS: u32 = 56;
@@ -32,52 +32,64 @@ impl NativeAddr {
 
 /// A native address as its node's part, with zeros in place of the number, and the number. An address that does not come
 /// about so is all its node's, with the number 0.
+// By the word, as `to_words` has it: who reads words next need not wait for stores of parts.
 #[inline]
 pub(crate) fn split(addr: &NativeWords) -> (NativeWords, u64) {
-    let mut wire: Wire = zerocopy::transmute!(*addr);
-    let (qpn, incarnation) = (wire.qpn.get(), wire.incarnation.get());
-    let own_bits = match wire.flags & HAS_VERBS {
-        0 => NUMBER_BITS,
-        _ => INCARNATION_BITS,
+    let [first, keys, gid, rest, incarnation, of_node, shm, last] = *addr;
+    let (qpn, has_verbs, has_shm) = of_first(first);
+    let own_bits = match has_verbs {
+        false => NUMBER_BITS,
+        true => INCARNATION_BITS,
     };
-    let number = u64::from(qpn) << INCARNATION_BITS | incarnation;
-    let shm = match wire.flags & HAS_SHM {
-        0 => 0,
-        _ => number,
+    let number = qpn << INCARNATION_BITS | incarnation;
+    let expected = match has_shm {
+        false => 0,
+        true => number,
     };
-    let stray_qpn = wire.flags & HAS_VERBS == 0 && qpn != 0;
+    let stray_qpn = !has_verbs && qpn != 0;
     let too_long = qpn >> 24 != 0 || incarnation >> own_bits != 0;
-    if wire.shm.get() != shm || stray_qpn || too_long {
+    if shm != expected || stray_qpn || too_long {
         return (*addr, 0);
     }
-    wire.qpn = 0.into();
-    wire.incarnation = 0.into();
-    wire.shm = 0.into();
-    (zerocopy::transmute!(wire), number)
+    let first = low(first, QPN_AT);
+    ([first, keys, gid, rest, 0, of_node, 0, last], number)
 }
 
 /// The address of a node's endpoint with this number.
 #[inline]
 pub(crate) fn join(node: &NativeWords, number: u64) -> NativeWords {
-    let mut wire: Wire = zerocopy::transmute!(*node);
-    let (qpn, incarnation) = match wire.flags & HAS_VERBS {
-        0 => (0, number),
-        _ => (
-            (number >> INCARNATION_BITS) as u32,
-            low(number, INCARNATION_BITS),
-        ),
+    let [first, keys, gid, rest, incarnation, of_node, shm, last] = *node;
+    let (_, has_verbs, has_shm) = of_first(first);
+    let (qpn, own) = match has_verbs {
+        false => (0, number),
+        true => (number >> INCARNATION_BITS, low(number, INCARNATION_BITS)),
     };
-    let shm = match wire.flags & HAS_SHM {
-        0 => 0,
-        _ => number,
+    let own_shm = match has_shm {
+        false => 0,
+        true => number,
     };
     // An address that is all its node's has its own in place, and the number 0.
-    wire.qpn = (wire.qpn.get() | qpn).into();
-    wire.incarnation = (wire.incarnation.get() | incarnation).into();
-    wire.shm = (wire.shm.get() | shm).into();
-    zerocopy::transmute!(wire)
+    [
+        first | qpn << QPN_AT,
+        keys,
+        gid,
+        rest,
+        incarnation | own,
+        of_node,
+        shm | own_shm,
+        last,
+    ]
 }
 
+/// What the first word of an address says: the QPN, and whether it has a queue pair and a shared-memory endpoint.
+#[inline]
+fn of_first(first: u64) -> (u64, bool, bool) {
+    let flags = (first >> FLAGS_AT) as u8;
+    let qpn = first >> QPN_AT;
+    (qpn, flags & HAS_VERBS != 0, flags & HAS_SHM != 0)
+}
+
+#[inline]
 fn low(value: u64, bits: u32) -> u64 {
     value & ((1 << bits) - 1)
 }

@@ -27,6 +27,15 @@ impl Column {
         words.u64s(8 * at, 1).first()
     }
 
+    /// Has the number of an entry brought closer that will be looked at soon.
+    #[inline]
+    pub(super) fn prefetch(&self, entry: u32) {
+        let (piece, at) = PIECES.place(entry);
+        if let Some(words) = self.0.get(piece).and_then(|piece| piece.get()) {
+            words.prefetch(8 * at);
+        }
+    }
+
     /// The number of an entry, to be set.
     ///
     /// # Errors

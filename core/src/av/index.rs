@@ -4,6 +4,7 @@
 //! search starts, so a table can be copied to a larger one, and be mended after a removal, with no look at an address.
 
 use super::chunk::Name;
+use crate::prefetch::prefetch;
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::{Relaxed, Release};
 
@@ -116,6 +117,12 @@ impl<'a> Index<'a> {
             at = (at + 1) & self.mask();
         }
         None
+    }
+
+    /// Has the places brought closer where a search for this hash will start.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, hash: u32) {
+        prefetch(self.places.as_ptr().wrapping_add(self.home(hash)));
     }
 
     /// Enters an entry. There is room.

@@ -3,6 +3,7 @@
 mod arena;
 pub(crate) mod askers;
 mod attr;
+mod batch;
 mod chunk;
 mod column;
 mod doubling;

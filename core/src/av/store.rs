@@ -15,14 +15,14 @@ use crate::error::{Errno, Error, Result};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::fence;
 
+/// Bytes of a page, where the system has large ones.
+const LARGE_PAGE: usize = 2 << 20;
+
 /// Entries of the first piece, at least.
 pub(super) const FEWEST: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// Entries of a table at most.
 pub(super) const MOST: usize = 1 << 31;
-
-/// Bytes of a page, where the system has large ones.
-const LARGE_PAGE: usize = 2 << 20;
 
 /// Bytes of a piece of entries from which on it is had in large pages: so long that those at its ends do not count.
 const LARGE_PIECE: usize = 16 * LARGE_PAGE;
@@ -133,10 +133,23 @@ impl Store {
             .map_or(0, |(chunk, at)| chunk.generation(at))
     }
 
+    /// Has an entry brought closer that will be looked at soon.
+    #[inline]
+    pub(super) fn prefetch(&self, entry: u32) {
+        if let Some((chunk, at)) = self.locate(entry) {
+            chunk.prefetch(at);
+        }
+    }
+
     /// The entry of an address and its generation. `Err`: writers were at work all the time.
     #[inline]
     pub(super) fn find(&self, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
-        let hash = index::hash(name, self.seed);
+        self.find_hashed(index::hash(name, self.seed), name)
+    }
+
+    /// The same of an address whose hash is known.
+    #[inline]
+    pub(super) fn find_hashed(&self, hash: u32, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
         match self.search(hash, name) {
             None => self.find_none(hash, name),
             found => Ok(found),
@@ -158,8 +171,30 @@ impl Store {
         })
     }
 
+    #[inline]
     pub(super) fn hash(&self, name: &Name) -> u32 {
         index::hash(name, self.seed)
+    }
+
+    /// Has the places of the index brought closer where an address with this hash will be searched for.
+    #[inline]
+    pub(super) fn prefetch_places(&self, hash: u32) {
+        if let Some(index) = self.index() {
+            index.prefetch(hash);
+        }
+    }
+
+    /// The entry that an address with this hash is likely to be in.
+    #[inline]
+    pub(super) fn candidate(&self, hash: u32) -> Option<u32> {
+        self.index()?.find(hash, Some)
+    }
+
+    /// The generation with which this address is in an entry; `None` when it is not.
+    #[inline]
+    pub(super) fn holds(&self, entry: u32, name: &Name) -> Option<u32> {
+        let (chunk, at) = self.locate(entry)?;
+        chunk.holds(at, name)
     }
 
     #[inline]

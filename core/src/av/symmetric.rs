@@ -43,6 +43,16 @@ pub(super) struct Symmetric {
     seed: u64,
 }
 
+/// A search for an address that is under way: what was found out so far, at a count of changes.
+#[derive(Clone, Copy)]
+pub(super) struct Search {
+    version: u64,
+    key: Key,
+    hash: u64,
+    /// The entry that is likely to hold it.
+    candidate: Option<u32>,
+}
+
 impl Symmetric {
     /// An empty table with room for `count` addresses at once, whose entries have generations or not.
     ///
@@ -109,6 +119,17 @@ impl Symmetric {
         }
     }
 
+    /// Has an entry brought closer that will be looked at soon. The nodes are few, and looked at all the time.
+    #[inline]
+    pub(super) fn prefetch(&self, entry: u32) {
+        if let Some((lines, at)) = self.locate(entry) {
+            lines.prefetch(at);
+        }
+        if let Some(removals) = &self.removals {
+            removals.prefetch(entry);
+        }
+    }
+
     /// The generation of an entry, odd while an address is in.
     #[inline]
     pub(super) fn generation(&self, entry: u32) -> u32 {
@@ -131,27 +152,84 @@ impl Symmetric {
         let (node, number) = split(name);
         let look = || {
             let node = self.nodes.find(&node)?;
-            Ok(node.and_then(|(node, _)| self.holder(Key { node, number })))
+            Ok(node.and_then(|(node, _)| {
+                let key = Key { node, number };
+                self.holder(key, self.hash(key))
+            }))
         };
         Version(&self.version).read(look)?
+    }
+
+    /// Begins to search for an address, of whose part one more search is likely to be. `None`: that is left to the end.
+    #[inline]
+    pub(super) fn begin_to_find(&self, name: &Name) -> Option<Search> {
+        let version = Version(&self.version).now()?;
+        let (node, number) = split(name);
+        let (node, _) = self.nodes.find(&node).ok()??;
+        let key = Key { node, number };
+        let hash = self.hash(key);
+        self.indices.last()?.prefetch(hash);
+        Some(Search {
+            version,
+            key,
+            hash,
+            candidate: None,
+        })
+    }
+
+    /// Goes on to the entry that is likely to be the one.
+    #[inline]
+    pub(super) fn go_on(&self, search: &mut Search) {
+        let index = self.indices.last();
+        search.candidate = index.and_then(|index| index.find(search.hash, |_| true));
+        if let Some(entry) = search.candidate {
+            self.prefetch(entry);
+        }
+    }
+
+    /// What [`find`](Self::find) says, at the end of a search that was begun.
+    #[inline]
+    pub(super) fn end_to_find(
+        &self,
+        name: &Name,
+        search: Option<&Search>,
+    ) -> Result<Option<(u32, u32)>, Busy> {
+        if let Some(search) = search {
+            let likely = search
+                .candidate
+                .filter(|entry| self.holds(*entry, search.key));
+            let found = match likely {
+                Some(entry) => Some((entry, 2 * self.removals_of(entry) + 1)),
+                None => self.holder(search.key, search.hash),
+            };
+            // What was read since it began is of one moment then, as in `find`.
+            if Version(&self.version).is_still(search.version) {
+                return Ok(found);
+            }
+        }
+        self.find(name)
     }
 
     /// The entry of an address and its generation, for a writer.
     pub(super) fn search(&self, name: &Name) -> Option<(u32, u32)> {
         let (node, number) = split(name);
         let (node, _) = self.nodes.search(self.nodes.hash(&node), &node)?;
-        self.holder(Key { node, number })
+        let key = Key { node, number };
+        self.holder(key, self.hash(key))
     }
 
-    /// The entry that holds this, and its generation.
+    /// The entry that holds this, whose hash is this, and its generation.
     #[inline]
-    fn holder(&self, key: Key) -> Option<(u32, u32)> {
-        let is_it = |entry| {
-            self.locate(entry)
-                .is_some_and(|(lines, at)| lines.has(at, key))
-        };
-        let entry = self.indices.last()?.find(self.hash(key), is_it)?;
+    fn holder(&self, key: Key, hash: u64) -> Option<(u32, u32)> {
+        let is_it = |entry| self.holds(entry, key);
+        let entry = self.indices.last()?.find(hash, is_it)?;
         Some((entry, 2 * self.removals_of(entry) + 1))
+    }
+
+    #[inline]
+    fn holds(&self, entry: u32, key: Key) -> bool {
+        self.locate(entry)
+            .is_some_and(|(lines, at)| lines.has(at, key))
     }
 
     #[inline]
@@ -196,7 +274,11 @@ impl Symmetric {
         let (node, number) = split(name);
         let node_hash = self.nodes.hash(&node);
         let known = self.nodes.search(node_hash, &node).map(|(node, _)| node);
-        if let Some((entry, _)) = known.and_then(|node| self.holder(Key { node, number })) {
+        let held = known.and_then(|node| {
+            let key = Key { node, number };
+            self.holder(key, self.hash(key))
+        });
+        if let Some((entry, _)) = held {
             return Ok(Placement::Found(entry));
         }
         let entry = match reserved {

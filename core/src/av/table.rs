@@ -16,6 +16,7 @@ use super::storage::Storage;
 use super::store::{Placement, Store};
 use super::symmetric::Symmetric;
 use super::told::Told;
+use super::version::Busy;
 use crate::addr::{NATIVE_LEN, NativeAddr};
 use crate::error::{Errno, Error, Result};
 use crate::peer::PeerAv;
@@ -337,16 +338,24 @@ impl AvTable {
         NativeAddr::from_bytes(name.as_bytes()).ok()
     }
 
-    /// The entry of an address and its generation.
+    /// What an address is sent to that was searched for: its entry and that's generation were found, or writers were at work
+    /// all the time.
     #[inline]
-    fn find_entry(&self, name: &Name) -> Option<(u32, u32)> {
-        match self.store.find(name) {
-            Ok(found) => found,
-            Err(_) => {
-                let _turn = self.turn().ok()?;
-                self.store.search(name)
-            }
+    pub(super) fn addr_found(
+        &self,
+        name: &Name,
+        found: Result<Option<(u32, u32)>, Busy>,
+    ) -> FiAddr {
+        match found.unwrap_or_else(|Busy| self.find_in_turn(name)) {
+            Some((entry, generation)) => self.model.addr(entry, generation),
+            None => FiAddr::NOTAVAIL,
         }
+    }
+
+    #[cold]
+    fn find_in_turn(&self, name: &Name) -> Option<(u32, u32)> {
+        let _turn = self.turn().ok()?;
+        self.store.search(name)
     }
 
     /// Whether nobody was changing the table just now. What a writer that is dead has left is mended, and listed as changed.
@@ -517,10 +526,7 @@ impl PeerAv for AvTable {
     #[inline]
     fn find(&self, name: &NativeAddr) -> FiAddr {
         let name = name.to_words();
-        match self.find_entry(&name) {
-            Some((entry, generation)) => self.model.addr(entry, generation),
-            None => FiAddr::NOTAVAIL,
-        }
+        self.addr_found(&name, self.store.find(&name))
     }
 
     #[inline]

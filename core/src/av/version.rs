@@ -20,14 +20,14 @@ impl Version<'_> {
     /// A writer starts: who reads meanwhile reads again.
     pub(super) fn begin(self) {
         self.0.store(self.0.load(Relaxed) | 1, Relaxed);
-        // Pairs with the Acquire fence in `read`.
+        // Pairs with the Acquire fence in `is_still`.
         fence(Release);
     }
 
     /// It is done.
     pub(super) fn end(self) {
         let next = (self.0.load(Relaxed) | 1).wrapping_add(1);
-        // Pairs with the Acquire load in `read`.
+        // Pairs with the Acquire load in `now`.
         self.0.store(next, Release);
     }
 
@@ -35,7 +35,7 @@ impl Version<'_> {
     pub(super) fn pass(self) {
         let next = self.0.load(Relaxed).wrapping_add(2) & !1;
         self.0.store(next, Release);
-        // Pairs with the Acquire fence in `read`: who sees what comes next sees the change.
+        // Pairs with the Acquire fence in `is_still`: who sees what comes next sees the change.
         fence(Release);
     }
 
@@ -43,19 +43,31 @@ impl Version<'_> {
     #[inline]
     pub(super) fn read<T>(self, mut look: impl FnMut() -> T) -> Result<T, Busy> {
         for _ in 0..TRIES {
-            // Pairs with the Release store in `end`: what is read next is not from before.
-            let version = self.0.load(Acquire);
-            if version & 1 == 0 {
+            if let Some(version) = self.now() {
                 let seen = look();
-                // Pairs with the Release fence in `begin`.
-                fence(Acquire);
-                if self.0.load(Relaxed) == version {
+                if self.is_still(version) {
                     return Ok(seen);
                 }
             }
             std::hint::spin_loop();
         }
         Err(Busy)
+    }
+
+    /// The count, for a reader who begins; `None` while a writer is at work.
+    #[inline]
+    pub(super) fn now(self) -> Option<u64> {
+        // Pairs with the Release store in `end`: what is read next is not from before.
+        let version = self.0.load(Acquire);
+        (version & 1 == 0).then_some(version)
+    }
+
+    /// Whether all that was read since that count is of one moment.
+    #[inline]
+    pub(super) fn is_still(self, version: u64) -> bool {
+        // Pairs with the Release fence in `begin`.
+        fence(Acquire);
+        self.0.load(Relaxed) == version
     }
 }
 

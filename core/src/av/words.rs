@@ -7,6 +7,8 @@ use std::io;
 #[cfg(not(loom))]
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
+#[cfg(not(loom))]
+use crate::prefetch::prefetch;
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// What pieces of a file start and end at, in bytes: no page is larger on the machines that this runs on.
@@ -65,6 +67,12 @@ impl Words {
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(from & !3).cast(), n) }
     }
 
+    /// Has the line of a byte brought closer that will be looked at soon.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, at: usize) {
+        prefetch(self.map.as_ptr().wrapping_add(at));
+    }
+
     /// Has the memory, which nobody has used yet, in pages as large as the system has for it: who looks things up in no order
     /// misses the translation of nearly every small page, too. For memory that will be used all over.
     pub(super) fn prefer_large_pages(&self) {
@@ -112,6 +120,8 @@ impl Words {
         let from = (from / 4).min(self.u32s.len());
         &self.u32s[from..][..n.min(self.u32s.len() - from)]
     }
+
+    pub(super) fn prefetch(&self, _: usize) {}
 
     pub(super) fn prefer_large_pages(&self) {}
 

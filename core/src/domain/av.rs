@@ -254,6 +254,21 @@ impl<B: Backend> Av for AvHandle<B> {
             .map_or_else(|| self.look_further(addr), Ok)
     }
 
+    fn lookup_all(
+        &self,
+        addrs: &[FiAddr],
+        report: &mut dyn FnMut(usize, Result<NativeAddr>),
+    ) -> Result<()> {
+        drop(self.domain.lock_to("look up in", "address vector")?);
+        self.table.lookup_all(addrs, |number, found| {
+            report(
+                number,
+                found.map_or_else(|| self.look_further(addrs[number]), Ok),
+            );
+        });
+        Ok(())
+    }
+
     fn address(&self, addr: FiAddr) -> Result<Address> {
         drop(self.domain.lock_to("look up in", "address vector")?);
         let format = self.naming.format;
@@ -415,6 +430,10 @@ impl<B: Backend> AvHandle<B> {
                     return Ok(inserted);
                 }
             };
+            if chunk.len() > 1 {
+                let names = chunk.iter().filter_map(|(_, one)| one.as_ref().ok());
+                insertion.expect(names.map(|found| &found.name));
+            }
             for (number, one) in chunk.drain(..) {
                 let placed = self.place(one, &mut insertion, &mut guard);
                 inserted += usize::from(placed.is_ok());

@@ -11,6 +11,8 @@ use std::ptr::NonNull;
 
 use nix::sys::mman::{MmapAdvise, madvise};
 
+use crate::prefetch::prefetch;
+
 /// Alignment of small arrays.
 const LINE_BYTES: usize = 64;
 /// What most 64-bit processors take for a huge page.
@@ -78,14 +80,7 @@ impl<T: Copy> Arena<T> {
     /// Has an element brought closer that will be looked at soon.
     #[inline(always)]
     pub(super) fn prefetch(&self, place: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing and never faults.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<{ _MM_HINT_T0 }>(self.start.as_ptr().wrapping_add(place).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = place;
+        prefetch(self.start.as_ptr().wrapping_add(place));
     }
 
     fn release(&mut self) {

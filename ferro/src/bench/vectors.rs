@@ -18,7 +18,7 @@ use crate::cli::VectorOptions;
 use crate::failure::{Failure, Result};
 use crate::report::{Table, print_json, print_text, significant};
 use crate::sizes::Sizes;
-use workload::{NODES, Vector, Walk, batched, dependent};
+use workload::{NODES, Vector, Walk, at_once, batched, dependent};
 
 const ENTRIES: [usize; 3] = [1000, 100_000, 1_000_000];
 
@@ -130,10 +130,12 @@ impl Vector for Ours {
 }
 
 /// Look-ups in the table itself, as messages need them, and the pointer chase.
-const DATA_PATH: [&str; 5] = [
+const DATA_PATH: [&str; 7] = [
     "forward_batched",
+    "forward_independent",
     "forward_dependent",
     "reverse_batched",
+    "reverse_independent",
     "reverse_dependent",
     "pointer_chase",
 ];
@@ -194,7 +196,12 @@ fn ours(domain: &dyn Domain, n: usize, attr: &AvAttr) -> Result<Ours> {
 }
 
 /// Nanoseconds of each of [`DATA_PATH`], in each round.
-fn data_path(n: usize, attr: &AvAttr, bytes: usize, rounds: u32) -> Result<[Vec<f64>; 5]> {
+fn data_path(
+    n: usize,
+    attr: &AvAttr,
+    bytes: usize,
+    rounds: u32,
+) -> Result<[Vec<f64>; DATA_PATH.len()]> {
     let table = AvTable::new(attr)?;
     for i in 0..n {
         table.insert(&name(i))?;
@@ -208,14 +215,32 @@ fn data_path(n: usize, attr: &AvAttr, bytes: usize, rounds: u32) -> Result<[Vec<
         FiAddr::NOTAVAIL => Err(missing()),
         addr => Ok(addr.0 as usize),
     };
+    let forward_all = |addrs: &[FiAddr]| {
+        let (mut sum, mut lost) = (0, false);
+        table.lookup_all(addrs, |_, found| match found {
+            Some(found) => sum += found.incarnation as usize,
+            None => lost = true,
+        });
+        if lost { Err(missing()) } else { Ok(sum) }
+    };
+    let reverse_all = |names: &[NativeAddr]| {
+        let (mut sum, mut lost) = (0, false);
+        table.find_all(names, |_, addr| match addr {
+            FiAddr::NOTAVAIL => lost = true,
+            addr => sum += addr.0 as usize,
+        });
+        if lost { Err(missing()) } else { Ok(sum) }
+    };
     let walk = Walk::over(n);
     let chain = Chain::of(bytes);
-    let mut took: [Vec<f64>; 5] = Default::default();
+    let mut took: [Vec<f64>; DATA_PATH.len()] = Default::default();
     // The first round finds the caches full of something else.
     for round in 0..=rounds {
-        let one: [Result<f64>; 5] = [
+        let one: [Result<f64>; DATA_PATH.len()] = [
+            at_once(walk, |i| FiAddr(i as u64), forward_all),
             batched(walk, forward),
             dependent(walk, forward),
+            at_once(walk, name, reverse_all),
             batched(walk, reverse),
             dependent(walk, reverse),
             Ok(chain.chase()),

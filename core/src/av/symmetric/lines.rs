@@ -103,6 +103,12 @@ impl<'a> Lines<'a> {
         (self.words.u64s(line * LINE, WORDS), slot)
     }
 
+    /// Has the line of an entry brought closer that will be looked at soon.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, at: usize) {
+        self.words.prefetch(at / ENTRIES * LINE);
+    }
+
     /// Which entries are taken.
     pub(super) fn marks(&self) -> Marks<'a> {
         Marks::new(self.words, marks_at(self.len), self.len)

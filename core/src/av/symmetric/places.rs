@@ -127,6 +127,14 @@ impl Places {
         None
     }
 
+    /// Has the places brought closer where a search for this hash will be: in a full index it often goes on to the next line.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, hash: u64) {
+        let at = 4 * self.home(hash);
+        self.words.prefetch(at);
+        self.words.prefetch(at + 4 * LINE);
+    }
+
     /// Enters an entry. There is room.
     pub(super) fn insert(&self, hash: u64, entry: u32) {
         let places = self.places();

@@ -85,7 +85,39 @@ fn what_is_there_is_found_while_the_table_grows() {
         beside(&table, change, || {
             assert_eq!(table.find(&name(1)), first);
             assert_eq!(table.lookup(first), Some(name(1)));
+            table.find_all(&[name(1)], |_, found| assert_eq!(found, first));
         });
         assert!((1..4).all(|number| table.find(&name(number)).is_some()));
     });
+}
+
+/// Who is searched for while an entry becomes another's is found where it is, or not at all, by a look-up of its own
+/// or by one of many. Fails without the second look at the generation, which would give the address
+/// of who was in the entry before.
+#[test]
+fn who_is_found_is_in_the_entry_that_was_found() {
+    for many in [false, true] {
+        explore(2, move || {
+            let table = table(AvType::Map);
+            let find = move |table: &AvTable, number: u32| match many {
+                false => table.find(&name(number)),
+                true => {
+                    let mut found = FiAddr::NOTAVAIL;
+                    table.find_all(&[name(number)], |_, addr| found = addr);
+                    found
+                }
+            };
+            let first = insert(&table, 1);
+            let change = move |table: &AvTable| {
+                table.remove(first).unwrap();
+                insert(table, 2);
+            };
+            let mut seen = FiAddr::NOTAVAIL;
+            beside(&table, change, || seen = find(&table, 2));
+            let now = find(&table, 2);
+            assert!(now.is_some() && now != first);
+            assert!([FiAddr::NOTAVAIL, now].contains(&seen), "{seen:?}");
+            assert_eq!(find(&table, 1), FiAddr::NOTAVAIL);
+        });
+    }
 }

@@ -132,9 +132,12 @@ fn a_process_of_the_others() {
         }
         drop(call);
         if round % 8 == 0 {
-            for n in own..own + NAMES {
-                assert_eq!(av.find(&name(n)).is_some(), mine.contains(&n), "{n}");
-            }
+            let names: Vec<_> = (own..own + NAMES).map(name).collect();
+            av.find_all(&names, |number, addr| {
+                let n = own + number as u64;
+                assert_eq!(addr.is_some(), mine.contains(&n), "{n}");
+                assert_eq!(addr, av.find(&name(n)), "{n}");
+            });
             check(&av);
             assert!(Instant::now() < end, "nobody ended this process");
         }

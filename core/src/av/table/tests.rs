@@ -119,6 +119,24 @@ fn check(av: &AvTable, plain: &Plain, av_type: AvType) {
     for kept in &plain.kept {
         assert_eq!(av.lookup(FiAddr(*kept)), None);
     }
+    check_batches(av, plain);
+}
+
+/// What is said of many at a time is what is said of each: of those that are there, of those that are no more, and of such as
+/// never were.
+fn check_batches(av: &AvTable, plain: &Plain) {
+    let there = plain.addrs.values().chain(&plain.stale).copied();
+    let never = [0, 29, 1 << 20, 1 << 33, u64::MAX].map(FiAddr);
+    let addrs: Vec<_> = there.chain(never).collect();
+    let mut found = Vec::new();
+    av.lookup_all(&addrs, |number, one| found.push((number, one)));
+    let single = addrs.iter().map(|addr| av.lookup(*addr)).enumerate();
+    assert_eq!(found, single.collect::<Vec<_>>());
+    let names: Vec<_> = (0..40).map(name).collect();
+    let mut found = Vec::new();
+    av.find_all(&names, |number, one| found.push((number, one)));
+    let single = names.iter().map(|name| av.find(name)).enumerate();
+    assert_eq!(found, single.collect::<Vec<_>>());
 }
 
 fn run(kind: Kind, ops: Vec<Op>) {
@@ -293,6 +311,20 @@ fn readers_never_see_a_half_entry() {
                     while !done.load(Ordering::Relaxed) || seen == 0 {
                         // What is there all the time is found all the time, wherever the index is.
                         assert_eq!(av.find(&name(u32::MAX)), first);
+                        // One at a time or many.
+                        let mut found = FiAddr::NOTAVAIL;
+                        av.find_all(&[0, u32::MAX, 1].map(name), |number, addr| {
+                            if number == 1 {
+                                found = addr;
+                            }
+                        });
+                        assert_eq!(found, first);
+                        let addrs: Vec<_> = (0..64).map(FiAddr).collect();
+                        av.lookup_all(&addrs, |_, found| {
+                            if let Some(found) = found {
+                                assert_eq!(found, name(found.incarnation as u32));
+                            }
+                        });
                         for index in 1..64 + reader {
                             let Some((read, _)) = av.store.read(index) else {
                                 continue;

@@ -2,13 +2,19 @@
 //! order that a cache could guess, and some are removed. Our side and the program that drives others share it.
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Nodes that the addresses are of.
 pub(crate) const NODES: usize = 1000;
 
 /// Look-ups at a stretch.
 pub(crate) const STRETCH: usize = 200_000;
+
+/// Look-ups of one call, where one does many.
+pub(crate) const BATCH: usize = 64;
+
+/// Such calls between two looks at the clock: what they are of stays in a cache, and the clock takes next to nothing.
+const BATCHES: usize = 8;
 
 /// Addresses that are removed at most: in some address vectors each takes longer the more there are.
 pub(crate) const REMOVALS: usize = 1000;
@@ -83,6 +89,32 @@ pub(crate) fn batched<E>(
     }
     black_box(sum);
     Ok(start.elapsed().as_nanos() as f64 / STRETCH as f64)
+}
+
+/// Nanoseconds of a look-up where one call does a batch of them. What they are of is made by `wanted` while the clock stands.
+pub(crate) fn at_once<T, E>(
+    walk: Walk,
+    wanted: impl Fn(usize) -> T,
+    mut lookup_all: impl FnMut(&[T]) -> Result<usize, E>,
+) -> Result<f64, E> {
+    let (mut at, mut sum, mut took, mut done) = (0, 0, Duration::ZERO, 0);
+    let mut batches = Vec::with_capacity(BATCH * BATCHES);
+    while done < STRETCH {
+        batches.clear();
+        batches.extend((0..BATCH * BATCHES).map(|_| {
+            let this = at;
+            at = walk.after(at);
+            wanted(this)
+        }));
+        let start = Instant::now();
+        for batch in batches.chunks(BATCH) {
+            sum += lookup_all(batch)?;
+        }
+        took += start.elapsed();
+        done += batches.len();
+    }
+    black_box(sum);
+    Ok(took.as_nanos() as f64 / done as f64)
 }
 
 /// Nanoseconds of a look-up that begins when the one before is over.
