@@ -1,5 +1,6 @@
 //! Address vectors under traffic: named ones that two domains share, users' own IDs (fi_av(3)).
 
+#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Peers that die, stop, leave or misbehave: what waits for them fails, all else goes on, nothing is left behind.
 
+#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod exchange;

@@ -1,5 +1,6 @@
 //! What applications find on a machine with no RDMA device.
 
+#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../core/tests/getinfo/clients.rs"]

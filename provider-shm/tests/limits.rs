@@ -1,5 +1,6 @@
 //! The shared-memory domain with bad input and with more than it can take: clear errors, and nothing lost.
 
+#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! What a pair of endpoints that talk costs in memory, both sides together: its segment, and the heap of both.
 
+#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 

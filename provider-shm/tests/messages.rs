@@ -1,5 +1,6 @@
 //! Messages between endpoints, in one process and in several.
 
+#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod exchange;

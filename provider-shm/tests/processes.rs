@@ -1,5 +1,6 @@
 //! Random programs of endpoints in two processes, which are judged, and made smaller when they fail.
 
+#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::os::fd::{AsFd, OwnedFd};

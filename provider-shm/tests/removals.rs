@@ -1,6 +1,7 @@
 //! Peers that are removed from an address vector: the segment goes with the entry once neither side has more to say, and comes back
 //! when one has.
 
+#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod owner;

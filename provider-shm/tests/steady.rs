@@ -1,5 +1,6 @@
 //! The steady state of short messages over shared memory: no allocation, no system call.
 
+#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::sync::Arc;

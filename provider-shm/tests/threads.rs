@@ -1,5 +1,6 @@
 //! The threads of a domain, in a process where nobody else starts any.
 
+#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use ferrofabric_conformance::progress;
