@@ -98,15 +98,18 @@ impl Job {
     /// Whether it would only take the time of the emulated machine, being no soak. What MPICH does through shared memory runs outside
     /// of it as well, and much faster; only of four ranks all programs run here, too, where the domain has a device besides.
     /// Open MPI is nowhere else: it leaves out eight ranks, which it has over verbs, and collectives of two, which are less than
-    /// those of four.
+    /// those of four. Random traffic over verbs is of eight ranks with the one, of four with the other.
     fn spares_the_machine(&self) -> bool {
         let emulated = std::env::var_os("FERRO_MACHINE").is_some();
         let soak = std::env::var_os("FERRO_SOAK").is_some();
-        let repeats = match self.mpi {
-            Mpi::Mpich => self.ranks != 4,
-            Mpi::Open => self.ranks == 8 || (self.ranks, self.program[0]) == (2, "collectives.py"),
+        let job = (self.ranks, self.program[0]);
+        let repeats = match (self.carrier, self.mpi) {
+            (Carrier::Default, Mpi::Mpich) => self.ranks != 4,
+            (Carrier::Default, Mpi::Open) => self.ranks == 8 || job == (2, "collectives.py"),
+            (Carrier::Verbs, Mpi::Mpich) => job == (8, "random_p2p.py"),
+            (Carrier::Verbs, Mpi::Open) => job == (4, "random_p2p.py"),
         };
-        emulated && !soak && self.carrier == Carrier::Default && repeats
+        emulated && !soak && repeats
     }
 
     fn check(&self, counters: &Counters, output: &str) {
