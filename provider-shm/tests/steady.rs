@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use ferrofabric_conformance::steady::{Counting, Exchange, allocates_nothing, measure, trace};
+use ferrofabric_conformance::steady::{
+    Counting, Exchange, Trace, allocates_nothing, measure, trace,
+};
 use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::serial::Threading;
@@ -36,7 +38,7 @@ fn short_messages_allocate_nothing() {
 
 #[test]
 fn short_messages_make_no_system_call() {
-    let calls = trace("short_messages_make_no_system_call", || {
+    let seen = trace("short_messages_make_no_system_call", || {
         let exchanges = LEVELS.map(|level| Exchange::new(&*domain(level), &*domain(level), ROUNDS));
         measure(|| {
             for exchange in &exchanges {
@@ -44,7 +46,7 @@ fn short_messages_make_no_system_call() {
             }
         });
     });
-    if let Some(calls) = calls {
+    if let Some(Trace { calls, .. }) = seen {
         assert_eq!(calls, [], "{} system calls", calls.len());
     }
 }
@@ -52,7 +54,7 @@ fn short_messages_make_no_system_call() {
 /// That the count can be trusted: one call is seen, with the file that it goes to.
 #[test]
 fn a_system_call_is_seen() {
-    let calls = trace("a_system_call_is_seen", || {
+    let seen = trace("a_system_call_is_seen", || {
         let null = std::fs::File::create("/dev/null").unwrap();
         let exchange = Exchange::new(&*domain(LEVELS[0]), &*domain(LEVELS[0]), 1);
         measure(|| {
@@ -60,7 +62,7 @@ fn a_system_call_is_seen() {
             std::io::Write::write_all(&mut &null, b"1").unwrap();
         });
     });
-    if let Some(calls) = calls {
+    if let Some(Trace { calls, .. }) = seen {
         assert_eq!(calls.len(), 1, "{calls:?}");
         assert_eq!(calls[0].number, libc::SYS_write as u64);
         assert_eq!(calls[0].file.as_deref(), Some("/dev/null".as_ref()));

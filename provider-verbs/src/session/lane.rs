@@ -269,6 +269,11 @@ impl<L: Named> Lanes<L> {
         self.places.get_mut(index)?.as_deref_mut()
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.places.iter().flatten().count() + self.leaving.len()
+    }
+
     /// All lanes.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut L> {
         let places = self.places.iter_mut().flatten();

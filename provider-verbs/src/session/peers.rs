@@ -112,6 +112,12 @@ const NO_ROUTE: Route = Route {
 };
 
 impl Peers {
+    /// How many have a session without a lane.
+    pub(crate) fn parked(&self) -> usize {
+        let parked = self.peers.iter().filter(|(_, peer)| peer.parked.is_some());
+        parked.count()
+    }
+
     /// The peer that an address leads to, if it was used before.
     #[inline]
     pub(crate) fn routed(&self, addr: FiAddr) -> Option<u32> {

@@ -12,7 +12,7 @@ use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 pub use allocations::{Counting, allocations};
-pub use syscalls::{Call, measure, trace};
+pub use syscalls::{Trace, measure, trace};
 
 use crate::ends::{BLANK, End, PATIENCE, Pair, any_tagged};
 

@@ -9,6 +9,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::ptrace;
@@ -33,6 +34,15 @@ pub struct Call {
     pub file: Option<PathBuf>,
 }
 
+/// What was seen of a thread.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// Its system calls.
+    pub calls: Vec<Call>,
+    /// How long it was looked at: what is done every so often may have been done so often.
+    pub took: Duration,
+}
+
 fn mark() {
     // SAFETY: there is no such call, and it takes nothing.
     unsafe { libc::syscall(MARK) };
@@ -50,7 +60,7 @@ pub fn measure<R>(body: impl FnOnce() -> R) -> R {
 
 /// Runs the test `name` of this program once more, in a child. There it calls `child`, which is to call [`measure`] once;
 /// in the parent this returns what the kernel was called for meanwhile.
-pub fn trace(name: &str, child: impl FnOnce()) -> Option<Vec<Call>> {
+pub fn trace(name: &str, child: impl FnOnce()) -> Option<Trace> {
     if std::env::var_os(CHILD).is_some() {
         child();
         return None;
@@ -62,14 +72,14 @@ pub fn trace(name: &str, child: impl FnOnce()) -> Option<Vec<Call>> {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let calls = watch(Pid::from_raw(process.id() as i32));
+    let seen = watch(Pid::from_raw(process.id() as i32));
     assert!(process.wait().unwrap().success(), "the child failed");
-    Some(calls)
+    Some(seen)
 }
 
 /// Watches the thread of a process that has itself traced, from its first stop to the second mark. However long that takes on a
 /// busy machine: only a child that does nothing at all for long is ended.
-fn watch(process: Pid) -> Vec<Call> {
+fn watch(process: Pid) -> Trace {
     std::thread::scope(|scope| {
         let (tell, told) = channel();
         scope.spawn(move || end_if_silent(process, &told));
@@ -92,8 +102,9 @@ fn end_if_silent(process: Pid, told: &Receiver<()>) {
     }
 }
 
-fn follow(process: Pid, tell: &Sender<()>) -> Vec<Call> {
+fn follow(process: Pid, tell: &Sender<()>) -> Trace {
     let (mut calls, mut marks) = (Vec::new(), 0);
+    let mut began = Instant::now();
     loop {
         let stopped = waitpid(None, Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD));
         tell.send(()).unwrap();
@@ -109,12 +120,16 @@ fn follow(process: Pid, tell: &Sender<()>) -> Vec<Call> {
                 if let Some(call) = entered(thread, process) {
                     if call.number == MARK as u64 {
                         marks += 1;
+                        if marks == 1 {
+                            began = Instant::now();
+                        }
                     } else if marks == 1 {
                         calls.push(call);
                     }
                     if marks == 2 {
+                        let took = began.elapsed();
                         ptrace::detach(thread, None).unwrap();
-                        return calls;
+                        return Trace { calls, took };
                     }
                 }
                 ptrace::syscall(thread, None).unwrap();

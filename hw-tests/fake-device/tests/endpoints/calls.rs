@@ -135,7 +135,7 @@ fn a_connection_that_can_not_be_made() {
             "{call}: {traffic:?}"
         );
         device.reset();
-        pair.settle();
+        pair.settle(&device);
         pair.exchange(8, 100);
         drop(pair);
         assert_clean(&device);
@@ -165,7 +165,7 @@ fn posting_fails(call: &str, errno: i32, after: u32) {
     device.fail_call(call, after, 1, errno);
     pair.traffic(100, 40, || ());
     assert_eq!(device.faults_left(), 0, "{call} was not called so often");
-    pair.settle();
+    pair.settle(&device);
     pair.exchange(8, 1);
     pair.exchange(50_000, 2);
     drop(pair);
@@ -205,7 +205,7 @@ fn requests_that_can_not_be_posted() {
                     Err(error) => panic!("{what}: {}", error.why),
                 }
             }
-            pair.settle();
+            pair.settle(&device);
             pair.exchange(8, 1);
             pair.exchange(50_000, 2);
             drop(pair);

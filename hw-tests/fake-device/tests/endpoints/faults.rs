@@ -61,7 +61,7 @@ fn each_status_of_a_message() {
                 (token, outcome) => panic!("{status:?}: operation {token}: {outcome:?}"),
             }
         }
-        pair.settle();
+        pair.settle(&device);
         pair.exchange(8, 77);
         pair.exchange(80_000, 78);
         drop(pair);
@@ -83,7 +83,7 @@ fn goes_on(fault: Fault) {
         0,
         "{fault:?} did not strike: {traffic:?}"
     );
-    pair.settle();
+    pair.settle(&device);
     device.reset();
     pair.exchange(8, 1);
     pair.exchange(80_000, 2);

@@ -6,7 +6,7 @@ use ferrofabric_core::flags::Flags;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
-use crate::party::{Pair, assert_clean, check, first, message, room};
+use crate::party::{Pair, assert_clean, check, first, message, room, stat};
 
 /// Packets of 512 bytes, of which the receiver takes 16 at a look.
 pub(crate) const SMALL_PACKETS: [(&str, &str); 3] = [
@@ -17,11 +17,6 @@ pub(crate) const SMALL_PACKETS: [(&str, &str); 3] = [
 
 /// In some 42 packets.
 const BYTES: usize = 20_000;
-
-fn stat(pair: &Pair, name: &str) -> u64 {
-    let stats = pair.a.stats().unwrap();
-    stats.iter().find(|(n, _)| *n == name).unwrap().1
-}
 
 #[test]
 fn no_word_of_the_receiver_is_waited_for() {
@@ -35,7 +30,7 @@ fn no_word_of_the_receiver_is_waited_for() {
             .unwrap();
         let done = crate::party::run(&mut [&mut pair.a], 1);
         assert!(done[0].outcome.is_ok(), "{done:?}");
-        assert_eq!(stat(&pair, "verbs_sent_in_parts"), at as u64 + 1);
+        assert_eq!(stat(&pair.a, "verbs_sent_in_parts"), at as u64 + 1);
         pair.b
             .trecv(room(bytes), pair.to_a, 7, 0, 4)
             .map_err(first)
@@ -52,7 +47,7 @@ fn no_word_of_the_receiver_is_waited_for() {
             .map_err(first)
             .unwrap();
     }
-    let in_parts = stat(&pair, "verbs_sent_in_parts");
+    let in_parts = stat(&pair.a, "verbs_sent_in_parts");
     assert!((9..14).contains(&in_parts), "{in_parts} of 20 in 256 KiB");
     for tag in 0..20 {
         pair.b
@@ -147,7 +142,7 @@ fn lanes_that_break_in_the_middle() {
                             check(&done.buffer, 5, "over two lanes");
                         }
                     }
-                    pair.settle();
+                    pair.settle(&device);
                     pair.exchange(8, 1);
                     pair.exchange(BYTES, 2);
                     drop(pair);
@@ -179,7 +174,7 @@ fn sessions_that_end_in_the_middle() {
         for done in pair.run(1 + usize::from(posted_before)) {
             assert_eq!(done.outcome.unwrap_err().errno, Errno::ECONNRESET);
         }
-        pair.settle();
+        pair.settle(&device);
         pair.exchange(300, 9);
         pair.exchange(BYTES, 9);
         drop(pair);
@@ -198,7 +193,7 @@ fn parts_that_make_no_sense() {
             pair.corrupt_traffic(100, 9);
             assert_eq!(device.faults_left(), 0);
             device.reset();
-            pair.settle();
+            pair.settle(&device);
             pair.exchange(8, 1);
             pair.exchange(BYTES, 2);
             drop(pair);
@@ -217,7 +212,7 @@ fn all_kinds_over_lanes_that_break() {
         device.script(Fault::new(Point::Send, fault).after(after).times(2));
         let traffic = pair.traffic(100, 20, || ());
         assert_eq!((traffic.sent, traffic.received), (40, 40), "{traffic:?}");
-        pair.settle();
+        pair.settle(&device);
         drop(pair);
         device.reset();
         assert_clean(&device);

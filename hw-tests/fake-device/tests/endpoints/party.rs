@@ -11,6 +11,7 @@ use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_fake_device::control::{FakeDevice, Live, ROCE};
 use ferrofabric_verbs::VerbsProvider;
+use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type};
 
 /// A wait that takes so long hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -98,23 +99,56 @@ impl Pair {
         run(&mut [&mut self.a, &mut self.b], count)
     }
 
-    /// Drives both until their ends of a broken connection are gone, and with them what hung on it.
-    pub(crate) fn settle(&mut self) {
+    /// Drives both until they agree on what there is between them: a session that one side has given up has ended at the
+    /// other, too, and a broken connection is gone, or another is there in its place.
+    pub(crate) fn settle(&mut self, device: &FakeDevice) {
+        self.rest(|this| {
+            stat(&this.a, SESSIONS) == stat(&this.b, SESSIONS) && all_connected(device)
+        });
+    }
+
+    /// Drives both until it is so, and for a while nothing is over: what neither end shows, such as a datagram that tells of
+    /// nothing new, has had its time.
+    pub(crate) fn rest(&mut self, so: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         let quiet = Duration::from_millis(20);
         let mut last = begun;
         while last.elapsed() < quiet {
             assert!(
                 begun.elapsed() < PATIENCE,
-                "the endpoints do not come to rest"
+                "the endpoints do not come to rest: {} and {} sessions",
+                stat(&self.a, SESSIONS),
+                stat(&self.b, SESSIONS)
             );
+            let mut over = 0;
             for endpoint in [&mut self.a, &mut self.b] {
-                if endpoint.poll().unwrap().is_some() {
-                    last = Instant::now();
-                }
+                over += usize::from(endpoint.poll().unwrap().is_some());
+            }
+            if over > 0 || !so(self) {
+                last = Instant::now();
             }
         }
     }
+}
+
+/// Sessions that an endpoint has.
+const SESSIONS: &str = "verbs_sessions_now";
+
+/// One of an endpoint's counters.
+pub(crate) fn stat(endpoint: &OwningEndpoint, name: &str) -> u64 {
+    let stats = endpoint.stats().unwrap();
+    stats.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
+/// Whether each connection works, and has both its ends.
+fn all_connected(device: &FakeDevice) -> bool {
+    let all = device.queue_pairs();
+    let mut connections = all.iter().filter(|qp| qp.kind == ibv_qp_type::IBV_QPT_RC.0);
+    connections.all(|qp| {
+        let other = all.iter().find(|other| other.number == qp.remote);
+        qp.state == ibv_qp_state::IBV_QPS_RTS.0
+            && other.is_some_and(|other| other.remote == qp.number)
+    })
 }
 
 /// The error of a refused operation.

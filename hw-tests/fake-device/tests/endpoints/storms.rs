@@ -61,7 +61,7 @@ fn storm(lane: &str, seed: u64, statuses: &[Status]) {
         // A session that one side has given up ends at the other with the next message.
         pair.traffic(9000, 2, || ());
     }
-    pair.settle();
+    pair.settle(&device);
     pair.exchange(8, 1);
     pair.exchange(80_000, 2);
     drop(pair);

@@ -587,6 +587,8 @@ impl Transport for RdmTransport {
         report("verbs_unexpected", c.unexpected);
         report("verbs_unexpected_now", self.held.len() as u64);
         report("verbs_lanes_failed", c.lanes_failed);
+        let sessions = self.lanes.count() + self.ud.lanes.count() + self.peers.parked();
+        report("verbs_sessions_now", sessions as u64);
         report("verbs_sessions_resumed", c.sessions_resumed);
         report("verbs_packets_repeated", c.packets_repeated);
         report("verbs_queue_pairs_made", self.service.queue_pairs());
