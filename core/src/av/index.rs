@@ -135,13 +135,13 @@ impl<'a> Index<'a> {
         self.places[at].store(place, Release);
     }
 
-    /// Takes an entry out, and moves those up that its place kept from theirs.
-    pub(super) fn remove(&self, hash: u32, entry: u32) {
+    /// Takes an entry out, and moves those up that its place kept from theirs. False: it was not there.
+    pub(super) fn remove(&self, hash: u32, entry: u32) -> bool {
         let wanted = u64::from(hash) << 32 | u64::from(entry.wrapping_add(1));
         let mut gap = self.home(hash);
         loop {
             match self.places[gap].load(Relaxed) {
-                0 => return,
+                0 => return false,
                 place if place == wanted => break,
                 _ => gap = (gap + 1) & self.mask(),
             }
@@ -160,6 +160,7 @@ impl<'a> Index<'a> {
             }
         }
         self.places[gap].store(0, Relaxed);
+        true
     }
 
     /// Copies all entries to an empty index.

@@ -7,6 +7,7 @@ mod batch;
 mod chunk;
 mod column;
 mod doubling;
+mod entry_index;
 pub(crate) mod follow;
 pub mod format;
 mod head;
@@ -30,6 +31,7 @@ mod version;
 mod words;
 
 pub use attr::{AvAttr, AvType};
+pub use entry_index::EntryIndex;
 pub use keys::{AuthKeys, HeldKey};
 pub use later::{Report, Wanted};
 pub(crate) use resolution::{Found, resolve};

@@ -41,7 +41,7 @@ use handles::Handles;
 use receive::Receives;
 use renew::Health;
 use send::{SEND, Sends};
-use source::Sources;
+use source::{Sender, Sources};
 use ways::Ways;
 
 /// Room that `FI_MSG_PREFIX` wants before each buffer: the routing header's.
@@ -251,21 +251,26 @@ impl DgramTransport {
                 return 0;
             }
         };
-        for completion in completions {
-            self.completed(completion, owner);
+        if completions.is_empty() {
+            return 0;
         }
-        if !completions.is_empty() {
-            self.armed = false;
-        }
+        self.armed = false;
+        self.completed(completions, owner);
         completions.len()
     }
 
+    /// Handles what was polled at once, [`POLL`] completions at most.
     #[inline]
-    fn completed<O: Owner>(&mut self, completion: &ibv_wc, owner: &mut O) {
-        if completion.wr_id & SEND != 0 {
-            self.sent(completion.wr_id as u32, completion.status, owner);
-        } else {
-            self.received(completion, owner);
+    fn completed<O: Owner>(&mut self, completions: &[ibv_wc], owner: &mut O) {
+        let mut senders = [Sender::UNKNOWN; POLL];
+        let senders = &mut senders[..completions.len()];
+        self.find_senders(completions, senders);
+        for (completion, sender) in completions.iter().zip(senders) {
+            if completion.wr_id & SEND != 0 {
+                self.sent(completion.wr_id as u32, completion.status, owner);
+            } else {
+                self.received(completion, sender, owner);
+            }
         }
     }
 

@@ -14,10 +14,12 @@ use ferrofabric_core::fabric::RecvOp;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::matching::Buffers;
 use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece};
+use ferrofabric_core::prefetch::prefetch;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, total_len};
 use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_status};
 
-use super::source::{Source, Sources, sender_gid};
+use super::send::SEND;
+use super::source::{Sender, Source, sender_gid};
 use super::{DgramConfig, DgramTransport, MAX_BUFFERS, Receiving};
 use crate::post::RecvRequest;
 use crate::qp::UdQp;
@@ -70,9 +72,8 @@ struct Datagram {
     len: usize,
     data: u64,
     flags: Flags,
-    src: FiAddr,
-    /// Where it comes from, by LID too.
-    source: Option<Source>,
+    sender: Sender,
+    /// The LID that it came with.
     lid: u16,
 }
 
@@ -222,6 +223,31 @@ impl Receives {
         }
     }
 
+    /// Where the routing header of what has come lies; `None` where nothing has.
+    #[inline]
+    fn header(&self, wc: &ibv_wc) -> Option<*const [u8; HEADER]> {
+        if wc.wr_id & SEND != 0 || wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+            return None;
+        }
+        let at = match wc.wr_id & DIRECT {
+            0 => {
+                let slot = wc.wr_id as u32;
+                self.slot_posted
+                    .get(slot as usize)
+                    .filter(|posted| **posted)?;
+                self.slots.address(slot)
+            }
+            _ => {
+                let entry = self.direct.get((wc.wr_id & !DIRECT) as usize)?;
+                match entry.header {
+                    Some(slot) => self.slots.address(slot),
+                    None => entry.buf.as_mut_ptr(),
+                }
+            }
+        };
+        Some(at.cast_const().cast())
+    }
+
     /// The queue pair was reset: nothing is posted any more. Says which receives were taken back.
     pub(super) fn all_back(&mut self) -> Vec<Matched> {
         for slot in 0..self.slot_posted.len() as u32 {
@@ -319,18 +345,36 @@ impl DgramTransport {
         unsafe { self.receives.post(&self.qp, op, iov) }
     }
 
+    /// Finds out who has sent what came at once, before any of it is handled: what that looks at is waited for together.
+    #[inline]
+    pub(super) fn find_senders(&self, completions: &[ibv_wc], senders: &mut [Sender]) {
+        if completions.len() > 1 {
+            for header in completions.iter().filter_map(|wc| self.receives.header(wc)) {
+                prefetch(header);
+            }
+        }
+        for (wc, sender) in completions.iter().zip(&mut *senders) {
+            if let Some(header) = self.receives.header(wc) {
+                // SAFETY: the device has written the header there and is done with it.
+                let header = unsafe { header.read() };
+                *sender = Sender::at(source_of(wc, &header));
+            }
+        }
+        self.sources.find_all(senders);
+    }
+
     /// A receive of the queue pair is over.
     #[inline]
-    pub(super) fn received<O: Owner>(&mut self, wc: &ibv_wc, owner: &mut O) {
+    pub(super) fn received<O: Owner>(&mut self, wc: &ibv_wc, sender: &Sender, owner: &mut O) {
         if wc.wr_id & DIRECT != 0 {
-            self.received_direct(wc, owner);
+            self.received_direct(wc, sender, owner);
         } else {
-            self.received_in_slot(wc, owner);
+            self.received_in_slot(wc, sender, owner);
         }
     }
 
     #[inline]
-    fn received_in_slot<O: Owner>(&mut self, wc: &ibv_wc, owner: &mut O) {
+    fn received_in_slot<O: Owner>(&mut self, wc: &ibv_wc, sender: &Sender, owner: &mut O) {
         let slot = wc.wr_id as u32;
         if !self.receives.slot_back(slot) {
             return;
@@ -340,13 +384,11 @@ impl DgramTransport {
             return self.slot_failed(wc.status);
         }
         if self.receives.receiving == Receiving::Matched {
-            return self.received_for_anybody(slot, wc, owner);
+            return self.received_for_anybody(slot, wc, sender, owner);
         }
         let at = self.receives.slots.address(slot);
         if let Some(receive) = self.receives.bounced.pop_front() {
-            // SAFETY: the device has written the slot and is done with it.
-            let header = unsafe { at.cast::<[u8; HEADER]>().read() };
-            let datagram = Datagram::of(wc, &header, &self.sources);
+            let datagram = Datagram::of(wc, sender);
             let shown = self.receives.prefix;
             let len = (shown + datagram.len).min(shown + self.receives.mtu);
             // The header is the prefix, where the application has room for one.
@@ -362,13 +404,17 @@ impl DgramTransport {
     }
 
     /// What came in a slot goes to the receive of the owner's that it matches, or is lost.
-    fn received_for_anybody<O: Owner>(&mut self, slot: u32, wc: &ibv_wc, owner: &mut O) {
+    fn received_for_anybody<O: Owner>(
+        &mut self,
+        slot: u32,
+        wc: &ibv_wc,
+        sender: &Sender,
+        owner: &mut O,
+    ) {
         let at = self.receives.slots.address(slot);
-        // SAFETY: the device has written the slot and is done with it.
-        let header = unsafe { at.cast::<[u8; HEADER]>().read() };
-        let datagram = Datagram::of(wc, &header, &self.sources);
+        let datagram = Datagram::of(wc, sender);
         let arrived = Arrived {
-            src: datagram.src,
+            src: sender.addr,
             tag: 0,
             len: datagram.len.min(self.receives.mtu) as u64,
             data: datagram.data,
@@ -376,7 +422,7 @@ impl DgramTransport {
         };
         match owner.srx().arrive(MsgKind::Msg, &arrived) {
             Some(receive) => {
-                self.counters.received(datagram.len, datagram.src);
+                self.counters.received(datagram.len, sender.addr);
                 // SAFETY: so much lies in the slot behind the header; the application vouches for its buffer.
                 unsafe {
                     scatter(
@@ -409,7 +455,7 @@ impl DgramTransport {
     }
 
     #[inline]
-    fn received_direct<O: Owner>(&mut self, wc: &ibv_wc, owner: &mut O) {
+    fn received_direct<O: Owner>(&mut self, wc: &ibv_wc, sender: &Sender, owner: &mut O) {
         let at = (wc.wr_id & !DIRECT) as usize;
         if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
             return self.direct_failed(at, wc.status, owner);
@@ -417,14 +463,8 @@ impl DgramTransport {
         let Some(entry) = self.receives.direct.try_remove(at) else {
             return;
         };
-        let header = match entry.header {
-            Some(slot) => self.receives.slots.address(slot),
-            None => entry.buf.as_mut_ptr(),
-        };
-        // SAFETY: the device has written the header there and is done with it.
-        let header = unsafe { header.cast::<[u8; HEADER]>().read() };
         self.receives.give_header(&entry);
-        let datagram = Datagram::of(wc, &header, &self.sources);
+        let datagram = Datagram::of(wc, sender);
         self.deliver(&entry.matched(), &datagram, owner);
     }
 
@@ -460,9 +500,10 @@ impl DgramTransport {
 
     #[inline]
     fn deliver<O: Owner>(&mut self, receive: &Matched, datagram: &Datagram, owner: &mut O) {
-        self.counters.received(datagram.len, datagram.src);
+        let src = datagram.sender.addr;
+        self.counters.received(datagram.len, src);
         let arrived = Arrived {
-            src: datagram.src,
+            src,
             tag: 0,
             len: (self.receives.prefix + datagram.len) as u64,
             data: datagram.data,
@@ -476,7 +517,8 @@ impl DgramTransport {
     /// Who has sent a datagram, as far as that tells.
     fn sender(&self, datagram: &Datagram) -> Option<NativeAddr> {
         let own = self.port.address(self.qp.number(), self.init.qkey);
-        (datagram.source).map(|source| source.name(datagram.lid, &own))
+        let source = datagram.sender.source;
+        source.map(|source| source.name(datagram.lid, &own))
     }
 
     pub(super) fn fail_receive<O: Owner>(
@@ -520,13 +562,18 @@ impl DgramTransport {
 
 pub(super) const CANCELLED: &str = "cancelled";
 
+/// Where a datagram comes from, as its completion says, or the header before it.
+#[inline]
+fn source_of(wc: &ibv_wc, header: &[u8; HEADER]) -> Option<Source> {
+    match wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 {
+        0 => Some(Source::Lid(wc.slid, wc.src_qp)),
+        _ => sender_gid(header).map(|gid| Source::Gid(gid, wc.src_qp)),
+    }
+}
+
 impl Datagram {
     #[inline]
-    fn of(wc: &ibv_wc, header: &[u8; HEADER], sources: &Sources) -> Self {
-        let source = match wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 {
-            0 => Some(Source::Lid(wc.slid, wc.src_qp)),
-            _ => sender_gid(header).map(|gid| Source::Gid(gid, wc.src_qp)),
-        };
+    fn of(wc: &ibv_wc, sender: &Sender) -> Self {
         let (data, flags) = match wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 {
             0 => (0, Flags::empty()),
             _ => {
@@ -539,8 +586,7 @@ impl Datagram {
             len: (wc.byte_len as usize).saturating_sub(HEADER),
             data,
             flags,
-            src: source.map_or(FiAddr::NOTAVAIL, |source| sources.find(source)),
-            source,
+            sender: *sender,
             lid: wc.slid,
         }
     }
@@ -574,6 +620,7 @@ unsafe fn scatter(from: *const u8, len: usize, to: &[IoBuf]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source::Sources;
     use super::*;
     use ferrofabric_core::addr::{GidKind, VerbsAddr};
     use proptest::prelude::*;
@@ -606,31 +653,29 @@ mod tests {
             mtu_bytes: 1024,
         };
         sources.insert(FiAddr(9), &peer);
+        let of = |wc: &ibv_wc, header: &[u8; HEADER]| {
+            let mut sender = Sender::at(source_of(wc, header));
+            sources.find_all(std::slice::from_mut(&mut sender));
+            Datagram::of(wc, &sender)
+        };
         let mut header = [0; HEADER];
         let (grh, imm) = (ibv_wc_flags::IBV_WC_GRH.0, ibv_wc_flags::IBV_WC_WITH_IMM.0);
-        let by_lid = Datagram::of(
-            &completion(45, imm, 0x1234_5678u32.to_be()),
-            &header,
-            &sources,
-        );
-        assert_eq!((by_lid.len, by_lid.src), (5, FiAddr(9)));
+        let by_lid = of(&completion(45, imm, 0x1234_5678u32.to_be()), &header);
+        assert_eq!((by_lid.len, by_lid.sender.addr), (5, FiAddr(9)));
         assert_eq!(
             (by_lid.data, by_lid.flags),
             (0x1234_5678, Flags::REMOTE_CQ_DATA)
         );
         // Where there is a header, the LID does not count.
-        let unknown = Datagram::of(&completion(40, grh, 7), &header, &sources);
-        assert_eq!((unknown.len, unknown.src), (0, FiAddr::NOTAVAIL));
+        let unknown = of(&completion(40, grh, 7), &header);
+        assert_eq!((unknown.len, unknown.sender.addr), (0, FiAddr::NOTAVAIL));
         assert_eq!((unknown.data, unknown.flags), (0, Flags::empty()));
         header[0] = 0x60;
         header[8..24].fill(3);
-        let by_gid = Datagram::of(&completion(4136, grh, 0), &header, &sources);
-        assert_eq!((by_gid.len, by_gid.src), (4096, FiAddr(9)));
+        let by_gid = of(&completion(4136, grh, 0), &header);
+        assert_eq!((by_gid.len, by_gid.sender.addr), (4096, FiAddr(9)));
         // Less than a header is nothing.
-        assert_eq!(
-            Datagram::of(&completion(3, grh, 0), &header, &sources).len,
-            0
-        );
+        assert_eq!(of(&completion(3, grh, 0), &header).len, 0);
     }
 
     proptest! {

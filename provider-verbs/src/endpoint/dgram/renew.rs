@@ -78,9 +78,7 @@ impl DgramTransport {
             if completions.is_empty() {
                 break;
             }
-            for completion in completions {
-                self.completed(completion, owner);
-            }
+            self.completed(completions, owner);
         }
         self.end_posted_sends(owner);
         for receive in self.receives.all_back() {

@@ -1,11 +1,12 @@
 //! Who sent a datagram: the routing header before it, and the way back from path and queue pair to an address of the address
 //! vector.
 
-use std::collections::HashMap;
-
 use ferrofabric_core::addr::{GidKind, NativeAddr, VerbsAddr};
+use ferrofabric_core::av::EntryIndex;
+use ferrofabric_core::prefetch::prefetch;
 use ferrofabric_core::types::FiAddr;
 
+use super::POLL;
 use crate::qp::UdQp;
 
 /// Where the header of RoCE v2 over IPv4 lies, which is shorter (IBTA annex A17.4.5.2); what is before it is undefined.
@@ -73,55 +74,179 @@ fn checksum_holds(header: &[u8]) -> bool {
     (folded >> 16) + (folded & 0xffff) == 0xffff
 }
 
+/// What is known of a peer's datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Peer {
+    addr: FiAddr,
+    gid: [u8; 16],
+    qpn: u32,
+    /// The LID that its datagrams come with in its subnet, where they do; 0 is none.
+    lid: u16,
+}
+
+const NOBODY: Peer = Peer {
+    addr: FiAddr::NOTAVAIL,
+    gid: [0; 16],
+    qpn: 0,
+    lid: 0,
+};
+
+impl Peer {
+    /// What its datagrams may say.
+    fn sources(&self) -> impl Iterator<Item = Source> + use<> {
+        let by_lid = (self.lid != 0).then_some(Source::Lid(self.lid, self.qpn));
+        std::iter::once(Source::Gid(self.gid, self.qpn)).chain(by_lid)
+    }
+
+    #[inline]
+    fn says(&self, source: &Source) -> bool {
+        match *source {
+            Source::Gid(gid, qpn) => self.qpn == qpn && self.gid == gid,
+            Source::Lid(lid, qpn) => self.qpn == qpn && self.lid == lid && lid != 0,
+        }
+    }
+}
+
 /// The addresses of an address vector by where their datagrams come from.
 #[derive(Default)]
 pub(super) struct Sources {
-    by_source: HashMap<Source, FiAddr>,
-    peers: HashMap<FiAddr, VerbsAddr>,
+    index: EntryIndex,
+    /// By the low 32 bits of their address.
+    peers: Vec<Peer>,
 }
 
 impl Sources {
     /// `peer` is at `addr` from now on.
     pub(super) fn insert(&mut self, addr: FiAddr, peer: &VerbsAddr) {
-        for source in sources_of(peer).into_iter().flatten() {
-            self.by_source.insert(source, addr);
+        let entry = addr.0 as u32;
+        self.take_out(entry);
+        let at = entry as usize;
+        if self.peers.len() <= at {
+            self.peers.resize(at + 1, NOBODY);
         }
-        self.peers.insert(addr, *peer);
+        let by_lid = peer.gid_kind == GidKind::Ib;
+        let peer = Peer {
+            addr,
+            gid: peer.gid,
+            qpn: peer.qpn,
+            lid: if by_lid { peer.lid } else { 0 },
+        };
+        for source in peer.sources() {
+            let hash = self.hash(&source);
+            // The last that has a queue pair is its owner.
+            let is_it = |entry| self.at(entry).is_some_and(|p| p.says(&source));
+            if let Some(before) = self.index.find(hash, |entry| is_it(entry).then_some(entry)) {
+                self.index.remove(hash, before);
+            }
+            self.index.insert(hash, entry);
+        }
+        self.peers[at] = peer;
     }
 
     /// Nobody is at `addr` any more. Whoever has the queue pair now that was there stays.
     pub(super) fn remove(&mut self, addr: FiAddr) {
-        let Some(peer) = self.peers.remove(&addr) else {
+        if self.at(addr.0 as u32).is_some_and(|peer| peer.addr == addr) {
+            self.take_out(addr.0 as u32);
+        }
+    }
+
+    fn take_out(&mut self, entry: u32) {
+        let Some(peer) = self.peers.get_mut(entry as usize) else {
             return;
         };
-        for source in sources_of(&peer).into_iter().flatten() {
-            if self.by_source.get(&source) == Some(&addr) {
-                self.by_source.remove(&source);
+        let gone = std::mem::replace(peer, NOBODY);
+        if gone != NOBODY {
+            for source in gone.sources() {
+                self.index.remove(self.hash(&source), entry);
             }
         }
     }
 
-    /// The address of a sender, [`FiAddr::NOTAVAIL`] when it is not in the address vector.
     #[inline]
-    pub(super) fn find(&self, source: Source) -> FiAddr {
-        let found = self.by_source.get(&source).copied();
-        found.unwrap_or(FiAddr::NOTAVAIL)
+    fn at(&self, entry: u32) -> Option<&Peer> {
+        self.peers.get(entry as usize)
+    }
+
+    #[inline]
+    fn hash(&self, source: &Source) -> u32 {
+        let (high, low, qpn) = match source {
+            Source::Gid(gid, qpn) => {
+                let gid = u128::from_ne_bytes(*gid);
+                ((gid >> 64) as u64, gid as u64, qpn)
+            }
+            Source::Lid(lid, qpn) => (0, u64::from(*lid), qpn),
+        };
+        self.index.hash([high, low, u64::from(*qpn)])
+    }
+
+    #[inline]
+    fn find_hashed(&self, hash: u32, source: &Source) -> FiAddr {
+        let held = |entry| {
+            let peer = self.at(entry)?;
+            peer.says(source).then_some(peer.addr)
+        };
+        self.index.find(hash, held).unwrap_or(FiAddr::NOTAVAIL)
+    }
+
+    /// Finds the addresses of senders whose datagrams came together: in a large address vector their look-ups wait for memory
+    /// together, too.
+    #[inline]
+    pub(super) fn find_all(&self, senders: &mut [Sender]) {
+        for senders in senders.chunks_mut(POLL) {
+            let mut hashes = [0; POLL];
+            for (hash, sender) in hashes.iter_mut().zip(&*senders) {
+                if let Some(source) = &sender.source {
+                    *hash = self.hash(source);
+                    self.index.prefetch(*hash);
+                }
+            }
+            if senders.len() > 1 {
+                for (hash, _) in hashes.iter().zip(&*senders) {
+                    if let Some(entry) = self.index.find(*hash, Some) {
+                        prefetch(self.peers.as_ptr().wrapping_add(entry as usize));
+                    }
+                }
+            }
+            for (hash, sender) in hashes.iter().zip(senders) {
+                if let Some(source) = &sender.source {
+                    sender.addr = self.find_hashed(*hash, source);
+                }
+            }
+        }
     }
 }
 
-/// What the datagrams of a peer may say.
-fn sources_of(peer: &VerbsAddr) -> [Option<Source>; 2] {
-    let by_lid = peer.gid_kind == GidKind::Ib && peer.lid != 0;
-    [
-        Some(Source::Gid(peer.gid, peer.qpn)),
-        by_lid.then_some(Source::Lid(peer.lid, peer.qpn)),
-    ]
+/// Who has sent a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sender {
+    /// As far as the datagram says.
+    pub(super) source: Option<Source>,
+    /// In the address vector; [`FiAddr::NOTAVAIL`] when it is not there.
+    pub(super) addr: FiAddr,
+}
+
+impl Sender {
+    /// Who is not known yet.
+    pub(super) const UNKNOWN: Self = Self {
+        source: None,
+        addr: FiAddr::NOTAVAIL,
+    };
+
+    /// One that is to be found.
+    #[inline]
+    pub(super) fn at(source: Option<Source>) -> Self {
+        Self {
+            source,
+            ..Self::UNKNOWN
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashMap;
 
     fn ipv4_header(from: [u8; 4], to: [u8; 4], id: u16) -> [u8; 20] {
         let mut header = [0; 20];
@@ -173,7 +298,64 @@ mod tests {
         }
     }
 
+    impl Sources {
+        fn find(&self, source: Source) -> FiAddr {
+            let mut senders = [Sender::at(Some(source))];
+            self.find_all(&mut senders);
+            senders[0].addr
+        }
+    }
+
     proptest! {
+        /// Peers come, take the queue pairs of others, and go: a map by source knows the same, for one sender and for many at once.
+        ///
+        /// Covers: AV-25
+        #[test]
+        fn senders_are_found_as_in_a_map(
+            ops in prop::collection::vec((any::<bool>(), 0u64..40, 0u32..20, 0u8..2, 0u16..3), 0..150),
+        ) {
+            let (mut sources, mut by_source) = (Sources::default(), HashMap::new());
+            let mut peers: HashMap<u64, VerbsAddr> = HashMap::new();
+            let says = |at: &VerbsAddr| {
+                let by_lid = at.gid_kind == GidKind::Ib && at.lid != 0;
+                let by_lid = by_lid.then_some(Source::Lid(at.lid, at.qpn));
+                [Some(Source::Gid(at.gid, at.qpn)), by_lid].into_iter().flatten()
+            };
+            for (comes, addr, qpn, gid, lid) in ops {
+                // Generations of an entry are above its number.
+                let addr = (addr % 20) | ((addr / 20) << 32);
+                let one = |other: &u64| other & 0xffff_ffff == addr & 0xffff_ffff;
+                let there = peers.keys().copied().find(one);
+                match (comes, there) {
+                    (true, None) => {
+                        let kind = [GidKind::Ib, GidKind::RoceV2][usize::from(gid)];
+                        let at = peer(kind, gid, lid, qpn);
+                        sources.insert(FiAddr(addr), &at);
+                        by_source.extend(says(&at).map(|source| (source, FiAddr(addr))));
+                        peers.insert(addr, at);
+                    }
+                    (true, Some(_)) => {}
+                    (false, _) => {
+                        sources.remove(FiAddr(addr));
+                        if peers.remove(&addr).is_some() {
+                            by_source.retain(|_, owner| *owner != FiAddr(addr));
+                        }
+                    }
+                }
+            }
+            let lids = (0..3).flat_map(|lid| (0..20).map(move |qpn| Source::Lid(lid, qpn)));
+            let gids = (0..2).flat_map(|gid| (0..20).map(move |qpn| Source::Gid([gid; 16], qpn)));
+            let wanted = || lids.clone().chain(gids.clone());
+            let mut senders: Vec<_> = wanted().map(|source| Sender::at(Some(source))).collect();
+            senders.insert(5, Sender::UNKNOWN);
+            sources.find_all(&mut senders);
+            prop_assert_eq!(senders.remove(5), Sender::UNKNOWN);
+            for (sender, source) in senders.iter().zip(wanted()) {
+                let known = by_source.get(&source).copied().unwrap_or(FiAddr::NOTAVAIL);
+                prop_assert_eq!((sender.addr, sources.find(source)), (known, known));
+            }
+        }
+
         /// Covers: AV-25
         #[test]
         fn an_ipv4_header_names_its_sender_whatever_is_before_it(
