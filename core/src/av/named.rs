@@ -21,7 +21,7 @@ use super::words::{ALIGN, Words};
 use crate::error::{Errno, Error, Result};
 
 /// Marks a file that is ready, with the version of its layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"ferro av") ^ 2;
+const MAGIC: u64 = u64::from_be_bytes(*b"ferro av") ^ 3;
 
 /// Longest part of a file's name that says which address vector it is, in bytes.
 const MOST_NAME: usize = 180;
