@@ -410,7 +410,8 @@ pub trait Av: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the address is not there, or the address vector was not opened for IDs ([`AvAttr::user_ids`]).
+    /// `EINVAL` when the address is not there, or the address vector was not opened for IDs ([`AvAttr::user_ids`]). With a name,
+    /// `EBUSY` when the domain belongs to another thread.
     fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()>;
 
     /// As [`set_user_id`](Self::set_user_id), for an insertion that brings IDs with it (the flag `FI_AV_USER_ID` of
@@ -418,7 +419,8 @@ pub trait Av: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the address is not there, or the address vector was opened for IDs.
+    /// `EINVAL` when the address is not there, or the address vector was opened for IDs. With a name, `EBUSY` when the domain
+    /// belongs to another thread.
     fn tag_inserted(&self, addr: FiAddr, id: FiAddr) -> Result<()>;
 
     /// Inserts an authorization key of [`AUTH_KEY_LEN`](crate::addr::AUTH_KEY_LEN) bytes; the handle stands for it. Endpoints that are

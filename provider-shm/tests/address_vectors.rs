@@ -92,6 +92,33 @@ fn who_shares_an_address_vector_sends_to_what_the_other_inserts() {
     }
 }
 
+/// An ID that is given to an address is there, also when another process has just put that in an entry of which this one knows another
+/// address.
+///
+/// Covers: AV-4, AV-20
+#[test]
+fn an_id_is_of_what_another_process_has_just_inserted() {
+    for av_type in [AvType::Map, AvType::Table] {
+        let attr = AvAttr {
+            av_type: Some(av_type),
+            name: Some(format!("shm IDs {av_type:?} {}", std::process::id())),
+            user_ids: true,
+            ..AvAttr::default()
+        };
+        let (mine, yours) = (domain(), domain());
+        let mut a = OwningEndpoint::open(&*mine, &attr).unwrap();
+        let mut b = OwningEndpoint::open(&*yours, &attr).unwrap();
+        let other = OwningEndpoint::open(&*yours, &attr).unwrap();
+        let before = a.av().insert(&other.name().to_bytes()).unwrap();
+        b.av().remove(before).unwrap();
+        let to_b = b.av().insert(&b.name().to_bytes()).unwrap();
+        assert_eq!(to_b.0 as u32, before.0 as u32);
+        let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+        a.av().set_user_id(to_b, FiAddr(4711)).unwrap();
+        assert_eq!(exchange(&mut b, to_a, &mut a).src, FiAddr(4711));
+    }
+}
+
 /// Endpoints of one node lie in symmetric address vectors by their numbers alone; messages go both ways and tell their sources.
 ///
 /// Covers: AV-9, AV-17

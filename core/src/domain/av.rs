@@ -301,7 +301,7 @@ impl<B: Backend> Av for AvHandle<B> {
                     .mend("open the address vector for IDs of your own"),
             );
         }
-        self.table.set_user_id(addr, id)
+        self.set_id(addr, id)
     }
 
     fn tag_inserted(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
@@ -312,7 +312,7 @@ impl<B: Backend> Av for AvHandle<B> {
                     .mend("the address vector is one for IDs: they are set one by one"),
             );
         }
-        self.table.set_user_id(addr, id)
+        self.set_id(addr, id)
     }
 
     fn id(&self) -> ObjectId {
@@ -356,6 +356,16 @@ impl<B: Backend> AvHandle<B> {
             return Err(into(Errno::EINVAL).mend("its IDs are set one by one"));
         }
         later.begin(wanted, keys, user_ids, context, report)
+    }
+
+    fn set_id(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
+        if self.table.is_shared() {
+            // What others have put in the entry before takes the ID along that was there, not this one.
+            let mut state = self.domain.lock_to("set an ID in", "address vector")?;
+            state.follow();
+            self.domain.wake(&mut state);
+        }
+        self.table.set_user_id(addr, id)
     }
 
     fn check_synchronous(&self) -> Result<()> {
