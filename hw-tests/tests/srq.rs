@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
 use ferrofabric_core::error::OpError;
 use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
@@ -12,18 +13,15 @@ use ferrofabric_verbs::srq::{Srq, SrqConfig};
 use ferrofabric_verbs_sys::{ibv_event_type, ibv_wc_status};
 use serial_test::file_serial;
 
+fn queue(rig: &Rig, depth: u32, entries: u32) -> Arc<Srq> {
+    Srq::create(&rig.pd, &SrqConfig { depth, entries }).unwrap()
+}
+
 #[test]
 #[file_serial(verbs)]
 fn many_connections_receive_from_one_queue() {
     let Some(rig) = Rig::open() else { return };
-    let srq = Srq::create(
-        &rig.pd,
-        &SrqConfig {
-            depth: 16,
-            entries: 2,
-        },
-    )
-    .unwrap();
+    let srq = queue(&rig, 16, 2);
     let (send_cq, recv_cq) = (rig.cq(64, false), rig.cq(64, false));
     let (plain, shared) = (
         rig.config(&send_cq, None, None),
@@ -69,14 +67,7 @@ fn many_connections_receive_from_one_queue() {
 #[file_serial(verbs)]
 fn a_full_queue_pushes_back() {
     let Some(rig) = Rig::open() else { return };
-    let srq = Srq::create(
-        &rig.pd,
-        &SrqConfig {
-            depth: 8,
-            entries: 1,
-        },
-    )
-    .unwrap();
+    let srq = queue(&rig, 8, 1);
     let granted = srq.granted().depth as usize;
     assert!(granted >= 8);
     let received = rig.buffer(4096);
@@ -110,14 +101,7 @@ fn an_armed_limit_reports_once() {
     };
     while rig.context.take_event().unwrap().is_some() {}
 
-    let srq = Srq::create(
-        &rig.pd,
-        &SrqConfig {
-            depth: 8,
-            entries: 1,
-        },
-    )
-    .unwrap();
+    let srq = queue(&rig, 8, 1);
     let (send_cq, recv_cq) = (rig.cq(64, false), rig.cq(64, false));
     let (left, _right) = rig.connected_pair(
         &rig.config(&send_cq, None, None),
@@ -166,14 +150,7 @@ fn an_armed_limit_reports_once() {
 #[file_serial(verbs)]
 fn a_queue_can_grow_and_has_limits() {
     let Some(rig) = Rig::open() else { return };
-    let srq = Srq::create(
-        &rig.pd,
-        &SrqConfig {
-            depth: 8,
-            entries: 1,
-        },
-    )
-    .unwrap();
+    let srq = queue(&rig, 8, 1);
     srq.resize(500).unwrap();
     let received = rig.buffer(4096);
     let entry = received.region().sge(0, 64).expect("within");
@@ -198,14 +175,7 @@ fn a_queue_can_grow_and_has_limits() {
 #[file_serial(verbs)]
 fn a_queue_pair_with_a_shared_queue_has_none_of_its_own() {
     let Some(rig) = Rig::open() else { return };
-    let srq = Srq::create(
-        &rig.pd,
-        &SrqConfig {
-            depth: 8,
-            entries: 1,
-        },
-    )
-    .unwrap();
+    let srq = queue(&rig, 8, 1);
     let cq = rig.cq(64, false);
     let (left, _right) = rig.connected_pair(
         &rig.config(&cq, Some(&srq), None),
