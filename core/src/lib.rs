@@ -21,6 +21,7 @@ pub mod eq;
 pub mod error;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 pub mod fabric;
+pub mod feed;
 #[cfg_attr(
     all(test, loom),
     allow(unsafe_code, reason = "its model looks behind the flag")
