@@ -97,6 +97,13 @@ settings! {
     /// Who moves messages above the eager size over verbs: the receiver reads, or the sender writes; `auto` asks the table of
     /// the device.
     rendezvous: Rendezvous = "auto", "auto, read or write", |_| true;
+    /// Whether registrations of buffers of large messages are kept for further ones, over verbs: `auto` where the kernel proves to tell
+    /// when memory is unmapped, `on` or else it is an error, `verify` like `on`, and looks each time whether it has told (as root).
+    mr_cache: RegistrationCache = "auto", "auto, on, off or verify", |_| true;
+    /// Registrations that a domain keeps at most.
+    mr_cache_count: u64 = "1024", "1 to 1048576", |v| (1..=1 << 20).contains(v);
+    /// Bytes of them at most; `auto` is half of the memory that there is for each processor of the machine.
+    mr_cache_bytes: Auto = "auto", "auto or a size such as 1G", |_| true;
     /// What carries messages to another node: `rc` connects a queue pair to each peer upon the first message, `ud` sends
     /// reliable datagrams through one queue pair, but for what only RC carries (messages above the eager size), `auto`
     /// begins with datagrams and connects peers with enough traffic.
@@ -165,6 +172,31 @@ impl Value for Rendezvous {
             "read" => Ok(Self::Read),
             "write" => Ok(Self::Write),
             _ => Err("none of auto, read and write".to_owned()),
+        }
+    }
+}
+
+/// Whether registrations of memory are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegistrationCache {
+    /// Where the kernel tells when memory goes.
+    Auto,
+    /// They are, or opening a domain fails.
+    On,
+    /// They are not.
+    Off,
+    /// They are, and each use looks whether the memory is still there.
+    Verify,
+}
+
+impl Value for RegistrationCache {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            "verify" => Ok(Self::Verify),
+            _ => Err("none of auto, on, off and verify".to_owned()),
         }
     }
 }

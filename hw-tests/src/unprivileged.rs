@@ -1,4 +1,4 @@
-//! Tests as an ordinary user whose limit of locked memory is too low.
+//! Tests as an ordinary user whose limit of locked memory is low.
 
 use std::process::Command;
 use std::{env, ptr};
@@ -39,13 +39,18 @@ pub fn run(test: &str) {
 
 /// In the test that [`run`] starts: becomes that user. False when it was started by itself.
 pub fn become_one() -> bool {
+    become_one_with(LIMIT)
+}
+
+/// As [`become_one`], with so many bytes of RLIMIT_MEMLOCK.
+pub fn become_one_with(bytes: u64) -> bool {
     if env::var_os(CHILD).is_none() {
         println!("a part of another test, which runs it");
         return false;
     }
     let limit = libc::rlimit {
-        rlim_cur: LIMIT,
-        rlim_max: LIMIT,
+        rlim_cur: bytes,
+        rlim_max: bytes,
     };
     // SAFETY: plain system calls; the C library changes the user of all threads.
     unsafe {

@@ -23,11 +23,13 @@ use crate::mr::{Access, Mr};
 use crate::pairing::{Paired, SHM_TRANSPORT};
 use crate::pd::Pd;
 use crate::port::LocalPort;
+use crate::registration::{Registrations, Registry};
 use crate::tuning::Tuning;
 
 /// What is under a verbs domain.
 pub(crate) struct VerbsBackend {
     pub(crate) pd: Arc<Pd>,
+    registry: Arc<Registry>,
     pub(crate) port: LocalPort,
     pub(crate) tuning: Tuning,
     settings: Settings,
@@ -50,8 +52,10 @@ impl VerbsBackend {
         }
         let pd = Pd::allocate(&context)?;
         let tuning = Tuning::of(context.limits(), context.quirks(), settings);
+        let registry = Arc::new(Registry::new(&pd, settings)?);
         Ok(Self {
             pd,
+            registry,
             port,
             tuning,
             settings: settings.clone(),
@@ -272,7 +276,7 @@ impl VerbsBackend {
             }
         };
         let mut verbs = RdmTransport::open(
-            &self.pd,
+            Registrations::new(&self.registry),
             port,
             self.tuning,
             datagrams,

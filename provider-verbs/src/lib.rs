@@ -16,6 +16,7 @@ mod port;
 pub mod post;
 mod provider;
 pub mod qp;
+mod registration;
 mod session;
 pub mod srq;
 mod tuning;

@@ -49,9 +49,8 @@ const EAGER_BYTES: usize = 8192;
 /// round trip and the registration of both buffers.
 const PARTS_BYTES: usize = 32 << 10;
 
-/// The same on a software device, where a round trip waits for processors: half of the credit that a peer has at most, so that
-/// one message leaves some to others.
-const SOFTWARE_PARTS_BYTES: usize = 128 << 10;
+/// The same on a software device, where each packet has an acknowledgement and a system call of its own (docs/benchmarks.md).
+const SOFTWARE_PARTS_BYTES: usize = 24 << 10;
 
 /// Work requests of a lane. Drivers keep a place free and round up to a power of two.
 const SEND_DEPTH: usize = 255;

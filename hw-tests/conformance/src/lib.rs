@@ -23,6 +23,7 @@ pub mod model;
 pub mod multi_receives;
 pub mod probes;
 pub mod progress;
+pub mod remapping;
 pub mod removals;
 pub mod reports;
 pub mod runs;

@@ -14,6 +14,7 @@ macro_rules! conformance {
             sends::each_form_of_send,
             sends::truncation_of_each_size,
             sends::a_send_that_is_refused_sends_nothing,
+            remapping::memory_that_goes_between_messages,
             matches::directed_and_wildcard_receives,
             matches::tags_and_masks,
             matches::order_of_long_and_short_messages,

@@ -1,6 +1,7 @@
 //! What we and a peer have between us, whatever lane carries it: it outlives its lanes.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::peer::{Arrived, Matched, SendDone};
@@ -13,7 +14,7 @@ use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{FinStatus, Grant, Segment};
 use ferrofabric_core::types::{IoBuf, MsgKind};
 
-use crate::mr::Mr;
+use crate::registration::Region;
 
 /// Large messages that are being moved at a time, one way.
 const MAX_MOVING: usize = 1 << 16;
@@ -78,8 +79,8 @@ pub(crate) struct RendezvousSend {
     /// Where the message lies, with local keys, if we shall write it.
     pub(crate) local: Option<Vec<Segment>>,
     pub(crate) total_bytes: u64,
-    /// Registrations made for this message alone.
-    pub(crate) _regions: Vec<Mr>,
+    /// Where it lies, if the application has not registered that.
+    pub(crate) regions: Vec<Arc<Region>>,
     /// A copy of an inject.
     pub(crate) _copy: Option<Box<[u8]>>,
 }
@@ -100,8 +101,8 @@ pub(crate) struct Receiving {
     pub(crate) arrived: Arrived,
     pub(crate) matched: Matched,
     pub(crate) lkey: u32,
-    /// A registration made for this message alone.
-    pub(crate) region: Option<Mr>,
+    /// Where it goes, unless the application's own registration serves.
+    pub(crate) region: Option<Arc<Region>>,
 }
 
 /// A message that comes in parts: how much of it is here, and where the rest goes.

@@ -1,5 +1,7 @@
 //! Calls of the library that fail.
 
+use std::ops::RangeInclusive;
+
 use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::fabric::Provider;
 use ferrofabric_core::owning::OwningEndpoint;
@@ -142,20 +144,33 @@ fn a_connection_that_can_not_be_made() {
     }
 }
 
-/// Registrations for large messages fail: an error for that message alone.
-#[test]
-fn memory_that_can_not_be_registered() {
+/// Registrations for large messages fail, so many in a row: an error for one message alone, or for none if what was kept could make
+/// way.
+fn registrations_fail(cache: &str, in_a_row: u32, errors: RangeInclusive<usize>) {
     for after in 0..4 {
         let device = FakeDevice::take();
-        let mut pair = Pair::connected(&[]);
-        device.fail_call("ibv_reg_mr", after, 1, libc::ENOMEM);
+        let mut pair = Pair::connected(&[("FERRO_MR_CACHE", cache)]);
+        device.fail_call("ibv_reg_mr", after, in_a_row, libc::ENOMEM);
         let traffic = pair.traffic(0, 10, || ());
-        let errors = traffic.send_errors.len() + traffic.receive_errors.len();
-        assert!((1..=2).contains(&errors), "{traffic:?}");
+        assert_eq!(device.faults_left(), 0, "registered less often");
+        let failed = traffic.send_errors.len() + traffic.receive_errors.len();
+        assert!(errors.contains(&failed), "{traffic:?}");
         pair.exchange(50_000, 100);
         drop(pair);
         assert_clean(&device);
     }
+}
+
+#[test]
+fn memory_that_can_not_be_registered() {
+    registrations_fail("off", 1, 1..=2);
+}
+
+#[test]
+fn memory_that_can_not_be_registered_at_first() {
+    registrations_fail("on", 1, 0..=0);
+    registrations_fail("on", 2, 0..=0);
+    registrations_fail("on", 3, 1..=2);
 }
 
 /// Posting fails, in the middle of things.

@@ -11,7 +11,7 @@ use ferrofabric_verbs_sys::ibv_sge;
 
 use super::RdmTransport;
 use super::complete::{entered, protocol_broken};
-use crate::mr::{Access, Mr};
+use crate::mr::Access;
 use crate::post::{Remote, SendFlags, SendRequest};
 use crate::session::{Link, Notice, Receiving, SessionState, Way, WqeKind, Writing};
 
@@ -80,8 +80,8 @@ impl RdmTransport {
         };
         let region = access.map(|access| {
             let at = matched.buf.as_mut_ptr();
-            // SAFETY: the receiver keeps the buffer until the completion, and the region ends before that.
-            unsafe { Mr::register(&self.poster.pd, at, fit as usize, access) }
+            // SAFETY: the receiver keeps the buffer until the completion, and we give the region back before that.
+            unsafe { (self.poster.registrations).region(at, fit as usize, access) }
         });
         let region = match region.transpose() {
             Ok(region) => region,

@@ -41,6 +41,7 @@ use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::post::SendChain;
 use crate::qp::{QpCaps, QpConfig, UdInit};
+use crate::registration::Registrations;
 use crate::session::{AfterLane, Grants, Held, LaneEnd, Lanes, Peers, QUOTA_UNITS, SlotPool, WrId};
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
@@ -172,7 +173,7 @@ impl RdmTransport {
     ///
     /// What the device or a limit does not allow; the error names it.
     pub(crate) fn open(
-        pd: &Arc<Pd>,
+        registrations: Registrations,
         port: LocalPort,
         tuning: Tuning,
         datagrams: Datagrams,
@@ -187,6 +188,7 @@ impl RdmTransport {
                 "verbs endpoint with no verbs address",
             )
         })?;
+        let pd = registrations.pd();
         let context = pd.context();
         let channel = CompChannel::create(context)?;
         let cq = Cq::create(
@@ -290,7 +292,7 @@ impl RdmTransport {
                 outstanding: 0,
                 counts_sends: false,
                 counters: Counters::default(),
-                pd: pd.clone(),
+                registrations,
             },
             peers: Peers::default(),
             held: Held::default(),
@@ -379,7 +381,7 @@ impl RdmTransport {
         self.poster.counters.dropped += 1;
         tracing::warn!(
             "{} completed receive {slot}, which there is not",
-            self.poster.pd.context().name()
+            self.cq.context().name()
         );
     }
 
@@ -387,7 +389,7 @@ impl RdmTransport {
     #[cold]
     fn queue_failed(&mut self, error: OpError) -> usize {
         if self.queue_failures == 0 {
-            let name = self.poster.pd.context().name();
+            let name = self.cq.context().name();
             tracing::error!("completion queue of {name} failed: {error}");
         }
         self.queue_failures = self.queue_failures.saturating_add(1);
@@ -517,6 +519,7 @@ impl Transport for RdmTransport {
         if !self.work.is_empty() {
             done += self.run_work(owner);
         }
+        self.poster.registrations.tidy();
         done
     }
 
@@ -581,6 +584,7 @@ impl Transport for RdmTransport {
         report("verbs_sent_rendezvous", c.rendezvous_sent);
         report("verbs_chunks", c.chunks);
         report("verbs_chunks_under_way", c.chunks_under_way);
+        self.poster.registrations.report(report);
         report("verbs_packets_received", c.packets_received);
         report("verbs_receive_buffers", self.receives.count() as u64);
         report("verbs_packets_dropped", c.dropped);

@@ -551,11 +551,15 @@ impl RdmTransport {
         }
         let sends = state.sends.drain();
         for send in sends.chain(state.writes.drain().map(|writing| writing.send)) {
+            // The peer may have keys that it is not to use any more.
+            (send.regions.iter()).for_each(|region| self.poster.registrations.forget(region));
             owner.fail_send(&send.done, errno, status, why);
         }
         let receives = state.receives.drain().into_iter().map(|(_, r)| r);
         for r in state.reads.drain().chain(receives) {
-            drop(r.region);
+            if let Some(region) = r.region {
+                self.poster.registrations.forget(&region);
+            }
             owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
         }
         if let Target::Receive(kind, arrived, matched) = state.incoming.target {

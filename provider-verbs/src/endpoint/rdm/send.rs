@@ -1,7 +1,5 @@
 //! Sending: at once when the lane has room, else in line.
 
-use std::sync::Arc;
-
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::flags::Flags;
@@ -18,9 +16,9 @@ use super::super::gather::{copy_of, entry, gather};
 use super::parts::InParts;
 use super::{Counters, MAX_PENDING, RdmTransport};
 use crate::device::Mtu;
-use crate::mr::{Access, Mr};
-use crate::pd::Pd;
+use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, inline_sge};
+use crate::registration::Registrations;
 use crate::session::{
     Gathered, Kept, KeptKind, Lane, Link, Notice, Pending, Place, Records, RendezvousSend,
     SessionState, SlotPool, Wqe, WqeKind,
@@ -266,7 +264,7 @@ pub(super) struct Poster {
     /// Sends that want no completion are to be told of soon all the same.
     pub(super) counts_sends: bool,
     pub(super) counters: Counters,
-    pub(super) pd: Arc<Pd>,
+    pub(super) registrations: Registrations,
 }
 
 impl Poster {
@@ -439,9 +437,9 @@ impl Poster {
                         true => Access::empty(),
                         false => Access::REMOTE_READ,
                     };
-                    // SAFETY: the buffer stays until the operation completes, and the region ends before that.
-                    let region =
-                        unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) };
+                    let at = buf.as_mut_ptr();
+                    // SAFETY: the buffer stays until the operation completes, and we give the region back before that.
+                    let region = unsafe { self.registrations.region(at, buf.len, access) };
                     let region = region.map_err(refused)?;
                     let key = if writes { region.lkey() } else { region.rkey() };
                     regions.push(region);
@@ -469,7 +467,7 @@ impl Poster {
             done: SendDone::of(op, total as usize),
             local: writes.then(|| segments.clone()),
             total_bytes: total,
-            _regions: regions,
+            regions,
             _copy: kept,
         };
         let number = session.sends.insert(send).map_err(|_| Stop::Wait)?;

@@ -1,0 +1,336 @@
+//! Registrations of the application's memory for messages that move without a copy: kept from one message to the next where the
+//! kernel tells when the memory goes (userfaultfd(2)), made for each message elsewhere.
+
+mod cache;
+mod pages;
+mod userfault;
+mod watcher;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ferrofabric_core::config::{RegistrationCache, Settings};
+use ferrofabric_core::error::{Errno, Result};
+use ferrofabric_core::feed::Follower;
+use nix::unistd::{SysconfVar, sysconf};
+
+use crate::device::{ForkSafety, fork_safety};
+use crate::mr::{Access, Mr};
+use crate::pd::Pd;
+use cache::{Cache, CacheLimits, Wanted};
+use pages::Pages;
+use watcher::{Gone, Watcher, page_bytes};
+
+/// The registrations of a protection domain, for all its endpoints.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    pd: Arc<Pd>,
+    keeping: Keeping,
+    /// What is kept, from the first message on that wants a region.
+    kept: OnceLock<Option<Mutex<Kept>>>,
+    counters: Counters,
+}
+
+/// Whether registrations are kept, and how many.
+#[derive(Clone, Copy, Debug)]
+struct Keeping {
+    choice: RegistrationCache,
+    limits: CacheLimits,
+}
+
+/// An endpoint's side of the registry.
+#[derive(Debug)]
+pub(crate) struct Registrations {
+    registry: Arc<Registry>,
+    /// Whether memory has gone since it looked, if anything is kept.
+    follower: Option<Follower>,
+}
+
+/// A region, for as long as it is used, and longer if it is kept.
+#[derive(Debug)]
+pub(crate) struct Region {
+    mr: Mr,
+    /// Where its pages were when it was registered, if that is looked at.
+    pages: Option<Pages>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    watcher: Watcher,
+    cache: Cache<Region>,
+    verifies: bool,
+}
+
+/// What was done, and what is kept.
+#[derive(Debug, Default)]
+struct Counters {
+    made: AtomicU64,
+    found: AtomicU64,
+    gone: AtomicU64,
+    stale: AtomicU64,
+}
+
+impl Region {
+    /// The key for requests of this side.
+    pub(crate) fn lkey(&self) -> u32 {
+        self.mr.lkey()
+    }
+
+    /// The key for peers.
+    pub(crate) fn rkey(&self) -> u32 {
+        self.mr.rkey()
+    }
+}
+
+impl Registrations {
+    pub(crate) fn new(registry: &Arc<Registry>) -> Self {
+        Self {
+            registry: Arc::clone(registry),
+            follower: None,
+        }
+    }
+
+    /// The protection domain.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.registry.pd
+    }
+
+    /// A region that holds `len` bytes at `addr`, with these rights at least.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mr::register`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mr::register`], until what this gives is dropped.
+    pub(crate) unsafe fn region(
+        &mut self,
+        addr: *mut u8,
+        len: usize,
+        access: Access,
+    ) -> Result<Arc<Region>> {
+        // SAFETY: the caller's promise.
+        let region = unsafe { self.registry.region(addr, len, access) };
+        if self.follower.is_none() {
+            self.follower = self.registry.lock().map(|kept| kept.watcher.follower());
+        }
+        region
+    }
+
+    /// Keeps a region no longer: a peer may still write to it that should not.
+    pub(crate) fn forget(&self, region: &Arc<Region>) {
+        if let Some(mut kept) = self.registry.lock() {
+            kept.cache.forget(region);
+        }
+    }
+
+    /// Ends registrations of memory that has gone, so that it is free for others.
+    #[inline]
+    pub(crate) fn tidy(&mut self) {
+        if self.follower.as_ref().is_some_and(Follower::is_behind) {
+            self.forget_gone();
+        }
+    }
+
+    #[cold]
+    fn forget_gone(&mut self) {
+        if let (Some(follower), Some(mut kept)) = (&mut self.follower, self.registry.lock()) {
+            // If some is going just now, the next look finds it.
+            let _ = follower.catch_up(|_| {});
+            self.registry.catch_up(&mut kept);
+        }
+    }
+
+    /// Reports what was done and what is kept, by name.
+    pub(crate) fn report(&self, report: &mut dyn FnMut(&'static str, u64)) {
+        let Counters {
+            made,
+            found,
+            gone,
+            stale,
+        } = &self.registry.counters;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        report("verbs_regions_made", count(made));
+        report("verbs_regions_found", count(found));
+        report("verbs_regions_gone", count(gone));
+        report("verbs_regions_stale", count(stale));
+        let kept = self.registry.lock();
+        let (regions, bytes) = kept.map_or((0, 0), |kept| (kept.cache.len(), kept.cache.bytes()));
+        report("verbs_regions_kept", regions as u64);
+        report("verbs_region_bytes_kept", bytes);
+    }
+}
+
+impl Registry {
+    /// Of this protection domain, kept if the settings and the kernel let them be.
+    ///
+    /// # Errors
+    ///
+    /// They have to be, by the settings, and the kernel does not.
+    pub(crate) fn new(pd: &Arc<Pd>, settings: &Settings) -> Result<Self> {
+        let this = Self {
+            pd: Arc::clone(pd),
+            keeping: Keeping {
+                choice: settings.mr_cache,
+                limits: CacheLimits {
+                    count: settings.mr_cache_count as usize,
+                    bytes: settings.mr_cache_bytes.0.unwrap_or_else(fair_share),
+                },
+            },
+            kept: OnceLock::new(),
+            counters: Counters::default(),
+        };
+        if matches!(
+            settings.mr_cache,
+            RegistrationCache::On | RegistrationCache::Verify
+        ) {
+            let kept = this.keeping.begin()?;
+            this.kept.get_or_init(|| Some(kept));
+        }
+        Ok(this)
+    }
+
+    /// # Safety
+    ///
+    /// As [`Registrations::region`].
+    unsafe fn region(&self, addr: *mut u8, len: usize, access: Access) -> Result<Arc<Region>> {
+        self.kept
+            .get_or_init(|| self.keeping.begin_if_possible(&self.pd));
+        let start = addr as u64;
+        let exact = Wanted {
+            range: start..start.saturating_add(len as u64),
+            access,
+        };
+        if let Some(mut kept) = self.lock() {
+            // SAFETY: the caller's promise.
+            if let Some(region) = unsafe { self.kept_region(&mut kept, &exact) } {
+                return Ok(region);
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.register(&exact, false) }.or_else(|error| {
+            match (error.errno(), self.lock()) {
+                (Errno::ENOMEM | Errno::EAGAIN, Some(mut kept)) => {
+                    // What is kept takes of the same limit.
+                    kept.cache.give_up_idle();
+                    // SAFETY: the caller's promise.
+                    unsafe { self.register(&exact, false) }
+                }
+                _ => Err(error),
+            }
+        })
+    }
+
+    /// One that is kept, or is from now on; `None` where that can not be.
+    ///
+    /// # Safety
+    ///
+    /// As [`region`](Self::region).
+    unsafe fn kept_region(&self, kept: &mut Kept, exact: &Wanted) -> Option<Arc<Region>> {
+        if !self.catch_up(kept) {
+            return None;
+        }
+        if let Some(region) = kept.cache.find(&exact.range, exact.access) {
+            let region = Arc::clone(region);
+            if self.is_current(&region) {
+                self.counters.found.fetch_add(1, Ordering::Relaxed);
+                return Some(region);
+            }
+            kept.cache.forget(&region);
+        }
+        let wanted = kept.cache.wanted(exact.range.clone(), exact.access)?;
+        // Watched before it is registered: if it goes in between, that is told next time.
+        if !kept.watcher.watch(wanted.range.clone()) {
+            return None;
+        }
+        // SAFETY: of what is the caller's, his promise. What was kept around it was there at the last look; if it goes now, the
+        // device keeps its pages, which nobody else has, and the region is forgotten at the next look.
+        let region = unsafe { self.register(&wanted, kept.verifies) }.ok()?;
+        kept.cache.keep(wanted, Arc::clone(&region));
+        Some(region)
+    }
+
+    /// # Safety
+    ///
+    /// As [`Mr::register`].
+    unsafe fn register(&self, wanted: &Wanted, verifies: bool) -> Result<Arc<Region>> {
+        let Range { start, end } = wanted.range;
+        let (addr, len) = (start as *mut u8, (end - start) as usize);
+        // SAFETY: the caller's promise.
+        let mr = unsafe { Mr::register(&self.pd, addr, len, wanted.access) }?;
+        self.counters.made.fetch_add(1, Ordering::Relaxed);
+        let pages = verifies.then(|| Pages::of(wanted.range.clone()));
+        Ok(Arc::new(Region { mr, pages }))
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, Kept>> {
+        let kept = self.kept.get()?.as_ref()?;
+        Some(kept.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Forgets what is gone. `false` while some memory is going, and nobody knows yet which.
+    fn catch_up(&self, kept: &mut Kept) -> bool {
+        let Kept { watcher, cache, .. } = kept;
+        if !watcher.is_behind() {
+            return true;
+        }
+        let before = cache.len();
+        let told = watcher.catch_up(|gone| match gone {
+            Gone::Range(range) => cache.forget_range(&range),
+            Gone::Much => cache.clear(),
+        });
+        let gone = before - cache.len();
+        self.counters.gone.fetch_add(gone as u64, Ordering::Relaxed);
+        told
+    }
+
+    /// Whether a region's pages are those that it was registered with, where that is looked at.
+    fn is_current(&self, region: &Region) -> bool {
+        let current = region.pages.as_ref().is_none_or(Pages::are_there);
+        if !current {
+            self.counters.stale.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(
+                "{} bytes at {:p} went without the kernel's telling; set FERRO_MR_CACHE=off and report this",
+                region.mr.len(),
+                region.mr.addr()
+            );
+        }
+        current
+    }
+}
+
+impl Keeping {
+    fn begin(&self) -> Result<Mutex<Kept>> {
+        Ok(Mutex::new(Kept {
+            watcher: Watcher::start()?,
+            cache: Cache::new(self.limits),
+            verifies: self.choice == RegistrationCache::Verify,
+        }))
+    }
+
+    fn begin_if_possible(&self, pd: &Pd) -> Option<Mutex<Kept>> {
+        // What a fork takes from the child it would take for as long as a region is kept.
+        let is_allowed = self.choice != RegistrationCache::Off
+            && fork_safety(pd.context().verbs()) == ForkSafety::CopyOnFork;
+        let kept = is_allowed.then(|| self.begin())?;
+        kept.map_err(|error| {
+            tracing::info!("memory is registered anew for each large message: {error}");
+        })
+        .ok()
+    }
+}
+
+/// What a process may keep where there is one for each processor: half of that part of the machine's memory.
+fn fair_share() -> u64 {
+    let ask = |what| {
+        sysconf(what)
+            .ok()
+            .flatten()
+            .and_then(|n| u64::try_from(n).ok())
+    };
+    let pages = ask(SysconfVar::_PHYS_PAGES).unwrap_or(0);
+    let processors = ask(SysconfVar::_NPROCESSORS_ONLN).unwrap_or(1).max(1);
+    (pages * page_bytes() / processors / 2).max(64 << 20)
+}

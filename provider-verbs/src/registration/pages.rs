@@ -1,0 +1,57 @@
+//! Where the pages of some memory are, as far as the kernel says (`/proc/self/pagemap`: to the privileged alone).
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use super::watcher::page_bytes;
+
+/// In an entry: the page is there.
+const PRESENT: u64 = 1 << 63;
+
+/// In an entry: the page's number.
+const NUMBER: u64 = (1 << 55) - 1;
+
+/// The pages that some memory has had.
+#[derive(Debug)]
+pub(super) struct Pages {
+    range: Range<u64>,
+    /// Of each its number, 0 where the kernel does not say.
+    numbers: Vec<u64>,
+}
+
+impl Pages {
+    /// Those it has now.
+    pub(super) fn of(range: Range<u64>) -> Self {
+        Self {
+            numbers: numbers(&range),
+            range,
+        }
+    }
+
+    /// Whether they still are where they were.
+    pub(super) fn are_there(&self) -> bool {
+        let now = numbers(&self.range);
+        let same = |(was, now): (&u64, &u64)| *was == 0 || was == now;
+        self.numbers.iter().zip(&now).all(same)
+    }
+}
+
+fn numbers(range: &Range<u64>) -> Vec<u64> {
+    let page = page_bytes();
+    let first = range.start / page;
+    let count = range.end.div_ceil(page) - first;
+    let mut entries = vec![0; count as usize * 8];
+    // What can not be read is not known.
+    let _ =
+        File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entries, first * 8));
+    let entries = entries.chunks_exact(8).map(|entry| {
+        let entry = entry.try_into().map_or(0, u64::from_ne_bytes);
+        if entry & PRESENT == 0 {
+            0
+        } else {
+            entry & NUMBER
+        }
+    });
+    entries.collect()
+}

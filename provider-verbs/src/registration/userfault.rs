@@ -1,0 +1,162 @@
+//! userfaultfd(2), as far as it tells which memory goes (ioctl_userfaultfd(2)).
+//!
+//! Memory is registered for write protection and never protected, so that nothing ever faults: only the events remain, and
+//! they take no privilege.
+
+use std::fs::File;
+use std::io::{Error, Result};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use linux_raw_sys::general as raw;
+use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
+
+/// Makes a descriptor of `/dev/userfaultfd`, which may be allowed where the system call is not: `USERFAULTFD_IOC_NEW`.
+const DEVICE_NEW: libc::c_ulong = 0xaa00;
+
+const EVENTS: u32 =
+    raw::UFFD_FEATURE_EVENT_UNMAP | raw::UFFD_FEATURE_EVENT_REMOVE | raw::UFFD_FEATURE_EVENT_REMAP;
+
+/// Events that are read at a time.
+pub(super) const AT_A_TIME: usize = ferrofabric_core::feed::AT_A_TIME;
+
+/// Some memory that went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Gone {
+    /// Where it was.
+    pub(super) range: Range<u64>,
+    /// Where it is now, if it was moved.
+    pub(super) moved_to: Option<u64>,
+}
+
+/// A descriptor that tells when memory of this process goes.
+#[derive(Debug)]
+pub(super) struct Userfault(OwnedFd);
+
+impl Userfault {
+    /// Opens one.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no such events, or does not allow them to this process.
+    pub(super) fn open() -> Result<Self> {
+        let wanted = EVENTS | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+        // Of huge pages and shared memory the kernel tells since Linux 5.19.
+        Self::with_features(wanted | raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM)
+            .or_else(|_| Self::with_features(wanted))
+    }
+
+    fn with_features(features: u32) -> Result<Self> {
+        let this = Self(Self::descriptor()?);
+        let mut api = raw::uffdio_api {
+            api: raw::UFFD_API.into(),
+            features: features.into(),
+            ioctls: 0,
+        };
+        this.ask(UFFDIO_API, &mut api)?;
+        Ok(this)
+    }
+
+    fn descriptor() -> Result<OwnedFd> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | raw::UFFD_USER_MODE_ONLY as i32;
+        // SAFETY: takes flags alone.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32;
+        let fd = if fd < 0 {
+            let refused = Error::last_os_error();
+            let device = File::open("/dev/userfaultfd").map_err(|_| refused)?;
+            // SAFETY: an open descriptor, and flags.
+            unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_NEW as _, flags) }
+        } else {
+            fd
+        };
+        match fd {
+            0.. => {
+                // SAFETY: new, and nobody else's.
+                Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+            }
+            _ => Err(Error::last_os_error()),
+        }
+    }
+
+    /// Tells from now on when any of these whole pages go.
+    ///
+    /// # Errors
+    ///
+    /// A part is not mapped, or of a kind that the kernel tells nothing of (files), or another watches it.
+    pub(super) fn watch(&self, pages: Range<u64>) -> Result<()> {
+        let mut registration = raw::uffdio_register {
+            range: range(pages),
+            mode: raw::UFFDIO_REGISTER_MODE_WP.into(),
+            ioctls: 0,
+        };
+        self.ask(UFFDIO_REGISTER, &mut registration)
+    }
+
+    /// Tells nothing of these pages any more.
+    ///
+    /// # Errors
+    ///
+    /// None of them is watched, or a part can not be.
+    pub(super) fn unwatch(&self, pages: Range<u64>) -> Result<()> {
+        self.ask(UFFDIO_UNREGISTER, &mut range(pages))
+    }
+
+    fn ask<T>(&self, request: u32, argument: &mut T) -> Result<()> {
+        // SAFETY: each request is asked with the structure that it takes, which lives as long as the call.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, &raw mut *argument) } {
+            0 => Ok(()),
+            _ => Err(Error::last_os_error()),
+        }
+    }
+
+    /// Reads what is there of events, without waiting; whoever caused one goes on then. Allocates nothing and takes no lock.
+    pub(super) fn read(&self, mut tell: impl FnMut(Gone)) {
+        // SAFETY: plain numbers, for which zeros will do.
+        let mut events: [raw::uffd_msg; AT_A_TIME] = unsafe { std::mem::zeroed() };
+        // SAFETY: the buffer is as long as is said.
+        let bytes = unsafe {
+            libc::read(
+                self.0.as_raw_fd(),
+                events.as_mut_ptr().cast(),
+                size_of_val(&events),
+            )
+        };
+        let there = usize::try_from(bytes).unwrap_or(0) / size_of::<raw::uffd_msg>();
+        for event in events.iter().take(there) {
+            let argument = event.arg;
+            match u32::from(event.event) {
+                raw::UFFD_EVENT_UNMAP | raw::UFFD_EVENT_REMOVE => {
+                    // SAFETY: the member of these events; any bits are a number.
+                    let gone = unsafe { argument.remove };
+                    tell(Gone {
+                        range: gone.start..gone.end,
+                        moved_to: None,
+                    });
+                }
+                raw::UFFD_EVENT_REMAP => {
+                    // SAFETY: the member of this event; any bits are a number.
+                    let moved = unsafe { argument.remap };
+                    tell(Gone {
+                        range: moved.from..moved.from.saturating_add(moved.len),
+                        moved_to: Some(moved.to),
+                    });
+                }
+                // None other was asked for.
+                _ => {}
+            }
+        }
+    }
+}
+
+impl AsFd for Userfault {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn range(pages: Range<u64>) -> raw::uffdio_range {
+    raw::uffdio_range {
+        start: pages.start,
+        len: pages.end - pages.start,
+    }
+}

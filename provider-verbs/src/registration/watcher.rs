@@ -1,0 +1,562 @@
+//! Which memory of this process goes: unmapped, moved elsewhere, or its pages given up (`MADV_DONTNEED`).
+//!
+//! A thread reads what userfaultfd(2) has to tell. Whoever unmaps watched memory goes on once that is *read*; so the thread says
+//! that it is about to list something before it reads, and who looks meanwhile learns that it can not know. The thread takes
+//! no lock and allocates nothing: an allocator may hold a lock of its own while it unmaps, and wait for the thread.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::feed::{Follower, Told, Writer, feed};
+use memmap2::{MmapMut, UncheckedAdvice};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::unistd::{SysconfVar, sysconf};
+
+use super::userfault::Userfault;
+
+/// Huge pages are watched whole.
+const HUGE_PAGES: [u64; 2] = [2 << 20, 1 << 30];
+
+/// The one of this process, while there are watchers.
+static RUNNING: Mutex<Weak<Monitor>> = Mutex::new(Weak::new());
+
+/// What watchers share: the thread, and what it reads.
+#[derive(Debug)]
+struct Monitor {
+    source: Arc<Source>,
+    /// Follows from the beginning; watchers start from it.
+    follower: Follower,
+    thread: Option<JoinHandle<()>>,
+    /// What was watched since the start, from beginning to end, joined.
+    watched: Mutex<BTreeMap<u64, u64>>,
+    page: u64,
+    /// Whose memory it is.
+    process: u32,
+}
+
+#[derive(Debug)]
+struct Source {
+    userfault: Userfault,
+    stop: EventFd,
+}
+
+/// Memory that went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// This.
+    Range(Range<u64>),
+    /// So much of it that nobody knows which.
+    Much,
+}
+
+/// Who wants to know which memory goes.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    /// There, until the end.
+    monitor: Option<Arc<Monitor>>,
+    follower: Follower,
+}
+
+impl Watcher {
+    /// Begins to follow, after the kernel has proved here that it tells.
+    ///
+    /// # Errors
+    ///
+    /// It does not; the error says what is missing.
+    pub(super) fn start() -> Result<Self> {
+        let mut running = running();
+        let monitor = match running.upgrade() {
+            Some(monitor) => monitor,
+            None => {
+                let monitor = Monitor::start()?;
+                monitor.prove()?;
+                Arc::new(monitor)
+            }
+        };
+        *running = Arc::downgrade(&monitor);
+        Ok(Self {
+            follower: monitor.follower(),
+            monitor: Some(monitor),
+        })
+    }
+
+    /// Watches memory from now on, until it goes. `false` when that is not possible: not mapped, of a file, or watched by another.
+    pub(super) fn watch(&self, range: Range<u64>) -> bool {
+        (self.monitor.as_ref()).is_some_and(|monitor| monitor.watch(range))
+    }
+
+    /// Who only wants to know whether something went.
+    pub(super) fn follower(&self) -> Follower {
+        self.follower.clone()
+    }
+
+    /// Whether memory may have gone that was not told.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        self.follower.is_behind()
+    }
+
+    /// Tells what went since the last time. `false`, and nothing is told, while some is going.
+    #[must_use]
+    pub(super) fn catch_up(&mut self, tell: impl FnMut(Gone)) -> bool {
+        catch_up(&mut self.follower, tell)
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // The next one starts when this one has ended: on some kernels it would lose what it watches to this one's end.
+        let _running = running();
+        self.monitor = None;
+    }
+}
+
+fn running() -> MutexGuard<'static, Weak<Monitor>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn catch_up(follower: &mut Follower, mut tell: impl FnMut(Gone)) -> bool {
+    follower.catch_up(|told| match told {
+        Told::Entry([start, end]) => tell(Gone::Range(start..end)),
+        Told::Missed => tell(Gone::Much),
+    })
+}
+
+impl Monitor {
+    fn start() -> Result<Self> {
+        let cannot = |error: &dyn std::fmt::Display| {
+            Error::new(Errno::ENOSYS, "watch", "memory that is unmapped").mend(format!(
+                "{error}: userfaultfd(2) or /dev/userfaultfd has to be allowed"
+            ))
+        };
+        let source = Arc::new(Source {
+            userfault: Userfault::open().map_err(|error| cannot(&error))?,
+            stop: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| cannot(&error))?,
+        });
+        let (writer, follower) = feed();
+        let theirs = Arc::clone(&source);
+        let thread = std::thread::Builder::new()
+            .name("ferro-unmapped".to_owned())
+            .spawn(move || follow(&theirs, writer))
+            .map_err(|error| cannot(&error))?;
+        Ok(Self {
+            source,
+            follower,
+            thread: Some(thread),
+            watched: Mutex::default(),
+            page: page_bytes(),
+            process: std::process::id(),
+        })
+    }
+
+    /// Follows from here on.
+    fn follower(&self) -> Follower {
+        let mut follower = self.follower.clone();
+        // What is being listed now is told later, and does no harm.
+        let _ = follower.catch_up(|_| {});
+        follower
+    }
+
+    fn watch(&self, range: Range<u64>) -> bool {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        [self.page].into_iter().chain(HUGE_PAGES).any(|page| {
+            let Some(end) = range.end.checked_next_multiple_of(page) else {
+                return false;
+            };
+            let pages = range.start / page * page..end;
+            let is_watched = self.source.userfault.watch(pages.clone()).is_ok();
+            if is_watched {
+                note(&mut watched, pages);
+            }
+            is_watched
+        })
+    }
+
+    /// Has memory go in two of the ways there are, and looks whether that is told.
+    fn prove(&self) -> Result<()> {
+        let page = self.page as usize;
+        let unproved = |what: &'static str| {
+            Error::new(Errno::ENOSYS, "watch", "memory that is unmapped")
+                .mend(format!("the kernel did not tell of {what}"))
+        };
+        let mut follower = self.follower();
+        let mut memory =
+            MmapMut::map_anon(4 * page).map_err(|error| Error::from_io(&error, "map", "memory"))?;
+        memory.fill(1);
+        let at = memory.as_ptr() as u64;
+        if !self.watch(at..at + memory.len() as u64) {
+            return Err(unproved("any memory"));
+        }
+        // SAFETY: the page is ours, and nobody refers to what is in it.
+        unsafe { memory.unchecked_advise_range(UncheckedAdvice::DontNeed, page, page) }
+            .map_err(|error| Error::from_io(&error, "give up", "memory"))?;
+        let given_up = at + self.page;
+        if !is_told(&mut follower, &(given_up..given_up + self.page)) {
+            return Err(unproved("pages that were given up"));
+        }
+        drop(memory);
+        match is_told(&mut follower, &(at..at + self.page)) {
+            true => Ok(()),
+            false => Err(unproved("pages that were unmapped")),
+        }
+    }
+
+    /// Ends what the kernel tells: a child of this process may keep the descriptor open, and whoever unmaps memory would wait for
+    /// somebody to read that.
+    fn unwatch_all(&self) {
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        // Mapping by mapping: a range is refused whole if there is a file in it.
+        for mapping in maps.lines().filter_map(mapping) {
+            for (&start, &end) in watched.range(..mapping.end) {
+                let (start, end) = (start.max(mapping.start), end.min(mapping.end));
+                if start < end {
+                    // What is there now may never have been watched.
+                    let _ = self.source.userfault.unwatch(start..end);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        // A child's copy has no thread, and its descriptor watches the parent's memory.
+        if std::process::id() != self.process {
+            return;
+        }
+        self.unwatch_all();
+        // The counter is far from full.
+        let _ = self.source.stop.write(1);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether that went since the last time.
+fn is_told(follower: &mut Follower, range: &Range<u64>) -> bool {
+    let mut told = false;
+    // Between reading and listing the thread is for a moment only.
+    while !catch_up(follower, |gone| match gone {
+        Gone::Range(gone) => told |= gone.start <= range.start && range.end <= gone.end,
+        Gone::Much => told = true,
+    }) {
+        std::thread::yield_now();
+    }
+    told
+}
+
+fn note(watched: &mut BTreeMap<u64, u64>, pages: Range<u64>) {
+    let (mut start, mut end) = (pages.start, pages.end);
+    while let Some((&other, &other_end)) = watched.range(..=end).next_back() {
+        if other_end < start {
+            break;
+        }
+        watched.remove(&other);
+        start = start.min(other);
+        end = end.max(other_end);
+    }
+    watched.insert(start, end);
+}
+
+/// Lists what goes until told to stop.
+fn follow(source: &Source, mut writer: Writer) {
+    // Signals are for the application's threads.
+    let _ = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
+    loop {
+        let mut ready = [
+            PollFd::new(source.userfault.as_fd(), PollFlags::POLLIN),
+            PollFd::new(source.stop.as_fd(), PollFlags::POLLIN),
+        ];
+        // Interrupted, it finds nothing.
+        let _ = poll(&mut ready, PollTimeout::NONE);
+        let mut listing = writer.begin();
+        source.userfault.read(|gone| {
+            if let Some(to) = gone.moved_to {
+                // Memory takes along that it is watched. Nobody has asked for it there.
+                let len = gone.range.end - gone.range.start;
+                let _ = source.userfault.unwatch(to..to.saturating_add(len));
+            }
+            listing.add([gone.range.start, gone.range.end]);
+        });
+        drop(listing);
+        if ready[1].any() == Some(true) {
+            return;
+        }
+    }
+}
+
+fn mapping(line: &str) -> Option<Range<u64>> {
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    Some(number(start)?..number(end)?)
+}
+
+/// Bytes of a page.
+pub(super) fn page_bytes() -> u64 {
+    let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    bytes
+        .and_then(|bytes| u64::try_from(bytes).ok())
+        .unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Pages of a test's own, that it may unmap in whatever way.
+    struct Pages {
+        at: u64,
+        bytes: u64,
+    }
+
+    impl Pages {
+        fn map(count: u64) -> Self {
+            let bytes = count * page_bytes();
+            // SAFETY: a new mapping, written once.
+            let at = unsafe {
+                let at = libc::mmap(
+                    ptr::null_mut(),
+                    bytes as usize,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                );
+                assert_ne!(at, libc::MAP_FAILED);
+                ptr::write_bytes(at.cast::<u8>(), 1, bytes as usize);
+                at as u64
+            };
+            Self { at, bytes }
+        }
+
+        fn range(&self) -> Range<u64> {
+            self.at..self.at + self.bytes
+        }
+
+        fn as_ptr(&self) -> *mut libc::c_void {
+            self.at as *mut libc::c_void
+        }
+    }
+
+    /// A watcher, or none where the kernel or a container does not allow it.
+    fn watcher() -> Option<Watcher> {
+        match Watcher::start() {
+            Ok(watcher) => Some(watcher),
+            Err(error) => {
+                println!("SKIP {error}");
+                None
+            }
+        }
+    }
+
+    type Way = (&'static str, fn(&Pages));
+
+    /// Each way in which memory can go from a mapping.
+    const WAYS: [Way; 5] = [
+        ("munmap", |pages| {
+            // SAFETY: the test's own mapping, which nobody refers to.
+            let done = unsafe { libc::munmap(pages.as_ptr(), pages.bytes as usize) };
+            assert_eq!(done, 0);
+        }),
+        ("MADV_DONTNEED", |pages| {
+            // SAFETY: as above.
+            let done =
+                unsafe { libc::madvise(pages.as_ptr(), pages.bytes as usize, libc::MADV_DONTNEED) };
+            assert_eq!(done, 0);
+        }),
+        ("MADV_FREE", |pages| {
+            // SAFETY: as above.
+            let done =
+                unsafe { libc::madvise(pages.as_ptr(), pages.bytes as usize, libc::MADV_FREE) };
+            assert_eq!(done, 0);
+        }),
+        ("mmap over it", |pages| {
+            // SAFETY: as above.
+            let at = unsafe {
+                libc::mmap(
+                    pages.as_ptr(),
+                    pages.bytes as usize,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                    -1,
+                    0,
+                )
+            };
+            assert_eq!(at, pages.as_ptr());
+        }),
+        ("mremap", |pages| {
+            let elsewhere = Pages::map(pages.bytes / page_bytes());
+            // SAFETY: as above, and so is what it moves to.
+            let at = unsafe {
+                libc::mremap(
+                    pages.as_ptr(),
+                    pages.bytes as usize,
+                    pages.bytes as usize,
+                    libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                    elsewhere.as_ptr(),
+                )
+            };
+            assert_eq!(at, elsewhere.as_ptr());
+        }),
+    ];
+
+    /// When memory has gone, by whatever call, the next look knows, or knows that it can not know yet.
+    #[test]
+    fn all_that_goes_is_told_before_the_call_returns() {
+        let Some(mut watcher) = watcher() else {
+            return;
+        };
+        for (way, go) in WAYS {
+            for round in 0..100 {
+                let pages = Pages::map(4);
+                assert!(watcher.watch(pages.range()), "{way}");
+                go(&pages);
+                let mut told = false;
+                let looked = watcher.catch_up(|gone| match gone {
+                    Gone::Range(range) => {
+                        told |= range.start <= pages.at && pages.range().end <= range.end;
+                    }
+                    Gone::Much => told = true,
+                });
+                assert!(told || !looked, "{way}, round {round}");
+                if !told {
+                    assert!(
+                        is_told(&mut watcher.follower, &pages.range()),
+                        "{way}, round {round}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Threads that unmap at full speed, with the allocator's locks held at times, neither wait for ever nor go untold.
+    #[test]
+    fn threads_that_unmap_at_once_all_go_on() {
+        let Some(watcher) = watcher() else {
+            return;
+        };
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let unmapping: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut follower = watcher.follower();
+                        for _ in 0..500 {
+                            let pages = Pages::map(2);
+                            assert!(watcher.watch(pages.range()));
+                            // Unmapped when it is freed.
+                            let long = vec![1u8; 1 << 20];
+                            let at = long.as_ptr() as u64;
+                            assert!(watcher.watch(at..at + long.len() as u64));
+                            drop(long);
+                            WAYS[0].1(&pages);
+                            assert!(is_told(&mut follower, &pages.range()));
+                        }
+                    })
+                })
+                .collect();
+            let allocating = scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    drop((1..64).map(|n| vec![0u8; n << 12]).collect::<Vec<_>>());
+                }
+            });
+            for thread in unmapping {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            }
+            over.store(true, Ordering::Relaxed);
+            allocating
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+    }
+
+    /// After the last watcher nobody listens; whoever unmaps what was watched goes on, also while a child has the descriptor.
+    #[test]
+    fn memory_goes_freely_once_nobody_watches() {
+        if watcher().is_none() {
+            return;
+        }
+        // Nobody else's, so that it ends.
+        let monitor = Monitor::start().unwrap();
+        let pages: Vec<_> = WAYS.iter().map(|_| Pages::map(3)).collect();
+        for pages in &pages {
+            assert!(monitor.watch(pages.range()));
+        }
+        // As a child's would be: the kernel's object outlives ours.
+        let childs = monitor
+            .source
+            .userfault
+            .as_fd()
+            .try_clone_to_owned()
+            .unwrap();
+        drop(monitor);
+        for ((_, go), pages) in WAYS.iter().zip(&pages) {
+            go(pages);
+        }
+        drop(childs);
+    }
+
+    /// A child that closes what it has of its parent's leaves the parent's alone.
+    #[test]
+    fn a_child_ends_nothing_of_its_parents() {
+        if watcher().is_none() {
+            return;
+        }
+        let monitor = Monitor::start().unwrap();
+        let mut follower = monitor.follower();
+        let pages = Pages::map(2);
+        assert!(monitor.watch(pages.range()));
+        // SAFETY: the child drops what was made before, and ends without a return.
+        match unsafe { libc::fork() } {
+            0 => {
+                drop(monitor);
+                // SAFETY: ends the child alone.
+                unsafe { libc::_exit(0) };
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: waits for a child of this process.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0);
+            }
+        }
+        WAYS[0].1(&pages);
+        assert!(is_told(&mut follower, &pages.range()));
+    }
+
+    /// Files tell nothing when they go: they are not watched.
+    #[test]
+    fn what_the_kernel_does_not_tell_of_is_not_watched() {
+        let Some(watcher) = watcher() else {
+            return;
+        };
+        // Of the program's file.
+        let code = what_the_kernel_does_not_tell_of_is_not_watched as *const () as u64;
+        assert!(!watcher.watch(code..code + 1));
+        assert!(!watcher.watch(u64::MAX - 1..u64::MAX));
+    }
+
+    #[test]
+    fn what_is_watched_is_noted_joined() {
+        let mut watched = BTreeMap::new();
+        for range in [10..20, 30..40, 20..25, 24..31, 50..60] {
+            note(&mut watched, range);
+        }
+        assert_eq!(watched, BTreeMap::from([(10, 40), (50, 60)]));
+        note(&mut watched, 0..100);
+        assert_eq!(watched, BTreeMap::from([(0, 100)]));
+    }
+}
