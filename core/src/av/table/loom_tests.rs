@@ -91,9 +91,8 @@ fn what_is_there_is_found_while_the_table_grows() {
     });
 }
 
-/// Who is searched for while an entry becomes another's is found where it is, or not at all, by a look-up of its own
-/// or by one of many. Fails without the second look at the generation, which would give the address
-/// of who was in the entry before.
+/// Who is searched for while an entry becomes another's is found where it is, or not at all, by a look-up of its own or by one of
+/// many; never at the address of who was in the entry before.
 #[test]
 fn who_is_found_is_in_the_entry_that_was_found() {
     for many in [false, true] {
