@@ -465,6 +465,36 @@ fn a_receive_from_a_range_has_its_source_found() {
     assert_eq!(next_message(&mut a, &mut b), (b"after".to_vec(), from_b));
 }
 
+/// A receive from an address of a range takes what comes from there also if nobody was there when it was posted.
+///
+/// Covers: AV-9, AV-25
+#[test]
+#[file_serial(verbs)]
+fn a_receive_from_a_range_waits_for_who_comes_later() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &[]);
+    let attr = AvAttr {
+        symmetric: true,
+        ..AvAttr::default()
+    };
+    let mut a = OwningEndpoint::open(&*domain, &attr).unwrap();
+    // Where nobody is any more.
+    let place = endpoint(&*domain).address().socket().unwrap();
+    let (ip, port) = (place.ip().to_string(), place.port().to_string());
+    let range = Services::range(&ip, 2, &port, 1).unwrap();
+    let from_b = insert_services(a.av(), &range)[0].unwrap();
+    a.recv(Buffer::new(8).unwrap(), from_b, 1).unwrap();
+    let refused = Err(OpError::Failed(Errno::ECONNREFUSED));
+    assert_eq!(send_when_found(&mut a, from_b, b"?"), refused);
+    let mut b = endpoint(&*domain_at(EpType::Rdm, &ip, &port));
+    assert_eq!(b.address().socket(), Some(place));
+    let to_a = b.av().insert(&name(&*domain, &a)).unwrap();
+    b.inject(b"later", to_a, None).unwrap();
+    assert_eq!(next_message(&mut a, &mut b), (b"later".to_vec(), from_b));
+}
+
 /// Runs a test that is ignored otherwise in a process of its own, behind commands of the shell.
 fn alone(test: &str, commands: &str) {
     let run = format!("{commands}\nexec \"$0\" --exact {test} --ignored --nocapture");

@@ -83,7 +83,7 @@ impl Work {
         let told = &self.table.told;
         while let Some(asked) = told.next() {
             self.leave_one_idle();
-            let sockets: Vec<_> = asked.iter().map(|(_, at)| *at).collect();
+            let sockets: Vec<_> = asked.entries.iter().map(|(_, at)| *at).collect();
             let found = self.resolver.resolve_all(&sockets, &|| told.is_closing());
             for addr in self.table.answer(&asked, found) {
                 (self.announce)(addr);

@@ -348,7 +348,10 @@ impl AvTable {
     ) -> FiAddr {
         match found.unwrap_or_else(|Busy| self.find_in_turn(name)) {
             Some((entry, generation)) => self.model.addr(entry, generation),
-            None => FiAddr::NOTAVAIL,
+            None => {
+                self.told.stranger();
+                FiAddr::NOTAVAIL
+            }
         }
     }
 

@@ -3,11 +3,11 @@
 //! An entry that was told is taken and has no address. Where it leads is found by threads of the address vector, see
 //! [`Askers`](super::askers::Askers); then it is an entry as any other, whose socket address is told by its range.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::chunk::Name;
 use super::ranges::{Host, Ranges};
@@ -37,12 +37,19 @@ pub(super) struct Told {
     any: AtomicBool,
     state: Mutex<State>,
     came: Condvar,
+    /// Senders that came and were not in.
+    strangers: AtomicU64,
+    /// Entries that somebody waits to hear from, and that were asked for in vain.
+    in_vain: AtomicUsize,
 }
 
 #[derive(Default)]
 struct State {
     ranges: Ranges,
     asked: HashMap<u32, Asked>,
+    /// Entries that somebody waits to hear from: when one is not there yet, it is asked for anew with the next sender that is not
+    /// in, for it may be that one.
+    awaited: BTreeSet<u32>,
     /// Entries whose endpoints are in by others, and those.
     same: HashMap<u32, u32>,
     /// Entries that nobody has begun to ask for.
@@ -50,6 +57,14 @@ struct State {
     /// Threads that wait for some.
     idle: usize,
     closing: bool,
+}
+
+/// What is asked for at a time.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) entries: Vec<(u32, SocketAddr)>,
+    /// Senders that were not in, before.
+    strangers: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,9 +105,16 @@ impl State {
 
     /// What was asked for an entry is of no use any more.
     fn ask_no_more(&mut self, entry: u32) {
+        self.awaited.remove(&entry);
         if self.asked.remove(&entry).is_some() {
             self.line.retain(|waiting| *waiting != entry);
         }
+    }
+
+    /// Entries that somebody waits to hear from, and that were asked for in vain.
+    fn in_vain(&self) -> impl Iterator<Item = u32> + '_ {
+        let in_vain = |entry: &u32| self.asked.get(entry) != Some(&Asked::Now);
+        self.awaited.iter().copied().filter(in_vain)
     }
 }
 
@@ -128,6 +150,29 @@ impl Told {
         }
     }
 
+    /// A sender came that is not in: it may be one that was asked for before it was there.
+    #[cold]
+    pub(super) fn stranger(&self) {
+        if !self.any() {
+            return;
+        }
+        // Either this sees what was asked for in vain, or who notes that sees that somebody came.
+        self.strangers.fetch_add(1, Ordering::SeqCst);
+        if self.in_vain.load(Ordering::SeqCst) != 0 {
+            self.ask_anew(&mut self.state.lock());
+        }
+    }
+
+    fn ask_anew(&self, state: &mut State) {
+        let anew: Vec<_> = state.in_vain().collect();
+        for entry in &anew {
+            state.asked.insert(*entry, Asked::Now);
+        }
+        state.line.extend(anew);
+        self.in_vain.store(0, Ordering::SeqCst);
+        self.came.notify_one();
+    }
+
     /// Threads that wait for entries to be asked for.
     pub(super) fn idle(&self) -> usize {
         self.state.lock().idle
@@ -144,7 +189,7 @@ impl Told {
     }
 
     /// Waits for entries to be asked for; `None` when the address vector is being closed.
-    pub(super) fn next(&self) -> Option<Vec<(u32, SocketAddr)>> {
+    pub(super) fn next(&self) -> Option<Asking> {
         let mut state = self.state.lock();
         state.idle += 1;
         while state.line.is_empty() && !state.closing {
@@ -156,7 +201,10 @@ impl Told {
         }
         let line = std::mem::take(&mut state.line);
         let socket = |entry| Some((entry, state.ranges.socket(entry)?));
-        Some(line.into_iter().filter_map(socket).collect())
+        Some(Asking {
+            entries: line.into_iter().filter_map(socket).collect(),
+            strangers: self.strangers.load(Ordering::SeqCst),
+        })
     }
 }
 
@@ -178,18 +226,24 @@ impl AvTable {
         told.then_some(entry)
     }
 
-    /// Why an address leads nowhere that is in; `None`: it is not in. One that was told is asked for from now on. Waits for
-    /// nobody.
+    /// Why an address leads nowhere that is in; `None`: it is not in. One that was told is asked for from now on, unless others
+    /// are at work on what was told: nobody is waited for, and who is told that it is being asked for tries again.
     pub(crate) fn ask(&self, addr: FiAddr) -> Option<Unresolved> {
-        self.unresolved(addr, true)
+        self.unresolved(addr, true, || self.told.state.try_lock())
     }
 
-    /// The same for one who does not report it if somebody was asked for in vain: that is left to the next who asks.
-    pub(crate) fn ask_quietly(&self, addr: FiAddr) -> Option<Unresolved> {
-        self.unresolved(addr, false)
+    /// The same for one who waits to hear from there, and does not ask again: others are waited for, and the entry is asked for anew
+    /// if it was in vain, now and whenever somebody comes who is not in.
+    pub(crate) fn ask_to_hear(&self, addr: FiAddr) -> Option<Unresolved> {
+        self.unresolved(addr, false, || Some(self.told.state.lock()))
     }
 
-    fn unresolved(&self, addr: FiAddr, reports: bool) -> Option<Unresolved> {
+    fn unresolved<'a>(
+        &'a self,
+        addr: FiAddr,
+        reports: bool,
+        state: impl FnOnce() -> Option<MutexGuard<'a, State>>,
+    ) -> Option<Unresolved> {
         if !self.told.any() {
             return None;
         }
@@ -199,8 +253,7 @@ impl AvTable {
         if is_found() && self.addr_when_found(entry) == addr {
             return Some(Unresolved::Asked);
         }
-        let Some(mut state) = self.told.state.try_lock() else {
-            // Somebody is about to insert or remove: then is time enough.
+        let Some(mut state) = state() else {
             return Some(Unresolved::Asked);
         };
         if self.addr_when_found(entry) != addr {
@@ -214,16 +267,17 @@ impl AvTable {
         if let Some(first) = state.same.get(&entry) {
             return Some(Unresolved::Same(self.addr_when_found(*first)));
         }
+        if !reports {
+            state.awaited.insert(entry);
+        }
         match state.asked.get(&entry) {
             Some(Asked::Now) => {}
-            Some(Asked::InVain(errno)) => {
+            Some(Asked::InVain(errno)) if reports => {
                 let errno = *errno;
-                if reports {
-                    state.asked.remove(&entry);
-                }
+                state.asked.remove(&entry);
                 return Some(Unresolved::Failed(errno));
             }
-            None => {
+            _ => {
                 state.asked.insert(entry, Asked::Now);
                 state.line.push(entry);
                 self.told.came.notify_one();
@@ -233,16 +287,12 @@ impl AvTable {
     }
 
     /// Takes in what was found for entries, unless they were removed or found meanwhile. Returns those that are new.
-    pub(super) fn answer(
-        &self,
-        asked: &[(u32, SocketAddr)],
-        found: Vec<Result<NativeAddr>>,
-    ) -> Vec<FiAddr> {
+    pub(super) fn answer(&self, asked: &Asking, found: Vec<Result<NativeAddr>>) -> Vec<FiAddr> {
         let turn = self.insertion();
         let mut state = self.told.state.lock();
         let mut found = found.into_iter();
         let mut new = Vec::new();
-        for (entry, at) in asked {
+        for (entry, at) in &asked.entries {
             let found = found.next().unwrap_or_else(|| Err(cancelled(at)));
             let wanted = state.ranges.socket(*entry) == Some(*at)
                 && state.asked.get(entry) == Some(&Asked::Now);
@@ -258,6 +308,11 @@ impl AvTable {
                     state.asked.insert(*entry, Asked::InVain(error.errno()));
                 }
             }
+        }
+        let in_vain = state.in_vain().count();
+        self.told.in_vain.store(in_vain, Ordering::SeqCst);
+        if in_vain != 0 && self.told.strangers.load(Ordering::SeqCst) != asked.strangers {
+            self.told.ask_anew(&mut state);
         }
         new
     }

@@ -40,7 +40,7 @@ impl EndpointOwner<'_> {
     /// known to.
     #[cold]
     pub(super) fn directed(&self, op: &RecvOp) -> RecvOp {
-        let src = match self.avs[self.binding.av].ask_quietly(op.src) {
+        let src = match self.avs[self.binding.av].ask_to_hear(op.src) {
             Some(Unresolved::Same(first)) => first,
             _ => op.src,
         };

@@ -6,7 +6,7 @@ use crate::av::service::{Resolve, Services};
 use crate::av::{AvAttr, AvType, resolve};
 use crate::peer::PeerAv;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::{Arc, mpsc};
@@ -94,7 +94,7 @@ fn at(node: u8, port: u16) -> SocketAddr {
 /// Asks for all that were used, and returns those that were found.
 fn answer(table: &AvTable, rule: &Rule) -> Vec<FiAddr> {
     let asked = table.told.next().unwrap();
-    let sockets: Vec<_> = asked.iter().map(|(_, at)| *at).collect();
+    let sockets: Vec<_> = asked.entries.iter().map(|(_, at)| *at).collect();
     table.answer(&asked, rule.resolve_all(&sockets, &|| false))
 }
 
@@ -122,7 +122,6 @@ fn a_range_is_found_when_it_is_used() {
         assert_eq!(table.find(&listener(&at(2, 303)).unwrap()), addrs[7]);
         assert_eq!(table.socket(addrs[7]), Some(at(2, 303)));
         let refused = Some(Unresolved::Failed(Errno::ECONNREFUSED));
-        assert_eq!(table.ask_quietly(addrs[2]), refused);
         assert_eq!(table.ask(addrs[2]), refused);
         assert_eq!(table.ask(addrs[2]), Some(Unresolved::Asked), "asked anew");
         // Told again it is what it is.
@@ -136,6 +135,65 @@ fn a_range_is_found_when_it_is_used() {
 }
 
 /// Covers: AV-11, AV-12
+/// A receive asks once: it does so, too, while somebody else is at work on what was told.
+#[test]
+fn who_asks_once_is_not_turned_away() {
+    let table = table(AvType::Map);
+    let addr = tell(&table, "10.0.0.1", 1, 9, 1)[0].unwrap();
+    let at_work = table.told.state.lock();
+    std::thread::scope(|scope| {
+        let (done, is_done) = mpsc::channel();
+        let table = &table;
+        scope.spawn(move || {
+            let asked = table.ask_to_hear(addr);
+            done.send(asked).unwrap();
+        });
+        // It waits, or was turned away by now.
+        let early = is_done.recv_timeout(Duration::from_millis(100));
+        drop(at_work);
+        let asked = early.or_else(|_| is_done.recv()).unwrap();
+        assert_eq!(asked, Some(Unresolved::Asked));
+    });
+    assert_eq!(table.told.state.lock().line.len(), 1);
+    assert_eq!(answer(&table, &Rule::default()), [addr]);
+}
+
+/// Who waits to hear from an endpoint that is not there yet hears from it once it is: it is asked for anew when a sender comes that is
+/// not in, also one that comes while the answer is on its way. What was only sent to is not.
+#[test]
+fn who_comes_later_is_asked_for_anew() {
+    let table = table(AvType::Map);
+    let told: Vec<_> = tell(&table, "10.0.0.1", 1, 300, 4)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    let line = || table.told.state.lock().line.clone();
+    let refuse = |asked: &Asking| {
+        let refused = |(_, at): &(u32, SocketAddr)| {
+            Err(Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()))
+        };
+        let answers = asked.entries.iter().map(refused).collect();
+        assert_eq!(table.answer(asked, answers), []);
+    };
+    assert_eq!(table.ask_to_hear(told[0]), Some(Unresolved::Asked));
+    assert_eq!(table.ask(told[1]), Some(Unresolved::Asked));
+    refuse(&table.told.next().unwrap());
+    assert_eq!(line(), []);
+    let stranger = name(77);
+    assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
+    let awaited = table.told.next().unwrap();
+    assert_eq!(awaited.entries, [(0, at(1, 300))]);
+    // Another while it is asked for: its answer may be from before.
+    assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
+    assert_eq!(line(), []);
+    refuse(&awaited);
+    assert_eq!(line(), [0]);
+    assert_eq!(answer(&table, &Rule::default()), [told[0]]);
+    // It is there, and nothing is asked for on its account any more.
+    assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
+    assert_eq!(line(), []);
+}
+
 #[test]
 fn what_fails_of_a_range_leaves_holes_for_others() {
     let table = table(AvType::Table);
@@ -294,6 +352,10 @@ enum Op {
     /// By its socket address.
     InsertAt(u8, u16),
     Ask(usize),
+    /// Somebody waits to hear from one.
+    Hear(usize),
+    /// Somebody comes who is not in.
+    Stranger,
     /// Threads begin to ask for what is in line.
     Take,
     /// And have the answers.
@@ -309,6 +371,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (0u64..12).prop_map(Op::Insert),
         2 => (1u8..6, port()).prop_map(|(node, port)| Op::InsertAt(node, port)),
         8 => any::<usize>().prop_map(Op::Ask),
+        3 => any::<usize>().prop_map(Op::Hear),
+        2 => Just(Op::Stranger),
         3 => Just(Op::Take),
         3 => Just(Op::Answer),
         6 => any::<usize>().prop_map(Op::Remove),
@@ -330,8 +394,12 @@ enum Where {
 struct Plain {
     entries: BTreeMap<u32, (FiAddr, Option<SocketAddr>, Where)>,
     line: Vec<u32>,
-    taken: Option<Vec<(u32, SocketAddr)>>,
+    taken: Option<Asking>,
     removed: Vec<FiAddr>,
+    /// Those that somebody waits to hear from.
+    awaited: BTreeSet<u32>,
+    /// Somebody came who is not in, since the line was taken.
+    strangers: bool,
 }
 
 impl Plain {
@@ -380,7 +448,19 @@ impl Plain {
 
     fn set(&mut self, entry: u32, is: Where) {
         self.line.retain(|other| *other != entry);
+        if matches!(is, Where::Found(_) | Where::Same(_)) {
+            self.awaited.remove(&entry);
+        }
         self.entries.get_mut(&entry).unwrap().2 = is;
+    }
+
+    fn ask_anew(&mut self) {
+        for entry in self.awaited.clone() {
+            if self.entries[&entry].2 != Where::Asked {
+                self.set(entry, Where::Asked);
+                self.line.push(entry);
+            }
+        }
     }
 
     /// What was found for an entry. Returns whether it is new.
@@ -429,26 +509,34 @@ impl Pair {
                 }
             }
             Op::InsertAt(node, port) => self.insert_at(at(node, port)),
-            Op::Ask(n) => self.ask(n),
+            Op::Ask(n) => self.ask(n, false),
+            Op::Hear(n) => self.ask(n, true),
+            Op::Stranger => {
+                assert_eq!(self.table.find(&name(5000)), FiAddr::NOTAVAIL);
+                self.plain.strangers = true;
+                self.plain.ask_anew();
+            }
             Op::Take if self.plain.taken.is_none() && !self.plain.line.is_empty() => {
                 let line = std::mem::take(&mut self.plain.line);
                 let expected: Vec<_> = line
                     .iter()
                     .map(|entry| (*entry, self.plain.entries[entry].1.unwrap()))
                     .collect();
-                assert_eq!(self.table.told.next(), Some(expected.clone()));
-                self.plain.taken = Some(expected);
+                let taken = self.table.told.next().unwrap();
+                assert_eq!(taken.entries, expected);
+                self.plain.taken = Some(taken);
+                self.plain.strangers = false;
             }
             Op::Take => {}
             Op::Answer => {
                 let Some(taken) = self.plain.taken.take() else {
                     return;
                 };
-                let sockets: Vec<_> = taken.iter().map(|(_, at)| *at).collect();
+                let sockets: Vec<_> = taken.entries.iter().map(|(_, at)| *at).collect();
                 let found = self.rule.resolve_all(&sockets, &|| false);
                 let new = self.table.answer(&taken, found);
                 let mut expected = Vec::new();
-                for (entry, at) in taken {
+                for (entry, at) in taken.entries {
                     let wanted = |one: &&(FiAddr, Option<SocketAddr>, Where)| {
                         one.1 == Some(at) && one.2 == Where::Asked
                     };
@@ -464,6 +552,9 @@ impl Pair {
                     }
                 }
                 assert_eq!(new, expected);
+                if self.plain.strangers {
+                    self.plain.ask_anew();
+                }
             }
             Op::Remove(n) => {
                 let Some(addr) = self.plain.pick(n) else {
@@ -474,6 +565,7 @@ impl Pair {
                 assert_eq!(removed.is_ok(), entry.is_some(), "{removed:?}");
                 if let Some(entry) = entry {
                     self.plain.set(entry, Where::Told);
+                    self.plain.awaited.remove(&entry);
                     self.plain.entries.remove(&entry);
                     self.plain.removed.push(addr);
                     for one in self.plain.entries.values_mut() {
@@ -517,12 +609,12 @@ impl Pair {
         }
     }
 
-    fn ask(&mut self, n: usize) {
+    fn ask(&mut self, n: usize, to_hear: bool) {
         let Some(addr) = self.plain.pick(n) else {
             return;
         };
         let Some(entry) = self.plain.entry_of(addr) else {
-            assert_eq!(self.table.ask(addr), None);
+            assert_eq!(self.put(addr, to_hear), None);
             return;
         };
         let is = self.plain.entries[&entry].2;
@@ -532,18 +624,28 @@ impl Pair {
                 return;
             }
             Where::Same(first) => Unresolved::Same(first),
-            Where::InVain => {
+            Where::InVain if !to_hear => {
                 self.plain.set(entry, Where::Told);
                 Unresolved::Failed(Errno::ECONNREFUSED)
             }
-            Where::Told => {
+            Where::Told | Where::InVain => {
                 self.plain.set(entry, Where::Asked);
                 self.plain.line.push(entry);
                 Unresolved::Asked
             }
             Where::Asked => Unresolved::Asked,
         };
-        assert_eq!(self.table.ask(addr), Some(expected));
+        assert_eq!(self.put(addr, to_hear), Some(expected));
+        if to_hear && expected == Unresolved::Asked {
+            self.plain.awaited.insert(entry);
+        }
+    }
+
+    fn put(&self, addr: FiAddr, to_hear: bool) -> Option<Unresolved> {
+        match to_hear {
+            true => self.table.ask_to_hear(addr),
+            false => self.table.ask(addr),
+        }
     }
 
     fn check(&self) {
