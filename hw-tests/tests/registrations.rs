@@ -17,6 +17,9 @@ use serial_test::file_serial;
 /// Long enough to be moved from where it lies to where it goes.
 const LONG: usize = 640 << 10;
 
+/// So large that the allocator maps and unmaps it by itself.
+const MAPPED: usize = 33 << 20;
+
 /// Two endpoints over verbs that know each other, the second from the first.
 struct Pair {
     ends: [OwningEndpoint; 2],
@@ -102,8 +105,7 @@ fn a_buffer_is_registered_once() {
     let Some(mut pair) = Pair::open(&[("FERRO_MR_CACHE", "on")]) else {
         return;
     };
-    // So large that the allocator maps and unmaps them by themselves.
-    let mut buffers = [room(40 << 20), room(40 << 20)];
+    let mut buffers = [room(MAPPED), room(MAPPED)];
     for number in 0..10 {
         let [from, into] = buffers;
         // The first is the longest: the others lie in it.
@@ -209,10 +211,10 @@ fn memory_comes_and_goes_on_all_threads() {
         }
         let mut numbers = Numbers(7);
         let mut kept: Vec<[Buffer; 2]> = Vec::new();
-        for number in 0..150 {
+        for number in 0..60 {
             let buffers = match numbers.draw() as usize % 3 {
                 0 if !kept.is_empty() => kept.swap_remove(numbers.draw() as usize % kept.len()),
-                _ => [room(LONG), room(LONG)],
+                _ => [room(MAPPED), room(MAPPED)],
             };
             let len = LONG - numbers.draw() as usize % (LONG / 2);
             let [from, into] = buffers;
