@@ -91,7 +91,11 @@ impl<T> Serial<T> {
     #[inline]
     pub fn lock(&self) -> Result<Held<'_, T>, Errno> {
         match &self.mode {
-            Mode::Mutex(mutex) => mutex.lock(),
+            Mode::Mutex(mutex) => {
+                if !mutex.try_lock() {
+                    wait_for(mutex);
+                }
+            }
             Mode::OneThread(owner) => {
                 if owner.load(Ordering::Relaxed) != thread_mark() {
                     self.claim(owner)?;
@@ -157,6 +161,20 @@ impl<T> Drop for Held<'_, T> {
             unsafe { mutex.unlock() };
         }
     }
+}
+
+/// Looks at a mutex that is held before the thread sleeps: most hold it for less time than falling asleep and waking take.
+const LOOKS: u32 = 200;
+
+#[cold]
+fn wait_for(mutex: &RawMutex) {
+    for _ in 0..LOOKS {
+        std::hint::spin_loop();
+        if !mutex.is_locked() && mutex.try_lock() {
+            return;
+        }
+    }
+    mutex.lock();
 }
 
 /// A number that no two living threads share.

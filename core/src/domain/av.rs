@@ -36,7 +36,7 @@ pub(super) struct AvHandle<B: Backend> {
 }
 
 /// Addresses that one call inserts with the domain locked: between them others have their turn.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 8;
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<Arc<dyn Av>> {
     let info = domain.backend.info();
