@@ -78,6 +78,16 @@ impl Pair {
         buffers
     }
 
+    /// Messages of these lengths between the same two buffers, which are as long as is said.
+    fn messages(&mut self, bytes: usize, lens: impl IntoIterator<Item = usize>) -> [Buffer; 2] {
+        let buffers = [room(bytes), room(bytes)];
+        (0..)
+            .zip(lens)
+            .fold(buffers, |[from, into], (number, len)| {
+                self.message(from, into, len, number)
+            })
+    }
+
     /// Drives both until a statistic is what it should be.
     fn until(&mut self, name: &str, value: u64) {
         let until = Instant::now() + PATIENCE;
@@ -105,12 +115,8 @@ fn a_buffer_is_registered_once() {
     let Some(mut pair) = Pair::open(&[("FERRO_MR_CACHE", "on")]) else {
         return;
     };
-    let mut buffers = [room(MAPPED), room(MAPPED)];
-    for number in 0..10 {
-        let [from, into] = buffers;
-        // The first is the longest: the others lie in it.
-        buffers = pair.message(from, into, LONG - number * 4096, number as u64);
-    }
+    // The first is the longest: the others lie in it.
+    let buffers = pair.messages(MAPPED, (0..10).map(|shorter| LONG - shorter * 4096));
     assert_eq!(pair.stat("verbs_regions_made"), 2);
     assert_eq!(pair.stat("verbs_regions_found"), 18);
     assert_eq!(pair.stat("verbs_regions_kept"), 2);
@@ -127,11 +133,7 @@ fn without_a_cache_each_message_registers_its_own() {
     let Some(mut pair) = Pair::open(&[("FERRO_MR_CACHE", "off")]) else {
         return;
     };
-    let mut buffers = [room(LONG), room(LONG)];
-    for number in 0..3 {
-        let [from, into] = buffers;
-        buffers = pair.message(from, into, LONG, number);
-    }
+    pair.messages(LONG, [LONG; 3]);
     assert_eq!(pair.stat("verbs_regions_made"), 6);
     assert_eq!(pair.stat("verbs_regions_kept"), 0);
 }
@@ -154,11 +156,7 @@ fn no_more_is_kept_than_allowed() {
     drop(pair);
     let settings = [("FERRO_MR_CACHE", "on"), ("FERRO_MR_CACHE_BYTES", "1M")];
     let mut pair = Pair::open(&settings).unwrap();
-    let mut buffers = [room(2 * LONG), room(2 * LONG)];
-    for number in 0..4 {
-        let [from, into] = buffers;
-        buffers = pair.message(from, into, 2 * LONG, number);
-    }
+    pair.messages(2 * LONG, [2 * LONG; 4]);
     assert_eq!(pair.stat("verbs_regions_kept"), 0);
 }
 
