@@ -4,13 +4,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ferrofabric_core::addr::{AddrFormat, Address};
-use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::av::{AvAttr, Services};
 use ferrofabric_core::config::Settings;
-use ferrofabric_core::error::Result;
-use ferrofabric_core::fabric::{CqAttr, Domain, Endpoint, EndpointConfig, Provider};
+use ferrofabric_core::error::{Errno, Result};
+use ferrofabric_core::fabric::{Av, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
 use ferrofabric_core::info::{EpType, Info, Query, QueryFlags, SystemResolver, find};
 use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_core::types::FiAddr;
 use ferrofabric_verbs::VerbsProvider;
+
+/// Types of endpoints that there are.
+pub const TYPES: [EpType; 2] = [EpType::Rdm, EpType::Dgram];
 
 /// The settings of the environment but for those given.
 pub fn settings(overrides: &[(&str, &str)]) -> Settings {
@@ -112,4 +116,18 @@ pub fn name(domain: &dyn Domain, endpoint: &OwningEndpoint) -> Vec<u8> {
         .address()
         .to_bytes(domain.info().addr_format)
         .unwrap()
+}
+
+/// Inserts what services there are; what became of each, in order.
+pub fn insert_services(
+    av: &Arc<dyn Av>,
+    services: &Services,
+) -> Vec<std::result::Result<FiAddr, Errno>> {
+    let mut inserted = Vec::new();
+    let count = av.insert_services(services, &mut |_, one| {
+        println!("{one:?}");
+        inserted.push(one.map_err(|error| error.errno()));
+    });
+    count.unwrap();
+    inserted
 }

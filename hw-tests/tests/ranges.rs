@@ -1,0 +1,224 @@
+//! Endpoints of ranges of socket addresses, which are found when they are used.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ferrofabric_core::addr::AddrFormat;
+use ferrofabric_core::av::format::endpoint_to_bytes;
+use ferrofabric_core::av::{AvAttr, AvType, Services};
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::{Av, Domain};
+use ferrofabric_core::info::EpType;
+use ferrofabric_core::owning::{Buffer, OwningEndpoint};
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_hw_tests::Rig;
+use ferrofabric_hw_tests::dgram::PATIENCE;
+use ferrofabric_hw_tests::sockets::{TYPES, domain, domain_at, endpoint, insert_services, name};
+use serial_test::file_serial;
+
+/// Sends to an address of a range that nobody was asked for before, until it was found, or found to be nobody's.
+fn send_when_found(from: &mut OwningEndpoint, to: FiAddr, text: &[u8]) -> Result<(), OpError> {
+    let first = from.inject(text, to, None);
+    assert_eq!(first, Err(OpError::Again), "nobody was asked before");
+    send_once_known(from, to, text)
+}
+
+/// The same of one that may have been asked for. Before there is an answer the call is told to try again.
+fn send_once_known(from: &mut OwningEndpoint, to: FiAddr, text: &[u8]) -> Result<(), OpError> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match from.inject(text, to, None) {
+            Err(OpError::Again) => assert!(Instant::now() < until, "not found"),
+            sent => return sent,
+        }
+        assert!(from.poll().unwrap().is_none());
+        std::thread::yield_now();
+    }
+}
+
+/// The next message that comes to an endpoint while both are driven.
+fn next_message(at: &mut OwningEndpoint, other: &mut OwningEndpoint) -> (Vec<u8>, FiAddr) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(done) = at.poll().unwrap() {
+            let came = done.outcome.unwrap();
+            return (done.buffer[..came.len].to_vec(), came.src);
+        }
+        assert!(other.poll().unwrap().is_none());
+        assert!(Instant::now() < until, "nothing came");
+    }
+}
+
+/// An endpoint whose address vector has endpoints of ranges found when they are used.
+fn for_ranges(domain: &dyn Domain, av_type: AvType) -> OwningEndpoint {
+    let attr = AvAttr {
+        av_type: Some(av_type),
+        symmetric: true,
+        ..AvAttr::default()
+    };
+    OwningEndpoint::open(domain, &attr).unwrap()
+}
+
+/// The first address of a range of two nodes.
+fn told_of(a: &OwningEndpoint, first: SocketAddr) -> FiAddr {
+    let (ip, port) = (first.ip().to_string(), first.port().to_string());
+    let range = Services::range(&ip, 2, &port, 1).unwrap();
+    insert_services(a.av(), &range)[0].unwrap()
+}
+
+/// Of ten thousand addresses those that are used are asked for.
+///
+/// Covers: AV-9, AV-16, AV-17, AV-18, AV-23
+#[test]
+#[file_serial(verbs)]
+fn a_range_is_found_when_it_is_used() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for (ep_type, av_type) in TYPES.into_iter().zip([AvType::Map, AvType::Table]) {
+        let domain = domain(ep_type, AddrFormat::SOCKADDR_IN, &[]);
+        let mut a = for_ranges(&*domain, av_type);
+        let mut b = endpoint(&*domain);
+        let to_a = b.av().insert(&name(&*domain, &a)).unwrap();
+        let listens = b.address().socket().unwrap();
+        let base = listens.port() / 1000 * 1000;
+        let range = Services::range(&listens.ip().to_string(), 10, &base.to_string(), 1000);
+        let range = range.unwrap();
+        let tell = |av: &Arc<dyn Av>| {
+            let mut told = Vec::with_capacity(range.len());
+            let begun = Instant::now();
+            let count = av.insert_services(&range, &mut |_, one| told.push(one.unwrap()));
+            println!("{} addresses in {:?}", told.len(), begun.elapsed());
+            assert_eq!(count.unwrap(), 10_000);
+            told
+        };
+        let told = tell(a.av());
+        assert_eq!(tell(a.av()), told, "what is in is in");
+        let last = a.av().address(told[9999]).unwrap().socket().unwrap();
+        assert_eq!(last.port(), base + 999);
+
+        let to_b = told[usize::from(listens.port() - base)];
+        assert_eq!(a.av().address(to_b).unwrap(), b.address());
+        b.recv(Buffer::new(8).unwrap(), FiAddr::UNSPEC, 1).unwrap();
+        send_when_found(&mut a, to_b, b"found").unwrap();
+        assert_eq!(next_message(&mut b, &mut a), (b"found".to_vec(), to_a));
+        assert_eq!(a.av().lookup(to_b).unwrap(), b.name());
+        assert_eq!(a.av().address(to_b).unwrap(), b.address());
+        // It is known when it sends.
+        a.recv(Buffer::new(8).unwrap(), FiAddr::UNSPEC, 1).unwrap();
+        b.inject(b"back", to_a, None).unwrap();
+        assert_eq!(next_message(&mut a, &mut b), (b"back".to_vec(), to_b));
+
+        let nobody = told
+            .iter()
+            .position(|addr| *addr == to_b)
+            .unwrap()
+            .abs_diff(1);
+        let refused = Err(OpError::Failed(Errno::ECONNREFUSED));
+        for _ in 0..2 {
+            assert_eq!(send_when_found(&mut a, told[nobody], b"?"), refused);
+        }
+        // Each is removed as it is: found, in vain, told.
+        let gone = OpError::Failed(Errno::EADDRNOTAVAIL);
+        for addr in [to_b, told[nobody], told[5000]] {
+            a.av().remove(addr).unwrap();
+            // While a thread has just to do with the range, it is turned away.
+            let refusals = std::iter::repeat_with(|| a.inject(b"?", addr, None).unwrap_err());
+            let told = refusals.take(1000).find(|error| *error != OpError::Again);
+            assert_eq!(told, Some(gone));
+            assert!(a.av().address(addr).is_err());
+            assert_eq!(a.av().remove(addr).unwrap_err().errno(), Errno::EINVAL);
+        }
+        // They are told again where there is room, and found again.
+        let again = tell(a.av());
+        let to_b = again[usize::from(listens.port() - base)];
+        b.recv(Buffer::new(8).unwrap(), FiAddr::UNSPEC, 1).unwrap();
+        send_when_found(&mut a, to_b, b"again").unwrap();
+        assert_eq!(next_message(&mut b, &mut a), (b"again".to_vec(), to_a));
+    }
+}
+
+/// An endpoint that is in already is found for an address of a range, too: each of the two leads to it, and goes alone.
+///
+/// Covers: AV-9, AV-17, AV-23
+#[test]
+#[file_serial(verbs)]
+fn an_endpoint_that_is_in_is_found_for_a_range_too() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for ep_type in TYPES {
+        let domain = domain(ep_type, AddrFormat::SOCKADDR_IN, &[]);
+        let mut a = for_ranges(&*domain, AvType::Table);
+        let mut b = endpoint(&*domain);
+        let to_a = b.av().insert(&name(&*domain, &a)).unwrap();
+        let native = endpoint_to_bytes(AddrFormat::SOCKADDR_IN, &b.name());
+        let first = a.av().insert(&native).unwrap();
+        let second = told_of(&a, b.address().socket().unwrap());
+        assert_ne!(first, second);
+        let mut send = |a: &mut OwningEndpoint, to, text: &[u8]| {
+            b.recv(Buffer::new(8).unwrap(), FiAddr::UNSPEC, 1).unwrap();
+            send_once_known(a, to, text).unwrap();
+            assert_eq!(next_message(&mut b, a), (text.to_vec(), to_a));
+        };
+        send(&mut a, second, b"second");
+        send(&mut a, first, b"first");
+        assert_eq!(a.av().lookup(second), a.av().lookup(first));
+        a.av().remove(first).unwrap();
+        send(&mut a, second, b"alone");
+        let by_native = a.av().insert(&native).unwrap();
+        assert_eq!(by_native, second, "it is in by its own now");
+        a.av().remove(second).unwrap();
+        assert!(a.av().address(second).is_err());
+    }
+}
+
+/// A receive from an address of a range has it found, and takes what came from it before that was over, too.
+///
+/// Covers: AV-9, AV-25
+#[test]
+#[file_serial(verbs)]
+fn a_receive_from_a_range_has_its_source_found() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &[]);
+    let mut a = for_ranges(&*domain, AvType::Table);
+    let mut b = endpoint(&*domain);
+    let to_a = b.av().insert(&name(&*domain, &a)).unwrap();
+    let from_b = told_of(&a, b.address().socket().unwrap());
+    b.inject(b"before", to_a, None).unwrap();
+    a.recv(Buffer::new(8).unwrap(), from_b, 1).unwrap();
+    assert_eq!(next_message(&mut a, &mut b), (b"before".to_vec(), from_b));
+    b.inject(b"after", to_a, None).unwrap();
+    a.recv(Buffer::new(8).unwrap(), from_b, 2).unwrap();
+    assert_eq!(next_message(&mut a, &mut b), (b"after".to_vec(), from_b));
+}
+
+/// A receive from an address of a range takes what comes from there also if nobody was there when it was posted.
+///
+/// Covers: AV-9, AV-25
+#[test]
+#[file_serial(verbs)]
+fn a_receive_from_a_range_waits_for_who_comes_later() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &[]);
+    let mut a = for_ranges(&*domain, AvType::Table);
+    // Where nobody is any more.
+    let place = endpoint(&*domain).address().socket().unwrap();
+    let from_b = told_of(&a, place);
+    a.recv(Buffer::new(8).unwrap(), from_b, 1).unwrap();
+    let refused = Err(OpError::Failed(Errno::ECONNREFUSED));
+    assert_eq!(send_once_known(&mut a, from_b, b"?"), refused);
+    let (ip, port) = (place.ip().to_string(), place.port().to_string());
+    let mut b = endpoint(&*domain_at(EpType::Rdm, &ip, &port));
+    assert_eq!(b.address().socket(), Some(place));
+    let to_a = b.av().insert(&name(&*domain, &a)).unwrap();
+    b.inject(b"later", to_a, None).unwrap();
+    assert_eq!(next_message(&mut a, &mut b), (b"later".to_vec(), from_b));
+}
