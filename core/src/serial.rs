@@ -83,6 +83,21 @@ impl<T> Serial<T> {
         }
     }
 
+    /// Whether the calling thread may take the value.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    #[inline]
+    pub fn admit(&self) -> Result<(), Errno> {
+        match &self.mode {
+            Mode::OneThread(owner) if owner.load(Ordering::Relaxed) != thread_mark() => {
+                self.claim(owner)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes the value, waiting for it where threads share it.
     ///
     /// # Errors
@@ -96,11 +111,7 @@ impl<T> Serial<T> {
                     wait_for(mutex);
                 }
             }
-            Mode::OneThread(owner) => {
-                if owner.load(Ordering::Relaxed) != thread_mark() {
-                    self.claim(owner)?;
-                }
-            }
+            Mode::OneThread(_) => self.admit()?,
             Mode::Unchecked => {}
         }
         if self.held.replace(true) {

@@ -189,6 +189,13 @@ fn an_address_vector_changes_beside_a_sender() {
     both_paths(|a, b| churn::insertions_beside_a_sender(a, b, 3000, 20_000));
 }
 
+/// Covers: AV-11, AV-17
+#[test]
+#[file_serial(verbs)]
+fn an_index_changes_hands_beside_a_sender() {
+    both_paths(|a, b| churn::an_index_that_changes_hands_beside_a_sender(a, b, 50));
+}
+
 #[test]
 #[ignore = "soak: a million messages"]
 #[file_serial(verbs)]

@@ -664,6 +664,10 @@ impl Transport for ShmTransport {
         });
     }
 
+    fn has_strangers(&self) -> bool {
+        self.departs_anybody() || self.links.iter().any(|(_, link)| !link.addr.is_some())
+    }
+
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
         let mut id = self.peers.forget_addr(addr);
         for (_, link) in self.links.iter_mut().filter(|(_, l)| l.addr == addr) {

@@ -112,6 +112,13 @@ fn an_address_vector_changes_beside_a_sender() {
     churn::insertions_beside_a_sender(&*domain(&[]), &*domain(&[]), 1_000_000, 100_000);
 }
 
+/// Covers: AV-11, AV-17
+#[test]
+fn an_index_changes_hands_beside_a_sender() {
+    let (a, b) = (domain(&[]), domain(&[]));
+    churn::an_index_that_changes_hands_beside_a_sender(&*a, &*b, 5000);
+}
+
 /// Covers: AV-11, AV-12
 #[test]
 fn the_addresses_of_a_call_leave_room_for_others() {

@@ -184,6 +184,10 @@ impl Transport for Paired {
         self.verbs.peer_inserted(addr, name, owner);
     }
 
+    fn has_strangers(&self) -> bool {
+        self.shm.as_ref().is_some_and(Transport::has_strangers) || self.verbs.has_strangers()
+    }
+
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
         if let Some(route) = self.routes.get_mut(addr.0 as u32 as usize) {
             if route.addr == addr {

@@ -14,24 +14,22 @@ use crate::types::FiAddr;
 /// Threads of one address vector. Each asks for all that have come side by side; what comes meanwhile is the next one's.
 const MOST_THREADS: usize = 4;
 
+/// Is told of addresses that threads have put in.
+pub(crate) type Announce = Box<dyn Fn(&[FiAddr]) + Send + Sync>;
+
 /// Those of one address vector; they end with this.
 pub(crate) struct Askers(Arc<Work>);
 
 struct Work {
     table: Arc<AvTable>,
     resolver: Arc<dyn Resolve>,
-    /// Told of each address that was found.
-    announce: Box<dyn Fn(FiAddr) + Send + Sync>,
+    announce: Announce,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Askers {
     /// None yet.
-    pub(crate) fn new(
-        table: Arc<AvTable>,
-        resolver: Arc<dyn Resolve>,
-        announce: Box<dyn Fn(FiAddr) + Send + Sync>,
-    ) -> Self {
+    pub(crate) fn new(table: Arc<AvTable>, resolver: Arc<dyn Resolve>, announce: Announce) -> Self {
         Self(Arc::new(Work {
             table,
             resolver,
@@ -85,9 +83,7 @@ impl Work {
             self.leave_one_idle();
             let sockets: Vec<_> = asked.entries.iter().map(|(_, at)| *at).collect();
             let found = self.resolver.resolve_all(&sockets, &|| told.is_closing());
-            for addr in self.table.answer(&asked, found) {
-                (self.announce)(addr);
-            }
+            (self.announce)(&self.table.answer(&asked, found));
         }
     }
 

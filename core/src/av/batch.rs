@@ -11,14 +11,13 @@ use super::symmetric::{Search as SymmetricSearch, Symmetric};
 use super::table::{AvTable, Insertion};
 use super::version::Busy;
 use crate::addr::NativeAddr;
-use crate::peer::PeerAv;
 use crate::types::FiAddr;
 
 /// Look-ups that go step by step together: as many lines as a processor fetches at a time, and some.
 const GROUP: usize = 32;
 
 impl AvTable {
-    /// As [`lookup`](PeerAv::lookup) of each address. Tells `found` of each by its number, in order. In a table
+    /// As [`name`](Self::name) of each address. Tells `found` of each by its number, in order. In a table
     /// too large for the processor's caches a look-up takes a fraction of the time that it takes alone, best with 32 or more.
     pub fn lookup_all(&self, addrs: &[FiAddr], mut found: impl FnMut(usize, Option<NativeAddr>)) {
         let mut number = 0;
@@ -27,13 +26,13 @@ impl AvTable {
                 self.store.prefetch(entry);
             }
             for addr in group {
-                found(number, self.lookup(*addr));
+                found(number, self.name(*addr));
                 number += 1;
             }
         }
     }
 
-    /// As [`find`](PeerAv::find) of each address. Tells `found` of each by its number, in order. In a table
+    /// As [`addr`](Self::addr) of each address. Tells `found` of each by its number, in order. In a table
     /// too large for the processor's caches a look-up takes a fraction of the time that it takes alone, best with 32 or more.
     pub fn find_all(&self, names: &[NativeAddr], mut found: impl FnMut(usize, FiAddr)) {
         let mut number = 0;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::askers::Askers;
+use super::askers::{Announce, Askers};
 use super::format::{self, Naming, Sought};
 use super::resolution::{self, Found};
 use super::service::{Resolve, Services};
@@ -73,8 +73,7 @@ pub(crate) struct Place {
     pub(crate) resolver: Option<Arc<dyn Resolve>>,
     /// Where ranges are resolved when they are used.
     pub(crate) askers: Option<Arc<Askers>>,
-    /// Told of each address that is new.
-    pub(crate) announce: Box<dyn Fn(FiAddr) + Send + Sync>,
+    pub(crate) announce: Announce,
 }
 
 /// The insertions of one address vector that are under way.
@@ -313,9 +312,7 @@ impl Work {
         }
         // The call is over: what failed is free again, and others may insert.
         drop(insertion);
-        for addr in new {
-            (self.place.announce)(addr);
-        }
+        (self.place.announce)(&new);
         entered
     }
 }

@@ -13,6 +13,7 @@ pub mod format;
 mod head;
 mod ids;
 mod index;
+mod interest;
 pub(crate) mod keys;
 pub(crate) mod later;
 mod marks;

@@ -3,12 +3,15 @@
 //! A MAP address is index and generation, so that the use of a removed one is caught; a TABLE address is the bare index,
 //! lowest unused first. Readers take no lock, insertions and removals take turns among themselves.
 
+use std::cell::Cell;
+
 use zerocopy::IntoBytes;
 
 use super::attr::{AvAttr, AvType, Model};
 use super::chunk::Name;
 use super::head::Word;
 use super::ids::Ids;
+use super::interest::Interest;
 use super::keys::AuthKeys;
 use super::named::{self, Named};
 use super::sockets::Sockets;
@@ -30,6 +33,7 @@ pub struct AvTable {
     pub(super) store: Storage,
     pub(super) sockets: Sockets,
     pub(super) told: Told,
+    pub(super) interest: Interest,
     map_addr: usize,
     writers: Mutex<()>,
     named: Option<Named>,
@@ -107,6 +111,7 @@ impl AvTable {
             store,
             sockets: Sockets::default(),
             told: Told::default(),
+            interest: Interest::default(),
             map_addr,
             writers: Mutex::new(()),
             named,
@@ -264,17 +269,32 @@ impl AvTable {
     ///
     /// `EINVAL` when it is not in the table; `EACCES`: that was opened for reading only.
     pub fn remove(&self, addr: FiAddr) -> Result<()> {
+        self.take_out(addr, |_| false).map(drop)
+    }
+
+    /// Removes an address; the entry is free again unless `is_kept` says otherwise of it, once the address is out.
+    pub(super) fn take_out(&self, addr: FiAddr, is_kept: impl Fn(u32) -> bool) -> Result<TakenOut> {
         self.check_writable("remove from")?;
         let _turn = self.turn()?;
         let entry = self.holder(addr, "remove")?;
-        self.store.clear(entry, |g| self.model.is_reusable(g))?;
+        let name = self.name(addr);
+        let taken_out = Cell::new(TakenOut::Free);
+        self.store.clear(entry, |generation| {
+            let is_reusable = self.model.is_reusable(generation);
+            if is_kept(entry) {
+                let entry = is_reusable.then_some(Reserved(entry));
+                taken_out.set(TakenOut::Kept(entry, name));
+                return false;
+            }
+            is_reusable
+        })?;
         self.ids.forget(entry);
         self.sockets.forget(&self.store, entry);
         self.told.forget(entry);
         if let Some(keys) = &self.auth_keys {
             keys.forget(addr);
         }
-        Ok(())
+        Ok(taken_out.get())
     }
 
     /// The entry of an address that is in, whether it was found yet or not.
@@ -315,8 +335,21 @@ impl AvTable {
             })
     }
 
+    /// The address that was inserted as `addr`; `None` when there is none (any more).
+    #[inline]
+    pub fn name(&self, addr: FiAddr) -> Option<NativeAddr> {
+        Some(self.entry(addr)?.1)
+    }
+
+    /// What an address is sent to, [`FiAddr::NOTAVAIL`] if it was not inserted.
+    #[inline]
+    pub fn addr(&self, name: &NativeAddr) -> FiAddr {
+        let name = name.to_words();
+        self.addr_found(&name, self.store.find(&name))
+    }
+
     #[inline(always)]
-    fn entry(&self, addr: FiAddr) -> Option<(u32, NativeAddr)> {
+    pub(super) fn entry(&self, addr: FiAddr) -> Option<(u32, NativeAddr)> {
         let entry = self.model.entry(addr)?;
         let (name, generation) = self.store.read(entry)?;
         let same = self.model.addr(entry, generation) == addr;
@@ -404,6 +437,15 @@ impl Drop for Turn<'_> {
             named.end_turn();
         }
     }
+}
+
+/// What becomes of the entry of an address that was removed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TakenOut {
+    /// It may be taken again, if any address may get it.
+    Free,
+    /// It is to be released first; `None`: no address may get it. And what was in it.
+    Kept(Option<Reserved>, Option<NativeAddr>),
 }
 
 /// An entry that was taken and has no address yet.
@@ -523,13 +565,12 @@ impl Drop for Paused<'_> {
 impl PeerAv for AvTable {
     #[inline]
     fn lookup(&self, addr: FiAddr) -> Option<NativeAddr> {
-        Some(self.entry(addr)?.1)
+        self.use_addr(addr)
     }
 
     #[inline]
     fn find(&self, name: &NativeAddr) -> FiAddr {
-        let name = name.to_words();
-        self.addr_found(&name, self.store.find(&name))
+        self.use_name(name)
     }
 
     #[inline]
@@ -552,7 +593,7 @@ impl PeerAv for AvTable {
 }
 
 #[cfg(all(test, loom))]
-mod loom_tests;
+pub(super) mod loom_tests;
 #[cfg(test)]
 mod processes;
 #[cfg(test)]

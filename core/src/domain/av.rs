@@ -4,15 +4,15 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::endpoint::EndpointState;
 use super::{Backend, Errand, Inner, Object, State};
 use crate::addr::{Address, AuthKey, NativeAddr};
-use crate::av::askers::Askers;
+use crate::av::askers::{Announce, Askers};
 use crate::av::follow::Follower;
 use crate::av::format::{Naming, Sought, Target};
 use crate::av::later::{Keys, Later, Place};
 use crate::av::{
-    self, AvAttr, AvTable, AvType, Found, Insertion, Paused, Report, Resolve, Services, Unresolved,
-    Wanted,
+    self, AvAttr, AvTable, AvType, Found, Paused, Report, Resolve, Services, Unresolved, Wanted,
 };
 use crate::eq::EventQueue;
 use crate::error::{Errno, Error, Result};
@@ -35,8 +35,11 @@ pub(super) struct AvHandle<B: Backend> {
     calls: Mutex<()>,
 }
 
-/// Addresses that one call inserts with the domain locked: between them others have their turn.
-const AT_ONCE: usize = 8;
+/// Addresses that one call inserts at a time: between them others insert and remove, and transports are told of them.
+const AT_ONCE: usize = 32;
+
+/// Addresses that transports are told of with the domain locked: between them others have their turn.
+const TOLD_AT_ONCE: usize = 8;
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<Arc<dyn Av>> {
     let info = domain.backend.info();
@@ -59,7 +62,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
     let resolver = attr.resolver.clone().or_else(|| domain.backend.resolver());
     let ranges = table.takes_ranges() && naming.keeps_sockets();
     let askers = resolver.clone().filter(|_| ranges).map(|resolver| {
-        let announce = announcer(domain.clone(), index);
+        let announce = announcer(domain.clone(), index, table.clone());
         Arc::new(Askers::new(table.clone(), resolver, announce))
     });
     Ok(Arc::new(AvHandle {
@@ -75,9 +78,13 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
     }))
 }
 
-/// Has whoever drives the domain next tell its transports of an address that came to an address vector.
-fn announcer<B: Backend>(domain: Arc<Inner<B>>, av: usize) -> Box<dyn Fn(FiAddr) + Send + Sync> {
-    Box::new(move |addr| domain.leave(Errand::Announce(av, addr)))
+/// Has whoever drives the domain next tell its transports of addresses that came to an address vector, if they are to be told.
+fn announcer<B: Backend>(domain: Arc<Inner<B>>, av: usize, table: Arc<AvTable>) -> Announce {
+    Box::new(move |new| {
+        if !new.is_empty() && table.is_awaited() {
+            domain.leave(new.iter().map(|addr| Errand::Announce(av, *addr)));
+        }
+    })
 }
 
 impl<T: Transport> State<T> {
@@ -103,8 +110,16 @@ impl<T: Transport> State<T> {
         self.followed = followed;
     }
 
-    /// Tells the transports of an address vector's endpoints that an address is in.
-    pub(super) fn announce(&mut self, av: usize, addr: FiAddr, name: &NativeAddr) {
+    /// Tells the transports of an address vector's endpoints of an address that came, if it is still in.
+    pub(super) fn announce_new(&mut self, av: usize, addr: FiAddr) {
+        let table = self.avs.get(av).filter(|table| !table.is_shared());
+        if let Some(name) = table.and_then(|table| table.lookup(addr)) {
+            self.announce(av, addr, &name);
+        }
+    }
+
+    /// Tells them that an address is in.
+    fn announce(&mut self, av: usize, addr: FiAddr, name: &NativeAddr) {
         for (_, endpoint) in &mut self.endpoints {
             if endpoint.binding.av == av {
                 let (transport, mut owner) =
@@ -113,6 +128,13 @@ impl<T: Transport> State<T> {
                 owner.start_deferred(transport);
             }
         }
+    }
+
+    /// Whether they know senders that are not in.
+    fn has_strangers(&self, av: usize) -> bool {
+        let of_it = |endpoint: &EndpointState<T>| endpoint.binding.av == av;
+        let mut endpoints = self.endpoints.iter().map(|(_, endpoint)| endpoint);
+        endpoints.any(|endpoint| of_it(endpoint) && endpoint.transport.has_strangers())
     }
 
     /// Tells them that it is no more.
@@ -172,7 +194,7 @@ impl<B: Backend> Av for AvHandle<B> {
             naming: self.naming,
             resolver: self.resolver.clone(),
             askers: self.askers.clone(),
-            announce: announcer(self.domain.clone(), self.index),
+            announce: announcer(self.domain.clone(), self.index, self.table.clone()),
         };
         let later = Later::new(place, events.clone(), source);
         self.later.set(later).map_err(|_| {
@@ -230,28 +252,30 @@ impl<B: Backend> Av for AvHandle<B> {
 
     fn remove_auth_key(&self, handle: FiAddr) -> Result<()> {
         let keys = self.auth_keys("remove")?;
-        drop(self.domain.lock_to("remove from", "address vector")?);
+        self.domain.admit_to("remove from", "address vector")?;
         keys.remove(handle)
     }
 
     fn remove(&self, addr: FiAddr) -> Result<()> {
-        let mut guard = self.domain.lock_to("remove from", "address vector")?;
-        let state = &mut *guard;
-        self.table.remove(addr)?;
-        match self.table.is_shared() {
-            true => state.follow(),
-            false => state.retract(self.index, addr),
-        }
-        self.domain.wake(state);
-        Ok(())
+        self.domain.admit_to("remove from", "address vector")?;
+        let lock = || self.domain.lock_to("remove from", "address vector");
+        self.table.retract(addr, lock, |state, again| {
+            match self.table.is_shared() {
+                true => state.follow(),
+                false => state.retract(self.index, addr),
+            }
+            if again.is_some() {
+                state.announce_new(self.index, again);
+            }
+            self.domain.wake(state);
+        })
     }
 
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr> {
         // The table needs no lock, but a domain of one thread is that thread's.
-        drop(self.domain.lock_to("look up in", "address vector")?);
-        self.table
-            .lookup(addr)
-            .map_or_else(|| self.look_further(addr), Ok)
+        self.domain.admit_to("look up in", "address vector")?;
+        let found = self.table.name(addr);
+        found.map_or_else(|| self.look_further(addr), Ok)
     }
 
     fn lookup_all(
@@ -259,7 +283,7 @@ impl<B: Backend> Av for AvHandle<B> {
         addrs: &[FiAddr],
         report: &mut dyn FnMut(usize, Result<NativeAddr>),
     ) -> Result<()> {
-        drop(self.domain.lock_to("look up in", "address vector")?);
+        self.domain.admit_to("look up in", "address vector")?;
         self.table.lookup_all(addrs, |number, found| {
             report(
                 number,
@@ -270,7 +294,7 @@ impl<B: Backend> Av for AvHandle<B> {
     }
 
     fn address(&self, addr: FiAddr) -> Result<Address> {
-        drop(self.domain.lock_to("look up in", "address vector")?);
+        self.domain.admit_to("look up in", "address vector")?;
         let format = self.naming.format;
         let socket = self.table.socket(addr);
         if let Some(at) = socket.and_then(|at| Address::of_socket(at, format)) {
@@ -386,7 +410,7 @@ impl<B: Backend> AvHandle<B> {
         self.check_synchronous()?;
         let nodes = range.nodes(&self.naming, &|| false)?;
         let _calls = self.calls.lock();
-        drop(self.domain.lock_to("insert into", "address vector")?);
+        self.domain.admit_to("insert into", "address vector")?;
         askers.start()?;
         let runs = self.table.insertion()?.tell(&nodes, &[]);
         let mut inserted = 0;
@@ -408,7 +432,7 @@ impl<B: Backend> AvHandle<B> {
             Some(Unresolved::Failed(errno)) => {
                 Err(no(errno).mend("nobody was found at its socket address"))
             }
-            Some(Unresolved::Same(first)) => self.table.lookup(first).ok_or_else(absent),
+            Some(Unresolved::Same(first)) => self.table.name(first).ok_or_else(absent),
         }
     }
 
@@ -418,16 +442,17 @@ impl<B: Backend> AvHandle<B> {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.check_synchronous()?;
+        self.domain.admit_to("insert into", "address vector")?;
         let _calls = self.calls.lock();
         let mut found = found.enumerate();
         let mut chunk = Vec::with_capacity(found.size_hint().0.min(AT_ONCE));
+        let mut new = Vec::new();
         let mut paused: Option<Paused<'_>> = None;
         let mut inserted = 0;
         loop {
-            // Without the lock: addresses may take their time to be told.
+            // Without the turn: addresses may take their time to be told.
             chunk.extend(found.by_ref().take(AT_ONCE));
             let is_last = chunk.len() < AT_ONCE;
-            let mut guard = self.domain.lock_to("insert into", "address vector")?;
             let begun = match paused.take() {
                 None => Ok(self.table.insertion()?),
                 Some(paused) => paused.resume(),
@@ -445,36 +470,46 @@ impl<B: Backend> AvHandle<B> {
                 insertion.expect(names.map(|found| &found.name));
             }
             for (number, one) in chunk.drain(..) {
-                let placed = self.place(one, &mut insertion, &mut guard);
+                let placed = insertion.enter(one, None);
                 inserted += usize::from(placed.is_ok());
-                report(number, placed);
+                new.extend(placed.as_ref().ok().filter(|p| p.new).map(|p| p.addr));
+                report(number, placed.map(|placed| placed.addr));
             }
             match is_last {
                 true => drop(insertion),
                 false => paused = Some(insertion.pause()),
             }
-            guard.follow();
-            self.domain.wake(&mut guard);
+            if self.table.is_awaited() {
+                self.announce(&new)?;
+            }
+            new.clear();
             if is_last {
                 return Ok(inserted);
             }
-            guard.hand_over();
         }
     }
 
-    /// Puts one address in, and tells the transports of it.
-    fn place(
-        &self,
-        found: Result<Found>,
-        insertion: &mut Insertion<'_>,
-        state: &mut State<B::Transport>,
-    ) -> Result<FiAddr> {
-        let name = found.as_ref().ok().map(|found| found.name);
-        let placed = insertion.enter(found, None)?;
-        if let Some(name) = name.filter(|_| placed.new && !self.table.is_shared()) {
-            state.announce(self.index, placed.addr, &name);
+    /// Tells the transports of addresses that are new.
+    #[cold]
+    fn announce(&self, new: &[FiAddr]) -> Result<()> {
+        let at_once = match self.table.is_shared() {
+            true => usize::MAX,
+            false => TOLD_AT_ONCE,
+        };
+        for some in new.chunks(at_once) {
+            let mut guard = self.domain.lock_to("insert into", "address vector")?;
+            let state = &mut *guard;
+            match self.table.is_shared() {
+                true => state.follow(),
+                false => (some.iter()).for_each(|addr| state.announce_new(self.index, *addr)),
+            }
+            if !state.has_strangers(self.index) {
+                self.table.await_nobody();
+            }
+            self.domain.wake(state);
+            guard.hand_over();
         }
-        Ok(placed.addr)
+        Ok(())
     }
 }
 

@@ -6,7 +6,6 @@ use crate::addr::{AuthKey, KeyedAddr};
 use crate::av::later::keyless;
 use crate::av::{AuthKeys, Services, format};
 use crate::error::{Errno, Error, Result};
-use crate::peer::PeerAv;
 use crate::types::FiAddr;
 
 impl<B: Backend> AvHandle<B> {
@@ -41,14 +40,14 @@ impl<B: Backend> AvHandle<B> {
         let key = AuthKey::from_bytes(key).map_err(|why| {
             Error::new(Errno::EINVAL, "insert", "authorization key").mend(why.to_string())
         })?;
-        drop(self.domain.lock_to("insert into", "address vector")?);
+        self.domain.admit_to("insert into", "address vector")?;
         keys.insert(key)
     }
 
     pub(super) fn lookup_auth_key_of(&self, addr: FiAddr) -> Result<AuthKey> {
         let keys = self.auth_keys("look up")?;
-        drop(self.domain.lock_to("look up in", "address vector")?);
-        let of_entry = || keys.key_of(&self.table.lookup(addr)?);
+        self.domain.admit_to("look up in", "address vector")?;
+        let of_entry = || keys.key_of(&self.table.name(addr)?);
         keys.key(addr).or_else(of_entry).ok_or_else(|| {
             Error::new(Errno::EINVAL, "look up the key of", format!("{addr:?}"))
                 .mend("it is neither a key nor an address of this address vector")

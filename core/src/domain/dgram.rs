@@ -11,7 +11,7 @@ use crate::error::{Errno, OpError, Result};
 use crate::fabric::{self, CntrAttr, CqAttr, Endpoint, EndpointConfig, Mr, RecvOp};
 use crate::flags::Flags;
 use crate::info::Info;
-use crate::peer::{DatagramTransport, Transport};
+use crate::peer::{DatagramTransport, PeerAv, Transport};
 use crate::types::{IoBuf, MsgKind, SendOp};
 
 /// A domain whose endpoints send and receive datagrams, over a provider's backend.
@@ -101,9 +101,12 @@ pub(super) fn introduce<B: Backend>(domain: &Inner<B>, index: usize) -> Result<(
     let state = &mut *guard;
     let endpoint = &mut state.endpoints[index];
     let peers = &state.avs[endpoint.binding.av];
+    peers.await_everybody();
     let (transport, mut owner) = endpoint.split(&mut state.cqs, &mut state.cntrs, &state.avs);
-    for (addr, name) in peers.iter() {
-        transport.peer_inserted(addr, &name, &mut owner);
+    for (addr, _) in peers.iter() {
+        if let Some(name) = peers.lookup(addr) {
+            transport.peer_inserted(addr, &name, &mut owner);
+        }
     }
     Ok(())
 }

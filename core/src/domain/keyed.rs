@@ -230,6 +230,10 @@ impl<T: Transport> Transport for Keyed<T> {
         }
     }
 
+    fn has_strangers(&self) -> bool {
+        self.parts.iter().any(|part| part.transport.has_strangers())
+    }
+
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
         if self.routed(addr).is_some() {
             self.routes[addr.0 as u32 as usize] = (FiAddr::NOTAVAIL, 0);

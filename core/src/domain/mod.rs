@@ -36,7 +36,7 @@ use crate::fabric::{self, CntrAttr, CqAttr, EndpointConfig, Mr};
 use crate::flag::Flag;
 use crate::flags::Flags;
 use crate::info::{Info, Progress, Threading};
-use crate::peer::{PeerAv, Transport};
+use crate::peer::Transport;
 use crate::serial::{Held, Serial};
 use crate::types::{FiAddr, IoBuf};
 use crate::wait::WaitSet;
@@ -296,11 +296,14 @@ impl<B: Backend> Shared<B> {
 
     /// The state, for a control-path call.
     fn lock_to(&self, doing: &'static str, object: &str) -> Result<Held<'_, State<B::Transport>>> {
-        self.serial.lock().map_err(|errno| {
-            Error::new(errno, doing, object).mend(
-                "the domain was opened for one thread and another has used it: open it with threading level Safe",
-            )
-        })
+        let lock = self.serial.lock();
+        lock.map_err(|errno| not_this_thread(errno, doing, object))
+    }
+
+    /// For a call that needs no lock: a domain of one thread is that thread's.
+    fn admit_to(&self, doing: &'static str, object: &str) -> Result<()> {
+        let admitted = self.serial.admit();
+        admitted.map_err(|errno| not_this_thread(errno, doing, object))
     }
 
     /// Drives every endpoint for a call of the application, and has those who sleep woken by what comes of it. Returns
@@ -338,9 +341,9 @@ impl<B: Backend> Shared<B> {
         drop(removed);
     }
 
-    /// Leaves an errand to whoever holds the lock next, and wakes those who sleep for one of them to.
-    fn leave(&self, errand: Errand) {
-        self.errands.lock().push(errand);
+    /// Leaves errands to whoever holds the lock next, and wakes those who sleep for one of them to.
+    fn leave(&self, errands: impl Iterator<Item = Errand>) {
+        self.errands.lock().extend(errands);
         self.has_errands.raise();
         self.wait.signal();
     }
@@ -352,12 +355,7 @@ impl<B: Backend> Shared<B> {
         for errand in errands {
             match errand {
                 Errand::Close(object) => drop(state.remove(object)),
-                Errand::Announce(av, addr) => {
-                    let table = state.avs.get(av).filter(|table| !table.is_shared());
-                    if let Some(name) = table.and_then(|table| table.lookup(addr)) {
-                        state.announce(av, addr, &name);
-                    }
-                }
+                Errand::Announce(av, addr) => state.announce_new(av, addr),
             }
         }
     }
@@ -375,6 +373,12 @@ impl<B: Backend> Shared<B> {
         }
         Ok(handle.index)
     }
+}
+
+fn not_this_thread(errno: Errno, doing: &'static str, object: &str) -> Error {
+    Error::new(errno, doing, object).mend(
+        "the domain was opened for one thread and another has used it: open it with threading level Safe",
+    )
 }
 
 impl<T: Transport> State<T> {

@@ -67,6 +67,10 @@ pub trait Transport: Send + 'static {
     /// `name` is in the address vector as `addr` from now on.
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O);
 
+    /// Whether it knows peers that it was not told of, or was told that they were removed: when it does not, it need not be told who
+    /// is inserted.
+    fn has_strangers(&self) -> bool;
+
     /// `addr` was removed from the address vector: sends to it fail, nothing sent before reaches whoever gets the
     /// number next.
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O);

@@ -47,6 +47,18 @@ macro_rules! atomic {
                 self.readers.write();
                 self.word.compare_exchange(current, new, success, failure)
             }
+
+            #[allow(dead_code, reason = "not every kind is used so")]
+            pub(crate) fn fetch_or(&self, bits: $value, order: Ordering) -> $value {
+                self.readers.write();
+                self.word.fetch_or(bits, order)
+            }
+
+            #[allow(dead_code, reason = "not every kind is used so")]
+            pub(crate) fn fetch_and(&self, bits: $value, order: Ordering) -> $value {
+                self.readers.write();
+                self.word.fetch_and(bits, order)
+            }
         }
     )*};
 }

@@ -1,6 +1,6 @@
 //! Address vectors that change while messages go.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -130,6 +130,162 @@ fn exchange(
         }
     }
     assert_eq!(sent, messages);
+}
+
+/// One thread sends to an index that another takes from one receiver and gives to the other, so many times: what was sent while one
+/// had it comes to that one and to nobody else, once, unless its send says that the address was removed. An index that nobody has is
+/// refused.
+///
+/// Covers: AV-11, AV-17
+pub fn an_index_that_changes_hands_beside_a_sender(a: &dyn Domain, b: &dyn Domain, changes: u64) {
+    const INDEX: FiAddr = FiAddr(0);
+    let mut traffic = Hands::open(a, b);
+    let av = traffic.sender.av().clone();
+    let names = (traffic.receivers.each_ref()).map(|(receiver, _)| receiver.name().to_bytes());
+    assert_eq!(av.insert(&names[0]).unwrap(), INDEX);
+    // Odd while nobody may have the index, else twice the number of changes.
+    let moment = AtomicU64::new(0);
+    let (go, goes) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let (av, names, moment) = (&av, &names, &moment);
+        let changer = scope.spawn(move || {
+            for change in 1..=changes {
+                goes.recv().unwrap();
+                moment.store(2 * change - 1, Ordering::SeqCst);
+                av.remove(INDEX).unwrap();
+                let next = &names[change as usize % 2];
+                assert_eq!(av.insert(next).unwrap(), INDEX);
+                moment.store(2 * change, Ordering::SeqCst);
+            }
+        });
+        while !changer.is_finished() {
+            // Some changes come at once, some when the connection is there.
+            let ahead = traffic.sent.len() % 5;
+            for _ in 0..ahead {
+                let _ = go.send(());
+            }
+            for _ in 0..WINDOW {
+                traffic.send(INDEX, moment);
+            }
+            traffic.drive();
+        }
+        drop(go);
+        changer.join().unwrap();
+        traffic.send(INDEX, moment);
+    });
+    let until = Instant::now() + PATIENCE;
+    while !traffic.is_over() {
+        assert!(Instant::now() < until, "messages do not come");
+        traffic.drive();
+    }
+    let cancelled = traffic.sent.iter().filter(|sent| sent.cancelled).count();
+    let total = traffic.sent.len();
+    println!("{total} messages beside {changes} changes, {cancelled} cancelled");
+}
+
+/// Messages to an index that is the one receiver's and the other's by turns.
+struct Hands {
+    sender: OwningEndpoint,
+    /// And what each knows the sender by.
+    receivers: [(OwningEndpoint, FiAddr); 2],
+    sent: Vec<Sent>,
+}
+
+struct Sent {
+    /// Who had the index from before the send until after it; `None`: it changed meanwhile.
+    to: Option<usize>,
+    is_over: bool,
+    cancelled: bool,
+    arrived: bool,
+}
+
+impl Hands {
+    fn open(a: &dyn Domain, b: &dyn Domain) -> Self {
+        let table = AvAttr {
+            av_type: Some(AvType::Table),
+            ..AvAttr::default()
+        };
+        let sender = OwningEndpoint::open(a, &table).unwrap();
+        let receivers = [(); 2].map(|()| {
+            let mut receiver = open(b);
+            let from = insert(&**receiver.av(), &sender.name());
+            for _ in 0..WINDOW {
+                receive(&mut receiver, Buffer::new(16).unwrap());
+            }
+            (receiver, from)
+        });
+        Self {
+            sender,
+            receivers,
+            sent: Vec::new(),
+        }
+    }
+
+    /// Sends the next message, if there is room and somebody has the index.
+    fn send(&mut self, index: FiAddr, moment: &AtomicU64) {
+        let number = self.sent.len() as u64;
+        let mut buffer = Buffer::new(16).unwrap();
+        buffer.copy_from_slice(&content(number));
+        let before = moment.load(Ordering::SeqCst);
+        let said = self.sender.tsend(buffer, 16, index, TAG, number);
+        let is_same = before % 2 == 0 && moment.load(Ordering::SeqCst) == before;
+        match said.map_err(|(error, _)| error) {
+            Ok(()) => self.sent.push(Sent {
+                to: is_same.then_some(before as usize / 2 % 2),
+                is_over: false,
+                cancelled: false,
+                arrived: false,
+            }),
+            Err(OpError::Again) => {}
+            Err(error) => {
+                assert_eq!(error, OpError::Failed(Errno::EADDRNOTAVAIL));
+                assert!(!is_same, "message {number} is refused");
+            }
+        }
+    }
+
+    fn drive(&mut self) {
+        while let Some(done) = self.sender.poll().unwrap() {
+            let sent = &mut self.sent[done.token as usize];
+            assert!(!sent.is_over, "message {} is over twice", done.token);
+            sent.is_over = true;
+            sent.cancelled = done.outcome.is_err();
+            let errno = done
+                .outcome
+                .map_or_else(|error| error.errno, |_| Errno::ECANCELED);
+            assert_eq!(errno, Errno::ECANCELED, "message {}", done.token);
+        }
+        for (at, (receiver, from)) in self.receivers.iter_mut().enumerate() {
+            while let Some(done) = receiver.poll().unwrap() {
+                let completion = done.outcome.unwrap();
+                assert_eq!((completion.len, completion.src), (16, *from));
+                let number = number_of(&done.buffer);
+                let sent = &mut self.sent[number as usize];
+                assert!(!sent.arrived, "message {number} comes twice");
+                sent.arrived = true;
+                let to = sent.to.unwrap_or(at);
+                assert_eq!(at, to, "who got message {number}");
+                receive(receiver, done.buffer);
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let mut sent = self.sent.iter();
+        sent.all(|sent| sent.cancelled || (sent.is_over && sent.arrived))
+    }
+}
+
+fn receive(receiver: &mut OwningEndpoint, buffer: Buffer) {
+    let posted = receiver.trecv(buffer, FiAddr::UNSPEC, TAG, 0, 0);
+    posted.map_err(|(error, _)| error).unwrap();
+}
+
+/// The number of the message with this content.
+fn number_of(found: &[u8]) -> u64 {
+    let number = found[..8].try_into().map(u64::from_le_bytes).unwrap();
+    assert_eq!(found, content(number), "the content of a message");
+    number
 }
 
 /// While one call inserts many addresses, others use the domain: what another thread begins in the middle of the call is over

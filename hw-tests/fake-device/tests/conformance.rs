@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ferrofabric_conformance::conformance;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_conformance::{model, removals};
+use ferrofabric_conformance::{churn, model, removals};
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
 use ferrofabric_verbs::VerbsProvider;
@@ -125,6 +125,18 @@ mod over_both {
 fn random_programs_do_as_the_model() {
     for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
         model::random_programs(&fabric().unwrap(), 50);
+    }
+}
+
+/// Covers: AV-11, AV-17
+#[test]
+fn an_index_changes_hands_beside_a_sender() {
+    for fabric in [roce, infiniband, paired, small_packets, datagrams, promoted] {
+        let fabric = fabric().unwrap();
+        for (a, b) in fabric.paths() {
+            let (a, b) = (fabric.domain(a), fabric.domain(b));
+            churn::an_index_that_changes_hands_beside_a_sender(a, b, 500);
+        }
     }
 }
 

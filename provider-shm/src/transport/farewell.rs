@@ -50,6 +50,11 @@ impl ShmTransport {
         self.departures.removed.remove(&id);
     }
 
+    /// Whether a peer was removed that is neither back nor gone.
+    pub(super) fn departs_anybody(&self) -> bool {
+        !self.departures.removed.is_empty()
+    }
+
     /// There is a link with a peer: if that was removed, the link is not to stay for ever.
     pub(super) fn came_back(&mut self, id: u64, key: usize) {
         if let Some(returns) = self.departures.removed.get_mut(&id) {

@@ -98,6 +98,8 @@ pub(crate) struct Peers {
     by_key: HashMap<PeerKey, u32>,
     /// Where each number of the address vector leads, by its low 32 bits.
     routes: Vec<Route>,
+    /// Those that have no number.
+    strangers: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -132,6 +134,7 @@ impl Peers {
 
     fn lead(&mut self, addr: FiAddr, peer: u32) {
         let known = &mut self.peers[peer as usize];
+        self.strangers -= usize::from(!known.addr.is_some());
         known.addr = addr;
         (known.removed, known.returns) = (false, 0);
         let at = addr.0 as u32 as usize;
@@ -145,7 +148,9 @@ impl Peers {
     pub(crate) fn unroute(&mut self, addr: FiAddr) -> Option<u32> {
         let peer = self.routed(addr)?;
         self.routes[addr.0 as u32 as usize] = NO_ROUTE;
-        self.peers[peer as usize].addr = FiAddr::NOTAVAIL;
+        let known = &mut self.peers[peer as usize];
+        self.strangers += usize::from(known.addr.is_some());
+        known.addr = FiAddr::NOTAVAIL;
         Some(peer)
     }
 
@@ -153,10 +158,11 @@ impl Peers {
     /// speaks to us, for when the address is removed.
     pub(crate) fn peer_of(&mut self, key: PeerKey, shm_name: u64, addr: FiAddr) -> u32 {
         let peer = *self.by_key.entry(key).or_insert_with(|| {
+            self.strangers += 1;
             self.peers.insert(Peer {
                 key,
                 shm_name,
-                addr,
+                addr: FiAddr::NOTAVAIL,
                 link: Link::Idle,
                 parked: None,
                 pending: VecDeque::new(),
@@ -172,6 +178,11 @@ impl Peers {
             self.lead(addr, peer);
         }
         peer
+    }
+
+    /// Whether there is one that has no number in the address vector.
+    pub(crate) fn has_strangers(&self) -> bool {
+        self.strangers != 0
     }
 
     /// The address of a peer.

@@ -9,7 +9,7 @@ use crate::addr::{GidKind, VerbsAddr};
 use crate::sync::explore;
 
 /// All of it lies in the words that are kept, in each of them something else than in any other's.
-fn name(number: u32) -> NativeAddr {
+pub(in crate::av) fn name(number: u32) -> NativeAddr {
     NativeAddr {
         incarnation: 0,
         node: 0,
@@ -28,7 +28,7 @@ fn name(number: u32) -> NativeAddr {
     }
 }
 
-fn table(av_type: AvType) -> Arc<AvTable> {
+pub(in crate::av) fn table(av_type: AvType) -> Arc<AvTable> {
     let attr = AvAttr {
         av_type: Some(av_type),
         ..AvAttr::default()
@@ -36,7 +36,7 @@ fn table(av_type: AvType) -> Arc<AvTable> {
     Arc::new(AvTable::new(&attr).unwrap())
 }
 
-fn insert(table: &AvTable, number: u32) -> FiAddr {
+pub(in crate::av) fn insert(table: &AvTable, number: u32) -> FiAddr {
     table.insert(&name(number)).unwrap().addr
 }
 
@@ -62,10 +62,10 @@ fn addresses_are_read_whole() {
             };
             let now = (av_type == AvType::Table).then(|| name(2));
             beside(&table, change, || {
-                let seen = table.lookup(first);
+                let seen = table.name(first);
                 assert!([None, Some(name(1)), now].contains(&seen), "{seen:?}");
             });
-            assert_eq!(table.lookup(first), now);
+            assert_eq!(table.name(first), now);
         });
     }
 }
@@ -83,11 +83,11 @@ fn what_is_there_is_found_while_the_table_grows() {
             }
         };
         beside(&table, change, || {
-            assert_eq!(table.find(&name(1)), first);
-            assert_eq!(table.lookup(first), Some(name(1)));
+            assert_eq!(table.addr(&name(1)), first);
+            assert_eq!(table.name(first), Some(name(1)));
             table.find_all(&[name(1)], |_, found| assert_eq!(found, first));
         });
-        assert!((1..4).all(|number| table.find(&name(number)).is_some()));
+        assert!((1..4).all(|number| table.addr(&name(number)).is_some()));
     });
 }
 
@@ -99,7 +99,7 @@ fn who_is_found_is_in_the_entry_that_was_found() {
         explore(2, move || {
             let table = table(AvType::Map);
             let find = move |table: &AvTable, number: u32| match many {
-                false => table.find(&name(number)),
+                false => table.addr(&name(number)),
                 true => {
                     let mut found = FiAddr::NOTAVAIL;
                     table.find_all(&[name(number)], |_, addr| found = addr);

@@ -340,6 +340,11 @@ impl Transport for DgramTransport {
         }
     }
 
+    /// Nobody is known before a datagram comes from there.
+    fn has_strangers(&self) -> bool {
+        true
+    }
+
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
         self.sources.remove(addr);
         let why = "the peer was removed from the address vector";

@@ -539,10 +539,15 @@ impl Transport for RdmTransport {
         });
     }
 
+    fn has_strangers(&self) -> bool {
+        self.peers.has_strangers()
+    }
+
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
         if let Some(peer) = self.peers.unroute(addr) {
             self.fail_pending(
                 peer,
+                |op| op.dest == addr,
                 Errno::ECANCELED,
                 "the peer was removed from the address vector",
                 owner,

@@ -5,6 +5,7 @@
 //! and what it has taken of it; having heard the same of the other side, it sends the rest again. So nothing of the old lane
 //! can come after anything of the new one, and a one-sided operation may be repeated.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrofabric_core::error::Errno;
@@ -14,6 +15,7 @@ use ferrofabric_core::protocol::handshake::{LaneKey, LaneUp, Reason};
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, readdress};
 use ferrofabric_core::protocol::wire::datagram::{Ack, Prefix};
+use ferrofabric_core::types::SendOp;
 
 use super::complete::{BROKEN, entered, protocol_broken};
 use super::lanes::evidence;
@@ -213,7 +215,7 @@ impl RdmTransport {
                 self.end_session(at, *session, end, owner);
             }
             None => {
-                self.fail_pending(at, end.errno, end.why, owner);
+                self.fail_pending(at, |_| true, end.errno, end.why, owner);
                 self.fail_receives(at, None, end.errno, end.why, owner);
             }
         }
@@ -570,7 +572,7 @@ impl RdmTransport {
             AfterLane::Restart if unused => {}
             AfterLane::Restart => self.fail_receives(peer, Some(state.name), errno, why, owner),
             _ => {
-                self.fail_pending(peer, errno, why, owner);
+                self.fail_pending(peer, |_| true, errno, why, owner);
                 self.fail_receives(peer, Some(state.name), errno, why, owner);
             }
         }
@@ -580,11 +582,17 @@ impl RdmTransport {
     pub(super) fn fail_pending<O: Owner>(
         &mut self,
         peer: u32,
+        fails: impl Fn(&SendOp) -> bool,
         errno: Errno,
         why: &'static str,
         owner: &mut O,
     ) {
-        while let Some(pending) = self.peers.at(peer).pending.pop_front() {
+        let pending = std::mem::take(&mut self.peers.at(peer).pending);
+        let (failed, kept) = pending
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|pending| fails(&pending.op));
+        self.peers.at(peer).pending = kept;
+        for pending in failed {
             owner.fail_send(&pending.done(), errno, 0, why);
         }
     }
