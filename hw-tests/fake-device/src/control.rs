@@ -117,7 +117,7 @@ impl FakeDevice {
         unsafe { (self.api.calls)(name.as_ptr(), name.len()) }
     }
 
-    /// Holds back what is posted to connections, or lets it go.
+    /// Holds back what is posted to connections, until they are destroyed, or lets it go.
     pub fn hold(&self, held: bool) {
         // SAFETY: takes a truth value.
         unsafe { (self.api.hold)(held) };

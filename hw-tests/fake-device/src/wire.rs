@@ -52,6 +52,15 @@ impl Model {
         }
     }
 
+    /// Carries out what was held of a queue pair that is about to be destroyed: so late a device may still be at it.
+    pub(crate) fn run_held(&mut self, number: u32) {
+        let held = std::mem::take(&mut self.held);
+        if held {
+            self.run(number);
+        }
+        self.held = held;
+    }
+
     /// Carries out what can be, on all queue pairs in the order of their numbers, until nothing moves.
     pub(crate) fn run_all(&mut self) {
         loop {

@@ -249,6 +249,7 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         let Some(number) = model.numbers.get(&(qp as usize)).copied() else {
             return missing(model, "a queue pair");
         };
+        model.run_held(number);
         model.forget_requests(number);
         model.numbers.remove(&(qp as usize));
         if let Some(queue_pair) = model.queue_pairs.remove(&number) {

@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use ferrofabric_conformance::ends::{self, any_tagged};
 use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::types::SendOp;
 use ferrofabric_fake_device::control::FakeDevice;
 
-use crate::party::{Pair, first, message, room, run};
+use crate::party::{PATIENCE, Pair, assert_clean, domain, first, message, room, run};
 
 /// More than goes out at once.
 const SENDS: u64 = 900;
@@ -42,5 +45,64 @@ fn what_waits_for_a_peer_that_closes_ends() {
         assert!(shut_down > 1, "nothing waited");
         let refused = a.tsend(room(8), 8, to_b, 1, 1).map_err(first);
         assert_eq!(refused, Err(OpError::Failed(Errno::ESHUTDOWN)));
+    }
+}
+
+fn until(mut reached: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !reached() {
+        assert!(begun.elapsed() < PATIENCE);
+    }
+}
+
+/// What an endpoint has injected is written from memory of its own: while the device may still be at it, that is not given back,
+/// though the endpoint is being closed and the registration is kept.
+#[test]
+fn the_device_writes_what_was_injected_by_who_closes() {
+    for kept in ["on", "off"] {
+        let device = FakeDevice::take();
+        let settings = [
+            ("FERRO_LANE", "rc"),
+            ("FERRO_RENDEZVOUS", "write"),
+            ("FERRO_MR_CACHE", kept),
+        ];
+        let domains = [(); 2].map(|()| domain(&settings));
+        let len = domains[0].info().tx.inject_size;
+        let pair = ends::Pair::open(&*domains[0], &*domains[1]);
+        drop(domains);
+        let into = pair.b.memory(len, 0);
+        let receive = any_tagged(pair.b.context());
+        pair.b.recv(&receive, &[into]).unwrap();
+        let op = SendOp {
+            flags: Flags::INJECT | Flags::DELIVERY_COMPLETE,
+            ..pair.tagged(0)
+        };
+        pair.a.send_alone(op, len, 0x5a);
+        // The other one says where it may be written.
+        let posted = || device.calls("ibv_post_send");
+        let before = posted();
+        until(|| {
+            pair.b.rx.pump();
+            posted() > before
+        });
+        device.hold(true);
+        until(|| {
+            pair.a.tx.pump();
+            device.queue_pairs().iter().any(|qp| qp.waiting != 0)
+        });
+        let ends::Pair { a, b, .. } = pair;
+        // It comes to its requests when their queue pair is about to be destroyed.
+        drop(a);
+        device.hold(false);
+        let mut completion = None;
+        until(|| {
+            b.rx.pump();
+            completion = b.rx.take_of(receive.context);
+            completion.is_some()
+        });
+        assert_eq!(completion.unwrap().unwrap().len, len);
+        assert_eq!(b.bytes(into.addr as usize, len), vec![0x5a; len], "{kept}");
+        drop(b);
+        assert_clean(&device);
     }
 }

@@ -101,7 +101,8 @@ pub(crate) struct Counters {
 
 /// The engine of an RDM endpoint.
 pub(crate) struct RdmTransport {
-    // Lanes go first: the device uses what the rest holds. The service ends with them.
+    // The service goes first, then lanes: with the last holder of a queue pair gone the device uses no more of what is sent on it.
+    service: Service,
     lanes: Lanes,
     ud: UdLanes,
     /// Which peers have RC lanes.
@@ -115,7 +116,6 @@ pub(crate) struct RdmTransport {
     departing: HashMap<u32, Watch>,
     /// Looks at the completion queue that failed since the last that brought something.
     queue_failures: u32,
-    service: Service,
     srq: Arc<Srq>,
     cq: Arc<Cq>,
     channel: Arc<CompChannel>,
