@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use client::{Info, Libfabric, Opened, Party, close};
 use ferro_fi::abi::{
     FI_AV_COMPLETE, FI_ENABLE, FI_EVENT, FI_RECV, FI_SEND, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOURCE,
-    FI_SYNC_ERR, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_tagged_entry, fi_ep_type, fi_eq_entry,
-    fi_eq_err_entry, fid, fid_av,
+    FI_SYMMETRIC, FI_SYNC_ERR, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_tagged_entry, fi_ep_type,
+    fi_eq_entry, fi_eq_err_entry, fid, fid_av,
 };
 use ferrofabric_core::addr::{AddrFormat, Address};
 use support::{has_device, skip};
@@ -248,7 +248,7 @@ fn names_ranges_and_arrays_find_who_listens_and_nobody_else() {
             assert_eq!((found, addrs), (2, [2, NONE, NONE, NONE, 0]));
             let (refused, far) = (libc::ECONNREFUSED, libc::EHOSTUNREACH);
             assert_eq!(errors, [0, far, refused, libc::EINVAL, 0]);
-            asynchronous(&opened, &node);
+            asynchronous(&opened, &node, 0);
             client.close();
             opened.close();
             for (opened, party) in servers {
@@ -259,11 +259,82 @@ fn names_ranges_and_arrays_find_who_listens_and_nobody_else() {
     });
 }
 
+/// A range in a symmetric address vector (`FI_SYMMETRIC`) asks nobody before somebody is sent to: its addresses are told, sends are
+/// to be tried again until it is known who is there, and fail where nobody is.
+///
+/// Covers: AV-9, AV-15, AV-16
+#[test]
+fn a_range_of_a_symmetric_address_vector_is_found_as_it_is_used() {
+    let test = "a_range_of_a_symmetric_address_vector_is_found_as_it_is_used";
+    alone(test, |fi| {
+        let rdm = fi_ep_type::FI_EP_RDM;
+        let open = |service: &CStr| {
+            let hints = hints(fi, rdm, FI_SOCKADDR_IN);
+            let here = ask(fi, None, Some(service), FI_SOURCE, &hints);
+            let opened = Opened::new(&here);
+            let party = opened.uncounted_party(&here);
+            (opened, party)
+        };
+        let servers = [open(c"5080"), open(c"5082")];
+        let any = ask(fi, None, None, 0, &hints(fi, rdm, FI_SOCKADDR_IN));
+        let opened = Opened::new(&any);
+        let client = opened.party_with(&any, FI_SYMMETRIC);
+        let SocketAddr::V4(at) = socket(&servers[0].1.name()) else {
+            panic!("an IPv4 address was asked for")
+        };
+        let node = CString::new(at.ip().to_string()).unwrap();
+        let (mut addrs, mut errors) = ([7; 3], [7 as c_int; 3]);
+        // SAFETY: as fi_av(3) has it; there is room for the results.
+        let found = unsafe {
+            let (node, service) = (node.as_ptr(), c"5080".as_ptr());
+            let (addrs, errors) = (addrs.as_mut_ptr(), errors.as_mut_ptr().cast());
+            call!(
+                client.av,
+                ops.insertsym(node, 1, service, 3, addrs, FI_SYNC_ERR, errors)
+            )
+        };
+        assert_eq!((found, addrs, errors), (3, [0, 1, 2], [0; 3]));
+        for (addr, port) in addrs.into_iter().zip(5080..) {
+            let (mut out, mut len) = ([0u8; 16], 16);
+            // SAFETY: as fi_av(3) has it.
+            let said = unsafe {
+                let out = out.as_mut_ptr().cast();
+                call!(client.av, ops.lookup(addr, out, &raw mut len))
+            };
+            assert_eq!((said, len), (0, 16));
+            assert_eq!(out[..], bytes_of(*at.ip(), port));
+        }
+        for (addr, (_, server)) in [0, 2].into_iter().zip(&servers) {
+            meet(&client, server, addr);
+            let back = server.insert(&client.name());
+            meet(server, &client, back);
+        }
+        let (until, mut entry) = (Instant::now() + PATIENCE, fi_cq_tagged_entry::default());
+        let refused = loop {
+            match client.inject(b"hello", 1, 3) as c_int {
+                said if said == -libc::EAGAIN => {
+                    assert!(Instant::now() < until, "the send is not over");
+                    client.poll(&mut entry);
+                }
+                said => break said,
+            }
+        };
+        assert_eq!(refused, -libc::ECONNREFUSED);
+        asynchronous(&opened, &node, FI_SYMMETRIC);
+        client.close();
+        opened.close();
+        for (opened, party) in servers {
+            party.close();
+            opened.close();
+        }
+    });
+}
+
 /// A range whose insertion ends with events.
-fn asynchronous(opened: &Opened, node: &CStr) {
+fn asynchronous(opened: &Opened, node: &CStr, flags: u64) {
     let mut attr = fi_av_attr {
         type_: fi_av_type::FI_AV_TABLE,
-        flags: FI_EVENT,
+        flags: FI_EVENT | flags,
         ..fi_av_attr::default()
     };
     let (domain, mut av) = (opened.domain, null_mut::<fid_av>());
@@ -304,9 +375,13 @@ fn asynchronous(opened: &Opened, node: &CStr) {
                 _ => assert!(Instant::now() < until, "no event"),
             }
         }
-        assert_eq!((entry.context as usize, entry.data), (42, 2));
-        assert_eq!(failed, [(1, libc::ECONNREFUSED)]);
+        match flags {
+            FI_SYMMETRIC => assert_eq!((entry.data, addrs), (3, [0, 1, 2])),
+            _ => assert_eq!((entry.data, addrs), (2, [0, NONE, 2])),
+        }
+        assert_eq!(entry.context as usize, 42);
+        let refused = (1, libc::ECONNREFUSED);
+        assert_eq!(failed, Vec::from_iter((flags == 0).then_some(refused)));
     }
-    assert_eq!(addrs, [0, NONE, 2]);
     assert_eq!(close(av.cast()), 0);
 }

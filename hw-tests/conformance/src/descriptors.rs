@@ -155,6 +155,14 @@ pub fn several_at_a_time(ours: &dyn Domain, theirs: &dyn Domain) {
             a.send_alone(quiet(&pair, tag), 8, 1);
         }
     };
+    // They are in the queue at return, where nobody has read them.
+    let arrive = |n: u64| {
+        let (before, until) = (b.rx.counts().0, Instant::now() + PATIENCE);
+        send(n);
+        while b.rx.counts().0 < before + n {
+            assert!(Instant::now() < until, "messages do not come");
+        }
+    };
     post(5);
     while_asleep(
         || {
@@ -171,14 +179,14 @@ pub fn several_at_a_time(ours: &dyn Domain, theirs: &dyn Domain) {
     assert_eq!(in_time(|t| b.rx.cq.sread_many(&mut out, 3, t)), Ok(3));
     // Fewer come than are asked for.
     post(2);
-    send(2);
+    arrive(2);
     let (soon, since) = (Duration::from_millis(20), Instant::now());
     assert_eq!(b.rx.cq.sread_many(&mut out, 3, Some(soon)), Ok(2));
     assert!(since.elapsed() >= soon);
     assert_eq!(b.rx.cq.sread_many(&mut out, 3, Some(soon)), Err(AGAIN));
     // An error ends it, and comes in its turn.
     let ops = post(2);
-    send(1);
+    arrive(1);
     while_asleep(
         || {
             let mut out = [BLANK; 16];
@@ -192,7 +200,7 @@ pub fn several_at_a_time(ours: &dyn Domain, theirs: &dyn Domain) {
     let error = b.rx.cq.read_error().unwrap().unwrap();
     assert_eq!(error.completion.context, ops[1].context);
     post(1);
-    send(1);
+    arrive(1);
     while_asleep(
         || {
             let mut out = [BLANK; 16];

@@ -250,15 +250,20 @@ impl Opened {
 
     /// Opens an endpoint, bound and enabled.
     pub fn party(&self, info: &Info<'_>) -> Party {
-        self.open_party(info, true)
+        self.open_party(info, true, 0)
     }
 
     /// The same with no counter bound to the endpoint, as MPI libraries have it.
     pub fn uncounted_party(&self, info: &Info<'_>) -> Party {
-        self.open_party(info, false)
+        self.open_party(info, false, 0)
     }
 
-    fn open_party(&self, info: &Info<'_>, counted: bool) -> Party {
+    /// The same with an address vector that is opened with flags.
+    pub fn party_with(&self, info: &Info<'_>, av_flags: u64) -> Party {
+        self.open_party(info, false, av_flags)
+    }
+
+    fn open_party(&self, info: &Info<'_>, counted: bool, av_flags: u64) -> Party {
         let mut party = Party {
             ep: null_mut(),
             av: null_mut(),
@@ -269,6 +274,7 @@ impl Opened {
         unsafe {
             let mut av_attr = fi_av_attr {
                 type_: fi_av_type::FI_AV_TABLE,
+                flags: av_flags,
                 ..fi_av_attr::default()
             };
             let domain = self.domain;

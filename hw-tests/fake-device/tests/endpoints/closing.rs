@@ -101,7 +101,7 @@ fn the_device_writes_what_was_injected_by_who_closes() {
             completion.is_some()
         });
         assert_eq!(completion.unwrap().unwrap().len, len);
-        assert_eq!(b.bytes(into.addr as usize, len), vec![0x5a; len], "{kept}");
+        assert_eq!(b.bytes(into.addr, len), vec![0x5a; len], "{kept}");
         drop(b);
         assert_clean(&device);
     }
