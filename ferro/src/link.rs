@@ -1,5 +1,10 @@
-//! An endpoint and the one peer that it talks to, for a single thread: messages go out and come in as whole buffers, and a
-//! partner that is gone ends the wait for it.
+//! An endpoint and the one peer that it talks to, for a single thread. Messages go out and come in by the calls that transports have,
+//! as in programs of libfabric and MPI, and a partner that is gone ends the wait for it.
+
+#![allow(
+    unsafe_code,
+    reason = "operations use memory that the link keeps until they are over"
+)]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::Domain;
-use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr, RecvOp};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::{Completion, CqError};
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use memmap2::MmapMut;
 
 use crate::failure::{Failure, Result};
 use crate::partner::channel::{Channel, Message};
@@ -31,36 +38,77 @@ pub(crate) enum Purpose {
     Ack = 2,
 }
 
-/// The token of sends; receives have their [`Purpose`], and above it their number.
-const SENT: u64 = 0;
-const PURPOSE_BITS: u32 = 2;
+/// The context of an operation: whether it is a send, the [`Purpose`], the buffer, and of a receive the number, from the lowest bit.
+const IS_SEND: u64 = 1;
+const PURPOSE_SHIFT: u32 = 1;
+const SLOT_SHIFT: u32 = 2;
+const SLOT_BITS: u32 = 20;
+const NUMBER_SHIFT: u32 = SLOT_SHIFT + SLOT_BITS;
+
+/// Completions that are read at a time.
+const READ_BATCH: usize = 16;
+
+const BLANK: Completion = Completion {
+    context: 0,
+    flags: Flags::empty(),
+    len: 0,
+    buf: 0,
+    data: 0,
+    tag: 0,
+    src: FiAddr::NOTAVAIL,
+};
+
+/// Buffers of a set start at so many bytes from each other, or a multiple: they share no cache line.
+const APART: usize = 64;
+
+/// A buffer of the link's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(u32);
+
+struct Place {
+    addr: *mut u8,
+    len: usize,
+    desc: u64,
+    /// Operations under way on it.
+    busy: u32,
+}
+
+/// Memory of a set of buffers.
+struct Memory {
+    // The registration goes before what it is of.
+    _registered: Option<Arc<dyn Mr>>,
+    _mapped: MmapMut,
+}
 
 /// Something that is over.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A message has left; its buffer is free.
-    Sent(Buffer),
+    /// A message has left, and what it was for; its buffer is free.
+    Sent(Slot, Purpose),
     /// A message has come.
     Received(Received),
 }
 
 /// A message that has come.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     /// What it is for.
     pub(crate) purpose: Purpose,
     /// The number that its receive was posted with. Messages match receives in order, but need not be complete in order.
     pub(crate) number: u64,
     /// Where it lies, from the start.
-    pub(crate) buffer: Buffer,
+    pub(crate) slot: Slot,
     /// Its length in bytes.
     pub(crate) len: usize,
 }
 
 /// An endpoint that has no peer yet.
 pub(crate) struct Opened {
+    // The endpoint goes before what it is bound to.
+    endpoint: Arc<dyn Endpoint>,
+    cq: Arc<dyn Cq>,
+    av: Arc<dyn Av>,
     domain: Arc<dyn Domain>,
-    endpoint: OwningEndpoint,
 }
 
 impl Opened {
@@ -71,8 +119,15 @@ impl Opened {
     /// When there is none; what can not be had.
     pub(crate) fn on(path: Path) -> Result<Self> {
         let domain = path.open()?;
-        let endpoint = OwningEndpoint::open(domain.as_ref(), &AvAttr::default())?;
-        Ok(Self { domain, endpoint })
+        let av = domain.open_av(&AvAttr::default())?;
+        let cq = domain.open_cq(&CqAttr::default())?;
+        let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
+        Ok(Self {
+            endpoint,
+            cq,
+            av,
+            domain,
+        })
     }
 
     /// Its address, as bytes.
@@ -97,11 +152,8 @@ impl Opened {
         block: bool,
         patience: Duration,
     ) -> Result<Link> {
-        let inserted = self
-            .endpoint
-            .av()
-            .insert(address)
-            .and_then(|peer| Ok((peer, self.endpoint.av().lookup(peer)?)));
+        let inserted = self.av.insert(address);
+        let inserted = inserted.and_then(|peer| Ok((peer, self.av.lookup(peer)?)));
         let (peer, theirs) = match inserted {
             Ok(inserted) => inserted,
             Err(error) => {
@@ -115,12 +167,21 @@ impl Opened {
             carrier: carrier(&self.endpoint.name(), &theirs),
             inject_bytes: info.tx.inject_size,
             max_bytes: info.ep.max_msg_size,
-            domain: self.domain,
             endpoint: self.endpoint,
+            cq: self.cq,
+            _av: self.av,
+            places: Vec::new(),
+            memory: Vec::new(),
+            domain: self.domain,
             peer,
             channel,
             block,
             patience,
+            more: Flags::empty(),
+            under_way: 0,
+            batch: [BLANK; READ_BATCH],
+            batch_at: 0,
+            batch_end: 0,
             events: VecDeque::new(),
             stalls: 0,
         })
@@ -137,10 +198,21 @@ fn carrier(a: &NativeAddr, b: &NativeAddr) -> &'static str {
 
 /// An endpoint and its peer.
 pub(crate) struct Link {
-    // The endpoint goes before its domain.
-    endpoint: OwningEndpoint,
+    // The endpoint goes before what it is bound to, and before the memory that its operations use.
+    endpoint: Arc<dyn Endpoint>,
+    cq: Arc<dyn Cq>,
+    _av: Arc<dyn Av>,
+    places: Vec<Place>,
+    memory: Vec<Memory>,
     domain: Arc<dyn Domain>,
     peer: FiAddr,
+    /// Flags of the next sends.
+    more: Flags,
+    /// Operations whose completion has not come.
+    under_way: usize,
+    batch: [Completion; READ_BATCH],
+    batch_at: usize,
+    batch_end: usize,
     channel: Channel,
     block: bool,
     patience: Duration,
@@ -188,57 +260,112 @@ impl Link {
         self.max_bytes
     }
 
-    /// A buffer for messages, registered where a device moves it.
+    /// Gives the buffers back that there are, unless operations are under way.
+    pub(crate) fn free_buffers(&mut self) {
+        if self.under_way == 0 {
+            self.places.clear();
+            self.memory.clear();
+        }
+    }
+
+    /// Makes so many buffers of a length, side by side, registered where a device moves them.
     ///
     /// # Errors
     ///
-    /// When it can not be registered.
-    pub(crate) fn buffer(&self, len: usize) -> Result<Buffer> {
-        let mut buffer = Buffer::new(len)?;
-        // There is no registration of nothing.
-        if self.carrier == "verbs" && len != 0 {
-            buffer.register(self.domain.as_ref())?;
+    /// When there is no memory, or it can not be registered.
+    pub(crate) fn buffers(&mut self, count: usize, len: usize) -> Result<Vec<Slot>> {
+        let first = self.places.len();
+        if (first + count) >> SLOT_BITS != 0 {
+            return Err(Failure::new(format!("{count} buffers are too many")));
         }
-        Ok(buffer)
+        let apart = len.max(1).next_multiple_of(APART);
+        let no_memory = |e| Failure::io(format!("make {count} buffers of {len} bytes"), e);
+        let bytes = apart.saturating_mul(count.max(1));
+        let mut mapped = MmapMut::map_anon(bytes).map_err(no_memory)?;
+        let whole = IoBuf::new(mapped.as_ptr(), bytes);
+        let registered = match self.carrier {
+            "verbs" => {
+                let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
+                // SAFETY: the registration goes before the memory (`Memory`), which nobody touches while an operation is
+                // under way (`bytes`).
+                Some(unsafe { self.domain.register(whole, access)? })
+            }
+            _ => None,
+        };
+        let desc = registered.as_ref().map_or(0, |mr| mr.desc());
+        // Memory that nobody has written to is all one page.
+        mapped.fill(1);
+        let buffers = mapped.chunks_exact_mut(apart).take(count);
+        self.places.extend(buffers.map(|buffer| Place {
+            addr: buffer.as_mut_ptr(),
+            len,
+            desc,
+            busy: 0,
+        }));
+        self.memory.push(Memory {
+            _registered: registered,
+            _mapped: mapped,
+        });
+        Ok((first..first + count).map(|at| Slot(at as u32)).collect())
+    }
+
+    /// What is in a buffer.
+    ///
+    /// # Panics
+    ///
+    /// When an operation is under way on it.
+    #[inline]
+    pub(crate) fn bytes(&mut self, slot: Slot) -> &mut [u8] {
+        let place = &self.places[slot.0 as usize];
+        assert_eq!(place.busy, 0, "a buffer in use");
+        // SAFETY: the memory is there as long as the place is, and no operation uses it.
+        unsafe { std::slice::from_raw_parts_mut(place.addr, place.len) }
     }
 
     /// Whether the sends from now on are followed by another at once, so that a device may be told of all together.
     #[inline]
     pub(crate) fn set_more(&mut self, more: bool) {
-        self.endpoint.set_more(more);
+        self.more = match more {
+            true => Flags::MORE,
+            false => Flags::empty(),
+        };
     }
 
-    /// Sends the first `len` bytes of a buffer. It comes back at once where the message was short enough to be copied, else
-    /// as an [`Event::Sent`].
+    /// Sends the first `len` bytes of a buffer. It is free at once, which is said, where the message was short enough to be copied, else
+    /// with an [`Event::Sent`].
     ///
     /// # Errors
     ///
     /// When the message can not be sent, or the partner is gone.
     #[inline]
-    pub(crate) fn send(
-        &mut self,
-        buffer: Buffer,
-        len: usize,
-        purpose: Purpose,
-    ) -> Result<Option<Buffer>> {
-        let tag = purpose as u64;
-        if len <= self.inject_bytes {
-            loop {
-                match self.endpoint.tinject(&buffer[..len], self.peer, tag) {
-                    Ok(()) => return Ok(Some(buffer)),
-                    Err(OpError::Again) => self.make_room()?,
-                    Err(error) => return Err(cannot("send", len, error)),
-                }
-            }
-        }
-        let mut buffer = buffer;
+    pub(crate) fn send(&mut self, slot: Slot, len: usize, purpose: Purpose) -> Result<bool> {
+        let is_copied = len <= self.inject_bytes;
+        let place = &self.places[slot.0 as usize];
+        let message = [IoBuf::new(place.addr, len.min(place.len))];
+        let op = SendOp {
+            kind: MsgKind::Tagged,
+            dest: self.peer,
+            tag: purpose as u64,
+            data: 0,
+            desc: place.desc,
+            context: context(slot, purpose) | IS_SEND,
+            flags: self.more
+                | match is_copied {
+                    true => Flags::INJECT,
+                    false => Flags::COMPLETION,
+                },
+        };
         loop {
-            match self.endpoint.tsend(buffer, len, self.peer, tag, SENT) {
-                Ok(()) => return Ok(None),
-                Err((OpError::Again, back)) => buffer = back,
-                Err((error, _)) => return Err(cannot("send", len, error)),
+            // SAFETY: the memory stays, and is not touched, while the place is busy.
+            match unsafe { self.endpoint.send(&op, &message) } {
+                Ok(()) if is_copied => return Ok(true),
+                Ok(()) => {
+                    self.begins(slot);
+                    return Ok(false);
+                }
+                Err(OpError::Again) => self.make_room()?,
+                Err(error) => return Err(cannot("send", len, error)),
             }
-            self.make_room()?;
         }
     }
 
@@ -248,18 +375,96 @@ impl Link {
     ///
     /// When it can not be posted.
     #[inline]
-    pub(crate) fn post(&mut self, buffer: Buffer, purpose: Purpose, number: u64) -> Result<()> {
-        let mut buffer = buffer;
-        let tag = purpose as u64;
-        let token = number << PURPOSE_BITS | tag;
+    pub(crate) fn post(&mut self, slot: Slot, purpose: Purpose, number: u64) -> Result<()> {
+        let place = &self.places[slot.0 as usize];
+        let (buffer, len) = ([IoBuf::new(place.addr, place.len)], place.len);
+        let op = RecvOp {
+            kind: MsgKind::Tagged,
+            src: self.peer,
+            tag: purpose as u64,
+            ignore: 0,
+            desc: place.desc,
+            context: context(slot, purpose) | number << NUMBER_SHIFT,
+            flags: Flags::COMPLETION,
+        };
         loop {
-            let len = buffer.len();
-            match self.endpoint.trecv(buffer, self.peer, tag, 0, token) {
-                Ok(()) => return Ok(()),
-                Err((OpError::Again, back)) => buffer = back,
-                Err((error, _)) => return Err(cannot("receive", len, error)),
+            // SAFETY: as in `send`.
+            match unsafe { self.endpoint.recv(&op, &buffer) } {
+                Ok(()) => {
+                    self.begins(slot);
+                    return Ok(());
+                }
+                Err(OpError::Again) => self.make_room()?,
+                Err(error) => return Err(cannot("receive", len, error)),
             }
-            self.make_room()?;
+        }
+    }
+
+    #[inline]
+    fn begins(&mut self, slot: Slot) {
+        self.places[slot.0 as usize].busy += 1;
+        self.under_way += 1;
+    }
+
+    /// An operation is over.
+    #[inline(always)]
+    fn event(&mut self, context: u64, len: usize) -> Event {
+        let slot = Slot((context >> SLOT_SHIFT) as u32 & ((1 << SLOT_BITS) - 1));
+        if let Some(place) = self.places.get_mut(slot.0 as usize) {
+            place.busy = place.busy.saturating_sub(1);
+        }
+        self.under_way = self.under_way.saturating_sub(1);
+        let purpose = match context >> PURPOSE_SHIFT & 1 {
+            0 => Purpose::Data,
+            _ => Purpose::Ack,
+        };
+        if context & IS_SEND != 0 {
+            return Event::Sent(slot, purpose);
+        }
+        Event::Received(Received {
+            purpose,
+            number: context >> NUMBER_SHIFT,
+            slot,
+            len,
+        })
+    }
+
+    /// The next of what was read.
+    #[inline(always)]
+    fn next_of_batch(&mut self) -> Option<Event> {
+        if self.batch_at == self.batch_end {
+            return None;
+        }
+        let Completion { context, len, .. } = self.batch[self.batch_at];
+        self.batch_at += 1;
+        Some(self.event(context, len))
+    }
+
+    /// What is over next, if anything is. With `wait` it sleeps for it, for a while.
+    fn poll(&mut self, wait: bool) -> Result<Option<Event>> {
+        if self.batch_at == self.batch_end {
+            let read = match wait {
+                false => self.cq.read(&mut self.batch),
+                true => self.cq.sread(&mut self.batch, Some(CHECK_EVERY)),
+            };
+            match read {
+                Ok(n) => (self.batch_at, self.batch_end) = (0, n),
+                Err(OpError::Again) => return Ok(None),
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        Ok(self.next_of_batch())
+    }
+
+    #[cold]
+    fn failed(&mut self, error: OpError) -> Failure {
+        if error != OpError::Failed(Errno::EAVAIL) {
+            return error.into();
+        }
+        match self.cq.read_error() {
+            Ok(Some(error)) => operation_failed(&error),
+            Ok(None) => Failure::new("an error that is not there"),
+            Err(error) => error.into(),
         }
     }
 
@@ -268,26 +473,21 @@ impl Link {
     /// # Errors
     ///
     /// When an operation failed, the partner is gone, or nothing came for too long.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next(&mut self) -> Result<Event> {
-        if let Some(event) = self.events.pop_front() {
-            return Ok(event);
-        }
-        self.wait()
+        let there = match self.events.is_empty() {
+            true => self.next_of_batch(),
+            false => self.events.pop_front(),
+        };
+        there.map_or_else(|| self.wait(), Ok)
     }
 
-    #[inline]
+    #[inline(never)]
     fn wait(&mut self) -> Result<Event> {
         let mut wait = Wait::default();
         loop {
-            let done = match self.block {
-                false => self.endpoint.poll(),
-                true => self.endpoint.wait(Some(CHECK_EVERY)),
-            };
-            match done {
-                Ok(Some(done)) => return event(done),
-                Ok(None) | Err(OpError::Again) => {}
-                Err(error) => return Err(error.into()),
+            if let Some(event) = self.poll(self.block)? {
+                return Ok(event);
             }
             wait.idle += 1;
             if self.block || wait.idle >= IDLE_POLLS {
@@ -302,11 +502,10 @@ impl Link {
     fn make_room(&mut self) -> Result<()> {
         let mut wait = Wait::default();
         for _ in 0..IDLE_POLLS {
-            match self.endpoint.poll() {
-                Ok(Some(done)) => self.events.push_back(event(done)?),
+            match self.poll(false)? {
+                Some(event) => self.events.push_back(event),
                 // Room may be there without a completion that says so: an inject has none.
-                Ok(None) | Err(OpError::Again) => return self.look_after_rarely(),
-                Err(error) => return Err(error.into()),
+                None => return self.look_after_rarely(),
             }
         }
         self.look_after(&mut wait)
@@ -349,10 +548,9 @@ impl Link {
             if let Some(message) = self.channel.try_receive()? {
                 return Ok(message);
             }
-            match self.endpoint.poll() {
-                Ok(Some(done)) => self.events.push_back(event(done)?),
-                Ok(None) | Err(OpError::Again) => self.channel.sleep(1)?,
-                Err(error) => return Err(error.into()),
+            match self.poll(false)? {
+                Some(event) => self.events.push_back(event),
+                None => self.channel.sleep(1)?,
             }
             if Instant::now() > deadline {
                 return Err(Failure::new("the partner says nothing"));
@@ -369,37 +567,22 @@ struct Wait {
 }
 
 #[inline]
-fn event(done: Done) -> Result<Event> {
-    let completion = match done.outcome {
-        Ok(completion) => completion,
-        Err(failed) => {
-            let what = if done.token == SENT {
-                "send"
-            } else {
-                "receive"
-            };
-            let (errno, why) = (failed.errno, failed.why);
-            let own = match failed.prov_errno {
-                0 => String::new(),
-                n => format!(", the device's number for it {n}"),
-            };
-            return Err(Failure::new(format!(
-                "a {what} failed: {errno}: {why}{own}"
-            )));
-        }
+fn context(slot: Slot, purpose: Purpose) -> u64 {
+    u64::from(slot.0) << SLOT_SHIFT | (purpose as u64 - 1) << PURPOSE_SHIFT
+}
+
+#[cold]
+fn operation_failed(failed: &CqError) -> Failure {
+    let what = match failed.completion.context & IS_SEND {
+        0 => "receive",
+        _ => "send",
     };
-    Ok(match done.token {
-        SENT => Event::Sent(done.buffer),
-        token => Event::Received(Received {
-            purpose: match token & ((1 << PURPOSE_BITS) - 1) == Purpose::Ack as u64 {
-                true => Purpose::Ack,
-                false => Purpose::Data,
-            },
-            number: token >> PURPOSE_BITS,
-            buffer: done.buffer,
-            len: completion.len,
-        }),
-    })
+    let (errno, why) = (failed.errno, failed.why);
+    let own = match failed.prov_errno {
+        0 => String::new(),
+        n => format!(", the device's number for it {n}"),
+    };
+    Failure::new(format!("a {what} failed: {errno}: {why}{own}"))
 }
 
 #[cold]

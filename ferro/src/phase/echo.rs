@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::owning::Buffer;
-
-use super::{Phase, inspect, out_of_place};
+use super::{Phase, buffers, inspect, out_of_place};
 use crate::failure::Result;
-use crate::link::{Event, Link, Purpose, Received};
+use crate::link::{Event, Link, Purpose, Received, Slot};
 use crate::partner::channel::Message;
 use crate::pattern::{self, Direction};
 
@@ -59,27 +57,26 @@ pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
 struct Echo<'a> {
     phase: &'a Phase,
     /// Buffers to send from.
-    free: Vec<Buffer>,
+    free: Vec<Slot>,
     /// Messages whose buffer has not come back.
     unsent: u64,
     /// Receives posted so far.
     posted: u64,
     /// A receive's buffer that is not posted again yet.
-    emptied: Option<Buffer>,
+    emptied: Option<Slot>,
 }
 
 impl<'a> Echo<'a> {
     fn begin(link: &mut Link, phase: &'a Phase) -> Result<Self> {
+        link.free_buffers();
         let mut echo = Self {
             phase,
-            free: Vec::new(),
+            free: buffers(link, phase, DEPTH)?,
             unsent: 0,
             posted: 0,
             emptied: None,
         };
-        for _ in 0..DEPTH {
-            echo.free.push(link.buffer(phase.size)?);
-            let buffer = link.buffer(phase.size)?;
+        for buffer in buffers(link, phase, DEPTH)? {
             echo.post(link, buffer)?;
         }
         Ok(echo)
@@ -87,18 +84,18 @@ impl<'a> Echo<'a> {
 
     #[inline]
     fn send(&mut self, link: &mut Link, number: u64, direction: Direction) -> Result<()> {
-        let mut buffer = loop {
+        let buffer = loop {
             match self.free.pop() {
                 Some(buffer) => break buffer,
                 None => self.take(link)?,
             };
         };
         if self.phase.verify {
-            pattern::fill(&mut buffer[..self.phase.size], number, direction);
+            pattern::fill(link.bytes(buffer), number, direction);
         }
         match link.send(buffer, self.phase.size, Purpose::Data)? {
-            Some(buffer) => self.free.push(buffer),
-            None => self.unsent += 1,
+            true => self.free.push(buffer),
+            false => self.unsent += 1,
         }
         match self.emptied.take() {
             Some(buffer) => self.post(link, buffer),
@@ -116,8 +113,8 @@ impl<'a> Echo<'a> {
         if received.number != number {
             return Err(out_of_place());
         }
-        inspect(&received, self.phase, direction)?;
-        self.emptied = Some(received.buffer);
+        inspect(link, &received, self.phase, direction)?;
+        self.emptied = Some(received.slot);
         Ok(())
     }
 
@@ -125,7 +122,7 @@ impl<'a> Echo<'a> {
     #[inline]
     fn take(&mut self, link: &mut Link) -> Result<Option<Received>> {
         match link.next()? {
-            Event::Sent(buffer) => {
+            Event::Sent(buffer, _) => {
                 self.unsent -= 1;
                 self.free.push(buffer);
                 Ok(None)
@@ -137,7 +134,7 @@ impl<'a> Echo<'a> {
 
     /// Posts a receive, if a message is still to come for it.
     #[inline]
-    fn post(&mut self, link: &mut Link, buffer: Buffer) -> Result<()> {
+    fn post(&mut self, link: &mut Link, buffer: Slot) -> Result<()> {
         if self.posted == self.phase.messages {
             return Ok(());
         }

@@ -3,16 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::owning::Buffer;
-
-use super::{Phase, half_window, inspect, out_of_place};
+use super::{Phase, buffers, half_window, inspect, out_of_place};
 use crate::failure::Result;
-use crate::link::{Event, Link, Purpose, Received};
+use crate::link::{Event, Link, Purpose, Received, Slot};
 use crate::partner::channel::Message;
 use crate::pattern::{self, Direction};
 
 /// Acknowledgements that may be on their way: those of a full window, and the last one.
-const ACKS: u64 = 3;
+const ACKS: usize = 3;
 
 /// The asking side. Returns the time from its first message until each side has all of the other's.
 ///
@@ -47,9 +45,9 @@ struct Side<'a> {
     out: Direction,
     back: Direction,
     /// Buffers to send from; the last used is used first, while it is in the cache.
-    free: Vec<Buffer>,
+    free: Vec<Slot>,
     /// The same for acknowledgements.
-    free_acks: Vec<Buffer>,
+    free_acks: Vec<Slot>,
     sent: u64,
     /// Messages and acknowledgements whose buffer has not come back.
     unsent: u64,
@@ -62,12 +60,14 @@ struct Side<'a> {
 
 impl<'a> Side<'a> {
     fn begin(link: &mut Link, phase: &'a Phase, out: Direction, back: Direction) -> Result<Self> {
+        link.free_buffers();
+        let window = phase.window.min(phase.messages);
         let mut side = Self {
             phase,
             out,
             back,
-            free: Vec::new(),
-            free_acks: Vec::new(),
+            free: buffers(link, phase, window)?,
+            free_acks: link.buffers(ACKS, 1)?,
             sent: 0,
             unsent: 0,
             arrived: 0,
@@ -75,14 +75,10 @@ impl<'a> Side<'a> {
             posted: 0,
             acks_posted: 0,
         };
-        for _ in 0..phase.window.min(phase.messages) {
-            side.free.push(link.buffer(phase.size)?);
-            let buffer = link.buffer(phase.size)?;
+        for buffer in buffers(link, phase, window)? {
             side.post(link, buffer)?;
         }
-        for _ in 0..ACKS {
-            side.free_acks.push(link.buffer(1)?);
-            let buffer = link.buffer(1)?;
+        for buffer in link.buffers(ACKS, 1)? {
             side.post_ack(link, buffer)?;
         }
         Ok(side)
@@ -101,14 +97,14 @@ impl<'a> Side<'a> {
     }
 
     #[inline]
-    fn send(&mut self, link: &mut Link, mut buffer: Buffer) -> Result<()> {
+    fn send(&mut self, link: &mut Link, buffer: Slot) -> Result<()> {
         if self.phase.verify {
-            pattern::fill(&mut buffer[..self.phase.size], self.sent, self.out);
+            pattern::fill(link.bytes(buffer), self.sent, self.out);
         }
         self.sent += 1;
         match link.send(buffer, self.phase.size, Purpose::Data)? {
-            Some(buffer) => self.free.push(buffer),
-            None => self.unsent += 1,
+            true => self.free.push(buffer),
+            false => self.unsent += 1,
         }
         Ok(())
     }
@@ -116,46 +112,46 @@ impl<'a> Side<'a> {
     #[inline]
     fn take(&mut self, link: &mut Link) -> Result<()> {
         match link.next()? {
-            Event::Sent(buffer) => {
+            Event::Sent(buffer, purpose) => {
                 self.unsent -= 1;
-                match buffer.len() == self.phase.size {
-                    true => self.free.push(buffer),
-                    false => self.free_acks.push(buffer),
+                match purpose {
+                    Purpose::Data => self.free.push(buffer),
+                    Purpose::Ack => self.free_acks.push(buffer),
                 }
             }
             Event::Received(ack) if ack.purpose == Purpose::Ack => {
                 self.arrived = (self.arrived + half_window(self.phase)).min(self.phase.messages);
-                self.post_ack(link, ack.buffer)?;
+                self.post_ack(link, ack.slot)?;
             }
-            Event::Received(received) => self.received(link, received)?,
+            Event::Received(received) => self.received(link, &received)?,
         }
         Ok(())
     }
 
-    fn received(&mut self, link: &mut Link, received: Received) -> Result<()> {
+    fn received(&mut self, link: &mut Link, received: &Received) -> Result<()> {
         if self.received == self.phase.messages {
             return Err(out_of_place());
         }
-        inspect(&received, self.phase, self.back)?;
+        inspect(link, received, self.phase, self.back)?;
         self.received += 1;
-        self.post(link, received.buffer)?;
+        self.post(link, received.slot)?;
         if self.received % half_window(self.phase) != 0 && self.received != self.phase.messages {
             return Ok(());
         }
         let ack = match self.free_acks.pop() {
             Some(ack) => ack,
-            None => link.buffer(1)?,
+            None => link.buffers(1, 1)?[0],
         };
         match link.send(ack, 1, Purpose::Ack)? {
-            Some(ack) => self.free_acks.push(ack),
-            None => self.unsent += 1,
+            true => self.free_acks.push(ack),
+            false => self.unsent += 1,
         }
         Ok(())
     }
 
     /// Posts a receive, if a message is still to come for it.
     #[inline]
-    fn post(&mut self, link: &mut Link, buffer: Buffer) -> Result<()> {
+    fn post(&mut self, link: &mut Link, buffer: Slot) -> Result<()> {
         if self.posted == self.phase.messages {
             return Ok(());
         }
@@ -164,7 +160,7 @@ impl<'a> Side<'a> {
     }
 
     /// The same for an acknowledgement.
-    fn post_ack(&mut self, link: &mut Link, buffer: Buffer) -> Result<()> {
+    fn post_ack(&mut self, link: &mut Link, buffer: Slot) -> Result<()> {
         if self.acks_posted == self.phase.messages.div_ceil(half_window(self.phase)) {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::{MAX_ITERS, MAX_WINDOW};
 use crate::failure::{Failure, Result};
-use crate::link::{Link, Received};
+use crate::link::{Link, Received, Slot};
 use crate::partner::channel::Message;
 use crate::pattern::{self, Direction};
 use crate::sizes::{self, MAX_BYTES};
@@ -104,6 +104,16 @@ pub(crate) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
     }
 }
 
+/// Buffers for so many messages at a time. Where nobody looks at their content they are one and the same, as in the programs that
+/// this one is compared with.
+fn buffers(link: &mut Link, phase: &Phase, count: u64) -> Result<Vec<Slot>> {
+    let count = count as usize;
+    match phase.verify {
+        true => link.buffers(count, phase.size),
+        false => Ok(link.buffers(1, phase.size)?.repeat(count)),
+    }
+}
+
 /// Messages after which their receiver says so.
 fn half_window(phase: &Phase) -> u64 {
     phase.window.div_ceil(2)
@@ -115,7 +125,12 @@ fn half_window(phase: &Phase) -> u64 {
 ///
 /// What is wrong with it.
 #[inline]
-fn inspect(received: &Received, phase: &Phase, direction: Direction) -> Result<()> {
+fn inspect(
+    link: &mut Link,
+    received: &Received,
+    phase: &Phase,
+    direction: Direction,
+) -> Result<()> {
     if received.len != phase.size {
         return Err(damaged(
             received,
@@ -124,7 +139,8 @@ fn inspect(received: &Received, phase: &Phase, direction: Direction) -> Result<(
         ));
     }
     if phase.verify {
-        pattern::check(&received.buffer[..received.len], received.number, direction)
+        let content = &link.bytes(received.slot)[..received.len];
+        pattern::check(content, received.number, direction)
             .map_err(|damage| damaged(received, phase, damage))?;
     }
     Ok(())

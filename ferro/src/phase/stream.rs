@@ -2,16 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::owning::Buffer;
-
-use super::{Phase, half_window, inspect, out_of_place};
+use super::{Phase, buffers, half_window, inspect, out_of_place};
 use crate::failure::Result;
-use crate::link::{Event, Link, Purpose};
+use crate::link::{Event, Link, Purpose, Slot};
 use crate::partner::channel::Message;
 use crate::pattern::{self, Direction};
 
 /// Acknowledgements that may be on their way: those of a full window, and the last one.
-const ACKS: u64 = 3;
+const ACKS: usize = 3;
 
 /// The asking side sends. Returns the time from the first message until the receiver has said that it has the last.
 ///
@@ -43,46 +41,47 @@ pub(crate) fn ask(link: &mut Link, phase: &Phase) -> Result<Duration> {
 /// When the phase is impossible, a message is damaged, or the partner is gone.
 pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
     let mut posted = phase.window.min(phase.messages);
-    for number in 0..posted {
-        let buffer = link.buffer(phase.size)?;
+    link.free_buffers();
+    for (number, buffer) in (0..).zip(buffers(link, phase, posted)?) {
         link.post(buffer, Purpose::Data, number)?;
     }
-    let mut acks = Vec::new();
-    for _ in 0..ACKS {
-        acks.push(link.buffer(1)?);
-    }
+    let mut acks = link.buffers(ACKS, 1)?;
     link.channel().send(&Message::Ready)?;
 
     let mut unsent = 0;
+    let half_window = half_window(phase);
+    let mut since_ack = 0;
     for count in 1..=phase.messages {
         let received = loop {
             match link.next()? {
                 Event::Received(received) if received.purpose == Purpose::Data => break received,
                 Event::Received(_) => return Err(out_of_place()),
-                Event::Sent(buffer) => {
+                Event::Sent(buffer, _) => {
                     unsent -= 1;
                     acks.push(buffer);
                 }
             }
         };
-        inspect(&received, phase, Direction::There)?;
+        inspect(link, &received, phase, Direction::There)?;
         if posted < phase.messages {
-            link.post(received.buffer, Purpose::Data, posted)?;
+            link.post(received.slot, Purpose::Data, posted)?;
             posted += 1;
         }
-        if count % half_window(phase) == 0 || count == phase.messages {
+        since_ack += 1;
+        if since_ack == half_window || count == phase.messages {
+            since_ack = 0;
             let ack = match acks.pop() {
                 Some(ack) => ack,
-                None => link.buffer(1)?,
+                None => link.buffers(1, 1)?[0],
             };
             match link.send(ack, 1, Purpose::Ack)? {
-                Some(ack) => acks.push(ack),
-                None => unsent += 1,
+                true => acks.push(ack),
+                false => unsent += 1,
             }
         }
     }
     while unsent != 0 {
-        if let Event::Sent(_) = link.next()? {
+        if let Event::Sent(..) = link.next()? {
             unsent -= 1;
         }
     }
@@ -92,7 +91,7 @@ pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
 struct Sender<'a> {
     phase: &'a Phase,
     /// Buffers to send from; the last used is used first, while it is in the cache.
-    free: Vec<Buffer>,
+    free: Vec<Slot>,
     /// Messages whose buffer has not come back.
     unsent: u64,
     /// Messages that the receiver has.
@@ -102,18 +101,15 @@ struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     fn begin(link: &mut Link, phase: &'a Phase) -> Result<Self> {
+        link.free_buffers();
         let mut sender = Self {
             phase,
-            free: Vec::new(),
+            free: buffers(link, phase, phase.window.min(phase.messages))?,
             unsent: 0,
             arrived: 0,
             acks_posted: 0,
         };
-        for _ in 0..phase.window.min(phase.messages) {
-            sender.free.push(link.buffer(phase.size)?);
-        }
-        for _ in 0..ACKS {
-            let buffer = link.buffer(1)?;
+        for buffer in link.buffers(ACKS, 1)? {
             sender.post_ack(link, buffer)?;
         }
         Ok(sender)
@@ -124,19 +120,19 @@ impl<'a> Sender<'a> {
         while number - self.arrived >= self.phase.window {
             self.take(link)?;
         }
-        let mut buffer = loop {
+        let buffer = loop {
             match self.free.pop() {
                 Some(buffer) => break buffer,
                 None => self.take(link)?,
             }
         };
         if self.phase.verify {
-            pattern::fill(&mut buffer[..self.phase.size], number, Direction::There);
+            pattern::fill(link.bytes(buffer), number, Direction::There);
         }
         link.set_more(self.sends_at_once(number + 1));
         match link.send(buffer, self.phase.size, Purpose::Data)? {
-            Some(buffer) => self.free.push(buffer),
-            None => self.unsent += 1,
+            true => self.free.push(buffer),
+            false => self.unsent += 1,
         }
         Ok(())
     }
@@ -152,13 +148,13 @@ impl<'a> Sender<'a> {
     #[inline]
     fn take(&mut self, link: &mut Link) -> Result<()> {
         match link.next()? {
-            Event::Sent(buffer) => {
+            Event::Sent(buffer, _) => {
                 self.unsent -= 1;
                 self.free.push(buffer);
             }
             Event::Received(received) if received.purpose == Purpose::Ack => {
                 self.arrived = (self.arrived + half_window(self.phase)).min(self.phase.messages);
-                self.post_ack(link, received.buffer)?;
+                self.post_ack(link, received.slot)?;
             }
             Event::Received(_) => return Err(out_of_place()),
         }
@@ -166,7 +162,7 @@ impl<'a> Sender<'a> {
     }
 
     /// Posts a receive for an acknowledgement, if one is still to come for it.
-    fn post_ack(&mut self, link: &mut Link, buffer: Buffer) -> Result<()> {
+    fn post_ack(&mut self, link: &mut Link, buffer: Slot) -> Result<()> {
         if self.acks_posted == self.phase.messages.div_ceil(half_window(self.phase)) {
             return Ok(());
         }
