@@ -61,12 +61,12 @@ impl<const ENTRIES: usize> SendChain<ENTRIES> {
         self.len += 1;
     }
 
-    /// As [`push`](Self::push), of a request that is more than a message: a chain is filled in one way or the other.
-    pub(crate) fn put(&mut self, request: SendRequest<ENTRIES>) {
+    /// As [`push`](Self::push), of a request that is more than a message.
+    pub(crate) fn put<const N: usize>(&mut self, request: &SendRequest<N>) {
         if self.len > 0 && request.has_flags(SendFlags::SIGNALED) {
             self.requests[self.len - 1].clear_flags(SendFlags::SIGNALED);
         }
-        self.requests[self.len] = request;
+        request.replace(&mut self.requests[self.len]);
         self.len += 1;
     }
 

@@ -129,7 +129,7 @@ impl<const N: usize> SendRequest<N> {
         self.wr.wr_id = wr_id;
     }
 
-    /// The same operation with other entries, at most `N`, and other flags.
+    /// Makes it a message of these entries, at most `N`.
     #[inline]
     pub(crate) fn refill<const M: usize>(
         &mut self,
@@ -139,9 +139,18 @@ impl<const N: usize> SendRequest<N> {
     ) {
         const { assert!(M <= N, "more entries than the request has room for") };
         self.wr.wr_id = wr_id;
+        self.wr.opcode = ibv_wr_opcode::IBV_WR_SEND;
         self.wr.num_sge = M as i32;
         self.wr.send_flags = flags.bits();
         self.entries[..M].copy_from_slice(&entries);
+    }
+
+    /// The same in place of another, which has room for as many entries or more.
+    #[inline]
+    pub(crate) fn replace<const M: usize>(&self, other: &mut SendRequest<M>) {
+        const { assert!(N <= M, "more entries than the request has room for") };
+        other.wr = self.wr;
+        other.entries[..N].copy_from_slice(&self.entries);
     }
 
     /// Whether it has these flags.

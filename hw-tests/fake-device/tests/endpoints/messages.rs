@@ -136,3 +136,33 @@ fn many_peers() {
     drop((hub, peers));
     assert_clean(&device);
 }
+
+/// A message that its sender writes rings three doorbells: for the question, for the answer, and for the write and the word behind it
+/// together.
+#[test]
+fn a_message_that_is_written_rings_three_times() {
+    const LEN: usize = 100_000;
+    let device = FakeDevice::take();
+    let settings = [
+        ("FERRO_LANE", "rc"),
+        ("FERRO_RENDEZVOUS", "write"),
+        ("FERRO_EAGER_MAX", "4096"),
+    ];
+    let mut pair = Pair::connected(&settings);
+    for seed in 0..3 {
+        let receive = pair.b.trecv(room(LEN), pair.to_a, 5, 0, 1);
+        receive.map_err(first).unwrap();
+        let before = device.calls("ibv_post_send");
+        let sent = (pair.a).tsend(message(LEN, seed), LEN, pair.to_b, 5, 2);
+        sent.map_err(first).unwrap();
+        for done in pair.run(2) {
+            assert!(done.outcome.is_ok(), "{done:?}");
+            if done.token == 1 {
+                check(&done.buffer[..LEN], seed, "what was written");
+            }
+        }
+        assert_eq!(device.calls("ibv_post_send") - before, 3);
+    }
+    drop(pair);
+    assert_clean(&device);
+}

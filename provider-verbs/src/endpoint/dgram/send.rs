@@ -238,7 +238,7 @@ impl Sends {
                 before.signaled = false;
             }
         }
-        self.run.put(request);
+        self.run.put(&request);
     }
 
     /// Posts the sends that are held back, with one doorbell.

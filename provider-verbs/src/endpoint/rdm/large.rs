@@ -249,6 +249,8 @@ impl RdmTransport {
     /// Posts the reads that a lane may have under way.
     pub(super) fn run_reads(&mut self, session: SessionId) -> usize {
         let mut done = 0;
+        // What was held back before goes first.
+        self.post_held_back();
         loop {
             let Some(lane) = self.lanes.of(session) else {
                 return done;
@@ -275,7 +277,7 @@ impl RdmTransport {
             let request = SendRequest::read(wr_id, [entry], remote);
             done += 1;
             // The receive's buffer is kept, and nobody else's, until the receive completes: after the read.
-            if !self.move_chunk(session, request, WqeKind::Read(Box::new(read))) {
+            if !self.move_chunk(session, request, WqeKind::Read(Box::new(read)), false) {
                 return done;
             }
         }
@@ -284,6 +286,7 @@ impl RdmTransport {
     /// Posts the writes that a lane may have under way, and behind the last of each message word of it.
     pub(super) fn run_writes(&mut self, session: SessionId) -> usize {
         let mut done = 0;
+        self.post_held_back();
         loop {
             let Some(lane) = self.lanes.of(session) else {
                 return done;
@@ -318,11 +321,12 @@ impl RdmTransport {
             let request = SendRequest::write(wr_id, [entry], remote);
             done += 1;
             // The sender's buffer is kept until the send completes: after the Done behind the write.
-            if !self.move_chunk(session, request, WqeKind::Write(Box::new(write))) {
+            if !self.move_chunk(session, request, WqeKind::Write(Box::new(write)), tell) {
                 return done;
             }
             if tell {
                 self.tell_done(session, transfer);
+                self.post_held_back();
             }
         }
     }
@@ -335,22 +339,27 @@ impl RdmTransport {
         }
     }
 
-    /// Posts a read or write. `false` when the lane is dead.
-    fn move_chunk(&mut self, session: SessionId, request: SendRequest<1>, kind: WqeKind) -> bool {
+    /// Posts a read or write, or holds it back if `more` follows at once, to be posted with that. Nothing else is held back.
+    /// `false` when the lane is dead.
+    fn move_chunk(
+        &mut self,
+        session: SessionId,
+        request: SendRequest<1>,
+        kind: WqeKind,
+        more: bool,
+    ) -> bool {
+        let request = request.flags(SendFlags::SIGNALED);
         let Some(lane) = self.lanes.of(session) else {
             return false;
         };
         let number = lane.next_number.wrapping_sub(1);
-        let mut request = request.flags(SendFlags::SIGNALED);
-        // SAFETY: the callers vouch for the memory on this side.
-        let posted = unsafe { request.post(&lane.qp) };
+        self.poster.chain.put(&request);
+        self.poster.chain_of = session;
         lane.queue.push_back(entered(number, kind));
         self.poster.outstanding += 1;
         self.poster.counters.chunks += 1;
         self.poster.counters.chunks_under_way += 1;
-        if let Err(error) = posted {
-            tracing::warn!("posting to {} failed: {error}", **lane.qp);
-            lane.refused = true;
+        if !more && self.poster.post_chain(lane).is_err() {
             self.lane_broke(session);
             return false;
         }
