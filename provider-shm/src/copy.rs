@@ -55,6 +55,23 @@ pub(crate) unsafe fn copy_bulk(src: *const u8, dst: *mut u8, n: usize) {
     unsafe { std::ptr::copy_nonoverlapping(src, dst, n) }
 }
 
+/// Bytes up to which the C library copies by loads and stores; above, by one instruction for all.
+const BY_STORES: usize = 2048;
+
+/// As [`copy_bulk`] by loads and stores, which are done sooner: the instruction for all takes some 50 ns to begin with. It is
+/// faster where copies follow each other, for it does not wait for the lines that it overwrites.
+///
+/// # Safety
+///
+/// As for [`copy_short`].
+pub(crate) unsafe fn copy_soon(src: *const u8, dst: *mut u8, n: usize) {
+    for at in (0..n).step_by(BY_STORES) {
+        let piece = BY_STORES.min(n - at);
+        // SAFETY: the caller's promise.
+        unsafe { copy_bulk(src.add(at), dst.add(at), piece) };
+    }
+}
+
 /// Copies `n` bytes from `offset` of a scatter-gather list on; returns how many there were.
 ///
 /// # Safety

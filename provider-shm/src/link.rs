@@ -18,7 +18,7 @@ use slab::Slab;
 
 use crate::cma::CmaPeer;
 use crate::config::ShmConfig;
-use crate::copy::{copy_short, gather};
+use crate::copy::{copy_short, copy_soon, gather};
 use crate::incoming::IncomingTable;
 use crate::outbox::{KEPT_ENTRIES, Outbox, Outgoing};
 use crate::pending::{PendingSend, Source};
@@ -37,6 +37,9 @@ pub(crate) use farewell::Farewell;
 /// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies one while the sender
 /// copies the next.
 const RECORD_BYTES: usize = 8192;
+
+/// Messages up to so many bytes are copied in the way that is over sooner, where the two sides take turns.
+const SOON_BYTES: usize = 4096;
 /// Bytes of one message that are sent before the next one in line gets its turn.
 const TURN_BYTES: usize = 65_536;
 
@@ -133,6 +136,8 @@ pub(crate) struct Link {
     pub(crate) sizes: Sizes,
     /// Calls to progress since the last message.
     pub(crate) idle: u32,
+    /// A record was sent since the last message.
+    pub(crate) sent_last: bool,
     pub(crate) id: u64,
     side: Side,
     pub(crate) loopback: bool,
@@ -209,6 +214,7 @@ impl Link {
             fence: new.fence,
             sizes,
             idle: 0,
+            sent_last: false,
             id: new.id,
             side: new.side,
             loopback,
@@ -400,6 +406,12 @@ impl Link {
         unsafe { self.send_start(op, iov, len, stats) }
     }
 
+    /// Whether a message of this length that has come is an answer, and short enough to be copied in the way that is over sooner.
+    #[inline]
+    pub(crate) fn takes_turns(&self, len: usize) -> bool {
+        self.sent_last && len <= SOON_BYTES
+    }
+
     /// # Safety
     ///
     /// As for [`Self::announce`].
@@ -420,8 +432,15 @@ impl Link {
                 }
             }
         };
-        // SAFETY: the record has `len` bytes; the buffers are the caller's promise.
-        unsafe { gather(iov, 0, self.tx.record_ptr(record), len) };
+        let into = self.tx.record_ptr(record);
+        let streams = std::mem::replace(&mut self.sent_last, true);
+        let takes_turns = !streams && len <= SOON_BYTES;
+        match (takes_turns, iov) {
+            // SAFETY: the record has `len` bytes; the buffers are the caller's promise.
+            (true, [one]) => unsafe { copy_soon(one.as_ptr(), into, len) },
+            // SAFETY: as above.
+            _ => drop(unsafe { gather(iov, 0, into, len) }),
+        }
         let head = Head::new(EAGER, head_flags(op), len as u32);
         self.tx.publish_record(head, record, |body| {
             // SAFETY: a body has these words.
@@ -431,6 +450,9 @@ impl Link {
                 *body.add(2) = op.data;
             }
         });
+        if takes_turns {
+            self.tx.expect(len);
+        }
         Ok(Announced::Done)
     }
 

@@ -8,7 +8,7 @@ use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Tok
 use ferrofabric_core::types::{IoBuf, MsgKind};
 use slab::Slab;
 
-use crate::copy::{copy_bulk, copy_short};
+use crate::copy::{copy_bulk, copy_short, copy_soon};
 use crate::incoming::Incoming;
 use crate::link::{Control, Farewell, Link, SPARE_BUFFERS, SPARE_BYTES};
 use crate::outbox::Outbox;
@@ -250,8 +250,13 @@ impl Receiver {
         self.stats.received_bytes += len as u64;
         match owner.srx().arrive(kind, &arrived) {
             Some(matched) => {
-                // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
-                unsafe { copy_bulk(from, matched.buf.as_mut_ptr(), len.min(matched.buf.len)) };
+                let (into, fit) = (matched.buf.as_mut_ptr(), len.min(matched.buf.len));
+                match link.takes_turns(len) {
+                    // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
+                    true => unsafe { copy_soon(from, into, fit) },
+                    // SAFETY: as above.
+                    false => unsafe { copy_bulk(from, into, fit) },
+                }
                 self.consume(link, len);
                 owner.complete_recv(kind, &matched, &arrived, || Some(link.native));
             }

@@ -9,7 +9,7 @@
 
 use std::ptr::NonNull;
 
-use ferrofabric_core::prefetch::prefetch;
+use ferrofabric_core::prefetch::{prefetch, prefetch_to_write};
 
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 
@@ -215,6 +215,16 @@ impl Tx {
             return None;
         }
         self.reserve(len).map(|record| (record, len))
+    }
+
+    /// Has the lines brought here that a record as long as this will be filled in if it comes next.
+    pub(crate) fn expect(&self, len: usize) {
+        if let Some(record) = self.reserve(len) {
+            let start = self.record_ptr(record);
+            for line in (0..len).step_by(LINE) {
+                prefetch_to_write(start.wrapping_add(line));
+            }
+        }
     }
 
     /// Where a record is filled.

@@ -492,7 +492,7 @@ impl ShmTransport {
                 link.tell(&mut self.receiver.stats);
             }
         } else {
-            link.idle = 0;
+            (link.idle, link.sent_last) = (0, false);
         }
         if link.busy {
             return did + self.push(key, owner);
