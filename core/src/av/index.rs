@@ -45,12 +45,18 @@ pub(super) fn seed() -> u64 {
 /// The hash of an address.
 #[inline]
 pub(super) fn hash(name: &Name, seed: u64) -> u32 {
+    (wide_hash(name, seed) >> 32) as u32
+}
+
+/// The same, twice as long.
+#[inline]
+pub(super) fn wide_hash(name: &Name, seed: u64) -> u64 {
     // No product of two words waits for that of two others.
     let [a, b, c, d, e, f, g, h] = *name;
     let seed = seed ^ KEYS[4];
     let first = folded(a ^ seed, b ^ KEYS[0]) ^ folded(c ^ seed, d ^ KEYS[1]).rotate_left(21);
     let second = folded(e ^ seed, f ^ KEYS[2]) ^ folded(g ^ seed, h ^ KEYS[3]).rotate_left(43);
-    (folded(first ^ KEYS[0], second ^ seed) >> 32) as u32
+    folded(first ^ KEYS[0], second ^ seed)
 }
 
 /// A hash that goes on with a word.

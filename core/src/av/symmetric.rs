@@ -12,7 +12,7 @@ use super::arena::{Arena, PIECES, Pieces};
 use super::chunk::Name;
 use super::column::Column;
 use super::doubling::Doubling;
-use super::index::{self, mix};
+use super::index;
 use super::store::{FEWEST, Placement, Store};
 use super::version::{Busy, Version};
 use crate::addr::{join, split};
@@ -47,7 +47,7 @@ pub(super) struct Symmetric {
 #[derive(Clone, Copy)]
 pub(super) struct Search {
     version: u64,
-    key: Key,
+    number: u64,
     hash: u64,
     /// The entry that is likely to hold it.
     candidate: Option<u32>,
@@ -149,29 +149,19 @@ impl Symmetric {
     /// The entry of an address and its generation. `Err`: writers were at work all the time.
     #[inline(never)]
     pub(super) fn find(&self, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
-        let (node, number) = split(name);
-        let look = || {
-            let node = self.nodes.find(&node)?;
-            Ok(node.and_then(|(node, _)| {
-                let key = Key { node, number };
-                self.holder(key, self.hash(key))
-            }))
-        };
-        Version(&self.version).read(look)?
+        let ((_, number), hash) = (split(name), self.hash(name));
+        Version(&self.version).read(|| self.holder(name, number, hash))
     }
 
-    /// Begins to search for an address, of whose part one more search is likely to be. `None`: that is left to the end.
+    /// Begins to search for an address. `None`: that is left to the end.
     #[inline]
     pub(super) fn begin_to_find(&self, name: &Name) -> Option<Search> {
         let version = Version(&self.version).now()?;
-        let (node, number) = split(name);
-        let (node, _) = self.nodes.find(&node).ok()??;
-        let key = Key { node, number };
-        let hash = self.hash(key);
+        let hash = self.hash(name);
         self.indices.last()?.prefetch(hash);
         Some(Search {
             version,
-            key,
+            number: split(name).1,
             hash,
             candidate: None,
         })
@@ -197,10 +187,10 @@ impl Symmetric {
         if let Some(search) = search {
             let likely = search
                 .candidate
-                .filter(|entry| self.holds(*entry, search.key));
+                .filter(|entry| self.holds(*entry, name, search.number));
             let found = match likely {
                 Some(entry) => Some((entry, 2 * self.removals_of(entry) + 1)),
-                None => self.holder(search.key, search.hash),
+                None => self.holder(name, search.number, search.hash),
             };
             // What was read since it began is of one moment then, as in `find`.
             if Version(&self.version).is_still(search.version) {
@@ -212,35 +202,41 @@ impl Symmetric {
 
     /// The entry of an address and its generation, for a writer.
     pub(super) fn search(&self, name: &Name) -> Option<(u32, u32)> {
-        let (node, number) = split(name);
-        let (node, _) = self.nodes.search(self.nodes.hash(&node), &node)?;
-        let key = Key { node, number };
-        self.holder(key, self.hash(key))
+        self.holder(name, split(name).1, self.hash(name))
     }
 
-    /// The entry that holds this, whose hash is this, and its generation.
+    /// The entry that holds this address, whose number and hash are these, and its generation.
     #[inline]
-    fn holder(&self, key: Key, hash: u64) -> Option<(u32, u32)> {
-        let is_it = |entry| self.holds(entry, key);
+    fn holder(&self, name: &Name, number: u64, hash: u64) -> Option<(u32, u32)> {
+        let is_it = |entry| self.holds(entry, name, number);
         let entry = self.indices.last()?.find(hash, is_it)?;
         Some((entry, 2 * self.removals_of(entry) + 1))
     }
 
+    /// Whether an entry, which may be changing, holds this address, whose number is this.
     #[inline]
-    fn holds(&self, entry: u32, key: Key) -> bool {
-        self.locate(entry)
-            .is_some_and(|(lines, at)| lines.has(at, key))
+    fn holds(&self, entry: u32, name: &Name, number: u64) -> bool {
+        let Some((lines, at)) = self.locate(entry) else {
+            return false;
+        };
+        let node = lines.node_of(at, number);
+        let node = node.and_then(|node| self.nodes.read(node));
+        node.is_some_and(|(node, _)| join(&node, number) == *name)
     }
 
+    /// The index goes by whole addresses: who searches for one need not know its node.
     #[inline]
-    fn hash(&self, key: Key) -> u64 {
-        mix(mix(self.seed, key.low()), key.high())
+    fn hash(&self, name: &Name) -> u64 {
+        index::wide_hash(name, self.seed)
     }
 
-    /// The hash of what an entry holds.
+    /// The hash of what an entry holds, for a writer.
     fn hash_of(&self, entry: u32) -> u64 {
-        self.locate(entry)
-            .map_or(0, |(lines, at)| self.hash(lines.key(at)))
+        let name = self.locate(entry).and_then(|(lines, at)| {
+            let Key { node, number } = lines.key(at);
+            Some(join(&self.nodes.read(node)?.0, number))
+        });
+        name.map_or(0, |name| self.hash(&name))
     }
 
     #[inline]
@@ -271,16 +267,12 @@ impl Symmetric {
     ///
     /// `ENOMEM`, `ENOSPC`: the table can not grow.
     pub(super) fn place(&self, name: &Name, reserved: Option<u32>) -> Result<Placement> {
-        let (node, number) = split(name);
-        let node_hash = self.nodes.hash(&node);
-        let known = self.nodes.search(node_hash, &node).map(|(node, _)| node);
-        let held = known.and_then(|node| {
-            let key = Key { node, number };
-            self.holder(key, self.hash(key))
-        });
-        if let Some((entry, _)) = held {
+        let ((node, number), hash) = (split(name), self.hash(name));
+        if let Some((entry, _)) = self.holder(name, number, hash) {
             return Ok(Placement::Found(entry));
         }
+        let node_hash = self.nodes.hash(&node);
+        let known = self.nodes.search(node_hash, &node).map(|(node, _)| node);
         let entry = match reserved {
             Some(entry) => entry,
             None => self.take()?,
@@ -290,7 +282,7 @@ impl Symmetric {
             None => self.add_node(&node, node_hash),
         });
         match ready {
-            Ok(node) => self.put(entry, Key { node, number }),
+            Ok(node) => self.put(entry, Key { node, number }, hash),
             Err(error) => {
                 if reserved.is_none() {
                     self.give_back(entry);
@@ -301,8 +293,7 @@ impl Symmetric {
         Ok(Placement::New(entry))
     }
 
-    fn put(&self, entry: u32, key: Key) {
-        let hash = self.hash(key);
+    fn put(&self, entry: u32, key: Key, hash: u64) {
         let (Some((lines, at)), Some(index)) = (self.locate(entry), self.indices.last()) else {
             return;
         };
@@ -333,7 +324,7 @@ impl Symmetric {
         let left = lines.is_there(at).then(|| {
             let key = lines.key(at);
             if let Some(index) = self.indices.last() {
-                index.remove(self.hash(key), entry, |other| self.hash_of(other));
+                index.remove(self.hash_of(entry), entry, |other| self.hash_of(other));
             }
             lines.clear(at);
             key.node
@@ -441,7 +432,7 @@ impl Symmetric {
         for entry in 0..self.capacity() as u32 {
             if let Some((lines, at)) = self.locate(entry) {
                 if lines.is_there(at) {
-                    larger.insert(self.hash(lines.key(at)), entry);
+                    larger.insert(self.hash_of(entry), entry);
                 }
             }
         }

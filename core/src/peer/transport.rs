@@ -64,7 +64,8 @@ pub trait Transport: Send + 'static {
     /// many things it did; 0 says that the caller may sleep if it wants.
     fn progress<O: Owner>(&mut self, owner: &mut O) -> usize;
 
-    /// `name` is in the address vector as `addr` from now on.
+    /// `name` is in the address vector as `addr` from now on. It may be told so twice, and of nobody new as long as it
+    /// [has no strangers](Self::has_strangers) and has looked for nobody in vain.
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O);
 
     /// Whether it knows peers that it was not told of, or was told that they were removed: when it does not, it need not be told who

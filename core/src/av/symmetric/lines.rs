@@ -143,12 +143,13 @@ impl<'a> Lines<'a> {
         is_there(now, slot) && now >> REMOVALS == seen.state >> REMOVALS
     }
 
-    /// Whether the entry holds this, which may be changing.
+    /// The node of an entry, which may be changing, if it has an address with this number.
     #[inline]
-    pub(super) fn has(&self, at: usize, wanted: Key) -> bool {
+    pub(super) fn node_of(&self, at: usize, number: u64) -> Option<u32> {
         let (line, slot) = self.line(at);
         let state = line[STATE].load(Relaxed);
-        is_there(state, slot) && key(line, slot, state) == wanted
+        let key = key(line, slot, state);
+        (is_there(state, slot) && key.number == number).then_some(key.node)
     }
 
     /// What an entry holds, for a writer.
@@ -283,7 +284,7 @@ mod tests {
                     let there = model.get(&at).copied();
                     prop_assert_eq!(lines.look(at).map(|seen| seen.key), there);
                     prop_assert_eq!(lines.is_there(at), there.is_some());
-                    prop_assert!(there.is_none_or(|key| lines.has(at, key) && lines.key(at) == key));
+                    prop_assert!(there.is_none_or(|key| lines.node_of(at, key.number) == Some(key.node) && lines.key(at) == key));
                 }
             }
         }

@@ -108,21 +108,22 @@ impl Places {
     /// The entry with this hash of which `is_it` says yes.
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
-        let (places, tag) = (self.places(), (hash as u32) >> self.entry_bits);
-        let mut at = self.home(hash);
-        // While a writer is at work there may be no empty place in sight.
-        for _ in 0..self.len {
-            let place = places[at].load(Relaxed);
-            if place == 0 {
-                return None;
-            }
-            if place >> self.entry_bits == tag {
-                let entry = self.entry(place);
-                if is_it(entry) {
-                    return Some(entry);
+        let tag = (hash as u32) >> self.entry_bits;
+        // From its home to the end, and from the start: while a writer is at work there may be no empty place in sight.
+        let (before, from) = self.places().split_at(self.home(hash));
+        for places in [from, before] {
+            for place in places {
+                let place = place.load(Relaxed);
+                if place == 0 {
+                    return None;
+                }
+                if place >> self.entry_bits == tag {
+                    let entry = self.entry(place);
+                    if is_it(entry) {
+                        return Some(entry);
+                    }
                 }
             }
-            at = self.after(at);
         }
         None
     }
