@@ -146,17 +146,40 @@ impl Places {
         places[at].store(self.place(hash, entry), Release);
     }
 
-    /// Takes an entry out, and moves those up that its place kept from theirs.
-    pub(super) fn remove(&self, hash: u64, entry: u32, hash_of: impl Fn(u32) -> u64) {
+    /// The place of an entry, if it is there by this hash.
+    fn place_of(&self, hash: u64, entry: u32) -> Option<usize> {
         let (places, wanted) = (self.places(), self.place(hash, entry));
-        let mut gap = self.home(hash);
+        let mut at = self.home(hash);
         loop {
-            match places[gap].load(Relaxed) {
-                0 => return,
-                place if place == wanted => break,
-                _ => gap = self.after(gap),
+            match places[at].load(Relaxed) {
+                0 => return None,
+                place if place == wanted => return Some(at),
+                _ => at = self.after(at),
             }
         }
+    }
+
+    /// Tells of the entries whose hashes it takes to [`remove`](Self::remove) this one.
+    pub(super) fn following(&self, hash: u64, entry: u32, mut tell: impl FnMut(u32)) {
+        let places = self.places();
+        let Some(mut at) = self.place_of(hash, entry) else {
+            return;
+        };
+        loop {
+            at = self.after(at);
+            match places[at].load(Relaxed) {
+                0 => return,
+                place => tell(self.entry(place)),
+            }
+        }
+    }
+
+    /// Takes an entry out, and moves those up that its place kept from theirs.
+    pub(super) fn remove(&self, hash: u64, entry: u32, hash_of: impl Fn(u32) -> u64) {
+        let places = self.places();
+        let Some(mut gap) = self.place_of(hash, entry) else {
+            return;
+        };
         let distance = |from: usize, to: usize| match to >= from {
             true => to - from,
             false => to + self.len - from,
