@@ -88,9 +88,11 @@ impl AvTable {
             if !addr.is_some() && self.interest.begin_to_await() {
                 addr = self.addr(name);
             }
-            let entry = self.model.entry(addr).filter(|_| addr.is_some());
-            let is_in = || self.name(addr).as_ref() == Some(name);
-            if entry.is_none_or(|entry| !self.interest.begin_to_use(entry) || is_in()) {
+            let Some(entry) = self.model.entry(addr).filter(|_| addr.is_some()) else {
+                self.told.stranger();
+                return FiAddr::NOTAVAIL;
+            };
+            if !self.interest.begin_to_use(entry) || self.name(addr).as_ref() == Some(name) {
                 return addr;
             }
         }

@@ -381,10 +381,7 @@ impl AvTable {
     ) -> FiAddr {
         match found.unwrap_or_else(|Busy| self.find_in_turn(name)) {
             Some((entry, generation)) => self.model.addr(entry, generation),
-            None => {
-                self.told.stranger();
-                FiAddr::NOTAVAIL
-            }
+            None => FiAddr::NOTAVAIL,
         }
     }
 
