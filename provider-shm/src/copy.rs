@@ -123,6 +123,18 @@ mod tests {
     }
 
     #[test]
+    fn copies_in_pieces_touch_exactly_their_bytes() {
+        let src: Vec<u8> = (0..5000u32).map(|at| (at % 251) as u8 + 1).collect();
+        for n in [0, 1, 2047, 2048, 2049, 4095, 4096, 4097, 5000] {
+            let mut dst = vec![0u8; n + 16];
+            // SAFETY: both are as long.
+            unsafe { copy_soon(src.as_ptr(), dst.as_mut_ptr().add(8), n) };
+            assert_eq!(dst[8..8 + n], src[..n], "{n} bytes");
+            assert!(dst[..8].iter().chain(&dst[8 + n..]).all(|b| *b == 0));
+        }
+    }
+
+    #[test]
     fn a_list_is_gathered_from_any_offset() {
         let bytes: Vec<u8> = (0..100).collect();
         let iov = [(0, 10), (10, 0), (10, 57), (67, 33)]

@@ -6,6 +6,7 @@
 //! nobody receives holds up those behind it.
 
 mod farewell;
+mod sizes;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,20 +18,20 @@ use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use slab::Slab;
 
 use crate::cma::CmaPeer;
-use crate::config::ShmConfig;
 use crate::copy::{copy_short, copy_soon, gather};
 use crate::incoming::IncomingTable;
 use crate::outbox::{KEPT_ENTRIES, Outbox, Outgoing};
 use crate::pending::{PendingSend, Source};
-use crate::ring::{Broken, CONTROL_SLOTS, Head, Rx, SLOTS, Tx};
+use crate::ring::{Broken, CONTROL_SLOTS, Head, Rx, Tx};
 use crate::segment::{Segment, Side};
 use crate::service::{NewLink, Shared};
 use crate::stats::ShmStats;
 use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
 use crate::wire::{
-    CHUNK, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, MAX_WINDOW, START,
-    TAGGED, TOLD, pack,
+    CHUNK, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, START, TAGGED, TOLD,
+    pack,
 };
+pub(crate) use sizes::Sizes;
 
 pub(crate) use farewell::Farewell;
 
@@ -40,57 +41,16 @@ const RECORD_BYTES: usize = 8192;
 
 /// Messages up to so many bytes are copied in the way that is over sooner, where the two sides take turns.
 const SOON_BYTES: usize = 4096;
+
 /// Bytes of one message that are sent before the next one in line gets its turn.
 const TURN_BYTES: usize = 65_536;
 
 /// Messages that a receiver short of memory may be told of before it asks for the first of them.
 const ENVELOPES_MAX: usize = 4096;
+
 /// Buffers of unexpected messages that an endpoint keeps for the next ones, and their size at most in bytes.
 pub(crate) const SPARE_BUFFERS: usize = 64;
 pub(crate) const SPARE_BYTES: usize = 4096;
-
-/// The sizes that a link works with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    window: usize,
-    chunk: usize,
-    queue: usize,
-    pub(crate) quota: Quota,
-}
-
-/// What is kept for one peer of messages that nobody receives.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Quota {
-    /// Above these it is asked for envelopes only.
-    pub(crate) bytes: usize,
-    pub(crate) messages: usize,
-}
-
-impl Quota {
-    /// Whether a peer that has been asked for envelopes only sends more than it can have sent before it knew, and than it
-    /// may send then.
-    pub(crate) fn is_abused(self, bytes: usize, messages: usize) -> bool {
-        const IN_RING: usize = SLOTS * MAX_WINDOW as usize + SPARE_BUFFERS * SPARE_BYTES;
-        bytes > self.bytes.saturating_add(IN_RING)
-            || messages > self.messages.saturating_add(SLOTS + 2 * ENVELOPES_MAX)
-    }
-}
-
-impl Sizes {
-    pub(crate) fn new(config: &ShmConfig) -> Self {
-        Self {
-            window: config.eager_bytes.min(MAX_WINDOW as usize),
-            chunk: config
-                .chunk_bytes
-                .clamp(256, crate::ring::PAYLOAD_BYTES / 3),
-            queue: config.queue_sends.max(1),
-            quota: Quota {
-                bytes: config.unexpected_bytes,
-                messages: config.unexpected_messages,
-            },
-        }
-    }
-}
 
 /// Completion levels that the receiver has to tell of: matching comes before delivery, and is told with it.
 const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
