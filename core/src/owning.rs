@@ -192,22 +192,13 @@ impl OwningEndpoint {
         let av = domain.open_av(av)?;
         let cq = domain.open_cq(&CqAttr::default())?;
         let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
-        let blank = Completion {
-            context: 0,
-            flags: Flags::empty(),
-            len: 0,
-            buf: 0,
-            data: 0,
-            tag: 0,
-            src: FiAddr::NOTAVAIL,
-        };
         Ok(Self {
             endpoint: ManuallyDrop::new(endpoint),
             cq,
             av,
             in_flight: ManuallyDrop::new(Slab::new()),
             send_flags: Flags::empty(),
-            batch: [blank; READ_BATCH],
+            batch: [Completion::BLANK; READ_BATCH],
             batch_at: 0,
             batch_end: 0,
         })

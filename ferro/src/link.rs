@@ -48,16 +48,6 @@ const NUMBER_SHIFT: u32 = SLOT_SHIFT + SLOT_BITS;
 /// Completions that are read at a time.
 const READ_BATCH: usize = 16;
 
-const BLANK: Completion = Completion {
-    context: 0,
-    flags: Flags::empty(),
-    len: 0,
-    buf: 0,
-    data: 0,
-    tag: 0,
-    src: FiAddr::NOTAVAIL,
-};
-
 /// Buffers of a set start at so many bytes from each other, or a multiple: they share no cache line.
 const APART: usize = 64;
 
@@ -179,7 +169,7 @@ impl Opened {
             patience,
             more: Flags::empty(),
             under_way: 0,
-            batch: [BLANK; READ_BATCH],
+            batch: [Completion::BLANK; READ_BATCH],
             batch_at: 0,
             batch_end: 0,
             events: VecDeque::new(),

@@ -179,15 +179,7 @@ impl Rust {
             flags: Flags::INJECT,
         };
         let bytes = [7u8; BYTES];
-        let mut done = [Completion {
-            context: 0,
-            flags: Flags::empty(),
-            len: 0,
-            buf: 0,
-            data: 0,
-            tag: 0,
-            src: FiAddr::NOTAVAIL,
-        }];
+        let mut done = [Completion::BLANK];
         let iov = [IoBuf::new(bytes.as_ptr(), BYTES)];
         // SAFETY: an inject is over at return.
         while unsafe { self.from.send(&send, &iov) }.is_err() {

@@ -9,9 +9,7 @@ use ferrofabric_core::addr::AddrFormats;
 use ferrofabric_core::av::format;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Cq, CqAttr};
-use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::{Completion, CqError};
-use ferrofabric_core::types::FiAddr;
 
 use crate::abi::{
     FI_CLASS_CQ, FI_VERSION, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry, fi_cq_entry,
@@ -40,16 +38,6 @@ const _: () = {
 
 /// Completions taken from the queue at a time.
 const BATCH: usize = 16;
-
-const EMPTY: Completion = Completion {
-    context: 0,
-    flags: Flags::empty(),
-    len: 0,
-    buf: 0,
-    data: 0,
-    tag: 0,
-    src: FiAddr::NOTAVAIL,
-};
 
 /// A completion queue.
 #[repr(C)]
@@ -276,7 +264,7 @@ unsafe extern "C" fn readfrom(
     data(|| {
         // SAFETY: as C calls us.
         let this = unsafe { object::<CqObject>(cq) };
-        let mut batch = [EMPTY; BATCH];
+        let mut batch = [Completion::BLANK; BATCH];
         let mut done = 0;
         loop {
             let want = (count - done).min(BATCH);
@@ -325,7 +313,7 @@ unsafe extern "C" fn sreadfrom(
     data(|| {
         // SAFETY: as C calls us.
         let this = unsafe { object::<CqObject>(cq) };
-        let mut batch = [EMPTY; BATCH];
+        let mut batch = [Completion::BLANK; BATCH];
         let want = count.min(BATCH);
         let least = match this.by_threshold && !cond.is_null() {
             // SAFETY: such a queue's condition points to a number of entries (fi_cq(3)).

@@ -9,7 +9,7 @@ mod client;
 mod support;
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -182,27 +182,35 @@ fn open_unbound(opened: &Opened, info: &Info<'_>) -> Unbound {
     Unbound(ep)
 }
 
+/// Servers at ports 5080 and 5082, where the first of them is, and its host.
+fn two_servers(
+    fi: &Libfabric,
+    ep_type: fi_ep_type,
+) -> ([(Opened, Party); 2], SocketAddrV4, CString) {
+    let servers = [c"5080", c"5082"].map(|service| {
+        let hints = hints(fi, ep_type, FI_SOCKADDR_IN);
+        let here = ask(fi, None, Some(service), FI_SOURCE, &hints);
+        let opened = Opened::new(&here);
+        let party = opened.uncounted_party(&here);
+        (opened, party)
+    });
+    let SocketAddr::V4(at) = socket(&servers[0].1.name()) else {
+        panic!("an IPv4 address was asked for")
+    };
+    let node = CString::new(at.ip().to_string()).unwrap();
+    (servers, at, node)
+}
+
 /// Covers: AV-7, AV-10, AV-13, AV-15, AV-16
 #[test]
 fn names_ranges_and_arrays_find_who_listens_and_nobody_else() {
     let test = "names_ranges_and_arrays_find_who_listens_and_nobody_else";
     alone(test, |fi| {
         for ep_type in [fi_ep_type::FI_EP_RDM, fi_ep_type::FI_EP_DGRAM] {
-            let open = |service: &CStr| {
-                let hints = hints(fi, ep_type, FI_SOCKADDR_IN);
-                let here = ask(fi, None, Some(service), FI_SOURCE, &hints);
-                let opened = Opened::new(&here);
-                let party = opened.uncounted_party(&here);
-                (opened, party)
-            };
-            let servers = [open(c"5080"), open(c"5082")];
+            let (servers, at, node) = two_servers(fi, ep_type);
             let any = ask(fi, None, None, 0, &hints(fi, ep_type, FI_SOCKADDR));
             let opened = Opened::new(&any);
             let client = opened.uncounted_party(&any);
-            let SocketAddr::V4(at) = socket(&servers[0].1.name()) else {
-                panic!("an IPv4 address was asked for")
-            };
-            let node = CString::new(at.ip().to_string()).unwrap();
             let mut one = 0;
             // SAFETY: as fi_av(3) has it; there is room for the results.
             let found = unsafe {
@@ -268,21 +276,10 @@ fn a_range_of_a_symmetric_address_vector_is_found_as_it_is_used() {
     let test = "a_range_of_a_symmetric_address_vector_is_found_as_it_is_used";
     alone(test, |fi| {
         let rdm = fi_ep_type::FI_EP_RDM;
-        let open = |service: &CStr| {
-            let hints = hints(fi, rdm, FI_SOCKADDR_IN);
-            let here = ask(fi, None, Some(service), FI_SOURCE, &hints);
-            let opened = Opened::new(&here);
-            let party = opened.uncounted_party(&here);
-            (opened, party)
-        };
-        let servers = [open(c"5080"), open(c"5082")];
+        let (servers, at, node) = two_servers(fi, rdm);
         let any = ask(fi, None, None, 0, &hints(fi, rdm, FI_SOCKADDR_IN));
         let opened = Opened::new(&any);
         let client = opened.party_with(&any, FI_SYMMETRIC);
-        let SocketAddr::V4(at) = socket(&servers[0].1.name()) else {
-            panic!("an IPv4 address was asked for")
-        };
-        let node = CString::new(at.ip().to_string()).unwrap();
         let (mut addrs, mut errors) = ([7; 3], [7 as c_int; 3]);
         // SAFETY: as fi_av(3) has it; there is room for the results.
         let found = unsafe {

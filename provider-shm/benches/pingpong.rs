@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_shm::{Cma, ShmConfig};
 use owner::Ep;
@@ -131,7 +132,7 @@ impl Pair {
 /// Waits for `n` completions.
 #[inline]
 fn reap(ep: &mut Ep, mut n: usize) {
-    let mut out = [owner::NO_COMPLETION; 8];
+    let mut out = [Completion::BLANK; 8];
     while n > 0 {
         let most = n.min(out.len());
         n -= ep.read(&mut out[..most]);

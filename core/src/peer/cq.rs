@@ -25,6 +25,19 @@ pub struct Completion {
     pub src: FiAddr,
 }
 
+impl Completion {
+    /// Of nothing: what a read overwrites.
+    pub const BLANK: Self = Self {
+        context: 0,
+        flags: Flags::empty(),
+        len: 0,
+        buf: 0,
+        data: 0,
+        tag: 0,
+        src: FiAddr::NOTAVAIL,
+    };
+}
+
 /// An operation that failed (`fi_cq_err_entry`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CqError {

@@ -23,15 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub type Event = Result<Completion, CqError>;
 
 /// What a read overwrites.
-pub const BLANK: Completion = Completion {
-    context: 0,
-    flags: Flags::empty(),
-    len: 0,
-    buf: 0,
-    data: 0,
-    tag: 0,
-    src: FiAddr::NOTAVAIL,
-};
+pub const BLANK: Completion = Completion::BLANK;
 
 /// An endpoint with a queue and a counter for each direction.
 pub struct End {

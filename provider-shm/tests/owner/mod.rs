@@ -200,16 +200,6 @@ pub struct Ep {
     pub owner: Plain,
 }
 
-pub const NO_COMPLETION: Completion = Completion {
-    context: 0,
-    flags: Flags::empty(),
-    len: 0,
-    buf: 0,
-    data: 0,
-    tag: 0,
-    src: FiAddr::NOTAVAIL,
-};
-
 impl Ep {
     pub fn open(config: ShmConfig) -> Self {
         Self {
@@ -345,7 +335,7 @@ impl Ep {
     /// The next completion or error, if there is one after one call to progress.
     #[inline]
     pub fn poll(&mut self) -> Option<Result<Completion, CqError>> {
-        let mut out = [NO_COMPLETION];
+        let mut out = [Completion::BLANK];
         match self.owner.cq.read(&mut out) {
             Ok(_) => return Some(Ok(out[0])),
             Err(OpError::Again) => {}

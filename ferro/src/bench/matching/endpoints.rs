@@ -26,16 +26,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Polls that find nothing before the clock is looked at.
 const IDLE_POLLS: u32 = 1024;
 
-const BLANK: Completion = Completion {
-    context: 0,
-    flags: Flags::empty(),
-    len: 0,
-    buf: 0,
-    data: 0,
-    tag: 0,
-    src: FiAddr::NOTAVAIL,
-};
-
 struct Party {
     // The endpoint goes before what it is bound to.
     endpoint: Arc<dyn Endpoint>,
@@ -151,7 +141,7 @@ impl Pair for Endpoints {
 
     #[inline]
     fn reap(&mut self, receives: usize) -> Result<()> {
-        let mut batch = [BLANK; 16];
+        let mut batch = [Completion::BLANK; 16];
         let (mut there, mut idle, mut since) = (0, 0, None);
         while there < receives {
             let room = batch.len().min(receives - there);
@@ -177,7 +167,7 @@ impl Endpoints {
     /// What the sender could not do at once may go on.
     #[cold]
     fn drive_sender(&mut self) -> Result<()> {
-        let mut one = [BLANK];
+        let mut one = [Completion::BLANK];
         match self.sender.cq.read(&mut one) {
             Ok(_) | Err(OpError::Again) => Ok(()),
             Err(error) => Err(error.into()),

@@ -389,15 +389,7 @@ impl Party {
     /// Reads what is complete, up to `N` of it. Returns how much.
     #[inline]
     fn read_some<const N: usize>(&self) -> usize {
-        let mut into = [Completion {
-            context: 0,
-            flags: Flags::empty(),
-            len: 0,
-            buf: 0,
-            data: 0,
-            tag: 0,
-            src: FiAddr::NOTAVAIL,
-        }; N];
+        let mut into = [Completion::BLANK; N];
         self.cq.read(&mut into).unwrap_or(0)
     }
 }
