@@ -3,11 +3,15 @@
 //! An entry that was told is taken and has no address. Where it leads is found by threads of the address vector, see
 //! [`Askers`](super::askers::Askers); then it is an entry as any other, whose socket address is told by its range.
 
+mod comers;
+
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use comers::Comers;
 
 use super::chunk::Name;
 use super::ranges::{Host, Ranges};
@@ -37,10 +41,8 @@ pub(super) struct Told {
     any: AtomicBool,
     state: Mutex<State>,
     came: Condvar,
-    /// Senders that came and were not in.
-    strangers: AtomicU64,
-    /// Entries that somebody waits to hear from, and that were asked for in vain.
-    in_vain: AtomicUsize,
+    /// Senders that are not in, and entries that somebody waits to hear from and that were asked for in vain.
+    comers: Comers,
 }
 
 #[derive(Default)]
@@ -63,8 +65,8 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Asking {
     pub(super) entries: Vec<(u32, SocketAddr)>,
-    /// Senders that were not in, before.
-    strangers: u64,
+    /// Senders that were not in and had come before.
+    since: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,12 +155,7 @@ impl Told {
     /// A sender came that is not in: it may be one that was asked for before it was there.
     #[cold]
     pub(super) fn stranger(&self) {
-        if !self.any() {
-            return;
-        }
-        // Either this sees what was asked for in vain, or who notes that sees that somebody came.
-        self.strangers.fetch_add(1, Ordering::SeqCst);
-        if self.in_vain.load(Ordering::SeqCst) != 0 {
+        if self.any() && self.comers.come() {
             self.ask_anew(&mut self.state.lock());
         }
     }
@@ -169,7 +166,7 @@ impl Told {
             state.asked.insert(*entry, Asked::Now);
         }
         state.line.extend(anew);
-        self.in_vain.store(0, Ordering::SeqCst);
+        self.comers.ask_anew();
         self.came.notify_one();
     }
 
@@ -203,7 +200,7 @@ impl Told {
         let socket = |entry| Some((entry, state.ranges.socket(entry)?));
         Some(Asking {
             entries: line.into_iter().filter_map(socket).collect(),
-            strangers: self.strangers.load(Ordering::SeqCst),
+            since: self.comers.so_far(),
         })
     }
 }
@@ -310,8 +307,7 @@ impl AvTable {
             }
         }
         let in_vain = state.in_vain().count();
-        self.told.in_vain.store(in_vain, Ordering::SeqCst);
-        if in_vain != 0 && self.told.strangers.load(Ordering::SeqCst) != asked.strangers {
+        if self.told.comers.asked_in_vain(in_vain, asked.since) {
             self.told.ask_anew(&mut state);
         }
         new

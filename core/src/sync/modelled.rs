@@ -49,6 +49,12 @@ macro_rules! atomic {
             }
 
             #[allow(dead_code, reason = "not every kind is used so")]
+            pub(crate) fn fetch_add(&self, more: $value, order: Ordering) -> $value {
+                self.readers.write();
+                self.word.fetch_add(more, order)
+            }
+
+            #[allow(dead_code, reason = "not every kind is used so")]
             pub(crate) fn fetch_or(&self, bits: $value, order: Ordering) -> $value {
                 self.readers.write();
                 self.word.fetch_or(bits, order)
