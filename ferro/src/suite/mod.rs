@@ -1,5 +1,6 @@
 //! `scripts/bench`: ours against what others have, interleaved, on cores of their own.
 
+mod bare_ring;
 mod demo;
 mod matching;
 mod mpi;

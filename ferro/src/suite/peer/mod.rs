@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::process::{Host, Program, run_pair};
 use super::spinner::Spinner;
-use super::{Bench, mpi};
+use super::{Bench, bare_ring, mpi};
 use crate::failure::{Failure, Result};
 use perftest::Test;
 
@@ -38,10 +38,17 @@ pub(super) struct Peer {
 
 #[derive(Clone, Debug)]
 enum Tool {
-    Perftest { device: String, test: Test },
-    Libfabric { provider: &'static str },
+    Perftest {
+        device: String,
+        test: Test,
+    },
+    Libfabric {
+        provider: &'static str,
+    },
     Ucx,
     Mpi(mpi::Run),
+    /// The limit: no program.
+    BareRing,
 }
 
 /// A tool in its variants, of which the fastest counts.
@@ -183,10 +190,31 @@ pub(super) fn over_shm(bench: Bench, hosts: &[(Host, &str)]) -> Vec<Rival> {
             Rival::of("libfabric shm without CMA", libfabric::PROGRAM, fabric_ring),
         );
     }
+    if bare_ring::knows(bench) {
+        rivals.push(Rival::limit());
+    }
     rivals
 }
 
 impl Rival {
+    /// What nobody can be faster than who copies through a pair's ring.
+    fn limit() -> Self {
+        let name = "a bare ring (the limit)";
+        Self {
+            name,
+            variants: vec![Peer {
+                name: name.to_owned(),
+                statistic: Statistic::Median,
+                tool: Tool::BareRing,
+                host: Host::Here,
+                variables: Vec::new(),
+                address: String::new(),
+                spinner: false,
+            }],
+            program: "a second core",
+        }
+    }
+
     /// MPI over something else.
     pub(super) fn of_mpi(rival: &mpi::Rival) -> Self {
         let peer = Peer {
@@ -244,6 +272,7 @@ impl Peer {
         let port = next_port();
         let (mut server, mut client) = match &self.tool {
             Tool::Mpi(run) => return Ok(run.measure(bench, size, messages, on)?.median),
+            Tool::BareRing => return bare_ring::measure(bench, size, messages, on),
             Tool::Perftest { device, test } => {
                 perftest::programs(*test, device, &self.address, size, messages, port)
             }
@@ -263,7 +292,7 @@ impl Peer {
             Tool::Perftest { .. } => perftest::figure(bench, &printed),
             Tool::Libfabric { .. } => libfabric::figure(&printed),
             Tool::Ucx => ucx::figure(bench, &printed),
-            Tool::Mpi(_) => None,
+            Tool::Mpi(_) | Tool::BareRing => None,
         };
         figure.filter(|v| v.is_finite() && *v > 0.0).ok_or_else(|| {
             Failure::new(format!(
