@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::config::Settings;
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::flags::{Flags, Mode};
 use ferrofabric_core::info::{EpType, Info};
@@ -12,6 +11,7 @@ use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
 use ferrofabric_verbs::VerbsProvider;
 
+use crate::offers::settings;
 use crate::{Rig, party};
 
 /// A wait that takes so long hangs.
@@ -37,14 +37,6 @@ impl Prefix {
             Self::None => 0,
         }
     }
-}
-
-fn settings(overrides: &[(&str, &str)]) -> Settings {
-    let of = |name: &str| {
-        let found = overrides.iter().find(|(n, _)| *n == name);
-        found.map_or_else(|| std::env::var(name).ok(), |(_, v)| Some((*v).to_owned()))
-    };
-    Settings::read(of).unwrap()
 }
 
 /// All offers.

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_core::addr::{NATIVE_LEN, NativeAddr};
 use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::config::Settings;
 use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::fabric::Domain;
 use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_core::peer::{Completion, CqError};
 use ferrofabric_core::types::FiAddr;
-use ferrofabric_verbs::VerbsProvider;
+
+use crate::offers;
 
 /// A wait that takes so long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -28,18 +28,7 @@ pub fn endpoint(overrides: &[(&str, &str)]) -> OwningEndpoint {
 
 /// A domain of RDM endpoints, with the settings of the environment but for those given.
 pub fn domain(overrides: &[(&str, &str)]) -> Arc<dyn Domain> {
-    let settings = Settings::read(|name| {
-        let found = overrides.iter().find(|(n, _)| *n == name);
-        found.map_or_else(|| std::env::var(name).ok(), |(_, v)| Some((*v).to_owned()))
-    })
-    .unwrap();
-    let provider = VerbsProvider::new();
-    let found = provider.discover(&settings);
-    let info = found
-        .candidates
-        .first()
-        .unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices));
-    provider.open(info, &settings).unwrap()
+    offers::domain(&offers::settings(overrides))
 }
 
 /// The port at which the first of two machines waits for the other.

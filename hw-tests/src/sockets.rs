@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use ferrofabric_core::addr::{AddrFormat, Address};
 use ferrofabric_core::av::{AvAttr, Services};
-use ferrofabric_core::config::Settings;
 use ferrofabric_core::error::{Errno, Result};
 use ferrofabric_core::fabric::{Av, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
 use ferrofabric_core::info::{EpType, Info, Query, QueryFlags, SystemResolver, find};
@@ -13,17 +12,10 @@ use ferrofabric_core::owning::OwningEndpoint;
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_verbs::VerbsProvider;
 
+use crate::offers::settings;
+
 /// Types of endpoints that there are.
 pub const TYPES: [EpType; 2] = [EpType::Rdm, EpType::Dgram];
-
-/// The settings of the environment but for those given.
-pub fn settings(overrides: &[(&str, &str)]) -> Settings {
-    let of = |name: &str| {
-        let found = overrides.iter().find(|(n, _)| *n == name);
-        found.map_or_else(|| std::env::var(name).ok(), |(_, v)| Some((*v).to_owned()))
-    };
-    Settings::read(of).unwrap()
-}
 
 /// Hints for endpoints of a type with addresses in a format.
 pub fn hints(ep_type: EpType, format: AddrFormat) -> Info {

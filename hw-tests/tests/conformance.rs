@@ -13,8 +13,8 @@ use ferrofabric_conformance::{
     waiting,
 };
 use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::{Info, Progress};
-use ferrofabric_hw_tests::Rig;
+use ferrofabric_core::info::Progress;
+use ferrofabric_hw_tests::{Rig, offers};
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 
@@ -23,16 +23,8 @@ const VERBS: (&str, &str) = ("FERRO_SHM", "off");
 
 const TMP: &str = env!("CARGO_TARGET_TMPDIR");
 
-fn info(pairs: &[(&str, &str)]) -> Info {
-    let found = VerbsProvider::new().discover(&settings(pairs));
-    let first = found.candidates.into_iter().next();
-    first.unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices))
-}
-
 fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
-    VerbsProvider::new()
-        .open(&info(pairs), &settings(pairs))
-        .unwrap()
+    offers::domain(&settings(pairs))
 }
 
 /// One domain for each side, over the device and over shared memory.
@@ -236,7 +228,7 @@ fn automatic_progress() {
     }
     for pairs in [&[VERBS][..], &[]] {
         let automatic = || {
-            let mut info = info(pairs);
+            let mut info = offers::first(&settings(pairs));
             info.domain.data_progress = Progress::Auto;
             VerbsProvider::new().open(&info, &settings(pairs)).unwrap()
         };
@@ -261,7 +253,11 @@ fn descriptors_wake() {
 fn threads_that_take_turns_are_served() {
     if Rig::open().is_some() {
         let settings = settings(&[VERBS]);
-        limits::threads_that_take_turns(&VerbsProvider::new(), &info(&[VERBS]), &settings);
+        limits::threads_that_take_turns(
+            &VerbsProvider::new(),
+            &offers::first(&settings),
+            &settings,
+        );
     }
 }
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use ferrofabric_conformance::limits::{self, PATIENCE, Pair, nobody, refused, says, settings};
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::{Info, getinfo};
+use ferrofabric_core::info::getinfo;
 use ferrofabric_core::owning::Buffer;
-use ferrofabric_hw_tests::{Rig, unprivileged};
+use ferrofabric_hw_tests::{Rig, offers, unprivileged};
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
@@ -21,16 +21,8 @@ const VERBS: &[(&str, &str)] = &[("FERRO_SHM", "off")];
 /// A queue pair number that is never given out: they are random or count from low numbers.
 const NOBODYS_QPN: u32 = 0xff_fffe;
 
-fn info(pairs: &[(&str, &str)]) -> Info {
-    let found = VerbsProvider::new().discover(&settings(pairs));
-    let first = found.candidates.into_iter().next();
-    first.unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices))
-}
-
 fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
-    VerbsProvider::new()
-        .open(&info(pairs), &settings(pairs))
-        .unwrap()
+    offers::domain(&settings(pairs))
 }
 
 #[test]
@@ -61,7 +53,7 @@ fn an_unknown_domain_is_named() {
     let Some(rig) = Rig::open() else { return };
     let there = rig.context.name();
     let open = |name: &str| {
-        let mut info = info(VERBS);
+        let mut info = offers::first(&settings(VERBS));
         info.domain.name = name.to_owned();
         refused(VerbsProvider::new().open(&info, &settings(VERBS)))
     };
@@ -100,7 +92,11 @@ fn malformed_addresses_are_refused() {
 #[file_serial(verbs)]
 fn a_second_thread_is_refused() {
     if Rig::open().is_some() {
-        limits::a_second_thread(&VerbsProvider::new(), &info(VERBS), &settings(VERBS));
+        limits::a_second_thread(
+            &VerbsProvider::new(),
+            &offers::first(&settings(VERBS)),
+            &settings(VERBS),
+        );
     }
 }
 

@@ -2,16 +2,13 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::config::Settings;
-use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;
-use ferrofabric_hw_tests::{Rig, party};
-use ferrofabric_verbs::VerbsProvider;
+use ferrofabric_hw_tests::{Rig, offers, party};
 use serial_test::file_serial;
 
 /// A run that takes so long hangs.
@@ -29,18 +26,9 @@ fn verbs_only(lane: &str) -> Settings {
     settings(&[("FERRO_SHM", "off"), ("FERRO_LANE", lane)])
 }
 
-fn domain(settings: &Settings) -> Arc<dyn Domain> {
-    let provider = VerbsProvider::new();
-    let found = provider.discover(settings);
-    let info = found.candidates.first().unwrap_or_else(|| {
-        panic!("no verbs domain: {:?}", found.notices);
-    });
-    provider.open(info, settings).unwrap()
-}
-
 fn pair(settings: &Settings) -> (OwningEndpoint, OwningEndpoint, FiAddr, FiAddr) {
-    let a = OwningEndpoint::open(&*domain(settings), &AvAttr::default()).unwrap();
-    let b = OwningEndpoint::open(&*domain(settings), &AvAttr::default()).unwrap();
+    let a = OwningEndpoint::open(&*offers::domain(settings), &AvAttr::default()).unwrap();
+    let b = OwningEndpoint::open(&*offers::domain(settings), &AvAttr::default()).unwrap();
     let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
     let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
     (a, b, to_b, to_a)
@@ -100,7 +88,7 @@ fn messages_of_every_size_arrive_whole() {
     for (lane, registered) in [("rc", false), ("rc", true), ("ud", false), ("auto", true)] {
         println!("{lane}");
         let settings = verbs_only(lane);
-        let (da, db) = (domain(&settings), domain(&settings));
+        let (da, db) = (offers::domain(&settings), offers::domain(&settings));
         let mut a = OwningEndpoint::open(&*da, &AvAttr::default()).unwrap();
         let mut b = OwningEndpoint::open(&*db, &AvAttr::default()).unwrap();
         let to_b = a.av().insert(&b.name().to_bytes()).unwrap();

@@ -11,7 +11,7 @@ use ferrofabric_conformance::steady::{
 };
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::serial::Threading;
-use ferrofabric_hw_tests::Rig;
+use ferrofabric_hw_tests::{Rig, offers};
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 
@@ -35,8 +35,7 @@ fn besides(messages: usize, took: Duration) -> usize {
 
 fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
     let settings = settings(pairs);
-    let found = VerbsProvider::new().discover(&settings);
-    let mut info = found.candidates.into_iter().next().unwrap();
+    let mut info = offers::first(&settings);
     info.domain.threading = Threading::Domain;
     VerbsProvider::new().open(&info, &settings).unwrap()
 }

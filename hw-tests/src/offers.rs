@@ -1,0 +1,39 @@
+//! What a device offers first, and the settings that tests ask with.
+
+use std::sync::Arc;
+
+use ferrofabric_core::config::Settings;
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::info::Info;
+use ferrofabric_verbs::VerbsProvider;
+
+/// The settings of the environment but for those given.
+pub fn settings(overrides: &[(&str, &str)]) -> Settings {
+    let of = |name: &str| {
+        let found = overrides.iter().find(|(n, _)| *n == name);
+        found.map_or_else(|| std::env::var(name).ok(), |(_, v)| Some((*v).to_owned()))
+    };
+    Settings::read(of).unwrap()
+}
+
+/// The first offer: RDM endpoints of the best device.
+///
+/// # Panics
+///
+/// When there is none.
+pub fn first(settings: &Settings) -> Info {
+    let found = VerbsProvider::new().discover(settings);
+    let first = found.candidates.into_iter().next();
+    first.unwrap_or_else(|| panic!("no verbs domain: {:?}", found.notices))
+}
+
+/// A domain of the first offer.
+///
+/// # Panics
+///
+/// When there is none, or it can not be opened.
+pub fn domain(settings: &Settings) -> Arc<dyn Domain> {
+    VerbsProvider::new()
+        .open(&first(settings), settings)
+        .unwrap()
+}
