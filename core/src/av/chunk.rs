@@ -140,3 +140,41 @@ impl<'a> Chunk<'a> {
 fn loaded(words: &[AtomicU64; KEPT]) -> Name {
     std::array::from_fn(|i| words.get(i).map_or(0, |word| word.load(Relaxed)))
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::explore;
+
+    fn name(number: u64) -> Name {
+        std::array::from_fn(|i| if i < KEPT { number } else { 0 })
+    }
+
+    /// An entry becomes another's while it is compared with both addresses: each is in with its own generation or not at all. Fails
+    /// without the second look at the generation, and without the fence before it.
+    #[test]
+    fn an_address_is_held_with_its_own_generation() {
+        explore(2, || {
+            const LEN: usize = 2;
+            let words = Arc::new(Words::private(bytes(LEN)).unwrap());
+            let first = Chunk::new(&words, LEN).put(0, &name(1));
+            let theirs = Arc::clone(&words);
+            let writer = thread::spawn(move || {
+                let chunk = Chunk::new(&theirs, LEN);
+                chunk.clear(0);
+                chunk.put(0, &name(2))
+            });
+            let chunk = Chunk::new(&words, LEN);
+            let seen = chunk.holds(0, &name(2));
+            let second = writer.join().unwrap();
+            assert!(
+                first != second && [None, Some(second)].contains(&seen),
+                "{seen:?}"
+            );
+            assert_eq!(chunk.holds(0, &name(2)), Some(second));
+        });
+    }
+}
