@@ -12,23 +12,18 @@
 #[path = "../../ferro/src/bench/vectors/workload.rs"]
 mod workload;
 
-use std::ffi::{CStr, c_int};
+#[allow(dead_code, reason = "the other program uses all of it")]
+mod stock;
+
+use std::ffi::CStr;
 use std::process::ExitCode;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 use ferro_fi::abi::{
-    FI_SOCKADDR_IN, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type, fi_ep_type, fi_threading, fid_av,
-    fid_domain, fid_fabric, fns,
+    FI_SOCKADDR_IN, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type, fi_info, fid_av, fid_domain,
 };
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use stock::{Libfabric, call, done};
 use workload::{NODES, Vector, measure};
-
-/// Calls an entry of an object's table.
-macro_rules! call {
-    ($object:expr, $table:ident . $entry:ident ( $($argument:expr),* )) => {
-        ((*(*$object).$table).$entry.unwrap())($object, $($argument),*)
-    };
-}
 
 /// Of libfabric 1, and of libfabric 2, whose `tcp` has reliable datagrams of its own.
 const PROVIDERS: [&CStr; 2] = [c"tcp;ofi_rxm", c"tcp"];
@@ -72,67 +67,30 @@ fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// A domain of the provider. What is opened stays open: the process ends soon.
+/// A domain of the provider.
 struct Domain {
     domain: *mut fid_domain,
-    _library: Library,
+    _libfabric: Libfabric,
 }
 
 impl Domain {
     fn open() -> Result<Self, String> {
-        let missing = |_| "no libfabric is installed (libfabric1)".to_owned();
-        // SAFETY: libfabric's initialisers are made to be run.
-        let library = unsafe { Library::open(Some("libfabric.so.1"), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(missing)?;
-        // SAFETY: the signatures are those of its headers; calls and objects as the manual pages have it, the strings libc's.
-        unsafe {
-            let version = *library
-                .get::<fns::fi_version>(b"fi_version\0")
-                .map_err(missing)?;
-            let getinfo = *library
-                .get::<fns::fi_getinfo>(b"fi_getinfo\0")
-                .map_err(missing)?;
-            let dupinfo = *library
-                .get::<fns::fi_dupinfo>(b"fi_dupinfo\0")
-                .map_err(missing)?;
-            let freeinfo = *library
-                .get::<fns::fi_freeinfo>(b"fi_freeinfo\0")
-                .map_err(missing)?;
-            let open = *library
-                .get::<fns::fi_fabric>(b"fi_fabric\0")
-                .map_err(missing)?;
-            let mut info = null_mut();
-            for provider in PROVIDERS {
-                let hints = dupinfo(null());
-                if hints.is_null() {
-                    return Err("fi_allocinfo: no memory".to_owned());
-                }
-                (*hints).caps = FI_TAGGED;
-                (*hints).addr_format = FI_SOCKADDR_IN;
-                (*(*hints).ep_attr).type_ = fi_ep_type::FI_EP_RDM;
-                (*(*hints).domain_attr).threading = fi_threading::FI_THREAD_DOMAIN;
-                (*(*hints).domain_attr).av_type = fi_av_type::FI_AV_TABLE;
-                (*(*hints).fabric_attr).prov_name = libc::strdup(provider.as_ptr());
-                let found = getinfo(version(), null(), null(), 0, hints, &raw mut info);
-                freeinfo(hints);
-                if found == 0 {
-                    break;
-                }
-                info = null_mut();
+        let libfabric = Libfabric::load()?;
+        let want = |hints: &mut fi_info| {
+            hints.caps = FI_TAGGED;
+            hints.addr_format = FI_SOCKADDR_IN;
+            // SAFETY: hints have all of their parts.
+            unsafe { (*hints.domain_attr).av_type = fi_av_type::FI_AV_TABLE };
+        };
+        for provider in PROVIDERS {
+            if let Some(info) = libfabric.find(provider, want)? {
+                return Ok(Self {
+                    domain: libfabric.domain(info)?,
+                    _libfabric: libfabric,
+                });
             }
-            if info.is_null() {
-                return Err("libfabric has no reliable datagrams over TCP here".to_owned());
-            }
-            let (mut fabric, mut domain): (*mut fid_fabric, _) = (null_mut(), null_mut());
-            let opened = open((*info).fabric_attr, &raw mut fabric, null_mut());
-            done("fi_fabric", opened)?;
-            let opened = call!(fabric, ops.domain(info, &raw mut domain, null_mut()));
-            done("fi_domain", opened)?;
-            Ok(Self {
-                domain,
-                _library: library,
-            })
         }
+        Err("libfabric has no reliable datagrams over TCP here".to_owned())
     }
 
     /// An address vector, and the addresses that are to go in.
@@ -152,13 +110,6 @@ impl Domain {
             addrs: (0..n as u64).map(|i| !i).collect(),
             av,
         })
-    }
-}
-
-fn done(what: &str, code: c_int) -> Result<(), String> {
-    match code {
-        0 => Ok(()),
-        code => Err(format!("{what}: {code}")),
     }
 }
 

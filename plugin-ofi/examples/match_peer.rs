@@ -12,29 +12,23 @@
 #[path = "../../ferro/src/bench/matching/workload.rs"]
 mod workload;
 
-use std::ffi::{c_int, c_void};
+mod stock;
+
+use std::ffi::c_void;
 use std::process::ExitCode;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use ferro_fi::abi::{
     FI_DIRECTED_RECV, FI_ENABLE, FI_RECV, FI_SEND, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type,
-    fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_ep_type, fi_info, fi_threading, fid, fid_av,
-    fid_cq, fid_domain, fid_ep, fid_fabric, fns,
+    fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_info, fid, fid_av, fid_cq, fid_domain, fid_ep,
 };
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use stock::{Libfabric, call, done};
 use workload::{Kind, Order, Pair, Queue, Receive, Side, sample};
 
 /// Of one depth at a stretch, or one burst.
 const STRETCH: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Calls an entry of an object's table.
-macro_rules! call {
-    ($object:expr, $table:ident . $entry:ident ( $($argument:expr),* )) => {
-        ((*(*$object).$table).$entry.unwrap())($object, $($argument),*)
-    };
-}
 
 /// The provider of libfabric 1 has as many receives as this says, and crashes with twice that.
 const RX_SIZE_1: usize = 1 << 14;
@@ -87,72 +81,34 @@ fn run() -> Result<(), String> {
     Ok(())
 }
 
-/// A domain of the provider. What is opened stays open: the process ends soon.
+/// A domain of the provider.
 struct Fabric {
     info: *mut fi_info,
     domain: *mut fid_domain,
     /// Receives that its endpoints have room for.
     most: usize,
-    _library: Library,
+    _libfabric: Libfabric,
 }
 
 impl Fabric {
     fn open() -> Result<Self, String> {
-        let missing = |_| "no libfabric is installed (libfabric1)".to_owned();
-        // SAFETY: libfabric's initialisers are made to be run.
-        let library = unsafe { Library::open(Some("libfabric.so.1"), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(missing)?;
-        // SAFETY: the signatures are those of its headers; calls and objects as the manual pages have it, the strings libc's.
-        unsafe {
-            let version = *library
-                .get::<fns::fi_version>(b"fi_version\0")
-                .map_err(missing)?;
-            let getinfo = *library
-                .get::<fns::fi_getinfo>(b"fi_getinfo\0")
-                .map_err(missing)?;
-            let dupinfo = *library
-                .get::<fns::fi_dupinfo>(b"fi_dupinfo\0")
-                .map_err(missing)?;
-            let freeinfo = *library
-                .get::<fns::fi_freeinfo>(b"fi_freeinfo\0")
-                .map_err(missing)?;
-            let open = *library
-                .get::<fns::fi_fabric>(b"fi_fabric\0")
-                .map_err(missing)?;
-            let most = match version() >> 16 {
-                0 | 1 => RX_SIZE_1,
-                _ => RX_SIZE_2,
-            };
-            // There is one thread, and the provider reads it when it is first asked for.
-            std::env::set_var("FI_SHM_RX_SIZE", most.to_string());
-            let hints = dupinfo(null());
-            if hints.is_null() {
-                return Err("fi_allocinfo: no memory".to_owned());
-            }
-            (*hints).caps = FI_TAGGED | FI_DIRECTED_RECV;
-            (*(*hints).ep_attr).type_ = fi_ep_type::FI_EP_RDM;
-            (*(*hints).domain_attr).threading = fi_threading::FI_THREAD_DOMAIN;
-            (*(*hints).fabric_attr).prov_name = libc::strdup(c"shm".as_ptr());
-            let mut info = null_mut();
-            let found = getinfo(version(), null(), null(), 0, hints, &raw mut info);
-            freeinfo(hints);
-            if found != 0 {
-                return Err("libfabric has no shm provider here".to_owned());
-            }
-            let (mut fabric, mut domain): (*mut fid_fabric, _) = (null_mut(), null_mut());
-            done(
-                "fi_fabric",
-                open((*info).fabric_attr, &raw mut fabric, null_mut()),
-            )?;
-            let opened = call!(fabric, ops.domain(info, &raw mut domain, null_mut()));
-            done("fi_domain", opened)?;
-            Ok(Self {
-                info,
-                domain,
-                most,
-                _library: library,
-            })
-        }
+        let libfabric = Libfabric::load()?;
+        let most = if libfabric.is_first() {
+            RX_SIZE_1
+        } else {
+            RX_SIZE_2
+        };
+        // SAFETY: there is one thread, and the provider reads it when it is first asked for.
+        unsafe { std::env::set_var("FI_SHM_RX_SIZE", most.to_string()) };
+        let want = |hints: &mut fi_info| hints.caps = FI_TAGGED | FI_DIRECTED_RECV;
+        let found = libfabric.find(c"shm", want)?;
+        let info = found.ok_or("libfabric has no shm provider here")?;
+        Ok(Self {
+            info,
+            domain: libfabric.domain(info)?,
+            most,
+            _libfabric: libfabric,
+        })
     }
 
     /// Two endpoints that know each other.
@@ -212,13 +168,6 @@ impl Fabric {
             done("fi_enable", control(fid, FI_ENABLE, null_mut()))?;
         }
         Ok(party)
-    }
-}
-
-fn done(what: &str, code: c_int) -> Result<(), String> {
-    match code {
-        0 => Ok(()),
-        code => Err(format!("{what}: {code}")),
     }
 }
 
