@@ -209,6 +209,10 @@ pub struct RecvOp {
     pub flags: Flags,
 }
 
+/// Left of a multi-receive buffer, below this it is done (fi_endpoint(3), `FI_OPT_MIN_MULTI_RECV`), in bytes, unless the
+/// application says otherwise.
+pub const MIN_MULTI_RECV: usize = 64;
+
 /// An endpoint (fi_endpoint(3)), unconnected. The domain's info says of what type: with RDM, messages are reliable and kept in
 /// order for each peer; with DGRAM each may be lost, one that finds no receive posted is, and there is no order.
 ///
@@ -273,7 +277,7 @@ pub trait Endpoint: Send + Sync {
     fn cancel(&self, context: u64) -> Result<(), OpError>;
 
     /// Sets how many bytes have to be left of a multi-receive buffer (`FI_OPT_MIN_MULTI_RECV` of fi_endpoint(3)): with fewer
-    /// left it takes no more messages. At least 1; 64 at first. Buffers that are posted already follow.
+    /// left it takes no more messages. At least 1; [`MIN_MULTI_RECV`] at first. Buffers that are posted already follow.
     ///
     /// # Errors
     ///

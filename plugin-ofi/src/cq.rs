@@ -12,9 +12,9 @@ use ferrofabric_core::fabric::{Cq, CqAttr};
 use ferrofabric_core::peer::{Completion, CqError};
 
 use crate::abi::{
-    FI_CLASS_CQ, FI_VERSION, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry, fi_cq_entry,
-    fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond, fi_ops,
-    fi_ops_cq, fid_cq,
+    FI_AFFINITY, FI_CLASS_CQ, FI_VERSION, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry,
+    fi_cq_entry, fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry,
+    fi_cq_wait_cond, fi_ops, fi_ops_cq, fid_cq,
 };
 use crate::cntr::timeout;
 use crate::domain::DomainObject;
@@ -118,7 +118,7 @@ impl CqObject {
         let (mut wait, mut by_threshold) = (WaitObject::NONE, false);
         // SAFETY: as the caller says.
         if let Some(attr) = unsafe { attr.as_mut() } {
-            if attr.flags != 0 {
+            if attr.flags & !FI_AFFINITY != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }
             wait = WaitObject::of(attr.wait_obj)?;
@@ -315,9 +315,9 @@ unsafe extern "C" fn sreadfrom(
         let this = unsafe { object::<CqObject>(cq) };
         let mut batch = [Completion::BLANK; BATCH];
         let want = count.min(BATCH);
-        let least = match this.by_threshold && !cond.is_null() {
-            // SAFETY: such a queue's condition points to a number of entries (fi_cq(3)).
-            true => unsafe { cond.cast::<usize>().read_unaligned() },
+        let least = match this.by_threshold {
+            // SAFETY: the condition of such a queue is a threshold.
+            true => unsafe { threshold(cond) },
             false => 1,
         };
         let timeout = timeout(timeout_ms);
@@ -326,6 +326,22 @@ unsafe extern "C" fn sreadfrom(
         unsafe { this.write_out(&batch[..got], buf.cast(), sources) };
         Ok(got as isize)
     })
+}
+
+/// The entries that a condition asks for. fi_cq(3) has it "interpreted as a size_t": some programs pass the number, some its address.
+///
+/// # Safety
+///
+/// It is NULL, a number, or the address of one.
+unsafe fn threshold(cond: *const c_void) -> usize {
+    /// No process has memory below this, and no queue gives so many entries at once.
+    const LEAST_ADDRESS: usize = 1 << 16;
+    match cond.addr() {
+        0 => 1,
+        number if number < LEAST_ADDRESS => number,
+        // SAFETY: the caller's promise.
+        _ => unsafe { cond.cast::<usize>().read_unaligned() },
+    }
 }
 
 unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags: u64) -> isize {

@@ -10,18 +10,18 @@ mod two;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
-use std::ptr::{null, null_mut};
+use std::ptr::{null, null_mut, without_provenance};
 use std::time::{Duration, Instant};
 
 use client::{Info, Opened, close};
 use ferro_fi::abi::{
-    FI_ADDR_IB_UD, FI_ADDR_STR, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EADDRNOTAVAIL, FI_EAVAIL,
-    FI_ETRUNC, FI_FENCE, FI_FORMAT_UNSPEC, FI_GETOPSFLAG, FI_GETWAIT, FI_GETWAITOBJ, FI_MSG,
-    FI_NOTIFY, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG,
-    FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOURCE, FI_SOURCE_ERR, FI_TAGGED, FI_TRANSMIT, FI_VERSION,
-    FI_WRITE, fi_addr_t, fi_cntr_events, fi_cq_data_entry, fi_cq_entry, fi_cq_err_entry,
-    fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond, fi_ep_type, fi_eq_attr,
-    fi_progress, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq,
+    FI_ADDR_IB_UD, FI_ADDR_STR, FI_AFFINITY, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EADDRNOTAVAIL,
+    FI_EAVAIL, FI_EBADFLAGS, FI_ETRUNC, FI_FENCE, FI_FORMAT_UNSPEC, FI_GETOPSFLAG, FI_GETWAIT,
+    FI_GETWAITOBJ, FI_MSG, FI_NOTIFY, FI_RECV, FI_REMOTE_CQ_DATA, FI_SELECTIVE_COMPLETION, FI_SEND,
+    FI_SETOPSFLAG, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOURCE, FI_SOURCE_ERR, FI_TAGGED, FI_TRANSMIT,
+    FI_VERSION, FI_WRITE, fi_addr_t, fi_cntr_events, fi_cq_attr, fi_cq_data_entry, fi_cq_entry,
+    fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond,
+    fi_ep_type, fi_eq_attr, fi_progress, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq,
 };
 use ferrofabric_core::addr::{NATIVE_FAMILY, NATIVE_LEN};
 use two::{
@@ -428,7 +428,31 @@ fn descriptors() {
     });
 }
 
-/// `fi_cq_sread` of a queue with `FI_CQ_COND_THRESHOLD` waits for as many entries as it is told.
+/// The processor that a queue signals is a hint; other flags of a queue there are none.
+#[test]
+fn an_affinity_is_a_hint() {
+    alone("an_affinity_is_a_hint", |info| {
+        let opened = Opened::new(info);
+        for (flags, code) in [(FI_AFFINITY, 0), (FI_AFFINITY | FI_WRITE, -FI_EBADFLAGS)] {
+            let (domain, mut cq) = (opened.domain, null_mut());
+            let mut attr = fi_cq_attr {
+                flags,
+                signaling_vector: 3,
+                ..fi_cq_attr::default()
+            };
+            // SAFETY: as fi_cq(3) has it.
+            let opened =
+                unsafe { call!(domain, ops.cq_open(&raw mut attr, &raw mut cq, null_mut())) };
+            assert_eq!(opened, code);
+            if code == 0 {
+                assert_eq!(close(cq.cast()), 0);
+            }
+        }
+        opened.close();
+    });
+}
+
+/// `fi_cq_sread` of a queue with `FI_CQ_COND_THRESHOLD` waits for as many entries as it is told, by a number or by where that is.
 #[test]
 fn thresholds() {
     everywhere("thresholds", |info| {
@@ -443,12 +467,12 @@ fn thresholds() {
                 two.a.senddata(&[1; 8], 0, two.to_b, 0);
             }
         };
-        let wait = |least: usize, timeout: c_int| {
+        let wait_for = |cond: *const c_void, timeout: c_int| {
             let mut out = [fi_cq_tagged_entry::default(); 4];
             let since = Instant::now();
-            // SAFETY: there is room for four; the condition is a number.
+            // SAFETY: there is room for four; the condition is a number, or where one is.
             let n = unsafe {
-                let (to, cond) = (out.as_mut_ptr().cast(), (&raw const least).cast());
+                let to = out.as_mut_ptr().cast();
                 call!(two.b.rx, ops.sread(to, 4, cond, timeout))
             };
             (
@@ -456,11 +480,16 @@ fn thresholds() {
                 since.elapsed() >= Duration::from_millis(timeout.max(0) as u64),
             )
         };
-        send(3, &mut into);
-        assert_eq!(wait(3, -1).0, 3);
-        send(2, &mut into);
-        assert_eq!(wait(3, 20), (2, true));
-        assert_eq!(wait(3, 20), (EAGAIN, true));
+        let by_value = |least: usize, timeout| wait_for(without_provenance(least), timeout);
+        let by_address = |least: usize, timeout| wait_for((&raw const least).cast(), timeout);
+        let ways: [&dyn Fn(usize, c_int) -> (isize, bool); 2] = [&by_value, &by_address];
+        for wait in ways {
+            send(3, &mut into);
+            assert_eq!(wait(3, -1).0, 3);
+            send(2, &mut into);
+            assert_eq!(wait(3, 20), (2, true));
+            assert_eq!(wait(3, 20), (EAGAIN, true));
+        }
         // Without a condition, one is enough.
         send(1, &mut into);
         let mut out = [fi_cq_tagged_entry::default(); 4];

@@ -6,15 +6,11 @@ use std::collections::VecDeque;
 use super::keyed;
 use super::lists::Lists;
 use crate::error::Errno;
-use crate::fabric::RecvOp;
+use crate::fabric::{MIN_MULTI_RECV, RecvOp};
 use crate::flags::Flags;
 use crate::matching::{self, Buffers, Matcher, PieceDone, Posted, TakenBack, Unexpected};
 use crate::peer::{Arrived, Completion, CqError, Matched, PeerSrx, Piece, Start, Token};
 use crate::types::{FiAddr, IoBuf, MsgKind};
-
-/// Left of a multi-receive buffer, below this it is done (fi_endpoint(3), `FI_OPT_MIN_MULTI_RECV`), in bytes, unless the
-/// application says otherwise.
-const MIN_MULTI_RECV: usize = 64;
 
 /// Work that a call leaves for when it is over.
 #[derive(Debug)]

@@ -27,6 +27,7 @@ use crate::av::AvObject;
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
+use crate::eq::EqObject;
 use crate::fid::{Object, new_fid, object, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::info::Counting;
@@ -60,6 +61,8 @@ struct Setup {
     rx_cq: Option<Arc<CqObject>>,
     tx_cntr: Option<Arc<CntrObject>>,
     rx_cntr: Option<Arc<CntrObject>>,
+    /// Nothing is told there: what fails here fails as an operation.
+    eq: Option<Arc<EqObject>>,
     caps: Flags,
     /// Where it is to be found, in domains whose addresses are those of sockets.
     source: Option<SocketAddr>,
@@ -207,6 +210,12 @@ impl Direction {
         self.with(self.op_flags.load(Ordering::Relaxed))
     }
 
+    /// The same of a tagged receive: by default only untagged ones are multi-receives (fi_tagged(3), `FI_TAGGED_MULTI_RECV`).
+    #[inline(always)]
+    fn tagged_flags(&self) -> Flags {
+        self.flags() - Flags::MULTI_RECV
+    }
+
     /// Flags of a call that takes these.
     #[inline(always)]
     fn with(&self, flags: u64) -> Flags {
@@ -245,11 +254,12 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
         let mut setup = this.setup();
         let flags = Flags::from_bits_retain(flags);
         // SAFETY: what is bound is an object of ours, not closed.
-        let (av, cq, cntr) = unsafe {
+        let (av, cq, cntr, eq) = unsafe {
             (
                 share_if::<AvObject>(to),
                 share_if::<CqObject>(to),
                 share_if::<CntrObject>(to),
+                share_if::<EqObject>(to),
             )
         };
         if let Some(av) = av {
@@ -275,6 +285,8 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 setup.rx_cntr = Some(cntr);
             }
             // What counts remote accesses alone has nothing to count yet.
+        } else if eq.is_some() {
+            setup.eq = eq;
         } else {
             return Err(Refused(Errno::ENOSYS));
         }

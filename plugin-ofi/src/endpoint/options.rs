@@ -4,6 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::MIN_MULTI_RECV;
+use ferrofabric_core::flags::Flags;
 
 use super::EndpointObject;
 use crate::abi::{
@@ -55,7 +57,9 @@ unsafe extern "C" fn getopt(
         let this = unsafe { object::<EndpointObject>(ep.cast::<fid_ep>()) };
         let info = this.domain.domain.info();
         let size = match (level, name) {
-            (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) => this.min_multi_recv()?,
+            (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) if this.has_multi_receives() => {
+                this.min_multi_recv()?
+            }
             (FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE | FI_OPT_MAX_TAGGED_SIZE) => info.ep.max_msg_size,
             (FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE | FI_OPT_INJECT_TAGGED_SIZE) => {
                 info.tx.inject_size
@@ -87,7 +91,8 @@ unsafe extern "C" fn setopt(
     control(|| {
         // SAFETY: as C calls us: an endpoint of ours, not closed.
         let this = unsafe { object::<EndpointObject>(ep.cast::<fid_ep>()) };
-        if (level, name) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
+        let is_known = (level, name) == (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV);
+        if !is_known || !this.has_multi_receives() {
             return Err(Refused(UNKNOWN));
         }
         if value.is_null() || len != size_of::<usize>() {
@@ -104,13 +109,17 @@ unsafe extern "C" fn setopt(
 }
 
 impl EndpointObject {
+    fn has_multi_receives(&self) -> bool {
+        self.domain.domain.info().caps.contains(Flags::MULTI_RECV)
+    }
+
     fn min_multi_recv(&self) -> Result<usize, Refused> {
         match (
             self.endpoint.get(),
             self.min_multi_recv.load(Ordering::Relaxed),
         ) {
             (Some(endpoint), _) => Ok(endpoint.min_multi_recv()?),
-            (None, UNSET) => Err(Errno::EOPBADSTATE.into()),
+            (None, UNSET) => Ok(MIN_MULTI_RECV),
             (None, bytes) => Ok(bytes as usize),
         }
     }

@@ -78,7 +78,7 @@ unsafe extern "C" fn recv(
     let iov = one(buf, len);
     let what = receiving(&iov, desc, src_addr, (tag, ignore), context);
     // SAFETY: as C calls us.
-    unsafe { receive(ep, &what, |ep| ep.rx.flags()) }
+    unsafe { receive(ep, &what, |ep| ep.rx.tagged_flags()) }
 }
 
 unsafe extern "C" fn recvv(
@@ -100,7 +100,7 @@ unsafe extern "C" fn recvv(
             (tag, ignore),
             context,
         );
-        receive(ep, &what, |ep| ep.rx.flags())
+        receive(ep, &what, |ep| ep.rx.tagged_flags())
     }
 }
 
