@@ -199,6 +199,33 @@ fn an_unexpected_message_that_was_not_all_there_is_lost_with_its_sender() {
     }
 }
 
+/// The same of one who is in no address vector; what others have sent stays theirs.
+#[test]
+fn a_strangers_message_that_was_not_all_there_is_lost_with_it() {
+    let mut ep = pipe();
+    let mut victim = Party::start("send");
+    victim.hear_name();
+    victim.tell(&ep.name().to_string());
+    progress_until(&mut ep, |ep| ep.shm.stats().unexpected == 1);
+    victim.kill();
+    progress_until(&mut ep, |ep| ep.shm.stats().links_failed == 1);
+    let mut other = pipe();
+    let to_ep = other.insert(&ep.name());
+    other.tsend(to_ep, 1, &[7; 8], 0).unwrap();
+    progress_until(&mut ep, |ep| {
+        other.progress();
+        ep.shm.stats().unexpected == 2
+    });
+    let mut into = [0u8; 8];
+    ep.trecv(1, 0, &mut into, 10);
+    let done = ep.wait().unwrap();
+    assert_eq!((done.context, done.len, into), (10, 8, [7; 8]));
+    ep.trecv(1, 0, &mut into, 11);
+    for _ in 0..1000 {
+        assert!(ep.poll().is_none(), "there is no other message");
+    }
+}
+
 #[test]
 fn what_the_dead_had_sent_is_still_received() {
     let mut ep = pipe();

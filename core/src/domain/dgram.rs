@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::endpoint::{self, Entered, Name, PROMISES, Receives};
-use super::{Backend, Domain, Inner, Object, told};
+use super::{Backend, Domain, Inner, Object};
 use crate::addr::{Address, NativeAddr};
 use crate::config::Settings;
 use crate::error::{Errno, OpError, Result};
@@ -139,23 +139,10 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
         check_kind(op.kind)?;
         // Whatever becomes of a datagram, nobody is told.
         if op.flags.intersects(PROMISES) {
-            return Err(OpError::Failed(Errno::EOPNOTSUPP));
+            return endpoint::refuse(&self.domain, self.index, OpError::Failed(Errno::EOPNOTSUPP));
         }
-        let mut guard = self.domain.lock()?;
-        let state = &mut *guard;
-        if !state.followed.is_empty() {
-            state.follow();
-        }
-        let (transport, mut owner) =
-            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         // SAFETY: the caller keeps the buffers as the transport asks.
-        let sent = match unsafe { transport.send(op, iov, &mut owner) } {
-            Ok(()) => Ok(()),
-            // SAFETY: the same.
-            Err(error) => unsafe { told::send_further(error, op, iov, transport, &mut owner) },
-        };
-        self.domain.wake(state);
-        sent
+        unsafe { endpoint::send_checked(&self.domain, self.index, op, iov) }
     }
 
     #[inline]

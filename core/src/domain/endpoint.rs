@@ -287,35 +287,10 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
     #[inline]
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         if let Err(error) = self.check_send(op, iov) {
-            return self.refuse(error);
+            return refuse(&self.domain, self.index, error);
         }
-        let mut guard = self.domain.lock()?;
-        let state = &mut *guard;
-        if !state.followed.is_empty() {
-            state.follow();
-        }
-        let last;
-        let op = match op.flags.contains(Flags::MORE) && state.is_watched() {
-            true => {
-                last = without_more(op);
-                &last
-            }
-            false => op,
-        };
-        let (transport, mut owner) =
-            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         // SAFETY: the caller keeps the buffers as the transport asks.
-        let sent = match unsafe { transport.send(op, iov, &mut owner) } {
-            Ok(()) => Ok(()),
-            // SAFETY: the same.
-            Err(error) => unsafe { told::send_further(error, op, iov, transport, &mut owner) },
-        };
-        if sent.is_err() {
-            transport.flush(&mut owner);
-        }
-        owner.start_deferred(transport);
-        self.domain.wake(state);
-        sent
+        unsafe { send_checked(&self.domain, self.index, op, iov) }
     }
 
     #[inline]
@@ -393,11 +368,67 @@ const PROBE_ROUNDS: usize = 16;
 
 /// For a transport that nobody might drive until it is woken: what is held back wakes nobody.
 #[cold]
-pub(super) fn without_more(op: &SendOp) -> SendOp {
+fn without_more(op: &SendOp) -> SendOp {
     SendOp {
         flags: op.flags - Flags::MORE,
         ..*op
     }
+}
+
+/// Sends what an endpoint of this number may send. What others before have left to a call that fails goes all the same.
+///
+/// # Safety
+///
+/// As [`Endpoint::send`].
+#[inline(always)]
+pub(super) unsafe fn send_checked<B: Backend>(
+    domain: &Inner<B>,
+    index: usize,
+    op: &SendOp,
+    iov: &[IoBuf],
+) -> Result<(), OpError> {
+    let mut guard = domain.lock()?;
+    let state = &mut *guard;
+    if !state.followed.is_empty() {
+        state.follow();
+    }
+    let last;
+    let op = match op.flags.contains(Flags::MORE) && state.is_watched() {
+        true => {
+            last = without_more(op);
+            &last
+        }
+        false => op,
+    };
+    let (transport, mut owner) =
+        state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+    // SAFETY: the caller's promise.
+    let sent = match unsafe { transport.send(op, iov, &mut owner) } {
+        Ok(()) => Ok(()),
+        // SAFETY: the same.
+        Err(error) => unsafe { told::send_further(error, op, iov, transport, &mut owner) },
+    };
+    if sent.is_err() {
+        transport.flush(&mut owner);
+    }
+    owner.start_deferred(transport);
+    domain.wake(state);
+    sent
+}
+
+/// A send is not even tried. What others before it have left to it goes now (fi_msg(3), `FI_MORE`).
+#[cold]
+pub(super) fn refuse<B: Backend>(
+    domain: &Inner<B>,
+    index: usize,
+    error: OpError,
+) -> Result<(), OpError> {
+    let mut guard = domain.lock()?;
+    let state = &mut *guard;
+    let (transport, mut owner) =
+        state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+    transport.flush(&mut owner);
+    Err(error)
 }
 
 impl<B: Backend> EndpointHandle<B> {
@@ -483,6 +514,16 @@ impl<B: Backend> EndpointHandle<B> {
         };
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
+        let named;
+        let op = match probe.looks() && self.limits.ranges && op.src.is_some() {
+            true => {
+                let (_, owner) =
+                    state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+                named = owner.looked_for(op);
+                &named
+            }
+            false => op,
+        };
         let srx = &mut state.endpoints[self.index].srx;
         let mut probed = srx.probe(probe, op, buffers);
         let mut rounds = 0;
@@ -523,17 +564,6 @@ impl<B: Backend> EndpointHandle<B> {
             many if many.len() > self.limits.rx_iov => Err(OpError::Failed(Errno::EINVAL)),
             many => Ok(Buffers::Many(many.into())),
         }
-    }
-
-    /// A send is not even tried. What others before it have left to it goes now (fi_msg(3), `FI_MORE`).
-    #[cold]
-    fn refuse(&self, error: OpError) -> Result<(), OpError> {
-        let mut guard = self.domain.lock()?;
-        let state = &mut *guard;
-        let (transport, mut owner) =
-            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-        transport.flush(&mut owner);
-        Err(error)
     }
 
     #[inline]

@@ -181,10 +181,13 @@ impl<T: Transport> Transport for Keyed<T> {
         };
         self.flush_others(at, owner);
         let part = &mut self.parts[at];
-        part.held_back = op.flags.contains(Flags::MORE);
+        // A call that fails sends nothing further that was held back before.
+        part.held_back |= op.flags.contains(Flags::MORE);
         let mut owner = PartOwner::new(part.handle, owner);
         // SAFETY: the caller's promise.
-        unsafe { part.transport.send(op, iov, &mut owner) }
+        unsafe { part.transport.send(op, iov, &mut owner)? };
+        part.held_back = op.flags.contains(Flags::MORE);
+        Ok(())
     }
 
     fn flush<O: Owner>(&mut self, owner: &mut O) {

@@ -40,10 +40,21 @@ impl EndpointOwner<'_> {
     /// known to.
     #[cold]
     pub(super) fn directed(&self, op: &RecvOp) -> RecvOp {
-        let src = match self.avs[self.binding.av].ask_to_hear(op.src) {
-            Some(Unresolved::Same(first)) => first,
-            _ => op.src,
-        };
-        RecvOp { src, ..*op }
+        from_first(op, self.avs[self.binding.av].ask_to_hear(op.src))
     }
+
+    /// The same of a receive that looks for a message once: who looks again has it asked for again.
+    #[cold]
+    pub(super) fn looked_for(&self, op: &RecvOp) -> RecvOp {
+        from_first(op, self.avs[self.binding.av].ask(op.src))
+    }
+}
+
+/// A receive from the address by which its source is in.
+fn from_first(op: &RecvOp, source: Option<Unresolved>) -> RecvOp {
+    let src = match source {
+        Some(Unresolved::Same(first)) => first,
+        _ => op.src,
+    };
+    RecvOp { src, ..*op }
 }

@@ -382,7 +382,8 @@ impl<T: Copy> Matcher<T> {
     }
 
     /// The peer is gone: receives that only it could match are appended to `receives`, to be completed in error; its
-    /// messages, claimed ones too, for which `lost` says so are taken away and appended to `messages`. Oldest first.
+    /// messages (those of unknown sender, with [`FiAddr::NOTAVAIL`]), claimed ones too, for which `lost` says so are taken away and
+    /// appended to `messages`. Oldest first.
     pub fn fail_source(
         &mut self,
         src: FiAddr,

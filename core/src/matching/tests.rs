@@ -301,12 +301,18 @@ fn a_failed_source_takes_its_own_with_it() {
         assert_eq!(post(&mut m, receive(A, 5, 0, 6)), Some(2));
         assert_eq!(arrive(&mut m, message(B, 8)), Some(2));
 
-        // An unknown source is nobody in particular.
+        // Of unknown senders only the messages that are named are lost, and no receive waits for them alone.
         receives.clear();
         messages.clear();
-        m.queue(message(FiAddr::NOTAVAIL, 6), 99);
-        m.fail_source(FiAddr::NOTAVAIL, |_| true, &mut receives, &mut messages);
-        assert!(receives.is_empty() && messages.is_empty());
+        for token in [99, 98] {
+            m.queue(message(FiAddr::NOTAVAIL, 6), token);
+        }
+        post(&mut m, receive(ANY, 77, 0, 7));
+        let lost = |u: &Unexpected<u32>| u.token == 99;
+        m.fail_source(FiAddr::NOTAVAIL, lost, &mut receives, &mut messages);
+        assert!(receives.is_empty());
+        assert!(messages.iter().map(|u| u.token).eq([99]));
+        assert_eq!(post(&mut m, receive(ANY, 6, 0, 8)), Some(98));
     }
 }
 

@@ -291,6 +291,9 @@ impl<T: Copy> UnexpectedQueue<T> {
 
     /// Makes the source of all messages from `src` unknown.
     pub(super) fn forget_source(&mut self, src: FiAddr) {
+        if src == FiAddr::NOTAVAIL {
+            return;
+        }
         let ids = self.ids_from(src);
         for &id in &ids {
             if !self.entries[id as usize].claimed {
@@ -304,7 +307,7 @@ impl<T: Copy> UnexpectedQueue<T> {
         self.scratch = ids;
     }
 
-    /// Takes the messages from `src` that are `lost`, oldest first.
+    /// Takes the messages from `src`, or of unknown source, that are `lost`, oldest first.
     pub(super) fn fail_source(
         &mut self,
         src: FiAddr,
@@ -452,11 +455,16 @@ impl<T: Copy> UnexpectedQueue<T> {
         number
     }
 
-    /// All messages from `src`, queued and claimed, oldest first, in the scratch vector.
+    /// All messages from `src`, or of unknown source, queued and claimed, oldest first, in the scratch vector.
     fn ids_from(&mut self, src: FiAddr) -> Vec<u32> {
         let mut ids = std::mem::take(&mut self.scratch);
         ids.clear();
         if src == FiAddr::NOTAVAIL {
+            let mut id = self.unknown_first();
+            while id != NIL {
+                ids.push(id);
+                id = self.unknown_next(id);
+            }
             return ids;
         }
         let mut id = self.find(src, 0, u64::MAX);

@@ -107,8 +107,8 @@ pub trait PeerSrx {
     fn resolve(&mut self, src: FiAddr, of: impl FnMut(Token) -> bool);
     /// `src` is no longer in the address vector: its queued messages are of an unknown sender from now on.
     fn forget_source(&mut self, src: FiAddr);
-    /// The peer is gone: receives that only it could match are reported as failed with `errno`, its queued messages for
-    /// which `lost` says so can not be had any more and are dropped.
+    /// The peer is gone: receives that only it could match are reported as failed with `errno`, its queued messages (those of unknown
+    /// senders, with [`FiAddr::NOTAVAIL`]) for which `lost` says so can not be had any more and are dropped.
     fn fail_source(
         &mut self,
         src: FiAddr,
