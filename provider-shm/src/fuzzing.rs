@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::peer::Transport;
+use ferrofabric_core::types::MsgKind;
 use zerocopy::IntoBytes;
 
 use crate::ShmConfig;
@@ -133,11 +134,11 @@ pub fn segment(bytes: &[u8]) -> u64 {
             "wrote beyond a receive"
         );
     }
-    // Another peer is served as ever.
+    // Another peer is served as ever. (A receive from anybody might match what the enemy has sent.)
     let own = ep.name();
     let me = ep.insert(&own);
     let mut into = [0u8; 8];
-    ep.trecv(u64::MAX, 0, &mut into, 7);
+    ep.recv_from(MsgKind::Tagged, me, u64::MAX, 0, &mut into, 7);
     assert!(ep.tsend(me, u64::MAX, &[9; 8], 8).is_ok());
     while ep.poll().is_some() {}
     assert_eq!(into, [9; 8]);
