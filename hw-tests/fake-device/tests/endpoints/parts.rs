@@ -3,10 +3,12 @@
 
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::flags::Flags;
+use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_core::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
-use crate::party::{Pair, assert_clean, check, first, message, room, stat};
+use crate::party::{Pair, assert_clean, check, endpoint, first, message, room, run, stat};
 
 /// Packets of 512 bytes, of which the receiver takes 16 at a look.
 pub(crate) const SMALL_PACKETS: [(&str, &str); 3] = [
@@ -180,6 +182,51 @@ fn sessions_that_end_in_the_middle() {
         drop(pair);
         assert_clean(&device);
     }
+}
+
+/// The same with one who is in no address vector: what it has not sent whole takes no receive from what others send.
+#[test]
+fn a_stranger_that_ends_in_the_middle_takes_no_receive() {
+    let device = FakeDevice::take();
+    let (mut a, mut b, mut c) = (
+        endpoint(&SMALL_PACKETS),
+        endpoint(&SMALL_PACKETS),
+        endpoint(&SMALL_PACKETS),
+    );
+    let [from_a, from_c] = [&a, &c].map(|from| from.av().insert(&b.name().to_bytes()).unwrap());
+    let send = |from: &mut OwningEndpoint, to, bytes, tag| {
+        let sent = from.tsend(message(bytes, tag), bytes, to, tag, tag);
+        sent.map_err(first).unwrap();
+    };
+    let receive = |b: &mut OwningEndpoint, tag| {
+        let posted = b.trecv(room(BYTES), FiAddr::UNSPEC, tag, 0, tag);
+        posted.map_err(first).unwrap();
+    };
+    for from in [(&mut a, from_a), (&mut c, from_c)] {
+        receive(&mut b, 1);
+        send(from.0, from.1, 8, 1);
+        assert!(
+            run(&mut [from.0, &mut b], 2)
+                .iter()
+                .all(|done| done.outcome.is_ok())
+        );
+    }
+    device.script(Fault::new(Point::Send, Effect::Fail(Status::IBV_WC_LOC_PROT_ERR)).after(20));
+    send(&mut a, from_a, BYTES, 9);
+    let failed = run(&mut [&mut a, &mut b], 1).pop().unwrap();
+    assert_eq!(failed.outcome.unwrap_err().errno, Errno::ECONNRESET);
+    // Another session: the one before has ended at both ends.
+    receive(&mut b, 2);
+    send(&mut a, from_a, 8, 2);
+    run(&mut [&mut a, &mut b], 2);
+    receive(&mut b, 9);
+    send(&mut c, from_c, 8, 9);
+    for done in run(&mut [&mut b, &mut c], 2) {
+        let done = done.outcome.unwrap();
+        assert!(!done.flags.contains(Flags::RECV) || done.len == 8);
+    }
+    drop((a, b, c));
+    assert_clean(&device);
 }
 
 /// Headers with wrong bytes, of any packet of a message: every operation ends, and the endpoints go on afterwards.
