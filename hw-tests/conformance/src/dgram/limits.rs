@@ -1,10 +1,13 @@
 //! Limits are what the offer says (fi_getinfo(3), fi_endpoint(3)): what is beyond is refused, what is within works.
 
+use std::time::Instant;
+
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_core::types::{FiAddr, IoBuf};
 
 use super::pair::{Form, Pair, Posted, Room, SEND, SENDDATA, any, send_op};
+use crate::ends::PATIENCE;
 use crate::fabric::Fabric;
 
 /// A datagram is as long as `max_msg_size` says; one byte more is refused, by each call, and nothing is sent.
@@ -47,6 +50,48 @@ pub fn longer_than_the_limit(fabric: &Fabric) {
         posted.buffer.memory.message(pair.prefix, pair.longest),
         Ok(Some(7))
     );
+}
+
+/// Sends that others were to follow (`FI_MORE` of fi_msg(3)) are not held back any longer when one of those is refused.
+pub fn an_error_ends_a_run(fabric: &Fabric) {
+    const RUN: usize = 3;
+    let pair = Pair::open(fabric);
+    // Once its path is known a datagram goes at once.
+    pair.deliver(SEND, 8, Room::of(8));
+    let more = Form {
+        flags: Flags::COMPLETION | Flags::MORE,
+        ..SEND
+    };
+    let nobody = FiAddr(1 << 20);
+    for (flags, to, len, errno) in [
+        (Flags::MORE, pair.to_b, pair.longest + 1, Errno::EMSGSIZE),
+        (Flags::empty(), nobody, 8, Errno::EADDRNOTAVAIL),
+        (Flags::DELIVERY_COMPLETE, pair.to_b, 8, Errno::EOPNOTSUPP),
+    ] {
+        let run: Vec<Posted> = (0..RUN).map(|_| pair.post(Room::of(8))).collect();
+        let sent: Vec<u64> = (0..RUN).map(|n| pair.send(more, n, 8)).collect();
+        let form = Form {
+            flags: SEND.flags | flags,
+            ..SEND
+        };
+        let out = pair.message(form, RUN, len);
+        let op = send_op(form, to, pair.a.context(), RUN);
+        // SAFETY: nothing of it is used.
+        let refused = unsafe { pair.a.endpoint.send(&op, &out.list(pair.prefix)) };
+        assert_eq!(refused, Err(OpError::Failed(errno)));
+        // Their sender is not driven.
+        let until = Instant::now() + PATIENCE;
+        for posted in run {
+            while pair.b.rx.take_of(posted.context).is_none() {
+                assert!(Instant::now() < until, "held back after {errno:?}");
+                pair.b.rx.pump();
+            }
+            pair.keep(posted.buffer);
+        }
+        for context in sent {
+            pair.sent(context);
+        }
+    }
 }
 
 /// The prefix has to be whole in the first buffer (`FI_MSG_PREFIX` of fi_msg(3)); with nothing behind it, the message is empty.

@@ -24,6 +24,7 @@ macro_rules! dgram_conformance {
             forms::cq_data_has_as_many_bytes_as_offered,
             forms::only_who_asks_is_told,
             limits::longer_than_the_limit,
+            limits::an_error_ends_a_run,
             limits::too_short_for_the_prefix,
             limits::as_many_receives_as_offered,
             limits::more_sends_than_there_is_room_for,
