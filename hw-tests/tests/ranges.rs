@@ -6,14 +6,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ferrofabric_conformance::ends::End;
 use ferrofabric_core::addr::AddrFormat;
 use ferrofabric_core::av::format::endpoint_to_bytes;
 use ferrofabric_core::av::{AvAttr, AvType, Services};
 use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Av, Domain};
+use ferrofabric_core::fabric::{Av, Domain, RecvOp};
+use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::EpType;
 use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_core::types::{FiAddr, MsgKind};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::PATIENCE;
 use ferrofabric_hw_tests::sockets::{TYPES, domain, domain_at, endpoint, insert_services, name};
@@ -196,6 +198,60 @@ fn a_receive_from_a_range_has_its_source_found() {
     b.inject(b"after", to_a, None).unwrap();
     a.recv(Buffer::new(8).unwrap(), from_b, 2).unwrap();
     assert_eq!(next_message(&mut a, &mut b), (b"after".to_vec(), from_b));
+}
+
+/// Who looks for a message from an address of a range again and again finds it, though nobody has used the address before.
+///
+/// Covers: AV-9, AV-25
+#[test]
+#[file_serial(verbs)]
+fn a_peek_at_a_range_has_its_source_found() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &[]);
+    let attr = AvAttr {
+        av_type: Some(AvType::Table),
+        symmetric: true,
+        ..AvAttr::default()
+    };
+    let a = End::open_with(&*domain, &attr, |_| {});
+    let mut b = endpoint(&*domain);
+    let name = a.endpoint.address().to_bytes(AddrFormat::SOCKADDR_IN);
+    let to_a = b.av().insert(&name.unwrap()).unwrap();
+    let listens = b.address().socket().unwrap();
+    let (ip, port) = (listens.ip().to_string(), listens.port().to_string());
+    let from_b = insert_services(&a.av, &Services::range(&ip, 2, &port, 1).unwrap())[0].unwrap();
+    b.inject(b"there", to_a, None).unwrap();
+    let receive = RecvOp {
+        kind: MsgKind::Msg,
+        src: from_b,
+        tag: 0,
+        ignore: 0,
+        desc: 0,
+        context: 7,
+        flags: Flags::COMPLETION,
+    };
+    let peek = RecvOp {
+        flags: receive.flags | Flags::PEEK,
+        ..receive
+    };
+    let until = Instant::now() + PATIENCE;
+    let found = loop {
+        a.recv(&peek, &[]).unwrap();
+        match a.next_alone() {
+            Ok(found) => break found,
+            Err(error) => assert_eq!(error.errno, Errno::ENOMSG),
+        }
+        assert!(b.poll().unwrap().is_none());
+        assert!(Instant::now() < until, "the message is not found");
+    };
+    assert_eq!((found.len, found.src), (5, from_b));
+    let room = a.memory(8, 0);
+    a.recv(&receive, &[room]).unwrap();
+    let came = a.next_alone().unwrap();
+    assert_eq!((came.len, came.src), (5, from_b));
+    assert_eq!(a.bytes(room.addr, 5), b"there");
 }
 
 /// A receive from an address of a range takes what comes from there also if nobody was there when it was posted.
