@@ -2,6 +2,8 @@
 //! connection, and a peer that does not answer holds nobody up. It sleeps in epoll(7) and shares nothing with the transport
 //! but two channels and a flag.
 
+#[cfg(test)]
+mod clients;
 pub(crate) mod frame;
 mod handshake;
 mod liveness;

@@ -386,6 +386,9 @@ impl Server {
             .read_hello(bytes, &self.shared)
             .map_err(|()| Failure::Later)?;
         let id = met.id();
+        if id == self.id {
+            return Err(Failure::Later);
+        }
         let wanted = match self.peers.get(&id) {
             // A link that the other side has given up is no obstacle.
             Some(Peer::Up(segment, side)) if segment.status(other(*side)).load() & CLOSED == 0 => {
@@ -393,6 +396,7 @@ impl Server {
                 return Err(Failure::Later);
             }
             Some(Peer::Up(..)) => {
+                self.peers.remove(&id);
                 self.report(Event::Gone(id, true));
                 None
             }
@@ -400,25 +404,46 @@ impl Server {
                 c.answer(WELCOME, BUSY, &self.shared, false);
                 return Err(Failure::Later);
             }
-            Some(&Peer::Attempting(attempt, connection)) => {
-                if let Some(old) = connection {
-                    self.connections.try_remove(old);
-                }
-                Some(attempt)
-            }
-            Some(&Peer::Accepting(old, attempt)) => {
-                self.connections.try_remove(old);
-                attempt
-            }
+            Some(&Peer::Attempting(attempt, old)) => self.drop_for(id, old, Some(attempt)),
+            Some(&Peer::Accepting(old, wanted)) => self.drop_for(id, Some(old), wanted),
             None | Some(Peer::Left) => None,
         };
-        if id == self.id || !c.answer(WELCOME, OK, &self.shared, self.offers_cma()) {
+        if !c.answer(WELCOME, OK, &self.shared, self.offers_cma()) {
             return Err(Failure::Later);
         }
         c.peer = Some(id);
         c.stage = Stage::Map(met);
         self.peers.insert(id, Peer::Accepting(key, wanted));
         Ok(())
+    }
+
+    /// Drops the connection that there is with a peer, for one that it makes now. Should nothing come of that, either, an attempt
+    /// of ours that is `wanted` goes on, and is what is returned.
+    fn drop_for(
+        &mut self,
+        id: u64,
+        old: Option<usize>,
+        wanted: Option<Attempt>,
+    ) -> Option<Attempt> {
+        // First of all: its place may be the next one's.
+        self.go_on(id, wanted);
+        if let Some(old) = old {
+            self.connections.try_remove(old);
+        }
+        wanted
+    }
+
+    /// There is no connection with a peer any more: an attempt that waited for what comes of it goes on.
+    fn go_on(&mut self, id: u64, wanted: Option<Attempt>) {
+        match wanted {
+            Some(attempt) => {
+                self.peers.insert(id, Peer::Attempting(attempt, None));
+                self.retry(id);
+            }
+            None => {
+                self.peers.remove(&id);
+            }
+        }
     }
 
     fn up(&mut self, link: NewLink) {
@@ -446,15 +471,7 @@ impl Server {
                 Failure::Later => self.retry(id),
                 Failure::Never(why) => self.give_up(id, Errno::EHOSTUNREACH, why),
             },
-            Some(&Peer::Accepting(current, wanted)) if current == key => match wanted {
-                Some(attempt) => {
-                    self.peers.insert(id, Peer::Attempting(attempt, None));
-                    self.retry(id);
-                }
-                None => {
-                    self.peers.remove(&id);
-                }
-            },
+            Some(&Peer::Accepting(current, wanted)) if current == key => self.go_on(id, wanted),
             _ => {}
         }
     }
