@@ -30,12 +30,9 @@ impl Doorbell {
     /// Rings at the endpoint `id`. Whoever has a full queue is woken already; whoever is gone is noticed elsewhere.
     pub(crate) fn ring(&self, id: u64) {
         if let Ok(to) = address(id) {
-            let _ = sendto(
-                self.socket.as_raw_fd(),
-                &[1],
-                &to,
-                MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
-            );
+            if ring_from(&self.socket, &to) == Err(Sys::EAGAIN) {
+                ring_anew(&to);
+            }
         }
     }
 
@@ -61,6 +58,22 @@ impl AsFd for Doorbell {
     }
 }
 
+fn ring_from(socket: &OwnedFd, to: &UnixAddr) -> nix::Result<()> {
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    sendto(socket.as_raw_fd(), &[1], to, flags).map(drop)
+}
+
+/// Rings once more, from a socket of its own. Rings count against the buffer of the socket that they come from until somebody takes
+/// them: where it was that one that is full, after some 270, this one goes, and stays when its socket is closed. Where it was the queue
+/// of who is rung at, this one does not go, either, and need not.
+#[cold]
+fn ring_anew(to: &UnixAddr) {
+    match datagram_socket() {
+        Ok(socket) => drop(ring_from(&socket, to)),
+        Err(error) => tracing::warn!(%error, "nothing to ring a doorbell with"),
+    }
+}
+
 /// A socket to ring with, or to find out who still has a doorbell.
 pub(crate) fn datagram_socket() -> nix::Result<OwnedFd> {
     socket(
@@ -74,4 +87,49 @@ pub(crate) fn datagram_socket() -> nix::Result<OwnedFd> {
 /// The doorbell's name.
 pub(crate) fn address(id: u64) -> nix::Result<UnixAddr> {
     UnixAddr::new_abstract(format!("ferrofabric.{id:016x}.bell").as_bytes())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    fn bells(kind: u64, n: u64) -> Vec<(u64, Doorbell)> {
+        let of_ours = kind << 48 | u64::from(std::process::id()) << 16;
+        let ids = (0..n).map(|i| of_ours | i);
+        ids.map(|id| (id, Doorbell::open(id).unwrap())).collect()
+    }
+
+    fn is_rung(bell: &Doorbell) -> bool {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
+        recv(bell.socket.as_raw_fd(), &mut [0], flags).is_ok()
+    }
+
+    /// Rings that nobody has taken yet use up a socket's buffer: the next sleeper is woken all the same.
+    #[test]
+    fn many_are_rung_at_by_one() {
+        let (sleepers, own) = (bells(1, 400), bells(2, 1));
+        for (id, _) in &sleepers {
+            own[0].1.ring(*id);
+        }
+        let unheard = sleepers.iter().filter(|(_, bell)| !is_rung(bell));
+        assert_eq!(unheard.count(), 0, "of 400 hear nothing");
+    }
+
+    /// One who has all the rings that go into its queue, and never takes them, is no matter.
+    #[test]
+    fn one_who_is_rung_at_too_often_keeps_nobody_from_being_rung_at() {
+        let (deaf, sleepers, own) = (bells(3, 1), bells(4, 300), bells(5, 1));
+        for (id, _) in &sleepers {
+            for _ in 0..DRAIN {
+                own[0].1.ring(deaf[0].0);
+            }
+            own[0].1.ring(*id);
+        }
+        assert!(sleepers.iter().all(|(_, bell)| is_rung(bell)));
+        deaf[0].1.drain();
+        assert!(!is_rung(&deaf[0].1), "more than its queue has");
+        own[0].1.ring(deaf[0].0);
+        assert!(is_rung(&deaf[0].1));
+    }
 }
