@@ -109,6 +109,8 @@ pub(crate) struct Link {
     pub(crate) asked: bool,
     /// What the peer has said to its end, and was not dealt with.
     pub(crate) heard: Option<Farewell>,
+    /// Times that it had the link stay.
+    pub(crate) stays: u32,
     pub(crate) control: VecDeque<Control>,
     pub(crate) pending: VecDeque<PendingSend>,
     /// By id, the keys of messages under way in the endpoint's outbox.
@@ -183,6 +185,7 @@ impl Link {
             shared: Arc::clone(shared),
             asked: false,
             heard: None,
+            stays: 0,
             control: VecDeque::new(),
             pending: VecDeque::new(),
             outgoing: Slab::new(),

@@ -50,7 +50,8 @@ impl Link {
         (self.tx.published(), self.rx.consumed())
     }
 
-    /// The peer has said something about the end, which `push` answers.
+    /// The peer has said something about the end. That the link stays is over with this, so the peer may ask in its next slot;
+    /// all else `push` answers.
     pub(crate) fn hears(&mut self, what: Farewell) -> Result<(), Broken> {
         let in_order = match what {
             Farewell::Ask => self.heard.is_none(),
@@ -59,7 +60,12 @@ impl Link {
         if !in_order {
             return Err(Broken("it took leave out of turn"));
         }
-        self.heard = Some(what);
+        if what == Farewell::Stay {
+            self.asked = false;
+            self.stays += 1;
+        } else {
+            self.heard = Some(what);
+        }
         self.busy = true;
         Ok(())
     }

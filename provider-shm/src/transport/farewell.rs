@@ -20,7 +20,7 @@ const MAX_DOUBLINGS: u32 = 6;
 /// The removed, and their links.
 #[derive(Default)]
 pub(super) struct Departures {
-    /// By id, the times that each came back, or had its link stay.
+    /// By id, the times that each came back.
     removed: HashMap<u64, u32>,
     /// By key, what was seen of their links.
     watched: HashMap<usize, Watch>,
@@ -41,6 +41,7 @@ impl ShmTransport {
     pub(super) fn depart(&mut self, id: u64) {
         self.departures.removed.insert(id, 0);
         if let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) {
+            self.links[key].stays = 0;
             self.watch(key);
         }
     }
@@ -97,7 +98,7 @@ impl ShmTransport {
                 0
             };
             watch.seen = now;
-            let long_enough = watch.quiet >= 1 << returns.min(MAX_DOUBLINGS);
+            let long_enough = watch.quiet >= 1 << (returns + link.stays).min(MAX_DOUBLINGS);
             self.departures.watched.insert(key, watch);
             if long_enough && !link.asked && link.heard.is_none() && link.is_settled() {
                 if let Err(broken) = self.say(key, Farewell::Ask) {
@@ -136,15 +137,8 @@ impl ShmTransport {
         let Some(link) = self.links.get_mut(key) else {
             return Ok(0);
         };
-        let Some(heard) = link.heard else {
+        if link.heard.is_none() {
             return Ok(0);
-        };
-        if heard == Farewell::Stay {
-            (link.heard, link.asked) = (None, false);
-            if let Some(returns) = self.departures.removed.get_mut(&link.id) {
-                *returns += 1;
-            }
-            return Ok(1);
         }
         // Both have asked, or the peer has agreed.
         if link.asked {
@@ -214,3 +208,6 @@ impl ShmTransport {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

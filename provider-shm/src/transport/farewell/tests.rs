@@ -1,0 +1,99 @@
+//! Two sides of which only one is driven at times: whatever they say to each other meanwhile, the link ends in good order.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::types::FiAddr;
+
+use crate::ShmConfig;
+use crate::link::Link;
+use crate::owner::Ep;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Drives some until something is so.
+fn drive(eps: &mut [&mut Ep], what: &str, mut reached: impl FnMut(&[&mut Ep]) -> bool) {
+    let begun = Instant::now();
+    while !reached(eps) {
+        for ep in eps.iter_mut() {
+            ep.progress();
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The one link of an endpoint.
+fn link(ep: &Ep) -> Option<&Link> {
+    assert!(ep.shm.links.len() < 2);
+    ep.shm.links.iter().next().map(|(_, link)| &**link)
+}
+
+fn has_asked(ep: &Ep) -> bool {
+    link(ep).is_some_and(|link| link.asked)
+}
+
+struct Pair {
+    a: Ep,
+    b: Ep,
+    to_a: FiAddr,
+    to_b: FiAddr,
+}
+
+impl Pair {
+    /// A message from `a` has arrived that nobody has received.
+    fn connected() -> Self {
+        let config = ShmConfig {
+            sweep_interval: Duration::from_millis(5),
+            ..ShmConfig::default()
+        };
+        let (mut a, mut b) = (Ep::open(config.clone()), Ep::open(config));
+        let (to_b, to_a) = (a.insert(&b.name()), b.insert(&a.name()));
+        a.tsend(to_b, 7, &[7; 8], 1).unwrap();
+        drive(&mut [&mut a, &mut b], "no message comes", |eps| {
+            eps[1].shm.stats().unexpected == 1
+        });
+        a.wait().unwrap();
+        Self { a, b, to_a, to_b }
+    }
+
+    fn receive(&mut self) {
+        let mut into = [0; 8];
+        self.b.trecv(7, 0, &mut into, 2);
+        assert_eq!(self.b.wait().unwrap().context, 2);
+        assert_eq!(into, [7; 8]);
+    }
+
+    /// `a` removes `b`, and asks; `b` is not driven.
+    fn a_asks(&mut self) {
+        self.a.remove(self.to_b);
+        drive(&mut [&mut self.a], "it does not ask", |eps| {
+            has_asked(eps[0])
+        });
+    }
+
+    fn left(&self) -> (u64, u64) {
+        let (a, b) = (self.a.shm.stats(), self.b.shm.stats());
+        assert_eq!((a.links_failed, b.links_failed), (0, 0));
+        (a.links_left, b.links_left)
+    }
+}
+
+/// Who has a link stay may ask for its end before the other side has heard that.
+#[test]
+fn an_answer_and_a_question_come_at_once() {
+    let mut pair = Pair::connected();
+    pair.a_asks();
+    // Its message waits for a receive: the link stays.
+    pair.b.progress();
+    pair.b.remove(pair.to_a);
+    pair.receive();
+    drive(&mut [&mut pair.b], "it does not ask", |eps| {
+        has_asked(eps[0])
+    });
+    pair.a.progress();
+    assert_eq!(pair.left(), (1, 0));
+    pair.b.progress();
+    assert_eq!(pair.left(), (1, 1));
+}
