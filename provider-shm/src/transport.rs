@@ -318,19 +318,7 @@ impl ShmTransport {
             did += 1;
             match event {
                 Event::Up(new) => self.new_link(new, owner),
-                Event::Gone(id, said_so) => {
-                    let (errno, why) = match said_so {
-                        true => (Errno::ESHUTDOWN, "the peer closed its endpoint"),
-                        false => (Errno::ECONNRESET, "the peer's process is gone"),
-                    };
-                    match self.peers.get_mut(id) {
-                        Some(&mut Peer::Up(key)) => {
-                            self.drain(key, owner);
-                            self.fail_link(key, errno, why, owner);
-                        }
-                        _ => self.gone_after_all(id, errno, why, owner),
-                    }
-                }
+                Event::Gone(id, segment, said_so) => self.gone(id, segment, said_so, owner),
                 Event::Look => self.look(owner),
                 Event::Unreachable(id, errno, why) => self.give_up(id, errno, why, owner),
             }

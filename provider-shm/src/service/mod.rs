@@ -44,8 +44,9 @@ pub(crate) enum Event {
     Up(NewLink),
     /// No link can be made with the endpoint of this id.
     Unreachable(u64, Errno, &'static str),
-    /// The endpoint of this id is gone; `true` when it said so.
-    Gone(u64, bool),
+    /// The endpoint of this id has ended its link, which has this segment, or is gone; `true` when it said so. Without a segment: it
+    /// was still to be told when it is gone.
+    Gone(u64, Option<Arc<Segment>>, bool),
     /// Time for a look at links whose peers were removed.
     Look,
 }
@@ -152,6 +153,12 @@ impl Service {
         // The thread lives as long as `self`; if it could not be told, it has ended, and so has the process.
         let _ = self.commands.send(command);
         let _ = self.wake.write(1);
+    }
+
+    /// Events that wait to be taken.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.events.len()
     }
 
     /// Whether there may be events.

@@ -3,7 +3,7 @@
 //! Of two endpoints that connect to each other at once, the one with the lower id makes the link: it answers the other's
 //! hello with "busy", the other one drops its attempt for the lower one's. Every attempt can be repeated.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,8 +45,6 @@ enum Peer {
     Accepting(usize, Option<Attempt>),
     /// There is a link.
     Up(Arc<Segment>, Side),
-    /// There was one, until neither side had more to say.
-    Left,
 }
 
 #[derive(Clone, Copy)]
@@ -72,6 +70,8 @@ pub(super) struct Server {
     /// Empty while it is talked to.
     connections: Slab<Option<Connection>>,
     peers: HashMap<u64, Peer>,
+    /// With whom there was a link until neither side had more to say, who are asked after all the same.
+    left: HashSet<u64>,
     nonce: u64,
     next_sweep: Instant,
     sweep_from: usize,
@@ -105,6 +105,7 @@ impl Server {
             events,
             connections: Slab::new(),
             peers: HashMap::new(),
+            left: HashSet::new(),
             next_sweep: Instant::now(),
             sweep_from: 0,
             next_look: None,
@@ -151,11 +152,7 @@ impl Server {
             Peer::Attempting(attempt, None) => Some(attempt.next_try.min(attempt.deadline)),
             _ => None,
         });
-        let sweep = self
-            .peers
-            .values()
-            .any(|p| matches!(p, Peer::Up(..) | Peer::Left))
-            .then_some(self.next_sweep);
+        let sweep = self.swept().next().map(|_| self.next_sweep);
         match connections
             .chain(attempts)
             .chain(sweep)
@@ -187,17 +184,22 @@ impl Server {
         true
     }
 
-    /// A link has ended; there may be another one by now.
+    /// A link has ended; there may be another one by now, or the sweep may have found its end, too.
     fn forget(&mut self, id: u64, segment: Option<&Arc<Segment>>, watch: bool) {
-        match (self.peers.get(&id), segment) {
-            (Some(Peer::Up(current, _)), Some(segment)) if Arc::ptr_eq(current, segment) => {}
-            (Some(Peer::Left), None) => {}
-            _ => return,
-        }
-        match watch {
-            true => self.peers.insert(id, Peer::Left),
-            false => self.peers.remove(&id),
+        let Some(segment) = segment else {
+            self.left.remove(&id);
+            return;
         };
+        match self.peers.get(&id) {
+            Some(Peer::Up(current, _)) if Arc::ptr_eq(current, segment) => {
+                self.peers.remove(&id);
+            }
+            Some(Peer::Up(..)) => return,
+            _ => {}
+        }
+        if watch {
+            self.left.insert(id);
+        }
     }
 
     fn report(&self, event: Event) {
@@ -219,7 +221,8 @@ impl Server {
             // The link's event is on its way.
             Some(Peer::Up(..) | Peer::Attempting(..)) => {}
             Some(Peer::Accepting(_, wanted)) => *wanted = Some(attempt),
-            None | Some(Peer::Left) => {
+            None => {
+                self.left.remove(&id);
                 self.peers.insert(id, Peer::Attempting(attempt, None));
                 self.try_connect(id);
             }
@@ -395,9 +398,9 @@ impl Server {
                 c.answer(WELCOME, BUSY, &self.shared, false);
                 return Err(Failure::Later);
             }
-            Some(Peer::Up(..)) => {
+            Some(Peer::Up(segment, _)) => {
+                self.report(Event::Gone(id, Some(Arc::clone(segment)), true));
                 self.peers.remove(&id);
-                self.report(Event::Gone(id, true));
                 None
             }
             Some(Peer::Attempting(..)) if self.id < id => {
@@ -406,7 +409,7 @@ impl Server {
             }
             Some(&Peer::Attempting(attempt, old)) => self.drop_for(id, old, Some(attempt)),
             Some(&Peer::Accepting(old, wanted)) => self.drop_for(id, Some(old), wanted),
-            None | Some(Peer::Left) => None,
+            None => None,
         };
         if !c.answer(WELCOME, OK, &self.shared, self.offers_cma()) {
             return Err(Failure::Later);
@@ -453,6 +456,7 @@ impl Server {
             fence = link.fence,
             "shared-memory link"
         );
+        self.left.remove(&link.id);
         self.peers
             .insert(link.id, Peer::Up(Arc::clone(&link.segment), link.side));
         self.next_sweep = Instant::now() + self.config.sweep_interval;
@@ -519,29 +523,37 @@ impl Server {
         }
     }
 
+    /// Whom the sweep asks after.
+    fn swept(&self) -> impl Iterator<Item = u64> {
+        let up = (self.peers.iter()).filter(|(_, peer)| matches!(peer, Peer::Up(..)));
+        up.map(|(id, _)| *id).chain(self.left.iter().copied())
+    }
+
     /// Looks which peers have left or died.
     fn sweep(&mut self) {
-        let mut up: Vec<u64> = self
-            .peers
-            .iter()
-            .filter_map(|(id, peer)| matches!(peer, Peer::Up(..) | Peer::Left).then_some(*id))
-            .collect();
-        up.sort_unstable();
-        if up.is_empty() {
+        let mut ids: Vec<u64> = self.swept().collect();
+        ids.sort_unstable();
+        if ids.is_empty() {
             return;
         }
-        let from = self.sweep_from % up.len();
+        let from = self.sweep_from % ids.len();
         self.sweep_from = from + SWEPT;
-        for id in up.iter().cycle().skip(from).take(up.len().min(SWEPT)) {
-            let left = || match self.peers.get(id) {
-                Some(Peer::Up(segment, side)) => segment.status(other(*side)).load() & CLOSED != 0,
-                _ => false,
+        for &id in ids.iter().cycle().skip(from).take(ids.len().min(SWEPT)) {
+            let link = match self.peers.get(&id) {
+                Some(Peer::Up(segment, side)) => Some((segment, *side)),
+                _ => None,
+            };
+            let closed = || {
+                link.is_some_and(|(segment, side)| segment.status(other(side)).load() & CLOSED != 0)
             };
             // Who closes says so before its doorbell goes.
-            if left() || !self.liveness.exists(*id) {
-                let left = left();
-                self.peers.remove(id);
-                self.report(Event::Gone(*id, left));
+            if closed() || !self.liveness.exists(id) {
+                let gone = Event::Gone(id, link.map(|(segment, _)| Arc::clone(segment)), closed());
+                match link.is_some() {
+                    true => drop(self.peers.remove(&id)),
+                    false => drop(self.left.remove(&id)),
+                }
+                self.report(gone);
             }
         }
     }

@@ -3,6 +3,7 @@
 //! long as it does, and longer each time that it comes back.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx};
@@ -11,6 +12,7 @@ use super::ShmTransport;
 use crate::link::Farewell;
 use crate::peers::Peer;
 use crate::ring::Broken;
+use crate::segment::Segment;
 use crate::service::Command;
 
 /// Looks without anything new after which we ask for the end, doubled each time that the peer comes back, so many times at most.
@@ -190,21 +192,35 @@ impl ShmTransport {
         }
     }
 
-    /// A peer is gone with which there was a link until neither side had more to say.
-    pub(super) fn gone_after_all<O: Owner>(
+    /// A peer has ended the link that has this segment, or is gone; without one, it is gone with which there was a link until
+    /// neither side had more to say.
+    pub(super) fn gone<O: Owner>(
         &mut self,
         id: u64,
-        errno: Errno,
-        why: &'static str,
+        segment: Option<Arc<Segment>>,
+        said_so: bool,
         owner: &mut O,
     ) {
-        let Some(Peer::Left(native)) = self.peers.get_mut(id) else {
-            return;
+        let (errno, why) = match said_so {
+            true => (Errno::ESHUTDOWN, "the peer closed its endpoint"),
+            false => (Errno::ECONNRESET, "the peer's process is gone"),
         };
-        let addr = owner.av().find(native);
-        self.peers.set(id, Peer::Gone(errno));
-        if addr.is_some() {
-            owner.srx().fail_source(addr, errno, why, |_| false);
+        match (self.peers.get_mut(id), segment) {
+            (Some(&mut Peer::Up(key)), Some(segment))
+                if Arc::ptr_eq(&self.links[key].segment, &segment) =>
+            {
+                self.drain(key, owner);
+                self.fail_link(key, errno, why, owner);
+            }
+            (Some(Peer::Left(native)), None) => {
+                let addr = owner.av().find(native);
+                self.peers.set(id, Peer::Gone(errno));
+                if addr.is_some() {
+                    owner.srx().fail_source(addr, errno, why, |_| false);
+                }
+            }
+            // The end of a link that is known of.
+            _ => {}
         }
     }
 }

@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::types::{FiAddr, MsgKind};
 
 use crate::ShmConfig;
 use crate::link::Link;
@@ -96,4 +97,65 @@ fn an_answer_and_a_question_come_at_once() {
     assert_eq!(pair.left(), (1, 0));
     pair.b.progress();
     assert_eq!(pair.left(), (1, 1));
+}
+
+impl Pair {
+    /// `waiting` has a receive that only `gone` could match, which goes.
+    fn hears_of_the_end(mut waiting: Ep, gone: Ep, addr: FiAddr) {
+        let mut into = [0; 8];
+        waiting.recv_from(MsgKind::Tagged, addr, 1, 0, &mut into, 3);
+        assert!(waiting.poll().is_none());
+        drop(gone);
+        let begun = Instant::now();
+        let error = loop {
+            if let Some(found) = waiting.poll() {
+                break found.unwrap_err();
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not hear of the end");
+            std::thread::yield_now();
+        };
+        assert_eq!(
+            (error.errno, error.completion.context),
+            (Errno::ECONNRESET, 3)
+        );
+    }
+}
+
+/// The sweep finds that the other side has closed before its last word is taken.
+#[test]
+fn the_sweep_is_there_before_the_last_word() {
+    let mut pair = Pair::connected();
+    pair.receive();
+    pair.a_asks();
+    pair.to_b = pair.a.insert(&pair.b.name());
+    pair.b.progress();
+    assert_eq!(pair.left(), (0, 1));
+    // What the sweep has found, and that it is time for another look.
+    let begun = Instant::now();
+    while pair.a.shm.service.waiting() < 2 {
+        assert!(begun.elapsed() < PATIENCE, "nothing is found");
+        std::thread::yield_now();
+    }
+    pair.a.progress();
+    assert_eq!(pair.left(), (1, 1));
+    Pair::hears_of_the_end(pair.a, pair.b, pair.to_b);
+}
+
+/// The sweep finds that the other side has closed before it hears that the link is given back here, too.
+#[test]
+fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
+    let mut pair = Pair::connected();
+    pair.receive();
+    pair.a_asks();
+    let segment = link(&pair.b).map(|link| link.segment.clone());
+    pair.b.progress();
+    pair.a.progress();
+    assert_eq!(pair.left(), (1, 1));
+    let Ep { shm, owner } = &mut pair.b;
+    shm.gone(pair.a.name().shm.unwrap(), segment, true, owner);
+    // It is there, and can be sent to.
+    pair.b.tsend(pair.to_a, 8, &[8; 8], 4).unwrap();
+    drive(&mut [&mut pair.a, &mut pair.b], "no message comes", |eps| {
+        eps[0].shm.stats().unexpected == 1
+    });
 }
