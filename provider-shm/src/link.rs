@@ -109,7 +109,7 @@ pub(crate) struct Link {
     pub(crate) asked: bool,
     /// What the peer has said to its end, and was not dealt with.
     pub(crate) heard: Option<Farewell>,
-    /// Times that it had the link stay.
+    /// Times that it had the link stay, and how much patience we had with it from the start.
     pub(crate) stays: u32,
     pub(crate) control: VecDeque<Control>,
     pub(crate) pending: VecDeque<PendingSend>,

@@ -88,8 +88,22 @@ impl Peers {
         self.by_id.insert(id, peer)
     }
 
+    /// A peer is gone, which whoever sends to its address is told: of one that has none, nothing is kept.
+    pub(crate) fn set_gone(&mut self, id: u64, errno: Errno, addr: FiAddr) {
+        match addr.is_some() {
+            true => drop(self.by_id.insert(id, Peer::Gone(errno))),
+            false => drop(self.by_id.remove(&id)),
+        }
+    }
+
     pub(crate) fn remove(&mut self, id: u64) -> Option<Peer> {
         self.by_id.remove(&id)
+    }
+
+    /// Entries of all tables.
+    #[cfg(test)]
+    pub(crate) fn known(&self) -> usize {
+        self.by_id.len() + self.ids.len()
     }
 }
 

@@ -304,9 +304,9 @@ impl ShmTransport {
         if addr.is_some() {
             self.peers.set_id(addr, id);
             self.peers.learn(addr, key, self.links.len());
-            self.departs_no_more(id);
+        } else {
+            self.watch_stranger(key);
         }
-        self.came_back(id, key);
     }
 
     #[cold]
@@ -341,11 +341,12 @@ impl ShmTransport {
         let Some(Peer::Connecting(queue)) = self.peers.remove(id) else {
             return;
         };
+        // Nobody waits: the peer was removed.
+        let Some(first) = queue.front() else { return };
         // A peer that does not answer may do so later; one that is not there will not come.
         if errno == Errno::EHOSTUNREACH {
-            self.peers.set(id, Peer::Gone(errno));
+            self.peers.set_gone(id, errno, first.op.dest);
         }
-        let Some(first) = queue.front() else { return };
         tracing::info!(peer = id, why, "no shared-memory link");
         match self.config.unreachable {
             Unreachable::HandBack => {
@@ -410,8 +411,7 @@ impl ShmTransport {
             let segment = Some(link.segment.clone());
             self.service.tell(Command::Forget(link.id, segment, false));
         }
-        self.peers.set(link.id, Peer::Gone(errno));
-        self.departs_no_more(link.id);
+        self.peers.set_gone(link.id, errno, link.addr);
         for done in link.take_unfinished(&mut self.outbox) {
             owner.fail_send(&done, errno, 0, why);
         }
@@ -634,7 +634,6 @@ impl Transport for ShmTransport {
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
         let Some(id) = name.shm else { return };
-        self.departs_no_more(id);
         let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) else {
             return;
         };
@@ -643,6 +642,8 @@ impl Transport for ShmTransport {
             return;
         }
         link.addr = addr;
+        self.peers.set_id(addr, id);
+        self.watch_no_more(key);
         let (number, held) = (self.receiver.number, &self.receiver.held);
         owner.srx().resolve(addr, |token| {
             token.transport == number
@@ -653,7 +654,7 @@ impl Transport for ShmTransport {
     }
 
     fn has_strangers(&self) -> bool {
-        self.departs_anybody() || self.links.iter().any(|(_, link)| !link.addr.is_some())
+        self.links.iter().any(|(_, link)| !link.addr.is_some())
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
@@ -664,10 +665,14 @@ impl Transport for ShmTransport {
         }
         owner.srx().forget_source(addr);
         let Some(id) = id else { return };
-        self.depart(id);
         let queue = match self.peers.get_mut(id) {
             Some(Peer::Connecting(queue)) => queue,
-            Some(Peer::Up(key)) => &mut self.links[*key].pending,
+            Some(&mut Peer::Up(key)) => {
+                if !self.links[key].addr.is_some() {
+                    self.watch_removed(key);
+                }
+                &mut self.links[key].pending
+            }
             Some(Peer::Left(_)) => {
                 self.peers.remove(id);
                 self.service.tell(Command::Forget(id, None, false));
@@ -675,7 +680,6 @@ impl Transport for ShmTransport {
             }
             Some(Peer::Gone(_)) => {
                 self.peers.remove(id);
-                self.departs_no_more(id);
                 return;
             }
             None => return,

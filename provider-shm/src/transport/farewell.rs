@@ -1,6 +1,6 @@
-//! Links whose peers were removed from the address vector: the segment goes, too, once nothing happens in it and the other side
-//! agrees (`link/farewell.rs`). Whoever has something to say next connects anew. A removed peer that talks to us keeps its link as
-//! long as it does, and longer each time that it comes back.
+//! Links whose peers are not in the address vector: the segment goes once nothing happens in it and the other side agrees
+//! (`link/farewell.rs`), and with it all that we keep of the peer. Whoever has something to say next connects anew, and keeps its link
+//! as long as it talks, and for a while after that.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::ring::Broken;
 use crate::segment::Segment;
 use crate::service::Command;
 
-/// Looks without anything new after which we ask for the end, doubled each time that the peer comes back, so many times at most.
-/// There is a look each second.
+/// Looks without anything new after which we ask for the end of a link whose peer was removed, doubled each time that the peer has it
+/// stay, so many times at most. There is a look each second.
 const MAX_DOUBLINGS: u32 = 6;
+/// Who connects and is not in the address vector has something to say, now and then: as if its link had stayed so many times.
+const STRANGERS_DOUBLINGS: u32 = 3;
 
-/// The removed, and their links.
+/// The links of strangers.
 #[derive(Default)]
 pub(super) struct Departures {
-    /// By id, the times that each came back.
-    removed: HashMap<u64, u32>,
-    /// By key, what was seen of their links.
+    /// By key, what was seen of them.
     watched: HashMap<usize, Watch>,
     /// The service thread tells when it is time for the next look.
     look_is_due: bool,
@@ -39,31 +39,16 @@ struct Watch {
 }
 
 impl ShmTransport {
-    /// A peer was removed from the address vector.
-    pub(super) fn depart(&mut self, id: u64) {
-        self.departures.removed.insert(id, 0);
-        if let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) {
-            self.links[key].stays = 0;
-            self.watch(key);
-        }
+    /// The peer of a link was removed from the address vector.
+    pub(super) fn watch_removed(&mut self, key: usize) {
+        self.links[key].stays = 0;
+        self.watch(key);
     }
 
-    /// A peer was inserted again, or is gone.
-    pub(super) fn departs_no_more(&mut self, id: u64) {
-        self.departures.removed.remove(&id);
-    }
-
-    /// Whether a peer was removed that is neither back nor gone.
-    pub(super) fn departs_anybody(&self) -> bool {
-        !self.departures.removed.is_empty()
-    }
-
-    /// There is a link with a peer: if that was removed, the link is not to stay for ever.
-    pub(super) fn came_back(&mut self, id: u64, key: usize) {
-        if let Some(returns) = self.departures.removed.get_mut(&id) {
-            *returns += 1;
-            self.watch(key);
-        }
+    /// A link is there with a peer that is not in the address vector.
+    pub(super) fn watch_stranger(&mut self, key: usize) {
+        self.links[key].stays = STRANGERS_DOUBLINGS;
+        self.watch(key);
     }
 
     fn watch(&mut self, key: usize) {
@@ -78,19 +63,16 @@ impl ShmTransport {
         }
     }
 
-    /// A link is no more.
+    /// A link is no more, or its peer was inserted.
     pub(super) fn watch_no_more(&mut self, key: usize) {
         self.departures.watched.remove(&key);
     }
 
-    /// Asks for the end of the links of removed peers on which nothing has happened for long enough.
+    /// Asks for the end of the links of strangers on which nothing has happened for long enough.
     pub(super) fn look<O: Owner>(&mut self, owner: &mut O) {
         self.departures.look_is_due = false;
         for (key, mut watch) in std::mem::take(&mut self.departures.watched) {
             let Some(link) = self.links.get_mut(key) else {
-                continue;
-            };
-            let Some(&returns) = self.departures.removed.get(&link.id) else {
                 continue;
             };
             let now = Some(link.traffic());
@@ -100,7 +82,7 @@ impl ShmTransport {
                 0
             };
             watch.seen = now;
-            let long_enough = watch.quiet >= 1 << (returns + link.stays).min(MAX_DOUBLINGS);
+            let long_enough = watch.quiet >= 1 << link.stays.min(MAX_DOUBLINGS);
             self.departures.watched.insert(key, watch);
             if long_enough && !link.asked && link.heard.is_none() && link.is_settled() {
                 if let Err(broken) = self.say(key, Farewell::Ask) {
@@ -172,13 +154,12 @@ impl ShmTransport {
         tracing::info!(peer = %link.native, "shared-memory link given back");
         self.receiver.stats.links_left += 1;
         self.receiver.outlives(key, &link);
-        let (id, native) = (link.id, link.native);
+        let (id, addr, native) = (link.id, link.addr, link.native);
         let (segment, pending) = (link.segment.clone(), std::mem::take(&mut link.pending));
         // Says that we are through with it, before anybody connects anew.
         drop(link);
-        // Who has not removed the peer may wait for its messages, and is to hear when it is gone.
-        let watch =
-            pending.is_empty() && !self.departures.removed.contains_key(&id) && id != self.id;
+        // Who has the peer in its address vector may wait for its messages, and is to hear when it is gone.
+        let watch = pending.is_empty() && addr.is_some() && id != self.id;
         self.service.tell(Command::Forget(id, Some(segment), watch));
         match watch {
             true => self.peers.set(id, Peer::Left(Box::new(native))),
@@ -214,7 +195,7 @@ impl ShmTransport {
             }
             (Some(Peer::Left(native)), None) => {
                 let addr = owner.av().find(native);
-                self.peers.set(id, Peer::Gone(errno));
+                self.peers.set_gone(id, errno, addr);
                 if addr.is_some() {
                     owner.srx().fail_source(addr, errno, why, |_| false);
                 }

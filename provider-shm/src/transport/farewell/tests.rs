@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::Transport;
 use ferrofabric_core::types::{FiAddr, MsgKind};
 
 use crate::ShmConfig;
@@ -158,4 +159,67 @@ fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
     drive(&mut [&mut pair.a, &mut pair.b], "no message comes", |eps| {
         eps[0].shm.stats().unexpected == 1
     });
+}
+
+/// Nothing is kept of a peer that is in no address vector, and with which there is no link; no insertion needs to be told of.
+fn knows_nobody(ep: &Ep) {
+    assert_eq!(ep.shm.peers.known(), 0);
+    assert!(!ep.shm.has_strangers());
+}
+
+#[test]
+fn nothing_is_kept_of_a_removed_peer_once_its_link_is_given_back() {
+    let mut pair = Pair::connected();
+    pair.receive();
+    pair.a_asks();
+    pair.b.progress();
+    pair.a.progress();
+    assert_eq!(pair.left(), (1, 1));
+    knows_nobody(&pair.a);
+    // Who comes back is watched all the same.
+    pair.b.tsend(pair.to_a, 8, &[8; 8], 4).unwrap();
+    let mut into = [0; 8];
+    pair.a.trecv(8, 0, &mut into, 5);
+    drive(&mut [&mut pair.a, &mut pair.b], "no message comes", |eps| {
+        eps[0].shm.stats().received == 1
+    });
+    assert!(pair.a.shm.has_strangers());
+    drive(&mut [&mut pair.a, &mut pair.b], "the link stays", |eps| {
+        eps.iter().all(|ep| ep.shm.stats().links_left == 2)
+    });
+    knows_nobody(&pair.a);
+}
+
+/// Peers that were never in the address vector, or not for long, are gone, or were not to be had.
+#[test]
+fn nothing_is_kept_of_strangers_that_are_gone() {
+    let mut a = Ep::open(ShmConfig::default());
+    for is_inserted in [false, true] {
+        let mut b = Ep::open(ShmConfig::default());
+        let to_a = b.insert(&a.name());
+        b.tsend(to_a, 7, &[7; 8], 1).unwrap();
+        let before = a.shm.stats();
+        drive(&mut [&mut a, &mut b], "no message comes", |eps| {
+            eps[0].shm.stats().received > before.received
+        });
+        let to_b = is_inserted.then(|| a.insert(&b.name()));
+        drop(b);
+        drive(&mut [&mut a], "its end is not found", |eps| {
+            eps[0].shm.stats().links_failed > before.links_failed
+        });
+        if let Some(to_b) = to_b {
+            a.remove(to_b);
+        }
+        knows_nobody(&a);
+    }
+    let mut nobody = a.name();
+    nobody.shm = nobody.shm.map(|id| !id);
+    let to_nobody = a.insert(&nobody);
+    a.tsend(to_nobody, 7, &[7; 8], 1).unwrap();
+    a.remove(to_nobody);
+    assert_eq!(a.wait().unwrap_err().errno, Errno::ECANCELED);
+    drive(&mut [&mut a], "somebody is there", |eps| {
+        eps[0].shm.peers.needs_link(nobody.shm.unwrap())
+    });
+    knows_nobody(&a);
 }
