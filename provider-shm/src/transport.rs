@@ -1,6 +1,7 @@
 //! The transport of one endpoint over shared memory: its links, and what its owner drives them with.
 
 mod farewell;
+mod turns;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,15 +27,10 @@ use crate::service::{Command, Event, NewLink, Service, Shared};
 use crate::stats::ShmStats;
 use crate::status::{SLEEPS, WANTS_ROOM, register, sleeper_barrier};
 use farewell::Departures;
+use turns::Turns;
 
 /// Messages of one link that are taken before the next one gets its turn.
 const BATCH: usize = 32;
-/// So many links are all looked at in each call; of more, those where something came lately, and one other.
-const FEW_LINKS: usize = 4;
-/// Calls without a message after which a link is looked at in turns only.
-const IDLE_CALLS: u32 = 10_000;
-/// How often it is looked which links those are.
-const COOL_CALLS: u32 = 1024;
 /// Looks that a call takes beyond the first while short messages come and go.
 const LINGER_LOOKS: usize = 7;
 /// Names that are tried: two endpoints of a node hardly ever draw the same.
@@ -44,11 +40,7 @@ const NAMES: u32 = 16;
 pub struct ShmTransport {
     peers: Peers,
     links: Slab<Box<Link>>,
-    /// Keys of the links, those that are looked at in each call first.
-    order: Vec<usize>,
-    hot: usize,
-    next_cold: usize,
-    calls: u32,
+    turns: Turns,
     receiver: Receiver,
     outbox: Outbox,
     service: Service,
@@ -113,10 +105,7 @@ impl ShmTransport {
         Ok(Self {
             peers: Peers::new(),
             links: Slab::new(),
-            order: Vec::new(),
-            hot: 0,
-            next_cold: 0,
-            calls: 0,
+            turns: Turns::default(),
             receiver: Receiver::new(number, config.cma, config.cma_bytes),
             outbox: Outbox::default(),
             service,
@@ -297,10 +286,7 @@ impl ShmTransport {
         }
         let key = self.links.insert(Box::new(link));
         self.peers.set(id, Peer::Up(key));
-        self.order.push(key);
-        let last = self.order.len() - 1;
-        self.order.swap(self.hot, last);
-        self.hot += 1;
+        self.turns.join(key);
         if addr.is_some() {
             self.peers.set_id(addr, id);
             self.peers.learn(addr, key, self.links.len());
@@ -386,15 +372,7 @@ impl ShmTransport {
         let link = self.links.try_remove(key)?;
         self.watch_no_more(key);
         self.peers.unlearn();
-        if let Some(at) = self.order.iter().position(|k| *k == key) {
-            if at < self.hot {
-                self.hot -= 1;
-                self.order.swap(at, self.hot);
-                self.order.swap_remove(self.hot);
-            } else {
-                self.order.swap_remove(at);
-            }
-        }
+        self.turns.leave(key);
         Some(link)
     }
 
@@ -439,7 +417,7 @@ impl ShmTransport {
     /// through another call.
     #[inline(always)]
     fn linger<O: Owner>(&mut self, owner: &mut O) -> usize {
-        let Some(&key) = self.order.first() else {
+        let Some(key) = self.turns.first() else {
             return 0;
         };
         let Some(link) = self.links.get(key) else {
@@ -506,46 +484,6 @@ impl ShmTransport {
             self.fail_link(key, Errno::EPROTO, broken.0, owner);
             1
         })
-    }
-
-    /// Looks at one of the links where nothing came lately, and lets others join them.
-    #[cold]
-    #[inline(never)]
-    fn poll_others<O: Owner>(&mut self, owner: &mut O) -> usize {
-        if self.next_cold < self.hot || self.next_cold >= self.order.len() {
-            self.next_cold = self.hot;
-        }
-        self.calls = self.calls.wrapping_add(1);
-        if self.calls % COOL_CALLS == 0 {
-            self.cool();
-        }
-        let mut did = 0;
-        if let Some(&key) = self.order.get(self.next_cold) {
-            did = self.poll(key, owner);
-            // Still at that place, if it has not failed.
-            if did > 0 && self.order.get(self.next_cold) == Some(&key) {
-                self.order.swap(self.next_cold, self.hot);
-                self.hot += 1;
-            }
-            self.next_cold += 1;
-        }
-        did
-    }
-
-    fn cool(&mut self) {
-        let mut at = 0;
-        while at < self.hot {
-            let busy = |key| {
-                let link: &Link = &self.links[key];
-                link.busy || link.idle < IDLE_CALLS
-            };
-            if busy(self.order[at]) {
-                at += 1;
-            } else {
-                self.hot -= 1;
-                self.order.swap(at, self.hot);
-            }
-        }
     }
 
     #[cold]
@@ -619,11 +557,11 @@ impl Transport for ShmTransport {
             self.disarm();
         }
         let mut at = 0;
-        while at < self.hot {
-            did += self.poll(self.order[at], owner);
+        while let Some(key) = self.turns.each_call(at) {
+            did += self.poll(key, owner);
             at += 1;
         }
-        if self.order.len() > FEW_LINKS {
+        if self.turns.are_many() {
             did += self.poll_others(owner);
         }
         if did == 0 && self.receiver.last_was_short {

@@ -502,6 +502,40 @@ fn a_sender_becomes_known_when_its_address_is_inserted() {
     );
 }
 
+/// Links that were idle for long are looked at in turns; where few links remain, all of them are looked at.
+#[test]
+fn links_that_were_idle_are_served_when_others_end() {
+    let mut hub = Ep::open(ShmConfig::default());
+    let mut leaves: Vec<_> = (0..5).map(|_| Ep::open(ShmConfig::default())).collect();
+    let mut into = [0u8; 8];
+    let mut message = |hub: &mut Ep, leaf: &mut Ep, tag| {
+        let to_hub = leaf.insert(&hub.name());
+        let out = content(0, 1, tag as usize, 8);
+        let before = hub.owner.rx.ok;
+        hub.trecv(tag, 0, &mut into, 1);
+        leaf.tsend(to_hub, tag, &out, 2).unwrap();
+        drive(hub, leaf, |hub, _| hub.owner.rx.ok > before);
+        assert_eq!(into[..], out);
+    };
+    for (tag, leaf) in leaves.iter_mut().enumerate() {
+        message(&mut hub, leaf, tag as u64);
+    }
+    for _ in 0..12_000 {
+        hub.progress();
+    }
+    drop(leaves.pop());
+    let [first, second, ..] = &mut leaves[..] else {
+        unreachable!()
+    };
+    drive(first, second, |_, _| {
+        hub.progress();
+        hub.shm.stats().links_failed == 1
+    });
+    for (tag, leaf) in leaves.iter_mut().enumerate() {
+        message(&mut hub, leaf, 10 + tag as u64);
+    }
+}
+
 /// Ping-pong, asleep while waiting.
 fn asleep(ep: &mut Ep, peer: FiAddr, rounds: usize, first: bool) {
     let mut into = [0u8; 8];
