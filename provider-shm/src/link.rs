@@ -208,7 +208,7 @@ impl Link {
     }
 
     #[inline(always)]
-    fn peer_status(&self) -> &Status {
+    pub(crate) fn peer_status(&self) -> &Status {
         self.segment.status(match (self.side, self.loopback) {
             (Side::Initiator, false) => Side::Acceptor,
             _ => Side::Initiator,

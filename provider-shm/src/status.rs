@@ -54,9 +54,17 @@ impl Status {
         before & SLEEPS != 0
     }
 
-    /// Owner: leaves. What it published before is seen by who sees this.
+    /// Owner: leaves. What it published before is seen by who sees this; whoever sees what it does with its memory after that
+    /// sees this, too ([`Self::has_closed_by_now`]).
     pub(crate) fn close(&self) {
         self.word.fetch_or(CLOSED, Ordering::Release);
+        fence(Ordering::Release);
+    }
+
+    /// Peer: whether the owner has left. If not, what was read of its memory before was still meant to be read.
+    pub(crate) fn has_closed_by_now(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.load() & CLOSED != 0
     }
 }
 
@@ -119,6 +127,24 @@ mod loom_tests {
             let sleeps = message.load(Ordering::Acquire) == 0;
             let rang = sender.join().unwrap();
             assert!(!sleeps || rang, "asleep, and nobody rings");
+        });
+    }
+
+    /// Who reads a message where it lies and finds something else there sees that the owner has left. Fails without either fence.
+    #[test]
+    fn memory_is_used_anew_after_its_owner_has_left() {
+        loom::model(|| {
+            let status = Arc::new(Status::new());
+            let memory = Arc::new(AtomicU32::new(0));
+            let (ours, used) = (Arc::clone(&status), Arc::clone(&memory));
+            let owner = thread::spawn(move || {
+                ours.close();
+                used.store(1, Ordering::Relaxed);
+            });
+            let read = memory.load(Ordering::Relaxed);
+            let closed = status.has_closed_by_now();
+            assert!(read == 0 || closed, "foreign bytes are taken for a message");
+            owner.join().unwrap();
         });
     }
 }

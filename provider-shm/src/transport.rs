@@ -390,10 +390,16 @@ impl ShmTransport {
             self.service.tell(Command::Forget(link.id, segment, false));
         }
         self.peers.set_gone(link.id, errno, link.addr);
-        for done in link.take_unfinished(&mut self.outbox) {
+        let sends = link.take_unfinished(&mut self.outbox);
+        let receives = self.receiver.take_unfinished(&mut link);
+        self.receiver.outlives(key, &link);
+        let addr = link.addr;
+        // Says that we are through with it, before anybody gets back the memory that the peer may be reading.
+        drop(link);
+        for done in sends {
             owner.fail_send(&done, errno, 0, why);
         }
-        for (kind, matched, arrived) in self.receiver.take_unfinished(&mut link) {
+        for (kind, matched, arrived) in receives {
             owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
         }
         // What arrived whole can still be received; of the rest, the owner forgets.
@@ -405,12 +411,11 @@ impl ShmTransport {
                     .is_some_and(|h| h.link == key && h.is_partial())
         };
         let lost = |token| is_lost(held, token);
-        match link.addr.is_some() {
-            true => owner.srx().fail_source(link.addr, errno, why, lost),
+        match addr.is_some() {
+            true => owner.srx().fail_source(addr, errno, why, lost),
             false => owner.srx().lose_messages(FiAddr::NOTAVAIL, lost),
         }
         held.retain(|_, h| h.link != key || !h.is_partial());
-        self.receiver.outlives(key, &link);
     }
 
     /// Looks a few times more for the next of an exchange of short messages, where the last one came from: nearer by than

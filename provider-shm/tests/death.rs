@@ -281,6 +281,50 @@ fn who_leaves_in_order_has_said_all() {
     );
 }
 
+/// Memory that is read by CMA is its owner's again once that has closed: what is found there later is not taken for the message.
+/// What had come whole is received.
+#[test]
+fn a_sender_that_closes_while_it_is_read_fails_the_receive() {
+    let open = || {
+        Ep::open(ShmConfig {
+            cma: Cma::On,
+            ..ShmConfig::default()
+        })
+    };
+    // Read in many calls, of which there was one before; read in one, after the end.
+    for (len, begun) in [(64 << 20, true), (1 << 20, false)] {
+        let (mut a, mut b) = (open(), open());
+        let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
+        let (mut out, mut into) = (vec![1u8; len], vec![0u8; len]);
+        let (mut early, mut late) = ([0u8; 8], [0u8; 8]);
+        b.trecv(1, 0, &mut early, 1);
+        a.tsend(to_b, 1, &out[..8], 1).unwrap();
+        progress_until(&mut b, |b| {
+            a.progress();
+            b.owner.rx.ok == 1
+        });
+        b.wait().unwrap();
+        b.recv_from(MsgKind::Tagged, from_a, 2, 0, &mut into, 10);
+        b.recv_from(MsgKind::Tagged, from_a, 3, 0, &mut late, 11);
+        a.tsend(to_b, 2, &out, 2).unwrap();
+        a.tsend(to_b, 3, &[3; 8], 3).unwrap();
+        if begun {
+            progress_until(&mut b, |b| b.shm.stats().received == 3);
+        }
+        drop(a);
+        out.fill(9);
+        let mut ends: Vec<_> = (0..2)
+            .map(|_| match b.wait() {
+                Ok(done) => (done.context, Errno(0)),
+                Err(error) => (error.completion.context, error.errno),
+            })
+            .collect();
+        ends.sort_unstable_by_key(|end| end.0);
+        assert_eq!(ends, [(10, Errno::ESHUTDOWN), (11, Errno(0))]);
+        assert_eq!((late, b.shm.stats().received_cma), ([3; 8], 0));
+    }
+}
+
 #[test]
 fn stopped_is_not_dead() {
     let mut ep = pipe();
