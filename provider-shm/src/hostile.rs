@@ -11,7 +11,6 @@ use ferrofabric_core::peer::Transport;
 use ferrofabric_core::types::{FiAddr, MsgKind};
 use proptest::prelude::*;
 
-use crate::ShmConfig;
 use crate::cma::CmaPeer;
 use crate::link::Farewell;
 use crate::owner::Ep;
@@ -19,6 +18,7 @@ use crate::ring::{PAYLOAD_BYTES, SLOTS};
 use crate::segment::{Segment, Side};
 use crate::service::NewLink;
 use crate::wire::{CHUNK, EAGER, FAREWELL, GO, INLINE, START, TAGGED, pack};
+use crate::{Cma, ShmConfig};
 
 /// We are the initiator, the enemy the acceptor.
 struct Enemy {
@@ -72,6 +72,19 @@ impl Enemy {
                 .write_volatile(head);
         }
         self.position += 1;
+    }
+
+    /// What we have asked it for: ids, and up to which byte.
+    fn asked(&self) -> Vec<[u64; 2]> {
+        let word = |slot, word| {
+            let at = self.segment.slot_word(Side::Initiator, slot, word);
+            // SAFETY: a word of the mapped slot; nobody else runs.
+            unsafe { at.read_volatile() }
+        };
+        (0..SLOTS)
+            .filter(|slot| word(*slot, 0) >> 16 & 0xff == u64::from(GO))
+            .map(|slot| [word(slot, 1), word(slot, 2)])
+            .collect()
     }
 
     fn claim_progress(&self, word: u64) {
@@ -227,6 +240,40 @@ fn nonsense_ends_the_link() {
             }
         });
     }
+}
+
+/// Where a peer's memory can not be read any more, it is asked for all that was to be read there.
+#[test]
+fn reads_that_fail_all_go_on_by_the_ring() {
+    const LEN: usize = 100_000;
+    const PIECES: usize = 4;
+    let mut ep = Ep::open(ShmConfig {
+        cma: Cma::On,
+        ..ShmConfig::default()
+    });
+    let (mut enemy, _) = Enemy::meet(&mut ep);
+    let mut into = vec![vec![1u8; LEN]; 2];
+    for (tag, into) in into.iter_mut().enumerate() {
+        ep.trecv(tag as u64, 0, into, tag as u64);
+    }
+    for id in 0..2 {
+        let nowhere = 1;
+        let start = [u64::from(id), pack(id, 0), LEN as u64, 0, 0, nowhere, 0];
+        enemy.publish(START, TAGGED, 0, start);
+    }
+    for _ in 0..10 {
+        ep.progress();
+    }
+    assert_eq!(enemy.asked(), [[0, LEN as u64], [1, LEN as u64]]);
+    for id in 0..2 {
+        for _ in 0..PIECES {
+            let piece = [pack(id, 0), 0, 0, 0, 0, 0, 0];
+            enemy.publish(CHUNK, 0, (LEN / PIECES) as u32, piece);
+        }
+        ep.progress();
+        assert_eq!(ep.poll().unwrap().unwrap().context, u64::from(id));
+    }
+    assert!(into.iter().flatten().all(|byte| *byte == 0));
 }
 
 #[derive(Clone, Debug)]

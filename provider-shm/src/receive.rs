@@ -504,17 +504,31 @@ impl Receiver {
             self.stats.received_cma += 1;
             d.cma = None;
             self.say_go(link, id, 0);
-        } else {
-            // Not allowed any more, or gone: the ring will tell.
-            link.cma = None;
-            let wanted = read.end;
-            d.cma = None;
-            d.trial = None;
-            d.expected = d.expected.max(wanted);
-            self.say_go(link, id, wanted);
+            self.got(link, id, 0, owner)?;
+            return Ok(1);
         }
-        self.got(link, id, 0, owner)?;
-        Ok(1)
+        // Not allowed any more, or gone: the ring will tell.
+        link.cma = None;
+        link.reading.push_front(id);
+        Ok(self.read_no_more(link))
+    }
+
+    /// Asks for all that was to be read by CMA. Returns how many messages that was of.
+    fn read_no_more(&mut self, link: &mut Link) -> usize {
+        let mut did = 0;
+        while let Some(id) = link.reading.pop_front() {
+            let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
+                continue;
+            };
+            let d = &mut self.deliveries[key as usize];
+            let Some(read) = d.cma.take() else { continue };
+            d.trial = None;
+            // More than has come: CMA was for what does not come unasked.
+            d.expected = read.end;
+            self.say_go(link, id, read.end);
+            did += 1;
+        }
+        did
     }
 
     /// Keeps a message that no receive matches.
