@@ -234,6 +234,7 @@ fn automatic_progress() {
         };
         progress::while_the_application_computes(&*automatic(), &*domain(pairs));
         progress::a_first_message(&*automatic(), &*domain(pairs));
+        progress::a_message_to_oneself(&*automatic());
         progress::the_thread_ends(automatic);
         waiting::somebody_else_has_looked(&*automatic(), &*automatic());
         completions::only_where_asked_for(&*automatic(), &*automatic());

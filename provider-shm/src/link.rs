@@ -100,7 +100,7 @@ pub(crate) struct Link {
     pub(crate) sent_last: bool,
     pub(crate) id: u64,
     side: Side,
-    pub(crate) loopback: bool,
+    loopback: bool,
     /// We tell the peer where our messages lie, to be read.
     offers_cma: bool,
     pub(crate) segment: Arc<Segment>,
@@ -226,7 +226,7 @@ impl Link {
 
     #[cold]
     fn wake(&self, stats: &mut ShmStats) {
-        if !self.loopback && self.peer_status().take_wish() {
+        if self.peer_status().take_wish() {
             stats.doorbells += 1;
             self.shared.doorbell.ring(self.id);
         }

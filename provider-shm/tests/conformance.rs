@@ -178,6 +178,7 @@ fn automatic_progress() {
         let open = || automatic(&setting, Threading::Safe);
         progress::while_the_application_computes(&*open(), &*domain(&setting));
         progress::a_first_message(&*open(), &*domain(&setting));
+        progress::a_message_to_oneself(&*open());
     }
 }
 

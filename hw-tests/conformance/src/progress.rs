@@ -105,6 +105,30 @@ pub fn a_first_message(automatic: &dyn Domain, manual: &dyn Domain) {
     fills(&receiver, into, 9, || sender.tx.pump());
 }
 
+/// A message to oneself comes while the application calls nothing.
+pub fn a_message_to_oneself(automatic: &dyn Domain) {
+    let end = End::open(automatic);
+    let myself = end.av.insert(&end.endpoint.name().to_bytes()).unwrap();
+    for round in 0..15u8 {
+        let len = SIZES[round as usize % SIZES.len()];
+        let (recv, into) = (any_tagged(end.context()), end.memory(len, 0));
+        end.recv(&recv, &[into]).unwrap();
+        // Times of day at which the thread has taken over, is about to, and has not.
+        std::thread::sleep(Duration::from_micros([0, 300, 3000][round as usize % 3]));
+        let send = SendOp {
+            kind: recv.kind,
+            dest: myself,
+            tag: 0,
+            data: 0,
+            desc: 0,
+            context: end.context(),
+            flags: Flags::empty(),
+        };
+        end.send_alone(send, len, round + 1);
+        fills(&end, into, round + 1, || {});
+    }
+}
+
 /// The thread is there as long as the domain or something on it is open, and no longer. Nothing else of the process may open
 /// such domains meanwhile.
 pub fn the_thread_ends(open: impl Fn() -> Arc<dyn Domain>) {

@@ -53,6 +53,7 @@ macro_rules! conformance {
         $crate::conformance! { @domains ($fabric) ($($attr),*)
             probes::bad_flags,
             multi_receives::lists_are_refused,
+            waiting::a_message_to_oneself_wakes,
         }
         $crate::conformance! { @offered ($fabric) ($($attr),*)
             levels::delivery if DELIVERY_COMPLETE,

@@ -10,6 +10,7 @@ use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::{FiAddr, SendOp};
 
+use crate::descriptors::wait_on;
 use crate::ends::{BLANK, End, PATIENCE, Pair, Queue, any_tagged};
 
 /// What a wait with a timeout returns, which something has to end before that. (It looks once more when it is over.)
@@ -276,5 +277,36 @@ pub fn what_others_have_sent(ours: &dyn Domain, theirs: &dyn Domain) {
                 b.rx.cq.signal();
             },
         );
+    }
+}
+
+/// A message to oneself wakes who sleeps as any other one does: in a read of the queue, or on its descriptor.
+pub fn a_message_to_oneself_wakes(domain: &dyn Domain) {
+    let end = End::open(domain);
+    let myself = end.av.insert(&end.endpoint.name().to_bytes()).unwrap();
+    for len in [8, 4000, 40_000, 300_000] {
+        let post = || {
+            let op = any_tagged(end.context());
+            end.recv(&op, &[end.memory(len, 0)]).unwrap();
+            op.context
+        };
+        let send = || {
+            let op = SendOp {
+                flags: Flags::empty(),
+                ..to(myself, end.context())
+            };
+            end.send_alone(op, len, 1);
+        };
+        while_asleep_on(&end.rx, post(), send);
+        let (context, cq) = (post(), &end.rx.cq);
+        let answer = || {
+            end.rx.pump();
+            end.rx.take_of(context)
+        };
+        let wait = || {
+            let fd = cq.wait_fd().unwrap();
+            wait_on(fd, || cq.try_wait(), answer).unwrap();
+        };
+        while_asleep(wait, send);
     }
 }
