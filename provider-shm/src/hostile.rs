@@ -276,6 +276,31 @@ fn reads_that_fail_all_go_on_by_the_ring() {
     assert!(into.iter().flatten().all(|byte| *byte == 0));
 }
 
+/// Each send that was taken ends, in its order, also that which was about to go when the ring turned out to be broken.
+#[test]
+fn no_send_is_forgotten_where_the_ring_is_broken() {
+    let mut ep = Ep::open(ShmConfig::default());
+    let (enemy, addr) = Enemy::meet(&mut ep);
+    let (out, mut taken) = ([1u8; 8], 0);
+    while ep.shm.stats().queued < 2 {
+        ep.tsend(addr, 1, &out, taken).unwrap();
+        taken += 1;
+    }
+    enemy.claim_progress(4000);
+    ep.progress();
+    let ends: Vec<_> = std::iter::from_fn(|| ep.poll())
+        .map(|end| match end {
+            Ok(done) => (done.context, None),
+            Err(error) => (error.completion.context, Some(error.errno)),
+        })
+        .collect();
+    let queued = |context| (context >= taken - 2).then_some(Errno::EPROTO);
+    let all: Vec<_> = (0..taken)
+        .map(|context| (context, queued(context)))
+        .collect();
+    assert_eq!(ends, all);
+}
+
 #[derive(Clone, Debug)]
 enum Move {
     Publish(u8, u8, u32, [u64; 7]),

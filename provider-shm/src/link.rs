@@ -598,13 +598,17 @@ impl Link {
             };
             let op = next.op;
             // SAFETY: who queued it vouched for the buffers until it completes; a copy lives as long as `next`.
-            match unsafe { self.announce(&op, next.iov(), stats)? } {
-                Announced::Full => {
+            match unsafe { self.announce(&op, next.iov(), stats) } {
+                Ok(Announced::Done) => {
+                    owner.complete_send(&SendDone::of(&op, total_len(next.iov())));
+                }
+                Ok(Announced::Started(begun)) => self.keep(&op, next.into_source(), begun, outbox),
+                not_now => {
+                    // It waits on, or ends with the link.
                     self.pending.push_front(next);
+                    not_now?;
                     break;
                 }
-                Announced::Done => owner.complete_send(&SendDone::of(&op, total_len(next.iov()))),
-                Announced::Started(begun) => self.keep(&op, next.into_source(), begun, outbox),
             }
             did += 1;
         }
