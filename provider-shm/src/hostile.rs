@@ -4,16 +4,17 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::Transport;
+use ferrofabric_core::peer::{PeerAv, Transport};
 use ferrofabric_core::types::{FiAddr, MsgKind};
 use proptest::prelude::*;
 
 use crate::cma::CmaPeer;
 use crate::link::Farewell;
-use crate::owner::Ep;
+use crate::owner::{Ep, PATIENCE};
 use crate::ring::{PAYLOAD_BYTES, SLOTS};
 use crate::segment::{Segment, Side};
 use crate::service::NewLink;
@@ -74,15 +75,15 @@ impl Enemy {
         self.position += 1;
     }
 
-    /// What we have asked it for: ids, and up to which byte.
-    fn asked(&self) -> Vec<[u64; 2]> {
+    /// What it was sent in slots of this kind: the first words of each.
+    fn got(&self, kind: u8) -> Vec<[u64; 2]> {
         let word = |slot, word| {
             let at = self.segment.slot_word(Side::Initiator, slot, word);
             // SAFETY: a word of the mapped slot; nobody else runs.
             unsafe { at.read_volatile() }
         };
         (0..SLOTS)
-            .filter(|slot| word(*slot, 0) >> 16 & 0xff == u64::from(GO))
+            .filter(|slot| word(*slot, 0) >> 16 & 0xff == u64::from(kind))
             .map(|slot| [word(slot, 1), word(slot, 2)])
             .collect()
     }
@@ -264,7 +265,7 @@ fn reads_that_fail_all_go_on_by_the_ring() {
     for _ in 0..10 {
         ep.progress();
     }
-    assert_eq!(enemy.asked(), [[0, LEN as u64], [1, LEN as u64]]);
+    assert_eq!(enemy.got(GO), [[0, LEN as u64], [1, LEN as u64]]);
     for id in 0..2 {
         for _ in 0..PIECES {
             let piece = [pack(id, 0), 0, 0, 0, 0, 0, 0];
@@ -274,6 +275,33 @@ fn reads_that_fail_all_go_on_by_the_ring() {
         assert_eq!(ep.poll().unwrap().unwrap().context, u64::from(id));
     }
     assert!(into.iter().flatten().all(|byte| *byte == 0));
+}
+
+/// What crosses our question whether the link is to end outlives that, and has a source when its sender is inserted again.
+#[test]
+fn a_message_that_crosses_our_farewell_keeps_its_sender() {
+    let mut ep = Ep::open(ShmConfig::default());
+    let (mut enemy, addr) = Enemy::meet(&mut ep);
+    let name = ep.owner.av.lookup(addr).unwrap();
+    let until = |ep: &mut Ep, done: &dyn Fn(&Ep) -> bool| {
+        let end = Instant::now() + PATIENCE;
+        while !done(ep) {
+            ep.progress();
+            assert!(Instant::now() < end, "{:?}", ep.shm.stats());
+            std::thread::yield_now();
+        }
+    };
+    ep.remove(addr);
+    until(&mut ep, &|_| !enemy.got(FAREWELL).is_empty());
+    enemy.publish(INLINE, TAGGED, 8, [5, 7, 0, 0, 0, 0, 0]);
+    enemy.publish(FAREWELL, 0, 0, [Farewell::Agree as u64, 0, 0, 0, 0, 0, 0]);
+    until(&mut ep, &|ep| ep.shm.stats().links_left == 1);
+    let from = ep.insert(&name);
+    let mut into = [0u8; 8];
+    ep.recv_from(MsgKind::Tagged, from, 5, 0, &mut into, 1);
+    let done = ep.poll().expect("it is here").unwrap();
+    assert_eq!((done.context, done.src), (1, from));
+    assert_eq!(u64::from_ne_bytes(into), 7);
 }
 
 /// Each send that was taken ends, in its order, also that which was about to go when the ring turned out to be broken.

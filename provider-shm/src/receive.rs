@@ -65,9 +65,14 @@ pub(crate) struct Held {
 
 impl Held {
     /// Its link is gone.
-    pub(crate) fn outlives(&mut self, link: &Link) {
+    fn outlives(&mut self, link: &Link) {
         self.link = NO_LINK;
         self.sender = Some(Box::new(link.native));
+    }
+
+    /// Whether it came over this link, or over one with `name` that is gone.
+    pub(crate) fn is_of(&self, link: Option<usize>, name: &NativeAddr) -> bool {
+        link == Some(self.link) || self.sender.as_deref() == Some(name)
     }
 
     /// Whether it is lost if its sender is.
@@ -91,6 +96,8 @@ pub(crate) struct Receiver {
     /// Our number among the endpoint's transports.
     pub(crate) number: u32,
     pub(crate) held: Slab<Held>,
+    /// How many of them have outlived their link.
+    left_behind: usize,
     deliveries: Slab<Delivery>,
     pub(crate) paths: Paths,
     moved: Moved,
@@ -107,6 +114,7 @@ impl Receiver {
         Self {
             number,
             held: Slab::new(),
+            left_behind: 0,
             deliveries: Slab::new(),
             paths: Paths::new(),
             moved: Moved::default(),
@@ -619,6 +627,18 @@ impl Receiver {
         }
     }
 
+    /// Whether there are messages whose link is gone.
+    pub(crate) fn has_left_behind(&self) -> bool {
+        self.left_behind != 0
+    }
+
+    /// Takes a held message out.
+    fn take_held(&mut self, token: Token) -> Option<Held> {
+        let held = self.held.try_remove(token.value as usize)?;
+        self.left_behind -= usize::from(held.link == NO_LINK);
+        Some(held)
+    }
+
     /// A held message is done with.
     fn release(&mut self, link: Option<&mut Link>, mut held: Held) {
         if let Some(link) = link {
@@ -647,7 +667,7 @@ impl Receiver {
         start: Start,
         owner: &mut O,
     ) {
-        let Some(held) = self.held.try_remove(start.token.value as usize) else {
+        let Some(held) = self.take_held(start.token) else {
             return;
         };
         let (into, len) = (start.matched.buf, held.bytes.len());
@@ -687,7 +707,7 @@ impl Receiver {
         token: Token,
         owner: &mut O,
     ) {
-        let Some(held) = self.held.try_remove(token.value as usize) else {
+        let Some(held) = self.take_held(token) else {
             return;
         };
         let got = held.bytes.len();
@@ -723,6 +743,7 @@ impl Receiver {
         let whole = |held: &&mut Held| held.link == key && !held.is_partial();
         for held in self.held.iter_mut().map(|(_, held)| held).filter(whole) {
             held.outlives(link);
+            self.left_behind += 1;
         }
     }
 

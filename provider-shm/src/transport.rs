@@ -577,27 +577,30 @@ impl Transport for ShmTransport {
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
         let Some(id) = name.shm else { return };
-        let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) else {
-            return;
-        };
-        let link = &mut *self.links[key];
-        if link.native != *name || link.addr.is_some() {
+        let mut met = None;
+        if let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) {
+            let link = &mut *self.links[key];
+            if link.native == *name && !link.addr.is_some() {
+                link.addr = addr;
+                self.peers.set_id(addr, id);
+                self.watch_no_more(key);
+                met = Some(key);
+            }
+        }
+        if met.is_none() && !self.receiver.has_left_behind() {
             return;
         }
-        link.addr = addr;
-        self.peers.set_id(addr, id);
-        self.watch_no_more(key);
         let (number, held) = (self.receiver.number, &self.receiver.held);
         owner.srx().resolve(addr, |token| {
             token.transport == number
                 && held
                     .get(token.value as usize)
-                    .is_some_and(|h| h.link == key)
+                    .is_some_and(|h| h.is_of(met, name))
         });
     }
 
     fn has_strangers(&self) -> bool {
-        self.links.iter().any(|(_, link)| !link.addr.is_some())
+        self.receiver.has_left_behind() || self.links.iter().any(|(_, link)| !link.addr.is_some())
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {

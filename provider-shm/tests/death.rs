@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use exchange::{content, exchange};
 use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::CqError;
+use ferrofabric_core::peer::{CqError, Transport};
 use ferrofabric_core::types::{FiAddr, MsgKind};
 use ferrofabric_shm::{Cma, ShmConfig};
 use nix::sys::socket::{
@@ -322,6 +322,38 @@ fn a_sender_that_closes_while_it_is_read_fails_the_receive() {
         ends.sort_unstable_by_key(|end| end.0);
         assert_eq!(ends, [(10, Errno::ESHUTDOWN), (11, Errno(0))]);
         assert_eq!((late, b.shm.stats().received_cma), ([3; 8], 0));
+    }
+}
+
+/// Who has gone, and was a stranger or was removed, is known as the source of what came whole when it is inserted after that.
+#[test]
+fn who_is_inserted_after_its_end_is_the_source_of_what_it_has_left() {
+    for known_before in [false, true] {
+        let (mut a, mut b) = (pipe(), pipe());
+        let (name, to_b) = (a.name(), a.insert(&b.name()));
+        let before = known_before.then(|| b.insert(&name));
+        let mut into = [0u8; 8];
+        for (tag, done) in [(1, 1), (2, 2)] {
+            a.tsend(to_b, tag, &[tag as u8; 8], tag).unwrap();
+            progress_until(&mut b, |b| {
+                a.progress();
+                b.shm.stats().unexpected == done
+            });
+        }
+        drop(a);
+        progress_until(&mut b, |b| b.shm.stats().links_failed == 1);
+        if let Some(addr) = before {
+            b.remove(addr);
+        }
+        assert!(b.shm.has_strangers());
+        let from_a = b.insert(&name);
+        for tag in [1, 2] {
+            b.recv_from(MsgKind::Tagged, from_a, tag, 0, &mut into, tag);
+            let done = b.poll().expect("it is here").unwrap();
+            assert_eq!((done.context, done.src), (tag, from_a));
+            assert_eq!(into, [tag as u8; 8]);
+        }
+        assert!(!b.shm.has_strangers());
     }
 }
 
