@@ -207,6 +207,10 @@ fn nothing_is_kept_of_strangers_that_are_gone() {
         drive(&mut [&mut a], "its end is not found", |eps| {
             eps[0].shm.stats().links_failed > before.links_failed
         });
+        // Its message has outlived it.
+        let mut into = [0; 8];
+        a.trecv(7, 0, &mut into, 2);
+        assert_eq!(a.wait().unwrap().len, 8);
         if let Some(to_b) = to_b {
             a.remove(to_b);
         }
