@@ -28,7 +28,7 @@ pub struct WaitFd {
     bell: Bell,
 }
 
-/// What makes a [`WaitFd`] readable.
+/// What makes a [`WaitFd`] readable, or all of a set.
 #[derive(Clone)]
 pub struct Bell(Arc<EventFd>);
 
@@ -46,6 +46,12 @@ impl AsFd for WaitFd {
 }
 
 impl Bell {
+    fn new() -> Result<Self> {
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        let bell = bell.map_err(|e| failed(e, "create", "event descriptor"))?;
+        Ok(Self(Arc::new(bell)))
+    }
+
     /// Makes the descriptor readable.
     pub fn ring(&self) {
         // It can not overflow: whoever waits clears it.
@@ -102,6 +108,17 @@ impl WaitSet {
         watch(&self.sources, fd, EpollFlags::EPOLLIN)
     }
 
+    /// A bell that wakes sleepers, and whoever waits on a descriptor, from when it is rung until that is cleared.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor can be had.
+    pub fn bell(&self) -> Result<Bell> {
+        let bell = Bell::new()?;
+        self.add(bell.0.as_fd())?;
+        Ok(bell)
+    }
+
     /// Somebody who may sleep.
     ///
     /// # Errors
@@ -141,15 +158,10 @@ impl WaitSet {
     ///
     /// When no descriptor can be had.
     pub fn descriptor(&self) -> Result<WaitFd> {
-        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-            .map_err(|e| failed(e, "create", "event descriptor"))?;
-        let epoll = epoll()?;
+        let (bell, epoll) = (Bell::new()?, epoll()?);
         watch(&epoll, self.sources.0.as_fd(), EpollFlags::EPOLLIN)?;
-        watch(&epoll, bell.as_fd(), EpollFlags::EPOLLIN)?;
-        Ok(WaitFd {
-            epoll,
-            bell: Bell(Arc::new(bell)),
-        })
+        watch(&epoll, bell.0.as_fd(), EpollFlags::EPOLLIN)?;
+        Ok(WaitFd { epoll, bell })
     }
 
     /// Wakes all who sleep.
@@ -279,6 +291,14 @@ mod tests {
         // The signal is for threads in calls.
         set.signal();
         assert!(!readable(&one));
+        // A bell of the set is for all.
+        let bell = set.bell().unwrap();
+        bell.ring();
+        assert!(readable(&one) && readable(&two));
+        assert!(set.sleep(Some(Instant::now())).unwrap());
+        bell.clear();
+        assert!(!readable(&one) && !readable(&two));
+        assert!(!set.sleep(Some(Instant::now())).unwrap());
     }
 
     #[test]

@@ -71,6 +71,41 @@ fn told_of(a: &OwningEndpoint, first: SocketAddr) -> FiAddr {
     insert_services(a.av(), &range)[0].unwrap()
 }
 
+/// An end with such an address vector, an endpoint of a range of two nodes that is in it, and its address there.
+fn one_for_ranges_and_one_of_a_range(domain: &dyn Domain) -> (End, OwningEndpoint, FiAddr) {
+    let attr = AvAttr {
+        av_type: Some(AvType::Table),
+        symmetric: true,
+        ..AvAttr::default()
+    };
+    let a = End::open_with(domain, &attr, |_| {});
+    let b = endpoint(domain);
+    let listens = b.address().socket().unwrap();
+    let (ip, port) = (listens.ip().to_string(), listens.port().to_string());
+    let range = Services::range(&ip, 2, &port, 1).unwrap();
+    let from_b = insert_services(&a.av, &range)[0].unwrap();
+    (a, b, from_b)
+}
+
+/// An end in the address vector of an endpoint.
+fn to_end(from: &OwningEndpoint, end: &End) -> FiAddr {
+    let name = end.endpoint.address().to_bytes(AddrFormat::SOCKADDR_IN);
+    from.av().insert(&name.unwrap()).unwrap()
+}
+
+/// A receive of an untagged message.
+fn receive_from(src: FiAddr) -> RecvOp {
+    RecvOp {
+        kind: MsgKind::Msg,
+        src,
+        tag: 0,
+        ignore: 0,
+        desc: 0,
+        context: 7,
+        flags: Flags::COMPLETION,
+    }
+}
+
 /// Of ten thousand addresses those that are used are asked for.
 ///
 /// Covers: AV-9, AV-16, AV-17, AV-18, AV-23
@@ -210,28 +245,10 @@ fn a_peek_at_a_range_has_its_source_found() {
         return;
     }
     let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &[]);
-    let attr = AvAttr {
-        av_type: Some(AvType::Table),
-        symmetric: true,
-        ..AvAttr::default()
-    };
-    let a = End::open_with(&*domain, &attr, |_| {});
-    let mut b = endpoint(&*domain);
-    let name = a.endpoint.address().to_bytes(AddrFormat::SOCKADDR_IN);
-    let to_a = b.av().insert(&name.unwrap()).unwrap();
-    let listens = b.address().socket().unwrap();
-    let (ip, port) = (listens.ip().to_string(), listens.port().to_string());
-    let from_b = insert_services(&a.av, &Services::range(&ip, 2, &port, 1).unwrap())[0].unwrap();
+    let (a, mut b, from_b) = one_for_ranges_and_one_of_a_range(&*domain);
+    let to_a = to_end(&b, &a);
     b.inject(b"there", to_a, None).unwrap();
-    let receive = RecvOp {
-        kind: MsgKind::Msg,
-        src: from_b,
-        tag: 0,
-        ignore: 0,
-        desc: 0,
-        context: 7,
-        flags: Flags::COMPLETION,
-    };
+    let receive = receive_from(from_b);
     let peek = RecvOp {
         flags: receive.flags | Flags::PEEK,
         ..receive

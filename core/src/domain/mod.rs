@@ -39,7 +39,7 @@ use crate::info::{Info, Progress, Threading};
 use crate::peer::Transport;
 use crate::serial::{Held, Serial};
 use crate::types::{FiAddr, IoBuf};
-use crate::wait::WaitSet;
+use crate::wait::{Bell, WaitSet};
 
 pub use dgram::DgramDomain;
 pub use keyed::{Keyed, KeyedBackend, KeyedParts};
@@ -165,6 +165,8 @@ pub(crate) struct Shared<B: Backend> {
     /// What was left to whoever holds the lock next.
     errands: Mutex<Vec<Errand>>,
     has_errands: Flag,
+    /// Wakes somebody for them.
+    errand_bell: Bell,
     spin: std::time::Duration,
     /// Where endpoints leave their counters.
     stats: Option<PathBuf>,
@@ -240,10 +242,12 @@ impl<B: Backend> Domain<B> {
 
     fn over(backend: B, serial: Serial<State<B::Transport>>, settings: &Settings) -> Result<Self> {
         let automatic = backend.info().domain.data_progress == Progress::Auto;
+        let wait = WaitSet::new()?;
         let shared = Arc::new(Shared {
             serial,
             backend,
-            wait: WaitSet::new()?,
+            errand_bell: wait.bell()?,
+            wait,
             errands: Mutex::new(Vec::new()),
             has_errands: Flag::new(),
             spin: settings.spin.0.unwrap_or_default(),
@@ -345,12 +349,13 @@ impl<B: Backend> Shared<B> {
     fn leave(&self, errands: impl Iterator<Item = Errand>) {
         self.errands.lock().extend(errands);
         self.has_errands.raise();
-        self.wait.signal();
+        self.errand_bell.ring();
     }
 
     #[cold]
     fn run_errands(&self, state: &mut State<B::Transport>) {
         self.has_errands.lower();
+        self.errand_bell.clear();
         let errands = std::mem::take(&mut *self.errands.lock());
         for errand in errands {
             match errand {
