@@ -1,6 +1,7 @@
 //! Calls of the library that fail.
 
 use std::ops::RangeInclusive;
+use std::time::Instant;
 
 use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::fabric::Provider;
@@ -8,7 +9,9 @@ use ferrofabric_core::owning::OwningEndpoint;
 use ferrofabric_fake_device::control::FakeDevice;
 use ferrofabric_verbs::VerbsProvider;
 
-use crate::party::{Pair, assert_clean, check, domain, first, message, room, settings};
+use crate::party::{
+    PATIENCE, Pair, assert_clean, check, domain, first, message, room, run, settings, stat,
+};
 
 /// What opening a domain and an endpoint calls, and may see fail.
 const OPENING: [&str; 14] = [
@@ -201,6 +204,48 @@ fn receives_that_can_not_be_posted() {
             posting_fails("ibv_post_srq_recv", errno, after);
         }
     }
+}
+
+/// What had come over a connection before a request could not be posted there is taken, however much it is: its sender has been told
+/// that it arrived.
+#[test]
+fn what_has_come_before_a_request_that_can_not_be_posted() {
+    const COUNT: u64 = 40;
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&[]);
+    for tag in 0..COUNT {
+        let sent = pair.b.tsend(message(8, tag), 8, pair.to_a, tag, tag);
+        sent.map_err(first).unwrap();
+    }
+    // Nobody looks at what has come.
+    let sent = run(&mut [&mut pair.b], COUNT as usize);
+    assert!(sent.iter().all(|done| done.outcome.is_ok()));
+    device.fail_call("ibv_post_send", 0, 1, libc::ENOMEM);
+    let sent = pair.a.tsend(message(8, 7), 8, pair.to_b, 7, 2);
+    sent.map_err(first).unwrap();
+    // Nor until the threads have made another connection.
+    let begun = Instant::now();
+    while stat(&pair.a, "verbs_queue_pairs_made") < 2 {
+        assert!(pair.b.poll().unwrap().is_none());
+        assert!(begun.elapsed() < PATIENCE, "the connection stays");
+    }
+    pair.b
+        .trecv(room(8), pair.to_a, 7, 0, 3)
+        .map_err(first)
+        .unwrap();
+    for tag in 0..COUNT {
+        let posted = pair.a.trecv(room(8), pair.to_b, tag, 0, 100 + tag);
+        posted.map_err(first).unwrap();
+    }
+    for done in pair.run(COUNT as usize + 2) {
+        assert!(done.outcome.is_ok(), "{done:?}");
+        if done.token >= 100 {
+            check(&done.buffer, done.token - 100, "received");
+        }
+    }
+    pair.settle(&device);
+    drop(pair);
+    assert_clean(&device);
 }
 
 /// A message that was not posted, or whose read was not, goes over the next connection.

@@ -323,8 +323,9 @@ impl RdmTransport {
         self.list_ud_lane(session);
     }
 
-    /// Gives each listed lane a turn: what is to be sent again first, then notices, so that they never wait behind bulk data.
-    pub(super) fn run_work<O: Owner>(&mut self, owner: &mut O) -> usize {
+    /// Gives each listed lane a turn: what is to be sent again first, then notices, so that they never wait behind bulk data. `all_taken`:
+    /// there is nothing more of what had come.
+    pub(super) fn run_work<O: Owner>(&mut self, all_taken: bool, owner: &mut O) -> usize {
         let mut done = 0;
         for _ in 0..self.work.len() {
             let Some(session) = self.work.pop_front() else {
@@ -336,8 +337,9 @@ impl RdmTransport {
             };
             lane.listed = false;
             if lane.unflushed {
-                // The queue pair is destroyed with the last that holds it: the service thread drops its own.
-                if Arc::strong_count(&lane.qp) == 1 {
+                // The queue pair is destroyed with the last that holds it: the service thread drops its own. With it goes what came
+                // there and nobody has taken, of which its sender was told that it arrived.
+                if all_taken && Arc::strong_count(&lane.qp) == 1 {
                     self.drained(session, owner);
                 } else {
                     self.list(session);

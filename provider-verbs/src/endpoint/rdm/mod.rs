@@ -517,7 +517,7 @@ impl Transport for RdmTransport {
             done += self.run_deadlines(owner);
         }
         if !self.work.is_empty() {
-            done += self.run_work(owner);
+            done += self.run_work(polled < POLL, owner);
         }
         self.poster.registrations.tidy();
         done
