@@ -131,6 +131,8 @@ pub(crate) struct Lane {
     pub(crate) refused: bool,
     /// Whether the lane is in the list of those with work.
     pub(crate) listed: bool,
+    /// Whether it is in the list of those that wait for what all share.
+    pub(crate) stalled: bool,
 }
 
 /// Room in each send queue that messages leave to notices and chunks.

@@ -13,5 +13,6 @@ mod party;
 mod quotas;
 mod removals;
 mod runs;
+mod shared;
 mod storms;
 mod traffic;

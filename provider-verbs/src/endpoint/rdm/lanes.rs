@@ -173,6 +173,7 @@ impl RdmTransport {
             unflushed: false,
             refused: false,
             listed: false,
+            stalled: false,
         };
         lane.reconsider();
         self.lanes.insert(lane);
@@ -286,6 +287,7 @@ impl RdmTransport {
             ..
         } = *lane;
         drop(qp);
+        self.go_on_stalled();
         self.session_left_lane(peer, key, state, end, owner);
     }
 

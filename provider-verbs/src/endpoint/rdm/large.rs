@@ -258,6 +258,10 @@ impl RdmTransport {
             if !lane.is_usable() || !lane.has_reserved_room() {
                 return done;
             }
+            if self.poster.is_full() {
+                self.stall(session);
+                return done;
+            }
             let Some(read) = lane.session.reads.next_chunk() else {
                 return done;
             };
@@ -292,6 +296,10 @@ impl RdmTransport {
                 return done;
             };
             if !lane.is_usable() || !lane.has_reserved_room() {
+                return done;
+            }
+            if self.poster.is_full() {
+                self.stall(session);
                 return done;
             }
             let Some(write) = lane.session.writes.next_chunk() else {

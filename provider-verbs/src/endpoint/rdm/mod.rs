@@ -13,6 +13,7 @@ mod parts;
 mod receive;
 mod resume;
 mod send;
+mod stalled;
 mod ud;
 
 use std::collections::HashMap;
@@ -126,6 +127,8 @@ pub(crate) struct RdmTransport {
     grants: Grants,
     /// Lanes that have something to do.
     work: std::collections::VecDeque<SessionId>,
+    /// Those that wait for what all lanes share.
+    stalled: Vec<SessionId>,
     /// Receive buffers to be posted again.
     spent: Vec<u32>,
     /// So many are posted at a time, or more: a small part of all, of which lanes may hold some.
@@ -298,6 +301,7 @@ impl RdmTransport {
             held: Held::default(),
             grants: Grants::default(),
             work: std::collections::VecDeque::new(),
+            stalled: Vec::new(),
             spent,
             post_from: POLL.min(tuning.receives / 4),
             armed: false,
@@ -510,6 +514,9 @@ impl Transport for RdmTransport {
         }
         let polled = self.poll(owner);
         done += polled;
+        if polled > 0 && !self.stalled.is_empty() {
+            self.go_on_stalled();
+        }
         if !self.ending.is_empty() && polled < POLL {
             done += self.end_resuming(owner);
         }

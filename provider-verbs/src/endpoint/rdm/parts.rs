@@ -47,12 +47,14 @@ impl Poster {
         if !lane.could_take(packets) || packets > self.bounces.count() {
             return Ok(InParts::AskFirst);
         }
-        let full = self.outstanding + packets > self.tuning.send_total
-            || self.bounces.available() < packets
-            || !lane.has_room_for(packets)
-            || lane.session.numbers.unconfirmed() + cut.packets() > WINDOW;
-        if full {
+        if !lane.has_room_for(packets)
+            || lane.session.numbers.unconfirmed() + cut.packets() > WINDOW
+        {
             return Err(Stop::Wait);
+        }
+        if self.outstanding + packets > self.tuning.send_total || self.bounces.available() < packets
+        {
+            return Err(Stop::Short);
         }
         if lane.session.numbers.send_credit.admit(len as u32) != Admission::Eager {
             return Ok(InParts::AskFirst);

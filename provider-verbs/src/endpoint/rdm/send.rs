@@ -30,8 +30,10 @@ pub(super) const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMP
 
 /// How posting a message went, short of success.
 pub(super) enum Stop {
-    /// No room now.
+    /// No room now; what makes some lists the lane.
     Wait,
+    /// Nothing is left of what all lanes share.
+    Short,
     /// The message itself can not be sent.
     Refused(Errno, &'static str),
     /// The lane is dead. The message was entered, and ends with the lane.
@@ -64,7 +66,7 @@ impl RdmTransport {
                         let more = op.flags.contains(Flags::MORE);
                         match self.poster.message(lane, op, iov, None, more) {
                             Ok(()) => return Ok(()),
-                            Err(Stop::Wait) => {}
+                            Err(Stop::Wait | Stop::Short) => {}
                             Err(Stop::Refused(errno, _)) => return Err(OpError::Failed(errno)),
                             Err(Stop::Broken) => {
                                 self.lane_broke(session);
@@ -186,8 +188,11 @@ impl RdmTransport {
             };
             match posted {
                 Ok(()) => done += 1,
-                Err(Stop::Wait) => {
+                Err(stop @ (Stop::Wait | Stop::Short)) => {
                     peer.pending.push_front(pending);
+                    if matches!(stop, Stop::Short) {
+                        self.stall(session);
+                    }
                     return done;
                 }
                 Err(Stop::Refused(errno, why)) => {
@@ -242,6 +247,10 @@ impl RdmTransport {
                     self.lane_broke(session);
                     return done;
                 }
+                Err(Stop::Short) => {
+                    self.stall(session);
+                    return done;
+                }
                 Err(_) => return done,
             }
         }
@@ -280,8 +289,11 @@ impl Poster {
         more: bool,
     ) -> Result<(), Stop> {
         self.more_follow = more;
-        if !lane.has_room() || self.outstanding >= self.tuning.send_total {
+        if !lane.has_room() {
             return Err(Stop::Wait);
+        }
+        if self.is_full() {
+            return Err(Stop::Short);
         }
         let len = total_len(iov);
         let eager_bytes = self
@@ -292,7 +304,7 @@ impl Poster {
             let fits_inline = len + MAX_HEADER_BYTES <= self.tuning.inline_bytes;
             let slot = match fits_inline {
                 true => None,
-                false => Some(self.bounces.take().ok_or(Stop::Wait)?),
+                false => Some(self.bounces.take().ok_or(Stop::Short)?),
             };
             if lane.session.numbers.send_credit.admit(len as u32) == Admission::Eager {
                 return self.eager(lane, op, iov, len, slot);
@@ -518,7 +530,7 @@ impl Poster {
 
     /// Posts a credit packet and asks for its acknowledgement, which only a living queue pair gives.
     pub(super) fn probe(&mut self, lane: &mut Lane) -> Result<(), Stop> {
-        if self.outstanding >= self.tuning.send_total {
+        if self.is_full() {
             return Ok(());
         }
         let mut bytes = [0; MAX_NOTICE_BYTES];
@@ -592,17 +604,19 @@ impl Poster {
     #[cold]
     fn again(&mut self, lane: &mut Lane, kept: Kept) -> Result<(), Stop> {
         let fits_inline = kept.rest.is_none() && kept.bytes.len() <= self.tuning.inline_bytes;
-        let full = !lane.has_reserved_room() || self.outstanding >= self.tuning.send_total;
-        let slot = match fits_inline {
+        let stop = match (lane.has_reserved_room(), self.is_full()) {
+            (false, _) => Some(Stop::Wait),
+            (true, true) => Some(Stop::Short),
+            (true, false) => None,
+        };
+        let slot = match fits_inline || stop.is_some() {
             true => None,
             false => self.bounces.take(),
         };
-        if full || (!fits_inline && slot.is_none()) {
-            if let Some(slot) = slot {
-                self.bounces.give(slot);
-            }
+        let stop = stop.or((!fits_inline && slot.is_none()).then_some(Stop::Short));
+        if let Some(stop) = stop {
             lane.session.replay.push_front(kept);
-            return Err(Stop::Wait);
+            return Err(stop);
         }
         let Kept {
             sequence,
@@ -638,7 +652,14 @@ impl Poster {
         self.bounced(lane, kind, sequence, place)
     }
 
-    /// Whether anybody wants to be told of a request.
+    /// Whether there is no place for one more completion.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.outstanding >= self.tuning.send_total
+    }
+
+    /// Whether anybody wants to be told of a request. Where many are under way, of all lanes, we do: their places come back with
+    /// completions.
     #[inline]
     fn flags(&self, kind: &WqeKind) -> SendFlags {
         let wanted = match kind {
@@ -646,7 +667,7 @@ impl Poster {
             WqeKind::Done(_) => true,
             _ => false,
         };
-        match wanted {
+        match wanted || self.outstanding >= self.tuning.send_total / 2 {
             true => SendFlags::SIGNALED,
             false => SendFlags::empty(),
         }

@@ -170,7 +170,7 @@ impl RdmTransport {
                     }
                     done += 1;
                 }
-                Err(Stop::Wait | Stop::Broken) => return done,
+                Err(Stop::Wait | Stop::Short | Stop::Broken) => return done,
             }
         }
     }
