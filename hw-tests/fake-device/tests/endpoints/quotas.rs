@@ -46,15 +46,37 @@ fn stat(end: &End, wanted: &str) -> u64 {
 }
 
 /// Two ends that have not spoken to each other.
-fn strangers() -> Pair {
-    let (a, b) = (End::open(&*domain(&[])), End::open(&*domain(&[])));
+fn strangers(settings: &[(&str, &str)]) -> Pair {
+    let (a, b) = (End::open(&*domain(settings)), End::open(&*domain(&[])));
     let to_b = a.av.insert(&b.endpoint.name().to_bytes()).unwrap();
     let to_a = b.av.insert(&a.endpoint.name().to_bytes()).unwrap();
     Pair { a, b, to_a, to_b }
 }
 
-/// `a` sends, with its number as its tag, whatever it can, until `b` keeps so many of them and nothing goes any more, or the
-/// connection has failed. Then both have time for more. Returns how many were sent, and the most that `b` has kept.
+/// An end to which `a` has a connection, the only one that it may have.
+fn takes_the_connection(pair: &Pair) -> End {
+    const BYTES: usize = 1 << 20;
+    let third = End::open(&*domain(&[]));
+    let to_third = pair.a.av.insert(&third.endpoint.name().to_bytes()).unwrap();
+    let recv = any_tagged(third.context());
+    third.recv(&recv, &[third.memory(BYTES, 0)]).unwrap();
+    let send = SendOp {
+        dest: to_third,
+        ..pair.tagged(1)
+    };
+    pair.a.send(&third, send, BYTES, 1);
+    pair.until("a large message does not arrive", || {
+        third.rx.pump();
+        third.rx.take_of(recv.context)
+    })
+    .unwrap();
+    pair.wait(&pair.a.tx, send.context).unwrap();
+    assert_eq!(stat(&pair.a, "verbs_queue_pairs_made"), 1);
+    third
+}
+
+/// `a` sends, with its number as its tag, whatever it can, until `b` keeps so many of them and nothing goes any more, or a
+/// receive of `b` has failed. Then both have time for more. Returns how many were sent, and the most that `b` has kept.
 fn flood(pair: &Pair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64) {
     let (mut sent, mut most) = (0, 0);
     let begun = Instant::now();
@@ -81,7 +103,7 @@ fn flood(pair: &Pair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64) {
             Err(error) => panic!("{error}"),
         }
         most = most.max(stat(&pair.b, "verbs_unexpected_now"));
-        if stat(&pair.b, "verbs_lanes_failed") > 0 {
+        if pair.b.rx.counts().1 > 0 {
             break;
         }
     }
@@ -93,7 +115,7 @@ fn flood(pair: &Pair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64) {
 fn a_sender_waits_for_its_receiver() {
     for kind in [Kind::Requests, Kind::Eager] {
         let _device = FakeDevice::take();
-        let pair = strangers();
+        let pair = strangers(&[]);
         let from = pair.a.memory(8, 1);
         // What has no credit goes as a request.
         let may_keep = match kind {
@@ -128,14 +150,24 @@ fn a_sender_waits_for_its_receiver() {
 /// it announced is forgotten, and others are served as ever.
 #[test]
 fn who_exceeds_its_quota_is_refused() {
-    for (kind, why) in [
-        (Kind::Requests, "announced more unexpected messages"),
-        (Kind::Eager, "sent more unexpected messages"),
+    const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud"), ("FERRO_MAX_LANES", "1")];
+    for (lane, kind, why) in [
+        (
+            &[][..],
+            Kind::Requests,
+            "announced more unexpected messages",
+        ),
+        (&[], Kind::Eager, "sent more unexpected messages"),
+        (UD, Kind::Requests, "announced more unexpected messages"),
+        (UD, Kind::Eager, "sent more unexpected messages"),
     ] {
+        println!("{kind:?}, {lane:?}");
         let device = FakeDevice::take();
-        let pair = strangers();
+        let pair = strangers(lane);
+        let _third = (!lane.is_empty()).then(|| takes_the_connection(&pair));
         // It believes to have been granted more.
-        let grant = Fault::new(Point::DatagramReceive, Effect::Corrupt(QUOTA_BYTE)).after(1);
+        let control = pair.a.endpoint.name().verbs.unwrap().qpn;
+        let grant = Fault::new(Point::DatagramReceive, Effect::Corrupt(QUOTA_BYTE)).on(control);
         device.script(grant);
         let waits = RecvOp {
             tag: u64::MAX,

@@ -181,7 +181,7 @@ impl RdmTransport {
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             return self.fetch((peer, session), (kind, arrived, matched), op, way, owner);
         }
-        let state = self.lanes.of(lane).map(|lane| &mut lane.session);
+        let state = self.state_of(lane);
         if let Some(Err(error)) = state.map(SessionState::hold_request) {
             return self.broke_rules(lane, &error);
         }
