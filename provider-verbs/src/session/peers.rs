@@ -120,6 +120,16 @@ impl Peers {
         parked.count()
     }
 
+    /// Those that have no lane, and something that waits for one or rests.
+    pub(crate) fn without_lane(&self) -> Vec<u32> {
+        let peers = self.peers.iter().filter(|(_, peer)| match peer.link {
+            Link::Idle => peer.parked.is_some(),
+            Link::Connecting => true,
+            Link::Resuming(_) | Link::Up(_) => false,
+        });
+        peers.map(|(at, _)| at as u32).collect()
+    }
+
     /// The peer that an address leads to, if it was used before.
     #[inline]
     pub(crate) fn routed(&self, addr: FiAddr) -> Option<u32> {

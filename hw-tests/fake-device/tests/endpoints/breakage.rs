@@ -1,11 +1,15 @@
 //! What breaks without a request of ours: queue pairs, completion queues, datagrams that are lost, and what the device tells
 //! of by asynchronous events.
 
-use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point, ROCE};
+use std::time::Instant;
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point, QueuePairView, ROCE};
 use ferrofabric_verbs::device::{Context, EventSubject};
 use ferrofabric_verbs_sys::{ibv_event_type as Event, ibv_qp_type};
 
-use crate::party::{Pair, assert_clean, first, message, room};
+use crate::party::{PATIENCE, Pair, assert_clean, first, message, room, run};
 
 /// The RC queue pairs there are.
 pub(crate) fn connections(device: &FakeDevice) -> Vec<u32> {
@@ -150,6 +154,64 @@ fn a_completion_queue_that_is_overrun() {
     drop(pair);
     device.reset();
     assert_clean(&device);
+}
+
+/// The queue pair through which an endpoint's datagram lanes go.
+fn data_queue_pair(device: &FakeDevice, end: &OwningEndpoint) -> u32 {
+    let control = end.name().verbs.unwrap().qpn;
+    let all = device.queue_pairs();
+    let domain = all.iter().find(|qp| qp.number == control).unwrap().pd;
+    let is_it = |qp: &&QueuePairView| {
+        qp.pd == domain && qp.kind == ibv_qp_type::IBV_QPT_UD.0 && qp.number != control
+    };
+    all.iter().find(is_it).unwrap().number
+}
+
+/// So does it while a session has no lane, or one that has yet to carry it.
+#[test]
+fn a_completion_queue_that_is_overrun_between_two_lanes() {
+    for resumes in [false, true] {
+        println!("a next lane is there: {resumes}");
+        let device = FakeDevice::take();
+        let mut pair = Pair::connected(&[]);
+        let before = connections(&device);
+        let data = data_queue_pair(&device, &pair.a);
+        device.hold(true);
+        for at in 0..20 {
+            let bytes = [8, 50_000][at as usize % 2];
+            pair.a
+                .tsend(message(bytes, at), bytes, pair.to_b, at, at)
+                .map_err(first)
+                .unwrap();
+        }
+        if !resumes {
+            device.script(Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX));
+        }
+        before.iter().for_each(|&qp| device.break_queue_pair(qp));
+        let begun = Instant::now();
+        let is_between = || {
+            let now = device.queue_pairs();
+            // The first that each side says on the next lane is held back.
+            let next = now.iter().filter(|qp| qp.remote != 0 && qp.waiting > 0);
+            now.iter().all(|qp| !before.contains(&qp.number)) && (!resumes || next.count() == 2)
+        };
+        while !is_between() {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", device.queue_pairs());
+            for end in [&mut pair.a, &mut pair.b] {
+                assert!(end.poll().unwrap().is_none(), "it goes on");
+            }
+        }
+        device.overrun(data);
+        for done in run(&mut [&mut pair.a], 20) {
+            let error = done.outcome.unwrap_err();
+            assert_eq!(error.errno, Errno::EIO, "{}", error.why);
+        }
+        // Word of the peer changes nothing.
+        device.reset();
+        pair.rest(|_| true);
+        drop(pair);
+        assert_clean(&device);
+    }
 }
 
 /// A look at a completion queue fails, once: the next one finds everything.

@@ -6,6 +6,7 @@
 //! goes on.
 
 mod complete;
+mod dead_queue;
 mod departing;
 mod lanes;
 mod large;
@@ -43,7 +44,7 @@ use crate::port::LocalPort;
 use crate::post::SendChain;
 use crate::qp::{QpCaps, QpConfig, UdInit};
 use crate::registration::Registrations;
-use crate::session::{AfterLane, Grants, Held, LaneEnd, Lanes, Peers, QUOTA_UNITS, SlotPool, WrId};
+use crate::session::{Grants, Held, Lanes, Peers, QUOTA_UNITS, SlotPool, WrId};
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
@@ -60,17 +61,6 @@ const POLL: usize = 16;
 
 /// Sends that wait for one peer's lane, at most; then the caller is told to try again.
 const MAX_PENDING: usize = 1024;
-
-/// Looks at a completion queue that may fail in a row.
-const QUEUE_FAILURES: u32 = 64;
-
-/// Nothing completes any more.
-const QUEUE_DEAD: LaneEnd = LaneEnd {
-    errno: Errno::EIO,
-    why: "the device's completion queue failed: the endpoint has to be opened anew",
-    status: 0,
-    then: AfterLane::Fail,
-};
 
 /// What the endpoint has done.
 #[derive(Clone, Copy, Debug, Default)]
@@ -353,7 +343,7 @@ impl RdmTransport {
         // SAFETY: `self` holds the queue; only the count of holders is not touched, for this is polled all the time.
         let completions = match unsafe { (*cq).poll(&mut room) } {
             Ok(completions) => completions,
-            Err(error) => return self.queue_failed(error),
+            Err(error) => return self.queue_failed(error, owner),
         };
         for completion in completions {
             let ok = completion.status == ibv_wc_status::IBV_WC_SUCCESS;
@@ -389,48 +379,11 @@ impl RdmTransport {
         );
     }
 
-    /// The completion queue can not be looked at. When that lasts, nothing completes any more: all operations end.
-    #[cold]
-    fn queue_failed(&mut self, error: OpError) -> usize {
-        if self.queue_failures == 0 {
-            let name = self.cq.context().name();
-            tracing::error!("completion queue of {name} failed: {error}");
-        }
-        self.queue_failures = self.queue_failures.saturating_add(1);
-        if !self.queue_is_dead() {
-            return 0;
-        }
-        let datagrams: Vec<_> = (self.ud.lanes.iter_mut())
-            .map(|lane| lane.key.session())
-            .collect();
-        for session in datagrams {
-            self.ud_lane_broke(session, QUEUE_DEAD);
-        }
-        let open: Vec<_> = (self.lanes.iter_mut())
-            .filter(|lane| !lane.unflushed)
-            .map(|lane| lane.key.session())
-            .collect();
-        for &session in &open {
-            self.break_lane(session, QUEUE_DEAD);
-            if let Some(lane) = self.lanes.of(session) {
-                lane.end = Some(QUEUE_DEAD);
-                lane.unflushed = true;
-            }
-            self.list(session);
-        }
-        open.len()
-    }
-
     /// What newcomers are granted may have changed.
     fn tell_grant(&mut self) {
         if let Some(quota_units) = self.grants.changed() {
             self.service.request(ToService::Grant(quota_units));
         }
-    }
-
-    /// Whether the completion queue failed for good.
-    fn queue_is_dead(&self) -> bool {
-        self.queue_failures >= QUEUE_FAILURES
     }
 }
 

@@ -206,14 +206,17 @@ impl RdmTransport {
         if peer.link == Link::Connecting {
             peer.link = Link::Idle;
         }
-        match peer.parked.take() {
-            Some(session) => {
-                if reason == Reason::Timeout {
-                    (end.errno, end.why, end.status) = session.broken_by;
-                }
-                // Whatever lane carried it last, it is over.
-                self.end_session(at, *session, end, owner);
-            }
+        if let (Some(session), Reason::Timeout) = (&peer.parked, reason) {
+            (end.errno, end.why, end.status) = session.broken_by;
+        }
+        self.connection_ended(at, end, owner);
+    }
+
+    /// A peer has no lane and will get none: ends its session, and what waits for it.
+    pub(super) fn connection_ended<O: Owner>(&mut self, at: u32, end: LaneEnd, owner: &mut O) {
+        match self.peers.at(at).parked.take() {
+            // Whatever lane carried it last, it is over.
+            Some(session) => self.end_session(at, *session, end, owner),
             None => {
                 self.fail_pending(at, |_| true, end.errno, end.why, owner);
                 self.fail_receives(at, None, end.errno, end.why, owner);
@@ -413,10 +416,21 @@ impl RdmTransport {
     /// A lane broke before it carried the session.
     #[cold]
     pub(super) fn resuming_lane_broke<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
+        self.give_up_resuming(session, BROKEN, owner);
+    }
+
+    /// Gives up a lane before it carries the session, and has the service thread drop it.
+    #[cold]
+    pub(super) fn give_up_resuming<O: Owner>(
+        &mut self,
+        session: SessionId,
+        end: LaneEnd,
+        owner: &mut O,
+    ) {
         if let Some(lane) = self.resuming.get(&session) {
             let key = lane.up.lane;
             self.service.request(ToService::LaneBroken(key));
-            self.resuming_lane_down(session, BROKEN, owner);
+            self.resuming_lane_down(session, end, owner);
         }
     }
 
