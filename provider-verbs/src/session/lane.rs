@@ -266,11 +266,6 @@ impl<L: Named> Lanes<L> {
         lanes.find(|lane| lane.session() == session)
     }
 
-    /// The lane at a place, if there is one.
-    pub(crate) fn at(&mut self, index: usize) -> Option<&mut L> {
-        self.places.get_mut(index)?.as_deref_mut()
-    }
-
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.places.iter().flatten().count() + self.leaving.len()

@@ -157,7 +157,7 @@ fn a_completion_queue_that_is_overrun() {
 }
 
 /// The queue pair through which an endpoint's datagram lanes go.
-fn data_queue_pair(device: &FakeDevice, end: &OwningEndpoint) -> u32 {
+pub(crate) fn data_queue_pair(device: &FakeDevice, end: &OwningEndpoint) -> u32 {
     let control = end.name().verbs.unwrap().qpn;
     let all = device.queue_pairs();
     let domain = all.iter().find(|qp| qp.number == control).unwrap().pd;

@@ -6,8 +6,8 @@ use ferrofabric_core::owning::OwningEndpoint;
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 
-use crate::breakage::connections;
-use crate::party::{PATIENCE, Pair, assert_clean, check, endpoint, first, message, room};
+use crate::breakage::{connections, data_queue_pair};
+use crate::party::{PATIENCE, Pair, assert_clean, check, endpoint, first, message, room, run};
 use crate::storms::Draw;
 
 const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud")];
@@ -97,6 +97,87 @@ fn lost_datagrams_are_repeated() {
         drop(pair);
         assert_clean(&device);
     }
+}
+
+/// A lane gets the place of one that is down, and that the hub, busy with what others sent, has not parted with: what it loses is
+/// repeated all the same.
+#[test]
+fn a_lane_in_the_place_of_another() {
+    /// So many completions are the hub's before it parts with any lane.
+    const BACKLOG: u64 = 500;
+    let device = FakeDevice::take();
+    let mut hub = endpoint(&[("FERRO_LANE", "ud"), ("FERRO_RX_BUFFERS", "1024")]);
+    let data = data_queue_pair(&device, &hub);
+    let [mut busy, mut leaves, mut comes] = ["rc", "ud", "ud"].map(|lane| {
+        let end = endpoint(&[("FERRO_LANE", lane)]);
+        let to_hub = end.av().insert(&hub.name().to_bytes()).unwrap();
+        let from_hub = hub.av().insert(&end.name().to_bytes()).unwrap();
+        Spoke {
+            end,
+            to_hub,
+            from_hub,
+        }
+    });
+    for spoke in [&mut busy, &mut leaves] {
+        hub.trecv(room(8), spoke.from_hub, 0, 0, 1)
+            .map_err(first)
+            .unwrap();
+        (spoke.end)
+            .tsend(message(8, 0), 8, spoke.to_hub, 0, 2)
+            .map_err(first)
+            .unwrap();
+        for done in run(&mut [&mut hub, &mut spoke.end], 2) {
+            assert!(done.outcome.is_ok(), "{:?}", done.outcome);
+        }
+    }
+    assert_eq!(count(&hub, "verbs_ud_lanes"), 1);
+    for _ in 0..BACKLOG {
+        (busy.end)
+            .tsend(message(8, 0), 8, busy.to_hub, 1, 3)
+            .map_err(first)
+            .unwrap();
+    }
+    run(&mut [&mut busy.end], BACKLOG as usize);
+    // It says goodbye, and the hub's service thread has heard that at return.
+    drop(leaves);
+    (comes.end)
+        .trecv(room(8), comes.to_hub, 2, 0, 4)
+        .map_err(first)
+        .unwrap();
+    hub.tsend(message(8, 2), 8, comes.from_hub, 2, 5)
+        .map_err(first)
+        .unwrap();
+    let begun = Instant::now();
+    let until = |end: &mut OwningEndpoint, reached: &dyn Fn(&OwningEndpoint) -> bool| {
+        while !reached(end) {
+            assert!(end.poll().unwrap().is_none());
+            assert!(begun.elapsed() < PATIENCE, "no lane, or nothing is sent");
+        }
+    };
+    until(&mut comes.end, &|end| count(end, "verbs_ud_lanes") == 1);
+    // What the newcomer says is lost: it says something as soon as the lane is up at the hub.
+    let lose = |from| Fault::new(Point::Datagram, Effect::Lose).on(from);
+    let from_newcomer = data_queue_pair(&device, &comes.end);
+    device.script(lose(from_newcomer));
+    device.script(lose(from_newcomer).times(u32::MAX));
+    (comes.end)
+        .tsend(message(8, 3), 8, comes.to_hub, 3, 6)
+        .map_err(first)
+        .unwrap();
+    until(&mut comes.end, &|_| device.faults_left() == 1);
+    device.script(lose(data));
+    until(&mut hub, &|_| device.faults_left() == 1);
+    // Of the one that has left the hub has not taken leave.
+    assert_eq!(count(&hub, "verbs_sessions_now"), 3);
+    let done = run(&mut [&mut hub, &mut comes.end], 1).pop().unwrap();
+    assert!(done.outcome.is_ok() && done.token == 4, "{done:?}");
+    check(&done.buffer, 2, "repeated");
+    device.reset();
+    for done in run(&mut [&mut hub, &mut comes.end], 2) {
+        assert!(done.outcome.is_ok(), "{:?}", done.outcome);
+    }
+    drop((hub, busy.end, comes.end));
+    assert_clean(&device);
 }
 
 /// A session moves to RC while datagrams are under way, and some of them, and of the handshake, are lost.

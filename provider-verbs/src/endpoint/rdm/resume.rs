@@ -239,6 +239,9 @@ impl RdmTransport {
         if !matches!(at.link, Link::Up(_) | Link::Resuming(_)) {
             at.link = Link::Resuming(session);
         }
+        if matches!(carrier, Carrier::Ud(_)) {
+            self.ud.deadlines.begin(session);
+        }
         self.resuming.insert(
             session,
             Resuming {
@@ -318,14 +321,9 @@ impl RdmTransport {
         self.resume(session, owner);
     }
 
-    /// Time to say a Resume again that may be lost, on the lane at this place.
-    pub(super) fn repeat_resume<O: Owner>(&mut self, index: usize, now: Time, owner: &mut O) {
-        let found = (self.resuming.iter())
-            .find(|(session, lane)| {
-                session.index() == index && matches!(lane.carrier, Carrier::Ud(_))
-            })
-            .map(|(&session, _)| session);
-        if let Some(session) = found {
+    /// Time to say a Resume again that may be lost.
+    pub(super) fn repeat_resume<O: Owner>(&mut self, session: SessionId, now: Time, owner: &mut O) {
+        if self.resuming.contains_key(&session) {
             self.say_resume(session, now, owner);
         }
     }
@@ -372,7 +370,7 @@ impl RdmTransport {
                 let wait = RESUME_INTERVAL.saturating_mul(1 << lane.tries.min(16));
                 lane.tries += 1;
                 let again = now + wait.min(MAX_RESUME_INTERVAL);
-                self.ud.deadlines.set(session.index() as u32, Some(again));
+                self.ud.deadlines.set(session, Some(again));
             }
         }
     }

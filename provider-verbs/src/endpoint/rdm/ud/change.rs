@@ -134,7 +134,7 @@ impl RdmTransport {
     ) -> Option<(u32, LaneKey, SessionState)> {
         self.say_last_word(session);
         let mut lane = self.ud.lanes.remove(session)?;
-        self.ud.deadlines.set(session.index() as u32, None);
+        self.ud.deadlines.set(session, None);
         let slots = lane.window.release(&lane.session.numbers);
         for (slot, _) in slots {
             self.ud.held_slots -= 1;

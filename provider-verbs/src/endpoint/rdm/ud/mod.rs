@@ -8,6 +8,7 @@ mod change;
 mod queue_pair;
 mod receive;
 mod send;
+mod timers;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::peer::Owner;
 use ferrofabric_core::protocol::Time;
-use ferrofabric_core::protocol::datagram_lane::{DatagramLane, Deadlines, Shared};
+use ferrofabric_core::protocol::datagram_lane::{DatagramLane, Shared};
 use ferrofabric_core::protocol::handshake::LaneUp;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::datagram::PREFIX_BYTES;
@@ -32,6 +33,8 @@ use crate::session::{Lanes, Link, Route, SessionState, UdLane};
 pub(super) use change::{CHANGE, REST};
 pub(super) use queue_pair::DataQueuePair;
 
+use timers::Timers;
+
 /// Of the receive buffers packets that came too early may take this part.
 const HELD_PART: usize = 4;
 
@@ -43,8 +46,7 @@ pub(super) struct UdLanes {
     number: u32,
     pub(super) lanes: Lanes<UdLane>,
     pub(super) shared: Shared,
-    /// When to look at lanes again, by the index of their session.
-    pub(super) deadlines: Deadlines,
+    pub(super) deadlines: Timers,
     /// Receive slots that lanes hold.
     held_slots: usize,
     /// Ours, as the handshake tells them: the longest datagram.
@@ -69,7 +71,7 @@ impl UdLanes {
             queue_pair,
             lanes: Lanes::default(),
             shared: Shared::default(),
-            deadlines: Deadlines::default(),
+            deadlines: Timers::default(),
             held_slots: 0,
             datagram_bytes: mtu.bytes().min(slot_bytes - UdQp::HEADER_BYTES),
             timer,
@@ -167,6 +169,7 @@ impl RdmTransport {
             outgrown: false,
             listed: false,
         });
+        self.ud.deadlines.begin(id);
         self.peers.at(peer).link = Link::Up(id);
         self.poster.counters.ud_lanes += 1;
         self.list(id);
@@ -177,13 +180,12 @@ impl RdmTransport {
     pub(super) fn run_deadlines<O: Owner>(&mut self, owner: &mut O) -> usize {
         let now = self.ud.now();
         let mut done = 0;
-        while let Some(index) = self.ud.deadlines.pop(now) {
-            let Some(lane) = self.ud.lanes.at(index as usize) else {
-                self.repeat_resume(index as usize, now, owner);
+        while let Some(session) = self.ud.deadlines.pop(now) {
+            let Some(lane) = self.ud.lanes.of(session) else {
+                self.repeat_resume(session, now, owner);
                 continue;
             };
             done += 1;
-            let session = lane.key.session();
             let suspects = (lane.window).on_deadline(&self.ud.shared, &lane.session.numbers, now);
             if suspects {
                 let key = lane.key;
@@ -201,7 +203,7 @@ impl RdmTransport {
                 None => lane.window.deadline(),
                 Some(_) => None,
             };
-            self.ud.deadlines.set(session.index() as u32, at);
+            self.ud.deadlines.set(session, at);
         }
     }
 }
