@@ -29,6 +29,11 @@ impl Grants {
         part.min(u32::from(QUOTA_UNITS)) as u16
     }
 
+    /// Units that sessions were granted, or that are kept of ended ones.
+    pub(crate) fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
     /// What newcomers get, if that has changed since it was asked last.
     pub(crate) fn changed(&mut self) -> Option<u16> {
         let next = self.next();

@@ -1,6 +1,8 @@
 //! Messages in several packets. Packets are small and receive buffers few here, so that a look at the receiver's queue finds
 //! some of a message.
 
+use std::time::Instant;
+
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::owning::OwningEndpoint;
@@ -8,7 +10,9 @@ use ferrofabric_core::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
-use crate::party::{Pair, assert_clean, check, endpoint, first, message, room, run, stat};
+use crate::party::{
+    PATIENCE, Pair, assert_clean, check, endpoint, first, message, room, run, stat,
+};
 
 /// Packets of 512 bytes, of which the receiver takes 16 at a look.
 pub(crate) const SMALL_PACKETS: [(&str, &str); 3] = [
@@ -16,6 +20,9 @@ pub(crate) const SMALL_PACKETS: [(&str, &str); 3] = [
     ("FERRO_EAGER_MAX", "64K"),
     ("FERRO_RX_BUFFERS", "16"),
 ];
+
+/// What an endpoint has granted, and what it keeps of ended sessions.
+const GRANTED: &str = "verbs_units_granted";
 
 /// In some 42 packets.
 const BYTES: usize = 20_000;
@@ -155,12 +162,14 @@ fn lanes_that_break_in_the_middle() {
     }
 }
 
-/// The session ends with half a message here: a receive that has it fails, one that has not gets the next message.
+/// The session ends with half a message here: a receive that has it fails, one that has not gets the next message. What the session
+/// was granted others may have again.
 #[test]
 fn sessions_that_end_in_the_middle() {
     for posted_before in [true, false] {
         let device = FakeDevice::take();
         let mut pair = Pair::connected(&SMALL_PACKETS);
+        let granted = stat(&pair.b, GRANTED);
         // The sender's own fault: it gives the session up.
         device.script(Fault::new(Point::Send, Effect::Fail(Status::IBV_WC_LOC_PROT_ERR)).after(20));
         if posted_before {
@@ -179,6 +188,7 @@ fn sessions_that_end_in_the_middle() {
         pair.settle(&device);
         pair.exchange(300, 9);
         pair.exchange(BYTES, 9);
+        assert_eq!(stat(&pair.b, GRANTED), granted, "{posted_before}");
         drop(pair);
         assert_clean(&device);
     }
@@ -226,6 +236,34 @@ fn a_stranger_that_ends_in_the_middle_takes_no_receive() {
         assert!(!done.flags.contains(Flags::RECV) || done.len == 8);
     }
     drop((a, b, c));
+    assert_clean(&device);
+}
+
+/// The same with one that was removed from the address vector by the time that its session ends: what it was granted is given back.
+#[test]
+fn a_message_that_will_never_be_whole() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&SMALL_PACKETS);
+    let granted = stat(&pair.b, GRANTED);
+    device.script(Fault::new(Point::Send, Effect::Fail(Status::IBV_WC_LOC_PROT_ERR)).after(20));
+    pair.a
+        .tsend(message(BYTES, 5), BYTES, pair.to_b, 9, 1)
+        .map_err(first)
+        .unwrap();
+    let begun = Instant::now();
+    while stat(&pair.b, "verbs_unexpected_now") == 0 {
+        assert!(pair.b.poll().unwrap().is_none());
+        assert!(begun.elapsed() < PATIENCE, "nothing comes");
+    }
+    pair.b.av().remove(pair.to_a).unwrap();
+    let done = pair.run(1).pop().unwrap();
+    assert_eq!(done.outcome.unwrap_err().errno, Errno::ECONNRESET);
+    pair.settle(&device);
+    assert_eq!(stat(&pair.b, "verbs_unexpected_now"), 0);
+    pair.to_a = pair.b.av().insert(&pair.a.name().to_bytes()).unwrap();
+    pair.exchange(8, 10);
+    assert_eq!(stat(&pair.b, GRANTED), granted);
+    drop(pair);
     assert_clean(&device);
 }
 

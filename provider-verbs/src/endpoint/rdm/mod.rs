@@ -555,6 +555,7 @@ impl Transport for RdmTransport {
         report("verbs_packets_dropped", c.dropped);
         report("verbs_unexpected", c.unexpected);
         report("verbs_unexpected_now", self.held.len() as u64);
+        report("verbs_units_granted", u64::from(self.grants.in_use()));
         report("verbs_lanes_failed", c.lanes_failed);
         let sessions = self.lanes.count() + self.ud.lanes.count() + self.peers.parked();
         report("verbs_sessions_now", sessions as u64);

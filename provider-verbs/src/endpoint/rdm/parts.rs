@@ -247,6 +247,7 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         let Some((state, _)) = self.session_named(peer, name) else {
+            self.return_credit((peer, name), arrived.len as usize);
             return owner.fail_recv(
                 kind,
                 &matched,

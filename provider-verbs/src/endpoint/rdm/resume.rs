@@ -549,7 +549,6 @@ impl RdmTransport {
         self.awaken(peer);
         let credit = &state.numbers.receive_credit;
         self.grants.end(credit.quota_units(), credit.held_units());
-        self.tell_grant();
         if let AfterLane::Closed {
             expected: Some(expected),
         } = then
@@ -577,6 +576,7 @@ impl RdmTransport {
             owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
         }
         if let Target::Receive(kind, arrived, matched) = state.incoming.target {
+            self.grants.let_go(arrived.len as usize);
             owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
         }
         let unused = state.is_unused();
@@ -588,6 +588,7 @@ impl RdmTransport {
                 self.fail_receives(peer, Some(state.name), errno, why, owner);
             }
         }
+        self.tell_grant();
     }
 
     /// Fails what waits to be sent to a peer.
