@@ -62,6 +62,60 @@ fn many_messages_make_a_connection() {
     }
 }
 
+/// Peers that fall silent as they are promoted take no place among those with connections: others still get one.
+#[test]
+fn promotions_that_fail() {
+    let device = FakeDevice::take();
+    let mut hub = endpoint(&[
+        ("FERRO_LANE", "auto"),
+        ("FERRO_MAX_LANES", "2"),
+        ("FERRO_RECONNECT_TIMEOUT", "300ms"),
+    ]);
+    let control = hub.name().verbs.unwrap().qpn;
+    let begun = Instant::now();
+    for silent in [true, true, true, false] {
+        let mut end = endpoint(UD);
+        let to_hub = end.av().insert(&hub.name().to_bytes()).unwrap();
+        let from_hub = hub.av().insert(&end.name().to_bytes()).unwrap();
+        let promoted = count(&hub, "verbs_ud_promotions");
+        for tag in 0.. {
+            end.trecv(room(8), to_hub, tag, 0, 1)
+                .map_err(first)
+                .unwrap();
+            hub.tsend(message(8, tag), 8, from_hub, tag, 2)
+                .map_err(first)
+                .unwrap();
+            for done in run(&mut [&mut hub, &mut end], 2) {
+                assert!(silent || done.outcome.is_ok(), "{:?}", done.outcome);
+            }
+            if silent && tag == 0 {
+                device.script(
+                    Fault::new(Point::Datagram, Effect::Lose)
+                        .on(control)
+                        .times(u32::MAX),
+                );
+            }
+            if count(&hub, "verbs_ud_promotions") > promoted {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "no promotion");
+        }
+        let is_over = |hub: &OwningEndpoint| match silent {
+            true => count(hub, "verbs_sessions_now") == 0,
+            false => connections(&device).len() == 2,
+        };
+        while !is_over(&hub) {
+            for end in [&mut hub, &mut end] {
+                assert!(end.poll().unwrap().is_none());
+            }
+            assert!(begun.elapsed() < PATIENCE, "the attempt does not end");
+        }
+        device.reset();
+    }
+    drop(hub);
+    assert_clean(&device);
+}
+
 /// Messages that only RC carries have a connection, whatever was said, and those before and behind keep their order.
 #[test]
 fn a_large_message_makes_a_connection() {

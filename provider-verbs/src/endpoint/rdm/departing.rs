@@ -31,12 +31,12 @@ impl RdmTransport {
         let at = self.peers.at(peer);
         at.removed = true;
         match at.link {
-            Link::Idle => self.part_if_removed(peer),
+            Link::Idle => self.lies_idle(peer),
             Link::Connecting if !at.goes_on() => {
                 at.link = Link::Idle;
                 let request = ToService::Cancel(at.key);
                 self.service.request(request);
-                self.part_if_removed(peer);
+                self.lies_idle(peer);
             }
             _ => self.watch_removed(peer),
         }
@@ -103,13 +103,19 @@ impl RdmTransport {
         }
     }
 
-    /// A peer has no lane any more: if it was removed, nothing is kept that leads to it.
-    pub(super) fn part_if_removed(&mut self, peer: u32) {
+    /// If a peer has no lane any more and nobody asks for one, its place among those with RC lanes is free, should it have been
+    /// promised one; and if it was removed, nothing is kept that leads to it.
+    pub(super) fn lies_idle(&mut self, peer: u32) {
         let at = self.peers.at(peer);
-        if at.removed && at.link == Link::Idle {
+        if at.link != Link::Idle {
+            return;
+        }
+        if at.removed {
             let request = ToService::Parted(at.key);
             self.service.request(request);
         }
+        let now = self.ud.now();
+        self.policy.down(peer, now);
     }
 
     /// The session of a peer begins to rest: what it was granted and has not used others may have meanwhile.

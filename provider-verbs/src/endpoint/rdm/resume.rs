@@ -112,7 +112,6 @@ impl RdmTransport {
             self.end_session(peer, state, end, owner);
         }
         self.next_lane(peer, owner);
-        self.part_if_removed(peer);
     }
 
     /// A peer has no lane any more: a newer one may have come up meanwhile.
@@ -123,7 +122,10 @@ impl RdmTransport {
                 self.resume(newer, owner);
             }
             Some(_) => {}
-            None => self.reconnect_if_wanted(peer),
+            None => {
+                self.reconnect_if_wanted(peer);
+                self.lies_idle(peer);
+            }
         }
     }
 
@@ -222,7 +224,7 @@ impl RdmTransport {
                 self.fail_receives(at, None, end.errno, end.why, owner);
             }
         }
-        self.part_if_removed(at);
+        self.lies_idle(at);
     }
 
     /// A lane is up on which an earlier session may go on.
