@@ -1,7 +1,7 @@
 //! Address handles, one for each path, made by threads of their own: making one on RoCE waits for the neighbour's
 //! hardware address, a second and more when nobody answers. What is to be sent meanwhile waits here.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -13,6 +13,12 @@ use crate::pd::Pd;
 
 /// Paths that are resolved at a time; more wait in line.
 const MAX_RESOLVERS: usize = 64;
+
+/// Of those so many are kept for paths that are wanted: what only answers a stranger does without.
+const RESERVED_RESOLVERS: usize = 32;
+
+/// Paths that are kept whether anybody uses them or not.
+const FEW: usize = 64;
 
 /// Datagrams that wait for one path; older ones are dropped, as on the wire.
 const MAX_WAITING: usize = 8;
@@ -29,6 +35,8 @@ pub(crate) struct AhCache<D> {
     entries: HashMap<Path, Entry<D>>,
     line: VecDeque<Path>,
     resolvers: usize,
+    /// With so many paths it is time to let those go that nobody uses.
+    tidy_at: usize,
     done: (Sender<Resolved>, Receiver<Resolved>),
     wake: Arc<dyn Fn() + Send + Sync>,
 }
@@ -55,6 +63,7 @@ impl<D> AhCache<D> {
             entries: HashMap::new(),
             line: VecDeque::new(),
             resolvers: 0,
+            tidy_at: FEW,
             done: unbounded(),
             wake,
         }
@@ -78,6 +87,32 @@ impl<D> AhCache<D> {
                 None
             }
         }
+    }
+
+    /// Whether the path of somebody whom nobody here wants can be had without others having to wait for theirs.
+    pub(crate) fn has_spare(&self, path: &Path) -> bool {
+        self.entries.contains_key(path)
+            || self.line.is_empty() && self.resolvers + RESERVED_RESOLVERS < MAX_RESOLVERS
+    }
+
+    /// Whether [`AhCache::tidy`] is due before there is another path.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.entries.len() >= self.tidy_at
+    }
+
+    /// Lets the paths go that nobody uses: that are not `wanted`, and whose handles nobody holds. Those that are being made stay.
+    pub(crate) fn tidy(&mut self, wanted: &HashSet<Path>) {
+        let unwanted = |path: &Path| !wanted.contains(path);
+        let in_line: HashSet<Path> = self.line.iter().copied().filter(unwanted).collect();
+        self.line.retain(|path| !in_line.contains(path));
+        self.entries.retain(|path, entry| {
+            wanted.contains(path)
+                || match entry {
+                    Entry::Ready(handle) => Arc::strong_count(handle) > 1,
+                    Entry::Resolving(_) => !in_line.contains(path),
+                }
+        });
+        self.tidy_at = FEW.max(2 * self.entries.len());
     }
 
     /// The handle of a path; `None`: it is being made, and [`AhCache::resolved`] will tell.

@@ -404,6 +404,11 @@ impl Worker {
         let Some((path, qpn, qkey)) = self.way_to(&to) else {
             return self.answer(|c, now, out| c.unreachable(now, &to, out));
         };
+        // Lost where there is no room, as on the wire: who is not known can ask again.
+        if !self.connector.knows(&to) && !self.handles.has_spare(&path) {
+            return;
+        }
+        self.tidy_handles();
         let datagram = Datagram {
             qpn,
             qkey,
@@ -478,6 +483,17 @@ impl Worker {
             }
             !released
         });
+    }
+
+    /// Lets the handles go, now and then, of those who are no peers any more, or never were.
+    fn tidy_handles(&mut self) {
+        if !self.handles.is_crowded() {
+            return;
+        }
+        let peers = (self.connector.peers()).filter_map(|peer| Some(self.way_to(peer)?.0));
+        let joining = self.joining.iter().map(|(path, _)| *path);
+        let wanted = peers.chain(joining).collect();
+        self.handles.tidy(&wanted);
     }
 
     fn way_to(&self, peer: &PeerKey) -> Option<(Path, u32, u32)> {

@@ -411,6 +411,18 @@ impl Connector {
         &self.counters
     }
 
+    /// Whether a peer is one that has a lane, or with which there is one to be made or to be closed, or with which a session is held.
+    /// All others are strangers, who get answers to what they send and nothing else.
+    #[must_use]
+    pub fn knows(&self, peer: &PeerKey) -> bool {
+        self.find(peer).is_some() || self.sessions.contains_key(peer)
+    }
+
+    /// The peers that have a lane, or with which there is one to be made or to be closed.
+    pub fn peers(&self) -> impl Iterator<Item = &PeerKey> {
+        self.peers.iter().map(|(_, peer)| &peer.key)
+    }
+
     /// Whether no peer is known: every lane is released, every goodbye said.
     #[must_use]
     pub fn is_idle(&self) -> bool {

@@ -15,4 +15,5 @@ mod removals;
 mod runs;
 mod shared;
 mod storms;
+mod strangers;
 mod traffic;

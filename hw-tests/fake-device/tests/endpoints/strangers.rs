@@ -1,0 +1,134 @@
+//! Control packets of those who have no business here.
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::protocol::PeerKey;
+use ferrofabric_core::protocol::wire::control::{Body, Control, Keys, LaneName};
+use ferrofabric_fake_device::control::{FakeDevice, ROCE};
+use ferrofabric_verbs::ah::{Ah, Path};
+use ferrofabric_verbs::cq::{Cq, CqConfig};
+use ferrofabric_verbs::device::{Context, Gid};
+use ferrofabric_verbs::pd::Pd;
+use ferrofabric_verbs::post::{SendFlags, SendRequest, inline_sge};
+use ferrofabric_verbs::qp::{QpCaps, QpConfig, UdInit, UdQp};
+
+use crate::party::{PATIENCE, Pair, assert_clean};
+
+/// Handles that an endpoint may hold beside those of its peers: some in reserve, some being made, some of datagrams under way.
+const SPARE: u32 = 512;
+
+/// A queue pair that sends what it likes.
+struct Stranger {
+    qp: UdQp,
+    cq: Arc<Cq>,
+    handle: Ah,
+    to: NativeAddr,
+}
+
+impl Stranger {
+    /// Who sends to this endpoint.
+    fn of(to: NativeAddr) -> Self {
+        let verbs = to.verbs.unwrap();
+        let context = Context::open(ROCE).unwrap();
+        let pd = Pd::allocate(&context).unwrap();
+        let depth = CqConfig {
+            depth: 8,
+            ..CqConfig::default()
+        };
+        let cq = Cq::create(&context, &depth).unwrap();
+        let config = QpConfig {
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            caps: QpCaps {
+                send_depth: 4,
+                recv_depth: 1,
+                send_entries: 1,
+                recv_entries: 1,
+                inline_bytes: 256,
+            },
+            signal_all: true,
+            extended: None,
+        };
+        let qp = UdQp::create(&pd, &config).unwrap();
+        qp.activate(&UdInit {
+            port: 1,
+            pkey_index: 0,
+            qkey: verbs.qkey,
+            psn: 0,
+        })
+        .unwrap();
+        let handle = Ah::create(&pd, &Path::to_gid(1, 0, Gid(verbs.gid))).unwrap();
+        Self { qp, cq, handle, to }
+    }
+
+    /// Asks after a lane that there is not, in the name of somebody whose path is like nobody else's.
+    fn ask(&self, number: u16) {
+        let mut verbs = self.to.verbs.unwrap();
+        // The device takes no heed of it, and has a path to whoever has its own GID.
+        verbs.lid = number;
+        verbs.qpn = 0x7f_ffff;
+        let from = NativeAddr {
+            incarnation: 0,
+            shm: None,
+            verbs: Some(verbs),
+            ..self.to
+        };
+        let packet = Control {
+            from: PeerKey {
+                place: from.to_bytes(),
+                incarnation: 7,
+            },
+            to_incarnation: self.to.incarnation,
+            lane: LaneName {
+                epoch: 1,
+                initiator_nonce: 1,
+                ..LaneName::default()
+            },
+            newest_epoch: 0,
+            keys: Keys {
+                p_key: verbs.pkey,
+                q_key: verbs.qkey,
+            },
+            body: Body::KeepAlive { stamp_ns: 0 },
+        }
+        .to_bytes();
+        let control = self.to.verbs.unwrap().qpn;
+        let mut request = SendRequest::send(1, [inline_sge(&packet)])
+            .to(&self.handle, control, verbs.qkey)
+            .flags(SendFlags::INLINE | SendFlags::SIGNALED);
+        // SAFETY: inline data is copied before the call returns; the handle is there until the completion.
+        unsafe { request.post(&self.qp) }.unwrap();
+        let mut room = [MaybeUninit::uninit(); 4];
+        while self.cq.poll(&mut room).unwrap().is_empty() {}
+    }
+}
+
+/// Answers to strangers cost nothing that stays, however many there are, and nobody else is the worse for it.
+#[test]
+fn strangers_that_ask_in_the_name_of_others() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::open(&[]);
+    let stranger = Stranger::of(pair.a.name());
+    let before = device.live().handles;
+    let (begun, answered) = (Instant::now(), device.calls("ibv_create_ah"));
+    // Those for which there is no room get lost.
+    for number in (1..=u16::MAX).cycle() {
+        stranger.ask(number);
+        let kept = device.live().handles - before;
+        assert!(kept <= SPARE, "{kept} handles for {number} strangers");
+        if device.calls("ibv_create_ah") - answered >= 3000 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nobody is answered");
+        std::thread::yield_now();
+    }
+    for (tag, bytes) in [8, 80_000].into_iter().enumerate() {
+        pair.exchange(bytes, tag as u64);
+    }
+    drop((pair, stranger));
+    assert_clean(&device);
+}
