@@ -18,8 +18,10 @@ pub(crate) struct Tuning {
     pub(crate) inline_bytes: usize,
     /// Work requests of a lane.
     pub(crate) send_depth: usize,
-    /// Work requests of all lanes together: the completion queue must hold them.
+    /// Work requests of all lanes together, from which on messages and chunks wait.
     pub(crate) send_total: usize,
+    /// Places that the completion queue has for requests: a part is left to what never waits.
+    pub(crate) send_places: usize,
     /// Receive buffers of the endpoint.
     pub(crate) receives: usize,
     /// Bounce buffers for sends.
@@ -70,9 +72,10 @@ impl Tuning {
 
     pub(crate) fn of(limits: &DeviceLimits, quirks: Quirks, settings: &Settings) -> Self {
         let receives = (settings.rx_buffers as usize).min(limits.shared_receive_depth as usize);
-        let send_total = (limits.completion_depth as usize)
+        let send_places = (limits.completion_depth as usize)
             .saturating_sub(receives)
-            .min(16_384);
+            .min(20_480);
+        let send_total = send_places - send_places / 5;
         // A software device copies in the kernel whatever the way, so that requests of its own size cost nothing more.
         let software = quirks.contains(Quirks::LONG_DATAGRAM_LOST);
         Self {
@@ -86,6 +89,7 @@ impl Tuning {
             inline_bytes: if software { 512 } else { 220 },
             send_depth: SEND_DEPTH.min(limits.queue_depth as usize),
             send_total,
+            send_places,
             receives,
             bounces: 256,
             sender_writes: match settings.rendezvous {

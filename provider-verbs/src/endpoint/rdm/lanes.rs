@@ -10,10 +10,10 @@ use ferrofabric_core::protocol::rendezvous::{Chunk, TransferLimits};
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::types::FiAddr;
 
-use super::RdmTransport;
 use super::complete::{BROKEN, entered};
 use super::resume::{Ending, LOST_BY_PEER};
 use super::ud::{CHANGE, REST};
+use super::{POLL, RdmTransport};
 use crate::connect::{Carrier, ToEngine, ToService, native_addr};
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
@@ -325,9 +325,25 @@ impl RdmTransport {
         self.list_ud_lane(session);
     }
 
-    /// Gives each listed lane a turn: what is to be sent again first, then notices, so that they never wait behind bulk data. `all_taken`:
-    /// there is nothing more of what had come.
-    pub(super) fn run_work<O: Owner>(&mut self, all_taken: bool, owner: &mut O) -> usize {
+    /// Ends a lane of which nothing is flushed. What came there lies in the completion queue and goes with the queue pair; its sender was
+    /// told that it arrived. So it is taken first.
+    #[cold]
+    fn drain_unflushed<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
+        let mut done = 0;
+        // So many looks take all that lies there now, whatever comes meanwhile on other lanes.
+        for _ in 0..=self.cq.depth() as usize / POLL {
+            let polled = self.poll(owner);
+            done += polled;
+            if polled < POLL {
+                break;
+            }
+        }
+        self.drained(session, owner);
+        done
+    }
+
+    /// Gives each listed lane a turn: what is to be sent again first, then notices, so that they never wait behind bulk data.
+    pub(super) fn run_work<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;
         for _ in 0..self.work.len() {
             let Some(session) = self.work.pop_front() else {
@@ -339,10 +355,9 @@ impl RdmTransport {
             };
             lane.listed = false;
             if lane.unflushed {
-                // The queue pair is destroyed with the last that holds it: the service thread drops its own. With it goes what came
-                // there and nobody has taken, of which its sender was told that it arrived.
-                if all_taken && Arc::strong_count(&lane.qp) == 1 {
-                    self.drained(session, owner);
+                // The queue pair is destroyed with the last that holds it: the service thread drops its own.
+                if Arc::strong_count(&lane.qp) == 1 {
+                    done += self.drain_unflushed(session, owner);
                 } else {
                     self.list(session);
                 }

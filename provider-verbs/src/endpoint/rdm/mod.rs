@@ -187,7 +187,7 @@ impl RdmTransport {
         let cq = Cq::create(
             context,
             &CqConfig {
-                depth: (tuning.receives + tuning.send_total) as u32,
+                depth: (tuning.receives + tuning.send_places) as u32,
                 channel: Some(channel.clone()),
                 ..CqConfig::default()
             },
@@ -477,7 +477,7 @@ impl Transport for RdmTransport {
             done += self.run_deadlines(owner);
         }
         if !self.work.is_empty() {
-            done += self.run_work(polled < POLL, owner);
+            done += self.run_work(owner);
         }
         self.poster.registrations.tidy();
         done

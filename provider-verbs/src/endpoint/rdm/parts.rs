@@ -44,7 +44,8 @@ impl Poster {
     ) -> Result<InParts, Stop> {
         let cut = Cut::new(len as u32, self.part_bytes(lane) as u32);
         let packets = cut.packets() as usize;
-        if !lane.could_take(packets) || packets > self.bounces.count() {
+        // Of more buffers there may be no word before these are there.
+        if !lane.could_take(packets) || packets > self.bounces.count() / 2 {
             return Ok(InParts::AskFirst);
         }
         if !lane.has_room_for(packets)

@@ -17,14 +17,18 @@ impl RdmTransport {
         }
     }
 
-    /// Something may have come back: lanes that wait for it get a turn each.
+    /// Something may have come back: lanes that wait for it get their turn before those that gave it back, first come first.
     #[cold]
     pub(super) fn go_on_stalled(&mut self) {
-        for session in std::mem::take(&mut self.stalled) {
-            if let Some(lane) = self.lanes.of(session) {
-                lane.stalled = false;
-                self.list(session);
+        for session in std::mem::take(&mut self.stalled).into_iter().rev() {
+            let Some(lane) = self.lanes.of(session) else {
+                continue;
+            };
+            lane.stalled = false;
+            if std::mem::replace(&mut lane.listed, true) {
+                self.work.retain(|listed| *listed != session);
             }
+            self.work.push_front(session);
         }
     }
 }
