@@ -75,6 +75,7 @@ pub fn segment(bytes: &[u8]) -> u64 {
     ep.shm.new_link(link, &mut ep.owner);
     let out = vec![0u8; 200_000];
     let mut buffers: Vec<(usize, Vec<u8>)> = Vec::new();
+    let mut tags = Vec::new();
     let (mut position, mut steps_left) = (0u64, 64);
     while !steps.0.is_empty() && steps_left > 0 {
         steps_left -= 1;
@@ -110,6 +111,7 @@ pub fn segment(bytes: &[u8]) -> u64 {
                 let mut buffer = vec![0xaa; len + 64];
                 ep.trecv(tag, 0, &mut buffer[..len], 1);
                 buffers.push((len, buffer));
+                tags.push(tag);
             }
             6 => {
                 let _ = ep.tsend(addr, 1, &out[..steps.number() as usize % out.len()], 1);
@@ -134,12 +136,13 @@ pub fn segment(bytes: &[u8]) -> u64 {
             "wrote beyond a receive"
         );
     }
-    // Another peer is served as ever. (A receive from anybody might match what the enemy has sent.)
+    // Another peer is served as ever. (A receive from anybody might match what the enemy has sent, and one of before what we send.)
     let own = ep.name();
     let me = ep.insert(&own);
     let mut into = [0u8; 8];
-    ep.recv_from(MsgKind::Tagged, me, u64::MAX, 0, &mut into, 7);
-    assert!(ep.tsend(me, u64::MAX, &[9; 8], 8).is_ok());
+    let tag = (0..).find(|tag| !tags.contains(tag)).unwrap_or_default();
+    ep.recv_from(MsgKind::Tagged, me, tag, 0, &mut into, 7);
+    assert!(ep.tsend(me, tag, &[9; 8], 8).is_ok());
     while ep.poll().is_some() {}
     assert_eq!(into, [9; 8]);
     ep.shm.stats().links_failed << 8 | ended
