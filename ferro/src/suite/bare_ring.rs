@@ -8,7 +8,7 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::Bench;
@@ -84,24 +84,22 @@ fn between_two<T: Send>(
     run: impl Fn(Side<'_>, bool) -> T + Sync,
 ) -> Result<[T; 2]> {
     let rings = [Ring::new(size), Ring::new(size)];
-    let ready = Barrier::new(2);
+    let (ready, is_alone) = (Barrier::new(2), AtomicBool::new(false));
     let on_core = |core: usize, first: bool| {
         let pinned = cores::pin(&[core]);
+        is_alone.fetch_or(pinned.is_err(), Ordering::Relaxed);
         ready.wait();
+        pinned?;
+        if is_alone.load(Ordering::Relaxed) {
+            // Each waits for the other one.
+            return Err(Failure::new("the other side of the bare ring has no core"));
+        }
         let (there, back) = match first {
             true => (&rings[0], &rings[1]),
             false => (&rings[1], &rings[0]),
         };
-        pinned.map(|()| run(Side::new(there, back), first))
+        Ok(run(Side::new(there, back), first))
     };
-    let both = cores::allowed().and_then(|allowed| {
-        // Both or none: each waits for the other one.
-        match [on.0, on.1].iter().all(|core| allowed.contains(core)) {
-            true => Ok(()),
-            false => Err(Failure::new("a bare ring needs both cores")),
-        }
-    });
-    both?;
     std::thread::scope(|scope| {
         let other = scope.spawn(|| on_core(on.1, false));
         let own = scope.spawn(|| on_core(on.0, true));
