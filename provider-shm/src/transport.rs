@@ -20,7 +20,7 @@ use crate::link::{Announced, Link, Sizes};
 use crate::outbox::Outbox;
 use crate::peers::{Peer, Peers};
 use crate::pending::{PendingSend, Source};
-use crate::receive::{Held, NO_LINK, Receiver};
+use crate::receive::{NO_LINK, Receiver};
 use crate::ring::SLOTS;
 use crate::segment::Segment;
 use crate::service::{Command, Event, NewLink, Service, Shared};
@@ -404,17 +404,13 @@ impl ShmTransport {
         }
         // What arrived whole can still be received; of the rest, the owner forgets.
         let (number, held) = (self.receiver.number, &mut self.receiver.held);
-        let is_lost = |held: &Slab<Held>, token: Token| {
+        let lost = |token: Token| {
             token.transport == number
                 && held
                     .get(token.value as usize)
                     .is_some_and(|h| h.link == key && h.is_partial())
         };
-        let lost = |token| is_lost(held, token);
-        match addr.is_some() {
-            true => owner.srx().fail_source(addr, errno, why, lost),
-            false => owner.srx().lose_messages(FiAddr::NOTAVAIL, lost),
-        }
+        owner.srx().fail_source(addr, errno, why, lost);
         held.retain(|_, h| h.link != key || !h.is_partial());
     }
 

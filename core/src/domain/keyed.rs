@@ -385,10 +385,4 @@ impl<O: Owner> PeerSrx for PartOwner<'_, O> {
         let lost = |token| of_part(number, token).is_some_and(&mut lost);
         self.owner.srx().fail_source(src, errno, why, lost);
     }
-
-    fn lose_messages(&mut self, src: FiAddr, mut lost: impl FnMut(Token) -> bool) {
-        let number = self.number();
-        let lost = |token| of_part(number, token).is_some_and(&mut lost);
-        self.owner.srx().lose_messages(src, lost);
-    }
 }

@@ -268,15 +268,6 @@ impl PeerSrx for SharedRx {
             }
         }
     }
-
-    #[cold]
-    fn lose_messages(&mut self, src: FiAddr, mut lost: impl FnMut(Token) -> bool) {
-        for kind in [MsgKind::Tagged, MsgKind::Msg] {
-            let mut messages = Vec::new();
-            self.matcher(kind)
-                .lose_from(src, |message| lost(message.token), &mut messages);
-        }
-    }
 }
 
 #[inline(always)]

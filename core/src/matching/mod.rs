@@ -395,16 +395,6 @@ impl<T: Copy> Matcher<T> {
         self.unexpected.fail_source(src, lost, messages);
     }
 
-    /// As `fail_source`, for messages alone: what `src` may still send, receives go on waiting for.
-    pub fn lose_from(
-        &mut self,
-        src: FiAddr,
-        lost: impl FnMut(&Unexpected<T>) -> bool,
-        messages: &mut Vec<Unexpected<T>>,
-    ) {
-        self.unexpected.fail_source(src, lost, messages);
-    }
-
     /// Takes everything, oldest first: the endpoint closes.
     pub fn drain(&mut self, receives: &mut Vec<TakenBack>, messages: &mut Vec<Unexpected<T>>) {
         self.posted.drain(receives);

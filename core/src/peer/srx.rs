@@ -116,7 +116,4 @@ pub trait PeerSrx {
         why: &'static str,
         lost: impl FnMut(Token) -> bool,
     );
-    /// Queued messages of `src` (of unknown senders, with [`FiAddr::NOTAVAIL`]) for which `lost` says so can not be had any
-    /// more and are dropped; receives go on waiting.
-    fn lose_messages(&mut self, src: FiAddr, lost: impl FnMut(Token) -> bool);
 }

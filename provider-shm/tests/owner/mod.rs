@@ -150,13 +150,6 @@ impl PeerSrx for Srx {
             }
         }
     }
-
-    fn lose_messages(&mut self, src: FiAddr, mut lost: impl FnMut(Token) -> bool) {
-        for kind in [MsgKind::Tagged, MsgKind::Msg] {
-            self.of(kind)
-                .lose_from(src, |m| lost(m.token), &mut Vec::new());
-        }
-    }
 }
 
 pub struct Plain {

@@ -162,16 +162,8 @@ fn a_lane_in_the_place_of_another() {
     let device = FakeDevice::take();
     let mut hub = endpoint(&[("FERRO_LANE", "ud"), ("FERRO_RX_BUFFERS", "1024")]);
     let data = data_queue_pair(&device, &hub);
-    let [mut busy, mut leaves, mut comes] = ["rc", "ud", "ud"].map(|lane| {
-        let end = endpoint(&[("FERRO_LANE", lane)]);
-        let to_hub = end.av().insert(&hub.name().to_bytes()).unwrap();
-        let from_hub = hub.av().insert(&end.name().to_bytes()).unwrap();
-        Spoke {
-            end,
-            to_hub,
-            from_hub,
-        }
-    });
+    let [mut busy, mut leaves, mut comes] =
+        ["rc", "ud", "ud"].map(|lane| Spoke::of(&hub, &[("FERRO_LANE", lane)]));
     for spoke in [&mut busy, &mut leaves] {
         hub.trecv(room(8), spoke.from_hub, 0, 0, 1)
             .map_err(first)
@@ -264,22 +256,25 @@ struct Spoke {
     from_hub: FiAddr,
 }
 
+impl Spoke {
+    /// One that the hub knows, and that knows it.
+    fn of(hub: &OwningEndpoint, settings: &[(&str, &str)]) -> Self {
+        let end = endpoint(settings);
+        let to_hub = end.av().insert(&hub.name().to_bytes()).unwrap();
+        let from_hub = hub.av().insert(&end.name().to_bytes()).unwrap();
+        Self {
+            end,
+            to_hub,
+            from_hub,
+        }
+    }
+}
+
 /// Messages of all sizes between a hub and its peers, both ways, in rounds; never more queue pairs than the hub may have.
 fn hub_and_spokes(device: &FakeDevice, hub: &[(&str, &str)], others: &[(&str, &str)], cap: usize) {
     const SPOKES: usize = 5;
     let mut hub = endpoint(hub);
-    let mut spokes: Vec<Spoke> = (0..SPOKES)
-        .map(|_| {
-            let end = endpoint(others);
-            let to_hub = end.av().insert(&hub.name().to_bytes()).unwrap();
-            let from_hub = hub.av().insert(&end.name().to_bytes()).unwrap();
-            Spoke {
-                end,
-                to_hub,
-                from_hub,
-            }
-        })
-        .collect();
+    let mut spokes: Vec<Spoke> = (0..SPOKES).map(|_| Spoke::of(&hub, others)).collect();
     let sizes = [8, 700, 5000, 60_000];
     for round in 0..6u64 {
         let size = |at: usize| sizes[(round as usize + at) % sizes.len()];
