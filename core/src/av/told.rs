@@ -300,6 +300,8 @@ impl AvTable {
             match taken.and_then(|name| state.found(&self.store, *entry, &name.to_words())) {
                 Ok(true) => new.push(self.addr_when_found(*entry)),
                 Ok(false) => {}
+                // Removed and told anew meanwhile: it is asked for once more, as it may be there by now.
+                Err(_) if state.line.contains(entry) => {}
                 Err(error) => {
                     tracing::warn!("{error}");
                     state.asked.insert(*entry, Asked::InVain(error.errno()));
