@@ -9,11 +9,14 @@ use std::fmt::Debug;
 use std::path::Path;
 
 use proptest::strategy::Strategy;
-use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner, basic_result_cache};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::model::program::Program;
+
+/// What fails may do so now and then: after the first failure, a program passes that does so many times.
+const TRIES: u32 = 5;
 
 /// What is searched, and where.
 pub struct Search {
@@ -100,15 +103,47 @@ where
         failure_persistence: None,
         max_shrink_iters: 2000,
         max_shrink_time: 180_000,
+        // A program that has failed is run once more for each smaller one that passes, and would end the search by passing.
+        result_cache: basic_result_cache,
         ..Config::default()
     };
+    let failed = Cell::new(false);
     let outcome = TestRunner::new(config).run(programs, |program| {
-        check(&program)
+        let tries = if failed.get() { TRIES } else { 1 };
+        let outcome = (0..tries).try_for_each(|_| check(&program));
+        failed.set(failed.get() || outcome.is_err());
+        outcome
             .map_err(|why| TestCaseError::fail(format!("{why}\nprogram:\n{}", program.to_text())))
     });
     match outcome {
         Ok(()) => None,
         Err(TestError::Fail(why, _)) => Some(why.message().to_owned()),
         Err(aborted) => panic!("{aborted}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What fails every other time only becomes as small as what fails each time.
+    #[test]
+    fn programs_that_fail_now_and_then_become_small() {
+        let programs = proptest::collection::vec(any::<u8>(), 0..60).prop_map(|steps| Program {
+            ranks: 2,
+            warm: false,
+            table: false,
+            steps,
+        });
+        let calls = Cell::new(0);
+        let why = smallest_that_fails(400, &programs, |program| {
+            calls.set(calls.get() + 1);
+            let fails = program.steps.iter().any(|step| *step >= 100) && calls.get() % 2 == 0;
+            if fails { Err("fails".into()) } else { Ok(()) }
+        });
+        let (_, program) = why.as_ref().unwrap().split_once("program:\n").unwrap();
+        assert_eq!(program.lines().skip(1).collect::<Vec<_>>(), ["100"]);
     }
 }
