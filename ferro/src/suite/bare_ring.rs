@@ -22,7 +22,7 @@ const PAYLOAD: usize = 26_368;
 /// What goes within its slot, and the longest piece of what does not.
 const INLINE: usize = 48;
 const PIECE: usize = 8_768;
-/// Bytes that are copied at a time, in messages that consist of few such pieces.
+/// Messages up to `FEW` bytes that take turns are copied so many bytes at a time, which is over sooner (docs/benchmarks.md).
 const AT_A_TIME: usize = 2_048;
 const FEW: usize = 4_096;
 /// Parts of a run, of which the median counts.
@@ -68,7 +68,8 @@ pub(super) fn measure(bench: Bench, size: usize, messages: u64, on: (usize, usiz
         }
         took.split_off(2)
     };
-    let [sender, receiver] = between_two(size, on, run)?;
+    let rings = || Ring::new(size, bench == Bench::Latency);
+    let [sender, receiver] = between_two([rings(), rings()], on, run)?;
     let middle = |times: &[f64]| median(times).unwrap_or(f64::NAN);
     Ok(match bench {
         Bench::Latency => middle(&sender) * 1e6 / 2.0,
@@ -77,13 +78,12 @@ pub(super) fn measure(bench: Bench, size: usize, messages: u64, on: (usize, usiz
     })
 }
 
-/// Has two threads, each on a core of its own, do something with the sides of two rings for messages of `size` bytes.
+/// Has two threads, each on a core of its own, do something with the sides of two rings.
 fn between_two<T: Send>(
-    size: usize,
+    rings: [Ring; 2],
     on: (usize, usize),
     run: impl Fn(Side<'_>, bool) -> T + Sync,
 ) -> Result<[T; 2]> {
-    let rings = [Ring::new(size), Ring::new(size)];
     let (ready, is_alone) = (Barrier::new(2), AtomicBool::new(false));
     let on_core = |core: usize, first: bool| {
         let pinned = cores::pin(&[core]);
@@ -130,13 +130,16 @@ struct Ring {
     /// Bytes of a piece, and how many there are.
     piece: usize,
     pieces: u64,
+    /// Bytes that are copied at a time.
+    step: usize,
 }
 
 // SAFETY: who may touch what of it is settled by `word` and `taken`.
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    fn new(size: usize) -> Self {
+    /// One for messages of a size, which take turns with those of the other direction, or follow each other.
+    fn new(size: usize, takes_turns: bool) -> Self {
         let piece = size.clamp(1, PIECE).next_multiple_of(64);
         let slot = || Slot {
             word: AtomicU64::new(0),
@@ -150,6 +153,10 @@ impl Ring {
             pieces: match size <= INLINE {
                 true => SLOTS as u64,
                 false => (PAYLOAD / piece).min(SLOTS) as u64,
+            },
+            step: match takes_turns && size <= FEW {
+                true => AT_A_TIME,
+                false => PIECE,
             },
         }
     }
@@ -196,7 +203,7 @@ impl<'a> Side<'a> {
             }
             let into = self.to.place(self.sent, piece.len());
             // SAFETY: the piece has the length, and its reader is done with what it held.
-            unsafe { copy(piece.as_ptr(), into, piece.len(), message.len()) };
+            unsafe { copy(piece.as_ptr(), into, piece.len(), self.to.step) };
             let slot = &self.to.slots[self.sent as usize % SLOTS];
             self.sent += 1;
             slot.word.store(self.sent, Ordering::Release);
@@ -205,7 +212,6 @@ impl<'a> Side<'a> {
 
     #[inline]
     fn receive(&mut self, message: &mut [u8]) {
-        let len = message.len();
         for piece in message.chunks_mut(PIECE) {
             let slot = &self.from.slots[self.received as usize % SLOTS];
             while slot.word.load(Ordering::Acquire) != self.received + 1 {
@@ -213,7 +219,7 @@ impl<'a> Side<'a> {
             }
             let from = self.from.place(self.received, piece.len());
             // SAFETY: the piece has the length, and its writer is done with it.
-            unsafe { copy(from, piece.as_mut_ptr(), piece.len(), len) };
+            unsafe { copy(from, piece.as_mut_ptr(), piece.len(), self.from.step) };
             self.received += 1;
             let untold = self.received - self.told;
             if untold >= self.from.pieces / 4 || untold as usize * self.from.piece >= PAYLOAD / 8 {
@@ -224,13 +230,13 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Copies a piece of a message of `whole` bytes.
+/// Copies a piece, `step` bytes at a time.
 ///
 /// # Safety
 ///
 /// `from` is valid for reads and `to` for writes of `len` bytes.
 #[inline]
-unsafe fn copy(from: *const u8, to: *mut u8, len: usize, whole: usize) {
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize, step: usize) {
     if len == 8 {
         // SAFETY: the caller's promise.
         return unsafe {
@@ -238,7 +244,6 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize, whole: usize) {
                 .write_unaligned(from.cast::<u64>().read_unaligned())
         };
     }
-    let step = if whole <= FEW { AT_A_TIME } else { PIECE };
     for at in (0..len).step_by(step) {
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(from.add(at), to.add(at), step.min(len - at)) };
@@ -273,7 +278,8 @@ mod tests {
                 };
                 (0..200).filter(is_spoilt).count()
             };
-            let spoilt = between_two(size, on, run).unwrap();
+            let spoilt =
+                between_two([false, true].map(|turns| Ring::new(size, turns)), on, run).unwrap();
             assert_eq!(spoilt, [0, 0], "messages of {size} bytes");
         }
     }
