@@ -176,13 +176,33 @@ impl PostedQueue {
 
     /// Adds a receive for one message behind all others.
     #[inline(always)]
-    pub(super) fn push(&mut self, mut p: Posted) {
-        if self.len == self.ring.len() && self.ring.push(&mut p) {
+    pub(super) fn push(&mut self, p: Posted) {
+        let Posted {
+            src,
+            tag,
+            ignore,
+            buf,
+            desc,
+            context,
+            flags,
+        } = p;
+        // What is made here stays in registers, as far as nothing but the other branch takes its address.
+        let p = || Posted {
+            src,
+            tag,
+            ignore,
+            buf,
+            desc,
+            context,
+            flags,
+        };
+        if self.len == self.ring.len() && self.ring.makes_room_for(src, tag, ignore) {
+            self.ring.push(p());
             self.len += 1;
             self.len_max = self.len_max.max(self.len);
-            return;
+        } else {
+            self.push_indexed(p(), Piece::NONE);
         }
-        self.push_indexed(p, Piece::NONE);
     }
 
     /// Begins a multi-receive.

@@ -38,42 +38,37 @@ impl Ring {
         (self.first + number) & (self.slots.len() - 1)
     }
 
-    /// Adds a receive behind the others. False: it belongs into a table, as do the others then.
+    /// Whether a receive like this one may stand behind the others. False: it belongs into a table, as do the others then.
     #[inline(always)]
-    pub(super) fn push(&mut self, p: &mut Posted) -> bool {
-        if self.len >= FEW && !self.makes_room_for(p) {
+    pub(super) fn makes_room_for(&mut self, src: FiAddr, tag: u64, ignore: u64) -> bool {
+        if self.len < FEW {
+            return true;
+        }
+        let alike = |number| {
+            let other = &self.slots[self.place(number)];
+            (other.src == src) & (other.tag == tag) & (other.ignore == ignore)
+        };
+        // More than a few are alike already.
+        if !alike(0) || (self.len == FEW && !(1..FEW).all(alike)) {
             return false;
         }
+        self.len < self.slots.len() || self.grow()
+    }
+
+    /// Adds a receive behind the others, who make room for it.
+    #[inline(always)]
+    pub(super) fn push(&mut self, p: Posted) {
         let at = self.place(self.len);
         // Field by field, here and below: a struct put together on the stack and then copied waits for its stores.
         let new = &mut self.slots[at];
         new.src = p.src;
         new.tag = p.tag;
         new.ignore = p.ignore;
-        new.buf.set(p.buf.take());
+        new.buf.set(p.buf);
         new.desc = p.desc;
         new.context = p.context;
         new.flags = p.flags;
         self.len += 1;
-        true
-    }
-
-    /// With a few there or more: whether this one is as they are, and there is room for it.
-    #[inline]
-    fn makes_room_for(&mut self, p: &Posted) -> bool {
-        let alike = |number| {
-            let other = &self.slots[self.place(number)];
-            (other.src == p.src) & (other.tag == p.tag) & (other.ignore == p.ignore)
-        };
-        // More than a few are alike already.
-        let alike = alike(0) && (self.len > FEW || (1..FEW).all(alike));
-        if !alike || self.len >= ALIKE {
-            return false;
-        }
-        if self.len == self.slots.len() {
-            self.grow();
-        }
-        true
     }
 
     /// Takes the oldest receive that the message matches.
@@ -115,9 +110,13 @@ impl Ring {
         Some(first)
     }
 
+    /// Makes the ring longer, unless it is as long as it may be.
     #[cold]
     #[inline(never)]
-    fn grow(&mut self) {
+    fn grow(&mut self) -> bool {
+        if self.len >= ALIKE {
+            return false;
+        }
         self.slots.rotate_left(self.first);
         self.first = 0;
         let more = (0..self.slots.len()).map(|_| blank());
@@ -125,6 +124,7 @@ impl Ring {
             .into_iter()
             .chain(more)
             .collect();
+        true
     }
 }
 
