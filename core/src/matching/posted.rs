@@ -300,7 +300,7 @@ impl PostedQueue {
     #[inline]
     pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
         if self.ring.len() == 0 {
-            return self.arrive_indexed(a);
+            return self.arrive_indexed(&{ *a });
         }
         let matched = self.ring.arrive(a)?;
         self.len -= 1;

@@ -117,9 +117,11 @@ pub trait Owner {
     ) {
         const UNUSUAL: Flags = Flags::MULTI_RECV.union(Flags::SOURCE_ERR);
         if a.len > m.buf.len as u64 {
-            return self.truncate_recv(kind, m, a);
+            return self.truncate_recv(kind, &{ *m }, &{ *a });
         }
         if m.flags & (Flags::COMPLETION | UNUSUAL) != Flags::COMPLETION {
+            // Copies, here and above: what is common then needs neither in memory.
+            let (m, a) = (&{ *m }, &{ *a });
             if m.flags.contains(Flags::SOURCE_ERR) && !a.src.is_some() {
                 return self.complete_from_stranger(prefix, kind, m, a, sender());
             }

@@ -75,7 +75,7 @@ impl Ring {
     #[inline(always)]
     pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
         if !matches(&self.slots[self.place(0)], a) {
-            self.bring_forward(a)?;
+            self.bring_forward(&{ *a })?;
         }
         let next = self.place(1);
         let p = &mut self.slots[std::mem::replace(&mut self.first, next)];
