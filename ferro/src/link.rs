@@ -430,8 +430,9 @@ impl Link {
         Some(self.event(context, len))
     }
 
-    /// What is over next, if anything is. With `wait` it sleeps for it, for a while.
-    fn poll(&mut self, wait: bool) -> Result<Option<Event>> {
+    /// Reads what is over, unless some of that is left. Returns whether there is anything. With `wait` it sleeps for it, for a while.
+    #[inline]
+    fn poll(&mut self, wait: bool) -> Result<bool> {
         if self.batch_at == self.batch_end {
             let read = match wait {
                 false => self.cq.read(&mut self.batch),
@@ -439,11 +440,11 @@ impl Link {
             };
             match read {
                 Ok(n) => (self.batch_at, self.batch_end) = (0, n),
-                Err(OpError::Again) => return Ok(None),
+                Err(OpError::Again) => return Ok(false),
                 Err(error) => return Err(self.failed(error)),
             }
         }
-        Ok(self.next_of_batch())
+        Ok(true)
     }
 
     #[cold]
@@ -465,26 +466,38 @@ impl Link {
     /// When an operation failed, the partner is gone, or nothing came for too long.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Result<Event> {
-        let there = match self.events.is_empty() {
-            true => self.next_of_batch(),
-            false => self.events.pop_front(),
-        };
-        there.map_or_else(|| self.wait(), Ok)
-    }
-
-    #[inline(never)]
-    fn wait(&mut self) -> Result<Event> {
-        let mut wait = Wait::default();
         loop {
-            if let Some(event) = self.poll(self.block)? {
+            let there = match self.events.is_empty() {
+                true => self.next_of_batch(),
+                false => self.events.pop_front(),
+            };
+            if let Some(event) = there {
                 return Ok(event);
             }
+            self.wait()?;
+        }
+    }
+
+    /// Waits until something has been read.
+    #[inline(never)]
+    fn wait(&mut self) -> Result<()> {
+        let mut wait = Wait::default();
+        while !self.poll(self.block)? {
             wait.idle += 1;
             if self.block || wait.idle >= IDLE_POLLS {
                 wait.idle = 0;
                 self.look_after(&mut wait)?;
             }
         }
+        Ok(())
+    }
+
+    /// Puts the next of what is over aside, for [`Link::next`]. False: nothing is.
+    fn put_aside(&mut self) -> Result<bool> {
+        self.poll(false)?;
+        let event = self.next_of_batch();
+        self.events.extend(event);
+        Ok(event.is_some())
     }
 
     /// Waits a step for room to send; events meanwhile are kept for [`Link::next`].
@@ -492,10 +505,9 @@ impl Link {
     fn make_room(&mut self) -> Result<()> {
         let mut wait = Wait::default();
         for _ in 0..IDLE_POLLS {
-            match self.poll(false)? {
-                Some(event) => self.events.push_back(event),
+            if !self.put_aside()? {
                 // Room may be there without a completion that says so: an inject has none.
-                None => return self.look_after_rarely(),
+                return self.look_after_rarely();
             }
         }
         self.look_after(&mut wait)
@@ -538,9 +550,8 @@ impl Link {
             if let Some(message) = self.channel.try_receive()? {
                 return Ok(message);
             }
-            match self.poll(false)? {
-                Some(event) => self.events.push_back(event),
-                None => self.channel.sleep(1)?,
+            if !self.put_aside()? {
+                self.channel.sleep(1)?;
             }
             if Instant::now() > deadline {
                 return Err(Failure::new("the partner says nothing"));

@@ -113,7 +113,7 @@ impl<'a> Echo<'a> {
         if received.number != number {
             return Err(out_of_place());
         }
-        inspect(link, &received, self.phase, direction)?;
+        inspect(link, received, self.phase, direction)?;
         self.emptied = Some(received.slot);
         Ok(())
     }

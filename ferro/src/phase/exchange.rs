@@ -123,12 +123,12 @@ impl<'a> Side<'a> {
                 self.arrived = (self.arrived + half_window(self.phase)).min(self.phase.messages);
                 self.post_ack(link, ack.slot)?;
             }
-            Event::Received(received) => self.received(link, &received)?,
+            Event::Received(received) => self.received(link, received)?,
         }
         Ok(())
     }
 
-    fn received(&mut self, link: &mut Link, received: &Received) -> Result<()> {
+    fn received(&mut self, link: &mut Link, received: Received) -> Result<()> {
         if self.received == self.phase.messages {
             return Err(out_of_place());
         }

@@ -124,8 +124,21 @@ fn half_window(phase: &Phase) -> u64 {
 /// # Errors
 ///
 /// What is wrong with it.
-#[inline]
+#[inline(always)]
 fn inspect(
+    link: &mut Link,
+    received: Received,
+    phase: &Phase,
+    direction: Direction,
+) -> Result<()> {
+    if received.len != phase.size || phase.verify {
+        return inspect_content(link, &received, phase, direction);
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn inspect_content(
     link: &mut Link,
     received: &Received,
     phase: &Phase,
@@ -138,12 +151,9 @@ fn inspect(
             format!("{} bytes came", received.len),
         ));
     }
-    if phase.verify {
-        let content = &link.bytes(received.slot)[..received.len];
-        pattern::check(content, received.number, direction)
-            .map_err(|damage| damaged(received, phase, damage))?;
-    }
-    Ok(())
+    let content = &link.bytes(received.slot)[..received.len];
+    pattern::check(content, received.number, direction)
+        .map_err(|damage| damaged(received, phase, damage))
 }
 
 #[cold]

@@ -62,7 +62,7 @@ pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
                 }
             }
         };
-        inspect(link, &received, phase, Direction::There)?;
+        inspect(link, received, phase, Direction::There)?;
         if posted < phase.messages {
             link.post(received.slot, Purpose::Data, posted)?;
             posted += 1;
