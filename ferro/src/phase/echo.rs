@@ -103,7 +103,7 @@ impl<'a> Echo<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive(&mut self, link: &mut Link, number: u64, direction: Direction) -> Result<()> {
         let received = loop {
             if let Some(received) = self.take(link)? {
@@ -119,7 +119,7 @@ impl<'a> Echo<'a> {
     }
 
     /// Takes in one event; the message, if it is one.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, link: &mut Link) -> Result<Option<Received>> {
         match link.next()? {
             Event::Sent(buffer, _) => {
