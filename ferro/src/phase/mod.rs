@@ -125,12 +125,7 @@ fn half_window(phase: &Phase) -> u64 {
 ///
 /// What is wrong with it.
 #[inline(always)]
-fn inspect(
-    link: &mut Link,
-    received: Received,
-    phase: &Phase,
-    direction: Direction,
-) -> Result<()> {
+fn inspect(link: &mut Link, received: Received, phase: &Phase, direction: Direction) -> Result<()> {
     if received.len != phase.size || phase.verify {
         return inspect_content(link, &received, phase, direction);
     }
