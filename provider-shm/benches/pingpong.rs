@@ -81,6 +81,9 @@ fn config() -> ShmConfig {
     if let Some(bytes) = set("EAGER") {
         config.eager_bytes = bytes;
     }
+    if let Some(bytes) = set("FIRST") {
+        config.first_bytes = bytes;
+    }
     match std::env::var("CMA").as_deref() {
         Ok("on") => config.cma = Cma::On,
         Ok("auto") => config.cma = Cma::Auto,

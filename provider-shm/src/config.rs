@@ -25,9 +25,11 @@ pub enum Unreachable {
 /// Settings of a [`ShmTransport`](crate::ShmTransport).
 #[derive(Clone, Debug)]
 pub struct ShmConfig {
-    /// Bytes of a message that are sent before a receive is known to wait for it; longer messages stop there until one
-    /// does. At most 65536; a ring full is best.
+    /// Messages up to so many bytes are sent whole before a receive is known to wait for them, at most 65536.
     pub eager_bytes: usize,
+    /// Bytes of longer messages that are; there they stop until one does. At most `eager_bytes`; what fills the ring with whole
+    /// pieces is best.
+    pub first_bytes: usize,
     /// Largest piece in which long messages are copied, in bytes; the payload ring holds three or more.
     pub chunk_bytes: usize,
     /// Whether to copy from process to process directly.
@@ -54,7 +56,8 @@ pub struct ShmConfig {
 impl Default for ShmConfig {
     fn default() -> Self {
         Self {
-            eager_bytes: 26_368,
+            eager_bytes: 65_536,
+            first_bytes: 26_304,
             chunk_bytes: 8_768,
             cma: Cma::Auto,
             cma_bytes: 65_536,

@@ -351,7 +351,7 @@ impl Link {
             self.nudge(stats);
             return Ok(Announced::Done);
         }
-        if len <= RECORD_BYTES.min(self.sizes.window) && !told && !pressed {
+        if len <= RECORD_BYTES && self.sizes.window(len) == len && !told && !pressed {
             // SAFETY: the caller's promise.
             let sent = unsafe { self.send_record(op, iov, len)? };
             if sent == Announced::Full {
@@ -432,7 +432,7 @@ impl Link {
         // A receiver short of memory gets the envelope, and the rest when it asks for it.
         let window = match self.tx.is_pressed() {
             true => 0,
-            false => len.min(self.sizes.window),
+            false => self.sizes.window(len),
         };
         let told = op.flags.intersects(TELLS);
         let flags = match told {

@@ -47,7 +47,7 @@ fn both_ways(test: impl Fn(&dyn Domain, &dyn Domain)) {
 /// Shared memory, by each way that long messages take.
 fn fabric(name: &'static str, cma: &'static str) -> Option<Fabric> {
     let fabric = Fabric::new(name, move |_| domain(&[("FERRO_SHM_CMA", cma)]));
-    Some(fabric.with_thresholds(&[40, 48, 8192, 8768, 26_368, 65_536]))
+    Some(fabric.with_thresholds(&[40, 48, 8192, 8768, 26_304, 65_536]))
 }
 
 mod by_the_ring {

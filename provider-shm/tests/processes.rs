@@ -38,7 +38,7 @@ fn fabric(fault: Option<Fault>) -> Fabric {
         Some(fault) => Arc::new(Broken::new(domain(), fault)),
         None => domain(),
     });
-    fabric.with_thresholds(&[40, 48, 8192, 9472, 28_416, 65_536])
+    fabric.with_thresholds(&[40, 48, 8192, 8768, 26_304, 65_536])
 }
 
 /// Two fresh processes, which do this wrong.

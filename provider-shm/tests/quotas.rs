@@ -49,7 +49,7 @@ const MESSAGES: usize = 2000;
 
 /// What a receiver may hold of one sender: its quota, what may be in the ring when it says stop, and some thousands of
 /// envelopes; an unexpected message takes less than 250 bytes besides its own.
-const PER_SENDER: usize = BYTES + 64 * 26_368 + (MESSAGES + 64 + 4096) * 250;
+const PER_SENDER: usize = BYTES + 64 * 65_536 + (MESSAGES + 64 + 4096) * 250;
 
 struct Sender {
     ep: Ep,

@@ -9,7 +9,8 @@ use crate::wire::MAX_WINDOW;
 /// The sizes that a link works with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    pub(super) window: usize,
+    eager: usize,
+    first: usize,
     pub(super) chunk: usize,
     pub(super) queue: usize,
     pub(crate) quota: Quota,
@@ -34,9 +35,20 @@ impl Quota {
 }
 
 impl Sizes {
+    /// Bytes of a message of `len` that are sent before a receive is known to wait for it.
+    #[inline]
+    pub(super) fn window(&self, len: usize) -> usize {
+        match len <= self.eager {
+            true => len,
+            false => self.first,
+        }
+    }
+
     pub(crate) fn new(config: &ShmConfig) -> Self {
+        let eager = config.eager_bytes.min(MAX_WINDOW as usize);
         Self {
-            window: config.eager_bytes.min(MAX_WINDOW as usize),
+            eager,
+            first: config.first_bytes.min(eager),
             chunk: config.chunk_bytes.clamp(256, PAYLOAD_BYTES / 3),
             queue: config.queue_sends.max(1),
             quota: Quota {
