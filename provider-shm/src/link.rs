@@ -442,7 +442,7 @@ impl Link {
         let id = self.outgoing.vacant_key() as u32;
         let piece = match window {
             0 => None,
-            _ => self.tx.reserve_some(self.sizes.chunk.min(window)),
+            _ => self.tx.reserve_some(self.sizes.piece(len).min(window)),
         };
         let cma_addr = match iov {
             [one] if self.offers_cma && !op.flags.contains(Flags::INJECT) => one.addr as u64,
@@ -484,7 +484,7 @@ impl Link {
         self.nudge(stats);
         while sent < window {
             // SAFETY: the caller's promise.
-            match unsafe { send_chunk(&mut self.tx, id, iov, sent, window, self.sizes.chunk)? } {
+            match unsafe { send_chunk(&mut self.tx, id, iov, sent, window, self.sizes.piece(len))? } {
                 0 => break,
                 n => sent += n,
             }
@@ -680,7 +680,7 @@ impl Link {
                         out.source.iov(),
                         out.sent,
                         out.until,
-                        self.sizes.chunk,
+                        self.sizes.piece(total_len(out.source.iov())),
                     )?
                 };
                 full = n == 0;

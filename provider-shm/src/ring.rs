@@ -31,7 +31,7 @@ pub(crate) const CONTROL_SLOTS: usize = 0;
 /// Words of a slot after the publish word.
 pub(crate) const BODY_WORDS: usize = 7;
 
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 const LAP_SHIFT: u32 = SLOTS.trailing_zeros();
 const MASK: u32 = SLOTS as u32 - 1;
 const PRESSED: u64 = 1 << 63;

@@ -3,7 +3,7 @@
 use super::{ENVELOPES_MAX, SPARE_BUFFERS, SPARE_BYTES};
 use crate::config::ShmConfig;
 
-use crate::ring::{PAYLOAD_BYTES, SLOTS};
+use crate::ring::{LINE, PAYLOAD_BYTES, SLOTS};
 use crate::wire::MAX_WINDOW;
 
 /// The sizes that a link works with.
@@ -35,6 +35,14 @@ impl Quota {
 }
 
 impl Sizes {
+    /// Bytes of a piece of a message of `len`: all are as long, as far as may be. A short last one would cost as much time as the
+    /// others do to begin with, and leave the ring divided in another way for what comes next.
+    #[inline]
+    pub(super) fn piece(&self, len: usize) -> usize {
+        let pieces = len.div_ceil(self.chunk).max(1);
+        len.div_ceil(pieces).next_multiple_of(LINE).min(self.chunk)
+    }
+
     /// Bytes of a message of `len` that are sent before a receive is known to wait for it.
     #[inline]
     pub(super) fn window(&self, len: usize) -> usize {
