@@ -484,7 +484,8 @@ impl Link {
         self.nudge(stats);
         while sent < window {
             // SAFETY: the caller's promise.
-            match unsafe { send_chunk(&mut self.tx, id, iov, sent, window, self.sizes.piece(len))? } {
+            match unsafe { send_chunk(&mut self.tx, id, iov, sent, window, self.sizes.piece(len))? }
+            {
                 0 => break,
                 n => sent += n,
             }
