@@ -300,6 +300,7 @@ impl PostedQueue {
     #[inline]
     pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
         if self.ring.len() == 0 {
+            // A copy, as in the ring.
             return self.arrive_indexed(&{ *a });
         }
         let matched = self.ring.arrive(a)?;

@@ -120,7 +120,8 @@ pub trait Owner {
             return self.truncate_recv(kind, &{ *m }, &{ *a });
         }
         if m.flags & (Flags::COMPLETION | UNUSUAL) != Flags::COMPLETION {
-            // Copies, here and above: what is common then needs neither in memory.
+            // Copies, here and above: what is common then needs neither in memory, where fields that were written one by one would
+            // be waited for.
             let (m, a) = (&{ *m }, &{ *a });
             if m.flags.contains(Flags::SOURCE_ERR) && !a.src.is_some() {
                 return self.complete_from_stranger(prefix, kind, m, a, sender());
