@@ -315,6 +315,39 @@ fn unexpected_messages_can_be_discarded_and_their_senders_are_done() {
     assert_eq!(into, out[..100_000]);
 }
 
+/// Up to 64 KiB a message is there before anybody receives it, and its sender done; a longer one waits for its receive.
+#[test]
+fn messages_up_to_64_kib_come_whole() {
+    let config = || ShmConfig {
+        cma: Cma::Off,
+        ..ShmConfig::default()
+    };
+    let (mut a, mut b, to_b, _) = pair(config(), config());
+    let out = content(0, 1, 0, (64 << 10) + 1);
+    let (short, long) = (&out[..64 << 10], &out[..]);
+    for message in [short, long, short] {
+        a.tsend(to_b, 5, message, 2).unwrap();
+    }
+    // Of the third the sender is done behind the second, which does not hold it up.
+    drive(&mut a, &mut b, |a, b| {
+        b.shm.stats().unexpected == 3 && a.owner.tx.ok == 2
+    });
+    for _ in 0..1000 {
+        (a.progress(), b.progress());
+    }
+    assert_eq!(a.owner.tx.ok, 2, "nobody has asked for the long one");
+    let mut into = vec![vec![0u8; out.len()]; 3];
+    for room in &mut into {
+        b.trecv(5, 0, room, 1);
+    }
+    drive(&mut a, &mut b, |a, b| {
+        a.owner.tx.ok == 3 && b.owner.rx.ok == 3
+    });
+    for (room, message) in into.iter().zip([short, long, short]) {
+        assert_eq!(&room[..message.len()], message);
+    }
+}
+
 #[test]
 fn unexpected_memory_is_bounded_and_small_messages_still_pass() {
     let limit = 100_000;

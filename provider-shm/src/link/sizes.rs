@@ -11,7 +11,7 @@ use crate::wire::MAX_WINDOW;
 pub(crate) struct Sizes {
     eager: usize,
     first: usize,
-    pub(super) chunk: usize,
+    chunk: usize,
     pub(super) queue: usize,
     pub(crate) quota: Quota,
 }
@@ -35,6 +35,20 @@ impl Quota {
 }
 
 impl Sizes {
+    pub(crate) fn new(config: &ShmConfig) -> Self {
+        let eager = config.eager_bytes.min(MAX_WINDOW as usize);
+        Self {
+            eager,
+            first: config.first_bytes.min(eager),
+            chunk: config.chunk_bytes.clamp(256, PAYLOAD_BYTES / 3),
+            queue: config.queue_sends.max(1),
+            quota: Quota {
+                bytes: config.unexpected_bytes,
+                messages: config.unexpected_messages,
+            },
+        }
+    }
+
     /// Bytes of a piece of a message of `len`: all are as long, as far as may be. A short last one would cost as much time as the
     /// others do to begin with, and leave the ring divided in another way for what comes next.
     #[inline]
@@ -51,18 +65,24 @@ impl Sizes {
             false => self.first,
         }
     }
+}
 
-    pub(crate) fn new(config: &ShmConfig) -> Self {
-        let eager = config.eager_bytes.min(MAX_WINDOW as usize);
-        Self {
-            eager,
-            first: config.first_bytes.min(eager),
-            chunk: config.chunk_bytes.clamp(256, PAYLOAD_BYTES / 3),
-            queue: config.queue_sends.max(1),
-            quota: Quota {
-                bytes: config.unexpected_bytes,
-                messages: config.unexpected_messages,
-            },
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_as_few_as_can_be_and_as_long_as_each_other() {
+        let sizes = Sizes::new(&ShmConfig::default());
+        let of = |len: usize| (sizes.piece(len), len.div_ceil(sizes.piece(len)));
+        assert_eq!(of(8_768), (8_768, 1));
+        assert_eq!(of(8_769), (4_416, 2));
+        assert_eq!(of(26_304), (8_768, 3));
+        assert_eq!(of(64 << 10), (8_192, 8));
+        for len in (1..2_000_000).step_by(997) {
+            let piece = sizes.piece(len);
+            assert!(piece <= sizes.chunk, "{piece} of {len} bytes");
+            assert_eq!(len.div_ceil(piece), len.div_ceil(sizes.chunk));
         }
     }
 }
