@@ -177,31 +177,13 @@ impl PostedQueue {
     /// Adds a receive for one message behind all others.
     #[inline(always)]
     pub(super) fn push(&mut self, p: Posted) {
-        let Posted {
-            src,
-            tag,
-            ignore,
-            buf,
-            desc,
-            context,
-            flags,
-        } = p;
-        // What is made here stays in registers, as far as nothing but the other branch takes its address.
-        let p = || Posted {
-            src,
-            tag,
-            ignore,
-            buf,
-            desc,
-            context,
-            flags,
-        };
-        if self.len == self.ring.len() && self.ring.makes_room_for(src, tag, ignore) {
-            self.ring.push(p());
+        if self.len == self.ring.len() && self.ring.makes_room_for(p.src, p.tag, p.ignore) {
+            self.ring.push(p);
             self.len += 1;
             self.len_max = self.len_max.max(self.len);
         } else {
-            self.push_indexed(p(), Piece::NONE);
+            // Another one: `p` itself stays in registers, as nobody takes its address.
+            self.push_indexed(Posted { ..p }, Piece::NONE);
         }
     }
 
