@@ -74,6 +74,19 @@ fn no_word_of_the_receiver_is_waited_for() {
     assert_clean(&device);
 }
 
+/// Of the 256 buffers for packets a message takes no more than half: for more of them it might wait for ever.
+#[test]
+fn messages_of_very_many_packets_ask_first() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&SMALL_PACKETS);
+    for (bytes, in_parts) in [(59_000, 1), (64 << 10, 1), (59_000, 2)] {
+        pair.exchange(bytes, 7);
+        assert_eq!(stat(&pair.a, "verbs_sent_in_parts"), in_parts, "{bytes}");
+    }
+    drop(pair);
+    assert_clean(&device);
+}
+
 /// The receive comes when nothing, some or all of the message is here, and has room for all of it or not.
 #[test]
 fn receives_that_come_at_any_moment() {
