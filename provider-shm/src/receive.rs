@@ -12,7 +12,7 @@ use crate::copy::{copy_bulk, copy_short, copy_soon};
 use crate::incoming::Incoming;
 use crate::link::{Control, Farewell, Link, SPARE_BUFFERS, SPARE_BYTES};
 use crate::outbox::Outbox;
-use crate::paths::{self, Moved, Path, Trial};
+use crate::paths::{self, Moved, Trial};
 use crate::ring::{Broken, Seen};
 use crate::stats::ShmStats;
 use crate::wire::{
@@ -20,8 +20,8 @@ use crate::wire::{
     MAX_WINDOW, READ, START, TAGGED, TOLD, unpack,
 };
 
-/// Most that one call reads by CMA before others get their turn, in bytes.
-const CMA_TURN_BYTES: usize = 4 << 20;
+/// Most that one call reads of a peer by CMA before others get their turn, in bytes: the domain is locked meanwhile.
+const CMA_TURN_BYTES: usize = 256 << 10;
 
 /// Whose link is gone, of a message that is kept.
 pub(crate) const NO_LINK: usize = usize::MAX;
@@ -255,7 +255,7 @@ impl Receiver {
             Some(matched) => {
                 let (into, fit) = (matched.buf.as_mut_ptr(), len.min(matched.buf.len));
                 let trial = (len >= paths::LEAST && link.cma.is_some() && link.paths.times(len))
-                    .then(|| Trial::begin(Path::Ring, self.moved));
+                    .then(|| Trial::begin(self.moved));
                 match link.takes_turns(len) {
                     // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
                     true => unsafe { copy_soon(from, into, fit) },
@@ -264,7 +264,7 @@ impl Receiver {
                 }
                 if let Some(trial) = trial {
                     self.moved.ring_bytes += len as u64;
-                    link.paths.record(&trial, len, 1, self.moved);
+                    link.paths.has_come(&trial, len, 1, self.moved);
                 }
                 self.consume(link, len);
                 owner.complete_recv(kind, &matched, &arrived, || Some(link.native));
@@ -408,13 +408,12 @@ impl Receiver {
                     next: 0,
                     end: wanted,
                 });
-                delivery.trial = Some(Trial::begin(Path::Cma, self.moved));
                 link.reading.push_back(rest.id);
                 link.busy = true;
             }
             _ => {
                 if link.cma.is_some() && got == 0 && link.paths.times(rest.total as usize) {
-                    delivery.trial = Some(Trial::begin(Path::Ring, self.moved));
+                    delivery.trial = Some(Trial::begin(self.moved));
                 }
                 if rest.window as u64 != rest.total {
                     delivery.expected = wanted.max(rest.window);
@@ -458,7 +457,8 @@ impl Receiver {
         let d = self.deliveries.remove(key as usize);
         if let Some(trial) = d.trial.as_ref().filter(|_| !d.dropped) {
             let (len, moved) = (d.arrived.len as usize, self.moved);
-            link.paths.record(trial, len, link.sizes.pieces(len), moved);
+            link.paths
+                .has_come(trial, len, link.sizes.pieces(len), moved);
         }
         if !d.dropped {
             owner.complete_recv(d.kind, &d.matched, &d.arrived, || Some(link.native));
@@ -469,71 +469,86 @@ impl Receiver {
         Ok(())
     }
 
-    /// Reads what is to be read by CMA, for a while. Returns how many pieces it read.
+    /// Reads what is to be read by CMA, for a while. Returns how many things it did.
     #[cold]
     pub(crate) fn read<O: Owner>(
         &mut self,
         link: &mut Link,
         owner: &mut O,
     ) -> Result<usize, Broken> {
-        let Some(id) = link.reading.pop_front() else {
-            return Ok(0);
-        };
+        let (mut did, mut left) = (0, CMA_TURN_BYTES);
+        while left > 0 {
+            let Some(id) = link.reading.pop_front() else {
+                break;
+            };
+            left -= self.read_some(link, id, left, owner)?;
+            did += 1;
+        }
+        Ok(did)
+    }
+
+    /// Reads up to `most` bytes of a message; returns how many. If that fails, the ring takes over.
+    fn read_some<O: Owner>(
+        &mut self,
+        link: &mut Link,
+        id: u32,
+        most: usize,
+        owner: &mut O,
+    ) -> Result<usize, Broken> {
         let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
             return Ok(0);
         };
         let d = &mut self.deliveries[key as usize];
-        let (Some(cma), Some(read)) = (link.cma, d.cma.as_mut()) else {
+        let (Some(mut cma), Some(read)) = (link.cma, d.cma.as_mut()) else {
             return Ok(0);
         };
         let into = d
             .matched
             .buf
-            .part(read.next, CMA_TURN_BYTES.min(read.end - read.next));
+            .part(read.next, most.min(read.end - read.next));
         let since = Instant::now();
         // SAFETY: `part` is within the buffer, for which whoever posted it vouched.
-        let came = unsafe { cma.read(read.addr.wrapping_add(read.next as u64), into) };
+        let came = unsafe { cma.read(read.addr.wrapping_add(read.next as u64), into, since) };
+        link.cma = Some(cma);
         if link.peer_status().has_closed_by_now() {
             // What came may be anything. The receives fail with the link, once what lies in the ring is taken.
             link.reading.clear();
             return Ok(0);
         }
-        if came {
-            self.moved.reading += since.elapsed();
-            self.moved.read_bytes += into.len as u64;
-            read.next += into.len;
-            if read.next < read.end {
-                link.reading.push_back(id);
-                return Ok(1);
-            }
+        if !came {
+            // Not allowed any more, or gone: the ring will tell.
+            link.cma = None;
+            link.reading.push_front(id);
+            self.read_no_more(link);
+            return Ok(0);
+        }
+        let took = since.elapsed();
+        self.moved.reading += took;
+        link.paths
+            .has_read(d.arrived.len as usize, into.len as u64, took);
+        read.next += into.len;
+        if read.next < read.end {
+            link.reading.push_back(id);
+        } else {
             self.stats.received_cma += 1;
             d.cma = None;
             self.say_go(link, id, 0);
             self.got(link, id, 0, owner)?;
-            return Ok(1);
         }
-        // Not allowed any more, or gone: the ring will tell.
-        link.cma = None;
-        link.reading.push_front(id);
-        Ok(self.read_no_more(link))
+        Ok(into.len)
     }
 
-    /// Asks for all that was to be read by CMA. Returns how many messages that was of.
-    fn read_no_more(&mut self, link: &mut Link) -> usize {
-        let mut did = 0;
+    /// Asks for all that was to be read by CMA.
+    fn read_no_more(&mut self, link: &mut Link) {
         while let Some(id) = link.reading.pop_front() {
             let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
                 continue;
             };
             let d = &mut self.deliveries[key as usize];
             let Some(read) = d.cma.take() else { continue };
-            d.trial = None;
-            // More than has come: CMA was for what does not come unasked.
             d.expected = read.end;
             self.say_go(link, id, read.end);
-            did += 1;
         }
-        did
     }
 
     /// Keeps a message that no receive matches.
