@@ -52,9 +52,10 @@ debian_archive() {
             $(NF - 1) == "main" && $NF ~ /^http/ && ($1 == suite || $2 == suite) { print $NF; exit }' || true
 }
 
+# debian_codename: of this machine's Debian, empty where it is another system.
 debian_codename() {
     # shellcheck disable=SC1091 # the host's file
-    (. /etc/os-release && printf '%s\n' "${VERSION_CODENAME:-}")
+    (. /etc/os-release && [[ ${ID:-} != debian ]] || printf '%s\n' "${VERSION_CODENAME:-}")
 }
 
 # bootstrap_debian RELEASE FOLDER OPTION…: debootstrap, from the archive that this machine installs from.
