@@ -28,14 +28,17 @@ need_packages() {
     [[ $(id -u) == 0 ]] || die "missing packages; as root: apt-get install ${missing[*]}"
     say "installing ${missing[*]}"
     # The lock is waited for: another job may be installing on the same machine.
-    local apt=(apt-get -qq -o DPkg::Lock::Timeout=300)
-    {
-        DEBIAN_FRONTEND=noninteractive "${apt[@]}" install --no-install-recommends -y "${missing[@]}" 2>/dev/null \
-            || {
-                "${apt[@]}" update
-                DEBIAN_FRONTEND=noninteractive "${apt[@]}" install --no-install-recommends -y "${missing[@]}"
-            }
-    } </dev/null >&2 || die "could not install ${missing[*]}"
+    local apt=(apt-get -qq -o DPkg::Lock::Timeout=300) install output
+    install=("${apt[@]}" install --no-install-recommends -y "${missing[@]}")
+    # What apt writes is long, and of use where it fails.
+    output=$(
+        exec 2>&1 </dev/null
+        export DEBIAN_FRONTEND=noninteractive
+        "${install[@]}" 2>/dev/null || { "${apt[@]}" update && "${install[@]}"; }
+    ) || {
+        printf '%s\n' "$output" >&2
+        die "could not install ${missing[*]}"
+    }
 }
 
 # debian_mirror: the archive that this machine installs Debian from, empty where apt does not say.
