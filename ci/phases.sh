@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# Runs the phases of a test run and counts their results. Sourced by scripts/test and .ci/run, never run;
-# ci/test-phases tests it. A script calls begin_phases, then phase, check and whole_run as often as it likes, then
-# end_phases. A phase that ran nothing has failed, so that a green run says something.
+# Runs the phases of a test run and counts their results. Sourced by scripts/test and .ci/run, never
+# run; ci/test-phases tests it. A script calls begin_phases, then phase, check and whole_run as
+# often as it likes, then end_phases. A phase that ran nothing has failed, so that a green run says
+# something.
 
 passed=0 failed=0 skipped=0
 summary=()
@@ -20,13 +21,16 @@ end_phases() {
     ((failed == 0))
 }
 
-# phase TITLE FUNCTION ARGUMENT…: runs test programs and adds up their results. Without a single result it has failed.
+# phase TITLE FUNCTION ARGUMENT…: runs test programs and adds up their results. Without a single
+# result it has failed.
 phase() { run_phase tests "$@"; }
 
-# check TITLE FUNCTION ARGUMENT…: runs something that passes or fails as a whole. Exit code 77: what it needs is not here.
+# check TITLE FUNCTION ARGUMENT…: runs something that passes or fails as a whole. Exit code 77: what
+# it needs is not here.
 check() { run_phase check "$@"; }
 
-# whole_run TITLE FUNCTION ARGUMENT…: another run of scripts/test, which ends with the same line as this one.
+# whole_run TITLE FUNCTION ARGUMENT…: another run of scripts/test, which ends with the same line as
+# this one.
 whole_run() { run_phase whole_run "$@"; }
 
 run_phase() {
@@ -56,8 +60,8 @@ record() {
     echo "$code $((SECONDS - started))" >"$end"
 }
 
-# account KIND TITLE LOG: adds the results in a log to the sums, and a line to the table. LOG.end has the exit code and
-# the seconds.
+# account KIND TITLE LOG: adds the results in a log to the sums, and a line to the table. LOG.end
+# has the exit code and the seconds.
 account() {
     local kind=$1 title=$2 log=$3 code took ok=0 bad=0 skips=0 word=ok
     read -r code took <"$log.end"
@@ -88,8 +92,8 @@ count_check() {
 
 count_tests() {
     local ignored allowed
-    # Of each program the last result line counts: before it may stand one of a program that a test ran. The lines of
-    # two machines come in any order, so "[0]" and "[1]" are kept apart.
+    # Of each program the last result line counts: before it may stand one of a program that a test
+    # ran. The lines of two machines come in any order, so "[0]" and "[1]" are kept apart.
     read -r ok bad ignored < <(awk '
         function count(node,    word, i, n) {
             n = split(result[node], word, " ")
@@ -127,8 +131,9 @@ count_whole_run() {
     fi
 }
 
-# programs_are_complete TREE LIST: whether each package of the workspace has a test program in the list ("FOLDER
-# PROGRAM" on a line), and each file in the package's tests/ one of its own. Says which are missing.
+# programs_are_complete TREE LIST: whether each package of the workspace has a test program in the
+# list ("FOLDER PROGRAM" on a line), and each file in the package's tests/ one of its own. Says
+# which are missing.
 programs_are_complete() {
     local tree=$1 list=$2 package file complete=0
     local -A has=()

@@ -46,8 +46,8 @@ debian_mirror() {
     debian_archive "$(debian_codename)"
 }
 
-# debian_archive SUITE: the archive that apt has for a suite, empty where there is none. The lists of packages need not
-# have been fetched.
+# debian_archive SUITE: the archive that apt has for a suite, empty where there is none. The lists
+# of packages need not have been fetched.
 debian_archive() {
     # shellcheck disable=SC2016 # $(…) is apt's own format
     apt-get indextargets --format '$(CODENAME) $(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null \
@@ -61,12 +61,14 @@ debian_codename() {
     (. /etc/os-release && [[ ${ID:-} != debian ]] || printf '%s\n' "${VERSION_CODENAME:-}")
 }
 
-# bootstrap_debian RELEASE FOLDER OPTION…: debootstrap, from the archive that this machine installs from.
+# bootstrap_debian RELEASE FOLDER OPTION…: debootstrap, from the archive that this machine installs
+# from.
 bootstrap_debian() {
     local release=$1 folder=$2 mirror
     shift 2
     mirror=$(debian_mirror)
-    # A debootstrap older than the release does not know its name; all releases use the script of "sid".
+    # A debootstrap older than the release does not know its name; all releases use the script of
+    # "sid".
     local script=/usr/share/debootstrap/scripts/$release
     [[ -e $script ]] || script=${script%/*}/sid
     if [[ -n $mirror ]]; then
