@@ -38,7 +38,7 @@ pub(crate) const MAX_WINDOW: u64 = 65_536;
 /// An id and a record offset in one word.
 #[inline(always)]
 pub(crate) const fn pack(id: u32, offset: u32) -> u64 {
-    id as u64 | (offset as u64) << 32
+    id as u64 | ((offset as u64) << 32)
 }
 
 /// Both out of it again.

@@ -197,7 +197,7 @@ fn hints_for(there: &Info, c: &mut Choices) -> Info {
             name: c.of(&["", &there.fabric.name]).to_owned(),
             provider: c.of(&["", &there.fabric.provider]).to_owned(),
             provider_version: c.of(&[0, there.fabric.provider_version]),
-            api_version: c.of(&[0, 1 << 16 | 4, 2 << 16]),
+            api_version: c.of(&[0, (1 << 16) | 4, 2 << 16]),
         },
         nic: None,
     }
