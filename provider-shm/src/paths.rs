@@ -63,13 +63,13 @@ const CLASSES: usize = 19;
 const TIMED_OF: u32 = 16;
 
 /// Messages that an estimate starts from.
-const FIRST_TIMED: u32 = 4;
+const FIRST_TIMED: u32 = RUN;
 
-/// The sender's first messages of a class take turns.
-const TURNS: u32 = 4;
+/// Messages that try a way, one after the other: the first meets cold caches, and the kernel's code is cold, too.
+const RUN: u32 = 4;
 /// After so many messages the sender tries the other way again; doubled each time that the advice stays.
-const FIRST_RETRY: u32 = 16;
-const LAST_RETRY: u32 = 1024;
+const FIRST_RETRY: u32 = 32;
+const LAST_RETRY: u32 = 2048;
 
 fn class_of(len: usize) -> usize {
     (len.max(LEAST).ilog2() - FIRST_CLASS).min(CLASSES as u32 - 1) as usize
@@ -162,7 +162,7 @@ impl Paths {
         len >= LEAST && self.setting == Cma::Auto && {
             let cost = &mut self.classes().costs[class_of(len)];
             cost.messages = cost.messages.wrapping_add(1);
-            cost.rather_reads() || cost.messages % TIMED_OF == 1
+            cost.rather_reads() || cost.messages <= RUN || cost.messages % TIMED_OF == 0
         }
     }
 
@@ -245,6 +245,7 @@ impl Estimate {
 }
 
 impl Schedule {
+    /// The first run goes through the ring, the second one is read; later runs of the other way come ever more seldom.
     fn choose(&mut self, advised: Path) -> Path {
         if self.retry_after == 0 {
             self.start_anew();
@@ -253,16 +254,21 @@ impl Schedule {
             Path::Ring => Path::Cma,
             Path::Cma => Path::Ring,
         };
-        self.messages = self.messages.wrapping_add(1);
-        if self.messages <= TURNS {
-            return [Path::Cma, Path::Ring][self.messages as usize % 2];
+        let number = self.messages;
+        self.messages = number.wrapping_add(1);
+        if number < 2 * RUN {
+            return [Path::Ring, Path::Cma][(number / RUN) as usize];
         }
-        if self.messages == self.retry_at {
-            self.retry_after = (self.retry_after * 2).min(LAST_RETRY);
-            self.retry_at = self.messages.wrapping_add(self.retry_after);
-            return other;
+        match number.wrapping_sub(self.retry_at) {
+            0..RUN => {
+                if number == self.retry_at.wrapping_add(RUN - 1) {
+                    self.retry_after = (self.retry_after * 2).min(LAST_RETRY);
+                    self.retry_at = number.wrapping_add(self.retry_after);
+                }
+                other
+            }
+            _ => advised,
         }
-        advised
     }
 
     fn start_anew(&mut self) {
@@ -313,10 +319,10 @@ mod tests {
     fn the_faster_way_is_taken_and_the_slower_one_tried_ever_less() {
         let (mut sender, mut receiver) = ends();
         let read = stream(&mut sender, &mut receiver, 10_000, 1_400, 5_300);
-        assert!((2..=20).contains(&read), "{read} of 10000 by CMA");
+        assert!((20..=60).contains(&read), "{read} of 10000 by CMA");
         let (mut sender, mut receiver) = ends();
         let read = stream(&mut sender, &mut receiver, 10_000, 8_700, 3_600);
-        assert!((9_970..=9_998).contains(&read), "{read} of 10000 by CMA");
+        assert!((9_930..=9_980).contains(&read), "{read} of 10000 by CMA");
     }
 
     #[test]
@@ -363,7 +369,7 @@ mod tests {
         let chosen: Vec<Path> = [LEAST, 2 * LEAST, 4 * LEAST]
             .into_iter()
             .map(|len| {
-                (0..TURNS).for_each(|_| _ = paths.choose(len));
+                (0..2 * RUN).for_each(|_| _ = paths.choose(len));
                 paths.choose(len)
             })
             .collect();
@@ -423,7 +429,7 @@ mod tests {
     fn messages_that_share_the_ring_do_not_make_it_look_slow() {
         for window in [1, 2, 4, 16] {
             let cma = shared_stream(window, 20_000, 72_000);
-            assert!(cma < 80, "{cma} of 2000 by CMA, {window} at a time");
+            assert!(cma < 100, "{cma} of 2000 by CMA, {window} at a time");
             let cma = shared_stream(window, 72_000, 20_000);
             assert!(cma > 1850, "{cma} of 2000 by CMA, {window} at a time");
         }
