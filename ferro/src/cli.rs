@@ -58,7 +58,7 @@ pub(crate) enum BenchCommand {
     /// Bytes a second both ways at once, the sum of both.
     Bibw(RunOptions),
     /// Small messages a second one way.
-    Rate(RunOptions),
+    Rate(RateOptions),
     /// What matching costs, with many receives posted or many messages unexpected.
     Match(MatchOptions),
     /// What an address of an address vector costs to insert, look up, remove and keep.
@@ -115,6 +115,21 @@ pub(crate) struct RunOptions {
     pub(crate) json: bool,
 }
 
+/// Options of `bench rate`.
+#[derive(Debug, Args)]
+pub(crate) struct RateOptions {
+    #[command(flatten)]
+    pub(crate) run: RunOptions,
+    /// Threads of each side, each with an endpoint pair of its own and one message under way at a time; their sum is printed
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["listen", "window"],
+        value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS),
+    )]
+    pub(crate) threads: Option<u32>,
+}
+
 /// Options of `bench match`, which runs between two endpoints of one thread.
 #[derive(Debug, Args)]
 pub(crate) struct MatchOptions {
@@ -169,6 +184,9 @@ pub(crate) struct VectorOptions {
 
 /// The most messages of a phase.
 pub(crate) const MAX_ITERS: u64 = 1 << 40;
+
+/// The most threads of a side.
+pub(crate) const MAX_THREADS: i64 = 128;
 
 /// The largest window.
 pub(crate) const MAX_WINDOW: u64 = 4096;
