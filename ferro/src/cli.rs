@@ -211,7 +211,7 @@ pub(crate) enum SuiteCommand {
     /// Ours against perftest, libfabric and UCX over the verbs device of this machine; rows as JSON on standard output.
     Verbs(SuiteOptions),
     /// Ours against libfabric and UCX through shared memory; rows as JSON on standard output.
-    Shm(SuiteOptions),
+    Shm(ShmOptions),
     /// MPI over our plugin against MPI over others, both by the same MPI; rows as JSON on standard output.
     Mpi(MpiOptions),
     /// Matching at depth against libfabric's shm provider; rows as JSON on standard output.
@@ -235,12 +235,30 @@ pub(crate) struct SuiteOptions {
     /// Interleaved rounds that count
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
+    /// Seconds to look for good moments (nobody else on the cores, and the cores as far apart as is still to be measured)
+    #[arg(long, default_value_t = 600)]
+    pub(crate) budget: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShmOptions {
+    #[command(flatten)]
+    pub(crate) suite: SuiteOptions,
     /// A root folder whose programs are the peers (run by chroot), beside those of this machine
     #[arg(long, value_name = "FOLDER")]
     pub(crate) peer_root: Option<PathBuf>,
-    /// Seconds to look for good moments (cores near each other, nobody else on them)
-    #[arg(long, default_value_t = 600)]
-    pub(crate) budget: u64,
+    /// plugin-ofi/examples/threads_peer.rs, compiled; in the other root its folder is /mnt
+    #[arg(long, value_name = "FILE")]
+    pub(crate) thread_peer: Option<PathBuf>,
+    /// The folder of MPICH, for collectives of several ranks
+    #[arg(long, value_name = "FOLDER", requires = "plugin", requires = "program")]
+    pub(crate) mpich: Option<PathBuf>,
+    /// The folder of our plugin
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plugin: Option<PathBuf>,
+    /// plugin-ofi/mpi/bench.c, compiled for MPICH
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
