@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use ferro_fi::abi::{
     FI_DIRECTED_RECV, FI_ENABLE, FI_RECV, FI_SEND, FI_TAGGED, fi_addr_t, fi_av_attr, fi_av_type,
-    fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_info, fid, fid_av, fid_cq, fid_ep,
+    fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_info, fid, fid_av, fid_cq, fid_domain, fid_ep,
 };
 use stock::{Libfabric, call, done};
 use workload::{Crew, Party};
@@ -172,16 +172,17 @@ fn said(what: &'static str) -> impl Fn(std::io::Error) -> String {
     move |e| format!("{what}: {e}")
 }
 
-/// The endpoint of a thread. Its objects are never closed: the process ends soon.
+/// The endpoint of a thread. Closed with it: the provider would leave files behind.
 struct Station {
     info: *mut fi_info,
+    domain: *mut fid_domain,
     ep: *mut fid_ep,
     av: *mut fid_av,
     cq: *mut fid_cq,
     peer: fi_addr_t,
     out: Vec<u8>,
     into: Vec<u8>,
-    /// Its objects need it until the process ends.
+    /// The fabric, which is not closed, needs it until the process ends.
     _libfabric: ManuallyDrop<Libfabric>,
 }
 
@@ -194,6 +195,7 @@ impl Station {
         let domain = libfabric.domain(info)?;
         let mut station = Self {
             info,
+            domain,
             ep: null_mut(),
             av: null_mut(),
             cq: null_mut(),
@@ -297,6 +299,25 @@ impl Station {
         }
         while !self.poll(&mut idle, &mut since)? {}
         Ok(())
+    }
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        let objects: [*mut fid; 4] = [
+            self.ep.cast(),
+            self.cq.cast(),
+            self.av.cast(),
+            self.domain.cast(),
+        ];
+        for fid in objects.into_iter().filter(|fid| !fid.is_null()) {
+            // SAFETY: each begins with its fid, is open, and goes before what it was opened on; nobody uses it any more.
+            unsafe {
+                if let Some(close) = (*(*fid).ops).close {
+                    close(fid);
+                }
+            }
+        }
     }
 }
 
