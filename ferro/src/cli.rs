@@ -58,7 +58,7 @@ pub(crate) enum BenchCommand {
     /// Bytes a second both ways at once, the sum of both.
     Bibw(RunOptions),
     /// Small messages a second one way.
-    Rate(RunOptions),
+    Rate(RateOptions),
     /// What matching costs, with many receives posted or many messages unexpected.
     Match(MatchOptions),
     /// What an address of an address vector costs to insert, look up, remove and keep.
@@ -113,6 +113,21 @@ pub(crate) struct RunOptions {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Options of `bench rate`.
+#[derive(Debug, Args)]
+pub(crate) struct RateOptions {
+    #[command(flatten)]
+    pub(crate) run: RunOptions,
+    /// Threads of each side, each with an endpoint pair of its own and one message under way at a time; their sum is printed
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["listen", "window"],
+        value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS),
+    )]
+    pub(crate) threads: Option<u32>,
 }
 
 /// Options of `bench match`, which runs between two endpoints of one thread.
@@ -170,6 +185,9 @@ pub(crate) struct VectorOptions {
 /// The most messages of a phase.
 pub(crate) const MAX_ITERS: u64 = 1 << 40;
 
+/// The most threads of a side.
+pub(crate) const MAX_THREADS: i64 = 128;
+
 /// The largest window.
 pub(crate) const MAX_WINDOW: u64 = 4096;
 
@@ -193,7 +211,7 @@ pub(crate) enum SuiteCommand {
     /// Ours against perftest, libfabric and UCX over the verbs device of this machine; rows as JSON on standard output.
     Verbs(SuiteOptions),
     /// Ours against libfabric and UCX through shared memory; rows as JSON on standard output.
-    Shm(SuiteOptions),
+    Shm(ShmOptions),
     /// MPI over our plugin against MPI over others, both by the same MPI; rows as JSON on standard output.
     Mpi(MpiOptions),
     /// Matching at depth against libfabric's shm provider; rows as JSON on standard output.
@@ -217,12 +235,30 @@ pub(crate) struct SuiteOptions {
     /// Interleaved rounds that count
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
+    /// Seconds to look for good moments (nobody else on the cores, and the cores as far apart as is still to be measured)
+    #[arg(long, default_value_t = 600)]
+    pub(crate) budget: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShmOptions {
+    #[command(flatten)]
+    pub(crate) suite: SuiteOptions,
     /// A root folder whose programs are the peers (run by chroot), beside those of this machine
     #[arg(long, value_name = "FOLDER")]
     pub(crate) peer_root: Option<PathBuf>,
-    /// Seconds to look for good moments (cores near each other, nobody else on them)
-    #[arg(long, default_value_t = 600)]
-    pub(crate) budget: u64,
+    /// plugin-ofi/examples/threads_peer.rs, compiled; in the other root its folder is /mnt
+    #[arg(long, value_name = "FILE")]
+    pub(crate) thread_peer: Option<PathBuf>,
+    /// The folder of MPICH, for collectives of several ranks
+    #[arg(long, value_name = "FOLDER", requires = "plugin", requires = "program")]
+    pub(crate) mpich: Option<PathBuf>,
+    /// The folder of our plugin
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plugin: Option<PathBuf>,
+    /// plugin-ofi/mpi/bench.c, compiled for MPICH
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

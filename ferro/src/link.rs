@@ -179,7 +179,7 @@ impl Opened {
 }
 
 /// What carries messages between two addresses.
-fn carrier(a: &NativeAddr, b: &NativeAddr) -> &'static str {
+pub(crate) fn carrier(a: &NativeAddr, b: &NativeAddr) -> &'static str {
     match a.shm.is_some() && b.shm.is_some() && a.node == b.node {
         true => "shm",
         false => "verbs",

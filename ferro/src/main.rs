@@ -44,7 +44,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Bench(BenchCommand::Lat(options)) => bench::run(Measure::Latency, &options),
         Command::Bench(BenchCommand::Bw(options)) => bench::run(Measure::Bandwidth, &options),
         Command::Bench(BenchCommand::Bibw(options)) => bench::run(Measure::BothWays, &options),
-        Command::Bench(BenchCommand::Rate(options)) => bench::run(Measure::Rate, &options),
+        Command::Bench(BenchCommand::Rate(options)) => bench::rate(&options),
         Command::Bench(BenchCommand::Match(options)) => bench::matching::run(&options),
         Command::Bench(BenchCommand::Av(options)) => bench::vectors::run(&options),
         Command::Partner => partner::serve_inherited(),

@@ -312,6 +312,46 @@ fn benchmarks_give_figures_that_agree_with_themselves() {
 }
 
 #[test]
+fn several_threads_have_their_rates_added() {
+    for waits in [&[][..], &["--block"]] {
+        let ask = [
+            "bench",
+            "rate",
+            "--threads",
+            "3",
+            "--path",
+            "shm",
+            "--sizes",
+            "1,64,8K",
+            "--iters",
+            "500",
+            "--json",
+        ];
+        let output = output(&[&ask[..], waits].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&stdout(&output)).unwrap();
+        let sizes: Vec<_> = rows.iter().map(|row| row["size"].as_u64()).collect();
+        assert_eq!(sizes, [Some(1), Some(64), Some(8192)]);
+        for row in rows {
+            let number = |name: &str| row[name].as_f64().unwrap();
+            assert_eq!(
+                (number("threads"), number("messages"), &row["path"]),
+                (3.0, 500.0, &"shm".into())
+            );
+            assert!(number("messages_per_s") > 0.0, "{row}");
+            let bytes = number("messages_per_s") * number("size");
+            assert!(
+                (number("megabytes_per_s") * 1e6 / bytes - 1.0).abs() < 1e-6,
+                "{row}"
+            );
+            assert_eq!(row["verified"], true);
+        }
+    }
+    refuses(&["bench", "rate", "--threads", "0"], 2, &["--threads"]);
+    refuses(&["bench", "lat", "--threads", "2"], 2, &["--threads"]);
+}
+
+#[test]
 fn address_vectors_are_measured_at_each_size() {
     let run = output(&[
         "bench",

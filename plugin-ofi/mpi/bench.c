@@ -1,9 +1,14 @@
-/* Latency and bandwidth between two ranks, for ./scripts/bench mpi. Prints one JSON object.
+/* Latency and bandwidth between two ranks, for ./scripts/bench mpi, and collectives of any number of ranks, for
+ * ./scripts/bench shm. Prints one JSON object.
  *
- * usage: bench lat|bw SIZE MESSAGES CORE0 CORE1
+ * usage: bench lat|bw|alltoall|allreduce SIZE MESSAGES CORE0 CORE1
  *   lat   half the round trip: the clock is read around batches of round trips, and the median is that of the batches
  *   bw    one way, a window of messages under way, acknowledged by the window
- * Each rank keeps to its core. Before what counts comes a tenth as many messages that do not.
+ *   alltoall    one call, SIZE bytes from each rank to each: the median of batches of calls
+ *   allreduce   one call, a sum of SIZE bytes of doubles: the median of batches of calls
+ * Ranks of even number keep to CORE0, the others to CORE1. Before what counts comes a tenth as many messages that do not.
+ * Of calls of collectives there are at most MESSAGES, and no more than fit into about half a second: ranks that share a
+ * core may wait for each other's time slices.
  */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -15,11 +20,15 @@
 #include <unistd.h>
 
 enum { TAG = 1, ACKNOWLEDGEMENT = 2, MOST_SAMPLES = 100000, LARGEST_WINDOW = 64 };
+enum { MOST_BATCHES = 40, FEWEST_CALLS = 5, LARGEST = 1 << 30 };
 
 /* A batch takes at least this long, so that reading the clock is no part of it. */
 static const double SHORTEST_BATCH_US = 2.5;
 
-static int rank;
+/* The collectives of a burst take about this long. */
+static const double COLLECTIVE_US = 5e5;
+
+static int rank, ranks;
 
 static double now_us(void)
 {
@@ -133,23 +142,8 @@ static void bandwidth(char *buffer, size_t size, int window, long messages)
     }
 }
 
-int main(int argc, char **argv)
+static int between_two(int is_latency, long size, long messages)
 {
-    int ranks;
-    if (MPI_Init(&argc, &argv)) {
-        return 1;
-    }
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (argc != 6 || ranks != 2) {
-        return fail("two ranks with: lat|bw SIZE MESSAGES CORE0 CORE1");
-    }
-    int is_latency = strcmp(argv[1], "lat") == 0;
-    long size = atol(argv[2]), messages = atol(argv[3]);
-    if ((!is_latency && strcmp(argv[1], "bw")) || size < 0 || size > 1 << 30 || messages < 1) {
-        return fail("a word or a number makes no sense");
-    }
-    keep_to(atoi(argv[4 + rank]));
     /* As ferro's own bench: fewer messages at once where they would fill the cache. */
     int window = 1;
     if (!is_latency) {
@@ -169,6 +163,127 @@ int main(int argc, char **argv)
         bandwidth(buffer, (size_t)size, window, messages);
     }
     free(buffer);
+    return 0;
+}
+
+enum bench { LATENCY, BANDWIDTH, ALLTOALL, ALLREDUCE, BENCHES };
+static const char *const NAMES[BENCHES] = {"lat", "bw", "alltoall", "allreduce"};
+
+static void calls(enum bench bench, const char *from, char *into, int size, long count)
+{
+    for (long i = 0; i < count; i++) {
+        if (bench == ALLTOALL) {
+            MPI_Alltoall(from, size, MPI_BYTE, into, size, MPI_BYTE, MPI_COMM_WORLD);
+        } else {
+            MPI_Allreduce(from, into, size / (int)sizeof(double), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        }
+    }
+}
+
+/* What arrived says that the calls did what they are called. */
+static int is_right(enum bench bench, const char *into, int size)
+{
+    if (bench == ALLTOALL) {
+        for (int from = 0; from < ranks; from++) {
+            const char *part = into + (size_t)from * size;
+            if (part[0] != (char)(1 + from) || part[size - 1] != (char)(1 + from)) {
+                return 0;
+            }
+        }
+        return 1;
+    }
+    const double *sums = (const double *)into;
+    double sum = ranks * (ranks + 1) / 2.0;
+    return sums[0] == sum && sums[size / sizeof(double) - 1] == sum;
+}
+
+static void collective(enum bench bench, const char *from, char *into, int size, long most)
+{
+    /* The first call connects the ranks, and says nothing about the others. */
+    calls(bench, from, into, size, 1);
+    if (!is_right(bench, into, size)) {
+        fail("a collective gave something else than it should");
+    }
+    double began = now_us();
+    calls(bench, from, into, size, FEWEST_CALLS);
+    double each_us = (now_us() - began) / FEWEST_CALLS;
+
+    long fit = (long)(COLLECTIVE_US / (each_us > 0.1 ? each_us : 0.1)), count = fit < most ? fit : most;
+    if (count < FEWEST_CALLS) {
+        count = FEWEST_CALLS;
+    }
+    MPI_Bcast(&count, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+    calls(bench, from, into, size, count / 10);
+
+    int batches = count < MOST_BATCHES ? (int)count : MOST_BATCHES;
+    long batch = count / batches;
+    double sample[MOST_BATCHES], start = now_us(), total = -start;
+    for (int i = 0; i < batches; i++) {
+        calls(bench, from, into, size, batch);
+        double end = now_us();
+        sample[i] = (end - start) / batch;
+        start = end;
+    }
+    total += start;
+    qsort(sample, batches, sizeof *sample, by_value);
+    /* Each rank sends at least one message a call, whatever the algorithm. */
+    long made = batch * batches;
+    if (rank == 0) {
+        printf("{\"median_us\": %.4f, \"mean_us\": %.4f, \"min_us\": %.4f, \"messages\": %ld}\n",
+               sample[batches / 2], total / made, sample[0], made * ranks);
+    }
+}
+
+/* Buffers of bytes that say which rank they are of, or of doubles that do. */
+static int collectives(enum bench bench, long size, long most)
+{
+    size_t bytes = (size_t)size * (bench == ALLTOALL ? ranks : 1);
+    char *from = malloc(bytes), *into = calloc(1, bytes);
+    if (!from || !into) {
+        return fail("no memory");
+    }
+    memset(from, 1 + rank, bytes);
+    if (bench == ALLREDUCE) {
+        for (size_t i = 0; i < bytes / sizeof(double); i++) {
+            ((double *)from)[i] = 1 + rank;
+        }
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    collective(bench, from, into, (int)size, most);
+    free(from);
+    free(into);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (MPI_Init(&argc, &argv)) {
+        return 1;
+    }
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (argc != 6 || ranks < 2) {
+        return fail("two ranks or more with: lat|bw|alltoall|allreduce SIZE MESSAGES CORE0 CORE1");
+    }
+    int bench = 0;
+    while (bench < BENCHES && strcmp(argv[1], NAMES[bench])) {
+        bench++;
+    }
+    long size = atol(argv[2]), messages = atol(argv[3]);
+    if (bench == BENCHES || size < 0 || size > LARGEST || messages < 1) {
+        return fail("a word or a number makes no sense");
+    }
+    keep_to(atoi(argv[4 + rank % 2]));
+    if (bench == ALLTOALL || bench == ALLREDUCE) {
+        if (size == 0 || size > LARGEST / ranks || size % (long)sizeof(double)) {
+            return fail("a collective wants a multiple of 8 bytes, and not too many");
+        }
+        collectives(bench, size, messages);
+    } else if (ranks != 2) {
+        return fail("lat and bw are between two ranks");
+    } else {
+        between_two(bench == LATENCY, size, messages);
+    }
     MPI_Finalize();
     return 0;
 }

@@ -5,11 +5,12 @@ mod bandwidth;
 mod latency;
 pub(crate) mod matching;
 mod rate;
+pub(crate) mod threads;
 pub(crate) mod vectors;
 
 use std::time::Duration;
 
-use crate::cli::RunOptions;
+use crate::cli::{RateOptions, RunOptions};
 use crate::failure::Result;
 use crate::link::Link;
 use crate::partner;
@@ -65,6 +66,18 @@ pub(crate) fn run(measure: Measure, options: &RunOptions) -> Result<()> {
             bandwidth::table,
         ),
         Measure::Rate => measured(options, &[8], rate::measure, rate::table),
+    }
+}
+
+/// Runs either side of a measurement of messages a second.
+///
+/// # Errors
+///
+/// As [`run`].
+pub(crate) fn rate(options: &RateOptions) -> Result<()> {
+    match options.threads {
+        Some(count) if options.run.listen.is_none() => threads::run(options, count),
+        _ => run(Measure::Rate, &options.run),
     }
 }
 

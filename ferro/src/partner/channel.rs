@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 
+use crate::bench::threads::Stations;
 use crate::failure::{Failure, Result};
 use crate::phase::Phase;
 use crate::providers::Path;
@@ -53,6 +54,19 @@ pub(crate) enum Message {
     Phase(Phase),
     /// The side that answers has posted its receives.
     Ready,
+    /// The side that asks has threads with endpoints of their own; as many are wanted of the other one.
+    Stations(Stations),
+    /// The side that answers: the native addresses of its threads' endpoints, in hexadecimal.
+    Addresses(Vec<String>),
+    /// What the threads do next: each takes so many messages.
+    Stretch {
+        /// Of each thread.
+        messages: u64,
+        /// Whether their content is made and checked.
+        verify: bool,
+    },
+    /// The threads are needed no longer.
+    Done,
     /// All is done.
     Bye,
     /// The side that says so gives up.

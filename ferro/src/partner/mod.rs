@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use channel::{Channel, Message, PATIENCE};
 
+use crate::bench::threads;
 use crate::cli::{DEFAULT_LISTEN, RunOptions};
 use crate::failure::{Failure, Result};
 use crate::link::{Link, Opened};
@@ -121,6 +122,11 @@ fn serve(mut channel: Channel) -> Result<String> {
                     break Err(failure);
                 }
             }
+            Ok(Message::Stations(stations)) => {
+                if let Err(failure) = threads::answer(&mut link, &stations) {
+                    break Err(failure);
+                }
+            }
             Ok(Message::Bye) => break Ok(link.route()),
             Ok(_) => break Err(out_of_turn()),
             Err(failure) => break Err(failure),
@@ -153,12 +159,18 @@ fn out_of_turn() -> Failure {
     Failure::new("the partner sent a message out of turn")
 }
 
-fn to_hex(bytes: &[u8]) -> String {
+/// Bytes as hexadecimal text.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     let digits: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
     digits.concat()
 }
 
-fn from_hex(text: &str) -> Result<Vec<u8>> {
+/// The bytes of a text that [`to_hex`] gave.
+///
+/// # Errors
+///
+/// When it is none.
+pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>> {
     let digit = |c: u8| (c as char).to_digit(16);
     let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
         [high, low] => Some(((digit(*high)? << 4) | digit(*low)?) as u8),

@@ -1,8 +1,10 @@
 //! `scripts/bench`: ours against what others have, interleaved, on cores of their own.
 
 mod bare_ring;
+mod contest;
 mod demo;
 mod matching;
+mod moments;
 mod mpi;
 mod ours;
 mod peer;
@@ -60,39 +62,90 @@ pub(crate) enum Bench {
     BothWays,
     /// Messages a second, one way.
     Rate,
+    /// The same of so many threads in each process, each with an endpoint of its own: the sum.
+    ThreadRate(usize),
+    /// A call of MPI's alltoall of so many ranks, in µs.
+    Alltoall(usize),
+    /// A call of MPI's allreduce of so many ranks, in µs.
+    Allreduce(usize),
+}
+
+/// A figure of a row.
+pub(crate) struct Figure {
+    /// The bench, as rows name it.
+    name: String,
+    metric: &'static str,
+    /// What was measured counts so many times as much.
+    scale: f64,
+}
+
+impl Figure {
+    /// The figure, of what was measured.
+    fn of(&self, measured: f64) -> f64 {
+        measured * self.scale
+    }
 }
 
 impl Bench {
-    fn name(self) -> &'static str {
+    fn name(self) -> String {
         match self {
-            Self::Latency | Self::DatagramLatency => "latency",
-            Self::Bandwidth => "bandwidth",
-            Self::BlockingBandwidth => "blocking_bandwidth",
-            Self::BothWays => "bidirectional_bandwidth",
-            Self::Rate => "rate",
+            Self::Latency | Self::DatagramLatency => "latency".to_owned(),
+            Self::Bandwidth => "bandwidth".to_owned(),
+            Self::BlockingBandwidth => "blocking_bandwidth".to_owned(),
+            Self::BothWays => "bidirectional_bandwidth".to_owned(),
+            Self::Rate => "rate".to_owned(),
+            Self::ThreadRate(threads) => format!("rate_{threads}_threads"),
+            Self::Alltoall(ranks) => format!("alltoall_{ranks}_ranks"),
+            Self::Allreduce(ranks) => format!("allreduce_{ranks}_ranks"),
         }
+    }
+
+    /// The figures that a measurement gives, each a row of its own.
+    fn figures(self, size: usize) -> Vec<Figure> {
+        let figure = |name, metric, scale| Figure {
+            name,
+            metric,
+            scale,
+        };
+        let mut figures = vec![figure(self.name(), self.metric(), 1.0)];
+        if let Self::ThreadRate(threads) = self {
+            let name = format!("bandwidth_{threads}_threads");
+            figures.push(figure(name, "bandwidth_mbs", size as f64 / 1e6));
+        }
+        figures
     }
 
     fn metric(self) -> &'static str {
         match self {
-            Self::Latency | Self::DatagramLatency => "latency_us",
+            Self::Latency | Self::DatagramLatency | Self::Alltoall(_) | Self::Allreduce(_) => {
+                "latency_us"
+            }
             Self::Bandwidth | Self::BlockingBandwidth | Self::BothWays => "bandwidth_mbs",
-            Self::Rate => "rate_mps",
+            Self::Rate | Self::ThreadRate(_) => "rate_mps",
         }
     }
 
     fn better(self) -> &'static str {
-        match self {
-            Self::Latency | Self::DatagramLatency => "lower",
+        match self.metric() {
+            "latency_us" => "lower",
             _ => "higher",
         }
     }
 
     /// Whether `a` is a better result than `b`.
     fn is_better(self, a: f64, b: f64) -> bool {
-        match self {
-            Self::Latency | Self::DatagramLatency => a < b,
+        match self.better() {
+            "lower" => a < b,
             _ => a > b,
+        }
+    }
+
+    /// The sizes that are measured where nobody says which.
+    fn default_sizes(self) -> &'static [usize] {
+        match self {
+            Self::ThreadRate(_) => &[64],
+            Self::Alltoall(_) | Self::Allreduce(_) => &[8, 64 << 10],
+            _ => &[8, 4 << 10, 64 << 10, 1 << 20],
         }
     }
 
@@ -104,7 +157,9 @@ impl Bench {
             Self::DatagramLatency => size <= 4096,
             Self::Bandwidth => size != 0,
             Self::BlockingBandwidth | Self::BothWays => size >= 4096,
-            Self::Rate => (1..=64).contains(&size),
+            Self::Rate | Self::ThreadRate(_) => (1..=64).contains(&size),
+            // Whole doubles.
+            Self::Alltoall(_) | Self::Allreduce(_) => size != 0 && size % 8 == 0,
         }
     }
 }

@@ -100,14 +100,35 @@ pub(super) fn open_mpi(options: &MpiOptions, device: &str) -> Runs {
     Runs { ours, rivals }
 }
 
-/// MPICH through shared memory.
-pub(super) fn mpich(options: &MpiOptions, folder: &FilePath) -> Runs {
+/// MPICH between two ranks through shared memory.
+pub(super) fn mpich(plugin: &FilePath, program: &FilePath, folder: &FilePath) -> Runs {
+    over_mpich(plugin, program, folder, &[UCX, AS_IT_COMES])
+}
+
+/// The same, and over libfabric's own shared memory, for collectives of several ranks.
+pub(super) fn mpich_collectives(plugin: &FilePath, program: &FilePath, folder: &FilePath) -> Runs {
+    over_mpich(plugin, program, folder, &COLLECTIVE_RIVALS)
+}
+
+const LIBFABRIC: &str = "MPICH over libfabric shm";
+const UCX: &str = "MPICH over UCX";
+const AS_IT_COMES: &str = "MPICH as it comes";
+
+/// With whom collectives are compared.
+pub(super) const COLLECTIVE_RIVALS: [&str; 3] = [LIBFABRIC, UCX, AS_IT_COMES];
+
+fn over_mpich(
+    plugin: &FilePath,
+    program: &FilePath,
+    folder: &FilePath,
+    rivals: &[&'static str],
+) -> Runs {
     let run = |variables: &[(&'static str, &str)]| {
         let mut run = Run {
             mpiexec: folder.join("bin/mpiexec"),
             options: Vec::new(),
             variables: Vec::new(),
-            program: options.program.clone(),
+            program: program.to_owned(),
             carrier: None,
         };
         run.add(variables);
@@ -119,18 +140,26 @@ pub(super) fn mpich(options: &MpiOptions, folder: &FilePath) -> Runs {
         ("MPIR_CVAR_NOLOCAL", "1"),
         ("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0"),
     ]);
-    ours.is_ours(&options.plugin, Path::Shm);
-    let rivals = vec![
+    ours.is_ours(plugin, Path::Shm);
+    let rival = |name: &'static str| {
+        let variables: &[(&'static str, &str)] = match name {
+            LIBFABRIC => &[
+                ("MPICH_CH4_NETMOD", "ofi"),
+                ("MPIR_CVAR_NOLOCAL", "1"),
+                ("FI_PROVIDER", "shm"),
+            ],
+            UCX => &[("MPICH_CH4_NETMOD", "ucx"), ("MPIR_CVAR_NOLOCAL", "1")],
+            _ => &[],
+        };
         Rival {
-            name: "MPICH over UCX",
-            run: run(&[("MPICH_CH4_NETMOD", "ucx"), ("MPIR_CVAR_NOLOCAL", "1")]),
-        },
-        Rival {
-            name: "MPICH as it comes",
-            run: run(&[]),
-        },
-    ];
-    Runs { ours, rivals }
+            name,
+            run: run(variables),
+        }
+    };
+    Runs {
+        ours,
+        rivals: rivals.iter().copied().map(rival).collect(),
+    }
 }
 
 /// The fields of what plugin-ofi/mpi/bench.c prints.
@@ -171,9 +200,11 @@ impl Run {
         messages: u64,
         on: (usize, usize),
     ) -> Result<OurSample> {
-        let what = match bench {
-            Bench::Latency => "lat",
-            Bench::Bandwidth => "bw",
+        let (what, ranks) = match bench {
+            Bench::Latency => ("lat", 2),
+            Bench::Bandwidth => ("bw", 2),
+            Bench::Alltoall(ranks) => ("alltoall", ranks),
+            Bench::Allreduce(ranks) => ("allreduce", ranks),
             other => {
                 let name = other.name();
                 return Err(Failure::new(format!("{name} is not measured over MPI")));
@@ -182,7 +213,7 @@ impl Run {
         let mut command = Command::new(&self.mpiexec);
         command
             .args(&self.options)
-            .args(["-n", "2"])
+            .args(["-n", &ranks.to_string()])
             .arg(&self.program)
             .arg(what)
             .args([size as u64, messages, on.0 as u64, on.1 as u64].map(|n| n.to_string()));

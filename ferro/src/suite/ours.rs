@@ -44,7 +44,10 @@ pub(super) fn measure(
         Bench::Latency | Bench::DatagramLatency => "lat",
         Bench::Bandwidth | Bench::BlockingBandwidth => "bw",
         Bench::BothWays => "bibw",
-        Bench::Rate => "rate",
+        Bench::Rate | Bench::ThreadRate(_) => "rate",
+        Bench::Alltoall(_) | Bench::Allreduce(_) => {
+            return Err(Failure::new("collectives are measured over MPI"));
+        }
     };
     let path = name_of(path);
     let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
@@ -57,6 +60,9 @@ pub(super) fn measure(
     ]);
     if bench == Bench::BlockingBandwidth {
         command.arg("--block");
+    }
+    if let Bench::ThreadRate(threads) = bench {
+        command.arg(format!("--threads={threads}"));
     }
     if bench == Bench::DatagramLatency {
         command.env("FERRO_LANE", "ud");
@@ -77,7 +83,7 @@ fn parse(json: &str, path: &str, bench: Bench) -> Result<OurSample> {
     }
     let figure = match bench {
         Bench::Latency | Bench::DatagramLatency => result.median_us,
-        Bench::Rate => result.messages_per_s,
+        Bench::Rate | Bench::ThreadRate(_) => result.messages_per_s,
         _ => result.megabytes_per_s,
     };
     let median = figure.ok_or_else(wrong)?;
@@ -107,6 +113,7 @@ mod tests {
             (Bench::Bandwidth, 55.5),
             (Bench::BothWays, 55.5),
             (Bench::Rate, 7.5),
+            (Bench::ThreadRate(4), 7.5),
         ] {
             assert_eq!(parse(bw, "verbs", bench).unwrap().median, figure);
         }

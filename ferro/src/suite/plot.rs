@@ -1,4 +1,4 @@
-//! Plots of rows: for each suite, path and bench one picture, ours and every peer over the message size.
+//! Plots of rows: for each suite, path and bench one picture, another for cores that are far from each other; ours and every peer over the message size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,8 @@ const PICTURE: (u32, u32) = (900, 560);
 /// The points of a line: size and value.
 type Points = Vec<(f64, f64)>;
 
-/// Writes `SUITE-BENCH.svg` for each into a folder, `SUITE-PATH-BENCH.svg` where the suite is not named after the path.
+/// Writes `SUITE-BENCH.svg` for each into a folder, `SUITE-PATH-BENCH.svg` where the suite is not named after the
+/// path. Names of pictures for far cores end in `-far`.
 ///
 /// # Errors
 ///
@@ -33,9 +34,10 @@ pub(super) fn all(rows: &[Row], folder: &Path) -> Result<()> {
 }
 
 fn picture_of(row: &Row) -> String {
+    let cores = if row.near { "" } else { "-far" };
     match row.suite == row.path {
-        true => format!("{}-{}", row.suite, row.bench),
-        false => format!("{}-{}-{}", row.suite, row.path, row.bench),
+        true => format!("{}-{}{cores}", row.suite, row.bench),
+        false => format!("{}-{}-{}{cores}", row.suite, row.path, row.bench),
     }
 }
 
@@ -49,7 +51,10 @@ fn picture(rows: &[&Row], file: &Path) -> Result<(), Box<dyn std::error::Error>>
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
         .caption(
-            format!("{}: {}", rows[0].path, rows[0].bench),
+            match rows[0].near {
+                true => format!("{}: {}", rows[0].path, rows[0].bench),
+                false => format!("{}: {}, far cores", rows[0].path, rows[0].bench),
+            },
             ("sans-serif", 22),
         )
         .margin(16)
@@ -133,5 +138,10 @@ mod tests {
         };
         assert_eq!(picture_of(&row("shm", "shm")), "shm-x_latency");
         assert_eq!(picture_of(&row("mpi", "verbs")), "mpi-verbs-x_latency");
+        let far = Row {
+            near: false,
+            ..row("mpi", "shm")
+        };
+        assert_eq!(picture_of(&far), "mpi-shm-x_latency-far");
     }
 }

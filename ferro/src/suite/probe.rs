@@ -10,6 +10,9 @@ use crate::cores;
 /// within minutes.
 const NEAR_NS: f64 = 110.0;
 
+/// No two cores are farther apart than this: somebody took one of them away meanwhile.
+const FARTHEST_NS: f64 = 600.0;
+
 const ROUND_TRIPS: u32 = 4000;
 
 /// Enough of the kernel's ticks (10 ms) to see who is busy.
@@ -22,9 +25,40 @@ const BUSY: f64 = 0.2;
 #[repr(align(128))]
 struct Line(AtomicU32);
 
-/// Whether the two cores are near each other now.
-pub(super) fn near(cores: (usize, usize)) -> bool {
-    one_way_ns(cores).is_some_and(|ns| ns < NEAR_NS)
+/// How far apart two cores are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Distance {
+    /// As cores that share a cache.
+    Near,
+    /// As cores that do not.
+    Far,
+}
+
+impl Distance {
+    /// Both.
+    pub(super) const ALL: [Self; 2] = [Self::Near, Self::Far];
+
+    /// As tables name it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+        }
+    }
+
+    /// The distance at which a cache line takes so many ns one way.
+    fn of(one_way_ns: f64) -> Option<Self> {
+        match one_way_ns {
+            ns if ns < NEAR_NS => Some(Self::Near),
+            ns if ns <= FARTHEST_NS => Some(Self::Far),
+            _ => None,
+        }
+    }
+}
+
+/// How far apart the two cores are now; nothing where something disturbs the look.
+pub(super) fn distance(cores: (usize, usize)) -> Option<Distance> {
+    one_way_ns(cores).and_then(Distance::of)
 }
 
 /// The time that a cache line takes from one core to the other, in ns.
@@ -151,6 +185,20 @@ mod tests {
         };
         assert_eq!(later.busy_since(both), 0.5);
         assert_eq!(both.busy_since(both), 0.0);
+    }
+
+    #[test]
+    fn a_time_is_a_distance() {
+        for (ns, distance) in [
+            (55.0, Some(Distance::Near)),
+            (109.0, Some(Distance::Near)),
+            (110.0, Some(Distance::Far)),
+            (250.0, Some(Distance::Far)),
+            (5000.0, None),
+            (f64::NAN, None),
+        ] {
+            assert_eq!(Distance::of(ns), distance, "{ns} ns");
+        }
     }
 
     #[test]

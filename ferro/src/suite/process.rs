@@ -17,6 +17,9 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a client may take.
 const RUN_PATIENCE: Duration = Duration::from_secs(120);
 
+/// The folder of programs of ours, in a root of another system.
+const OURS_IN_ROOT: &str = "/mnt";
+
 /// A program with its arguments and variables.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
@@ -25,6 +28,8 @@ pub(super) struct Program {
     pub(super) variables: Vec<(&'static str, String)>,
     /// Whether it wants a terminal as its standard input.
     pub(super) on_terminal: bool,
+    /// Where it is, in the files of its host, if not where programs are.
+    pub(super) file: Option<PathBuf>,
 }
 
 /// Where programs are: this machine, or a root folder to change to.
@@ -48,14 +53,31 @@ impl Host {
         }
     }
 
+    /// Where a program of ours is, in the files of this host. `scripts/bench` shows its folder to another root as this one.
+    pub(super) fn find(&self, file: &Path) -> Option<PathBuf> {
+        match self {
+            Self::Here => file.is_file().then(|| file.to_owned()),
+            Self::Root(root) => {
+                let name = file.file_name()?;
+                let there = Path::new(OURS_IN_ROOT).join(name);
+                let seen = root.join(there.strip_prefix("/").ok()?);
+                seen.is_file().then_some(there)
+            }
+        }
+    }
+
     fn command(&self, program: &Program) -> Command {
         let mut command = match self {
-            Self::Here => Command::new(program.name),
+            Self::Here => match &program.file {
+                Some(file) => Command::new(file),
+                None => Command::new(program.name),
+            },
             Self::Root(root) => {
                 let mut chroot = Command::new("chroot");
-                chroot
-                    .arg(root)
-                    .arg(Path::new("/usr/bin").join(program.name));
+                chroot.arg(root).arg(match &program.file {
+                    Some(file) => file.clone(),
+                    None => Path::new("/usr/bin").join(program.name),
+                });
                 chroot
             }
         };
@@ -247,6 +269,7 @@ mod tests {
             arguments: vec!["-c".into(), "echo one >&2; echo two >&2; exit 3".into()],
             variables: Vec::new(),
             on_terminal: false,
+            file: None,
         };
         let core = cores::pair().unwrap().0;
         let text = std::thread::spawn(move || {
@@ -262,12 +285,26 @@ mod tests {
     }
 
     #[test]
+    fn programs_of_ours_have_another_place_in_another_root() {
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(Host::Here.find(&own), Some(own));
+        let root = std::env::temp_dir().join(format!("ferro-root-{}", std::process::id()));
+        let (host, ours) = (Host::Root(root.clone()), Path::new("/build/a/peer"));
+        assert_eq!(host.find(ours), None);
+        std::fs::create_dir_all(root.join("mnt")).unwrap();
+        std::fs::write(root.join("mnt/peer"), "").unwrap();
+        assert_eq!(host.find(ours), Some(PathBuf::from("/mnt/peer")));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
     fn a_terminal_is_a_terminal() {
         let asks = Program {
             name: "sh",
             arguments: vec!["-c".into(), "test -t 0 && echo yes".into()],
             variables: Vec::new(),
             on_terminal: true,
+            file: None,
         };
         let core = cores::pair().unwrap().0;
         let said = std::thread::spawn(move || {

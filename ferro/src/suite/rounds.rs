@@ -1,56 +1,42 @@
-//! The rounds: ours and each rival in turn, burst after burst, so that whatever changes on the machine meets both alike.
+//! The suites of messages and collectives: ours and each rival in turn, burst after burst, so that whatever changes on the machine
+//! meets both alike.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::peer::{self, Peer, Rival, Statistic};
+use super::contest::{Contest, Measurement, Ours};
+use super::moments::Moments;
+use super::peer::{self, Rival};
+use super::probe::Distance;
 use super::process::Host;
-use super::row::{Row, median, minimum};
-use super::{Bench, mpi, name_of, ours, probe};
-use crate::cli::{MpiOptions, SuiteOptions};
+use super::row::Row;
+use super::{Bench, mpi};
+use crate::cli::{MpiOptions, ShmOptions, SuiteOptions};
 use crate::cores;
 use crate::failure::{Failure, Result};
 use crate::providers::Path;
 use crate::report::print_json;
 use crate::sizes::{self, Sizes};
 
+/// Threads of a process, of which each side has one: 2 and 4 on each core.
+const THREADS: [usize; 2] = [2, 4];
+
+/// Ranks on two cores: 1, 2 and 4 on each.
+const RANKS: [usize; 3] = [2, 4, 8];
+
 /// Where a suite runs.
 struct Suite<'a> {
     name: &'static str,
-    /// What the names of its measurements begin with.
-    kind: &'static str,
     path: Path,
-    benches: &'static [Bench],
-    ours: Ours<'a>,
     options: &'a SuiteOptions,
     cores: (usize, usize),
-    /// Whether the distance of the cores matters.
-    probed: bool,
-    /// Good moments are looked for until then.
-    deadline: Instant,
+    moments: Moments,
 }
 
-/// Our side.
-enum Ours<'a> {
-    /// `ferro bench`.
-    Ferro,
-    /// MPI over our plugin.
-    Mpi(&'a mpi::Run),
-}
-
-impl Ours<'_> {
-    fn measure(
-        &self,
-        path: Path,
-        bench: Bench,
-        size: usize,
-        messages: u64,
-        on: (usize, usize),
-    ) -> Result<ours::OurSample> {
-        match self {
-            Self::Ferro => ours::measure(path, bench, size, messages, on),
-            Self::Mpi(run) => run.measure(bench, size, messages, on),
-        }
-    }
+/// What came of a suite.
+#[derive(Default)]
+struct Outcome {
+    rows: Vec<Row>,
+    failures: Vec<String>,
 }
 
 /// Over the first verbs device of this machine.
@@ -59,8 +45,8 @@ impl Ours<'_> {
 ///
 /// When there is no device, or ours did not run.
 pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
-    let mut suite = Suite::new("verbs", Path::Verbs, options)?;
-    suite.benches = &[
+    let suite = Suite::new("verbs", Path::Verbs, options)?;
+    let benches = [
         Bench::Latency,
         Bench::DatagramLatency,
         Bench::Bandwidth,
@@ -70,21 +56,49 @@ pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
     ];
     let device = verbs_device()?;
     let address = device_address(&device)?;
-    suite.run(|bench| peer::over_verbs(bench, &device, &address))
+    let contests = suite.contests(&benches, Ours::Ferro, |bench| {
+        peer::over_verbs(bench, &device, &address)
+    });
+    suite.run(contests).finish()
 }
 
-/// Through shared memory.
+/// Through shared memory: messages between two processes, the same of several threads each, and collectives of MPI.
 ///
 /// # Errors
 ///
 /// When ours did not run.
-pub(super) fn shm(options: &SuiteOptions) -> Result<()> {
-    let suite = Suite::new("shm", Path::Shm, options)?;
+pub(super) fn shm(options: &ShmOptions) -> Result<()> {
+    let suite = Suite::new("shm", Path::Shm, &options.suite)?;
     let mut hosts = vec![(Host::Here, "this machine's")];
     if let Some(root) = &options.peer_root {
         hosts.push((Host::Root(root.clone()), "Debian 13's"));
     }
-    suite.run(|bench| peer::over_shm(bench, &hosts))
+    let mut benches = vec![Bench::Latency, Bench::Bandwidth];
+    benches.extend(THREADS.map(Bench::ThreadRate));
+    let thread_peer = options.thread_peer.as_deref();
+    let mut contests = suite.contests(&benches, Ours::Ferro, |bench| {
+        peer::over_shm(bench, &hosts, thread_peer)
+    });
+
+    let collectives: Vec<Bench> = [Bench::Alltoall as fn(usize) -> Bench, Bench::Allreduce]
+        .into_iter()
+        .flat_map(|bench| RANKS.map(bench))
+        .collect();
+    let mpich = options.mpich.as_ref().zip(options.program.as_ref());
+    let runs = mpich
+        .zip(options.plugin.as_ref())
+        .map(|((folder, program), plugin)| mpi::mpich_collectives(plugin, program, folder));
+    if let Some(runs) = &runs {
+        contests.extend(suite.contests(&collectives, Ours::Mpi(&runs.ours), |_| {
+            runs.rivals.iter().map(Rival::of_mpi).collect()
+        }));
+    }
+    let mut outcome = suite.run(contests);
+    if runs.is_none() {
+        eprintln!("bench: without MPICH no collectives are measured");
+        outcome.rows.extend(suite.without_mpi(&collectives));
+    }
+    outcome.finish()
 }
 
 /// MPI between two processes of this machine: MPICH through shared memory where its folder is given, else Open MPI over
@@ -95,223 +109,190 @@ pub(super) fn shm(options: &SuiteOptions) -> Result<()> {
 /// When ours did not run.
 pub(super) fn mpi(options: &MpiOptions) -> Result<()> {
     let (path, runs) = match &options.mpich {
-        Some(folder) => (Path::Shm, mpi::mpich(options, folder)),
+        Some(folder) => (
+            Path::Shm,
+            mpi::mpich(&options.plugin, &options.program, folder),
+        ),
         None => (Path::Verbs, mpi::open_mpi(options, &verbs_device()?)),
     };
-    let mut suite = Suite::new("mpi", path, &options.suite)?;
-    suite.kind = "mpi";
-    suite.ours = Ours::Mpi(&runs.ours);
-    suite.run(|_| runs.rivals.iter().map(Rival::of_mpi).collect())
+    let suite = Suite::new("mpi", path, &options.suite)?;
+    let benches = [Bench::Latency, Bench::Bandwidth];
+    let contests = suite.contests(&benches, Ours::Mpi(&runs.ours), |_| {
+        runs.rivals.iter().map(Rival::of_mpi).collect()
+    });
+    suite.run(contests).finish()
 }
 
 impl<'a> Suite<'a> {
     fn new(name: &'static str, path: Path, options: &'a SuiteOptions) -> Result<Self> {
+        let cores = cores::pair()?;
+        // Over verbs the device takes its time, not the cache.
+        let moments = match path == Path::Shm && cores.0 != cores.1 {
+            true => Moments::of(cores, Duration::from_secs(options.budget)),
+            false => Moments::all(),
+        };
         Ok(Self {
             name,
-            kind: "tagged",
             path,
-            benches: &[Bench::Latency, Bench::Bandwidth],
-            ours: Ours::Ferro,
             options,
-            cores: cores::pair()?,
-            // Over verbs the device takes its time, not the cache.
-            probed: path == Path::Shm && cores::allowed()?.len() > 1,
-            deadline: Instant::now() + Duration::from_secs(options.budget),
+            cores,
+            moments,
         })
     }
 
-    fn run(&self, rivals: impl Fn(Bench) -> Vec<Rival>) -> Result<()> {
-        let sizes = match &self.options.sizes {
+    /// A contest for each bench and each size that suits it.
+    fn contests<'b>(
+        &self,
+        benches: &[Bench],
+        ours: Ours<'b>,
+        rivals: impl Fn(Bench) -> Vec<Rival>,
+    ) -> Vec<Contest<'b>> {
+        let contest = |bench| {
+            let sizes = self.sizes(bench).into_iter();
+            sizes.map(move |size| (bench, self.measurement(bench, size, ours.kind())))
+        };
+        let all = benches.iter().copied().flat_map(contest);
+        all.map(|(bench, what)| Contest::new(what, ours, rivals(bench)))
+            .collect()
+    }
+
+    fn sizes(&self, bench: Bench) -> Vec<usize> {
+        let mut sizes = match &self.options.sizes {
             Some(Sizes(sizes)) => sizes.clone(),
-            None => vec![8, 4 << 10, 64 << 10, 1 << 20],
+            None => bench.default_sizes().to_vec(),
         };
-        let (mut rows, mut failures) = (Vec::new(), Vec::new());
-        for &bench in self.benches {
-            for &size in sizes.iter().filter(|&&size| bench.suits(size)) {
+        sizes.retain(|size| bench.suits(*size));
+        sizes
+    }
+
+    fn measurement(&self, bench: Bench, size: usize, kind: &'static str) -> Measurement {
+        Measurement {
+            suite: self.name,
+            kind,
+            path: self.path,
+            bench,
+            size,
+            messages: self.messages(bench, size),
+            cores: self.cores,
+        }
+    }
+
+    /// Runs all, and what of it is missing for one of the distances once more while the budget lasts.
+    fn run(&self, mut contests: Vec<Contest<'_>>) -> Outcome {
+        let mut failures = Vec::new();
+        contests.retain_mut(|contest| {
+            let Measurement { bench, size, .. } = contest.what;
+            let (name, size) = (bench.name(), sizes::print(size));
+            eprintln!("bench: {} {name} of {size}", self.name);
+            let ran = (0..self.options.rounds).try_for_each(|_| contest.round(&self.moments));
+            if let Err(failure) = &ran {
+                eprintln!("bench: {failure}");
+                failures.push(failure.to_string());
+            }
+            ran.is_ok()
+        });
+        if self.moments.are_probed() {
+            failures.extend(self.complete(&mut contests));
+            self.say_what_was_seen(&contests);
+        }
+        Outcome {
+            rows: contests.iter().flat_map(Contest::rows).collect(),
+            failures,
+        }
+    }
+
+    /// Runs rounds at the distance that most rounds did not see, until all have enough of both or the budget is spent. Returns
+    /// what failed.
+    fn complete(&self, contests: &mut [Contest<'_>]) -> Vec<String> {
+        let rounds = self.options.rounds as usize;
+        let mut failures = Vec::new();
+        let (mut done, mut said) = (vec![false; contests.len()], false);
+        loop {
+            let lacks = |at: usize, distance| {
+                let counted = |contest: &Contest<'_>| contest.rounds_at(distance);
+                !done[at] && counted(&contests[at]) < rounds
+            };
+            let next = |distance| {
+                let lacking = (0..contests.len()).filter(|&at| lacks(at, distance));
+                lacking.min_by_key(|&at| contests[at].rounds_at(distance))
+            };
+            let left = self.moments.left();
+            if left.is_zero() || Distance::ALL.into_iter().all(|d| next(d).is_none()) {
+                return failures;
+            }
+            if !said {
+                said = true;
                 eprintln!(
-                    "bench: {} {} of {}",
+                    "bench: {}: rounds at the distance of the cores that is missing, for at most {} s",
                     self.name,
-                    bench.name(),
-                    sizes::print(size)
+                    left.as_secs()
                 );
-                match self.compare(bench, size, rivals(bench)) {
-                    Ok(new) => rows.extend(new),
-                    Err(failure) => {
-                        eprintln!("bench: {failure}");
-                        failures.push(failure.to_string());
-                    }
-                }
             }
-        }
-        print_json(&rows)?;
-        match failures.first() {
-            None => Ok(()),
-            Some(first) => Err(Failure::new(format!(
-                "{} of the measurements did not run; the first: {first}",
-                failures.len()
-            ))),
+            let moment = self.moments.wait_for(|distance| next(distance).is_some());
+            let Some(at) = moment.and_then(next) else {
+                return failures;
+            };
+            if let Err(failure) = contests[at].round(&self.moments) {
+                eprintln!("bench: {failure}");
+                failures.push(failure.to_string());
+                done[at] = true;
+            }
         }
     }
 
-    fn compare(&self, bench: Bench, size: usize, rivals: Vec<Rival>) -> Result<Vec<Row>> {
-        let messages = self.messages(size);
-        let mut contenders: Vec<Contender> = rivals
-            .into_iter()
-            .map(|rival| self.qualify(rival, bench, size, messages))
-            .collect();
-        let mut ours = Vec::new();
-        for _ in 0..self.options.rounds {
-            ours.push(self.burst(|| {
-                self.ours
-                    .measure(self.path, bench, size, messages, self.cores)
-            })?);
-            for contender in &mut contenders {
-                contender
-                    .round(|peer| self.burst(|| peer.measure(bench, size, messages, self.cores)));
+    /// Says which distance no round counts for.
+    fn say_what_was_seen(&self, contests: &[Contest<'_>]) {
+        for distance in Distance::ALL {
+            if contests.iter().all(|c| c.rounds_at(distance) == 0) {
+                eprintln!(
+                    "bench: {}: no round counts for {} cores",
+                    self.name,
+                    distance.name()
+                );
             }
-        }
-        Ok(contenders
-            .into_iter()
-            .map(|contender| contender.row(self, bench, size, &ours))
-            .collect())
-    }
-
-    /// The rival's fastest variant at this size.
-    fn qualify(&self, rival: Rival, bench: Bench, size: usize, messages: u64) -> Contender {
-        let mut contender = Contender {
-            name: rival.name.to_owned(),
-            peer: None,
-            results: Vec::new(),
-            why_not: format!("{} is not installed", rival.program),
-        };
-        if let [_] = rival.variants.as_slice() {
-            contender.peer = rival.variants.into_iter().next();
-            return contender;
-        }
-        let mut best: Option<f64> = None;
-        for peer in rival.variants {
-            match self.burst(|| peer.measure(bench, size, messages, self.cores)) {
-                Ok((value, _)) if best.is_none_or(|b| bench.is_better(value, b)) => {
-                    best = Some(value);
-                    contender.peer = Some(peer);
-                }
-                Ok(_) => {}
-                Err(failure) => contender.why_not = failure.to_string(),
-            }
-        }
-        contender
-    }
-
-    /// One measurement, at a good moment if there is one before the budget is spent; whether it was one.
-    fn burst<T>(&self, mut measure: impl FnMut() -> Result<T>) -> Result<(T, bool)> {
-        if !self.probed {
-            return Ok((measure()?, true));
-        }
-        let now = Instant::now();
-        let share = Duration::from_secs(self.options.budget) / 50;
-        let until = self.deadline.min(now + share);
-        let mut spare = None;
-        while Instant::now() < until {
-            if !probe::idle(self.cores) || !probe::near(self.cores) {
-                continue;
-            }
-            let value = measure()?;
-            if probe::near(self.cores) {
-                return Ok((value, true));
-            }
-            spare = Some(value);
-        }
-        match spare {
-            Some(value) => Ok((value, false)),
-            None => Ok((measure()?, false)),
         }
     }
 
     /// Messages of a burst: enough to say something, few enough to be over before the machine changes.
-    fn messages(&self, size: usize) -> u64 {
-        let (bytes, least, most) = match self.path {
-            Path::Verbs => (4u64 << 20, 20, 500),
+    fn messages(&self, bench: Bench, size: usize) -> u64 {
+        let (bytes, least, most) = match (self.path, bench) {
+            (Path::Verbs, _) => (4u64 << 20, 20, 500),
+            // The program itself stops after half a second.
+            (_, Bench::Alltoall(_) | Bench::Allreduce(_)) => (1 << 30, 100, 20_000),
             _ => (1 << 30, 100, 100_000),
         };
         (bytes / size.max(8 << 10) as u64).clamp(least, most)
     }
-}
 
-/// A rival at one size.
-struct Contender {
-    name: String,
-    peer: Option<Peer>,
-    /// Of each round, and whether the moment was good.
-    results: Vec<Option<(f64, bool)>>,
-    why_not: String,
-}
-
-impl Contender {
-    fn round(&mut self, measure: impl FnOnce(&Peer) -> Result<(f64, bool)>) {
-        let result = self.peer.as_ref().map(measure);
-        self.results.push(match result {
-            None => None,
-            Some(Ok(result)) => Some(result),
-            Some(Err(failure)) => {
-                self.why_not = failure.to_string();
-                None
-            }
-        });
+    /// What is not measured where there is no MPICH.
+    fn without_mpi(&self, benches: &[Bench]) -> Vec<Row> {
+        let row = |bench: Bench, size| {
+            let what = self.measurement(bench, size, "mpi");
+            let figures = bench.figures(size).into_iter();
+            let rows = figures.flat_map(move |figure| {
+                mpi::COLLECTIVE_RIVALS.map(|rival| Row {
+                    skipped: Some("MPICH or our plugin is not there".to_owned()),
+                    ..what.empty_row(&figure, rival, Distance::Near)
+                })
+            });
+            rows.collect::<Vec<_>>()
+        };
+        let sizes = |bench: Bench| self.sizes(bench).into_iter().map(move |size| (bench, size));
+        let all = benches.iter().copied().flat_map(sizes);
+        all.flat_map(|(bench, size)| row(bench, size)).collect()
     }
+}
 
-    /// The medians of the rounds in which both ran (of the figures, and of the rounds' ratios): those of good moments,
-    /// where there are any.
-    fn row(
-        self,
-        suite: &Suite,
-        bench: Bench,
-        size: usize,
-        ours: &[(ours::OurSample, bool)],
-    ) -> Row {
-        let statistic = self
-            .peer
-            .as_ref()
-            .map_or(Statistic::Median, |p| p.statistic);
-        let own = |sample: &ours::OurSample| match statistic {
-            Statistic::Median => sample.median,
-            Statistic::Mean => sample.mean,
-        };
-        let pairs: Vec<(f64, f64, bool)> = ours
-            .iter()
-            .zip(&self.results)
-            .filter_map(|((sample, near), theirs)| {
-                let (theirs, theirs_near) = (*theirs)?;
-                Some((own(sample), theirs, *near && theirs_near))
-            })
-            .collect();
-        let near = pairs.iter().any(|p| p.2);
-        let counted: Vec<_> = pairs.iter().filter(|p| p.2 == near).collect();
-        let theirs: Vec<f64> = counted.iter().map(|p| p.1).collect();
-        let ratios: Vec<f64> = counted.iter().map(|p| p.0 / p.1).collect();
-        let our_values: Vec<f64> = match counted.is_empty() {
-            true => ours.iter().map(|(sample, _)| own(sample)).collect(),
-            false => counted.iter().map(|p| p.0).collect(),
-        };
-        let (our_median, their_median) = (median(&our_values), median(&theirs));
-        Row {
-            suite: suite.name.to_owned(),
-            bench: format!("{}_{}", suite.kind, bench.name()),
-            path: match bench {
-                Bench::DatagramLatency => "ud".to_owned(),
-                _ => name_of(suite.path).to_owned(),
-            },
-            size,
-            peer: self.peer.map_or(self.name, |p| p.name),
-            metric: bench.metric().to_owned(),
-            better: bench.better().to_owned(),
-            ours: our_median,
-            theirs: their_median,
-            ratio: median(&ratios),
-            rounds: our_values.len(),
-            near: near || (counted.is_empty() && ours.iter().all(|o| o.1)),
-            ours_min: minimum(&our_values),
-            theirs_min: minimum(&theirs),
-            skipped: their_median.is_none().then_some(self.why_not),
+impl Outcome {
+    /// Prints the rows.
+    fn finish(self) -> Result<()> {
+        print_json(&self.rows)?;
+        match self.failures.first() {
+            None => Ok(()),
+            Some(first) => Err(Failure::new(format!(
+                "{} of the measurements did not run; the first: {first}",
+                self.failures.len()
+            ))),
         }
     }
 }
@@ -356,82 +337,39 @@ fn ipv4_of_gid(gid: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn suite(options: &SuiteOptions) -> Suite<'_> {
-        Suite {
-            name: "shm",
-            kind: "tagged",
-            benches: &[],
-            path: Path::Shm,
-            ours: Ours::Ferro,
-            options,
-            cores: (0, 0),
-            probed: false,
-            deadline: Instant::now(),
-        }
-    }
-
-    fn options() -> SuiteOptions {
+    fn options(sizes: Option<Sizes>) -> SuiteOptions {
         SuiteOptions {
-            sizes: None,
+            sizes,
             rounds: 3,
-            peer_root: None,
             budget: 1,
         }
     }
 
-    fn sample(value: f64) -> ours::OurSample {
-        ours::OurSample {
-            median: value,
-            mean: 10.0 * value,
-        }
-    }
-
-    fn contender(results: Vec<Option<(f64, bool)>>) -> Contender {
-        Contender {
-            name: "rival".to_owned(),
-            peer: None,
-            results,
-            why_not: "it is not there".to_owned(),
-        }
+    #[test]
+    fn each_bench_has_sizes_of_its_own() {
+        let options = options(None);
+        let suite = Suite::new("shm", Path::Shm, &options).unwrap();
+        assert_eq!(suite.sizes(Bench::Latency), [8, 4096, 65_536, 1 << 20]);
+        assert_eq!(suite.sizes(Bench::ThreadRate(4)), [64]);
+        assert_eq!(suite.sizes(Bench::Alltoall(8)), [8, 65_536]);
+        let options = super::tests::options(Some(Sizes(vec![4, 64, 1 << 20])));
+        let suite = Suite::new("shm", Path::Shm, &options).unwrap();
+        assert_eq!(suite.sizes(Bench::ThreadRate(4)), [4, 64]);
+        assert_eq!(suite.sizes(Bench::Allreduce(2)), [64, 1 << 20]);
     }
 
     #[test]
-    fn only_good_moments_count_where_there_are_any() {
-        let options = options();
-        let ours = [
-            (sample(1.0), true),
-            (sample(8.0), true),
-            (sample(3.0), true),
-        ];
-        let rival = contender(vec![
-            Some((2.0, true)),
-            Some((8.0, false)),
-            Some((4.0, true)),
-        ]);
-        let row = rival.row(&suite(&options), Bench::Latency, 8, &ours);
-        assert_eq!(
-            (row.ours, row.theirs, row.rounds, row.near),
-            (Some(2.0), Some(3.0), 2, true)
+    fn collectives_that_are_not_measured_are_rows_that_say_so() {
+        let options = options(None);
+        let suite = Suite::new("shm", Path::Shm, &options).unwrap();
+        let rows = suite.without_mpi(&[Bench::Alltoall(8)]);
+        assert_eq!(rows.len(), 2 * mpi::COLLECTIVE_RIVALS.len());
+        assert_eq!(rows[0].bench, "mpi_alltoall_8_ranks");
+        assert!(
+            rows.iter()
+                .all(|row| row.ours.is_none() && row.theirs.is_none())
         );
-        // Of 1/2 and 3/4.
-        assert_eq!(row.ratio, Some(0.625));
-        assert_eq!(
-            (row.ours_min, row.theirs_min, row.skipped),
-            (Some(1.0), Some(2.0), None)
-        );
-
-        let far = contender(vec![Some((2.0, false)), Some((8.0, false)), None]);
-        let row = far.row(&suite(&options), Bench::Latency, 8, &ours);
-        assert_eq!((row.rounds, row.near, row.theirs), (2, false, Some(5.0)));
-    }
-
-    #[test]
-    fn a_rival_that_is_not_there_is_a_row_that_says_so() {
-        let options = options();
-        let ours = [(sample(1.0), true)];
-        let row = contender(vec![None]).row(&suite(&options), Bench::Bandwidth, 8, &ours);
-        assert_eq!((row.ours, row.theirs, row.ratio), (Some(1.0), None, None));
-        assert_eq!(row.skipped.as_deref(), Some("it is not there"));
+        assert!(rows.iter().all(|row| row.skipped.is_some()));
     }
 
     #[test]

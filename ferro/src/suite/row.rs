@@ -17,7 +17,7 @@ pub(crate) struct Row {
     /// Ours ÷ theirs: the median of the rounds' ratios, for each round meets both in the same mood of the machine.
     pub(crate) ratio: Option<f64>,
     pub(crate) rounds: usize,
-    /// Whether the cores were near each other, and nobody else on them, in all rounds that count.
+    /// Whether the cores were near each other, and not far, in all rounds that count.
     pub(crate) near: bool,
     pub(crate) ours_min: Option<f64>,
     pub(crate) theirs_min: Option<f64>,

@@ -1,5 +1,6 @@
 //! The table that `scripts/bench` ends with, and its files.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::plot;
@@ -44,38 +45,135 @@ pub(super) fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
 fn text(rows: &[Row]) -> String {
     let mut table = Table::new(
         &[
-            "SUITE", "BENCH", "PEER", "SIZE", "OURS", "THEIRS", "RATIO", "ROUNDS", "",
+            "SUITE", "BENCH", "PEER", "CORES", "SIZE", "OURS", "THEIRS", "RATIO", "ROUNDS", "",
         ],
-        3,
+        4,
     );
     let figure = |value: Option<f64>| value.map_or("-".to_owned(), significant);
     for row in rows {
-        let unit = match row.metric.as_str() {
-            "latency_us" => "latency µs",
-            "bandwidth_mbs" if row.bench.ends_with("bidirectional_bandwidth") => "both ways MB/s",
-            "bandwidth_mbs" if row.bench.ends_with("blocking_bandwidth") => "blocking MB/s",
-            "bandwidth_mbs" => "bandwidth MB/s",
-            "rate_mps" => "messages/s",
-            // The size is the depth, or the number of entries.
-            "ns_per_op" => row.bench.as_str(),
-            other => other,
-        };
-        let remark = match (&row.skipped, row.near) {
-            (Some(why), _) => format!("skipped: {why}"),
-            (None, false) => "far or busy cores".to_owned(),
-            (None, true) => String::new(),
-        };
         table.row(vec![
             row.suite.clone(),
-            unit.to_owned(),
+            unit(row),
             row.peer.clone(),
+            cores(row).to_owned(),
             sizes::print(row.size),
             figure(row.ours),
             figure(row.theirs),
             row.ratio.map_or("-".to_owned(), |r| format!("{r:.2}")),
             row.rounds.to_string(),
-            remark,
+            row.skipped
+                .as_ref()
+                .map_or_else(String::new, |why| format!("skipped: {why}")),
         ]);
     }
-    table.to_string()
+    let mut text = table.to_string();
+    for line in unseen(rows) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+/// What was measured, and its unit.
+fn unit(row: &Row) -> String {
+    // Of a bench of several threads or ranks: how many, and of what.
+    let several = row.bench.rsplit_once('_').and_then(|(rest, of)| {
+        let (what, count) = rest.rsplit_once('_')?;
+        let count = count.parse::<usize>().ok()?;
+        Some((what, format!("{count} {of}")))
+    });
+    let unit = match row.metric.as_str() {
+        "latency_us" if several.is_some() => "µs",
+        "latency_us" => "latency µs",
+        "bandwidth_mbs" if row.bench.ends_with("bidirectional_bandwidth") => "both ways MB/s",
+        "bandwidth_mbs" if row.bench.ends_with("blocking_bandwidth") => "blocking MB/s",
+        "bandwidth_mbs" => "bandwidth MB/s",
+        "rate_mps" => "messages/s",
+        // The size is the depth, or the number of entries.
+        "ns_per_op" => row.bench.as_str(),
+        other => other,
+    };
+    match several {
+        Some((what, of)) if row.metric == "latency_us" => {
+            format!("{} {unit}, {of}", what.trim_start_matches("mpi_"))
+        }
+        Some((_, of)) if row.metric != "ns_per_op" => format!("{unit}, {of}"),
+        _ => unit.to_owned(),
+    }
+}
+
+/// Whether the distance of the cores matters for a row.
+fn is_of_a_distance(row: &Row) -> bool {
+    row.path == "shm" && ["shm", "mpi"].contains(&row.suite.as_str())
+}
+
+/// The distance of the cores; nothing where it does not matter, or no round counts.
+fn cores(row: &Row) -> &'static str {
+    match (is_of_a_distance(row) && row.rounds > 0, row.near) {
+        (false, _) => "",
+        (true, true) => "near",
+        (true, false) => "far",
+    }
+}
+
+/// Says of which distance of the cores a suite has no rows.
+fn unseen(rows: &[Row]) -> Vec<String> {
+    let of_a_distance = || rows.iter().filter(|row| is_of_a_distance(row));
+    let suites: BTreeSet<&str> = of_a_distance().map(|row| row.suite.as_str()).collect();
+    let mut lines = Vec::new();
+    for suite in suites {
+        for name in ["near", "far"] {
+            if !of_a_distance().any(|row| row.suite == suite && cores(row) == name) {
+                lines.push(format!("{suite}: no round counts for {name} cores"));
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(suite: &str, bench: &str, metric: &str, near: bool, rounds: usize) -> Row {
+        serde_json::from_value(serde_json::json!({
+            "suite": suite, "bench": bench, "path": "shm", "size": 8, "peer": "p", "metric": metric,
+            "better": "lower", "ours": 1.0, "theirs": 2.0, "ratio": 0.5, "rounds": rounds, "near": near,
+            "ours_min": 1.0, "theirs_min": 2.0
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_table_names_what_was_measured_and_where() {
+        for (bench, metric, unit_of) in [
+            ("tagged_latency", "latency_us", "latency µs"),
+            ("tagged_rate_4_threads", "rate_mps", "messages/s, 4 threads"),
+            (
+                "tagged_bandwidth_4_threads",
+                "bandwidth_mbs",
+                "bandwidth MB/s, 4 threads",
+            ),
+            ("mpi_alltoall_8_ranks", "latency_us", "alltoall µs, 8 ranks"),
+            (
+                "match_posted_exact_order",
+                "ns_per_op",
+                "match_posted_exact_order",
+            ),
+        ] {
+            assert_eq!(unit(&row("shm", bench, metric, true, 7)), unit_of);
+        }
+    }
+
+    #[test]
+    fn a_distance_that_no_round_saw_is_named() {
+        let of = |near, rounds| row("shm", "tagged_latency", "latency_us", near, rounds);
+        let far_alone = [of(false, 7), of(true, 0)];
+        assert_eq!(unseen(&far_alone), ["shm: no round counts for near cores"]);
+        let said = text(&far_alone);
+        assert!(said.contains("far"), "{said}");
+        assert!(said.ends_with("no round counts for near cores\n"), "{said}");
+        assert_eq!(unseen(&[of(false, 7), of(true, 1)]), [""; 0]);
+        assert_eq!(unseen(&[row("match", "m", "ns_per_op", true, 7)]), [""; 0]);
+    }
 }

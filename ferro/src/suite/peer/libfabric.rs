@@ -1,4 +1,6 @@
-//! libfabric: `fi_pingpong`, which prints means.
+//! libfabric: `fi_pingpong`, which prints means, and a program of ours for several threads.
+
+use std::path::Path;
 
 use super::program;
 use crate::suite::process::Program;
@@ -19,6 +21,31 @@ pub(super) fn programs(
         program(PROGRAM, format!("{common} -B {port}")),
         program(PROGRAM, format!("{common} -P {port} {address}")),
     )
+}
+
+/// Server and client of `plugin-ofi/examples/threads_peer.rs`.
+pub(super) fn of_threads(
+    file: &Path,
+    threads: usize,
+    address: &str,
+    size: usize,
+    messages: u64,
+    port: u16,
+) -> (Program, Program) {
+    let run = |arguments: String| Program {
+        file: Some(file.to_owned()),
+        ..program("threads_peer", arguments)
+    };
+    (
+        run(format!("listen {port}")),
+        run(format!("{address}:{port} {threads} {size} {messages}")),
+    )
+}
+
+/// Messages a second of all threads.
+pub(super) fn rate_of_threads(printed: &str) -> Option<f64> {
+    let (_, rest) = printed.split_once("\"messages_per_s\":")?;
+    rest.split([',', '}']).next()?.trim().parse().ok()
 }
 
 /// The mean half round trip in µs.
@@ -52,5 +79,8 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
             None
         );
         assert_eq!(figure(""), None);
+        let threads = "{\"threads\": 4, \"messages_per_s\": 2500000.5}\n";
+        assert_eq!(rate_of_threads(threads), Some(2_500_000.5));
+        assert_eq!(rate_of_threads("no libfabric\n"), None);
     }
 }

@@ -4,8 +4,10 @@ mod libfabric;
 mod perftest;
 mod ucx;
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use super::ours::OurSample;
 use super::process::{Host, Program, run_pair};
 use super::spinner::Spinner;
 use super::{Bench, bare_ring, mpi};
@@ -46,6 +48,14 @@ enum Tool {
         provider: &'static str,
     },
     Ucx,
+    /// plugin-ofi/examples/threads_peer.rs.
+    LibfabricThreads {
+        file: PathBuf,
+        threads: usize,
+    },
+    UcxThreads {
+        threads: usize,
+    },
     Mpi(mpi::Run),
     /// The limit: no program.
     BareRing,
@@ -103,6 +113,8 @@ pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival
             false,
         )],
         Bench::Rate => vec![perftest("perftest ib_send_bw RC", Test::SendBw, false)],
+        // None of its programs does so.
+        Bench::ThreadRate(_) | Bench::Alltoall(_) | Bench::Allreduce(_) => Vec::new(),
     };
     let others = [
         // It measures latency only.
@@ -148,8 +160,15 @@ pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival
     rivals
 }
 
-/// Who is compared with through shared memory.
-pub(super) fn over_shm(bench: Bench, hosts: &[(Host, &str)]) -> Vec<Rival> {
+/// Who is compared with through shared memory. `thread_peer` is the program that has several threads use libfabric.
+pub(super) fn over_shm(
+    bench: Bench,
+    hosts: &[(Host, &str)],
+    thread_peer: Option<&Path>,
+) -> Vec<Rival> {
+    if let Bench::ThreadRate(threads) = bench {
+        return of_threads(threads, hosts, thread_peer);
+    }
     // Copying through the ring beats its default on some machines: both are shown.
     let (mut fabric, mut fabric_ring, mut ucx) = (Vec::new(), Vec::new(), Vec::new());
     for (host, place) in hosts {
@@ -194,6 +213,53 @@ pub(super) fn over_shm(bench: Bench, hosts: &[(Host, &str)]) -> Vec<Rival> {
         rivals.push(Rival::limit());
     }
     rivals
+}
+
+/// Who has several threads send through shared memory.
+fn of_threads(threads: usize, hosts: &[(Host, &str)], thread_peer: Option<&Path>) -> Vec<Rival> {
+    let (mut fabric, mut ucx) = (Vec::new(), Vec::new());
+    for (host, place) in hosts {
+        let peer = |name: String, tool, variables| Peer {
+            name,
+            statistic: Statistic::Median,
+            tool,
+            host: host.clone(),
+            variables,
+            address: "127.0.0.1".to_owned(),
+            spinner: false,
+        };
+        if let Some(file) = thread_peer.and_then(|file| host.find(file)) {
+            fabric.push(peer(
+                format!("libfabric shm, {place}"),
+                Tool::LibfabricThreads { file, threads },
+                Vec::new(),
+            ));
+        }
+        if host.has(ucx::PROGRAM) {
+            let variables = vec![("UCX_TLS", "posix".to_owned())];
+            let name = format!("UCX posix, {place}");
+            ucx.push(peer(name, Tool::UcxThreads { threads }, variables));
+        }
+    }
+    let rival = |name, program, variants| Rival {
+        name,
+        variants,
+        program,
+    };
+    vec![
+        rival("libfabric shm", "the program that drives it", fabric),
+        rival("UCX posix", ucx::PROGRAM, ucx),
+    ]
+}
+
+impl Statistic {
+    /// What of ours stands against it.
+    pub(super) fn of(self, sample: &OurSample) -> f64 {
+        match self {
+            Self::Median => sample.median,
+            Self::Mean => sample.mean,
+        }
+    }
 }
 
 impl Rival {
@@ -280,6 +346,12 @@ impl Peer {
                 libfabric::programs(provider, &self.address, size, messages, port)
             }
             Tool::Ucx => ucx::programs(bench, &self.address, size, messages, port),
+            Tool::LibfabricThreads { file, threads } => {
+                libfabric::of_threads(file, *threads, &self.address, size, messages, port)
+            }
+            Tool::UcxThreads { threads } => {
+                ucx::of_threads(*threads, &self.address, size, messages, port)
+            }
         };
         server.variables.clone_from(&self.variables);
         client.variables.clone_from(&self.variables);
@@ -292,6 +364,8 @@ impl Peer {
             Tool::Perftest { .. } => perftest::figure(bench, &printed),
             Tool::Libfabric { .. } => libfabric::figure(&printed),
             Tool::Ucx => ucx::figure(bench, &printed),
+            Tool::LibfabricThreads { .. } => libfabric::rate_of_threads(&printed),
+            Tool::UcxThreads { .. } => ucx::rate_of_threads(&printed),
             Tool::Mpi(_) | Tool::BareRing => None,
         };
         figure.filter(|v| v.is_finite() && *v > 0.0).ok_or_else(|| {
@@ -318,5 +392,6 @@ fn program(name: &'static str, arguments: String) -> Program {
             .collect(),
         variables: Vec::new(),
         on_terminal: false,
+        file: None,
     }
 }

@@ -33,6 +33,29 @@ pub(super) fn programs(
     )
 }
 
+/// The same where each side has so many threads, each with a worker of its own.
+pub(super) fn of_threads(
+    threads: usize,
+    address: &str,
+    size: usize,
+    messages: u64,
+    port: u16,
+) -> (Program, Program) {
+    let (server, mut client) = programs(Bench::Rate, address, size, messages, port);
+    let options = ["-T", &threads.to_string(), "-M", "multi"].map(str::to_owned);
+    client.arguments.extend(options);
+    (server, client)
+}
+
+/// Messages a second of all threads: the last figure of the last line, which has no averages.
+pub(super) fn rate_of_threads(printed: &str) -> Option<f64> {
+    let last = printed
+        .lines()
+        .rev()
+        .find(|l| l.trim_start().starts_with("Final:"))?;
+    last.split_ascii_whitespace().last()?.parse().ok()
+}
+
 /// The median half round trip in µs, or the overall bandwidth in 10⁶ bytes a second.
 pub(super) fn figure(bench: Bench, printed: &str) -> Option<f64> {
     let last = printed
@@ -65,6 +88,15 @@ Final:                100000      0.100     0.691     0.691       11.05      11.
         assert_eq!(figure(Bench::Rate, bandwidth), Some(10087.0));
         let mbs = figure(Bench::Bandwidth, bandwidth).unwrap();
         assert!((mbs - 661.096).abs() < 1e-2, "{mbs}");
+        let threads = "\
+[thread 3]             79010      0.261    45.780    26.576        1.33       2.30       21843       37627
+Final:                100000                        23.285                  10.49                  171786
+";
+        assert_eq!(rate_of_threads(threads), Some(171_786.0));
+        assert_eq!(
+            rate_of_threads("ucx_perftest: invalid option -- 'T'\n"),
+            None
+        );
         assert_eq!(figure(Bench::Latency, "perftest.c:716  UCX  ERROR\n"), None);
     }
 }

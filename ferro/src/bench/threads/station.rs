@@ -1,0 +1,294 @@
+//! The endpoint of one of several threads, of a domain of its own, and its peer. The domain belongs to that thread alone.
+
+#![allow(
+    unsafe_code,
+    reason = "operations use memory that the station keeps until they are over"
+)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr, RecvOp};
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::peer::Completion;
+use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use memmap2::MmapMut;
+
+use super::workload::Party;
+use crate::failure::{Failure, Result};
+use crate::link::carrier;
+use crate::pattern::{self, Direction};
+use crate::providers::Path;
+
+/// Polls that find nothing before the clock is looked at.
+const IDLE_POLLS: u32 = 1024;
+
+/// How long a station that sleeps does so before it looks whether the other side is gone.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
+
+/// The two buffers share no cache line.
+const APART: usize = 128;
+
+const TAG: u64 = 1;
+
+/// What all stations of a side have in common.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub(super) path: Path,
+    /// Bytes of a message.
+    pub(super) size: usize,
+    /// Who this side is.
+    pub(super) side: Direction,
+    /// Sleep in place of polling.
+    pub(super) block: bool,
+    /// How long to wait for a message.
+    pub(super) patience: Duration,
+    /// Set when nobody is there any more to wait for.
+    pub(super) gone: Arc<AtomicBool>,
+}
+
+/// An endpoint and two buffers.
+pub(super) struct Station {
+    // The endpoint goes before what it is bound to, and before the memory that its operations use.
+    endpoint: Arc<dyn Endpoint>,
+    cq: Arc<dyn Cq>,
+    av: Arc<dyn Av>,
+    registered: Option<Arc<dyn Mr>>,
+    mapped: MmapMut,
+    domain: Arc<dyn Domain>,
+    peer: FiAddr,
+    common: Common,
+    /// Whether contents are made and checked.
+    verify: bool,
+    sent: u64,
+    received: u64,
+}
+
+impl Station {
+    /// Opens an endpoint that has no peer yet.
+    ///
+    /// # Errors
+    ///
+    /// When the path has no domain here, or messages of that size are too long for it.
+    pub(super) fn open(common: &Common) -> Result<Self> {
+        let domain = common.path.open()?;
+        let av = domain.open_av(&AvAttr::default())?;
+        let cq = domain.open_cq(&CqAttr::default())?;
+        let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
+        let size = common.size;
+        if size > domain.info().ep.max_msg_size {
+            return Err(Failure::new(format!(
+                "messages of {size} bytes are too long for this domain"
+            )));
+        }
+        let mut mapped = MmapMut::map_anon(2 * apart(size))
+            .map_err(|e| Failure::io(format!("make buffers of {size} bytes"), e))?;
+        // Memory that nobody has written to is all one page.
+        mapped.fill(1);
+        Ok(Self {
+            endpoint,
+            cq,
+            av,
+            registered: None,
+            mapped,
+            domain,
+            peer: FiAddr::UNSPEC,
+            common: common.clone(),
+            verify: false,
+            sent: 0,
+            received: 0,
+        })
+    }
+
+    /// Its address, as bytes.
+    pub(super) fn address(&self) -> Vec<u8> {
+        self.endpoint.name().to_bytes().to_vec()
+    }
+
+    /// Names its peer. Returns what carries messages between the two.
+    ///
+    /// # Errors
+    ///
+    /// When the address is none, or the buffers can not be registered.
+    pub(super) fn meet(&mut self, address: &[u8]) -> Result<&'static str> {
+        self.peer = self.av.insert(address)?;
+        let carrier = carrier(&self.endpoint.name(), &self.av.lookup(self.peer)?);
+        if carrier == "verbs" {
+            let whole = IoBuf::new(self.mapped.as_ptr(), self.mapped.len());
+            let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
+            // SAFETY: the registration goes before the memory, which nobody touches while an operation is under way.
+            self.registered = Some(unsafe { self.domain.register(whole, access)? });
+        }
+        Ok(carrier)
+    }
+
+    /// The name of its domain.
+    pub(super) fn domain_name(&self) -> &str {
+        &self.domain.info().domain.name
+    }
+
+    /// Whether contents are made and checked from now on. Both sides have to say the same.
+    pub(super) fn set_verify(&mut self, verify: bool) {
+        self.verify = verify;
+    }
+
+    fn desc(&self) -> u64 {
+        self.registered.as_ref().map_or(0, |mr| mr.desc())
+    }
+
+    /// One more poll has found nothing.
+    #[cold]
+    fn look_after(&self, wait: &mut Wait) -> Result<()> {
+        wait.idle = 0;
+        if self.common.gone.load(Ordering::Relaxed) {
+            return Err(Failure::new("the other side is gone"));
+        }
+        let since = *wait.since.get_or_insert_with(Instant::now);
+        match since.elapsed() > self.common.patience {
+            true => Err(Failure::new(format!(
+                "a thread got no message for {} s",
+                self.common.patience.as_secs()
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads a completion if there is one.
+    #[inline]
+    fn poll(&self, wait: &mut Wait, may_sleep: bool) -> Result<Option<Completion>> {
+        let mut read = [Completion::BLANK; 1];
+        let sleeps = may_sleep && self.common.block;
+        let found = match sleeps {
+            false => self.cq.read(&mut read),
+            true => self.cq.sread(&mut read, Some(CHECK_EVERY)),
+        };
+        match found {
+            Ok(1..) => Ok(Some(read[0])),
+            Ok(0) | Err(OpError::Again) => {
+                wait.idle += 1;
+                if sleeps || wait.idle >= IDLE_POLLS {
+                    self.look_after(wait)?;
+                }
+                Ok(None)
+            }
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    #[cold]
+    fn failed(&self, error: OpError) -> Failure {
+        if error != OpError::Failed(Errno::EAVAIL) {
+            return error.into();
+        }
+        match self.cq.read_error() {
+            Ok(Some(error)) => Failure::new(format!(
+                "an operation failed: {}: {}",
+                error.errno, error.why
+            )),
+            Ok(None) => Failure::new("an error that is not there"),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Posts an operation, and waits for its completion.
+    #[inline]
+    fn complete(&self, post: impl Fn() -> std::result::Result<(), OpError>) -> Result<Completion> {
+        let mut wait = Wait::default();
+        loop {
+            match post() {
+                Ok(()) => break,
+                Err(OpError::Again) => {
+                    // Reading drives the endpoint. Nothing else of this thread's is under way that could complete.
+                    if self.poll(&mut wait, false)?.is_some() {
+                        return Err(Failure::new("an operation completed that was not posted"));
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut wait = Wait::default();
+        loop {
+            if let Some(completion) = self.poll(&mut wait, true)? {
+                return Ok(completion);
+            }
+        }
+    }
+}
+
+impl Party for Station {
+    type Error = Failure;
+
+    #[inline]
+    fn send(&mut self) -> Result<()> {
+        let size = self.common.size;
+        if self.verify {
+            pattern::fill(&mut self.mapped[..size], self.sent, self.common.side);
+        }
+        self.sent += 1;
+        let op = SendOp {
+            kind: MsgKind::Tagged,
+            dest: self.peer,
+            tag: TAG,
+            data: 0,
+            desc: self.desc(),
+            context: 0,
+            flags: Flags::COMPLETION,
+        };
+        let message = [IoBuf::new(self.mapped.as_ptr(), size)];
+        // SAFETY: the memory stays, and is not touched before the operation is over, for which this waits.
+        self.complete(|| unsafe { self.endpoint.send(&op, &message) })?;
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<()> {
+        let (size, at) = (self.common.size, apart(self.common.size));
+        let op = RecvOp {
+            kind: MsgKind::Tagged,
+            src: self.peer,
+            tag: TAG,
+            ignore: 0,
+            desc: self.desc(),
+            context: 0,
+            flags: Flags::COMPLETION,
+        };
+        let buffer = [IoBuf::new(self.mapped[at..].as_mut_ptr(), size)];
+        // SAFETY: as in `send`.
+        let came = self.complete(|| unsafe { self.endpoint.recv(&op, &buffer) })?;
+        let number = self.received;
+        self.received += 1;
+        if came.len != size {
+            let came = came.len;
+            return Err(Failure::new(format!(
+                "damaged data: message {number} of {size} bytes: {came} bytes came"
+            )));
+        }
+        if self.verify {
+            let theirs = match self.common.side {
+                Direction::There => Direction::Back,
+                Direction::Back => Direction::There,
+            };
+            pattern::check(&self.mapped[at..at + size], number, theirs).map_err(|damage| {
+                Failure::new(format!("damaged data: message {number}: {damage}"))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn thread_ended() -> Failure {
+        Failure::new("a thread ended that should not have")
+    }
+}
+
+#[derive(Default)]
+struct Wait {
+    idle: u32,
+    since: Option<Instant>,
+}
+
+fn apart(size: usize) -> usize {
+    size.max(1).next_multiple_of(APART)
+}
