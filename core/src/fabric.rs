@@ -15,7 +15,7 @@ use crate::config::Settings;
 use crate::eq::EventQueue;
 use crate::error::{Errno, Error, OpError, Result};
 use crate::flags::Flags;
-use crate::info::Info;
+use crate::info::{Info, traffic_class};
 use crate::peer::{Completion, CqError};
 use crate::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
@@ -97,8 +97,8 @@ pub trait Domain: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `EDOMAIN` for objects of another domain; `EADDRINUSE` when another endpoint is found at its source; what the device or
-    /// the system lacks.
+    /// `EDOMAIN` for objects of another domain; `EADDRINUSE` when another endpoint is found at its source; `EINVAL` for a number
+    /// that is no traffic class; what the device or the system lacks.
     fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>>;
 
     /// Registers memory (fi_mr(3)) with the access that `access` asks for (`SEND`, `RECV`, `REMOTE_READ`, …).
@@ -163,10 +163,13 @@ pub struct EndpointConfig {
     /// Whether a message of a sender that is not in the address vector completes with `EADDRNOTAVAIL` and that sender's name
     /// (`FI_SOURCE_ERR`); without it, with no source.
     pub source_err: bool,
+    /// Its [traffic class](traffic_class) (`fi_tx_attr::tclass`); [`traffic_class::UNSPEC`] for the domain's.
+    pub tclass: u32,
 }
 
 impl EndpointConfig {
-    /// One completion queue for everything, no counters, directed receives, no errors for unknown senders.
+    /// One completion queue for everything, no counters, directed receives, no errors for unknown senders, the
+    /// domain's traffic class.
     pub fn new(av: &Arc<dyn Av>, cq: &Arc<dyn Cq>) -> Self {
         Self {
             av: av.clone(),
@@ -178,6 +181,7 @@ impl EndpointConfig {
             source: None,
             auth_key: None,
             source_err: false,
+            tclass: traffic_class::UNSPEC,
         }
     }
 }

@@ -189,9 +189,24 @@ impl OwningEndpoint {
     ///
     /// As [`Domain::open_endpoint`].
     pub fn open(domain: &dyn Domain, av: &AvAttr) -> Result<Self> {
+        Self::open_with(domain, av, |_| {})
+    }
+
+    /// As [`open`](Self::open), with attributes of the endpoint that `differ` changes.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn open_with(
+        domain: &dyn Domain,
+        av: &AvAttr,
+        differ: impl FnOnce(&mut EndpointConfig),
+    ) -> Result<Self> {
         let av = domain.open_av(av)?;
         let cq = domain.open_cq(&CqAttr::default())?;
-        let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
+        let mut config = EndpointConfig::new(&av, &cq);
+        differ(&mut config);
+        let endpoint = domain.open_endpoint(config)?;
         Ok(Self {
             endpoint: ManuallyDrop::new(endpoint),
             cq,

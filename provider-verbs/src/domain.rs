@@ -89,16 +89,21 @@ impl VerbsBackend {
         opening.auth_key.or(self.info.domain.auth_key)
     }
 
-    /// The port as endpoints with a key use it.
+    /// The port as an endpoint uses it that has this key, or none.
     ///
     /// # Errors
     ///
     /// `EINVAL`: the port is no member of the key's partition.
-    pub(crate) fn port_for(&self, key: Option<AuthKey>) -> Result<LocalPort> {
-        match key {
-            None => Ok(self.port),
-            Some(key) => in_partition(self.pd.context(), self.port, key),
-        }
+    pub(crate) fn port_for(
+        &self,
+        opening: &Opening<'_>,
+        key: Option<AuthKey>,
+    ) -> Result<LocalPort> {
+        let port = match key {
+            None => self.port,
+            Some(key) => in_partition(self.pd.context(), self.port, key)?,
+        };
+        Ok(port.for_class(opening.tclass))
     }
 }
 
@@ -162,6 +167,7 @@ pub(crate) fn local_port(
         pkey_index: 0,
         mtu: attributes.active_mtu,
         interface: entry.and_then(|entry| entry.interface).unwrap_or(0),
+        traffic_class: 0,
     })
 }
 
@@ -174,7 +180,7 @@ impl Backend for VerbsBackend {
 
     fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Paired>> {
         let key = self.key_of(opening);
-        let port = self.port_for(key)?;
+        let port = self.port_for(opening, key)?;
         let qkey = key.map_or(DEFAULT_QKEY, AuthKey::qkey);
         let (transport, name) = self.open_paired(opening, None, port, qkey)?;
         Ok(Opened {
@@ -230,7 +236,7 @@ impl KeyedParts for VerbsBackend {
         let port = LocalPort {
             // As peers have it in their addresses.
             pkey: key.in_addresses().pkey(),
-            ..self.port_for(Some(key))?
+            ..self.port_for(opening, Some(key))?
         };
         self.open_paired(opening, Some(drawn), port, key.qkey())
     }

@@ -1,6 +1,7 @@
 //! The local end of every path: one port, the GID and partition that an endpoint speaks from.
 
 use ferrofabric_core::addr::{GidKind, VerbsAddr};
+use ferrofabric_core::info::traffic_class;
 
 use crate::ah::Path;
 use crate::device::{Gid, Mtu};
@@ -26,6 +27,8 @@ pub(crate) struct LocalPort {
     pub(crate) mtu: Mtu,
     /// Number of the network interface that the GID stands on, 0 where it stands on none.
     pub(crate) interface: u32,
+    /// Traffic class of what an endpoint sends, as routing headers have it.
+    pub(crate) traffic_class: u8,
 }
 
 impl LocalPort {
@@ -44,6 +47,21 @@ impl LocalPort {
         }
     }
 
+    /// The port as an endpoint of a [traffic class](traffic_class) uses it. A DSCP marks its packets; what a label stands for is
+    /// the network's to say, so packets of one are not marked.
+    pub(crate) fn for_class(self, class: u32) -> Self {
+        let dscp = match self.gid_kind {
+            GidKind::RoceV1 | GidKind::RoceV2 => traffic_class::dscp(class),
+            // The subnet manager assigns classes to paths.
+            GidKind::Ib => None,
+        };
+        Self {
+            // The two low bits are for explicit congestion notification (RFC 3168).
+            traffic_class: dscp.unwrap_or(0) << 2,
+            ..self
+        }
+    }
+
     /// The path to a peer; `None` when our port can not speak to such a GID.
     pub(crate) fn path_to(&self, peer: &VerbsAddr) -> Option<Path> {
         if peer.gid_kind != self.gid_kind {
@@ -52,6 +70,7 @@ impl LocalPort {
         let mut path = Path::to_gid(self.number, self.gid_index, Gid(peer.gid));
         path.remote_lid = peer.lid;
         path.service_level = peer.sl;
+        path.traffic_class = self.traffic_class;
         // Within a subnet InfiniBand goes by LID alone.
         let same_subnet = self.gid.0[..8] == peer.gid[..8];
         if self.gid_kind == GidKind::Ib && same_subnet {

@@ -14,9 +14,10 @@ use crate::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
 use crate::av::keys::key_source;
 use crate::av::{AuthKeys, AvTable, HeldKey};
 use crate::cq::CqQueue;
-use crate::error::{Errno, OpError, Result};
+use crate::error::{Errno, Error, OpError, Result};
 use crate::fabric::{Endpoint, EndpointConfig, RecvOp};
 use crate::flags::Flags;
+use crate::info::traffic_class;
 use crate::matching::Buffers;
 use crate::peer::{Owner, PeerAv, PeerCq, Transport};
 use crate::types::{FiAddr, IoBuf, SendOp, total_len};
@@ -231,6 +232,7 @@ pub(super) fn enter<B: Backend>(
         .auth_keys()
         .map(AuthKeys::hold_all)
         .unwrap_or_default();
+    let info = domain.backend.info();
     let Opened {
         transport,
         name,
@@ -239,9 +241,10 @@ pub(super) fn enter<B: Backend>(
         wait: &domain.wait,
         counts_sends: binding.tx_cntr != NO_CNTR,
         auth_key: config.auth_key,
+        tclass: traffic_class::grant("tclass", config.tclass, info.domain.tclass)
+            .map_err(|why| Error::new(Errno::EINVAL, "open", "endpoint").mend(why.to_string()))?,
         keys: &keys,
     })?;
-    let info = domain.backend.info();
     let source = info.src_addr.as_ref().and_then(Address::socket);
     let listening = match config.source.or(source) {
         Some(at) => Some(domain.backend.listen(at, &name)?),

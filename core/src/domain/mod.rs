@@ -124,6 +124,8 @@ pub struct Opening<'a> {
     pub counts_sends: bool,
     /// The key of this endpoint alone (`fi_ep_attr::auth_key`).
     pub auth_key: Option<AuthKey>,
+    /// Its [traffic class](crate::info::traffic_class): its own, or the domain's.
+    pub tclass: u32,
     /// The keys of its address vector, where endpoints have those.
     pub keys: &'a [HeldKey],
 }

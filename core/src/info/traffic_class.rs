@@ -48,7 +48,7 @@ pub const fn is_class(number: u32) -> bool {
 /// # Errors
 ///
 /// A number that is no class.
-pub(super) fn grant(field: &'static str, asked: u32, default: u32) -> Result<u32, Mismatch> {
+pub(crate) fn grant(field: &'static str, asked: u32, default: u32) -> Result<u32, Mismatch> {
     match asked {
         UNSPEC => Ok(default),
         class if is_class(class) => Ok(class),

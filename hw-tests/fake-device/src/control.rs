@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use ferrofabric_verbs_sys::{Verbs, fns, ibv_event_type};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-pub use crate::fault::{Effect, Fault, Live, Point, QueuePairView};
+pub use crate::fault::{Effect, Fault, HandleView, Live, Point, QueuePairView};
 
 /// Name of the RoCE device.
 pub const ROCE: &str = "fake_roce0";
@@ -49,6 +49,7 @@ api! {
     raise: "ferro_fake_raise", fn(u32, u32) -> bool;
     break_qp: "ferro_fake_break", fn(u32) -> bool;
     queue_pairs: "ferro_fake_queue_pairs", fn(*mut QueuePairView, usize) -> usize;
+    handles: "ferro_fake_handles", fn(*mut HandleView, usize) -> usize;
     live: "ferro_fake_live", fn(*mut Live);
     misuse: "ferro_fake_misuse", fn(*mut u8, usize) -> usize;
 }
@@ -147,6 +148,15 @@ impl FakeDevice {
         let mut views = vec![QueuePairView::default(); 1 << 12];
         // SAFETY: there is room for as many as is said.
         let count = unsafe { (self.api.queue_pairs)(views.as_mut_ptr(), views.len()) };
+        views.truncate(count);
+        views
+    }
+
+    /// All address handles there are.
+    pub fn handles(&self) -> Vec<HandleView> {
+        let mut views = vec![HandleView::default(); 1 << 12];
+        // SAFETY: there is room for as many as is said.
+        let count = unsafe { (self.api.handles)(views.as_mut_ptr(), views.len()) };
         views.truncate(count);
         views
     }

@@ -237,11 +237,11 @@ impl Model {
             true => {
                 // SAFETY: of a request for datagrams, this member is set.
                 let handle = unsafe { wr.wr.ud.ah } as usize;
-                let Some(&(_, route)) = self.handles.get(&handle) else {
+                let Some(handle) = self.handles.get(&handle) else {
                     self.misused("a datagram names an address handle that is not there".to_owned());
                     return Err(libc::EINVAL);
                 };
-                Some(route)
+                Some(handle.route)
             }
             false => None,
         };

@@ -137,6 +137,8 @@ pub struct QueuePairView {
     pub number: u32,
     /// That of the queue pair it is connected to; 0 for datagrams.
     pub remote: u32,
+    /// Traffic class of the path to that one.
+    pub traffic_class: u32,
     /// `ibv_qp_type`.
     pub kind: u32,
     /// `ibv_qp_state`.
@@ -147,6 +149,16 @@ pub struct QueuePairView {
     pub waiting: u32,
     /// Slots of its send queue that are taken.
     pub occupied: u32,
+}
+
+/// An address handle, as the device has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct HandleView {
+    /// Names its protection domain.
+    pub pd: u64,
+    /// Traffic class of its path.
+    pub traffic_class: u32,
 }
 
 /// How many objects there are.

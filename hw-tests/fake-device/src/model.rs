@@ -16,8 +16,8 @@ pub(crate) struct Model {
     pub(crate) domains: BTreeMap<usize, usize>,
     /// Memory regions by key.
     pub(crate) regions: BTreeMap<u32, Region>,
-    /// Address handles, with their protection domains and where they lead.
-    pub(crate) handles: BTreeMap<usize, (usize, Route)>,
+    /// Address handles.
+    pub(crate) handles: BTreeMap<usize, AddressHandle>,
     pub(crate) channels: BTreeMap<usize, Channel>,
     pub(crate) completion_queues: BTreeMap<usize, CompletionQueue>,
     pub(crate) shared_receive_queues: BTreeMap<usize, ReceiveQueue>,
@@ -32,6 +32,14 @@ pub(crate) struct Model {
     failing_calls: Vec<FailingCall>,
     calls: BTreeMap<&'static str, u64>,
     misuse: Vec<String>,
+}
+
+/// An address handle.
+pub(crate) struct AddressHandle {
+    pub(crate) pd: usize,
+    pub(crate) traffic_class: u8,
+    /// Where it leads.
+    pub(crate) route: Route,
 }
 
 struct FailingCall {

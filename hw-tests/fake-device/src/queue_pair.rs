@@ -80,6 +80,8 @@ pub(crate) struct QueuePair {
     pub(crate) state: State,
     /// The number of the one it is connected to.
     pub(crate) remote: u32,
+    /// Of the path to that one.
+    pub(crate) traffic_class: u8,
     /// What peers may do.
     pub(crate) access: u32,
     pub(crate) qkey: u32,
@@ -127,6 +129,9 @@ impl QueuePair {
         }
         if has(Mask::IBV_QP_DEST_QPN) {
             self.remote = attr.dest_qp_num;
+        }
+        if has(Mask::IBV_QP_AV) {
+            self.traffic_class = attr.ah_attr.grh.traffic_class;
         }
         if has(Mask::IBV_QP_ACCESS_FLAGS) {
             self.access = attr.qp_access_flags;

@@ -18,15 +18,17 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// From a port with this GID to itself.
-    pub(crate) fn global(gid: &ibv_gid, ethernet: bool) -> Self {
+    /// From a port with this GID to itself, in a traffic class.
+    pub(crate) fn global(gid: &ibv_gid, traffic_class: u8, ethernet: bool) -> Self {
         // SAFETY: all bits are fine in both views of the union.
         let gid = unsafe { gid.raw };
         let mut header = [0; HEADER_BYTES];
         if ethernet {
-            ipv4(&mut header[IPV4_AT..], &gid[12..]);
+            ipv4(&mut header[IPV4_AT..], traffic_class, &gid[12..]);
         } else {
-            header[0] = 0x60;
+            // Four bits of the version come first, twenty of the flow label last.
+            header[0] = 0x60 | traffic_class >> 4;
+            header[1] = traffic_class << 4;
             header[8..24].copy_from_slice(&gid);
             header[24..].copy_from_slice(&gid);
         }
@@ -43,8 +45,8 @@ impl Route {
 }
 
 /// A header of RFC 791 from an address to itself, its words adding up.
-fn ipv4(header: &mut [u8], address: &[u8]) {
-    header[0] = 0x45;
+fn ipv4(header: &mut [u8], type_of_service: u8, address: &[u8]) {
+    header[..2].copy_from_slice(&[0x45, type_of_service]);
     header[8..10].copy_from_slice(&[64, 17]);
     header[12..16].copy_from_slice(address);
     header[16..].copy_from_slice(address);

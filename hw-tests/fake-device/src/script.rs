@@ -2,7 +2,7 @@
 
 use ferrofabric_verbs_sys::ibv_event_type;
 
-use crate::fault::{Effect, Fault, Live, Point, QueuePairView};
+use crate::fault::{Effect, Fault, HandleView, Live, Point, QueuePairView};
 use crate::model::model;
 
 #[unsafe(no_mangle)]
@@ -123,6 +123,7 @@ unsafe extern "C" fn ferro_fake_queue_pairs(into: *mut QueuePairView, room: usiz
         let view = QueuePairView {
             number: qp.number,
             remote: qp.remote,
+            traffic_class: qp.traffic_class.into(),
             kind: qp.kind.0,
             state: qp.state.0,
             pd: qp.pd as u64,
@@ -133,6 +134,23 @@ unsafe extern "C" fn ferro_fake_queue_pairs(into: *mut QueuePairView, room: usiz
         unsafe { into.add(at).write(view) };
     }
     model.queue_pairs.len()
+}
+
+/// # Safety
+///
+/// `into` has room for `room` views. Returns how many there are.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_handles(into: *mut HandleView, room: usize) -> usize {
+    let model = model();
+    for (at, handle) in model.handles.values().enumerate().take(room) {
+        let view = HandleView {
+            pd: handle.pd as u64,
+            traffic_class: handle.traffic_class.into(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { into.add(at).write(view) };
+    }
+    model.handles.len()
 }
 
 /// # Safety

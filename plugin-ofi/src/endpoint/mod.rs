@@ -67,6 +67,8 @@ struct Setup {
     /// Where it is to be found, in domains whose addresses are those of sockets.
     source: Option<SocketAddr>,
     auth_key: Option<AuthKey>,
+    /// The endpoint's own; without one the domain, as it was opened, has it.
+    tclass: u32,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -108,6 +110,7 @@ impl EndpointObject {
             caps: info.caps,
             source: offer.src_addr.as_ref().and_then(Address::socket),
             auth_key: info.ep.auth_key,
+            tclass: info.tx.tclass,
             ..Setup::default()
         };
         Ok(Arc::new(Self {
@@ -182,6 +185,7 @@ impl EndpointObject {
             source: setup.source,
             auth_key: setup.auth_key,
             source_err: setup.caps.contains(Flags::SOURCE_ERR),
+            tclass: setup.tclass,
         })?;
         match self.min_multi_recv.load(Ordering::Relaxed) {
             options::UNSET => {}

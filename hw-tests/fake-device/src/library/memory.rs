@@ -7,7 +7,7 @@ use ferrofabric_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_mr, i
 use super::device::{LID, gid, on_ethernet};
 use super::{act, busy, make, missing, release};
 use crate::memory::Region;
-use crate::model::{Model, place};
+use crate::model::{AddressHandle, Model, place};
 use crate::route::Route;
 
 #[unsafe(no_mangle)]
@@ -25,7 +25,7 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     let freed = act("ibv_dealloc_pd", |model| {
         let at = pd as usize;
         let in_use = model.regions.values().any(|region| region.pd == at)
-            || model.handles.values().any(|&(of, _)| of == at)
+            || model.handles.values().any(|handle| handle.pd == at)
             || model.shared_receive_queues.values().any(|srq| srq.pd == at)
             || model.queue_pairs.values().any(|qp| qp.pd == at);
         if in_use {
@@ -132,9 +132,14 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr
         });
         let route = match attributes.is_global {
             0 => Route::Lid(LID),
-            _ => Route::global(&gid(ethernet), ethernet),
+            _ => Route::global(&gid(ethernet), attributes.grh.traffic_class, ethernet),
         };
-        model.handles.insert(handle as usize, (pd as usize, route));
+        let address_handle = AddressHandle {
+            pd: pd as usize,
+            traffic_class: attributes.grh.traffic_class,
+            route,
+        };
+        model.handles.insert(handle as usize, address_handle);
         Ok(handle)
     })
 }

@@ -153,6 +153,7 @@ unsafe extern "C" fn ibv_create_qp(
             signal_all: attributes.sq_sig_all != 0,
             state: ibv_qp_state::IBV_QPS_RESET,
             remote: 0,
+            traffic_class: 0,
             access: 0,
             qkey: 0,
             receiver_not_ready_retries: 0,

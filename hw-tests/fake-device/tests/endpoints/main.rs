@@ -1,4 +1,4 @@
-//! RDM endpoints of the verbs provider over the fake device.
+//! Endpoints of the verbs provider over the fake device.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -17,3 +17,4 @@ mod shared;
 mod storms;
 mod strangers;
 mod traffic;
+mod traffic_classes;

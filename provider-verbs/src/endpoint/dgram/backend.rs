@@ -34,7 +34,7 @@ impl Backend for DgramBackend {
 
     fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<DgramTransport>> {
         let key = self.0.key_of(opening);
-        let port = self.0.port_for(key)?;
+        let port = self.0.port_for(opening, key)?;
         let (transport, name) = self.open_on(opening, port, key, Receiving::Posted, random())?;
         Ok(Opened {
             transport,
@@ -67,7 +67,7 @@ impl KeyedParts for DgramBackend {
         let port = LocalPort {
             // As peers have it in their addresses.
             pkey: key.in_addresses().pkey(),
-            ..self.0.port_for(Some(key))?
+            ..self.0.port_for(opening, Some(key))?
         };
         self.open_on(opening, port, Some(key), Receiving::Matched, drawn)
     }
