@@ -104,7 +104,7 @@ impl Job {
         let soak = std::env::var_os("FERRO_SOAK").is_some();
         let job = (self.ranks, self.program[0]);
         let repeats = match (self.carrier, self.mpi) {
-            (Carrier::Default, Mpi::Mpich) => self.ranks != 4,
+            (Carrier::Default, Mpi::Mpich) => self.ranks != 4 || job.1 == "mpi4py_suite.py",
             (Carrier::Default, Mpi::Open) => self.ranks == 8 || job == (2, "collectives.py"),
             (Carrier::Verbs, Mpi::Mpich) => job == (8, "random_p2p.py"),
             (Carrier::Verbs, Mpi::Open) => job == (4, "random_p2p.py"),
