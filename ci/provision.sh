@@ -28,42 +28,79 @@ need_packages() {
     [[ $(id -u) == 0 ]] || die "missing packages; as root: apt-get install ${missing[*]}"
     say "installing ${missing[*]}"
     # The lock is waited for: another job may be installing on the same machine.
-    local apt=(apt-get -qq -o DPkg::Lock::Timeout=300)
-    {
-        DEBIAN_FRONTEND=noninteractive "${apt[@]}" install --no-install-recommends -y "${missing[@]}" 2>/dev/null \
-            || {
-                "${apt[@]}" update
-                DEBIAN_FRONTEND=noninteractive "${apt[@]}" install --no-install-recommends -y "${missing[@]}"
-            }
-    } </dev/null >&2 || die "could not install ${missing[*]}"
+    local apt=(apt-get -qq -o DPkg::Lock::Timeout=300) install output
+    install=("${apt[@]}" install --no-install-recommends -y "${missing[@]}")
+    # What apt writes is long, and of use where it fails.
+    output=$(
+        exec 2>&1 </dev/null
+        export DEBIAN_FRONTEND=noninteractive
+        "${install[@]}" 2>/dev/null || { "${apt[@]}" update && "${install[@]}"; }
+    ) || {
+        printf '%s\n' "$output" >&2
+        die "could not install ${missing[*]}"
+    }
 }
 
-# debian_mirror: the archive this machine installs from, empty where apt does not say.
+# debian_mirror: the archive that this machine installs Debian from, empty where apt does not say.
 debian_mirror() {
-    local codename
-    # shellcheck disable=SC1091 # the host's file
-    codename=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
+    debian_archive "$(debian_codename)"
+}
+
+# debian_archive SUITE: the archive that apt has for a suite, empty where there is none. The lists
+# of packages need not have been fetched.
+debian_archive() {
     # shellcheck disable=SC2016 # $(…) is apt's own format
-    apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null \
-        | awk -v codename="$codename" '$1 == codename && $2 == "main" && $3 ~ /^http/ { print $3; exit }' || true
+    apt-get indextargets --format '$(CODENAME) $(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null \
+        | awk -v suite="$1" '
+            $(NF - 1) == "main" && $NF ~ /^http/ && ($1 == suite || $2 == suite) { print $NF; exit }' || true
+}
+
+# debian_codename: of this machine's Debian, empty where it is another system.
+debian_codename() {
+    # shellcheck disable=SC1091 # the host's file
+    (. /etc/os-release && [[ ${ID:-} != debian ]] || printf '%s\n' "${VERSION_CODENAME:-}")
+}
+
+# bootstrap_debian RELEASE FOLDER OPTION…: debootstrap, from the archive that this machine installs
+# from.
+bootstrap_debian() {
+    local release=$1 folder=$2 mirror
+    shift 2
+    mirror=$(debian_mirror)
+    # A debootstrap older than the release does not know its name; all releases use the script of
+    # "sid".
+    local script=/usr/share/debootstrap/scripts/$release
+    [[ -e $script ]] || script=${script%/*}/sid
+    if [[ -n $mirror ]]; then
+        debootstrap "$@" "$release" "$folder" "$mirror" "$script"
+    else
+        # From its own default archive, with its own script.
+        debootstrap "$@" "$release" "$folder"
+    fi
 }
 
 # need_rust: makes cargo and rustc, at least the workspace's minimum, callable; installs Debian's own where they do.
 need_rust() {
-    local minimum=1.85 rustc cargo
+    local minimum rustc cargo
+    minimum=$(stated_rust)
     [[ ! -d ${CARGO_HOME:-$HOME/.cargo}/bin ]] || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
     rust_is "$minimum" && return 0
     # Debian 12 has a current Rust under another name; both put their programs into /usr/bin.
     for rustc in rustc rustc-web; do
         cargo=${rustc/rustc/cargo}
         package_offers "$rustc" "$minimum" || { apt_update_once && package_offers "$rustc" "$minimum"; } || continue
-        need_packages "$rustc" "$cargo" gcc libc6-dev
+        need_packages "$rustc" "$cargo" gcc libc6-dev ca-certificates
         hash -r
         rust_is "$minimum" && return 0
         PATH=/usr/bin:$PATH
         rust_is "$minimum" && return 0
     done
     die "needs Rust $minimum or newer, which this system does not offer"
+}
+
+# stated_rust: the minimum that the workspace states.
+stated_rust() {
+    sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "${BASH_SOURCE[0]}")/../Cargo.toml"
 }
 
 # need_rust_checks: rustfmt and clippy of the same origin as Debian's cargo; nothing where cargo has them or is not

@@ -54,7 +54,7 @@ impl Kind {
         let (src, tag, ignore) = match self {
             Kind::Exact => (FiAddr(n % SENDERS), n, 0),
             Kind::AnySource => (FiAddr::UNSPEC, n, 0),
-            Kind::Masked => (FiAddr(n % SENDERS), n | 0xabc << 40, 0xfff << 40),
+            Kind::Masked => (FiAddr(n % SENDERS), n | (0xabc << 40), 0xfff << 40),
             Kind::OneTag => (FiAddr::UNSPEC, 7, 0),
             Kind::Mixed => {
                 return [Kind::Exact, Kind::AnySource, Kind::Masked][n as usize % 3].receive(n);

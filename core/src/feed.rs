@@ -65,7 +65,7 @@ impl Writer {
     /// Begins to list. Until that ends, followers hear that something is under way: so what becomes known to others between here and
     /// the end is either told or waited for, never overlooked.
     pub fn begin(&mut self) -> Listing<'_> {
-        (self.shared.state).store(self.listed << 1 | LISTING, Ordering::Relaxed);
+        (self.shared.state).store((self.listed << 1) | LISTING, Ordering::Relaxed);
         // Before the entries, and before whatever makes them known to others.
         fence(Ordering::SeqCst);
         Listing {

@@ -6,7 +6,7 @@
 #![deny(unsafe_code)]
 
 /// The version of libfabric's interface that this is written for, `major << 16 | minor`.
-pub const API_VERSION: u32 = 2 << 16 | 6;
+pub const API_VERSION: u32 = (2 << 16) | 6;
 
 /// Our own version, `major << 16 | minor` (`fi_fabric_attr::prov_version`).
 pub const VERSION: u32 = 1;

@@ -374,7 +374,7 @@ impl Link {
             tag: purpose as u64,
             ignore: 0,
             desc: place.desc,
-            context: context(slot, purpose) | number << NUMBER_SHIFT,
+            context: context(slot, purpose) | (number << NUMBER_SHIFT),
             flags: Flags::COMPLETION,
         };
         loop {
@@ -404,7 +404,7 @@ impl Link {
             place.busy = place.busy.saturating_sub(1);
         }
         self.under_way = self.under_way.saturating_sub(1);
-        let purpose = match context >> PURPOSE_SHIFT & 1 {
+        let purpose = match (context >> PURPOSE_SHIFT) & 1 {
             0 => Purpose::Data,
             _ => Purpose::Ack,
         };
@@ -569,7 +569,7 @@ struct Wait {
 
 #[inline]
 fn context(slot: Slot, purpose: Purpose) -> u64 {
-    u64::from(slot.0) << SLOT_SHIFT | (purpose as u64 - 1) << PURPOSE_SHIFT
+    (u64::from(slot.0) << SLOT_SHIFT) | ((purpose as u64 - 1) << PURPOSE_SHIFT)
 }
 
 #[cold]

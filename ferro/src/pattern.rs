@@ -64,7 +64,7 @@ pub(crate) fn check(bytes: &[u8], number: u64, direction: Direction) -> Result<(
 }
 
 fn seed(number: u64, len: usize, direction: Direction) -> u64 {
-    scramble(number ^ (len as u64) << 40 ^ (direction as u64) << 63)
+    scramble(number ^ ((len as u64) << 40) ^ ((direction as u64) << 63))
 }
 
 fn word(seed: u64, index: usize) -> u64 {

@@ -34,9 +34,10 @@ impl ColdLink {
              ip addr add 10.9.0.1/16 dev ferro-near
              ip link set ferro-near up
              rdma link add ferro_cold type rxe netdev ferro-near");
-        let addresses: String = (1..=NODES)
+        let addresses: Vec<String> = (1..=NODES)
             .map(|node| format!("addr add {}/16 dev ferro-far\n", address(node)))
             .collect();
+        let addresses = addresses.concat();
         run(&format!(
             "ip -n ferro-far -batch - <<'LIST'\n{addresses}LIST"
         ));

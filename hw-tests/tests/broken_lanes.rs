@@ -44,7 +44,7 @@ impl Side {
         }
         while self.sent < self.sizes.len() as u64 && self.sent < self.over + WINDOW {
             let len = self.sizes[self.sent as usize];
-            let seed = self.seed << 32 | self.sent;
+            let seed = (self.seed << 32) | self.sent;
             if len <= 64 && self.sent % 3 == 0 {
                 // One that nobody is told about.
                 let mut small = [0; 64];

@@ -42,7 +42,7 @@ fn exchange(
     len: usize,
     mut other: impl FnMut(party::Outcome),
 ) {
-    let tag = 1 << 40 | round;
+    let tag = (1 << 40) | round;
     let mut out = Buffer::new(len).unwrap();
     fill(&mut out, tag);
     hub.trecv(Buffer::new(len).unwrap(), healthy, tag, 0, 1 << 50)

@@ -42,7 +42,7 @@ fn receive_all(lane: &str, count: u64, low: usize, high: usize) -> OwningEndpoin
         .unwrap();
         let done = wait(&mut hub);
         let completion = succeeded(done.outcome);
-        assert_eq!((completion.src, completion.tag), (addr, 3 << 32 | number));
+        assert_eq!((completion.src, completion.tag), (addr, (3 << 32) | number));
         check(
             &done.buffer[..completion.len],
             completion.tag,

@@ -155,7 +155,7 @@ fn two_machines_exchange_messages_of_all_sizes() {
             let Some(len) = outgoing.next() else { break };
             let mut out = Buffer::new(len).unwrap();
             let number = sent + in_flight;
-            fill(&mut out, node << 32 | number);
+            fill(&mut out, (node << 32) | number);
             endpoint.tsend(out, len, other, number, COUNT).unwrap();
             in_flight += 1;
         }
@@ -166,7 +166,7 @@ fn two_machines_exchange_messages_of_all_sizes() {
             in_flight -= 1;
         } else {
             assert_eq!(completion.len, incoming[done.token as usize]);
-            assert!(is_filled(&done.buffer, (1 - node) << 32 | done.token));
+            assert!(is_filled(&done.buffer, ((1 - node) << 32) | done.token));
             received += 1;
         }
     }

@@ -256,8 +256,8 @@ fn a_full_queue_pushes_back_and_says_how_far_it_came() {
     let entry = received.region().sge(0, 64).expect("within");
     let mut requests = vec![RecvRequest::new(0, [entry]); 4 * granted];
     // SAFETY: registered, and nothing is sent to it.
-    let (reason, posted) =
-        unsafe { RecvRequest::post_all(&mut requests, &left) }.expect_err("more than fit");
+    let outcome = unsafe { RecvRequest::post_all(&mut requests, &left) };
+    let (reason, posted) = outcome.expect_err("more than fit");
     assert_eq!(reason, OpError::Again);
     assert!(
         posted >= granted && posted < 4 * granted,

@@ -49,7 +49,7 @@ impl Pair {
 
     /// A message between two buffers, which it gives back. What the first holds arrives in the second.
     fn message(&mut self, mut from: Buffer, into: Buffer, len: usize, number: u64) -> [Buffer; 2] {
-        let byte = |at: usize| (at as u64 ^ at as u64 >> 8 ^ number.wrapping_mul(31)) as u8;
+        let byte = |at: usize| (at as u64 ^ (at as u64 >> 8) ^ number.wrapping_mul(31)) as u8;
         (from[..len].iter_mut().enumerate()).for_each(|(at, b)| *b = byte(at));
         let [a, b] = &mut self.ends;
         b.trecv(into, FiAddr::UNSPEC, number, 0, 0)

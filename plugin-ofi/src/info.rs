@@ -379,7 +379,7 @@ fn own_key(key: Option<AuthKey>) -> Result<*mut u8, Errno> {
 }
 
 /// Since then the structure has room for the largest values of counters.
-const COUNTER_LIMITS: u32 = 2 << 16 | 5;
+const COUNTER_LIMITS: u32 = (2 << 16) | 5;
 
 /// # Safety
 ///

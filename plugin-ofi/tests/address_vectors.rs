@@ -411,9 +411,9 @@ fn ids_are_asked_for_at_opening_or_at_insertion_and_not_at_both() {
             let opened = Opened::new(info);
             let party = opened.party(info);
             let all = names(&party, 2);
-            let set = |av: Vector, addr, id, flags| unsafe {
+            let set = |av: Vector, addr, id, flags| {
                 // SAFETY: as fi_av(3) has it.
-                call!(av.0, ops.set_user_id(addr, id, flags))
+                unsafe { call!(av.0, ops.set_user_id(addr, id, flags)) }
             };
             let mut attr = fi_av_attr {
                 flags: FI_AV_USER_ID,

@@ -32,10 +32,8 @@ pub struct ShmConfig {
     pub first_bytes: usize,
     /// Largest piece in which long messages are copied, in bytes; the payload ring holds three or more.
     pub chunk_bytes: usize,
-    /// Whether to copy from process to process directly.
+    /// Whether to copy messages of 8 KiB and more from process to process directly.
     pub cma: Cma,
-    /// Messages from this length on may go by CMA, in bytes.
-    pub cma_bytes: usize,
     /// Sends to one peer that wait for room, at most; then sends are turned away with `EAGAIN`.
     pub queue_sends: usize,
     /// Unexpected bytes from one peer that are kept; above, it is asked for envelopes only.
@@ -60,7 +58,6 @@ impl Default for ShmConfig {
             first_bytes: 26_304,
             chunk_bytes: 8_768,
             cma: Cma::Auto,
-            cma_bytes: 65_536,
             queue_sends: 1024,
             unexpected_bytes: 4 << 20,
             unexpected_messages: 128 << 10,

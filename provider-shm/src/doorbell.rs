@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn bells(kind: u64, n: u64) -> Vec<(u64, Doorbell)> {
-        let of_ours = kind << 48 | u64::from(std::process::id()) << 16;
+        let of_ours = (kind << 48) | (u64::from(std::process::id()) << 16);
         let ids = (0..n).map(|i| of_ours | i);
         ids.map(|id| (id, Doorbell::open(id).unwrap())).collect()
     }

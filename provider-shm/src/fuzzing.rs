@@ -85,9 +85,9 @@ pub fn segment(bytes: &[u8]) -> u64 {
                 let len = steps.number() as u32;
                 let lap = position / SLOTS as u64 + 1;
                 let head = lap & 0xffff
-                    | u64::from(kind) << 16
-                    | u64::from(flags) << 24
-                    | u64::from(len) << 32;
+                    | (u64::from(kind) << 16)
+                    | (u64::from(flags) << 24)
+                    | (u64::from(len) << 32);
                 let slot = position as usize % SLOTS;
                 for word in 1..8 {
                     write(
@@ -145,7 +145,7 @@ pub fn segment(bytes: &[u8]) -> u64 {
     assert!(ep.tsend(me, tag, &[9; 8], 8).is_ok());
     while ep.poll().is_some() {}
     assert_eq!(into, [9; 8]);
-    ep.shm.stats().links_failed << 8 | ended
+    (ep.shm.stats().links_failed << 8) | ended
 }
 
 fn write(word: *mut u64, value: u64) {
@@ -170,6 +170,6 @@ impl Steps<'_> {
     /// Mostly small: the first byte says how many follow.
     fn number(&mut self) -> u64 {
         let width = [0, 1, 1, 2, 4, 8][usize::from(self.byte() % 6)];
-        (0..width).fold(0, |number, _| number << 8 | u64::from(self.byte()))
+        (0..width).fold(0, |number, _| (number << 8) | u64::from(self.byte()))
     }
 }

@@ -60,7 +60,8 @@ impl Enemy {
     fn publish(&mut self, kind: u8, flags: u8, len: u32, body: [u64; 7]) {
         let slot = self.position as usize % SLOTS;
         let lap = self.position / SLOTS as u64 + 1;
-        let head = lap | u64::from(kind) << 16 | u64::from(flags) << 24 | u64::from(len) << 32;
+        let head =
+            lap | (u64::from(kind) << 16) | (u64::from(flags) << 24) | (u64::from(len) << 32);
         // SAFETY: words of the mapped slot; nobody else runs.
         unsafe {
             for (i, word) in body.into_iter().enumerate() {
@@ -83,7 +84,7 @@ impl Enemy {
             unsafe { at.read_volatile() }
         };
         (0..SLOTS)
-            .filter(|slot| word(*slot, 0) >> 16 & 0xff == u64::from(kind))
+            .filter(|slot| (word(*slot, 0) >> 16) & 0xff == u64::from(kind))
             .map(|slot| [word(slot, 1), word(slot, 2)])
             .collect()
     }
@@ -344,7 +345,7 @@ fn number() -> impl Strategy<Value = u64> {
         6 => 0u64..4,
         3 => 0u64..200,
         2 => (0u32..40).prop_map(|s| 1 << s),
-        2 => (0u64..4, 0u64..30_000).prop_map(|(id, at)| id | at << 32),
+        2 => (0u64..4, 0u64..30_000).prop_map(|(id, at)| id | (at << 32)),
         1 => any::<u64>(),
     ]
 }
@@ -355,7 +356,7 @@ fn a_move() -> impl Strategy<Value = Move> {
     prop_oneof![
         10 => (1u8..7, 0u8..4, len, body()).prop_map(|(k, f, l, b)| Move::Publish(k, f, l, b)),
         1 => prop::collection::vec((0..SLOTS, 0usize..8, number()), 0..40).prop_map(Move::Scribble),
-        2 => prop_oneof![0u64..80, any::<u64>(), (0u64..80).prop_map(|n| n | 1 << 63)].prop_map(Move::Claim),
+        2 => prop_oneof![0u64..80, any::<u64>(), (0u64..80).prop_map(|n| n | (1 << 63))].prop_map(Move::Claim),
         3 => (0u64..4, 0usize..40_000).prop_map(|(tag, len)| Move::Receive(tag, len)),
         3 => (0usize..200_000).prop_map(Move::Send),
         3 => Just(Move::Go),

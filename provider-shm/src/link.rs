@@ -21,6 +21,7 @@ use crate::cma::CmaPeer;
 use crate::copy::{copy_short, copy_soon, gather};
 use crate::incoming::IncomingTable;
 use crate::outbox::{KEPT_ENTRIES, Outbox, Outgoing};
+use crate::paths::{self, Path, Paths};
 use crate::pending::{PendingSend, Source};
 use crate::ring::{Broken, CONTROL_SLOTS, Head, Rx, Tx};
 use crate::segment::{Segment, Side};
@@ -28,8 +29,8 @@ use crate::service::{NewLink, Shared};
 use crate::stats::ShmStats;
 use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
 use crate::wire::{
-    CHUNK, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, START, TAGGED, TOLD,
-    pack,
+    CHUNK, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, READ, START, TAGGED,
+    TOLD, pack,
 };
 pub(crate) use sizes::Sizes;
 
@@ -81,6 +82,8 @@ pub(crate) struct Begun {
     sent: usize,
     window: usize,
     len: usize,
+    /// It was left to the peer to read.
+    read: bool,
 }
 
 /// A peer with which there is a segment.
@@ -121,6 +124,7 @@ pub(crate) struct Link {
     /// Those of them that are read by CMA.
     pub(crate) reading: VecDeque<u32>,
     pub(crate) cma: Option<CmaPeer>,
+    pub(crate) paths: Paths,
     /// Memory for unexpected messages of its, how many those are, and whether it was asked for envelopes only.
     pub(crate) held_bytes: usize,
     pub(crate) held_messages: usize,
@@ -193,6 +197,7 @@ impl Link {
             incoming: IncomingTable::default(),
             reading: VecDeque::new(),
             cma: new.cma,
+            paths: Paths::new(sizes.cma),
             held_bytes: 0,
             held_messages: 0,
             bare: 0,
@@ -344,6 +349,16 @@ impl Link {
             false => INLINE_BYTES,
         };
         let told = op.flags.intersects(TELLS);
+        if len >= paths::LEAST && self.leaves_to_read(op, iov, len) {
+            stats.sent_cma += 1;
+            self.start_read(op, iov[0].addr as u64, len, stats);
+            return Ok(Announced::Started(Begun {
+                sent: 0,
+                window: 0,
+                len,
+                read: true,
+            }));
+        }
         if len <= inline && !told && !pressed {
             // SAFETY: the length fits, a slot is free; the buffers are the caller's promise.
             unsafe { self.send_inline(op, iov, len) };
@@ -367,6 +382,27 @@ impl Link {
         self.bare += usize::from(pressed && len == 0);
         // SAFETY: the caller's promise.
         unsafe { self.send_start(op, iov, len, stats) }
+    }
+
+    /// Whether the peer is to read this message out of our memory.
+    #[inline(never)]
+    fn leaves_to_read(&mut self, op: &SendOp, iov: &[IoBuf], len: usize) -> bool {
+        self.offers_cma
+            && iov.len() == 1
+            && !op.flags.contains(Flags::INJECT)
+            && self.paths.choose(len) == Path::Cma
+    }
+
+    /// Announces a message that the peer reads out of our memory, from `addr` on.
+    fn start_read(&mut self, op: &SendOp, addr: u64, len: usize, stats: &mut ShmStats) {
+        let id = self.outgoing.vacant_key() as u32;
+        let flags = match op.flags.intersects(TELLS) {
+            true => head_flags(op) | READ | TOLD,
+            false => head_flags(op) | READ,
+        };
+        let words = [op.tag, pack(id, 0), len as u64, op.data, 0, addr];
+        self.tx.publish(Head::new(START, flags, 0), write(words));
+        self.nudge(stats);
     }
 
     /// Whether a message of this length that has come is an answer, and short enough to be copied in the way that is over sooner.
@@ -444,10 +480,6 @@ impl Link {
             0 => None,
             _ => self.tx.reserve_some(self.sizes.piece(len).min(window)),
         };
-        let cma_addr = match iov {
-            [one] if self.offers_cma && !op.flags.contains(Flags::INJECT) => one.addr as u64,
-            _ => 0,
-        };
         let body = |offset: u32| {
             [
                 op.tag,
@@ -455,16 +487,8 @@ impl Link {
                 len as u64,
                 op.data,
                 window as u64,
-                cma_addr,
+                0,
             ]
-        };
-        let write = |words: [u64; 6]| {
-            move |body: *mut u64| {
-                for (i, word) in words.into_iter().enumerate() {
-                    // SAFETY: a body has seven words.
-                    unsafe { *body.add(i) = word };
-                }
-            }
         };
         let mut sent = 0;
         match piece {
@@ -494,18 +518,29 @@ impl Link {
         if sent == len && !told {
             return Ok(Announced::Done);
         }
-        Ok(Announced::Started(Begun { sent, window, len }))
+        Ok(Announced::Started(Begun {
+            sent,
+            window,
+            len,
+            read: false,
+        }))
     }
 
     /// Keeps what was just announced until all of it is in the ring, or delivered.
     pub(crate) fn keep(&mut self, op: &SendOp, source: Source, begun: Begun, outbox: &mut Outbox) {
-        let Begun { sent, window, len } = begun;
+        let Begun {
+            sent,
+            window,
+            len,
+            read,
+        } = begun;
         let key = outbox.outgoing.insert(Outgoing {
             done: SendDone::of(op, len),
             source,
             sent,
             until: window,
             go: window == len,
+            read,
             told: op.flags.intersects(TELLS),
         });
         // It gets the id that `send_start` announced: the vacant one.
@@ -516,11 +551,12 @@ impl Link {
         }
     }
 
-    /// The receiver says how far it wants a message.
+    /// The receiver says how far it wants a message through the ring, and what it would rather read from now on.
     pub(crate) fn go<O: Owner>(
         &mut self,
         id: u32,
         until: u64,
+        advice: u64,
         outbox: &mut Outbox,
         owner: &mut O,
     ) -> Result<(), Broken> {
@@ -530,6 +566,10 @@ impl Link {
         if until > total_len(out.source.iov()) as u64 {
             return Err(Broken("it asked for more than a message has"));
         }
+        if out.read && until != 0 {
+            self.paths.refused();
+        }
+        self.paths.follow(advice);
         let streams = out.sent < out.until;
         out.go = true;
         out.until = out.until.max(until as usize);
@@ -633,7 +673,7 @@ impl Link {
 
     /// Sends control slots that wait.
     pub(crate) fn push_control(&mut self, stats: &mut ShmStats) -> Result<usize, Broken> {
-        let mut did = 0;
+        let (mut did, advice) = (0, self.paths.advice());
         while let Some(&control) = self.control.front() {
             if !self.tx.has_slot(0) {
                 self.tx.refresh()?;
@@ -650,6 +690,7 @@ impl Link {
                 unsafe {
                     *body = u64::from(id);
                     *body.add(1) = until;
+                    *body.add(2) = advice;
                 }
             });
             self.control.pop_front();
@@ -757,6 +798,17 @@ unsafe fn send_chunk(
         unsafe { *body = pack(id, record.offset) };
     });
     Ok(n)
+}
+
+/// Writes the first words of a slot's body.
+#[inline(always)]
+fn write(words: [u64; 6]) -> impl FnOnce(*mut u64) {
+    move |body| {
+        for (i, word) in words.into_iter().enumerate() {
+            // SAFETY: a body has seven words.
+            unsafe { *body.add(i) = word };
+        }
+    }
 }
 
 #[inline(always)]

@@ -18,6 +18,8 @@ pub(crate) struct Outgoing {
     pub(crate) go: bool,
     /// It says when the message is delivered; only then it is done.
     pub(crate) told: bool,
+    /// It was left to the receiver to read.
+    pub(crate) read: bool,
 }
 
 /// What all links of an endpoint send with. What takes room here is in flight, whomever it goes to; so a link needs little of

@@ -12,16 +12,16 @@ use crate::copy::{copy_bulk, copy_short, copy_soon};
 use crate::incoming::Incoming;
 use crate::link::{Control, Farewell, Link, SPARE_BUFFERS, SPARE_BYTES};
 use crate::outbox::Outbox;
-use crate::paths::{Moved, Path, Paths, Trial};
+use crate::paths::{self, Moved, Trial};
 use crate::ring::{Broken, Seen};
 use crate::stats::ShmStats;
 use crate::wire::{
     CHUNK, DATA, DELIVERED, EAGER, FAREWELL, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD,
-    MAX_WINDOW, START, TAGGED, TOLD, unpack,
+    MAX_WINDOW, READ, START, TAGGED, TOLD, unpack,
 };
 
-/// Most that one call reads by CMA before others get their turn, in bytes.
-const CMA_TURN_BYTES: usize = 4 << 20;
+/// Most that one call reads of a peer by CMA before others get their turn, in bytes: the domain is locked meanwhile.
+const CMA_TURN_BYTES: usize = 256 << 10;
 
 /// Whose link is gone, of a message that is kept.
 pub(crate) const NO_LINK: usize = usize::MAX;
@@ -87,7 +87,8 @@ struct Rest {
     /// Length of the whole message, and how much of that comes unasked.
     total: u64,
     window: usize,
-    cma_addr: u64,
+    /// Where it lies in its sender's memory, if it is to be read.
+    read_from: Option<u64>,
     told: bool,
 }
 
@@ -99,10 +100,7 @@ pub(crate) struct Receiver {
     /// How many of them have outlived their link.
     left_behind: usize,
     deliveries: Slab<Delivery>,
-    pub(crate) paths: Paths,
     moved: Moved,
-    pub(crate) cma: crate::config::Cma,
-    pub(crate) cma_bytes: usize,
     pub(crate) stats: ShmStats,
     /// The last message came within its slot.
     pub(crate) last_was_short: bool,
@@ -110,16 +108,13 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(number: u32, cma: crate::config::Cma, cma_bytes: usize) -> Self {
+    pub(crate) fn new(number: u32) -> Self {
         Self {
             number,
             held: Slab::new(),
             left_behind: 0,
             deliveries: Slab::new(),
-            paths: Paths::new(),
             moved: Moved::default(),
-            cma,
-            cma_bytes,
             stats: ShmStats::default(),
             last_was_short: true,
             spare: Vec::new(),
@@ -209,9 +204,9 @@ impl Receiver {
             CHUNK => self.take_chunk(link, seen, owner),
             START => self.take_start(key, link, seen, owner),
             GO => {
-                let [id, until] = seen.words();
+                let [id, until, advice] = seen.words();
                 self.consume(link, 0);
-                link.go(id as u32, until, outbox, owner)
+                link.go(id as u32, until, advice, outbox, owner)
             }
             DELIVERED => {
                 let [id] = seen.words();
@@ -259,11 +254,17 @@ impl Receiver {
         match owner.srx().arrive(kind, &arrived) {
             Some(matched) => {
                 let (into, fit) = (matched.buf.as_mut_ptr(), len.min(matched.buf.len));
+                let trial = (len >= paths::LEAST && link.cma.is_some() && link.paths.times(len))
+                    .then(|| Trial::begin(self.moved));
                 match link.takes_turns(len) {
                     // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
                     true => unsafe { copy_soon(from, into, fit) },
                     // SAFETY: as above.
                     false => unsafe { copy_bulk(from, into, fit) },
+                }
+                if let Some(trial) = trial {
+                    self.moved.ring_bytes += len as u64;
+                    link.paths.has_come(&trial, len, 1, self.moved);
                 }
                 self.consume(link, len);
                 owner.complete_recv(kind, &matched, &arrived, || Some(link.native));
@@ -285,7 +286,7 @@ impl Receiver {
         owner: &mut O,
     ) -> Result<(), Broken> {
         let len = seen.head.len();
-        let [tag, place, total, data, window, cma_addr] = seen.words();
+        let [tag, place, total, data, window, address] = seen.words();
         let (id, offset) = unpack(place);
         let from = link.rx.record(offset, len)?;
         if window > MAX_WINDOW || window > total || len as u64 > window {
@@ -293,6 +294,10 @@ impl Receiver {
         }
         if total > isize::MAX as u64 {
             return Err(Broken("it announced a message that is too long"));
+        }
+        let read_from = (seen.head.flags() & READ != 0).then_some(address);
+        if read_from.is_some() && window != 0 {
+            return Err(Broken("it sends a message that is to be read"));
         }
         link.incoming.begin(id)?;
         let (kind, flags) = kind_and_flags(seen);
@@ -309,7 +314,7 @@ impl Receiver {
             id,
             total,
             window: window as usize,
-            cma_addr,
+            read_from,
             told: seen.head.flags() & TOLD != 0,
         };
         match owner.srx().arrive(kind, &arrived) {
@@ -318,6 +323,7 @@ impl Receiver {
                 self.deliver(link, kind, matched, arrived, 0, rest);
                 // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
                 unsafe { copy_bulk(from, matched.buf.as_mut_ptr(), len.min(matched.buf.len)) };
+                self.moved.ring_bytes += len as u64;
                 self.consume(link, len);
                 self.got(link, id, len, owner)
             }
@@ -394,39 +400,29 @@ impl Receiver {
             dropped: false,
             told: rest.told,
         };
-        if rest.window as u64 != rest.total {
-            let wanted = (matched.buf.len as u64).min(rest.total) as usize;
-            if wanted > rest.window && self.by_cma(link, &rest, wanted, &mut delivery) {
+        let wanted = (matched.buf.len as u64).min(rest.total) as usize;
+        match rest.read_from {
+            Some(addr) if wanted > 0 && link.cma.is_some() && link.paths.reads() => {
                 delivery.cma = Some(CmaRead {
-                    addr: rest.cma_addr,
-                    next: rest.window,
+                    addr,
+                    next: 0,
                     end: wanted,
                 });
                 link.reading.push_back(rest.id);
                 link.busy = true;
-            } else {
-                delivery.expected = wanted.max(rest.window);
-                self.say_go(link, rest.id, wanted);
+            }
+            _ => {
+                if link.cma.is_some() && got == 0 && link.paths.times(rest.total as usize) {
+                    delivery.trial = Some(Trial::begin(self.moved));
+                }
+                if rest.window as u64 != rest.total {
+                    delivery.expected = wanted.max(rest.window);
+                    self.say_go(link, rest.id, wanted);
+                }
             }
         }
         let key = self.deliveries.insert(delivery);
         link.incoming.set(rest.id, Incoming::Matched(key as u32));
-    }
-
-    fn by_cma(&mut self, link: &Link, rest: &Rest, wanted: usize, d: &mut Delivery) -> bool {
-        if link.cma.is_none() || rest.cma_addr == 0 || wanted < self.cma_bytes {
-            return false;
-        }
-        let path = match self.cma {
-            crate::config::Cma::On => Path::Cma,
-            crate::config::Cma::Off => Path::Pipe,
-            crate::config::Cma::Auto => {
-                let path = self.paths.choose(wanted);
-                d.trial = Some(Trial::begin(path, Instant::now(), self.moved));
-                path
-            }
-        };
-        path == Path::Cma
     }
 
     fn say_go(&mut self, link: &mut Link, id: u32, until: usize) {
@@ -459,9 +455,10 @@ impl Receiver {
         }
         link.incoming.set(id, Incoming::Free);
         let d = self.deliveries.remove(key as usize);
-        if let Some(trial) = &d.trial {
-            let bytes = d.matched.buf.len.min(d.arrived.len as usize);
-            self.paths.record(trial, bytes, Instant::now(), self.moved);
+        if let Some(trial) = d.trial.as_ref().filter(|_| !d.dropped) {
+            let (len, moved) = (d.arrived.len as usize, self.moved);
+            link.paths
+                .has_come(trial, len, link.sizes.pieces(len), moved);
         }
         if !d.dropped {
             owner.complete_recv(d.kind, &d.matched, &d.arrived, || Some(link.native));
@@ -472,71 +469,86 @@ impl Receiver {
         Ok(())
     }
 
-    /// Reads what is to be read by CMA, for a while. Returns how many pieces it read.
+    /// Reads what is to be read by CMA, for a while. Returns how many things it did.
     #[cold]
     pub(crate) fn read<O: Owner>(
         &mut self,
         link: &mut Link,
         owner: &mut O,
     ) -> Result<usize, Broken> {
-        let Some(id) = link.reading.pop_front() else {
-            return Ok(0);
-        };
+        let (mut did, mut left) = (0, CMA_TURN_BYTES);
+        while left > 0 {
+            let Some(id) = link.reading.pop_front() else {
+                break;
+            };
+            left -= self.read_some(link, id, left, owner)?;
+            did += 1;
+        }
+        Ok(did)
+    }
+
+    /// Reads up to `most` bytes of a message; returns how many. If that fails, the ring takes over.
+    fn read_some<O: Owner>(
+        &mut self,
+        link: &mut Link,
+        id: u32,
+        most: usize,
+        owner: &mut O,
+    ) -> Result<usize, Broken> {
         let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
             return Ok(0);
         };
         let d = &mut self.deliveries[key as usize];
-        let (Some(cma), Some(read)) = (link.cma, d.cma.as_mut()) else {
+        let (Some(mut cma), Some(read)) = (link.cma, d.cma.as_mut()) else {
             return Ok(0);
         };
         let into = d
             .matched
             .buf
-            .part(read.next, CMA_TURN_BYTES.min(read.end - read.next));
+            .part(read.next, most.min(read.end - read.next));
         let since = Instant::now();
         // SAFETY: `part` is within the buffer, for which whoever posted it vouched.
-        let came = unsafe { cma.read(read.addr.wrapping_add(read.next as u64), into) };
+        let came = unsafe { cma.read(read.addr.wrapping_add(read.next as u64), into, since) };
+        link.cma = Some(cma);
         if link.peer_status().has_closed_by_now() {
             // What came may be anything. The receives fail with the link, once what lies in the ring is taken.
             link.reading.clear();
             return Ok(0);
         }
-        if came {
-            self.moved.reading += since.elapsed();
-            self.moved.read_bytes += into.len as u64;
-            read.next += into.len;
-            if read.next < read.end {
-                link.reading.push_back(id);
-                return Ok(1);
-            }
+        if !came {
+            // Not allowed any more, or gone: the ring will tell.
+            link.cma = None;
+            link.reading.push_front(id);
+            self.read_no_more(link);
+            return Ok(0);
+        }
+        let took = since.elapsed();
+        self.moved.reading += took;
+        link.paths
+            .has_read(d.arrived.len as usize, into.len as u64, took);
+        read.next += into.len;
+        if read.next < read.end {
+            link.reading.push_back(id);
+        } else {
             self.stats.received_cma += 1;
             d.cma = None;
             self.say_go(link, id, 0);
             self.got(link, id, 0, owner)?;
-            return Ok(1);
         }
-        // Not allowed any more, or gone: the ring will tell.
-        link.cma = None;
-        link.reading.push_front(id);
-        Ok(self.read_no_more(link))
+        Ok(into.len)
     }
 
-    /// Asks for all that was to be read by CMA. Returns how many messages that was of.
-    fn read_no_more(&mut self, link: &mut Link) -> usize {
-        let mut did = 0;
+    /// Asks for all that was to be read by CMA.
+    fn read_no_more(&mut self, link: &mut Link) {
         while let Some(id) = link.reading.pop_front() {
             let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
                 continue;
             };
             let d = &mut self.deliveries[key as usize];
             let Some(read) = d.cma.take() else { continue };
-            d.trial = None;
-            // More than has come: CMA was for what does not come unasked.
             d.expected = read.end;
             self.say_go(link, id, read.end);
-            did += 1;
         }
-        did
     }
 
     /// Keeps a message that no receive matches.

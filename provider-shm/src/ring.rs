@@ -65,7 +65,7 @@ pub(crate) struct Head(u64);
 impl Head {
     #[inline(always)]
     pub(crate) const fn new(kind: u8, flags: u8, len: u32) -> Self {
-        Self(kind as u64 | (flags as u64) << 8 | (len as u64) << 16)
+        Self(kind as u64 | ((flags as u64) << 8) | ((len as u64) << 16))
     }
 
     #[inline(always)]
@@ -251,7 +251,7 @@ impl Tx {
         self.head = position.wrapping_add(1);
         // Release pairs with the acquire in `Rx::peek`: the body, and the record that it names, are there.
         slot.word
-            .store(head.0 << 16 | lap(position), Ordering::Release);
+            .store((head.0 << 16) | lap(position), Ordering::Release);
     }
 
     /// Publishes a slot that gives a record away.

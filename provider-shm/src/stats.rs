@@ -17,6 +17,8 @@ pub struct ShmStats {
     pub sent_eager: u64,
     /// Messages sent in several records.
     pub sent_pipe: u64,
+    /// Messages left to the receiver to read.
+    pub sent_cma: u64,
     /// Messages received by reading the sender's memory.
     pub received_cma: u64,
     /// Messages that arrived before their receive.

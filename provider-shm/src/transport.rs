@@ -106,7 +106,7 @@ impl ShmTransport {
             peers: Peers::new(),
             links: Slab::new(),
             turns: Turns::default(),
-            receiver: Receiver::new(number, config.cma, config.cma_bytes),
+            receiver: Receiver::new(number),
             outbox: Outbox::default(),
             service,
             armed: false,
@@ -672,6 +672,7 @@ impl Transport for ShmTransport {
         report("shm_sent_inline", s.sent_inline);
         report("shm_sent_eager", s.sent_eager);
         report("shm_sent_pipe", s.sent_pipe);
+        report("shm_sent_cma", s.sent_cma);
         report("shm_received_cma", s.received_cma);
         report("shm_unexpected", s.unexpected);
         report("shm_queued", s.queued);

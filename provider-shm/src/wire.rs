@@ -8,7 +8,7 @@ pub(crate) const EAGER: u8 = 2;
 pub(crate) const START: u8 = 3;
 /// The next piece of a message: id and offset.
 pub(crate) const CHUNK: u8 = 4;
-/// Receiver to sender: id, up to where the message is wanted.
+/// Receiver to sender: id, up to where the message is wanted, which lengths the receiver would rather read.
 pub(crate) const GO: u8 = 5;
 
 /// Receiver to sender: the message with this id stands in its receive's buffer.
@@ -24,6 +24,9 @@ pub(crate) const DATA: u8 = 2;
 /// The sender wants `DELIVERED`; only with `START`.
 pub(crate) const TOLD: u8 = 4;
 
+/// The receiver is to read the message out of the sender's memory; only with `START`, whose window is 0 then.
+pub(crate) const READ: u8 = 8;
+
 /// Bytes of payload in an inline slot.
 pub(crate) const INLINE_BYTES: usize = 48;
 /// Word of an inline slot's body that has the CQ data.
@@ -35,7 +38,7 @@ pub(crate) const MAX_WINDOW: u64 = 65_536;
 /// An id and a record offset in one word.
 #[inline(always)]
 pub(crate) const fn pack(id: u32, offset: u32) -> u64 {
-    id as u64 | (offset as u64) << 32
+    id as u64 | ((offset as u64) << 32)
 }
 
 /// Both out of it again.

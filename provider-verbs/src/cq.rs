@@ -41,9 +41,8 @@ impl CompChannel {
             )
         };
         // SAFETY: the context is open.
-        let raw =
-            NonNull::new(unsafe { (context.verbs().ibv_create_comp_channel)(context.as_ptr()) })
-                .ok_or_else(|| error(last_errno()))?;
+        let raw = unsafe { (context.verbs().ibv_create_comp_channel)(context.as_ptr()) };
+        let raw = NonNull::new(raw).ok_or_else(|| error(last_errno()))?;
         let channel = Self {
             raw,
             context: Arc::clone(context),

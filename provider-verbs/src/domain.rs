@@ -311,7 +311,7 @@ struct Region(Mr);
 impl fabric::Mr for Region {
     /// Both keys: the local one in the low half, the remote one in the high half.
     fn desc(&self) -> u64 {
-        u64::from(self.0.rkey()) << 32 | u64::from(self.0.lkey())
+        (u64::from(self.0.rkey()) << 32) | u64::from(self.0.lkey())
     }
 
     fn key(&self) -> u64 {

@@ -103,7 +103,7 @@ impl AuthKey {
 
     /// Equal for keys that admit each other.
     pub(crate) fn identity(self) -> u64 {
-        u64::from(self.pkey & !FULL_MEMBER) << 32 | u64::from(self.qkey)
+        (u64::from(self.pkey & !FULL_MEMBER) << 32) | u64::from(self.qkey)
     }
 }
 

@@ -52,7 +52,7 @@ impl KeySlots {
         }
         (0..=u8::MAX).find_map(|salt| {
             let slots: Vec<_> = keys.iter().map(|k| slot(salt, *k, keys.len())).collect();
-            let taken = slots.iter().fold(0u32, |taken, slot| taken | 1 << slot);
+            let taken = slots.iter().fold(0u32, |taken, slot| taken | (1 << slot));
             (taken.count_ones() as usize == keys.len()).then_some(Self { salt, slots })
         })
     }
@@ -66,10 +66,10 @@ impl KeySlots {
 /// The queue pair of `n` that is for a key.
 fn slot(salt: u8, key: AuthKey, n: usize) -> usize {
     // The last step of SplitMix64: part of the wire protocol.
-    let mut x = key.identity() ^ u64::from(salt) << 56;
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((x ^ x >> 31) % n as u64) as usize
+    let mut x = key.identity() ^ (u64::from(salt) << 56);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((x ^ (x >> 31)) % n as u64) as usize
 }
 
 impl KeyedAddr {

@@ -181,19 +181,19 @@ impl NativeAddr {
         // As `Wire` has it.
         let words = [
             u64::from(MAGIC)
-                | u64::from(VERSION) << 16
-                | u64::from(flags) << FLAGS_AT
-                | u64::from(v.qpn) << QPN_AT,
-            u64::from(v.qkey) | u64::from(v.lid) << 32 | u64::from(v.pkey) << 48,
+                | (u64::from(VERSION) << 16)
+                | (u64::from(flags) << FLAGS_AT)
+                | (u64::from(v.qpn) << QPN_AT),
+            u64::from(v.qkey) | (u64::from(v.lid) << 32) | (u64::from(v.pkey) << 48),
             u64::from_le(gid),
             u64::from_le(rest),
             self.incarnation,
             self.node,
             self.shm.unwrap_or(0),
             u64::from(v.sl)
-                | u64::from(v.port) << 8
-                | u64::from(v.gid_kind as u8) << 16
-                | u64::from(v.mtu_bytes) << 32,
+                | (u64::from(v.port) << 8)
+                | (u64::from(v.gid_kind as u8) << 16)
+                | (u64::from(v.mtu_bytes) << 32),
         ];
         words.map(u64::to_le)
     }

@@ -20,7 +20,7 @@ impl NativeAddr {
             None => low(random, NUMBER_BITS),
         };
         let qpn = verbs.map_or(0, |verbs| verbs.qpn);
-        let number = u64::from(qpn) << INCARNATION_BITS | incarnation;
+        let number = (u64::from(qpn) << INCARNATION_BITS) | incarnation;
         Self {
             incarnation,
             node,
@@ -41,7 +41,7 @@ pub(crate) fn split(addr: &NativeWords) -> (NativeWords, u64) {
         false => NUMBER_BITS,
         true => INCARNATION_BITS,
     };
-    let number = qpn << INCARNATION_BITS | incarnation;
+    let number = (qpn << INCARNATION_BITS) | incarnation;
     let expected = match has_shm {
         false => 0,
         true => number,
@@ -70,7 +70,7 @@ pub(crate) fn join(node: &NativeWords, number: u64) -> NativeWords {
     };
     // An address that is all its node's has its own in place, and the number 0.
     [
-        first | qpn << QPN_AT,
+        first | (qpn << QPN_AT),
         keys,
         gid,
         rest,
@@ -156,7 +156,7 @@ mod tests {
         let regular = NativeAddr::of_new(1, Some(verbs), true, u64::MAX);
         let (incarnation, shm) = (regular.incarnation, regular.shm);
         assert_eq!(incarnation, 0xffff_ffff);
-        assert_eq!(shm, Some(17 << 32 | incarnation));
+        assert_eq!(shm, Some((17 << 32) | incarnation));
         let mut others = vec![
             NativeAddr {
                 incarnation: 1 << 32,

@@ -36,7 +36,7 @@ impl SockaddrIb {
             pkey,
             flow: 0,
             gid,
-            sid: port_space << 16 | port as u64,
+            sid: (port_space << 16) | port as u64,
             sid_mask: Self::usual_mask(port_space, port),
             scope: 0,
         }

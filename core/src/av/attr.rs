@@ -108,7 +108,7 @@ impl Model {
     pub(super) fn addr(self, entry: u32, generation: u32) -> FiAddr {
         match self.av_type {
             AvType::Table => FiAddr(entry.into()),
-            AvType::Map => FiAddr(u64::from(generation) << INDEX_BITS | u64::from(entry)),
+            AvType::Map => FiAddr((u64::from(generation) << INDEX_BITS) | u64::from(entry)),
         }
     }
 
@@ -131,7 +131,7 @@ impl Model {
 
     /// As a number, for the head of a table that is shared.
     pub(super) fn number(self) -> u64 {
-        u64::from(self.generation_bits) << 8 | u64::from(self.av_type == AvType::Table)
+        (u64::from(self.generation_bits) << 8) | u64::from(self.av_type == AvType::Table)
     }
 
     /// From that number.
@@ -174,8 +174,8 @@ mod tests {
         let addr = FiAddr(0x0001_0000_0005);
         assert_eq!(addr.rx_addr(3, 0), addr);
         assert_eq!(addr.rx_addr(0, 4), addr);
-        assert_eq!(addr.rx_addr(3, 4), FiAddr(3 << 60 | addr.0));
-        assert_eq!(addr.rx_addr(1, 1), FiAddr(1 << 63 | addr.0));
+        assert_eq!(addr.rx_addr(3, 4), FiAddr((3 << 60) | addr.0));
+        assert_eq!(addr.rx_addr(1, 1), FiAddr((1 << 63) | addr.0));
         assert_eq!(addr.rx_addr(16, 4), FiAddr::NOTAVAIL);
         assert_eq!(FiAddr::NOTAVAIL.rx_addr(3, 4), FiAddr::NOTAVAIL);
     }

@@ -137,13 +137,13 @@ impl<'a> Index<'a> {
         while self.places[at].load(Relaxed) != 0 {
             at = (at + 1) & self.mask();
         }
-        let place = u64::from(hash) << 32 | u64::from(entry.wrapping_add(1));
+        let place = (u64::from(hash) << 32) | u64::from(entry.wrapping_add(1));
         self.places[at].store(place, Release);
     }
 
     /// Takes an entry out, and moves those up that its place kept from theirs. False: it was not there.
     pub(super) fn remove(&self, hash: u32, entry: u32) -> bool {
-        let wanted = u64::from(hash) << 32 | u64::from(entry.wrapping_add(1));
+        let wanted = (u64::from(hash) << 32) | u64::from(entry.wrapping_add(1));
         let mut gap = self.home(hash);
         loop {
             match self.places[gap].load(Relaxed) {

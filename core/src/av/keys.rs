@@ -217,7 +217,7 @@ impl State {
 
 impl Slot {
     fn handle(&self, at: usize) -> FiAddr {
-        FiAddr(u64::from(self.generation) << GENERATION_SHIFT | HANDLES | at as u64)
+        FiAddr((u64::from(self.generation) << GENERATION_SHIFT) | HANDLES | at as u64)
     }
 }
 

@@ -231,9 +231,9 @@ fn packed(generation: u32, at: &SocketAddr) -> (u64, [u64; SLOT_WORDS - 1]) {
     };
     let ip = u128::from(ip);
     (
-        u64::from(generation) << 32 | family << FAMILY_AT | u64::from(at.port()),
+        (u64::from(generation) << 32) | (family << FAMILY_AT) | u64::from(at.port()),
         [
-            u64::from(scope) << 32 | u64::from(flow),
+            (u64::from(scope) << 32) | u64::from(flow),
             (ip >> 64) as u64,
             ip as u64,
         ],
@@ -242,7 +242,7 @@ fn packed(generation: u32, at: &SocketAddr) -> (u64, [u64; SLOT_WORDS - 1]) {
 
 fn unpacked(what: u64, [scope_and_flow, high, low]: [u64; SLOT_WORDS - 1]) -> SocketAddr {
     let (family, port) = ((what & !CHANGES) as u32 >> FAMILY_AT, what as u16);
-    let ip = Ipv6Addr::from(u128::from(high) << 64 | u128::from(low));
+    let ip = Ipv6Addr::from((u128::from(high) << 64) | u128::from(low));
     match family {
         4 => SocketAddr::new(IpAddr::V6(ip).to_canonical(), port),
         _ => {

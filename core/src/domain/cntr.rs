@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::empty_polls::EmptyPolls;
 use super::waiting::{Awaited, Descriptor, deadline};
 use super::{Backend, Inner, Object};
 use crate::error::{Errno, OpError, Result};
@@ -47,6 +48,7 @@ struct CntrHandle<B: Backend> {
     domain: Arc<Inner<B>>,
     index: usize,
     descriptor: Descriptor,
+    polls: EmptyPolls,
 }
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CntrAttr) -> Result<Arc<dyn Cntr>> {
@@ -58,10 +60,22 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CntrAttr) -> Resul
         domain: domain.clone(),
         index,
         descriptor: Descriptor::default(),
+        polls: EmptyPolls::new(),
     }))
 }
 
 impl<B: Backend> CntrHandle<B> {
+    /// Reads one of the numbers; `part` gives what the application knows of it, and what it is now.
+    fn poll(&self, part: impl FnOnce(&mut Count) -> (&mut u64, u64)) -> Result<u64, OpError> {
+        let mut state = self.domain.lock()?;
+        let moved = self.domain.progress(&mut state);
+        let (seen, value) = part(&mut state.cntrs[self.index]);
+        let changed = std::mem::replace(seen, value) != value;
+        drop(state);
+        self.polls.count(moved || changed);
+        Ok(value)
+    }
+
     /// Changes the numbers, and has those who wait look again.
     fn change(&self, change: impl FnOnce(&mut Count)) -> Result<(), OpError> {
         let mut state = self.domain.lock()?;
@@ -73,19 +87,11 @@ impl<B: Backend> CntrHandle<B> {
 
 impl<B: Backend> Cntr for CntrHandle<B> {
     fn read(&self) -> Result<u64, OpError> {
-        let mut state = self.domain.lock()?;
-        self.domain.progress(&mut state);
-        let count = &mut state.cntrs[self.index];
-        count.seen.0 = count.value;
-        Ok(count.value)
+        self.poll(|count| (&mut count.seen.0, count.value))
     }
 
     fn read_errors(&self) -> Result<u64, OpError> {
-        let mut state = self.domain.lock()?;
-        self.domain.progress(&mut state);
-        let count = &mut state.cntrs[self.index];
-        count.seen.1 = count.errors;
-        Ok(count.errors)
+        self.poll(|count| (&mut count.seen.1, count.errors))
     }
 
     fn add(&self, value: u64) -> Result<(), OpError> {

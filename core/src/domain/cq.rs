@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::empty_polls::EmptyPolls;
 use super::waiting::{Awaited, Descriptor, deadline};
 use super::{Backend, Inner, Object};
 use crate::cq::CqQueue;
@@ -22,6 +23,7 @@ struct CqHandle<B: Backend> {
     index: usize,
     signaled: AtomicBool,
     descriptor: Descriptor,
+    polls: EmptyPolls,
 }
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CqAttr) -> Result<Arc<dyn Cq>> {
@@ -46,6 +48,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CqAttr) -> Result<
         index,
         signaled: AtomicBool::new(false),
         descriptor: Descriptor::default(),
+        polls: EmptyPolls::new(),
     }))
 }
 
@@ -53,10 +56,13 @@ impl<B: Backend> Cq for CqHandle<B> {
     #[inline]
     fn read(&self, out: &mut [Completion]) -> Result<usize, OpError> {
         let mut state = self.domain.lock()?;
-        if state.cqs[self.index].is_empty() || out.is_empty() {
-            self.domain.progress(&mut state);
-        }
-        state.cqs[self.index].read(out)
+        let moved = (state.cqs[self.index].is_empty() || out.is_empty())
+            && self.domain.progress(&mut state);
+        let read = state.cqs[self.index].read(out);
+        drop(state);
+        let nothing = matches!(read, Err(OpError::Again) | Ok(0));
+        self.polls.count(moved || !nothing);
+        read
     }
 
     fn read_error(&self) -> Result<Option<CqError>, OpError> {

@@ -358,7 +358,7 @@ impl<O: Owner> PeerSrx for PartOwner<'_, O> {
 
     fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token) {
         let token = Token {
-            transport: self.number() << TRANSPORT_BITS | token.transport,
+            transport: (self.number() << TRANSPORT_BITS) | token.transport,
             ..token
         };
         self.owner.srx().queue(kind, arrived, token);

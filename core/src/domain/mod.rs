@@ -6,6 +6,7 @@ mod av_keys;
 mod cntr;
 mod cq;
 mod dgram;
+mod empty_polls;
 mod endpoint;
 mod keyed;
 mod keyed_dgram;

@@ -174,6 +174,6 @@ mod tests {
 
     #[test]
     fn the_flags_have_libfabrics_numbers() {
-        assert_eq!(Probe::FLAGS.bits(), 1 << 19 | 1 << 58 | 1 << 59);
+        assert_eq!(Probe::FLAGS.bits(), (1 << 19) | (1 << 58) | (1 << 59));
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 
 use super::cntr::Count;
+use super::empty_polls::EmptyPolls;
 use super::{Backend, Object, Shared, State};
 use crate::cq::CqQueue;
 use crate::error::{Errno, OpError, Result};
@@ -127,9 +128,10 @@ impl<B: Backend> Shared<B> {
     ) -> Result<R, OpError> {
         let mut spin_until = Instant::now() + self.spin;
         let mut sleeper = None;
+        let polls = EmptyPolls::new();
         loop {
             let mut state = self.lock()?;
-            self.progress(&mut state);
+            let moved = self.progress(&mut state);
             if let Some(answer) = done(&mut state) {
                 return answer;
             }
@@ -139,7 +141,7 @@ impl<B: Backend> Shared<B> {
             }
             if now < spin_until {
                 drop(state);
-                std::hint::spin_loop();
+                polls.count(moved);
                 continue;
             }
             let Some(sleeper) = &sleeper else {

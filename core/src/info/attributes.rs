@@ -26,7 +26,7 @@ pub struct TxAttr {
     pub iov_limit: usize,
     /// Remote buffers in a list.
     pub rma_iov_limit: usize,
-    /// [Traffic class](super::traffic_class).
+    /// [Traffic class](super::traffic_class); in hints, none asks for the domain's.
     pub tclass: u32,
 }
 
@@ -135,7 +135,7 @@ pub struct DomainAttr {
     pub max_err_data: usize,
     /// Memory regions.
     pub mr_cnt: usize,
-    /// [Traffic class](super::traffic_class).
+    /// [Traffic class](super::traffic_class) of endpoints that have none of their own.
     pub tclass: u32,
     /// Authorization keys of an endpoint.
     pub max_ep_auth_key: usize,

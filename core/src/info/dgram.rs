@@ -1,8 +1,8 @@
 //! What a domain of ours gives over unreliable datagrams.
 
 use super::caps::{RX_CAPS, TX_CAPS};
-use super::models::{EpType, traffic_class};
-use super::{EpAttr, Info, RxAttr, TxAttr, rdm_messages};
+use super::models::EpType;
+use super::{EpAttr, Info, RxAttr, TxAttr, rdm_messages, traffic_class};
 use crate::flags::{Flags, Mode, Order};
 
 /// Untagged messages that may be lost, over unconnected endpoints (`FI_EP_DGRAM`), as [`core::domain`](crate::domain) has

@@ -7,7 +7,7 @@ use super::mismatch::Shown;
 use super::models::{EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, tag_format};
 use super::{
     DomainAttr, EpAttr, FabricAttr, Info, Mismatch, RX_CAPS, RxAttr, TX_CAPS, TxAttr, caps, keys,
-    mr_mode, reach,
+    mr_mode, reach, traffic_class,
 };
 use crate::av::AvType;
 use crate::flags::{Flags, Mode};
@@ -45,6 +45,7 @@ pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
     let (mr_mode, mode) = registration?;
     supported("mode", hints.mode, candidate.mode)?;
     let addresses = reach::addresses(hints, candidate, granted)?;
+    let domain = domain(&hints.domain, &candidate.domain, granted)?;
     Ok(Info {
         caps: granted,
         mode: candidate.mode | mode,
@@ -52,19 +53,21 @@ pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
         addr_formats: candidate.addr_formats,
         src_addr: addresses.src,
         dest_addr: addresses.dest,
-        tx: tx(hints, &candidate.tx, granted)?,
+        tx: tx(hints, &candidate.tx, &domain, granted)?,
         rx: rx(hints, &candidate.rx, granted)?,
         ep: ep(&hints.ep, candidate, granted)?,
-        domain: DomainAttr {
-            mr_mode,
-            ..domain(&hints.domain, &candidate.domain, granted)?
-        },
+        domain: DomainAttr { mr_mode, ..domain },
         fabric: fabric(&hints.fabric, &candidate.fabric)?,
         nic: candidate.nic.clone(),
     })
 }
 
-fn tx(hints: &Info, offered: &TxAttr, caps: Flags) -> Result<TxAttr, Mismatch> {
+fn tx(
+    hints: &Info,
+    offered: &TxAttr,
+    domain: &DomainAttr,
+    caps: Flags,
+) -> Result<TxAttr, Mismatch> {
     let TxAttr {
         caps: asked_caps,
         mode,
@@ -88,8 +91,8 @@ fn tx(hints: &Info, offered: &TxAttr, caps: Flags) -> Result<TxAttr, Mismatch> {
         rma_iov_limit,
         offered.rma_iov_limit,
     )?;
-    same("tx_attr->tclass", tclass, offered.tclass, 0)?;
     Ok(TxAttr {
+        tclass: traffic_class::grant("tx_attr->tclass", tclass, domain.tclass)?,
         caps: caps::grant_side("tx_attr->caps", asked_caps, caps, TX_CAPS)?,
         op_flags,
         size: queue("tx_attr->size", size, offered.size)?,
@@ -289,7 +292,6 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
         at_most(field, asked, offered)?;
     }
     let (auth_key_size, auth_key) = keys::of_domain(hints, offered)?;
-    same("domain_attr->tclass", tclass, offered.tclass, 0)?;
     at_most(
         "domain_attr->max_group_id",
         max_group_id,
@@ -324,6 +326,7 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
         },
         av_type: Some(address_vectors(av_type, offered.av_type)?),
         caps: caps::grant_domain(asked_caps, offered.caps, caps)?,
+        tclass: traffic_class::grant("domain_attr->tclass", tclass, offered.tclass)?,
         auth_key_size,
         auth_key,
         ..offered.clone()

@@ -14,6 +14,7 @@ mod query;
 mod rdm;
 mod reach;
 mod resolve;
+pub mod traffic_class;
 
 pub use attributes::{DomainAttr, EpAttr, FabricAttr, NicAttr, PciAddr, RxAttr, TxAttr};
 pub use caps::{RX_CAPS, TX_CAPS};
@@ -23,7 +24,6 @@ pub use keys::{AV_AUTH_KEY, with_address_vector_keys};
 pub use mismatch::Mismatch;
 pub use models::{
     AddrFormat, EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, protocol, tag_format,
-    traffic_class,
 };
 pub use query::{Found, Query, QueryFlags, explain, find, getinfo};
 pub use rdm::rdm_messages;

@@ -94,13 +94,5 @@ pub mod tag_format {
     pub const GENERIC: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 }
 
-/// Traffic classes (`fi_tx_attr::tclass`, fi_endpoint(3)).
-pub mod traffic_class {
-    /// In hints: the domain's.
-    pub const UNSPEC: u32 = 0;
-    /// No class of its own: the default of networks.
-    pub const BEST_EFFORT: u32 = 0x200;
-}
-
 /// In place of a number of contexts: the endpoint uses one that it shares with others (`FI_SHARED_CONTEXT`).
 pub const SHARED_CONTEXT: usize = usize::MAX;

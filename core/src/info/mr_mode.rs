@@ -12,7 +12,7 @@ const BASIC: MrMode = MrMode::VIRT_ADDR
     .union(MrMode::PROV_KEY);
 
 /// Before this version of the interface there were `BASIC` and `SCALABLE` alone, and 0 was either.
-const BITS_SINCE: u32 = 1 << 16 | 5;
+const BITS_SINCE: u32 = (1 << 16) | 5;
 
 /// What is left for the application to do for an endpoint with the capabilities `caps`, and what is added to its modes.
 pub(super) fn grant(

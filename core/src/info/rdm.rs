@@ -1,8 +1,8 @@
 //! What a domain of ours gives over whatever transport.
 
 use super::caps::{RX_CAPS, TX_CAPS};
-use super::models::{EpType, Progress, ResourceMgmt, Threading, tag_format, traffic_class};
-use super::{DomainAttr, EpAttr, Info, RxAttr, TxAttr};
+use super::models::{EpType, Progress, ResourceMgmt, Threading, tag_format};
+use super::{DomainAttr, EpAttr, Info, RxAttr, TxAttr, traffic_class};
 use crate::av::format;
 use crate::flags::{Flags, Order};
 

@@ -150,7 +150,7 @@ impl Seed {
             FOLD,
         );
         // `b` times x, modulo x³ + x + 1: neither that nor its sum with `b` takes a value twice.
-        let low = a ^ (b << 1) ^ ((b >> 2 & 1) * 0b11) ^ (line >> 61);
+        let low = a ^ (b << 1) ^ (((b >> 2) & 1) * 0b11) ^ (line >> 61);
         ((line as u32) << GROUP_SHIFT) | (low as u32 & GROUP_MASK)
     }
 }
@@ -204,7 +204,7 @@ impl Line {
     /// choose the line in no table that memory has room for.
     #[inline(always)]
     fn tag(hash: u32) -> u64 {
-        let tag = (hash & GROUP_MASK) | (hash >> 27) << GROUP_SHIFT;
+        let tag = (hash & GROUP_MASK) | ((hash >> 27) << GROUP_SHIFT);
         u64::from(tag.max(1))
     }
 
@@ -216,14 +216,14 @@ impl Line {
         let wanted = tag * BYTES;
         let first = zeroes(self.tags[0] ^ wanted) >> 7;
         let second = zeroes(self.tags[1] ^ wanted) as u32 >> 7;
-        Slots(first | u64::from(second) << 1)
+        Slots(first | (u64::from(second) << 1))
     }
 
     #[inline(always)]
     fn set(&mut self, slot: usize, tag: u64, head: u32) {
         let shift = slot % 8 * 8;
         let word = &mut self.tags[slot / 8];
-        *word = (*word & !(0xff << shift)) | tag << shift;
+        *word = (*word & !(0xff << shift)) | (tag << shift);
         self.heads[slot] = head;
     }
 

@@ -235,7 +235,7 @@ impl PostedQueue {
         self.free = entry.link.next;
         entry.src = src;
         entry.tag = tag;
-        entry.order = self.posts << POST_SHIFT | number as u64;
+        entry.order = (self.posts << POST_SHIFT) | number as u64;
         entry.context = p.context;
         entry.buf = buf;
         entry.flags = p.flags.bits() as u32;

@@ -32,7 +32,7 @@ impl Key {
     }
 
     fn new(index: u32, generation: u32) -> Self {
-        Key(u64::from(generation) << 32 | u64::from(index))
+        Key((u64::from(generation) << 32) | u64::from(index))
     }
 }
 

@@ -5,7 +5,7 @@ use ferrofabric_core::av::AvType;
 use ferrofabric_core::flags::{Flags, Mode, MrMode, Order};
 use ferrofabric_core::info::{
     AddrFormat, DomainAttr, EpAttr, EpType, FabricAttr, Info, Progress, RX_CAPS, ResourceMgmt,
-    RxAttr, SHARED_CONTEXT, TX_CAPS, Threading, TxAttr, filter, tag_format,
+    RxAttr, SHARED_CONTEXT, TX_CAPS, Threading, TxAttr, filter, tag_format, traffic_class,
 };
 use proptest::prelude::*;
 
@@ -128,7 +128,7 @@ fn hints_for(there: &Info, c: &mut Choices) -> Info {
             size: c.number(there.tx.size),
             iov_limit: c.number(there.tx.iov_limit),
             rma_iov_limit: c.number(there.tx.rma_iov_limit),
-            tclass: c.of(&[0, there.tx.tclass]),
+            tclass: c.of(&[0, there.tx.tclass, traffic_class::BULK_DATA]),
         },
         rx: RxAttr {
             caps: side(caps, c),
@@ -187,7 +187,7 @@ fn hints_for(there: &Info, c: &mut Choices) -> Info {
             auth_key: None,
             max_err_data: c.number(there.domain.max_err_data),
             mr_cnt: c.number(there.domain.mr_cnt),
-            tclass: c.of(&[0, there.domain.tclass]),
+            tclass: c.of(&[0, there.domain.tclass, traffic_class::of_dscp(26)]),
             max_ep_auth_key: c.number(there.domain.max_ep_auth_key),
             max_group_id: c.of(&[0, there.domain.max_group_id]),
             max_cntr_value: c.of(&[0, there.domain.max_cntr_value]),
@@ -197,7 +197,7 @@ fn hints_for(there: &Info, c: &mut Choices) -> Info {
             name: c.of(&["", &there.fabric.name]).to_owned(),
             provider: c.of(&["", &there.fabric.provider]).to_owned(),
             provider_version: c.of(&[0, there.fabric.provider_version]),
-            api_version: c.of(&[0, 1 << 16 | 4, 2 << 16]),
+            api_version: c.of(&[0, (1 << 16) | 4, 2 << 16]),
         },
         nic: None,
     }

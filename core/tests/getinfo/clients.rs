@@ -123,7 +123,7 @@ pub(crate) fn mpich(first: &Info) -> Vec<Info> {
                     },
                     fabric: FabricAttr {
                         provider: first.fabric.provider.clone(),
-                        api_version: 2 << 16 | 5,
+                        api_version: (2 << 16) | 5,
                         ..FabricAttr::default()
                     },
                     ..Info::default()

@@ -4,7 +4,7 @@ use ferrofabric_core::addr::GidKind;
 use ferrofabric_core::av::AvType;
 use ferrofabric_core::flags::{Flags, Mode, MrMode, Order};
 use ferrofabric_core::info::{
-    AddrFormat, EpType, Info, Progress, ResourceMgmt, SHARED_CONTEXT, filter,
+    AddrFormat, EpType, Info, Progress, ResourceMgmt, SHARED_CONTEXT, filter, traffic_class,
 };
 
 use crate::candidates::{NODE, addr, everything, granted, local, queue_pair, refused, with};
@@ -28,7 +28,11 @@ const FIELDS: &[(&str, Change, Change)] = &[
     number!("tx_attr->size", tx.size),
     number!("tx_attr->iov_limit", tx.iov_limit),
     number!("tx_attr->rma_iov_limit", tx.rma_iov_limit),
-    number!("tx_attr->tclass", tx.tclass),
+    (
+        "tx_attr->tclass",
+        |hints, _| hints.tx.tclass = traffic_class::NETWORK_CTRL,
+        |hints, _| hints.tx.tclass = traffic_class::NETWORK_CTRL + 1,
+    ),
     number!("rx_attr->total_buffered_recv", rx.total_buffered_recv),
     number!("rx_attr->size", rx.size),
     number!("rx_attr->iov_limit", rx.iov_limit),
@@ -65,7 +69,11 @@ const FIELDS: &[(&str, Change, Change)] = &[
     number!("domain_attr->auth_key_size", domain.auth_key_size),
     number!("domain_attr->max_err_data", domain.max_err_data),
     number!("domain_attr->mr_cnt", domain.mr_cnt),
-    number!("domain_attr->tclass", domain.tclass),
+    (
+        "domain_attr->tclass",
+        |hints, _| hints.domain.tclass = traffic_class::NETWORK_CTRL,
+        |hints, _| hints.domain.tclass = traffic_class::NETWORK_CTRL + 1,
+    ),
     number!("domain_attr->max_ep_auth_key", domain.max_ep_auth_key),
     number!("domain_attr->max_group_id", domain.max_group_id),
     number!("domain_attr->max_cntr_value", domain.max_cntr_value),

@@ -14,3 +14,4 @@ mod keys;
 mod offers;
 mod queries;
 mod registration;
+mod traffic_classes;

@@ -512,7 +512,7 @@ fn versions_of_the_interface() {
         version,
         ..Query::default()
     };
-    for version in [0, 1 << 16, 1 << 16 | 4, 2 << 16, 2 << 16 | 99] {
+    for version in [0, 1 << 16, (1 << 16) | 4, 2 << 16, (2 << 16) | 99] {
         let infos = machine.find(&at(version)).unwrap();
         assert_eq!(infos.len(), 3);
         assert!(infos.iter().all(|info| info.fabric.api_version == version));

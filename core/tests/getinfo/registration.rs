@@ -134,7 +134,7 @@ fn before_version_1_5_there_are_only_the_old_names_and_0_is_either() {
         let hints = hints(caps, mr_mode);
         granted(&Info { fabric, ..hints }, needs).map(|(mr_mode, _)| mr_mode)
     };
-    let (old, new) = (1 << 16 | 4, 1 << 16 | 5);
+    let (old, new) = ((1 << 16) | 4, (1 << 16) | 5);
     let (rma, basic) = (Flags::RMA, MrMode::BASIC);
     assert_eq!(asked(old, rma, BASIC, NONE), Some(basic));
     assert_eq!(asked(old, rma, NONE, NONE), Some(MrMode::SCALABLE));

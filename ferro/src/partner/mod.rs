@@ -154,13 +154,14 @@ fn out_of_turn() -> Failure {
 }
 
 fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+    let digits: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    digits.concat()
 }
 
 fn from_hex(text: &str) -> Result<Vec<u8>> {
     let digit = |c: u8| (c as char).to_digit(16);
     let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        [high, low] => Some((digit(*high)? << 4 | digit(*low)?) as u8),
+        [high, low] => Some(((digit(*high)? << 4) | digit(*low)?) as u8),
         _ => None,
     });
     pairs

@@ -175,7 +175,7 @@ pub(super) fn addresses() -> Vec<(&'static str, Address)> {
         (
             "in6",
             Address::In6(SocketAddrV6::new(
-                (0xfe80u128 << 112 | 1).into(),
+                ((0xfe80u128 << 112) | 1).into(),
                 7471,
                 0,
                 2,

@@ -93,7 +93,7 @@ fn take(bytes: &[u8]) -> u64 {
         0 => QueryFlags::from_bits_retain(u64::from(which & 0xf) << 54),
         _ => QueryFlags::from_bits_retain(input.number()),
     };
-    let version = input.of(&[0, 1 << 16 | 4, 2 << 16, 3 << 16]);
+    let version = input.of(&[0, (1 << 16) | 4, 2 << 16, 3 << 16]);
     let (node, service) = (input.text(), input.text());
     let (has_node, has_service) = (which & 0x10 != 0, which & 0x20 != 0);
     let hints = (which & 0x40 != 0).then(|| hints::hints(&mut input));

@@ -84,7 +84,7 @@ fn come_and_go(av: &dyn Av, decoy: &NativeAddr) {
 
 fn content(number: u64) -> [u8; 16] {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
-    (u128::from(mixed) << 64 | u128::from(number)).to_le_bytes()
+    ((u128::from(mixed) << 64) | u128::from(number)).to_le_bytes()
 }
 
 /// Sends so many messages, of which each is checked.

@@ -50,7 +50,7 @@ fn sender(numbers: &[u64]) {
             }
         };
         let len = sizes.size(low as usize, high as usize);
-        let tag = me << 32 | i;
+        let tag = (me << 32) | i;
         fill(&mut buffer[..len], tag);
         tsend(&mut endpoint, buffer, len, hub, tag, 0, |done| {
             succeeded(done.outcome);

@@ -1,7 +1,7 @@
 //! The sizes that a link works with, as they were set.
 
 use super::{ENVELOPES_MAX, SPARE_BUFFERS, SPARE_BYTES};
-use crate::config::ShmConfig;
+use crate::config::{Cma, ShmConfig};
 
 use crate::ring::{LINE, PAYLOAD_BYTES, SLOTS};
 use crate::wire::MAX_WINDOW;
@@ -13,6 +13,7 @@ pub(crate) struct Sizes {
     first: usize,
     chunk: usize,
     pub(super) queue: usize,
+    pub(super) cma: Cma,
     pub(crate) quota: Quota,
 }
 
@@ -42,6 +43,7 @@ impl Sizes {
             first: config.first_bytes.min(eager),
             chunk: config.chunk_bytes.clamp(256, PAYLOAD_BYTES / 3),
             queue: config.queue_sends.max(1),
+            cma: config.cma,
             quota: Quota {
                 bytes: config.unexpected_bytes,
                 messages: config.unexpected_messages,
@@ -53,8 +55,14 @@ impl Sizes {
     /// others do to begin with, and leave the ring divided in another way for what comes next.
     #[inline]
     pub(super) fn piece(&self, len: usize) -> usize {
-        let pieces = len.div_ceil(self.chunk).max(1);
-        len.div_ceil(pieces).next_multiple_of(LINE).min(self.chunk)
+        len.div_ceil(self.pieces(len))
+            .next_multiple_of(LINE)
+            .min(self.chunk)
+    }
+
+    /// In how many pieces a message of `len` bytes comes.
+    pub(crate) fn pieces(&self, len: usize) -> usize {
+        len.div_ceil(self.chunk).max(1)
     }
 
     /// Bytes of a message of `len` that are sent before a receive is known to wait for it.

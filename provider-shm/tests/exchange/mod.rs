@@ -39,7 +39,7 @@ impl Draw {
 
 /// What a message contains: nobody else's message contains it.
 pub fn content(from: usize, to: usize, index: usize, len: usize) -> Vec<u8> {
-    let mut draw = Draw::new((from as u64) << 40 | (to as u64) << 32 | index as u64);
+    let mut draw = Draw::new(((from as u64) << 40) | ((to as u64) << 32) | index as u64);
     let mut bytes = vec![0; len];
     let word = draw.next();
     for (i, chunk) in bytes.chunks_mut(8).enumerate() {

@@ -16,7 +16,7 @@ pub(crate) fn memory_lock_advice(wanted: usize) -> Option<String> {
 fn advice(limit: u64, status: &str, wanted: u64) -> Option<String> {
     let may_exceed = field(status, "CapEff:")
         .and_then(|hex| u64::from_str_radix(hex, 16).ok())
-        .is_some_and(|capabilities| capabilities >> CAP_IPC_LOCK & 1 == 1);
+        .is_some_and(|capabilities| (capabilities >> CAP_IPC_LOCK) & 1 == 1);
     let pinned_kib =
         field(status, "VmPin:").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
     let pinned = pinned_kib.unwrap_or(0) * 1024;

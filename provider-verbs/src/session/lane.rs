@@ -310,13 +310,13 @@ const RECEIVE: u32 = u32::MAX;
 /// A work request ID: session and number for sends.
 #[inline]
 pub(crate) fn send_wr_id(session: SessionId, number: u32) -> u64 {
-    u64::from(session.0) << 32 | u64::from(number)
+    (u64::from(session.0) << 32) | u64::from(number)
 }
 
 /// The work request ID of a receive into a slot.
 #[inline]
 pub(crate) fn receive_wr_id(slot: u32) -> u64 {
-    u64::from(RECEIVE) << 32 | u64::from(slot)
+    (u64::from(RECEIVE) << 32) | u64::from(slot)
 }
 
 /// What a work request ID names.

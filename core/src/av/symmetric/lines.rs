@@ -48,7 +48,7 @@ pub(super) struct Key {
 impl Key {
     #[inline]
     fn from_parts(low: u64, high: u64) -> Self {
-        let node = high << LOW_NODE_BITS | low >> NUMBER_BITS;
+        let node = (high << LOW_NODE_BITS) | (low >> NUMBER_BITS);
         Self {
             node: node as u32,
             number: low & ((1 << NUMBER_BITS) - 1),
@@ -58,7 +58,7 @@ impl Key {
     /// The lower part.
     #[inline]
     pub(super) fn low(self) -> u64 {
-        u64::from(self.node) << NUMBER_BITS | self.number
+        (u64::from(self.node) << NUMBER_BITS) | self.number
     }
 
     /// The upper part.
@@ -166,14 +166,14 @@ impl<'a> Lines<'a> {
         line[slot].store(key.low(), Relaxed);
         let (word, shift) = upper(slot);
         let with_upper =
-            |value: u64| value & !(((1 << UPPER_BITS) - 1) << shift) | key.high() << shift;
+            |value: u64| value & !(((1 << UPPER_BITS) - 1) << shift) | (key.high() << shift);
         let mut state = line[STATE].load(Relaxed);
         match word {
             STATE => state = with_upper(state),
             _ => line[word].store(with_upper(line[word].load(Relaxed)), Relaxed),
         }
         // Pairs with the Acquire load in `look`.
-        line[STATE].store(state | 1 << (THERE + slot), Release);
+        line[STATE].store(state | (1 << (THERE + slot)), Release);
     }
 
     /// Takes the address out of an entry.
@@ -188,7 +188,7 @@ impl<'a> Lines<'a> {
 
 #[inline]
 fn is_there(state: u64, slot: usize) -> bool {
-    state >> (THERE + slot) & 1 == 1
+    (state >> (THERE + slot)) & 1 == 1
 }
 
 /// The word that an entry's upper part lies in, and its lowest bit there.
@@ -204,7 +204,7 @@ fn key(line: &[AtomicU64], slot: usize, state: u64) -> Key {
         STATE => state,
         _ => line[word].load(Relaxed),
     };
-    let high = upper >> shift & ((1 << UPPER_BITS) - 1);
+    let high = (upper >> shift) & ((1 << UPPER_BITS) - 1);
     Key::from_parts(line[slot].load(Relaxed), high)
 }
 

@@ -97,7 +97,7 @@ impl Places {
 
     #[inline]
     fn place(&self, hash: u64, entry: u32) -> u32 {
-        (hash as u32) >> self.entry_bits << self.entry_bits | (entry + 1)
+        ((hash as u32) >> self.entry_bits << self.entry_bits) | (entry + 1)
     }
 
     #[inline]
@@ -307,7 +307,7 @@ mod tests {
     /// Few homes, close to each other and around the end; entries of one hash, too.
     fn hash(entry: u32) -> u64 {
         let home = (entry % 5).wrapping_sub(2) << 26;
-        u64::from(home) << 32 | u64::from(entry / 7) << 30
+        (u64::from(home) << 32) | (u64::from(entry / 7) << 30)
     }
 
     proptest! {

@@ -21,7 +21,7 @@ fn name(n: u32) -> NativeAddr {
     match n % 4 {
         0 => NativeAddr::of_new(n.into(), None, true, random),
         1 => NativeAddr::of_new(1, Some(verbs), true, random),
-        2 => NativeAddr::of_new(2, Some(verbs), false, random | 1 << 40),
+        2 => NativeAddr::of_new(2, Some(verbs), false, random | (1 << 40)),
         _ => NativeAddr {
             shm: Some(random),
             ..NativeAddr::of_new(3, Some(verbs), true, random)

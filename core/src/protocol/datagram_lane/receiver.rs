@@ -87,7 +87,7 @@ impl<T> Receiver<T> {
         let expected = session.expected();
         let ahead = sequence.wrapping_sub(expected);
         let at = sequence.wrapping_sub(self.base);
-        if ahead > u32::MAX / 2 || at < SPAN && self.kept >> at & 1 != 0 {
+        if ahead > u32::MAX / 2 || at < SPAN && (self.kept >> at) & 1 != 0 {
             shared.counters.duplicates += 1;
             self.came(&shared.config, true, now);
             return Arrival::Drop(packet);

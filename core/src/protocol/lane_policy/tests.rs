@@ -157,7 +157,7 @@ proptest! {
         let mut now = Time(1);
         for (what, peer, wait, quiet) in steps {
             now = now + MS * wait as u32;
-            let is_quiet = |peer: u32| quiet >> peer & 1 != 0;
+            let is_quiet = |peer: u32| (quiet >> peer) & 1 != 0;
             match what {
                 0 | 1 => {
                     let promote = policy.message(peer, 300, now);

@@ -57,6 +57,6 @@ impl SessionId {
     /// The ID of the session that starts with the lane of `key`, whose index is below [`SessionId::LIMIT`].
     pub(crate) fn of(key: Key) -> Self {
         debug_assert!(key.index() < Self::LIMIT);
-        SessionId(key.generation() << Self::INDEX_BITS | key.index() as u32)
+        SessionId((key.generation() << Self::INDEX_BITS) | key.index() as u32)
     }
 }

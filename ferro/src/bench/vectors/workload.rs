@@ -154,13 +154,13 @@ impl Walk {
     #[inline]
     pub(crate) fn after(self, index: usize) -> usize {
         // A linear congruential generator of full period, and upper bits stirred into the lower ones; both ways.
-        let mut state = index ^ index >> self.shift;
+        let mut state = index ^ (index >> self.shift);
         loop {
             state = state
                 .wrapping_mul(0x5851_f42d_4c95_7f2d)
                 .wrapping_add(0x1405_7b7e_f767_814f)
                 & self.mask;
-            let next = state ^ state >> self.shift;
+            let next = state ^ (state >> self.shift);
             if next < self.n {
                 return next;
             }

@@ -295,7 +295,7 @@ impl Search<'_> {
             Event::Completed { receive, outcome } => {
                 let of = &self.receiver.receives[*receive];
                 let is_message = matches!(of.outcomes[*outcome], Outcome::Message { .. });
-                match is_message && next.used[*receive] >> outcome & 1 == 0 {
+                match is_message && (next.used[*receive] >> outcome) & 1 == 0 {
                     true => Err(format!("it completes and has not matched: {of:?}")),
                     false => Ok(next),
                 }
@@ -371,7 +371,7 @@ impl Search<'_> {
     ) -> Result<(), String> {
         let of = &self.receiver.receives[receive];
         let message = &self.receiver.messages[waiting.message];
-        let unused = |at: &usize| state.used[receive] >> at & 1 == 0;
+        let unused = |at: &usize| (state.used[receive] >> at) & 1 == 0;
         let whole = (0..of.outcomes.len())
             .filter(unused)
             .find(|&at| match &of.outcomes[at] {

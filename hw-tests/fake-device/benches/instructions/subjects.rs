@@ -72,7 +72,7 @@ unsafe extern "C" fn getrandom(into: *mut c_void, len: usize, _flags: u32) -> is
     static STATE: AtomicU64 = AtomicU64::new(0);
     for at in 0..len {
         let state = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        let mixed = (state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (state ^ (state >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         // SAFETY: the caller has room for `len` bytes.
         unsafe { into.cast::<u8>().add(at).write((mixed >> 56) as u8) };
     }

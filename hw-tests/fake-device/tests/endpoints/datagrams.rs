@@ -281,7 +281,7 @@ fn hub_and_spokes(device: &FakeDevice, hub: &[(&str, &str)], others: &[(&str, &s
         let mut left = 0;
         for tag in (0..8).map(|n| 100 * round + n) {
             for (at, spoke) in spokes.iter_mut().enumerate() {
-                let (bytes, seed) = (size(at), tag << 8 | at as u64);
+                let (bytes, seed) = (size(at), (tag << 8) | at as u64);
                 hub.trecv(room(bytes), spoke.from_hub, tag, 0, seed)
                     .map_err(first)
                     .unwrap();

@@ -165,7 +165,7 @@ fn requests_of_nobody() {
 /// The same, of a receive that there is not.
 #[test]
 fn receives_of_nobody() {
-    for wr_id in [u64::MAX, u64::from(u32::MAX) << 32 | 1 << 20] {
+    for wr_id in [u64::MAX, (u64::from(u32::MAX) << 32) | (1 << 20)] {
         goes_on(Fault::new(Point::Receive, Effect::WrId(wr_id)));
     }
 }

@@ -66,7 +66,7 @@ impl Pair {
 
     /// A message each way, received and compared.
     pub(crate) fn exchange(&mut self, bytes: usize, tag: u64) {
-        let seed = tag ^ (bytes as u64) << 20;
+        let seed = tag ^ ((bytes as u64) << 20);
         self.b
             .trecv(room(bytes), self.to_a, tag, 0, 1)
             .map_err(first)

@@ -208,7 +208,8 @@ fn what_fifty_peers_took_is_given_back() {
                 let name = ends[peer].name().to_bytes();
                 let (to_peer, to_hub) = (ends[0].av().insert(&name), ends[peer].av().insert(&hub));
                 let (to_peer, to_hub) = (to_peer.unwrap(), to_hub.unwrap());
-                let [hub, end] = ends.get_disjoint_mut([0, peer]).unwrap();
+                let (hub, others) = ends.split_first_mut().unwrap();
+                let end = &mut others[peer - 1];
                 end.trecv(room(8), to_hub, round, 0, 1)
                     .map_err(first)
                     .unwrap();

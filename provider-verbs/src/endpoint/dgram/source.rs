@@ -258,7 +258,7 @@ mod tests {
         header[16..].copy_from_slice(&to);
         let sum: u32 = header
             .chunks(2)
-            .map(|w| u32::from(w[0]) << 8 | u32::from(w[1]))
+            .map(|w| (u32::from(w[0]) << 8) | u32::from(w[1]))
             .sum();
         let sum = (sum >> 16) + (sum & 0xffff);
         let sum = !(((sum >> 16) + (sum & 0xffff)) as u16);

@@ -190,7 +190,7 @@ proptest! {
         prop_assert_eq!((read, read_envelope, request.op), (header, envelope, op));
         prop_assert_eq!((request.total_bytes, request.sender_writes, request.segments().len()), (total, true, 0));
 
-        let grant = Grant { op, receive: total, address: 1 << 40, fit_bytes: total.max(1) >> 1 | 1, rkey: 7 };
+        let grant = Grant { op, receive: total, address: 1 << 40, fit_bytes: (total.max(1) >> 1) | 1, rkey: 7 };
         let plain = [
             Packet::Fin { op, status },
             Packet::Cts(grant),
