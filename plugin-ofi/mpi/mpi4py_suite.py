@@ -1,6 +1,7 @@
 """MPI for Python's own tests, of the source package that ci/mpich has put beside the module.
 
-usage: mpi4py_suite.py SELECTION MINIMUM    every rank has to run at least MINIMUM tests, skipped ones not counted
+usage: mpi4py_suite.py SELECTION MINIMUM
+Every rank has to run at least MINIMUM tests, skipped ones not counted.
 """
 
 import pathlib
@@ -13,11 +14,11 @@ from checked import WORLD, expect, run
 LEFT_OUT = {
     "test_dynproc": "dynamic processes",
     "test_spawn": "dynamic processes",
-    "test_rma": "one-sided operations, which the provider lacks; one_sided.py has windows by messages",
+    "test_rma": "one-sided operations, not built yet; one_sided.py has windows by messages",
     "test_rma_nb": "one-sided operations",
     "test_win": "one-sided operations",
-    # docs/mpi.md, "Defects of others". The first one has eight cases, which fail on one rank, too;
-    # the second one fails over libfabric's tcp provider, too, when the other rank's message is early.
+    # docs/mpi.md, "Defects of others". Eight cases of the first one fail, on a single rank, too.
+    # The second one fails over libfabric's tcp, too, when the other rank's message is early.
     "test_mpiabi.*.testGetFortranInfo": "MPICH 5.0.2's ABI misreports eight Fortran types",
     "test_comm_topo.TestTopoWorld*.testDistgraphcomm": "MPICH 5.0.2 mixes up what it has probed",
 }
@@ -54,7 +55,8 @@ def main():
     result = suite(options(selection))
     bad = [str(test) for test, _ in result.failures + result.errors]
     bad += [str(test) for test in result.unexpectedSuccesses]
-    # The suite's program has printed what went wrong. Other ranks may wait for this one: no collective call here.
+    # The suite's program has printed what went wrong. No collective call before this check: other
+    # ranks may wait for a message of this one.
     expect(bad, [], "tests that failed")
     counts = result.testsRun, len(result.skipped)
     for rank, other in enumerate(WORLD.allgather(counts)):
@@ -62,7 +64,9 @@ def main():
     ran = result.testsRun - len(result.skipped)
     if ran < minimum:
         raise AssertionError(f"{ran} tests ran, at least {minimum} were expected")
-    return f"mpi4py {mpi4py.__version__}, {sys.argv[1]}: {ran} tests ran on each, 0 failed, {len(result.skipped)} skipped"
+    skipped = len(result.skipped)
+    name = f"mpi4py {mpi4py.__version__}, {sys.argv[1]}"
+    return f"{name}: {ran} tests ran on each, 0 failed, {skipped} skipped"
 
 
 def options(selection):

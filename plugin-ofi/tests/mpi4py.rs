@@ -1,5 +1,5 @@
-//! MPI for Python's own tests, by MPICH over this project's provider. `plugin-ofi/mpi/mpi4py_suite.py`
-//! says what is left out, and why.
+//! MPI for Python's own tests, by MPICH over this project's provider.
+//! `plugin-ofi/mpi/mpi4py_suite.py` says what is left out, and why.
 
 #[macro_use]
 mod support;

@@ -14,7 +14,8 @@ use super::{has_device, has_program, run, skip};
 /// How long a program may take; processors may be emulated and shared by eight ranks.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How long MPI for Python's own tests may take. Alone on this machine four ranks need half a minute.
+/// How long MPI for Python's own tests may take. On idle processors four ranks need half a minute,
+/// over Soft-RoCE more than a minute.
 const SUITE_PATIENCE: Duration = Duration::from_secs(420);
 
 /// Runs MPI for Python's own tests.
