@@ -389,6 +389,14 @@ impl AvTable {
         is_it.then(|| self.socket_of(entry))?
     }
 
+    /// The key with which a socket address was inserted.
+    pub(crate) fn key_of_socket(&self, addr: FiAddr) -> Option<AuthKey> {
+        self.socket(addr)?;
+        let state = self.unresolved.state.lock();
+        let (_, key) = state.keys.get(&self.model.entry(addr)?)?;
+        Some(*key)
+    }
+
     /// The entry of an address that is in and not resolved.
     pub(super) fn unresolved_entry(&self, addr: FiAddr) -> Option<u32> {
         let entry = self.model.entry(addr)?;

@@ -47,7 +47,10 @@ impl<B: Backend> AvHandle<B> {
     pub(super) fn lookup_auth_key_of(&self, addr: FiAddr) -> Result<AuthKey> {
         let keys = self.auth_keys("look up")?;
         self.domain.admit_to("look up in", "address vector")?;
-        let of_entry = || keys.key_of(&self.table.name(addr)?);
+        let of_entry = || match self.table.key_of_socket(addr) {
+            None => keys.key_of(&self.table.name(addr)?),
+            known => known,
+        };
         keys.key(addr).or_else(of_entry).ok_or_else(|| {
             Error::new(Errno::EINVAL, "look up the key of", format!("{addr:?}"))
                 .mend("it is neither a key nor an address of this address vector")
