@@ -116,7 +116,7 @@ settings! {
     /// Give a peer up that answered nothing for so long; `off` waits for evidence of its death for ever; `auto` does so where the
     /// device has such evidence, and is 60s for peers that are reached by datagrams.
     peer_timeout: PeerTimeout = "auto", "auto, off or a duration such as 5s", |_| true;
-    /// How long to look for who listens at a socket address before its insertion fails.
+    /// How long sends to a socket address wait for an endpoint to listen there before they fail.
     resolve_timeout: Patience = "5s", "a duration such as 5s", |v| v.0.is_some();
     /// How long a blocking read of a completion queue spins before it sleeps.
     spin: Patience = "20us", "off or a duration such as 20us", |_| true;

@@ -243,8 +243,9 @@ pub trait Endpoint: Send + Sync {
     /// # Errors
     ///
     /// `Again`: read the completion queue, then try again. `EMSGSIZE`: longer than the domain's limit.
-    /// `EADDRNOTAVAIL`: no such peer. Of a peer in a range that is resolved when it is used, `Again` until that is over, and once
-    /// what [`Resolve`](crate::av::Resolve) says if nobody is there. `ENOKEY`: the peer's key came after the endpoint was enabled. `EOPNOTSUPP`: a completion level or a fence that the domain does not keep. Whatever else goes wrong comes as an error completion.
+    /// `EADDRNOTAVAIL`: no such peer. `ENOKEY`: the peer's key came after the endpoint was enabled. `EOPNOTSUPP`: a completion level or
+    /// a fence that the domain does not keep. Whatever else goes wrong comes as an error completion: for a socket address at which no
+    /// endpoint was found in time, what [`Resolve`](crate::av::Resolve) said.
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
     /// Posts a receive, or with one of these flags asks about messages that are here (fi_tagged(3)), tagged or untagged:
@@ -308,8 +309,8 @@ pub trait Av: Send + Sync {
     /// Type of its addresses, also where the provider chose it.
     fn av_type(&self) -> AvType;
 
-    /// Of a named one: the address that whoever made it gave for its mapping, or got. Processes use the same `FiAddr` for a
-    /// peer, whatever address each gave. 0 without a name.
+    /// Of a named one: where this process reads its addresses, an array of `FiAddr` by order of insertion, which goes with the address
+    /// vector. Processes use the same `FiAddr` for a peer, whatever address each gave. 0 without a name.
     fn map_addr(&self) -> usize;
 
     /// Inserts one address as [`insert_all`](Self::insert_all) does.
@@ -332,19 +333,19 @@ pub trait Av: Send + Sync {
     ///
     /// Of the call: `EBUSY` when the domain belongs to another thread; `EINVAL` when the address vector is for asynchronous
     /// insertion. Of an address: `EINVAL` for what is none, with the
-    /// reason; `ENOMEM` and `ENOSPC` when the vector can not grow.
+    /// reason; `EHOSTUNREACH` for a socket address without a route, `ENOSYS` where endpoints have none; `ENOMEM` and `ENOSPC` when the
+    /// vector can not grow. Whether an endpoint listens at a socket address is no matter of the insertion (`docs/adr/0042`).
     fn insert_all(
         &self,
         names: &mut dyn Iterator<Item = &[u8]>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize>;
 
-    /// Inserts endpoints by name, as `insert_all` does. Where they are is found out by the caller's thread; of a range of socket
-    /// addresses in a symmetric address vector when they are used.
+    /// Inserts endpoints by name, as `insert_all` does. The caller's thread looks up the names of nodes.
     ///
     /// # Errors
     ///
-    /// As there; of an endpoint also those of [`Services::resolve`].
+    /// As there; of an endpoint also `ENOENT` for a node that the system's resolver does not know.
     fn insert_services(
         &self,
         services: &Services,

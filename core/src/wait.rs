@@ -45,8 +45,14 @@ impl AsFd for WaitFd {
     }
 }
 
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Bell {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         let bell = bell.map_err(|e| failed(e, "create", "event descriptor"))?;
         Ok(Self(Arc::new(bell)))

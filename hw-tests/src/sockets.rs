@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
-use ferrofabric_core::addr::{AddrFormat, Address};
+use ferrofabric_core::addr::{AddrFormat, Address, NativeAddr};
 use ferrofabric_core::av::{AvAttr, Services};
 use ferrofabric_core::error::{Errno, Result};
 use ferrofabric_core::fabric::{Av, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
@@ -12,6 +13,7 @@ use ferrofabric_core::owning::OwningEndpoint;
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_verbs::VerbsProvider;
 
+use crate::dgram::PATIENCE;
 use crate::offers::settings;
 
 /// Types of endpoints that there are.
@@ -108,6 +110,22 @@ pub fn name(domain: &dyn Domain, endpoint: &OwningEndpoint) -> Vec<u8> {
         .address()
         .to_bytes(domain.info().addr_format)
         .unwrap()
+}
+
+/// The endpoint of an address once its resolution is over, or why that has failed.
+///
+/// # Errors
+///
+/// What the look-up says when it is no more `EAGAIN`.
+pub fn resolved(av: &Arc<dyn Av>, addr: FiAddr) -> std::result::Result<NativeAddr, Errno> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match av.lookup(addr).map_err(|error| error.errno()) {
+            Err(Errno::EAGAIN) => assert!(Instant::now() < until, "not resolved"),
+            over => return over,
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// Inserts what services there are; what became of each, in order.

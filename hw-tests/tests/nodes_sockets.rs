@@ -14,10 +14,10 @@ use ferrofabric_core::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::PATIENCE;
 use ferrofabric_hw_tests::party::meet;
-use ferrofabric_hw_tests::sockets::{domain, domain_at, endpoint};
+use ferrofabric_hw_tests::sockets::{domain, domain_at, endpoint, resolved};
 use serial_test::file_serial;
 
-/// Finds who listens at a node.
+/// Inserts the endpoint of a node.
 fn find(endpoint: &OwningEndpoint, node: &str, port: u16) -> FiAddr {
     let services = Services::one(node, Some(&port.to_string())).unwrap();
     let mut found = None;
@@ -25,8 +25,10 @@ fn find(endpoint: &OwningEndpoint, node: &str, port: u16) -> FiAddr {
     let asked = Instant::now();
     let av = endpoint.av();
     av.insert_services(&services, &mut report).unwrap();
+    let found = found.unwrap().unwrap();
+    resolved(av, found).unwrap();
     println!("{node}:{port} found in {:?}", asked.elapsed());
-    found.unwrap().unwrap()
+    found
 }
 
 /// Each machine finds the other by name, and they talk both ways.
@@ -59,12 +61,12 @@ fn machines_find_each_other_by_name() {
         let other = find(&party, name, port);
         let socket = SocketAddr::new(peer.parse().unwrap(), port);
         assert_eq!(party.av().address(other).unwrap(), Address::from(socket));
-        let theirs = party.av().lookup(other).unwrap();
+        let theirs = resolved(party.av(), other).unwrap();
         assert_ne!(theirs.node, party.name().node);
         // In a domain of native addresses, too.
         let native = endpoint(&*domain(ep_type, AddrFormat::UNSPEC, &[]));
         let same = find(&native, peer, port);
-        assert_eq!(native.av().lookup(same).unwrap(), theirs);
+        assert_eq!(resolved(native.av(), same), Ok(theirs));
         together();
         party
             .send(Buffer::new(8).unwrap(), 8, other, None, 2)

@@ -18,25 +18,24 @@ use ferrofabric_core::owning::{Buffer, OwningEndpoint};
 use ferrofabric_core::types::{FiAddr, MsgKind};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::PATIENCE;
-use ferrofabric_hw_tests::sockets::{TYPES, domain, domain_at, endpoint, insert_services, name};
+use ferrofabric_hw_tests::sockets::{
+    TYPES, domain, domain_at, endpoint, insert_services, name, resolved,
+};
 use serial_test::file_serial;
 
-/// Sends to an address of a range that nobody was asked for before, until it was found, or found to be nobody's.
-fn send_when_found(from: &mut OwningEndpoint, to: FiAddr, text: &[u8]) -> Result<(), OpError> {
-    let first = from.inject(text, to, None);
-    assert_eq!(first, Err(OpError::Again), "nobody was asked before");
-    send_once_known(from, to, text)
-}
-
-/// The same of one that may have been asked for. Before there is an answer the call is told to try again.
-fn send_once_known(from: &mut OwningEndpoint, to: FiAddr, text: &[u8]) -> Result<(), OpError> {
+/// Sends to an address that may be unresolved. The message waits until it is resolved, or fails with an error completion.
+fn send(from: &mut OwningEndpoint, to: FiAddr, text: &[u8]) -> Result<(), Errno> {
+    let mut buffer = Buffer::new(text.len()).unwrap();
+    buffer.copy_from_slice(text);
+    from.send(buffer, text.len(), to, None, 3)
+        .map_err(|(error, _)| error)
+        .unwrap();
     let until = Instant::now() + PATIENCE;
     loop {
-        match from.inject(text, to, None) {
-            Err(OpError::Again) => assert!(Instant::now() < until, "not found"),
-            sent => return sent,
+        if let Some(done) = from.poll().unwrap() {
+            return done.outcome.map(drop).map_err(|error| error.errno);
         }
-        assert!(from.poll().unwrap().is_none());
+        assert!(Instant::now() < until, "no completion");
         std::thread::yield_now();
     }
 }
@@ -53,6 +52,9 @@ fn next_message(at: &mut OwningEndpoint, other: &mut OwningEndpoint) -> (Vec<u8>
         assert!(Instant::now() < until, "nothing came");
     }
 }
+
+/// Addresses at which nobody is are to fail soon.
+const SHORT: [(&str, &str); 1] = [("FERRO_RESOLVE_TIMEOUT", "1s")];
 
 /// An endpoint whose address vector has endpoints of ranges found when they are used.
 fn for_ranges(domain: &dyn Domain, av_type: AvType) -> OwningEndpoint {
@@ -116,10 +118,11 @@ fn a_range_is_found_when_it_is_used() {
         return;
     }
     for (ep_type, av_type) in TYPES.into_iter().zip([AvType::Map, AvType::Table]) {
-        let domain = domain(ep_type, AddrFormat::SOCKADDR_IN, &[]);
+        let domain = domain(ep_type, AddrFormat::SOCKADDR_IN, &SHORT);
         let mut a = for_ranges(&*domain, av_type);
         let mut b = endpoint(&*domain);
         let to_a = b.av().insert(&name(&*domain, &a)).unwrap();
+        assert_eq!(resolved(b.av(), to_a), Ok(a.name()));
         let listens = b.address().socket().unwrap();
         let base = listens.port() / 1000 * 1000;
         let range = Services::range(&listens.ip().to_string(), 10, &base.to_string(), 1000);
@@ -140,7 +143,7 @@ fn a_range_is_found_when_it_is_used() {
         let to_b = told[usize::from(listens.port() - base)];
         assert_eq!(a.av().address(to_b).unwrap(), b.address());
         b.recv(Buffer::new(8).unwrap(), FiAddr::UNSPEC, 1).unwrap();
-        send_when_found(&mut a, to_b, b"found").unwrap();
+        send(&mut a, to_b, b"found").unwrap();
         assert_eq!(next_message(&mut b, &mut a), (b"found".to_vec(), to_a));
         assert_eq!(a.av().lookup(to_b).unwrap(), b.name());
         assert_eq!(a.av().address(to_b).unwrap(), b.address());
@@ -154,9 +157,9 @@ fn a_range_is_found_when_it_is_used() {
             .position(|addr| *addr == to_b)
             .unwrap()
             .abs_diff(1);
-        let refused = Err(OpError::Failed(Errno::ECONNREFUSED));
         for _ in 0..2 {
-            assert_eq!(send_when_found(&mut a, told[nobody], b"?"), refused);
+            let refused = send(&mut a, told[nobody], b"?");
+            assert_eq!(refused, Err(Errno::ECONNREFUSED));
         }
         // Each is removed as it is: found, in vain, told.
         let gone = OpError::Failed(Errno::EADDRNOTAVAIL);
@@ -173,7 +176,7 @@ fn a_range_is_found_when_it_is_used() {
         let again = tell(a.av());
         let to_b = again[usize::from(listens.port() - base)];
         b.recv(Buffer::new(8).unwrap(), FiAddr::UNSPEC, 1).unwrap();
-        send_when_found(&mut a, to_b, b"again").unwrap();
+        send(&mut a, to_b, b"again").unwrap();
         assert_eq!(next_message(&mut b, &mut a), (b"again".to_vec(), to_a));
     }
 }
@@ -196,9 +199,10 @@ fn an_endpoint_that_is_in_is_found_for_a_range_too() {
         let first = a.av().insert(&native).unwrap();
         let second = told_of(&a, b.address().socket().unwrap());
         assert_ne!(first, second);
+        assert_eq!(resolved(b.av(), to_a), Ok(a.name()));
         let mut send = |a: &mut OwningEndpoint, to, text: &[u8]| {
             b.recv(Buffer::new(8).unwrap(), FiAddr::UNSPEC, 1).unwrap();
-            send_once_known(a, to, text).unwrap();
+            send(a, to, text).unwrap();
             assert_eq!(next_message(&mut b, a), (text.to_vec(), to_a));
         };
         send(&mut a, second, b"second");
@@ -280,14 +284,13 @@ fn a_receive_from_a_range_waits_for_who_comes_later() {
     if Rig::open().is_none() {
         return;
     }
-    let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &[]);
+    let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &SHORT);
     let mut a = for_ranges(&*domain, AvType::Table);
     // Where nobody is any more.
     let place = endpoint(&*domain).address().socket().unwrap();
     let from_b = told_of(&a, place);
     a.recv(Buffer::new(8).unwrap(), from_b, 1).unwrap();
-    let refused = Err(OpError::Failed(Errno::ECONNREFUSED));
-    assert_eq!(send_once_known(&mut a, from_b, b"?"), refused);
+    assert_eq!(send(&mut a, from_b, b"?"), Err(Errno::ECONNREFUSED));
     let (ip, port) = (place.ip().to_string(), place.port().to_string());
     let mut b = endpoint(&*domain_at(EpType::Rdm, &ip, &port));
     assert_eq!(b.address().socket(), Some(place));

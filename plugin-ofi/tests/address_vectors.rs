@@ -386,11 +386,18 @@ fn a_named_one_is_made_by_who_may_and_found_by_the_others() {
             for (addr, name) in addrs.iter().zip(&all) {
                 assert_eq!(read.lookup(*addr, 64).unwrap().0[..64], name[..]);
             }
+            // The array that stock programs read: the addresses by order of insertion.
+            // SAFETY: it is there as long as the address vector, and nobody writes now.
+            let listed = || unsafe {
+                std::slice::from_raw_parts(to_read.map_addr.cast::<fi_addr_t>(), 4).to_vec()
+            };
+            assert_eq!(listed(), [addrs[0], addrs[1], addrs[2], NONE]);
             let denied = -libc::EACCES;
             assert_eq!(read.insert(&all, addrs.as_mut_ptr(), 0, null_mut()), denied);
             assert_eq!(read.remove(&mut addrs, 0), denied);
             assert_eq!(made.remove(&mut addrs[..1], 0), 0);
             assert_eq!(read.lookup(addrs[0], 64), Err(-FI_EINVAL));
+            assert_eq!(listed(), [NONE, addrs[1], addrs[2], NONE]);
             for av in [made, read] {
                 assert_eq!(close(av.0.cast()), 0);
             }

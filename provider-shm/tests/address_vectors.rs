@@ -3,13 +3,15 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::limits::{PATIENCE, settings};
 use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, AvType};
-use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::av::{AvAttr, AvType, Resolve, Services};
+use ferrofabric_core::error::{Errno, Error, OpError};
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::owning::{Buffer, OwningEndpoint};
 use ferrofabric_core::peer::Completion;
@@ -238,4 +240,222 @@ fn completions_report_the_users_ids() {
     assert_eq!(plain, Err(Errno::EINVAL));
     peer.av().tag_inserted(to_hub, FiAddr(12)).unwrap();
     assert_eq!(exchange(&mut hub, again, &mut peer).src, FiAddr(12));
+}
+
+/// Finds the endpoints that were entered at ports, as soon as they are.
+#[derive(Debug, Default)]
+struct Ports {
+    there: Mutex<HashMap<u16, NativeAddr>>,
+    patience: Duration,
+}
+
+impl Ports {
+    fn new(patience: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            patience,
+            ..Self::default()
+        })
+    }
+
+    fn listen(&self, port: u16, endpoint: &OwningEndpoint) {
+        self.there.lock().unwrap().insert(port, endpoint.name());
+    }
+}
+
+impl Resolve for Ports {
+    fn resolve(&self, at: SocketAddr) -> Result<NativeAddr, Error> {
+        let there = self.there.lock().unwrap().get(&at.port()).copied();
+        there.ok_or_else(|| Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()))
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
+}
+
+fn by_ports(domain: &dyn Domain, ports: &Arc<Ports>, attr: AvAttr) -> OwningEndpoint {
+    let attr = AvAttr {
+        resolver: Some(ports.clone()),
+        ..attr
+    };
+    OwningEndpoint::open(domain, &attr).unwrap()
+}
+
+fn insert_port(at: &OwningEndpoint, port: u16) -> FiAddr {
+    let one = Services::one("127.0.0.1", Some(&port.to_string())).unwrap();
+    let mut inserted = None;
+    let count = at
+        .av()
+        .insert_services(&one, &mut |_, one| inserted = Some(one.unwrap()));
+    assert_eq!(count.unwrap(), 1);
+    inserted.unwrap()
+}
+
+/// What the next send of an endpoint comes to.
+fn sent(from: &mut OwningEndpoint) -> Result<u64, Errno> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(done) = from.poll().unwrap() {
+            let token = done.token;
+            return done.outcome.map(|_| token).map_err(|error| error.errno);
+        }
+        assert!(Instant::now() < until, "no completion");
+    }
+}
+
+/// Messages to an address at which nobody listens wait, those with a copy too, and come in order once somebody does.
+///
+/// Covers: AV-7, AV-10, AV-15, AV-23
+#[test]
+fn sends_wait_for_who_comes_later() {
+    for (symmetric, av_type) in [(false, AvType::Map), (true, AvType::Table)] {
+        let attr = AvAttr {
+            av_type: Some(av_type),
+            symmetric,
+            ..AvAttr::default()
+        };
+        let ports = Ports::new(PATIENCE);
+        let domain = domain();
+        let mut a = by_ports(&*domain, &ports, attr);
+        let mut b = OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap();
+        let to_b = insert_port(&a, 7);
+        assert_eq!(insert_port(&a, 7), to_b);
+        let resolving = a.av().lookup(to_b).unwrap_err();
+        assert_eq!(resolving.errno(), Errno::EAGAIN);
+        for tag in 0..10 {
+            b.trecv(buffer(), FiAddr::UNSPEC, tag, 0, tag).unwrap();
+        }
+        for tag in 0..10u64 {
+            match tag % 2 {
+                0 => a.tsend(buffer(), 8, to_b, tag, tag).unwrap(),
+                _ => a.tinject(&tag.to_le_bytes(), to_b, tag).unwrap(),
+            }
+        }
+        assert!(a.poll().unwrap().is_none());
+        ports.listen(7, &b);
+        let until = Instant::now() + PATIENCE;
+        let (mut completed, mut came) = (Vec::new(), Vec::new());
+        while completed.len() < 5 || came.len() < 10 {
+            if let Some(done) = a.poll().unwrap() {
+                done.outcome.unwrap();
+                completed.push(done.token);
+            }
+            if let Some(done) = b.poll().unwrap() {
+                let tag = done.outcome.unwrap().tag;
+                if tag % 2 == 1 {
+                    assert_eq!(done.buffer[..8], tag.to_le_bytes());
+                }
+                came.push(tag);
+            }
+            assert!(Instant::now() < until, "{completed:?} {came:?}");
+        }
+        assert_eq!(completed, [0, 2, 4, 6, 8]);
+        assert_eq!(came, (0..10).collect::<Vec<_>>());
+        assert_eq!(a.av().lookup(to_b).unwrap(), b.name());
+        // Who answers is known.
+        let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+        assert_eq!(exchange(&mut b, to_a, &mut a).src, to_b);
+    }
+}
+
+/// Where nobody comes in time sends fail with completions; a send after that starts anew, and succeeds if somebody is there by then.
+///
+/// Covers: AV-10, AV-17
+#[test]
+fn sends_to_nobody_fail_in_time_and_not_for_ever() {
+    let patience = Duration::from_millis(200);
+    let ports = Ports::new(patience);
+    let domain = domain();
+    let mut a = by_ports(&*domain, &ports, AvAttr::default());
+    let mut b = OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap();
+    let to_b = insert_port(&a, 7);
+    for round in 0..2 {
+        let begun = Instant::now();
+        a.tsend(buffer(), 8, to_b, 1, 1).unwrap();
+        a.tsend(buffer(), 8, to_b, 1, 2).unwrap();
+        for _ in 0..2 {
+            assert_eq!(sent(&mut a), Err(Errno::ECONNREFUSED), "round {round}");
+        }
+        let took = begun.elapsed();
+        assert!(took > patience / 4 && took < PATIENCE, "{took:?}");
+    }
+    ports.listen(7, &b);
+    assert_eq!(exchange(&mut a, to_b, &mut b).src, FiAddr::NOTAVAIL);
+}
+
+/// A send that waits for an address fails when that is removed, and reaches nobody who gets the entry; others go on.
+///
+/// Covers: AV-17
+#[test]
+fn removal_ends_what_waits_for_an_address() {
+    for (symmetric, av_type) in [
+        (false, AvType::Table),
+        (true, AvType::Table),
+        (false, AvType::Map),
+    ] {
+        let attr = AvAttr {
+            av_type: Some(av_type),
+            symmetric,
+            ..AvAttr::default()
+        };
+        let ports = Ports::new(PATIENCE);
+        let domain = domain();
+        let mut a = by_ports(&*domain, &ports, attr);
+        let mut b = OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap();
+        let gone = insert_port(&a, 7);
+        a.tsend(buffer(), 8, gone, 1, 4711).unwrap();
+        a.av().remove(gone).unwrap();
+        let next = insert_port(&a, 8);
+        assert_eq!(next == gone, av_type == AvType::Table);
+        ports.listen(8, &b);
+        assert_eq!(sent(&mut a), Err(Errno::EADDRNOTAVAIL));
+        exchange(&mut a, next, &mut b);
+        b.trecv(buffer(), FiAddr::UNSPEC, 1, 0, 0).unwrap();
+        assert!(b.poll().unwrap().is_none());
+    }
+}
+
+/// A thread that sleeps until a completion comes is woken by the end of a resolution, good or bad.
+#[test]
+fn the_end_of_a_resolution_wakes_a_sleeper() {
+    let ports = Ports::new(Duration::from_millis(300));
+    let domain = domain();
+    let mut a = by_ports(&*domain, &ports, AvAttr::default());
+    let b = OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap();
+    let (to_b, to_nobody) = (insert_port(&a, 7), insert_port(&a, 8));
+    a.tsend(buffer(), 8, to_nobody, 1, 1).unwrap();
+    let failed = a.wait(Some(PATIENCE)).unwrap().unwrap();
+    assert_eq!(failed.outcome.unwrap_err().errno, Errno::ECONNREFUSED);
+    a.tsend(buffer(), 8, to_b, 1, 2).unwrap();
+    ports.listen(7, &b);
+    let done = a.wait(Some(PATIENCE)).unwrap().unwrap();
+    done.outcome.unwrap();
+    assert_eq!(done.token, 2);
+}
+
+/// What one process inserts by its socket address the others send to, also one that opened the address vector for reading.
+///
+/// Covers: AV-4, AV-5
+#[test]
+fn a_reader_sends_to_what_another_inserts_by_its_socket_address() {
+    let attr = AvAttr {
+        name: Some(format!("shm sockets {}", std::process::id())),
+        ..AvAttr::default()
+    };
+    let ports = Ports::new(PATIENCE);
+    let (mine, yours) = (domain(), domain());
+    let a = by_ports(&*mine, &ports, attr.clone());
+    let reading = AvAttr {
+        read_only: true,
+        ..attr
+    };
+    let mut reader = by_ports(&*yours, &ports, reading);
+    let mut b = OwningEndpoint::open(&*mine, &AvAttr::default()).unwrap();
+    let (gone, to_b) = (insert_port(&a, 6), insert_port(&a, 7));
+    reader.tsend(buffer(), 8, gone, 1, 1).unwrap();
+    a.av().remove(gone).unwrap();
+    assert_eq!(sent(&mut reader), Err(Errno::EADDRNOTAVAIL));
+    ports.listen(7, &b);
+    exchange(&mut reader, to_b, &mut b);
+    assert_eq!(a.av().lookup(to_b).unwrap(), b.name());
 }

@@ -1,6 +1,6 @@
 //! Addresses as an application has them, in the format of its domain.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::addr::{
     AddrFormats, Address, AuthKey, KeyedAddr, NATIVE_FAMILY, NATIVE_LEN, NativeAddr, VerbsAddr,
@@ -31,22 +31,11 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    pub(super) fn socket(&self) -> Option<SocketAddr> {
+    /// The endpoint, where it is known.
+    pub(crate) fn endpoint(&self) -> Option<&NativeAddr> {
         match self {
-            Self::Endpoint(_) => None,
-            Self::Socket(at) => Some(*at),
-        }
-    }
-
-    /// The endpoint, in formats whose addresses name no sockets.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: it is a socket.
-    pub(crate) fn endpoint(self) -> Result<NativeAddr> {
-        match self {
-            Self::Endpoint(name) => Ok(name),
-            Self::Socket(at) => Err(invalid(&format!("{at} is no endpoint"))),
+            Self::Endpoint(name) => Some(name),
+            Self::Socket(_) => None,
         }
     }
 }
@@ -54,7 +43,7 @@ impl Target {
 /// Whom an address names, and how it is to be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sought {
-    pub(super) target: Target,
+    pub(crate) target: Target,
     /// With this authorization key, where each address needs one.
     pub(super) key: Option<AuthKey>,
     /// What the address says of an endpoint with several keys, beyond the way to it with this one.
@@ -97,8 +86,10 @@ impl Naming {
             return Ok(Target::Endpoint(name));
         }
         match addr.socket() {
-            Some(at) if at.port() != 0 => Ok(Target::Socket(at)),
-            Some(_) => Err(invalid("nobody listens at port 0")),
+            Some(at) => match no_endpoint(&at) {
+                None => Ok(Target::Socket(at)),
+                Some(why) => Err(invalid(why)),
+            },
             None => Err(invalid(match addr {
                 Address::Keyed(_) => {
                     "it is that of an endpoint with authorization keys: open the domain with FI_AV_AUTH_KEY, and say which key"
@@ -126,11 +117,6 @@ impl Naming {
             key: Some(key),
             keyed,
         })
-    }
-
-    /// Whether addresses of its format may name sockets.
-    pub(crate) fn names_sockets(&self) -> bool {
-        self.format == AddrFormat::STR || self.keeps_sockets()
     }
 
     /// Whether its address vectors tell of endpoints by socket address.
@@ -201,6 +187,20 @@ pub fn to_bytes(format: AddrFormat, addr: &Address) -> Vec<u8> {
 pub fn endpoint_to_bytes(format: AddrFormat, name: &NativeAddr) -> Vec<u8> {
     let addr = Address::of_endpoint(*name, format).unwrap_or(Address::Native(*name));
     to_bytes(format, &addr)
+}
+
+/// Why no endpoint can be at a socket address; `None`: one can.
+pub(super) fn no_endpoint(at: &SocketAddr) -> Option<&'static str> {
+    let ip = at.ip().to_canonical();
+    if at.port() == 0 {
+        Some("nobody listens at port 0")
+    } else if ip.is_unspecified() {
+        Some("the unspecified address stands for no host")
+    } else if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        Some("it is an address of many hosts")
+    } else {
+        None
+    }
 }
 
 fn invalid(why: &str) -> Error {

@@ -34,7 +34,7 @@ pub(super) enum Word {
     FirstLog2,
     /// How addresses are made: type and bits.
     Model,
-    /// The application's address for the mapping.
+    /// Where the first process has the array of addresses.
     MapAddr,
     /// Odd while a writer is at work.
     Version,

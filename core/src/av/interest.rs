@@ -42,6 +42,11 @@ impl Interest {
         true
     }
 
+    /// A send waits until an entry is resolved. Its endpoint hears of the removal of the entry.
+    pub(super) fn note_send(&self, entry: u32) {
+        self.begin_to_use(entry);
+    }
+
     /// The address is no more, and they know: none of them gets another one from the entry meanwhile.
     fn end_use(&self, entry: u32) {
         let (word, bit) = place(entry);
@@ -89,7 +94,7 @@ impl AvTable {
                 addr = self.addr(name);
             }
             let Some(entry) = self.model.entry(addr).filter(|_| addr.is_some()) else {
-                self.told.stranger();
+                self.unresolved.unknown_source();
                 return FiAddr::NOTAVAIL;
             };
             if !self.interest.begin_to_use(entry) || self.name(addr).as_ref() == Some(name) {

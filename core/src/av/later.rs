@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::askers::{Announce, Askers};
 use super::format::{self, Naming, Sought};
-use super::resolution::{self, Found};
-use super::service::{Resolve, Services};
+use super::resolution::{admit, admit_nodes};
+use super::resolver_pool::ResolverPool;
+use super::service::Services;
 use super::table::{AvTable, Reserved};
-use super::told::Run;
+use super::unresolved::Run;
 use crate::addr::{Address, AuthKey};
 use crate::eq::{AV_COMPLETE, Done, EqError, EventQueue};
 use crate::error::{Errno, Error, Result};
@@ -70,10 +70,12 @@ pub(crate) type Keys = Option<Vec<Result<AuthKey>>>;
 pub(crate) struct Place {
     pub(crate) table: Arc<AvTable>,
     pub(crate) naming: Naming,
-    pub(crate) resolver: Option<Arc<dyn Resolve>>,
-    /// Where ranges are resolved when they are used.
-    pub(crate) askers: Option<Arc<Askers>>,
-    pub(crate) announce: Announce,
+    /// What resolves socket addresses, in the background.
+    pub(crate) pool: Option<Arc<ResolverPool>>,
+    /// Ranges are resolved when they are used.
+    pub(crate) keeps_ranges: bool,
+    /// Is told of addresses that were put in.
+    pub(crate) announce: Box<dyn Fn(&[FiAddr]) + Send + Sync>,
 }
 
 /// The insertions of one address vector that are under way.
@@ -203,10 +205,10 @@ impl Work {
 
     fn insert(&self, mut call: Call) {
         let table = &self.place.table;
-        let range = call.wanted.range().filter(|_| self.place.askers.is_some());
-        let inserted: Box<dyn Iterator<Item = Result<FiAddr>>> = match range {
-            Some(range) => Box::new(self.tell(range, &call.reserved)),
-            None => {
+        let range = call.wanted.range().filter(|_| self.place.keeps_ranges);
+        let inserted: Box<dyn Iterator<Item = Result<FiAddr>>> = match (range, &self.place.pool) {
+            (Some(range), Some(pool)) => Box::new(self.tell(range, pool, &call.reserved)),
+            _ => {
                 let found = self.find(&call.wanted, call.keys.take());
                 Box::new(self.enter(found, &call.reserved).into_iter())
             }
@@ -243,17 +245,22 @@ impl Work {
         self.events.write_done(AV_COMPLETE, &done);
     }
 
-    /// Enters a range, whose endpoints are found when they are used.
+    /// Enters a range, whose endpoints are resolved when they are used.
     fn tell<'a>(
         &'a self,
         range: &Services,
+        pool: &ResolverPool,
         reserved: &[Reserved],
     ) -> impl Iterator<Item = Result<FiAddr>> + use<'a> {
         let closing = || self.line.lock().closing;
         let table = &self.place.table;
         let told = range
             .nodes(&self.place.naming, &closing)
-            .and_then(|nodes| Ok(table.insertion()?.tell(&nodes, reserved)));
+            .and_then(|mut nodes| {
+                pool.start()?;
+                admit_nodes(&mut nodes, pool.resolver());
+                Ok(table.insertion()?.tell(&nodes, reserved))
+            });
         let runs = told.unwrap_or_else(|error| {
             // Without the turn they are lost, as those of a process that was killed.
             let _ = table.release(reserved.iter().copied());
@@ -262,12 +269,14 @@ impl Work {
         table.outcomes(runs)
     }
 
-    /// Finds out who is wanted; what has not begun when the address vector is being closed is cancelled.
-    fn find(&self, wanted: &Wanted, keys: Keys) -> Vec<Result<Found>> {
+    /// Finds out what the addresses name; what has not begun when the address vector is being closed is cancelled.
+    fn find(&self, wanted: &Wanted, keys: Keys) -> Vec<Result<Sought>> {
         let closing = || self.line.lock().closing;
         let naming = &self.place.naming;
         let mut addresses = wanted.addresses(naming);
         let mut keys = keys.map(Vec::into_iter);
+        let pool = self.place.pool.as_ref();
+        let resolver = pool.map(|pool| pool.resolver());
         let sought = (0..wanted.len()).map(|i| {
             if closing() {
                 return Err(
@@ -277,28 +286,24 @@ impl Work {
             }
             let none = || Err(Error::new(Errno::EINVAL, "insert", format!("address {i}")));
             let addr = addresses.next().unwrap_or_else(none);
-            match &mut keys {
+            let sought = match &mut keys {
                 None => naming.target(&addr?).map(Sought::from),
                 Some(keys) => {
                     let key = keys.next().unwrap_or_else(|| Err(keyless()))?;
                     naming.with_key(&addr?, key)
                 }
+            };
+            let sought = admit(sought?, resolver)?;
+            if let (None, Some(pool)) = (sought.target.endpoint(), pool) {
+                pool.start()?;
             }
+            Ok(sought)
         });
-        let Place {
-            table, resolver, ..
-        } = &self.place;
-        resolution::resolve(
-            sought.collect(),
-            table,
-            naming,
-            resolver.as_deref(),
-            &closing,
-        )
+        sought.collect()
     }
 
     /// Enters what was found, all in one turn.
-    fn enter(&self, found: Vec<Result<Found>>, reserved: &[Reserved]) -> Vec<Result<FiAddr>> {
+    fn enter(&self, found: Vec<Result<Sought>>, reserved: &[Reserved]) -> Vec<Result<FiAddr>> {
         let mut insertion = match self.place.table.insertion() {
             Ok(insertion) => insertion,
             Err(error) => return found.iter().map(|_| Err(error.clone())).collect(),

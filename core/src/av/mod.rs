@@ -1,7 +1,6 @@
 //! Address vectors: tables that map the `FiAddr` of a peer to its address and back (fi_av(3), `docs/adr/0015`).
 
 mod arena;
-pub(crate) mod askers;
 mod attr;
 mod batch;
 mod chunk;
@@ -16,17 +15,20 @@ mod index;
 mod interest;
 pub(crate) mod keys;
 pub(crate) mod later;
+#[allow(unsafe_code, reason = "mapped memory that the application reads")]
+mod listing;
 mod marks;
 mod named;
 mod ranges;
 mod resolution;
+mod resolver_pool;
 mod service;
 mod sockets;
 mod storage;
 mod store;
 mod symmetric;
 mod table;
-mod told;
+mod unresolved;
 mod version;
 #[allow(unsafe_code, reason = "mapped memory as atomic words")]
 mod words;
@@ -35,7 +37,8 @@ pub use attr::{AvAttr, AvType};
 pub use entry_index::EntryIndex;
 pub use keys::{AuthKeys, HeldKey};
 pub use later::{Report, Wanted};
-pub(crate) use resolution::{Found, resolve};
-pub use service::{Resolve, Services, cancelled};
+pub(crate) use resolution::{admit, admit_nodes};
+pub(crate) use resolver_pool::ResolverPool;
+pub use service::{Closing, Question, Resolve, Services, cancelled};
 pub use table::{AvTable, Insertion, Paused, Placed, Reserved};
-pub(crate) use told::Unresolved;
+pub(crate) use unresolved::{Resolution, Unresolved};

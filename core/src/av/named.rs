@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use nix::errno::Errno as Sys;
@@ -16,12 +17,14 @@ use nix::fcntl::{FcntlArg, fcntl};
 use super::arena::Arena;
 use super::attr::Model;
 use super::head::{self, Head, Word};
+use super::listing::{self, Listing};
 use super::store::Store;
 use super::words::{ALIGN, Words};
 use crate::error::{Errno, Error, Result};
+use crate::types::FiAddr;
 
 /// Marks a file that is ready, with the version of its layout.
-const MAGIC: u64 = u64::from_be_bytes(*b"ferro av") ^ 3;
+const MAGIC: u64 = u64::from_be_bytes(*b"ferro av") ^ 4;
 
 /// Longest part of a file's name that says which address vector it is, in bytes.
 const MOST_NAME: usize = 180;
@@ -49,6 +52,8 @@ pub(super) struct Wanted<'a> {
 pub(super) struct Named {
     path: PathBuf,
     file: File,
+    /// There when the table is open.
+    listing: OnceLock<Listing>,
 }
 
 impl Named {
@@ -76,8 +81,14 @@ impl Named {
                 .open(&path);
             let file = opened.map_err(|e| failed(&e))?;
             let path = path.clone();
-            if let Some(found) = (Self { path, file }).enter(wanted, &failed)? {
-                return Ok(found);
+            let named = Self {
+                path,
+                file,
+                listing: OnceLock::new(),
+            };
+            if let Some((named, store)) = named.enter(wanted, &failed)? {
+                named.map_listing(wanted, &store).map_err(|e| failed(&e))?;
+                return Ok((named, store));
             }
         }
     }
@@ -136,21 +147,41 @@ impl Named {
         let failed = |e: io::Error| {
             Error::from_io(&e, "make", format!("named address vector {}", wanted.name))
         };
-        self.file.set_len(ALIGN).map_err(failed)?;
+        let end = listing::OFFSET + listing::BYTES;
+        self.file.set_len(end).map_err(failed)?;
         let head = Words::shared(&self.file, 0, head::SHARED_BYTES).map_err(failed)?;
-        let at = head.u64s(0, 1).as_ptr() as u64;
         let head = Head(head);
-        head.word(Word::End).store(ALIGN, Relaxed);
-        let map_addr = match wanted.map_addr {
-            0 => at,
-            given => given,
-        };
-        head.word(Word::MapAddr).store(map_addr, Relaxed);
+        head.word(Word::End).store(end, Relaxed);
         head.word(Word::Model).store(wanted.model.number(), Relaxed);
         let file = self.file.try_clone().map_err(failed)?;
         let store = Store::create(head, Arena::File(file), wanted.count)?;
         store.head().word(Word::Magic).store(MAGIC, Release);
         Ok(store)
+    }
+
+    /// Maps the array of addresses: where this process wants it, or else where the first process has it.
+    fn map_listing(&self, wanted: &Wanted<'_>, store: &Store) -> io::Result<()> {
+        let of_first = store.head().word(Word::MapAddr);
+        let at = match wanted.map_addr {
+            0 => of_first.load(Relaxed),
+            given => given,
+        };
+        let listing = Listing::map(&self.file, at as usize)?;
+        let _ = of_first.compare_exchange(0, listing.at() as u64, Relaxed, Relaxed);
+        let _ = self.listing.set(listing);
+        Ok(())
+    }
+
+    /// Where the application finds the array of addresses.
+    pub(super) fn map_addr(&self) -> usize {
+        self.listing.get().map_or(0, Listing::at)
+    }
+
+    /// Writes an entry's address in the array.
+    pub(super) fn list(&self, entry: u32, addr: FiAddr) {
+        if let Some(listing) = self.listing.get() {
+            listing.list(entry, addr);
+        }
     }
 
     /// Waits for the turn to write.

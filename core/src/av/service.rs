@@ -2,11 +2,15 @@
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::format::Naming;
 use super::symmetric;
 use crate::addr::{Address, NativeAddr};
 use crate::error::{Errno, Error, Result};
+use crate::wait::Bell;
 
 /// What finds the endpoint that listens at a socket address.
 pub trait Resolve: Debug + Send + Sync {
@@ -17,22 +21,89 @@ pub trait Resolve: Debug + Send + Sync {
     /// `ECONNREFUSED`: nobody listens there. `EHOSTUNREACH`: there is no way to it. `ETIMEDOUT`: it does not answer.
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr>;
 
-    /// Those of many, each with its own outcome; what has not begun when it is `stopped` is cancelled. Who can asks for them side
-    /// by side.
+    /// Those of many: reports the outcome of each question, by its number, as soon as it is known. What is not done when the address
+    /// vector closes is cancelled. A resolver that can asks for them side by side.
     fn resolve_all(
         &self,
-        all: &[SocketAddr],
-        stopped: &dyn Fn() -> bool,
-    ) -> Vec<Result<NativeAddr>> {
-        let one = |at: &SocketAddr| match stopped() {
-            true => Err(cancelled(at)),
-            false => self.resolve(*at),
-        };
-        all.iter().map(one).collect()
+        all: &[Question],
+        closing: &Closing,
+        report: &mut dyn FnMut(usize, Result<NativeAddr>),
+    ) {
+        for (number, question) in all.iter().enumerate() {
+            let at = question.at;
+            report(
+                number,
+                match closing.is_closing() {
+                    true => Err(cancelled(&at)),
+                    false => self.resolve(at),
+                },
+            );
+        }
+    }
+
+    /// Whether there is a route to a socket address. Says so at once, and asks nobody on the network.
+    ///
+    /// # Errors
+    ///
+    /// `EHOSTUNREACH`: there is none.
+    fn route(&self, _at: SocketAddr) -> Result<()> {
+        Ok(())
+    }
+
+    /// How long an endpoint is asked for until its resolution has failed.
+    fn patience(&self) -> Duration {
+        Duration::ZERO
     }
 }
 
-/// The address vector was closed before a socket address was asked for.
+/// An endpoint that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Where it listens.
+    pub at: SocketAddr,
+    /// When the answer comes too late. An attempt that begins later is short.
+    pub until: Instant,
+}
+
+/// Says whether an address vector is being closed: by a flag, and by a descriptor that is readable then.
+#[derive(Debug)]
+pub struct Closing {
+    closing: AtomicBool,
+    bell: Bell,
+}
+
+impl Closing {
+    /// It is not.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor can be had.
+    pub fn new() -> Result<Self> {
+        Ok(Self {
+            closing: AtomicBool::new(false),
+            bell: Bell::new()?,
+        })
+    }
+
+    /// Whether it is.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// It is from now on.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+}
+
+impl AsFd for Closing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// The address vector is closed before a socket address is resolved.
 pub fn cancelled(at: &SocketAddr) -> Error {
     Error::new(Errno::ECANCELED, "resolve", format!("socket address {at}"))
         .mend("the address vector is being closed")

@@ -1,8 +1,9 @@
-//! The socket addresses by which endpoints were inserted, in domains whose addresses are those (`FI_SOCKADDR` and its kin,
-//! fi_av(3)): beside the entries, in memory of the same kind, which is taken when the first comes.
+//! The socket addresses by which endpoints were inserted (fi_av(3)): beside the entries, in memory of the same kind, which is taken
+//! when the first comes.
 //!
-//! A slot says which generation of its entry it is about, so it goes with that. Who asks for the endpoint at a socket address
-//! is answered from a map of this process; what others enter in a named table it learns by the changes of that.
+//! A slot says which generation of its entry it is about, so it goes with that; of an unresolved entry, the generation that it will
+//! have. A map of this process leads from a socket address to its entry; what others enter in a named table it learns by the changes
+//! of that.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -11,13 +12,10 @@ use super::arena::{Arena, Pieces};
 use super::doubling::Doubling;
 use super::head::Word;
 use super::storage::Storage;
-use super::table::{AvTable, Insertion, Placed};
 use super::words::Words;
-use crate::addr::NativeAddr;
 use crate::error::Result;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicU64, Mutex, fence};
-use crate::types::FiAddr;
 
 const PIECES: Doubling = Doubling::new(if cfg!(loom) { 1 } else { 10 });
 
@@ -29,7 +27,7 @@ const FAMILY_AT: u32 = 16;
 const CHANGES_AT: u32 = 19;
 const CHANGES: u64 = (1 << 32) - (1 << CHANGES_AT);
 
-/// Addresses that the map of a process may have beyond twice those of the table, before it is cleared of old ones.
+/// Addresses that the map of a process may have beyond twice those that it had when it was cleared of old ones.
 const SPARE: usize = 64;
 
 /// The socket addresses of one table.
@@ -43,6 +41,8 @@ pub(super) struct Sockets {
 #[derive(Default)]
 struct Known {
     entries: HashMap<SocketAddr, u32>,
+    /// Addresses that were in the table when it was cleared of others.
+    kept: usize,
     /// Changes of a shared table that are in it.
     seen: u64,
 }
@@ -76,7 +76,7 @@ impl Sockets {
     }
 
     /// The address of an entry, as long as the entry is of this generation.
-    fn of(&self, store: &Storage, entry: u32, generation: u32) -> Option<SocketAddr> {
+    pub(super) fn of(&self, store: &Storage, entry: u32, generation: u32) -> Option<SocketAddr> {
         let (number, at) = PIECES.place(entry);
         let piece = self.piece(store, number)?;
         let [first, rest @ ..] = slot(piece, number, at);
@@ -90,7 +90,13 @@ impl Sockets {
     }
 
     /// Gives an entry of this generation an address. For writers.
-    fn set(&self, store: &Storage, entry: u32, generation: u32, at: &SocketAddr) -> Result<()> {
+    pub(super) fn set(
+        &self,
+        store: &Storage,
+        entry: u32,
+        generation: u32,
+        at: &SocketAddr,
+    ) -> Result<()> {
         let (number, index) = PIECES.place(entry);
         let piece = self.make(store, number)?;
         let [first, rest @ ..] = slot(piece, number, index);
@@ -122,23 +128,24 @@ impl Sockets {
         self.known.lock().entries.is_empty()
     }
 
-    /// The entry of an address and its generation.
+    /// The entry of an address and the generation that it has or, unresolved, will have.
     pub(super) fn find(&self, store: &Storage, at: &SocketAddr) -> Option<(u32, u32)> {
         let mut known = self.known.lock();
         known.catch_up(store, self);
         let entry = *known.entries.get(at)?;
-        let generation = store.generation(entry);
+        let generation = store.generation(entry) | 1;
         (self.of(store, entry, generation)? == *at).then_some((entry, generation))
     }
 }
 
 impl Known {
     fn note(&mut self, at: SocketAddr, entry: u32, store: &Storage, sockets: &Sockets) {
-        if self.entries.len() > 2 * store.len() + SPARE {
+        if self.entries.len() > 2 * self.kept + SPARE {
             self.entries.retain(|at, entry| {
-                let generation = store.generation(*entry);
+                let generation = store.generation(*entry) | 1;
                 sockets.of(store, *entry, generation) == Some(*at)
             });
+            self.kept = self.entries.len();
         }
         self.entries.insert(at, entry);
     }
@@ -151,76 +158,11 @@ impl Known {
         let (now, changed) = store.changed_since(self.seen);
         self.seen = now;
         for entry in changed {
-            let generation = store.generation(entry);
+            let generation = store.generation(entry) | 1;
             if let Some(at) = sockets.of(store, entry, generation) {
                 self.note(at, entry, store, sockets);
             }
         }
-    }
-}
-
-impl AvTable {
-    /// The socket address that an endpoint was inserted by, if it was by one.
-    pub fn socket(&self, addr: FiAddr) -> Option<SocketAddr> {
-        let entry = self.model.entry(addr)?;
-        let generation = self.store.generation(entry);
-        if self.model.addr(entry, generation | 1) != addr {
-            return None;
-        }
-        let of_its_own = match generation & 1 {
-            1 => self.sockets.of(&self.store, entry, generation),
-            _ => None,
-        };
-        of_its_own.or_else(|| self.told.socket(entry))
-    }
-
-    /// The endpoints that were inserted by these socket addresses.
-    ///
-    /// # Errors
-    ///
-    /// As [`insertion`](Self::insertion).
-    pub(super) fn known(&self, all: &[SocketAddr]) -> Result<Vec<Option<NativeAddr>>> {
-        let _turn = self.insertion()?;
-        let name = |at| {
-            let (name, _) = match self.sockets.find(&self.store, at) {
-                Some((entry, generation)) => self
-                    .store
-                    .read(entry)
-                    .filter(|(_, now)| *now == generation)?,
-                None => self.store.read(self.told.entry(at)?)?,
-            };
-            self.read_name(&name)
-        };
-        Ok(all.iter().map(name).collect())
-    }
-}
-
-impl Insertion<'_> {
-    /// Remembers by which socket address an endpoint was inserted, unless it was by another before.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`, `ENOSPC`: there is no room for it. What had just been put in is out again.
-    pub(super) fn remember(&mut self, placed: Placed, at: &SocketAddr) -> Result<()> {
-        let AvTable {
-            model,
-            store,
-            sockets,
-            told,
-            ..
-        } = self.table;
-        let Some(entry) = model.entry(placed.addr) else {
-            return Ok(());
-        };
-        let generation = store.generation(entry);
-        if sockets.of(store, entry, generation).is_some() || told.socket(entry).is_some() {
-            return Ok(());
-        }
-        let kept = sockets.set(store, entry, generation, at);
-        if kept.is_err() && placed.new {
-            store.clear(entry, |generation| model.is_reusable(generation))?;
-        }
-        kept
     }
 }
 
@@ -318,9 +260,12 @@ mod loom_tests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::NativeAddr;
+    use crate::av::format::{Sought, Target};
+    use crate::av::table::{AvTable, Placed};
     use crate::av::{AvAttr, AvType};
-    use crate::error::Errno;
-    use crate::error::Error;
+    use crate::error::{Errno, Error};
+    use crate::types::FiAddr;
 
     fn name(incarnation: u64) -> NativeAddr {
         NativeAddr {
@@ -352,10 +297,20 @@ mod tests {
     }
 
     fn insert(table: &AvTable, incarnation: u64, by: &SocketAddr) -> Placed {
-        let mut insertion = table.insertion().unwrap();
-        let placed = insertion.place(Ok(name(incarnation).to_bytes())).unwrap();
-        insertion.remember(placed, by).unwrap();
+        let sought = Sought::from(Target::Socket(*by));
+        let placed = table.insertion().unwrap().enter(Ok(sought), None).unwrap();
+        if placed.new {
+            let asking = table.next_to_ask().unwrap();
+            let answered = table.answer(&asking.all[0], Ok(name(incarnation)));
+            assert_eq!(answered.new, Some(placed.addr));
+        }
         placed
+    }
+
+    /// The endpoint that is in by a socket address.
+    fn known(table: &AvTable, by: &SocketAddr) -> Option<NativeAddr> {
+        let (entry, generation) = table.sockets.find(&table.store, by)?;
+        table.name(table.addr_of(entry, generation))
     }
 
     /// Covers: AV-18, AV-23
@@ -377,13 +332,11 @@ mod tests {
             for (i, (placed, by)) in placed.iter().zip(&all).enumerate() {
                 assert!(placed.new);
                 assert_eq!(table.socket(placed.addr), Some(*by));
-                let known = table.known(&[at("10.9.9.9:1"), *by]).unwrap();
-                assert_eq!(known, [None, Some(name(i as u64 + 1))]);
+                assert_eq!(known(&table, by), Some(name(i as u64 + 1)));
             }
-            // One that is there by another address stays what it is.
-            let again = insert(&table, 1, &at("10.1.0.1:1"));
+            assert_eq!(known(&table, &at("10.9.9.9:1")), None);
+            let again = insert(&table, 1, &all[0]);
             assert_eq!((again.addr, again.new), (placed[0].addr, false));
-            assert_eq!(table.socket(again.addr), Some(all[0]));
         }
     }
 
@@ -395,13 +348,13 @@ mod tests {
             let first = insert(&table, 1, &by);
             table.remove(first.addr).unwrap();
             assert_eq!(table.socket(first.addr), None);
-            assert_eq!(table.known(&[by]).unwrap(), [None]);
+            assert_eq!(known(&table, &by), None);
             // The next one in the entry came by its native address.
             let next = table.insert(&name(2)).unwrap();
             assert_eq!(table.socket(next.addr), None);
-            assert_eq!(table.known(&[by]).unwrap(), [None]);
+            assert_eq!(known(&table, &by), None);
             let restarted = insert(&table, 3, &by);
-            assert_eq!(table.known(&[by]).unwrap(), [Some(name(3))]);
+            assert_eq!(known(&table, &by), Some(name(3)));
             assert_eq!(table.socket(restarted.addr), Some(by));
         }
     }
@@ -414,7 +367,7 @@ mod tests {
             let placed = insert(&table, i.into(), &by);
             table.remove(placed.addr).unwrap();
         }
-        assert!(table.sockets.known.lock().entries.len() <= 2 * SPARE);
+        assert!(table.sockets.known.lock().entries.len() <= 2 * SPARE + 1);
     }
 
     #[test]
@@ -443,14 +396,14 @@ mod tests {
             let placed = insert(&one, i.into(), &by);
             assert_eq!(other.socket(placed.addr), Some(by));
             if i % 100 == 0 {
-                let known = other.known(&[by, at("10.1.0.2:1")]).unwrap();
-                assert_eq!(known, [Some(name(i.into())), None]);
+                assert_eq!(known(&other, &by), Some(name(i.into())));
+                assert_eq!(known(&other, &at("10.1.0.2:1")), None);
                 other.remove(placed.addr).unwrap();
-                assert_eq!(one.known(&[by]).unwrap(), [None]);
+                assert_eq!(known(&one, &by), None);
             }
         }
         let by = SocketAddr::from(([10, 1, 0, 1], 150));
-        assert_eq!(other.known(&[by]).unwrap(), [Some(name(150))]);
+        assert_eq!(known(&other, &by), Some(name(150)));
     }
 
     #[test]

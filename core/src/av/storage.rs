@@ -133,28 +133,36 @@ impl Storage {
         of_either!(self, one => one.give_back(entry));
     }
 
-    /// Takes the address out of an entry (if one is in, where ranges are taken), which is free afterwards if `reusable` says so of
-    /// its new generation.
+    /// Makes sure that an entry can be cleared.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: there is no memory for the generation; nothing was changed.
-    pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) -> Result<()> {
+    /// `ENOMEM`: there is no memory for its generation.
+    pub(super) fn make_removable(&self, entry: u32) -> Result<()> {
         match self {
-            Storage::Ordinary(store) => {
-                store.clear(entry, reusable);
-                Ok(())
-            }
-            Storage::Symmetric(table) => table.clear(entry, reusable),
+            Storage::Ordinary(_) => Ok(()),
+            Storage::Symmetric(table) => table.make_removable(entry),
         }
     }
 
-    /// Mends what a writer left that was killed.
-    pub(super) fn mend(&self) {
+    /// Takes the address out of an entry that was [made removable](Self::make_removable), if one is in: it may be unresolved. The
+    /// entry is free afterwards if `reusable` says so of its new generation.
+    pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) {
+        of_either!(self, one => one.clear(entry, reusable));
+    }
+
+    /// Lists a change of an entry that stays as it is, for the other processes: its socket address.
+    pub(super) fn list_change(&self, entry: u32) {
         if let Storage::Ordinary(store) = self {
-            if store.is_torn() {
-                store.mend();
-            }
+            store.list_change(entry);
+        }
+    }
+
+    /// Mends what a writer left that was killed, and says which entry it was at. `is_taken` says whether an entry is.
+    pub(super) fn mend(&self, is_taken: impl Fn(u32) -> bool) -> Option<u32> {
+        match self {
+            Storage::Ordinary(store) if store.is_torn() => store.mend(is_taken),
+            _ => None,
         }
     }
 }

@@ -375,24 +375,26 @@ impl Store {
         self.end();
     }
 
-    /// Takes the address out of an entry, which is free afterwards if `reusable` says so of its new generation.
+    /// Takes the address out of an entry, if one is in; the entry is free afterwards if `reusable` says so of its new generation.
     pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) {
         let Some((chunk, at)) = self.locate(entry) else {
             return;
         };
         let hash = self.hash(&chunk.name(at));
+        let is_there = chunk.generation(at) & 1 == 1;
         self.intend(entry);
         self.version().begin();
         self.note(entry);
         step();
         let generation = chunk.clear(at);
         step();
-        if let Some(index) = self.index() {
+        if let Some(index) = self.index().filter(|_| is_there) {
             index.remove(hash, entry);
         }
         step();
         let len = self.head.word(Word::Len);
-        len.store(len.load(Relaxed).saturating_sub(1), Relaxed);
+        let gone = u64::from(is_there);
+        len.store(len.load(Relaxed).saturating_sub(gone), Relaxed);
         if reusable(generation) {
             self.give_back(entry);
         }
@@ -492,8 +494,14 @@ impl Store {
         (now, (0..self.capacity() as u32).collect())
     }
 
-    /// Mends what a writer left that died at work.
-    pub(super) fn mend(&self) {
+    /// Lists a change of an entry that stays as it is.
+    pub(super) fn list_change(&self, entry: u32) {
+        self.note(entry);
+    }
+
+    /// Mends what a writer left that died at work. `is_taken` says whether an entry is. Returns the
+    /// entry that the writer was at.
+    pub(super) fn mend(&self, is_taken: impl Fn(u32) -> bool) -> Option<u32> {
         self.version().begin();
         if let Some(index) = self.index() {
             index.clear();
@@ -507,9 +515,10 @@ impl Store {
             self.head.word(Word::Len).store(len, Relaxed);
         }
         let journal = self.head.word(Word::Journal).load(Relaxed);
-        if let Some(entry) = journal.checked_sub(1) {
-            if let Some((chunk, at)) = self.locate(entry as u32) {
-                chunk.marks().mark(at, chunk.generation(at) & 1 == 1);
+        let torn = journal.checked_sub(1).map(|entry| entry as u32);
+        if let Some(entry) = torn {
+            if let Some((chunk, at)) = self.locate(entry) {
+                chunk.marks().mark(at, is_taken(entry));
             }
         }
         for number in 0..self.n_chunks() {
@@ -523,6 +532,7 @@ impl Store {
         let all = changes.load(Relaxed) + head::RING as u64;
         changes.store(all, Release);
         self.end();
+        torn
     }
 
     /// Every entry that has an address, from the lowest.

@@ -312,19 +312,25 @@ impl Symmetric {
         Version(&self.version).end();
     }
 
-    /// Takes the address out of an entry, if one is in; it is free afterwards if `reusable` says so of its new generation.
+    /// Makes sure that an entry can be cleared.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: there is no memory for the generation; nothing was changed.
-    pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) -> Result<()> {
+    /// `ENOMEM`: there is no memory for its generation.
+    pub(super) fn make_removable(&self, entry: u32) -> Result<()> {
+        match &self.removals {
+            Some(removals) => removals.make(entry).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the address out of an entry that was [made removable](Self::make_removable), if one is in; it is free afterwards if
+    /// `reusable` says so of its new generation.
+    pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) {
         let Some((lines, at)) = self.locate(entry) else {
-            return Ok(());
+            return;
         };
-        let removals = match &self.removals {
-            Some(removals) => Some(removals.make(entry)?),
-            None => None,
-        };
+        let removals = self.removals.as_ref().and_then(|all| all.there(entry));
         Version(&self.version).begin();
         let left = lines.is_there(at).then(|| {
             let key = lines.key(at);
@@ -347,7 +353,6 @@ impl Symmetric {
             self.give_back(entry);
         }
         Version(&self.version).end();
-        Ok(())
     }
 
     fn add_node(&self, node: &Name, hash: u32) -> Result<u32> {

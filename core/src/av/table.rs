@@ -18,7 +18,7 @@ use super::sockets::Sockets;
 use super::storage::Storage;
 use super::store::{Placement, Store};
 use super::symmetric::Symmetric;
-use super::told::Told;
+use super::unresolved::UnresolvedEntries;
 use super::version::Busy;
 use crate::addr::{NATIVE_LEN, NativeAddr};
 use crate::error::{Errno, Error, Result};
@@ -32,7 +32,7 @@ pub struct AvTable {
     // These go before the file does.
     pub(super) store: Storage,
     pub(super) sockets: Sockets,
-    pub(super) told: Told,
+    pub(super) unresolved: UnresolvedEntries,
     pub(super) interest: Interest,
     map_addr: usize,
     writers: Mutex<()>,
@@ -97,7 +97,7 @@ impl AvTable {
                 })?;
                 let shared = |word| store.head().word(word).load(Ordering::Relaxed);
                 model = Model::from_number(shared(Word::Model));
-                map_addr = shared(Word::MapAddr) as usize;
+                map_addr = named.map_addr();
                 if attr.av_type.is_some_and(|asked| asked != model.av_type) {
                     let object = format!("named address vector {name}");
                     return Err(Error::new(Errno::EINVAL, "open", object)
@@ -110,7 +110,10 @@ impl AvTable {
             model,
             store,
             sockets: Sockets::default(),
-            told: Told::default(),
+            unresolved: match named {
+                Some(_) => UnresolvedEntries::of_shared(),
+                None => UnresolvedEntries::default(),
+            },
             interest: Interest::default(),
             map_addr,
             writers: Mutex::new(()),
@@ -140,7 +143,8 @@ impl AvTable {
         self.named.is_some()
     }
 
-    /// The address that the first who opened it wanted it mapped at, or had it; 0 without a name.
+    /// Where this process reads the addresses of a table with a name: an array of `fi_addr_t` by order of insertion, which goes with
+    /// the table. 0 without a name.
     pub fn map_addr(&self) -> usize {
         self.map_addr
     }
@@ -279,6 +283,10 @@ impl AvTable {
         let entry = self.holder(addr, "remove")?;
         let name = self.name(addr);
         let taken_out = Cell::new(TakenOut::Free);
+        self.store.make_removable(entry)?;
+        // Before `is_kept` looks: a send that waits for the entry from then on finds that it is no more.
+        self.sockets.forget(&self.store, entry);
+        self.unresolved.forget(entry);
         self.store.clear(entry, |generation| {
             let is_reusable = self.model.is_reusable(generation);
             if is_kept(entry) {
@@ -287,23 +295,24 @@ impl AvTable {
                 return false;
             }
             is_reusable
-        })?;
+        });
         self.ids.forget(entry);
-        self.sockets.forget(&self.store, entry);
-        self.told.forget(entry);
+        self.list(entry, FiAddr::NOTAVAIL);
         if let Some(keys) = &self.auth_keys {
             keys.forget(addr);
         }
         Ok(taken_out.get())
     }
 
-    /// The entry of an address that is in, whether it was found yet or not.
+    /// The entry of an address that is in, resolved or not.
     fn holder(&self, addr: FiAddr, doing: &'static str) -> Result<u32> {
         let found = self.entry(addr).map(|(entry, _)| entry);
-        found.or_else(|| self.told_entry(addr)).ok_or_else(|| {
-            Error::new(Errno::EINVAL, doing, format!("{addr:?}"))
-                .mend("it is not in this address vector")
-        })
+        found
+            .or_else(|| self.unresolved_entry(addr))
+            .ok_or_else(|| {
+                Error::new(Errno::EINVAL, doing, format!("{addr:?}"))
+                    .mend("it is not in this address vector")
+            })
     }
 
     /// Whether completions report IDs for all addresses (`FI_AV_USER_ID` at opening).
@@ -404,7 +413,14 @@ impl AvTable {
         false
     }
 
-    fn turn(&self) -> Result<Turn<'_>> {
+    /// Writes an entry's address where other programs read it, of a table with a name.
+    pub(super) fn list(&self, entry: u32, addr: FiAddr) {
+        if let Some(named) = &self.named {
+            named.list(entry, addr);
+        }
+    }
+
+    pub(super) fn turn(&self) -> Result<Turn<'_>> {
         let thread = self.writers.lock();
         if let Some(named) = &self.named {
             named.take_turn()?;
@@ -417,13 +433,28 @@ impl AvTable {
             named: self.named.as_ref(),
             _thread: thread,
         };
-        self.store.mend();
+        let is_in = |entry| {
+            let generation = self.store.generation(entry);
+            let has_socket = || {
+                self.sockets
+                    .of(&self.store, entry, generation | 1)
+                    .is_some()
+            };
+            generation & 1 == 1 || has_socket()
+        };
+        if let Some(entry) = self.store.mend(is_in) {
+            let addr = match is_in(entry) {
+                true => self.addr_when_resolved(entry),
+                false => FiAddr::NOTAVAIL,
+            };
+            self.list(entry, addr);
+        }
         turn
     }
 }
 
 /// The right to change a table: of one thread of one process.
-struct Turn<'a> {
+pub(super) struct Turn<'a> {
     named: Option<&'a Named>,
     _thread: MutexGuard<'a, ()>,
 }
@@ -522,6 +553,9 @@ impl<'a> Insertion<'a> {
             self.holes.extend(reserved);
         }
         let addr = model.addr(entry, store.generation(entry));
+        if new {
+            self.table.list(entry, addr);
+        }
         Ok(Placed { addr, new })
     }
 }

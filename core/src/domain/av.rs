@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use super::endpoint::EndpointState;
 use super::{Backend, Errand, Inner, Object, State};
 use crate::addr::{Address, AuthKey, NativeAddr};
-use crate::av::askers::{Announce, Askers};
 use crate::av::follow::Follower;
-use crate::av::format::{Naming, Sought, Target};
+use crate::av::format::{Naming, Sought};
 use crate::av::later::{Keys, Later, Place};
 use crate::av::{
-    self, AvAttr, AvTable, AvType, Found, Paused, Report, Resolve, Services, Unresolved, Wanted,
+    AvAttr, AvTable, AvType, Paused, Report, ResolverPool, Services, Unresolved, Wanted, admit,
+    admit_nodes,
 };
 use crate::eq::EventQueue;
 use crate::error::{Errno, Error, Result};
@@ -28,9 +28,10 @@ pub(super) struct AvHandle<B: Backend> {
     pub(super) table: Arc<AvTable>,
     pub(super) naming: Naming,
     asynchronous: bool,
-    resolver: Option<Arc<dyn Resolve>>,
-    /// Where ranges are resolved when they are used.
-    askers: Option<Arc<Askers>>,
+    /// What resolves socket addresses, in the background.
+    pool: Option<Arc<ResolverPool>>,
+    /// Ranges are resolved when they are used.
+    keeps_ranges: bool,
     /// Of the calls that insert at once: the addresses of one come after all of another's.
     calls: Mutex<()>,
 }
@@ -60,11 +61,21 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         host: info.src_addr.as_ref().and_then(Address::ip),
     };
     let resolver = attr.resolver.clone().or_else(|| domain.backend.resolver());
-    let ranges = table.takes_ranges() && naming.keeps_sockets();
-    let askers = resolver.clone().filter(|_| ranges).map(|resolver| {
-        let announce = announcer(domain.clone(), index, table.clone());
-        Arc::new(Askers::new(table.clone(), resolver, announce))
+    let keeps_ranges = table.takes_ranges() && naming.keeps_sockets();
+    let pool = resolver.map(|resolver| {
+        let (announce, domain) = (announcer(domain, index, &table), domain.clone());
+        let announce = Box::new(move |new: &[FiAddr], is_awaited| {
+            announce(new);
+            if is_awaited {
+                domain.leave([Errand::Resolved].into_iter());
+            }
+        });
+        Arc::new(ResolverPool::new(table.clone(), resolver, announce))
     });
+    if let Some(pool) = pool.as_ref().filter(|_| table.is_shared()) {
+        // Others put in socket addresses that this process may have to resolve.
+        pool.start()?;
+    }
     Ok(Arc::new(AvHandle {
         later: OnceLock::new(),
         domain: domain.clone(),
@@ -72,14 +83,19 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         table,
         naming,
         asynchronous: attr.events,
-        resolver,
-        askers,
+        pool,
+        keeps_ranges,
         calls: Mutex::new(()),
     }))
 }
 
 /// Has whoever drives the domain next tell its transports of addresses that came to an address vector, if they are to be told.
-fn announcer<B: Backend>(domain: Arc<Inner<B>>, av: usize, table: Arc<AvTable>) -> Announce {
+fn announcer<B: Backend>(
+    domain: &Arc<Inner<B>>,
+    av: usize,
+    table: &Arc<AvTable>,
+) -> Box<dyn Fn(&[FiAddr]) + Send + Sync> {
+    let (domain, table) = (domain.clone(), table.clone());
     Box::new(move |new| {
         if !new.is_empty() && table.is_awaited() {
             domain.leave(new.iter().map(|addr| Errand::Announce(av, *addr)));
@@ -100,6 +116,7 @@ impl<T: Transport> State<T> {
                 continue;
             }
             let changes = follower.changes(&table);
+            self.look_at_waiting |= self.waiting_sends != 0;
             for addr in changes.removed {
                 self.retract(*av, addr);
             }
@@ -165,13 +182,8 @@ impl<B: Backend> Av for AvHandle<B> {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.check_unkeyed()?;
-        let targets = names.map(|name| self.naming.parse(name));
-        if self.naming.names_sockets() {
-            let sought = targets.map(|target| target.map(Sought::from));
-            return self.insert_now(self.find(sought).into_iter(), report);
-        }
-        let endpoint = |target: Target| target.endpoint().map(Found::from);
-        self.insert_now(targets.map(|target| target.and_then(endpoint)), report)
+        let sought = names.map(|name| self.naming.parse(name).map(Sought::from));
+        self.insert_now(sought, report)
     }
 
     fn insert_services(
@@ -180,21 +192,24 @@ impl<B: Backend> Av for AvHandle<B> {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.check_unkeyed()?;
-        if let Some(askers) = self.askers.as_ref().filter(|_| services.is_range()) {
-            return self.tell_now(askers, services, report);
+        let is_range = self.keeps_ranges && services.is_range();
+        if let Some(pool) = self.pool.as_ref().filter(|_| is_range) {
+            return self.tell_now(pool, services, report);
         }
         let addresses = services.addresses(self.naming);
-        let found = self.find(addresses.map(|addr| Ok(self.naming.target(&addr?)?.into())));
-        self.insert_now(found.into_iter(), report)
+        self.insert_now(
+            addresses.map(|addr| Ok(self.naming.target(&addr?)?.into())),
+            report,
+        )
     }
 
     fn bind_events(&self, events: &Arc<EventQueue>, source: u64) -> Result<()> {
         let place = Place {
             table: self.table.clone(),
             naming: self.naming,
-            resolver: self.resolver.clone(),
-            askers: self.askers.clone(),
-            announce: announcer(self.domain.clone(), self.index, self.table.clone()),
+            pool: self.pool.clone(),
+            keeps_ranges: self.keeps_ranges,
+            announce: announcer(&self.domain, self.index, &self.table),
         };
         let later = Later::new(place, events.clone(), source);
         self.later.set(later).map_err(|_| {
@@ -264,6 +279,7 @@ impl<B: Backend> Av for AvHandle<B> {
                 true => state.follow(),
                 false => state.retract(self.index, addr),
             }
+            state.fail_unresolved(self.index, addr);
             if again.is_some() {
                 state.announce_new(self.index, again);
             }
@@ -296,7 +312,8 @@ impl<B: Backend> Av for AvHandle<B> {
     fn address(&self, addr: FiAddr) -> Result<Address> {
         self.domain.admit_to("look up in", "address vector")?;
         let format = self.naming.format;
-        let socket = self.table.socket(addr);
+        let keeps_sockets = self.naming.keeps_sockets();
+        let socket = keeps_sockets.then(|| self.table.socket(addr)).flatten();
         if let Some(at) = socket.and_then(|at| Address::of_socket(at, format)) {
             return Ok(at);
         }
@@ -348,14 +365,8 @@ impl<B: Backend> Av for AvHandle<B> {
 }
 
 impl<B: Backend> AvHandle<B> {
-    /// Finds out who is named. It may take its time, so it comes before the domain is locked.
-    pub(super) fn find(&self, sought: impl Iterator<Item = Result<Sought>>) -> Vec<Result<Found>> {
-        if self.asynchronous {
-            return Vec::new();
-        }
-        let resolver = self.resolver.as_deref();
-        let sought = sought.collect();
-        av::resolve(sought, &self.table, &self.naming, resolver, &|| false)
+    fn start_pool(&self) -> Result<()> {
+        self.pool.as_ref().map_or(Ok(()), |pool| pool.start())
     }
 
     fn begin(
@@ -373,9 +384,6 @@ impl<B: Backend> AvHandle<B> {
         let Some(later) = self.later.get() else {
             return Err(into(Errno::ENOEQ).mend("bind an event queue first"));
         };
-        if let (Some(askers), Some(_)) = (&self.askers, wanted.range()) {
-            askers.start()?;
-        }
         if !user_ids.is_empty() && self.table.has_user_ids() {
             return Err(into(Errno::EINVAL).mend("its IDs are set one by one"));
         }
@@ -400,18 +408,19 @@ impl<B: Backend> AvHandle<B> {
         }
     }
 
-    /// Inserts a range, whose endpoints are found when they are used.
+    /// Inserts a range, whose endpoints are resolved when they are used.
     fn tell_now(
         &self,
-        askers: &Askers,
+        pool: &ResolverPool,
         range: &Services,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.check_synchronous()?;
-        let nodes = range.nodes(&self.naming, &|| false)?;
+        let mut nodes = range.nodes(&self.naming, &|| false)?;
+        admit_nodes(&mut nodes, pool.resolver());
         let _calls = self.calls.lock();
         self.domain.admit_to("insert into", "address vector")?;
-        askers.start()?;
+        pool.start()?;
         let runs = self.table.insertion()?.tell(&nodes, &[]);
         let mut inserted = 0;
         for (number, placed) in self.table.outcomes(runs).enumerate() {
@@ -421,14 +430,15 @@ impl<B: Backend> AvHandle<B> {
         Ok(inserted)
     }
 
-    /// The endpoint of an address that leads nowhere by itself. One that was told of with a range is asked for from now on.
+    /// The endpoint of an address that leads nowhere by itself. An unresolved one is resolved from now on.
     #[cold]
     fn look_further(&self, addr: FiAddr) -> Result<NativeAddr> {
         let no = |errno| Error::new(errno, "look up", format!("{addr:?}"));
         let absent = || no(Errno::EINVAL).mend("it is not in this address vector");
         match self.table.ask(addr) {
             None => Err(absent()),
-            Some(Unresolved::Asked) => Err(no(Errno::EAGAIN).mend("it is being resolved")),
+            Some(Unresolved::Resolved) => self.table.name(addr).ok_or_else(absent),
+            Some(Unresolved::Resolving(_)) => Err(no(Errno::EAGAIN).mend("it is being resolved")),
             Some(Unresolved::Failed(errno)) => {
                 Err(no(errno).mend("nobody was found at its socket address"))
             }
@@ -438,13 +448,21 @@ impl<B: Backend> AvHandle<B> {
 
     pub(super) fn insert_now(
         &self,
-        found: impl Iterator<Item = Result<Found>>,
+        sought: impl Iterator<Item = Result<Sought>>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.check_synchronous()?;
         self.domain.admit_to("insert into", "address vector")?;
         let _calls = self.calls.lock();
-        let mut found = found.enumerate();
+        let resolver = self.pool.as_ref().map(|pool| pool.resolver());
+        let admitted = sought.map(|one| {
+            let sought = admit(one?, resolver)?;
+            if sought.target.endpoint().is_none() {
+                self.start_pool()?;
+            }
+            Ok(sought)
+        });
+        let mut found = admitted.enumerate();
         let mut chunk = Vec::with_capacity(found.size_hint().0.min(AT_ONCE));
         let mut new = Vec::new();
         let mut paused: Option<Paused<'_>> = None;
@@ -467,7 +485,7 @@ impl<B: Backend> AvHandle<B> {
             };
             if chunk.len() > 1 {
                 let names = chunk.iter().filter_map(|(_, one)| one.as_ref().ok());
-                insertion.expect(names.map(|found| &found.name));
+                insertion.expect(names.filter_map(|sought| sought.target.endpoint()));
             }
             for (number, one) in chunk.drain(..) {
                 let placed = insertion.enter(one, None);
@@ -517,7 +535,7 @@ impl<B: Backend> Drop for AvHandle<B> {
     fn drop(&mut self) {
         // Its threads leave errands with the domain until they have ended.
         drop(self.later.take());
-        drop(self.askers.take());
+        drop(self.pool.take());
         self.domain.close(Object::Av(self.index));
     }
 }

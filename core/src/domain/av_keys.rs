@@ -47,7 +47,10 @@ impl<B: Backend> AvHandle<B> {
     pub(super) fn lookup_auth_key_of(&self, addr: FiAddr) -> Result<AuthKey> {
         let keys = self.auth_keys("look up")?;
         self.domain.admit_to("look up in", "address vector")?;
-        let of_entry = || keys.key_of(&self.table.name(addr)?);
+        let of_entry = || match self.table.key_of_socket(addr) {
+            None => keys.key_of(&self.table.name(addr)?),
+            known => known,
+        };
         keys.key(addr).or_else(of_entry).ok_or_else(|| {
             Error::new(Errno::EINVAL, "look up the key of", format!("{addr:?}"))
                 .mend("it is neither a key nor an address of this address vector")
@@ -70,12 +73,12 @@ impl<B: Backend> AvHandle<B> {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         let keys = self.auth_keys("insert with")?;
-        let found = self.find(names.map(|(name, handle)| {
+        let sought = names.map(|(name, handle)| {
             let key = key_of(keys, handle)?;
             let addr = format::parse(self.naming.format, name)?;
             self.naming.with_key(&addr, key)
-        }));
-        self.insert_now(found.into_iter(), report)
+        });
+        self.insert_now(sought, report)
     }
 
     pub(super) fn insert_services_now_with_keys(
@@ -86,11 +89,11 @@ impl<B: Backend> AvHandle<B> {
     ) -> Result<usize> {
         let mut keys = self.keys_of(handles)?.into_iter();
         let addresses = services.addresses(self.naming);
-        let found = self.find(addresses.map(|addr| {
+        let sought = addresses.map(|addr| {
             let key = keys.next().unwrap_or_else(|| Err(keyless()))?;
             self.naming.with_key(&addr?, key)
-        }));
-        self.insert_now(found.into_iter(), report)
+        });
+        self.insert_now(sought, report)
     }
 
     /// What was inserted as `addr`, if that was the address of an endpoint with keys.

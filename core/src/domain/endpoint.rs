@@ -9,7 +9,8 @@ use super::owner::{Binding, EndpointOwner};
 use super::probe::{self, Probe, Probed};
 use super::report::Report;
 use super::srx::SharedRx;
-use super::{Backend, Inner, Listening, NO_CNTR, Object, Opened, Opening, told};
+use super::unresolved_peer::UnresolvedSends;
+use super::{Backend, Inner, Listening, NO_CNTR, Object, Opened, Opening};
 use crate::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
 use crate::av::keys::key_source;
 use crate::av::{AuthKeys, AvTable, HeldKey};
@@ -28,6 +29,7 @@ pub(super) struct EndpointState<T: Transport> {
     pub(super) transport: T,
     srx: SharedRx,
     pub(super) binding: Binding,
+    unresolved: UnresolvedSends,
     report: Option<Box<Report>>,
 }
 
@@ -48,6 +50,28 @@ impl<T: Transport> EndpointState<T> {
             binding: &self.binding,
         };
         (&mut self.transport, owner)
+    }
+
+    /// The same with the sends that wait for addresses.
+    pub(super) fn split_unresolved<'a>(
+        &'a mut self,
+        cqs: &'a mut Slab<CqQueue>,
+        cntrs: &'a mut Slab<Count>,
+        avs: &'a Slab<Arc<AvTable>>,
+    ) -> (&'a mut UnresolvedSends, &'a mut T, EndpointOwner<'a>) {
+        let owner = EndpointOwner {
+            srx: &mut self.srx,
+            cqs,
+            cntrs,
+            avs,
+            binding: &self.binding,
+        };
+        (&mut self.unresolved, &mut self.transport, owner)
+    }
+
+    /// Number of sends that wait for addresses.
+    pub(super) fn unresolved_sends(&self) -> usize {
+        self.unresolved.len()
     }
 }
 
@@ -84,8 +108,8 @@ struct Limits {
     rx_iov: usize,
     /// What becomes of receives; `None`: they are taken as they are.
     receives: Option<Receives>,
-    /// Their sources may be told of with a range.
-    ranges: bool,
+    /// Their sources may be unresolved.
+    may_be_unresolved: bool,
     /// What may not be asked of a send.
     unkept: Flags,
 }
@@ -137,12 +161,7 @@ pub(super) fn open_handle<B: Backend>(
     domain: &Arc<Inner<B>>,
     config: EndpointConfig,
 ) -> Result<EndpointHandle<B>> {
-    let Entered {
-        index,
-        name,
-        keys,
-        ranges,
-    } = enter(domain, &config)?;
+    let Entered { index, name, keys } = enter(domain, &config)?;
     let info = domain.backend.info();
     let limits = Limits {
         max_msg_bytes: info.ep.max_msg_size,
@@ -150,7 +169,7 @@ pub(super) fn open_handle<B: Backend>(
         tx_iov: info.tx.iov_limit,
         rx_iov: info.rx.iov_limit,
         receives: Receives::of(&config),
-        ranges: ranges && config.directed_recv,
+        may_be_unresolved: config.directed_recv,
         unkept: PROMISES - domain.backend.promises(),
     };
     Ok(EndpointHandle {
@@ -169,8 +188,6 @@ pub(super) struct Entered {
     pub(super) name: Name,
     /// The keys it was enabled with.
     pub(super) keys: Vec<HeldKey>,
-    /// Its address vector takes ranges of socket addresses.
-    ranges: bool,
 }
 
 /// How others name an endpoint.
@@ -263,6 +280,7 @@ pub(super) fn enter<B: Backend>(
         transport,
         srx,
         binding,
+        unresolved: UnresolvedSends::default(),
         report,
     });
     // Who sleeps already is to be woken by this one, too.
@@ -270,12 +288,7 @@ pub(super) fn enter<B: Backend>(
     domain.call_out(&mut state);
     drop(state);
     let name = Name::new(name, keyed, listening, info.addr_format);
-    Ok(Entered {
-        index,
-        name,
-        keys,
-        ranges: table.takes_ranges(),
-    })
+    Ok(Entered { index, name, keys })
 }
 
 impl<B: Backend> Endpoint for EndpointHandle<B> {
@@ -312,7 +325,8 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         let directed;
-        let op = match self.limits.ranges && op.src.is_some() {
+        let is_directed = self.limits.may_be_unresolved && op.src.is_some();
+        let op = match is_directed && owner.may_be_unresolved() {
             true => {
                 directed = owner.directed(op);
                 &directed
@@ -403,20 +417,26 @@ pub(super) unsafe fn send_checked<B: Backend>(
         }
         false => op,
     };
+    if state.waiting_sends != 0 {
+        // SAFETY: the caller's promise.
+        match unsafe { domain.wait_behind(state, index, op, iov) } {
+            Ok(false) => {}
+            waits => {
+                domain.wake(state);
+                return waits.map(drop);
+            }
+        }
+    }
     let (transport, mut owner) =
         state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
     // SAFETY: the caller's promise.
-    let sent = match unsafe { transport.send(op, iov, &mut owner) } {
-        Ok(()) => Ok(()),
+    if let Err(error) = unsafe { transport.send(op, iov, &mut owner) } {
         // SAFETY: the same.
-        Err(error) => unsafe { told::send_further(error, op, iov, transport, &mut owner) },
-    };
-    if sent.is_err() {
-        transport.flush(&mut owner);
+        return unsafe { domain.send_further(error, state, index, op, iov) };
     }
     owner.start_deferred(transport);
     domain.wake(state);
-    sent
+    Ok(())
 }
 
 /// A send is not even tried. What others before it have left to it goes now (fi_msg(3), `FI_MORE`).
@@ -466,7 +486,8 @@ impl<B: Backend> EndpointHandle<B> {
         let state = &mut *guard;
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-        let op = match self.limits.ranges && op.src.is_some() {
+        let is_directed = self.limits.may_be_unresolved && op.src.is_some();
+        let op = match is_directed && owner.may_be_unresolved() {
             true => owner.directed(&op),
             false => op,
         };
@@ -518,7 +539,7 @@ impl<B: Backend> EndpointHandle<B> {
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
         let named;
-        let op = match probe.looks() && self.limits.ranges && op.src.is_some() {
+        let op = match probe.looks() && self.limits.may_be_unresolved && op.src.is_some() {
             true => {
                 let (_, owner) =
                     state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);

@@ -16,7 +16,7 @@ mod probe;
 mod progressor;
 mod report;
 mod srx;
-mod told;
+mod unresolved_peer;
 mod waiting;
 
 use std::net::SocketAddr;
@@ -191,6 +191,8 @@ enum Errand {
     Close(Object),
     /// An address came to an address vector, by its place.
     Announce(usize, FiAddr),
+    /// A resolution is over that sends wait for.
+    Resolved,
 }
 
 struct State<T: Transport> {
@@ -200,6 +202,9 @@ struct State<T: Transport> {
     avs: Slab<Arc<AvTable>>,
     /// How far the transports know of named address vectors, by their places.
     followed: Vec<(usize, Follower)>,
+    /// Sends that wait for addresses, and whether one of those may be resolved by now.
+    waiting_sends: usize,
+    look_at_waiting: bool,
     asleep: Slab<Asleep>,
     attendance: Attendance,
 }
@@ -329,6 +334,9 @@ impl<B: Backend> Shared<B> {
         if !state.followed.is_empty() {
             state.follow();
         }
+        if state.look_at_waiting {
+            state.settle_unresolved();
+        }
         let moved = state.progress() != 0;
         self.tend(state);
         moved
@@ -364,6 +372,7 @@ impl<B: Backend> Shared<B> {
             match errand {
                 Errand::Close(object) => drop(state.remove(object)),
                 Errand::Announce(av, addr) => state.announce_new(av, addr),
+                Errand::Resolved => state.look_at_waiting = true,
             }
         }
     }
@@ -399,6 +408,8 @@ impl<T: Transport> State<T> {
             cntrs,
             avs: Slab::new(),
             followed: Vec::new(),
+            waiting_sends: 0,
+            look_at_waiting: false,
             asleep: Slab::new(),
             attendance: Attendance::default(),
         }
@@ -425,7 +436,12 @@ impl<T: Transport> State<T> {
     fn remove(&mut self, object: Object) -> Option<EndpointState<T>> {
         self.asleep.retain(|_, one| !one.is_on(object));
         match object {
-            Object::Endpoint(i) => return self.endpoints.try_remove(i),
+            Object::Endpoint(i) => {
+                let removed = self.endpoints.try_remove(i);
+                let waited = removed.as_ref().map_or(0, EndpointState::unresolved_sends);
+                self.waiting_sends -= waited;
+                return removed;
+            }
             Object::Cq(i) => drop(self.cqs.try_remove(i)),
             Object::Cntr(i) => drop(self.cntrs.try_remove(i)),
             Object::Av(i) => {

@@ -93,7 +93,7 @@ impl AvObject {
                 AvType::Map => fi_av_type::FI_AV_MAP,
                 AvType::Table => fi_av_type::FI_AV_TABLE,
             };
-            if wanted.name.is_some() && attr.map_addr.is_null() {
+            if wanted.name.is_some() {
                 attr.map_addr = av.map_addr() as *mut c_void;
             }
         }

@@ -1,17 +1,18 @@
-//! Who asks: from socket addresses to the native addresses of who listens there, many side by side.
+//! Who asks: from socket addresses to the native addresses of who listens there, many side by side. One call is one attempt; the
+//! address vector makes others while a resolution may last.
 //!
 //! The connection manager looks for the way (address, then route), then sends the request. It would wait four seconds before it
 //! sends it again, so a request that is not answered soon is begun anew. So is one whose way is not found soon: what the kernel
 //! learns of a neighbour between its question and its waiting for the answer, it only notices when that wait is over.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{Resolve, cancelled};
+use ferrofabric_core::av::{Closing, Question, Resolve, cancelled};
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::protocol::wire::sidr::Service;
 use ferrofabric_core::wait::WaitSet;
@@ -31,34 +32,66 @@ const FIRST_WAIT: Duration = Duration::from_millis(300);
 pub(crate) struct Resolver {
     pub(crate) host: Host,
     pub(crate) service: Service,
-    /// How long to look for one.
+    /// How long a resolution may last.
     pub(crate) patience: Duration,
 }
 
 impl Resolve for Resolver {
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
-        let mut all = self.resolve_all(&[at], &|| false);
-        all.pop().unwrap_or_else(|| Err(cancelled(&at)))
+        let until = Instant::now() + self.patience;
+        let mut outcome = Err(cancelled(&at));
+        let mut report = |_, found| outcome = found;
+        self.resolve_all(&[Question { at, until }], &Closing::new()?, &mut report);
+        outcome
     }
 
     fn resolve_all(
         &self,
-        all: &[SocketAddr],
-        stopped: &dyn Fn() -> bool,
-    ) -> Vec<Result<NativeAddr>> {
-        let search = match Search::begin(self, all) {
-            Ok(search) => search,
-            Err(error) => return all.iter().map(|_| Err(error.clone())).collect(),
+        all: &[Question],
+        closing: &Closing,
+        report: &mut dyn FnMut(usize, Result<NativeAddr>),
+    ) {
+        match Search::begin(self, all, closing, report) {
+            Ok(search) => search.run(),
+            Err(error) => (0..all.len()).for_each(|number| report(number, Err(error.clone()))),
+        }
+    }
+
+    fn route(&self, at: SocketAddr) -> Result<()> {
+        let unreachable = |why: &str| {
+            Err(Error::new(
+                Errno::EHOSTUNREACH,
+                "resolve",
+                format!("socket address {at}"),
+            )
+            .mend(why))
         };
-        search.run(stopped)
+        let to = self.host.reach(at);
+        if to.is_ipv4() != self.host.ip.is_ipv4() {
+            return unreachable(&format!("this domain speaks from {}", self.host.ip));
+        }
+        let any: SocketAddr = match to {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        // Nothing is sent by that: the kernel looks into its routing table.
+        match UdpSocket::bind(any).and_then(|socket| socket.connect(to)) {
+            Ok(()) => Ok(()),
+            Err(why) => unreachable(&format!("there is no route (ip route get): {why}")),
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
     }
 }
 
 /// A call under way.
 struct Search<'a> {
     resolver: &'a Resolver,
-    all: &'a [SocketAddr],
-    found: Vec<Option<Result<NativeAddr>>>,
+    all: &'a [Question],
+    report: &'a mut dyn FnMut(usize, Result<NativeAddr>),
+    closing: &'a Closing,
     /// Those that have not begun.
     waiting: VecDeque<usize>,
     asking: HashMap<IdKey, Request>,
@@ -81,14 +114,21 @@ struct Request {
 }
 
 impl<'a> Search<'a> {
-    fn begin(resolver: &'a Resolver, all: &'a [SocketAddr]) -> Result<Self> {
+    fn begin(
+        resolver: &'a Resolver,
+        all: &'a [Question],
+        closing: &'a Closing,
+        report: &'a mut dyn FnMut(usize, Result<NativeAddr>),
+    ) -> Result<Self> {
         let channel = EventChannel::open()?;
         let wait = WaitSet::new()?;
         wait.add(channel.as_fd())?;
+        wait.add(closing.as_fd())?;
         Ok(Self {
             resolver,
             all,
-            found: vec![None; all.len()],
+            report,
+            closing,
             waiting: (0..all.len()).collect(),
             asking: HashMap::new(),
             channel,
@@ -96,22 +136,26 @@ impl<'a> Search<'a> {
         })
     }
 
-    fn run(mut self, stopped: &dyn Fn() -> bool) -> Vec<Result<NativeAddr>> {
+    fn run(mut self) {
         while !self.waiting.is_empty() || !self.asking.is_empty() {
-            if stopped() {
-                self.waiting.clear();
+            if self.closing.is_closing() {
+                return self.give_up(|search, number| cancelled(&search.all[number].at));
             }
             self.fill();
             if let Err(error) = self.step() {
-                self.waiting.clear();
-                for (_, request) in self.asking.drain() {
-                    self.found[request.number] = Some(Err(error.clone()));
-                }
+                return self.give_up(|_, _| error.clone());
             }
         }
-        let outcome =
-            |(found, at): (Option<_>, &SocketAddr)| found.unwrap_or_else(|| Err(cancelled(at)));
-        self.found.into_iter().zip(self.all).map(outcome).collect()
+    }
+
+    /// Ends all that are left.
+    fn give_up(&mut self, why: impl Fn(&Self, usize) -> Error) {
+        let asking = std::mem::take(&mut self.asking);
+        let numbers = asking.values().map(|request| request.number);
+        for number in numbers.chain(std::mem::take(&mut self.waiting)) {
+            let error = why(self, number);
+            self.end(number, Err(error));
+        }
     }
 
     /// Begins as many as may be under way.
@@ -120,7 +164,8 @@ impl<'a> Search<'a> {
             let Some(number) = self.waiting.pop_front() else {
                 return;
             };
-            let deadline = Instant::now() + self.resolver.patience;
+            // One that had to wait for its turn has some time in any case.
+            let deadline = self.all[number].until.max(Instant::now() + FIRST_WAIT);
             self.start(number, deadline, FIRST_WAIT, false);
         }
     }
@@ -129,7 +174,7 @@ impl<'a> Search<'a> {
         let left = deadline.saturating_duration_since(Instant::now());
         let (from, to) = (
             self.resolver.host.socket(0),
-            self.resolver.host.reach(self.all[number]),
+            self.resolver.host.reach(self.all[number].at),
         );
         if from.is_ipv4() != to.is_ipv4() {
             let why = format!("this domain speaks from {}", from.ip());
@@ -156,7 +201,7 @@ impl<'a> Search<'a> {
     }
 
     fn end(&mut self, number: usize, outcome: Result<NativeAddr>) {
-        self.found[number] = Some(outcome);
+        (self.report)(number, outcome);
     }
 
     /// Waits for what comes next, and deals with it.
@@ -269,7 +314,7 @@ impl<'a> Search<'a> {
     }
 
     fn error(&self, number: usize, errno: Errno, why: &str) -> Error {
-        let at = self.all[number];
+        let at = self.all[number].at;
         Error::new(errno, "resolve", format!("socket address {at}")).mend(why)
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::addr::{AddrFormat, NativeAddr};
+use crate::av::service::Resolve;
 use crate::av::{AvAttr, AvType};
 use crate::eq::Reading;
 use crate::error::OpError;
@@ -53,8 +54,14 @@ impl Party {
         let place = Place {
             table: table.clone(),
             naming: Naming::default(),
-            resolver,
-            askers: None,
+            pool: resolver.map(|resolver| {
+                Arc::new(ResolverPool::new(
+                    table.clone(),
+                    resolver,
+                    Box::new(|_, _| ()),
+                ))
+            }),
+            keeps_ranges: false,
             announce: Box::new({
                 let announced = announced.clone();
                 move |new| announced.lock().extend(new)
@@ -113,12 +120,16 @@ enum Event {
     Error(EqError),
 }
 
-/// Finds nobody, and that not before the lock can be had.
+/// Knows no route, and that not before the lock can be had.
 #[derive(Debug, Default)]
 struct Held(Mutex<()>);
 
 impl Resolve for Held {
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
+        Nobody.resolve(at)
+    }
+
+    fn route(&self, at: SocketAddr) -> Result<()> {
         drop(self.0.lock());
         Err(Error::new(Errno::EHOSTUNREACH, "resolve", at.to_string()))
     }
@@ -253,17 +264,31 @@ fn ten_thousand_calls_of_good_and_bad_addresses() {
     }
 }
 
-/// Answers when it is told to, or not at all for port 9.
+/// Finds nobody.
+#[derive(Debug)]
+struct Nobody;
+
+impl Resolve for Nobody {
+    fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
+        Err(Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()))
+    }
+}
+
+/// Looks for routes when it is told to; there is none for port 9. Nobody is found.
 #[derive(Debug)]
 struct Gate(Mutex<mpsc::Receiver<()>>);
 
 impl Resolve for Gate {
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
+        Nobody.resolve(at)
+    }
+
+    fn route(&self, at: SocketAddr) -> Result<()> {
         let waited = self.0.lock().recv_timeout(Duration::from_secs(30));
         if at.port() == 9 || waited.is_err() {
             return Err(Error::new(Errno::EHOSTUNREACH, "resolve", at.to_string()));
         }
-        Ok(name(at.port().into()))
+        Ok(())
     }
 }
 
@@ -272,7 +297,7 @@ fn gate() -> (mpsc::Sender<()>, Arc<dyn Resolve>) {
     (open, Arc::new(Gate(Mutex::new(closed))))
 }
 
-/// A call that waits for the network holds up neither its caller nor other calls, and keeps its indices.
+/// A call that takes its time holds up neither its caller nor other calls, and keeps its indices. Nobody need listen.
 ///
 /// Covers: AV-7, AV-11, AV-15, AV-16
 #[test]
@@ -301,10 +326,9 @@ fn calls_end_out_of_order_and_keep_their_indices() {
     let Event::Done(done) = party.next() else {
         panic!("the first call ends");
     };
-    // Both nodes' port 8 is the same endpoint to this resolver.
     assert_eq!((done.context, done.data), (1, 2));
     let failed = Err(Errno::EHOSTUNREACH);
-    let expected = [Ok(FiAddr(0)), failed, Ok(FiAddr(0)), failed];
+    let expected = [Ok(FiAddr(0)), failed, Ok(FiAddr(2)), failed];
     assert_eq!(slow.try_iter().collect::<Vec<_>>(), expected);
     // Their indices are free again.
     assert_eq!(party.table.insert(&name(5)).unwrap().addr, FiAddr(1));
@@ -414,16 +438,15 @@ fn a_range_that_is_found_later_ends_with_events_like_any_call() {
         })
         .unwrap(),
     );
-    let resolver: Arc<dyn Resolve> = Arc::new(Held::default());
-    let askers = Askers::new(table.clone(), resolver.clone(), Box::new(|_| ()));
+    let pool = ResolverPool::new(table.clone(), Arc::new(Nobody), Box::new(|_, _| ()));
     let place = Place {
         table: table.clone(),
         naming: Naming {
             format: AddrFormat::SOCKADDR_IN,
             ..Naming::default()
         },
-        resolver: Some(resolver),
-        askers: Some(Arc::new(askers)),
+        pool: Some(Arc::new(pool)),
+        keeps_ranges: true,
         announce: Box::new(|new| assert_eq!(new, [], "found by nobody")),
     };
     let events = Arc::new(EventQueue::new());

@@ -86,7 +86,7 @@ fn whoever_comes_after_a_killed_writer_mends_what_it_left() {
             let killed = ended_after(kills, die, || operation(&store));
             assert_eq!(store.is_torn(), killed, "operation {number} step {kills}");
             if killed {
-                store.mend();
+                store.mend(|entry| store.generation(entry) & 1 == 1);
             }
             assert!(!store.is_torn());
             let mut after = before.clone();

@@ -1,9 +1,9 @@
 use super::*;
 use crate::addr::AddrFormat;
-use crate::av::askers::Askers;
 use crate::av::format::{Naming, Sought};
+use crate::av::resolver_pool::ResolverPool;
 use crate::av::service::{Resolve, Services};
-use crate::av::{AvAttr, AvType, resolve};
+use crate::av::{AvAttr, AvType, listing};
 use crate::peer::PeerAv;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,9 +56,13 @@ fn naming() -> Naming {
 }
 
 fn table(av_type: AvType) -> AvTable {
+    table_of(av_type, true)
+}
+
+fn table_of(av_type: AvType, symmetric: bool) -> AvTable {
     AvTable::new(&AvAttr {
         av_type: Some(av_type),
-        symmetric: true,
+        symmetric,
         ..AvAttr::default()
     })
     .unwrap()
@@ -80,10 +84,9 @@ fn tell(
         .collect()
 }
 
-fn insert(table: &AvTable, at: SocketAddr, resolver: &dyn Resolve) -> Result<Placed, Errno> {
+fn insert(table: &AvTable, at: SocketAddr) -> Result<Placed, Errno> {
     let sought = naming().target(&at.into()).map(Sought::from);
-    let found = resolve(vec![sought], table, &naming(), Some(resolver), &|| false).remove(0);
-    let placed = table.insertion().unwrap().enter(found, None);
+    let placed = table.insertion().unwrap().enter(sought, None);
     placed.map_err(|error| error.errno())
 }
 
@@ -91,11 +94,39 @@ fn at(node: u8, port: u16) -> SocketAddr {
     (Ipv4Addr::new(10, 0, 0, node), port).into()
 }
 
-/// Asks for all that were used, and returns those that were found.
+/// Asks for all that are to be asked for, and returns those that were found.
 fn answer(table: &AvTable, rule: &Rule) -> Vec<FiAddr> {
-    let asked = table.told.next().unwrap();
-    let sockets: Vec<_> = asked.entries.iter().map(|(_, at)| *at).collect();
-    table.answer(&asked, rule.resolve_all(&sockets, &|| false))
+    answer_all(table, &table.next_to_ask().unwrap(), |at| rule.resolve(at))
+}
+
+fn answer_all(
+    table: &AvTable,
+    asking: &Asking,
+    rule: impl Fn(SocketAddr) -> Result<NativeAddr>,
+) -> Vec<FiAddr> {
+    let answer = |asked: &Asked| table.answer(asked, rule(asked.question.at)).new;
+    let new = asking.all.iter().filter_map(answer).collect();
+    table.answered(asking);
+    new
+}
+
+/// The entries that are to be asked for, in order.
+fn line(table: &AvTable) -> Vec<u32> {
+    let state = table.unresolved.state.lock();
+    state
+        .lines
+        .iter()
+        .flat_map(|line| line.values().copied())
+        .collect()
+}
+
+fn entries(asking: &Asking) -> Vec<(u32, SocketAddr)> {
+    let one = |asked: &Asked| (asked.entry, asked.question.at);
+    asking.all.iter().map(one).collect()
+}
+
+fn is_resolving(what: Option<Unresolved>) -> bool {
+    matches!(what, Some(Unresolved::Resolving(_)))
 }
 
 /// Covers: AV-9, AV-16, AV-18
@@ -114,7 +145,7 @@ fn a_range_is_found_when_it_is_used() {
         assert_eq!(*rule.asked.lock(), []);
         // Found, refused, and found.
         for used in [addrs[0], addrs[2], addrs[7], addrs[0]] {
-            assert_eq!(table.ask(used), Some(Unresolved::Asked));
+            assert!(is_resolving(table.ask(used)));
         }
         assert_eq!(answer(&table, &rule), [addrs[0], addrs[7]]);
         assert_eq!(*rule.asked.lock(), [at(1, 300), at(1, 302), at(2, 303)]);
@@ -123,7 +154,7 @@ fn a_range_is_found_when_it_is_used() {
         assert_eq!(table.socket(addrs[7]), Some(at(2, 303)));
         let refused = Some(Unresolved::Failed(Errno::ECONNREFUSED));
         assert_eq!(table.ask(addrs[2]), refused);
-        assert_eq!(table.ask(addrs[2]), Some(Unresolved::Asked), "asked anew");
+        assert!(is_resolving(table.ask(addrs[2])), "asked anew");
         // Told again it is what it is.
         let again = tell(&table, "10.0.0.1", 3, 300, 4);
         assert_eq!(again, addrs.iter().copied().map(Ok).collect::<Vec<_>>());
@@ -140,7 +171,7 @@ fn a_range_is_found_when_it_is_used() {
 fn who_asks_once_is_not_turned_away() {
     let table = table(AvType::Map);
     let addr = tell(&table, "10.0.0.1", 1, 9, 1)[0].unwrap();
-    let at_work = table.told.state.lock();
+    let at_work = table.unresolved.state.lock();
     std::thread::scope(|scope| {
         let (done, is_done) = mpsc::channel();
         let table = &table;
@@ -152,9 +183,9 @@ fn who_asks_once_is_not_turned_away() {
         let early = is_done.recv_timeout(Duration::from_millis(100));
         drop(at_work);
         let asked = early.or_else(|_| is_done.recv()).unwrap();
-        assert_eq!(asked, Some(Unresolved::Asked));
+        assert!(is_resolving(asked));
     });
-    assert_eq!(table.told.state.lock().line.len(), 1);
+    assert_eq!(line(&table), [0]);
     assert_eq!(answer(&table, &Rule::default()), [addr]);
 }
 
@@ -166,15 +197,15 @@ fn who_is_told_anew_is_asked_anew() {
     let (table, rule) = (table(AvType::Table), Rule::default());
     let addr = tell(&table, "10.0.0.1", 1, 302, 1)[0].unwrap();
     table.ask(addr);
-    let before = table.told.next().unwrap();
+    let before = table.next_to_ask().unwrap();
     table.remove(addr).unwrap();
     assert_eq!(tell(&table, "10.0.0.1", 1, 302, 1), [Ok(addr)]);
-    assert_eq!(table.ask(addr), Some(Unresolved::Asked));
-    table.answer(&before, rule.resolve_all(&[at(1, 302)], &|| false));
-    assert_eq!(table.ask(addr), Some(Unresolved::Asked));
-    let anew = table.told.next().unwrap();
-    assert_eq!(anew.entries, before.entries);
-    table.answer(&anew, rule.resolve_all(&[at(1, 302)], &|| false));
+    assert!(is_resolving(table.ask(addr)));
+    answer_all(&table, &before, |at| rule.resolve(at));
+    assert!(is_resolving(table.ask(addr)));
+    let anew = table.next_to_ask().unwrap();
+    assert_eq!(entries(&anew), entries(&before));
+    answer_all(&table, &anew, |at| rule.resolve(at));
     let refused = Unresolved::Failed(Errno::ECONNREFUSED);
     assert_eq!(table.ask(addr), Some(refused));
 }
@@ -188,31 +219,168 @@ fn who_comes_later_is_asked_for_anew() {
         .into_iter()
         .map(Result::unwrap)
         .collect();
-    let line = || table.told.state.lock().line.clone();
-    let refuse = |asked: &Asking| {
-        let refused = |(_, at): &(u32, SocketAddr)| {
-            Err(Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()))
-        };
-        let answers = asked.entries.iter().map(refused).collect();
-        assert_eq!(table.answer(asked, answers), []);
+    let refuse = |asking: &Asking| {
+        let refused =
+            |at: SocketAddr| Err(Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()));
+        assert_eq!(answer_all(&table, asking, refused), []);
     };
-    assert_eq!(table.ask_to_hear(told[0]), Some(Unresolved::Asked));
-    assert_eq!(table.ask(told[1]), Some(Unresolved::Asked));
-    refuse(&table.told.next().unwrap());
-    assert_eq!(line(), []);
+    assert!(is_resolving(table.ask_to_hear(told[0])));
+    assert!(is_resolving(table.ask(told[1])));
+    refuse(&table.next_to_ask().unwrap());
+    assert_eq!(line(&table), []);
     let stranger = name(77);
     assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
-    let awaited = table.told.next().unwrap();
-    assert_eq!(awaited.entries, [(0, at(1, 300))]);
+    let awaited = table.next_to_ask().unwrap();
+    assert_eq!(entries(&awaited), [(0, at(1, 300))]);
     // Another while it is asked for: its answer may be from before.
     assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
-    assert_eq!(line(), []);
+    assert_eq!(line(&table), []);
     refuse(&awaited);
-    assert_eq!(line(), [0]);
+    assert_eq!(line(&table), [0]);
     assert_eq!(answer(&table, &Rule::default()), [told[0]]);
     // It is there, and nothing is asked for on its account any more.
     assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
-    assert_eq!(line(), []);
+    assert_eq!(line(&table), []);
+}
+
+/// What cannot be resolved at once is asked for again until its time is over, which starts anew with the first send that waits. Sends
+/// that wait hear of the end, and the next one starts another resolution.
+#[test]
+fn a_resolution_lasts_as_long_as_it_may() {
+    for symmetric in [false, true] {
+        let table = table_of(AvType::Map, symmetric);
+        let patience = Duration::from_millis(300);
+        table.set_patience(patience);
+        let rule = Rule::default();
+        let addr = insert(&table, at(1, 302)).unwrap().addr;
+        assert_eq!(insert(&table, at(1, 302)), Ok(Placed { addr, new: false }));
+        assert_eq!(answer(&table, &rule), []);
+        let used = Instant::now();
+        let Some(Unresolved::Resolving(first)) = table.ask_to_send(addr) else {
+            panic!("it is asked for");
+        };
+        let asked_before = rule.asked.lock().len();
+        let over = loop {
+            let asking = table.next_to_ask().unwrap();
+            let answered = table.answer(&asking.all[0], rule.resolve(at(1, 302)));
+            assert_eq!(answered.new, None);
+            if answered.is_awaited {
+                break used.elapsed();
+            }
+            assert_eq!(
+                table.outcome(addr, first),
+                Some(Unresolved::Resolving(first))
+            );
+        };
+        assert!(rule.asked.lock().len() > asked_before + 1);
+        assert!(over < patience && over > patience / 4, "{over:?}");
+        let refused = Some(Unresolved::Failed(Errno::ECONNREFUSED));
+        assert_eq!(table.outcome(addr, first), refused);
+        let Some(Unresolved::Resolving(second)) = table.ask_to_send(addr) else {
+            panic!("it is asked for anew");
+        };
+        // Whoever waits for the first sees that it failed.
+        assert_eq!(table.outcome(addr, first), refused);
+        assert_eq!(
+            table.outcome(addr, second),
+            Some(Unresolved::Resolving(second))
+        );
+        let asking = table.next_to_ask().unwrap();
+        let answered = table.answer(&asking.all[0], Ok(name(7)));
+        assert_eq!((answered.new, answered.is_awaited), (Some(addr), true));
+        assert_eq!(table.outcome(addr, second), Some(Unresolved::Resolved));
+        assert_eq!(table.lookup(addr), Some(name(7)));
+        table.remove(addr).unwrap();
+        assert_eq!(table.outcome(addr, second), None);
+    }
+}
+
+/// Entries that sends wait for are asked for before all others, whose resolution began with their insertion.
+#[test]
+fn what_a_send_waits_for_goes_first() {
+    let table = table_of(AvType::Table, false);
+    for port in 1..=SIDE_BY_SIDE as u16 + 10 {
+        insert(&table, at(1, port)).unwrap();
+    }
+    let last = FiAddr(SIDE_BY_SIDE as u64 + 9);
+    assert!(is_resolving(table.ask_to_send(last)));
+    let asking = table.next_to_ask().unwrap();
+    assert_eq!(asking.all.len(), SIDE_BY_SIDE);
+    assert_eq!(asking.all[0].entry, last.0 as u32);
+    assert_eq!(table.next_to_ask().unwrap().all.len(), 10);
+}
+
+/// Each key of an endpoint is an entry of its own, and is reached with that key.
+///
+/// Covers: AV-21, AV-23
+#[test]
+fn an_unresolved_entry_has_its_key() {
+    let table = table_of(AvType::Table, false).with_auth_keys();
+    let key = |qkey| AuthKey::new(0xffff, qkey).unwrap();
+    let enter = |key| {
+        let sought = naming().with_key(&at(1, 9).into(), key);
+        table.insertion().unwrap().enter(sought, None).unwrap().addr
+    };
+    let both = [enter(key(1)), enter(key(2))];
+    assert_eq!(both, [FiAddr(0), FiAddr(1)]);
+    assert_eq!(enter(key(1)), both[0]);
+    let endpoint = "ferro://[::ffff:10.1.0.1]:7?type=roce2&qkey=11111111&lid=0&pkey=ffff&sl=0&port=1&mtu=1024&inc=5&node=5";
+    let endpoint: NativeAddr = endpoint.parse().unwrap();
+    let asking = table.next_to_ask().unwrap();
+    assert_eq!(answer_all(&table, &asking, |_| Ok(endpoint)), both);
+    for (addr, qkey) in both.into_iter().zip([1, 2]) {
+        assert_eq!(table.lookup(addr), Some(endpoint.with_auth_key(key(qkey))));
+    }
+    table.remove(both[0]).unwrap();
+    assert_eq!(enter(key(2)), both[1]);
+    assert_eq!(enter(key(1)), both[0], "the entry was free");
+}
+
+/// What one process inserts the others of a named table see, resolve and use, also one that opened it for reading.
+///
+/// Covers: AV-4, AV-5, AV-6, AV-23
+#[test]
+fn an_unresolved_entry_of_a_named_table_is_all_holders() {
+    for av_type in [AvType::Map, AvType::Table] {
+        let attr = AvAttr {
+            av_type: Some(av_type),
+            name: Some(format!("unresolved-{av_type:?}-{}", std::process::id())),
+            ..AvAttr::default()
+        };
+        let writer = AvTable::open(&attr, "tests").unwrap();
+        let other = AvTable::open(&attr, "tests").unwrap();
+        let reading = AvAttr {
+            read_only: true,
+            ..attr
+        };
+        let reader = AvTable::open(&reading, "tests").unwrap();
+        let (rule, gone) = (Rule::default(), insert(&writer, at(1, 300)).unwrap().addr);
+        let addr = insert(&writer, at(1, 303)).unwrap().addr;
+        assert_eq!(insert(&other, at(1, 303)), Ok(Placed { addr, new: false }));
+        let Some(Unresolved::Resolving(waits)) = reader.ask_to_send(gone) else {
+            panic!("it is resolved by the reader, too");
+        };
+        writer.remove(gone).unwrap();
+        assert_eq!(reader.outcome(gone, waits), None);
+        let anew = insert(&other, at(1, 304)).unwrap().addr;
+        assert_eq!((anew.0 as u32, anew == gone), (0, av_type == AvType::Table));
+        assert_eq!(reader.outcome(gone, waits), None, "it was another's");
+        assert_eq!(reader.socket(addr), Some(at(1, 303)));
+        assert!(is_resolving(reader.ask_to_send(addr)));
+        let asking = reader.next_to_ask().unwrap();
+        let new = answer_all(&reader, &asking, |at| rule.resolve(at));
+        assert_eq!(new, [addr]);
+        for table in [&writer, &other, &reader] {
+            assert_eq!(table.lookup(addr), listener(&at(1, 303)));
+            assert_eq!(table.ask(addr), Some(Unresolved::Resolved));
+        }
+        // The writer has begun to ask for it, too, which is over then.
+        assert!(answer(&writer, &rule).is_empty());
+        let listed = || listing::read(reader.map_addr(), 3);
+        assert_eq!(listed(), [anew, addr, FiAddr::NOTAVAIL]);
+        writer.remove(addr).unwrap();
+        assert_eq!(listed(), [anew, FiAddr::NOTAVAIL, FiAddr::NOTAVAIL]);
+    }
 }
 
 #[test]
@@ -237,7 +405,7 @@ fn what_fails_of_a_range_leaves_holes_for_others() {
     for one in table.outcomes(runs) {
         assert_eq!(one.unwrap_err().errno(), Errno::ENOENT);
     }
-    assert!(table.told.state.lock().ranges.is_tidy());
+    assert!(table.unresolved.state.lock().ranges.is_tidy());
     assert_eq!(tell(&table, "10.0.0.4", 1, 1, 2), [addr(8), addr(9)]);
 }
 
@@ -267,20 +435,20 @@ fn threads_ask_for_what_is_used_and_end_with_the_address_vector() {
     let (open, gate) = mpsc::channel();
     let (announced, found) = mpsc::channel();
     let gate = Arc::new(Gate(Mutex::new(gate), Rule::default()));
-    let announce = Box::new(move |new: &[FiAddr]| {
+    let announce = Box::new(move |new: &[FiAddr], _| {
         (new.iter()).for_each(|addr| announced.send(*addr).unwrap());
     });
-    let askers = Askers::new(table.clone(), gate, announce);
-    askers.start().unwrap();
+    let pool = ResolverPool::new(table.clone(), gate, announce);
+    pool.start().unwrap();
     tell(&table, "10.0.0.1", 1, 300, 30);
     let wait = || found.recv_timeout(Duration::from_secs(30));
     for entry in [0, 3, 6] {
         // While one thread waits for an answer others take what comes.
-        assert_eq!(table.ask(FiAddr(entry)), Some(Unresolved::Asked));
-        while !table.told.state.lock().line.is_empty() {
+        assert!(is_resolving(table.ask(FiAddr(entry))));
+        while !line(&table).is_empty() {
             std::thread::yield_now();
         }
-        assert_eq!(table.ask(FiAddr(entry)), Some(Unresolved::Asked));
+        assert!(is_resolving(table.ask(FiAddr(entry))));
         assert_eq!(table.lookup(FiAddr(entry)), None);
     }
     for _ in 0..3 {
@@ -291,11 +459,11 @@ fn threads_ask_for_what_is_used_and_end_with_the_address_vector() {
     assert_eq!(new, [FiAddr(0), FiAddr(3), FiAddr(6)]);
     // One is under way when it closes, and comes to its end.
     table.ask(FiAddr(9));
-    while !table.told.state.lock().line.is_empty() {
+    while !line(&table).is_empty() {
         std::thread::yield_now();
     }
-    let closing = std::thread::spawn(move || drop(askers));
-    while !table.told.is_closing() {
+    let closing = std::thread::spawn(move || drop(pool));
+    while !table.unresolved.state.lock().closing {
         std::thread::yield_now();
     }
     open.send(()).unwrap();
@@ -305,7 +473,7 @@ fn threads_ask_for_what_is_used_and_end_with_the_address_vector() {
 }
 
 /// Asked for in a process of its own: what others take would count.
-const MEASURED: &str = "av::told::tests::a_range_of_a_million";
+const MEASURED: &str = "av::unresolved::tests::a_range_of_a_million";
 
 /// Set in that process.
 const ALONE: &str = "FERRO_TEST_ALONE";
@@ -381,7 +549,10 @@ enum Op {
     Insert(u64),
     /// By its socket address.
     InsertAt(u8, u16),
-    Ask(usize),
+    /// Somebody looks one up.
+    LookUp(usize),
+    /// A send waits for one.
+    Send(usize),
     /// Somebody waits to hear from one.
     Hear(usize),
     /// Somebody comes who is not in.
@@ -399,8 +570,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (1u8..4, 1u8..4, port(), 1u8..5)
             .prop_map(|(node, nodes, port, ports)| Op::Tell { node, nodes, port, ports }),
         1 => (0u64..12).prop_map(Op::Insert),
-        2 => (1u8..6, port()).prop_map(|(node, port)| Op::InsertAt(node, port)),
-        8 => any::<usize>().prop_map(Op::Ask),
+        3 => (1u8..6, port()).prop_map(|(node, port)| Op::InsertAt(node, port)),
+        5 => any::<usize>().prop_map(Op::LookUp),
+        5 => any::<usize>().prop_map(Op::Send),
         3 => any::<usize>().prop_map(Op::Hear),
         2 => Just(Op::Stranger),
         3 => Just(Op::Take),
@@ -412,9 +584,16 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Where {
+    /// Of a range, and not used yet.
     Told,
-    Asked,
-    InVain,
+    /// In line, or asked for; a send waits for it or not.
+    Asked {
+        taken: bool,
+        used: bool,
+    },
+    InVain {
+        reported: bool,
+    },
     Found(NativeAddr),
     Same(FiAddr),
 }
@@ -423,10 +602,11 @@ enum Where {
 #[derive(Default)]
 struct Plain {
     entries: BTreeMap<u32, (FiAddr, Option<SocketAddr>, Where)>,
-    line: Vec<u32>,
+    /// Those that sends wait for, and the others.
+    lines: [Vec<u32>; 2],
     taken: Option<Asking>,
     removed: Vec<FiAddr>,
-    /// Those that somebody waits to hear from.
+    /// Those that messages may come from.
     awaited: BTreeSet<u32>,
     /// Somebody came who is not in, since the line was taken.
     strangers: bool,
@@ -477,18 +657,27 @@ impl Plain {
     }
 
     fn set(&mut self, entry: u32, is: Where) {
-        self.line.retain(|other| *other != entry);
+        for line in &mut self.lines {
+            line.retain(|other| *other != entry);
+        }
         if matches!(is, Where::Found(_) | Where::Same(_)) {
             self.awaited.remove(&entry);
+        }
+        if let Where::Asked { taken: false, used } = is {
+            self.lines[usize::from(!used)].push(entry);
         }
         self.entries.get_mut(&entry).unwrap().2 = is;
     }
 
+    fn start(&mut self, entry: u32, used: bool) {
+        let taken = false;
+        self.set(entry, Where::Asked { taken, used });
+    }
+
     fn ask_anew(&mut self) {
         for entry in self.awaited.clone() {
-            if self.entries[&entry].2 != Where::Asked {
-                self.set(entry, Where::Asked);
-                self.line.push(entry);
+            if matches!(self.entries[&entry].2, Where::InVain { .. }) {
+                self.start(entry, false);
             }
         }
     }
@@ -539,55 +728,16 @@ impl Pair {
                 }
             }
             Op::InsertAt(node, port) => self.insert_at(at(node, port)),
-            Op::Ask(n) => self.ask(n, false),
-            Op::Hear(n) => self.ask(n, true),
+            Op::LookUp(n) => self.ask(n, Use::LookUp),
+            Op::Send(n) => self.ask(n, Use::Send),
+            Op::Hear(n) => self.ask(n, Use::Receive),
             Op::Stranger => {
                 assert_eq!(self.table.find(&name(5000)), FiAddr::NOTAVAIL);
                 self.plain.strangers = true;
                 self.plain.ask_anew();
             }
-            Op::Take if self.plain.taken.is_none() && !self.plain.line.is_empty() => {
-                let line = std::mem::take(&mut self.plain.line);
-                let expected: Vec<_> = line
-                    .iter()
-                    .map(|entry| (*entry, self.plain.entries[entry].1.unwrap()))
-                    .collect();
-                let taken = self.table.told.next().unwrap();
-                assert_eq!(taken.entries, expected);
-                self.plain.taken = Some(taken);
-                self.plain.strangers = false;
-            }
-            Op::Take => {}
-            Op::Answer => {
-                let Some(taken) = self.plain.taken.take() else {
-                    return;
-                };
-                let sockets: Vec<_> = taken.entries.iter().map(|(_, at)| *at).collect();
-                let found = self.rule.resolve_all(&sockets, &|| false);
-                let new = self.table.answer(&taken, found);
-                let mut expected = Vec::new();
-                for (entry, at) in taken.entries {
-                    let wanted = |one: &&(FiAddr, Option<SocketAddr>, Where)| {
-                        one.1 == Some(at) && one.2 == Where::Asked
-                    };
-                    let Some((addr, ..)) = self.plain.entries.get(&entry).filter(wanted).copied()
-                    else {
-                        continue;
-                    };
-                    match listener(&at) {
-                        Some(name) => {
-                            expected.extend(self.plain.found(entry, name).then_some(addr))
-                        }
-                        // It was told anew meanwhile, and is asked for anew.
-                        None if self.plain.line.contains(&entry) => {}
-                        None => self.plain.set(entry, Where::InVain),
-                    }
-                }
-                assert_eq!(new, expected);
-                if self.plain.strangers {
-                    self.plain.ask_anew();
-                }
-            }
+            Op::Take => self.take(),
+            Op::Answer => self.answer(),
             Op::Remove(n) => {
                 let Some(addr) = self.plain.pick(n) else {
                     return;
@@ -610,73 +760,113 @@ impl Pair {
         }
     }
 
-    fn insert_at(&mut self, by: SocketAddr) {
-        let placed = insert(&self.table, by, &self.rule);
-        let Some(entry) = self.plain.at(by) else {
-            let Some(name) = listener(&by) else {
-                assert_eq!(placed, Err(Errno::ECONNREFUSED));
-                return;
+    fn take(&mut self) {
+        let entries_in_line = self.plain.lines.concat();
+        if self.plain.taken.is_some() || entries_in_line.is_empty() {
+            return;
+        }
+        let mut expected = Vec::new();
+        for entry in entries_in_line {
+            let (_, at, is) = self.plain.entries[&entry];
+            let Where::Asked { used, .. } = is else {
+                panic!("{is:?} in line");
             };
-            let placed = placed.unwrap();
-            match self.plain.named(name) {
-                Some(entry) => {
-                    let one = self.plain.entries.get_mut(&entry).unwrap();
-                    assert_eq!(placed.addr, one.0);
-                    one.1 = one.1.or(Some(by));
+            self.plain.set(entry, Where::Asked { taken: true, used });
+            expected.push((entry, at.unwrap()));
+        }
+        let taken = self.table.next_to_ask().unwrap();
+        assert_eq!(entries(&taken), expected);
+        self.plain.taken = Some(taken);
+        self.plain.strangers = false;
+    }
+
+    fn answer(&mut self) {
+        let Some(taken) = self.plain.taken.take() else {
+            return;
+        };
+        for asked in &taken.all {
+            let answered = self
+                .table
+                .answer(asked, self.rule.resolve(asked.question.at));
+            let mut expected = Answered::default();
+            let one = self.plain.entries.get(&asked.entry).copied();
+            if let Some((addr, Some(at), Where::Asked { taken: true, used })) = one {
+                expected.is_awaited = used;
+                match listener(&at) {
+                    Some(name) => {
+                        let is_new = self.plain.found(asked.entry, name);
+                        expected.new = is_new.then_some(addr);
+                    }
+                    None => (self.plain).set(asked.entry, Where::InVain { reported: false }),
                 }
-                None => self.plain.add(placed.addr, Some(by), Where::Found(name)),
             }
+            assert_eq!(answered, expected);
+        }
+        self.table.answered(&taken);
+        if self.plain.strangers {
+            self.plain.ask_anew();
+        }
+    }
+
+    fn insert_at(&mut self, by: SocketAddr) {
+        let placed = insert(&self.table, by).unwrap();
+        let Some(entry) = self.plain.at(by) else {
+            self.plain.add(placed.addr, Some(by), Where::Told);
+            let entry = placed.addr.0 as u32;
+            self.plain.start(entry, false);
+            self.plain.awaited.insert(entry);
+            assert!(placed.new);
             return;
         };
         let (addr, _, is) = self.plain.entries[&entry];
-        match (is, listener(&by)) {
-            (Where::Found(_) | Where::Same(_), _) => {
-                assert_eq!(placed, Ok(Placed { addr, new: false }));
-            }
-            (_, None) => assert_eq!(placed, Err(Errno::ECONNREFUSED)),
-            (_, Some(name)) => {
-                let new = self.plain.found(entry, name);
-                assert_eq!(placed, Ok(Placed { addr, new }));
-            }
+        assert_eq!(placed, Placed { addr, new: false });
+        if !matches!(is, Where::Found(_) | Where::Same(_)) {
+            self.plain.awaited.insert(entry);
+        }
+        if matches!(is, Where::Told | Where::InVain { .. }) {
+            self.plain.start(entry, false);
         }
     }
 
-    fn ask(&mut self, n: usize, to_hear: bool) {
+    fn ask(&mut self, n: usize, what: Use) {
         let Some(addr) = self.plain.pick(n) else {
             return;
         };
+        let asked = match what {
+            Use::LookUp => self.table.ask(addr),
+            Use::Send => self.table.ask_to_send(addr),
+            Use::Receive => self.table.ask_to_hear(addr),
+        };
         let Some(entry) = self.plain.entry_of(addr) else {
-            assert_eq!(self.put(addr, to_hear), None);
+            assert_eq!(asked, None);
             return;
         };
-        let is = self.plain.entries[&entry].2;
-        let expected = match is {
+        let refused = Some(Unresolved::Failed(Errno::ECONNREFUSED));
+        match self.plain.entries[&entry].2 {
             Where::Found(name) => {
                 assert_eq!(self.table.lookup(addr), Some(name));
+                // A table without anything unresolved says nothing.
+                assert!(asked.is_none_or(|is| is == Unresolved::Resolved));
                 return;
             }
-            Where::Same(first) => Unresolved::Same(first),
-            Where::InVain if !to_hear => {
-                self.plain.set(entry, Where::Told);
-                Unresolved::Failed(Errno::ECONNREFUSED)
+            Where::Same(first) => {
+                assert_eq!(asked, Some(Unresolved::Same(first)));
+                return;
             }
-            Where::Told | Where::InVain => {
-                self.plain.set(entry, Where::Asked);
-                self.plain.line.push(entry);
-                Unresolved::Asked
+            Where::InVain { reported: false } if what == Use::LookUp => {
+                self.plain.set(entry, Where::InVain { reported: true });
+                assert_eq!(asked, refused);
+                return;
             }
-            Where::Asked => Unresolved::Asked,
-        };
-        assert_eq!(self.put(addr, to_hear), Some(expected));
-        if to_hear && expected == Unresolved::Asked {
-            self.plain.awaited.insert(entry);
+            Where::Told | Where::InVain { .. } => self.plain.start(entry, what == Use::Send),
+            Where::Asked { taken, used: false } if what == Use::Send => {
+                self.plain.set(entry, Where::Asked { taken, used: true });
+            }
+            Where::Asked { .. } => {}
         }
-    }
-
-    fn put(&self, addr: FiAddr, to_hear: bool) -> Option<Unresolved> {
-        match to_hear {
-            true => self.table.ask_to_hear(addr),
-            false => self.table.ask(addr),
+        assert!(is_resolving(asked), "{asked:?}");
+        if what == Use::Receive {
+            self.plain.awaited.insert(entry);
         }
     }
 
@@ -696,7 +886,8 @@ impl Pair {
                 assert_eq!(self.table.socket(*addr), None);
             }
         }
-        assert!(self.table.told.state.lock().ranges.is_tidy());
+        assert_eq!(line(&self.table), self.plain.lines.concat());
+        assert!(self.table.unresolved.state.lock().ranges.is_tidy());
     }
 }
 
@@ -705,10 +896,10 @@ proptest! {
 
     /// Covers: AV-9, AV-11, AV-16, AV-17, AV-18, AV-23
     #[test]
-    fn ranges_do_as_plain_entries(indexed in any::<bool>(), ops in ops()) {
+    fn unresolved_entries_do_as_plain_ones(indexed in any::<bool>(), symmetric in any::<bool>(), ops in ops()) {
         let av_type = if indexed { AvType::Table } else { AvType::Map };
         let mut run = Pair {
-            table: table(av_type),
+            table: table_of(av_type, symmetric),
             plain: Plain::default(),
             rule: Rule::default(),
         };
@@ -720,7 +911,7 @@ proptest! {
         for (addr, ..) in run.plain.entries.values() {
             run.table.remove(*addr).unwrap();
         }
-        prop_assert_eq!(run.table.told.state.lock().ranges.len(), 0);
-        prop_assert!(run.table.told.state.lock().ranges.is_tidy());
+        prop_assert_eq!(run.table.unresolved.state.lock().ranges.len(), 0);
+        prop_assert!(run.table.unresolved.state.lock().ranges.is_tidy());
     }
 }

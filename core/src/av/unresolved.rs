@@ -1,0 +1,838 @@
+//! Entries whose endpoints are not resolved yet (`docs/adr/0042`, and for ranges `docs/adr/0036`).
+//!
+//! An unresolved entry is taken and has no native address. Its socket address lies in its slot ([`Sockets`](super::sockets)) or in a
+//! range. Threads of the address vector resolve it, see [`ResolverPool`](super::resolver_pool::ResolverPool); from then on it is an
+//! entry as any other. An entry of a range is resolved from its first use on, all others from their insertion on.
+
+mod comers;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use comers::Comers;
+
+use super::chunk::Name;
+use super::format::{no_endpoint, reached_with};
+use super::ranges::{Host, Ranges};
+use super::service::{Nodes, Question};
+use super::storage::Storage;
+use super::store::Placement;
+use super::table::{AvTable, Insertion, Placed, Reserved};
+use crate::addr::{AuthKey, NativeAddr};
+use crate::error::{Errno, Error, Result};
+use crate::types::FiAddr;
+
+/// How long one attempt to resolve an entry lasts at most. The thread takes others after that.
+const ATTEMPT: Duration = Duration::from_secs(1);
+
+/// Entries that one thread asks for at a time.
+const SIDE_BY_SIDE: usize = 256;
+
+/// The pause after the first attempt. Each further one is twice as long, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why an address that is in has no endpoint of its own yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unresolved {
+    /// It has one since just now.
+    Resolved,
+    /// It is being resolved.
+    Resolving(Resolution),
+    /// Its resolution has failed. The next use starts another one.
+    Failed(Errno),
+    /// Its endpoint is in by this address, too.
+    Same(FiAddr),
+}
+
+/// Which resolution of an entry a send waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Resolution {
+    /// What the entry's generation is to be.
+    generation: u32,
+    /// Resolutions of the entry that have failed before.
+    round: u32,
+}
+
+/// What a resolution is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// A look-up, which reports a failure once.
+    LookUp,
+    /// A send, which waits.
+    Send,
+    /// A directed receive: the entry is asked for anew as well when a message comes from an unknown source.
+    Receive,
+}
+
+/// What of a table is not resolved.
+#[derive(Default)]
+pub(super) struct UnresolvedEntries {
+    /// Whether anything ever was, or may be by another process.
+    any: AtomicBool,
+    state: Mutex<State>,
+    came: Condvar,
+    /// Senders that are not in, and entries that somebody waits to hear from and that were asked for in vain.
+    comers: Comers,
+}
+
+#[derive(Default)]
+struct State {
+    ranges: Ranges,
+    searches: HashMap<u32, Search>,
+    /// Entries that are to be asked for, by time: first those that sends wait for, then all others.
+    lines: [BTreeMap<(Instant, u64), u32>; 2],
+    tickets: u64,
+    /// Entries that messages may come from: when one could not be resolved, it is asked for anew with the next sender that is not
+    /// in, for it may be that one.
+    awaited: BTreeSet<u32>,
+    /// Entries whose endpoints are in by other entries: those, and their generations.
+    same: HashMap<u32, (u32, u32)>,
+    /// Keys of entries, in address vectors with authorization keys; and the entries by both.
+    keys: HashMap<u32, (SocketAddr, AuthKey)>,
+    by_key: HashMap<(SocketAddr, AuthKey), u32>,
+    /// How long a resolution may take.
+    patience: Duration,
+    /// Threads that wait for entries.
+    idle: usize,
+    closing: bool,
+}
+
+/// A place in a line: which line, when it is time, a ticket.
+type Place = (usize, Instant, u64);
+
+/// One entry's resolution.
+#[derive(Clone, Copy, Debug)]
+struct Search {
+    is: Is,
+    /// What the entry's generation is to be: another process may have given the entry to another address.
+    generation: u32,
+    /// When it has failed.
+    until: Instant,
+    /// How long it waits after the next attempt.
+    pause: Duration,
+    /// A send waits for it.
+    used: bool,
+    /// Resolutions that have failed, and why the last one has.
+    round: u32,
+    last: Errno,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Is {
+    InLine(Place),
+    /// A thread asks, with this ticket.
+    Asked(u64),
+    Failed,
+    /// And the application has seen that.
+    Reported,
+}
+
+/// What a thread asks for at a time.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) all: Vec<Asked>,
+    /// Senders that were not in and had come before.
+    since: u64,
+}
+
+/// One entry that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) entry: u32,
+    pub(super) question: Question,
+    key: Option<AuthKey>,
+    generation: u32,
+    ticket: u64,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Answered {
+    /// The address that was resolved, unless its endpoint was in by another.
+    pub(super) new: Option<FiAddr>,
+    /// The resolution is over, and sends wait for that.
+    pub(super) is_awaited: bool,
+}
+
+/// Addresses of a call whose entries follow each other, or that failed for one reason.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    len: usize,
+    first: Result<u32>,
+}
+
+impl Run {
+    /// All of a call, for one reason.
+    pub(crate) fn failed(len: usize, error: Error) -> Self {
+        Self {
+            len,
+            first: Err(error),
+        }
+    }
+}
+
+impl State {
+    /// Puts in the endpoint of an entry. Returns whether it was not in by another entry.
+    fn resolved(&mut self, store: &Storage, entry: u32, name: &Name) -> Result<bool> {
+        let is_new = match store.place(name, Some(entry))? {
+            Placement::New(_) => true,
+            Placement::Found(first) => {
+                self.same.insert(entry, (first, store.generation(first)));
+                false
+            }
+        };
+        self.end_search(entry);
+        Ok(is_new)
+    }
+
+    /// The entry by which the endpoint of another one is in.
+    fn same(&mut self, store: &Storage, entry: u32) -> Option<u32> {
+        let (first, generation) = *self.same.get(&entry)?;
+        if store.generation(first) == generation {
+            return Some(first);
+        }
+        self.same.remove(&entry);
+        None
+    }
+
+    /// An entry is resolved, or no more.
+    fn end_search(&mut self, entry: u32) {
+        self.awaited.remove(&entry);
+        if let Some(Search {
+            is: Is::InLine(place),
+            ..
+        }) = self.searches.remove(&entry)
+        {
+            self.leave_line(place);
+        }
+    }
+
+    fn leave_line(&mut self, (line, at, ticket): Place) {
+        self.lines[line].remove(&(at, ticket));
+    }
+
+    /// The search for what an entry of this generation is to be. One for an address that was in the entry before is no more.
+    fn search(&mut self, entry: u32, generation: u32) -> Option<Search> {
+        let search = *self.searches.get(&entry)?;
+        if search.generation == generation {
+            return Some(search);
+        }
+        self.end_search(entry);
+        None
+    }
+
+    /// Starts to resolve an entry, for the first time or anew.
+    fn start(&mut self, entry: u32, generation: u32, used: bool) {
+        let now = Instant::now();
+        let (round, last) = match self.search(entry, generation) {
+            Some(search) => (search.round, search.last),
+            None => (0, Errno::EAGAIN),
+        };
+        let search = Search {
+            is: Is::Asked(0),
+            generation,
+            until: now + self.patience,
+            pause: FIRST_PAUSE,
+            used,
+            round,
+            last,
+        };
+        self.line_up(entry, search, now);
+    }
+
+    fn line_up(&mut self, entry: u32, search: Search, at: Instant) {
+        self.tickets += 1;
+        let place = (usize::from(!search.used), at, self.tickets);
+        self.lines[place.0].insert((at, self.tickets), entry);
+        let is = Is::InLine(place);
+        self.searches.insert(entry, Search { is, ..search });
+    }
+
+    /// A send waits for an entry from now on: its time starts anew, and it goes before those that nobody waits for.
+    fn use_search(&mut self, entry: u32, mut search: Search) {
+        let now = Instant::now();
+        search.used = true;
+        search.until = now + self.patience;
+        search.pause = FIRST_PAUSE;
+        match search.is {
+            Is::InLine(place) => {
+                self.leave_line(place);
+                self.line_up(entry, search, now);
+            }
+            _ => drop(self.searches.insert(entry, search)),
+        }
+    }
+
+    /// Entries that messages may come from, and that could not be resolved.
+    fn in_vain(&self) -> impl Iterator<Item = u32> + '_ {
+        let failed = |entry: &u32| {
+            let search = self.searches.get(entry);
+            search.is_some_and(|one| matches!(one.is, Is::Failed | Is::Reported))
+        };
+        self.awaited.iter().copied().filter(failed)
+    }
+
+    /// Takes entries out of the lines whose time has come.
+    ///
+    /// # Errors
+    ///
+    /// When that will be; `None`: there are none.
+    fn take(&mut self) -> Result<Vec<u32>, Option<Instant>> {
+        let now = Instant::now();
+        let (mut taken, mut next) = (Vec::new(), None);
+        for line in &mut self.lines {
+            while let Some(first) = line.first_entry() {
+                let at = first.key().0;
+                if at > now {
+                    next = next.map_or(Some(at), |other: Instant| Some(other.min(at)));
+                    break;
+                }
+                if taken.len() == SIDE_BY_SIDE {
+                    break;
+                }
+                taken.push(first.remove());
+            }
+        }
+        match taken.is_empty() {
+            true => Err(next),
+            false => Ok(taken),
+        }
+    }
+}
+
+impl UnresolvedEntries {
+    /// Those of a table that processes share: others may put in unresolved entries.
+    pub(super) fn of_shared() -> Self {
+        Self {
+            any: AtomicBool::new(true),
+            ..Self::default()
+        }
+    }
+
+    fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// The socket address of an entry, if it is one of a range.
+    pub(super) fn socket_of_range(&self, entry: u32) -> Option<SocketAddr> {
+        self.any().then(|| self.state.lock().ranges.socket(entry))?
+    }
+
+    /// An entry was removed.
+    pub(super) fn forget(&self, entry: u32) {
+        if self.any() {
+            let mut state = self.state.lock();
+            state.ranges.remove(entry);
+            state.end_search(entry);
+            state.same.remove(&entry);
+            if let Some(key) = state.keys.remove(&entry) {
+                state.by_key.remove(&key);
+            }
+            // What was in by it is unresolved again.
+            state.same.retain(|_, (first, _)| *first != entry);
+        }
+    }
+
+    /// A sender came that is not in: it may be one that was asked for before it was there.
+    #[cold]
+    pub(super) fn unknown_source(&self) {
+        if self.any() && self.comers.come() {
+            self.ask_anew(&mut self.state.lock());
+        }
+    }
+
+    fn ask_anew(&self, state: &mut State) {
+        let anew: Vec<_> = state.in_vain().collect();
+        for entry in anew {
+            if let Some(search) = state.searches.get(&entry).copied() {
+                state.start(entry, search.generation, false);
+            }
+        }
+        self.comers.ask_anew();
+        self.came.notify_one();
+    }
+}
+
+impl AvTable {
+    /// Whether ranges of socket addresses need not be resolved before they are used.
+    pub(crate) fn takes_ranges(&self) -> bool {
+        matches!(self.store, Storage::Symmetric(_)) && self.auth_keys().is_none()
+    }
+
+    /// Whether it may have unresolved entries.
+    #[inline]
+    pub(crate) fn may_be_unresolved(&self) -> bool {
+        self.unresolved.any()
+    }
+
+    /// Where an entry is, or will be when it is resolved.
+    pub(super) fn addr_when_resolved(&self, entry: u32) -> FiAddr {
+        self.model.addr(entry, self.store.generation(entry) | 1)
+    }
+
+    /// The socket address of an entry, resolved or not.
+    fn socket_of(&self, entry: u32) -> Option<SocketAddr> {
+        let generation = self.store.generation(entry) | 1;
+        let of_its_own = self.sockets.of(&self.store, entry, generation);
+        of_its_own.or_else(|| self.unresolved.socket_of_range(entry))
+    }
+
+    /// The socket address that an endpoint was inserted by, if it was by one.
+    pub fn socket(&self, addr: FiAddr) -> Option<SocketAddr> {
+        let entry = self.model.entry(addr)?;
+        let is_it = self.addr_when_resolved(entry) == addr;
+        is_it.then(|| self.socket_of(entry))?
+    }
+
+    /// The key with which a socket address was inserted.
+    pub(crate) fn key_of_socket(&self, addr: FiAddr) -> Option<AuthKey> {
+        self.socket(addr)?;
+        let state = self.unresolved.state.lock();
+        let (_, key) = state.keys.get(&self.model.entry(addr)?)?;
+        Some(*key)
+    }
+
+    /// The entry of an address that is in and not resolved.
+    pub(super) fn unresolved_entry(&self, addr: FiAddr) -> Option<u32> {
+        let entry = self.model.entry(addr)?;
+        self.socket(addr).map(|_| entry)
+    }
+
+    /// Why a look-up finds nothing at an address; `None`: it is not in. An unresolved entry is resolved from now on.
+    pub(crate) fn ask(&self, addr: FiAddr) -> Option<Unresolved> {
+        self.resolve(addr, Use::LookUp, || Some(self.unresolved.state.lock()))
+    }
+
+    /// Why a send finds nothing at an address; `None`: it is not in. An unresolved entry is resolved from now on, and transports
+    /// hear of its removal. `Failed` with `EAGAIN`: somebody is just at work on what is unresolved; a send does not wait for that.
+    pub(crate) fn ask_to_send(&self, addr: FiAddr) -> Option<Unresolved> {
+        self.resolve(addr, Use::Send, || self.unresolved.state.try_lock())
+    }
+
+    /// The same for a receive, which does not ask again: the entry is asked for anew if it was in vain, now and whenever somebody
+    /// comes who is not in.
+    pub(crate) fn ask_to_hear(&self, addr: FiAddr) -> Option<Unresolved> {
+        self.resolve(addr, Use::Receive, || Some(self.unresolved.state.lock()))
+    }
+
+    fn resolve<'a>(
+        &'a self,
+        addr: FiAddr,
+        wanted: Use,
+        state: impl FnOnce() -> Option<MutexGuard<'a, State>>,
+    ) -> Option<Unresolved> {
+        if !self.unresolved.any() {
+            return None;
+        }
+        let entry = self.model.entry(addr)?;
+        let is_resolved = || self.store.generation(entry) & 1 == 1;
+        // No lock for an entry that is resolved, as most are.
+        if is_resolved() && self.addr_when_resolved(entry) == addr {
+            return Some(Unresolved::Resolved);
+        }
+        let Some(mut state) = state() else {
+            return Some(Unresolved::Failed(Errno::EAGAIN));
+        };
+        let generation = self.store.generation(entry) | 1;
+        if self.model.addr(entry, generation) != addr {
+            return None;
+        }
+        if is_resolved() {
+            // Just now.
+            return Some(Unresolved::Resolved);
+        }
+        let of_its_own = self.sockets.of(&self.store, entry, generation);
+        of_its_own.or_else(|| state.ranges.socket(entry))?;
+        if let Some(first) = state.same(&self.store, entry) {
+            return Some(Unresolved::Same(self.addr_when_resolved(first)));
+        }
+        match wanted {
+            Use::Receive => drop(state.awaited.insert(entry)),
+            Use::Send => self.interest.note_send(entry),
+            Use::LookUp => {}
+        }
+        match state.search(entry, generation) {
+            Some(mut search) if wanted == Use::LookUp && search.is == Is::Failed => {
+                search.is = Is::Reported;
+                state.searches.insert(entry, search);
+                return Some(Unresolved::Failed(search.last));
+            }
+            Some(search) if matches!(search.is, Is::InLine(_) | Is::Asked(_)) => {
+                if wanted == Use::Send && !search.used {
+                    state.use_search(entry, search);
+                    self.unresolved.came.notify_one();
+                }
+            }
+            _ => {
+                state.start(entry, generation, wanted == Use::Send);
+                self.unresolved.came.notify_one();
+            }
+        }
+        let round = state.searches.get(&entry).map_or(0, |search| search.round);
+        Some(Unresolved::Resolving(Resolution { generation, round }))
+    }
+
+    /// What has become of an entry whose resolution a send waits for; `None`: it was removed.
+    pub(crate) fn outcome(&self, addr: FiAddr, of: Resolution) -> Option<Unresolved> {
+        let entry = self.model.entry(addr)?;
+        let mut state = self.unresolved.state.lock();
+        let generation = self.store.generation(entry);
+        if generation | 1 != of.generation {
+            return None;
+        }
+        if generation & 1 == 1 {
+            return Some(Unresolved::Resolved);
+        }
+        if let Some(first) = state.same(&self.store, entry) {
+            return Some(Unresolved::Same(self.addr_when_resolved(first)));
+        }
+        let search = state.search(entry, of.generation);
+        if let Some(failed) = search.filter(|search| search.round != of.round) {
+            return Some(Unresolved::Failed(failed.last));
+        }
+        Some(match search.map(|search| search.is) {
+            Some(_) => Unresolved::Resolving(of),
+            // The entry that it was the same as is no more.
+            None => {
+                state.start(entry, of.generation, true);
+                self.unresolved.came.notify_one();
+                Unresolved::Resolving(Resolution { round: 0, ..of })
+            }
+        })
+    }
+
+    /// How long a resolution may take.
+    pub(super) fn set_patience(&self, patience: Duration) {
+        self.unresolved.state.lock().patience = patience;
+    }
+
+    /// Threads that wait for entries to be asked for.
+    pub(super) fn idle_threads(&self) -> usize {
+        self.unresolved.state.lock().idle
+    }
+
+    /// The threads come to their end.
+    pub(super) fn close_unresolved(&self) {
+        self.unresolved.state.lock().closing = true;
+        self.unresolved.came.notify_all();
+    }
+
+    /// Waits for entries to be asked for; `None` when the address vector is being closed.
+    pub(super) fn next_to_ask(&self) -> Option<Asking> {
+        let UnresolvedEntries {
+            state,
+            came,
+            comers,
+            ..
+        } = &self.unresolved;
+        let mut state = state.lock();
+        state.idle += 1;
+        let entries = loop {
+            if state.closing {
+                break None;
+            }
+            match state.take() {
+                Ok(entries) => break Some(entries),
+                Err(Some(next)) => drop(came.wait_until(&mut state, next)),
+                Err(None) => came.wait(&mut state),
+            }
+        };
+        state.idle -= 1;
+        let since = comers.so_far();
+        let now = Instant::now();
+        let mut all = Vec::new();
+        for entry in entries? {
+            let generation = self.store.generation(entry) | 1;
+            let of_its_own = self.sockets.of(&self.store, entry, generation);
+            let at = of_its_own.or_else(|| state.ranges.socket(entry));
+            let at = at.filter(|_| self.store.generation(entry) & 1 == 0);
+            let (Some(at), Some(mut search)) = (at, state.search(entry, generation)) else {
+                state.end_search(entry);
+                continue;
+            };
+            state.tickets += 1;
+            search.is = Is::Asked(state.tickets);
+            state.searches.insert(entry, search);
+            all.push(Asked {
+                entry,
+                question: Question {
+                    at,
+                    until: search.until.min(now + ATTEMPT),
+                },
+                key: state.keys.get(&entry).map(|(_, key)| *key),
+                generation,
+                ticket: state.tickets,
+            });
+        }
+        // Others may be left that this thread does not ask for.
+        came.notify_one();
+        Some(Asking { all, since })
+    }
+
+    /// Takes in what came of an attempt, unless the entry was removed or resolved meanwhile.
+    pub(super) fn answer(&self, asked: &Asked, found: Result<NativeAddr>) -> Answered {
+        let turn = self.turn();
+        let mut state = self.unresolved.state.lock();
+        let generation = self.store.generation(asked.entry);
+        let Some(mut search) = state.search(asked.entry, generation | 1) else {
+            return Answered::default();
+        };
+        if search.is != Is::Asked(asked.ticket) {
+            return Answered::default();
+        }
+        let is_awaited = search.used;
+        if generation & 1 == 1 {
+            // By another process.
+            state.end_search(asked.entry);
+            return Answered {
+                new: None,
+                is_awaited,
+            };
+        }
+        let keyed = |name| match (asked.key, self.auth_keys()) {
+            (Some(key), _) => reached_with(name, key),
+            (None, None) => Ok(name),
+            (None, Some(_)) => {
+                Err(
+                    Error::new(Errno::ENOKEY, "resolve", asked.question.at.to_string())
+                        .mend("the process that inserted the address knows its authorization key"),
+                )
+            }
+        };
+        let taken = turn.as_ref().map_err(Error::clone).and(found);
+        let placed = taken
+            .and_then(keyed)
+            .and_then(|name| state.resolved(&self.store, asked.entry, &name.to_words()));
+        match placed {
+            Ok(is_new) => Answered {
+                new: is_new.then(|| self.addr_when_resolved(asked.entry)),
+                is_awaited,
+            },
+            Err(error) => {
+                let again = Instant::now() + search.pause;
+                let is_over = again >= search.until;
+                if is_over {
+                    tracing::warn!("{error}");
+                    search.is = Is::Failed;
+                    search.last = error.errno();
+                    search.used = false;
+                    search.round += 1;
+                    state.searches.insert(asked.entry, search);
+                } else {
+                    search.pause = (2 * search.pause).min(LONGEST_PAUSE);
+                    state.line_up(asked.entry, search, again);
+                    self.unresolved.came.notify_one();
+                }
+                Answered {
+                    new: None,
+                    is_awaited: is_over && is_awaited,
+                }
+            }
+        }
+    }
+
+    /// All that was asked for has been answered.
+    pub(super) fn answered(&self, asked: &Asking) {
+        let mut state = self.unresolved.state.lock();
+        let in_vain = state.in_vain().count();
+        if self.unresolved.comers.asked_in_vain(in_vain, asked.since) {
+            self.unresolved.ask_anew(&mut state);
+        }
+    }
+
+    /// The addresses of a call, in order.
+    pub(crate) fn outcomes(
+        &self,
+        runs: Vec<Run>,
+    ) -> impl Iterator<Item = Result<FiAddr>> + use<'_> {
+        runs.into_iter().flat_map(move |run| {
+            (0..run.len as u32).map(move |ahead| match &run.first {
+                Ok(first) => Ok(self.addr_when_resolved(first + ahead)),
+                Err(error) => Err(error.clone()),
+            })
+        })
+    }
+}
+
+impl Insertion<'_> {
+    /// Puts in a range, of which nobody is asked for yet. What is in already stays what it is.
+    ///
+    /// In a table, `reserved` has the entries of a call that were taken before.
+    pub(crate) fn tell(&mut self, nodes: &Nodes, reserved: &[Reserved]) -> Vec<Run> {
+        let Nodes {
+            ref hosts,
+            first_port,
+            ports,
+        } = *nodes;
+        let table = self.table;
+        let known = hosts.iter().map(|host| host.as_ref().ok().map(Host::of));
+        let mut telling = Telling {
+            range: 0,
+            state: &mut table.unresolved.state.lock(),
+            insertion: self,
+            reserved,
+            runs: Vec::new(),
+        };
+        telling.range = telling
+            .state
+            .ranges
+            .begin(known.collect(), first_port, ports);
+        for (node, host) in (0..).zip(hosts) {
+            match host {
+                Ok(host) => telling.node(node, &Host::of(host), first_port, ports),
+                Err(error) => telling.unknown_node(node, error, ports),
+            }
+        }
+        telling.state.ranges.end(telling.range);
+        table.unresolved.any.store(true, Ordering::Release);
+        telling.runs
+    }
+
+    /// Puts in the endpoint at a socket address, which is resolved from now on; with a key, where addresses need one.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `ENOSPC`: the table can not grow.
+    pub(super) fn enter_socket(
+        &mut self,
+        at: &SocketAddr,
+        key: Option<AuthKey>,
+        reserved: Option<Reserved>,
+    ) -> Result<Placed> {
+        let table = self.table;
+        let AvTable { store, sockets, .. } = table;
+        let reserved = reserved.map(|Reserved(entry)| entry);
+        let mut state = table.unresolved.state.lock();
+        let known = match key {
+            Some(key) => state.by_key.get(&(*at, key)).copied(),
+            None => (state.ranges.entry(at)).or_else(|| Some(sockets.find(store, at)?.0)),
+        };
+        if let Some(entry) = known {
+            self.holes.extend(reserved);
+            let is_resolved = store.generation(entry) & 1 == 1;
+            if !is_resolved && state.same(store, entry).is_none() {
+                state.awaited.insert(entry);
+                let generation = store.generation(entry) | 1;
+                let search = state.search(entry, generation);
+                if search.is_none_or(|one| matches!(one.is, Is::Failed | Is::Reported)) {
+                    state.start(entry, generation, false);
+                    table.unresolved.came.notify_one();
+                }
+            }
+            let addr = table.addr_when_resolved(entry);
+            return Ok(Placed { addr, new: false });
+        }
+        let entry = match reserved {
+            Some(entry) => entry,
+            None => store.take()?,
+        };
+        let generation = store.generation(entry) | 1;
+        if let Err(error) = sockets.set(store, entry, generation, at) {
+            self.holes.push(entry);
+            return Err(error);
+        }
+        store.list_change(entry);
+        if let Some(key) = key {
+            state.keys.insert(entry, (*at, key));
+            state.by_key.insert((*at, key), entry);
+        }
+        state.awaited.insert(entry);
+        state.start(entry, generation, false);
+        table.unresolved.any.store(true, Ordering::Release);
+        table.unresolved.came.notify_one();
+        let addr = table.addr_when_resolved(entry);
+        table.list(entry, addr);
+        Ok(Placed { addr, new: true })
+    }
+}
+
+/// A range that is being put in.
+struct Telling<'a, 'b, 'c> {
+    range: u32,
+    state: &'a mut State,
+    insertion: &'a mut Insertion<'b>,
+    reserved: &'c [Reserved],
+    runs: Vec<Run>,
+}
+
+impl Telling<'_, '_, '_> {
+    fn node(&mut self, node: u32, host: &Host, first_port: u16, ports: usize) {
+        let is_fresh = self.state.ranges.is_fresh(*host, self.range, node)
+            && self.insertion.table.sockets.is_empty();
+        for ahead in 0..ports {
+            let at = host.at(first_port + ahead as u16);
+            let position = u64::from(node) * ports as u64 + ahead as u64;
+            let placed = self.place(&at, position, is_fresh);
+            self.note(placed, 1);
+        }
+    }
+
+    fn unknown_node(&mut self, node: u32, error: &Error, ports: usize) {
+        let first = u64::from(node) * ports as u64;
+        for position in first..first + ports as u64 {
+            self.leave_hole(position);
+        }
+        self.note(Err(error.clone()), ports);
+    }
+
+    /// The entry of an address: the one it has, or one of its own.
+    fn place(&mut self, at: &SocketAddr, position: u64, is_fresh: bool) -> Result<u32> {
+        if let Some(why) = no_endpoint(at) {
+            self.leave_hole(position);
+            return Err(Error::new(Errno::EINVAL, "insert", at.to_string()).mend(why));
+        }
+        let reserved = self.reserved(position);
+        let AvTable { store, sockets, .. } = self.insertion.table;
+        if !is_fresh {
+            let told = self.state.ranges.entry(at);
+            if let Some(entry) = told.or_else(|| Some(sockets.find(store, at)?.0)) {
+                self.insertion.holes.extend(reserved);
+                return Ok(entry);
+            }
+        }
+        let entry = match reserved {
+            Some(entry) => entry,
+            None => store.take()?,
+        };
+        self.state.ranges.put(self.range, entry, position);
+        Ok(entry)
+    }
+
+    fn reserved(&self, position: u64) -> Option<u32> {
+        let Reserved(entry) = self.reserved.get(position as usize)?;
+        Some(*entry)
+    }
+
+    /// The index of an address that failed is nobody's until the call is over.
+    fn leave_hole(&mut self, position: u64) {
+        let table = self.insertion.table;
+        let hole = match (self.reserved(position), table.is_indexed()) {
+            (None, true) => table.store.take().ok(),
+            (reserved, _) => reserved,
+        };
+        self.insertion.holes.extend(hole);
+    }
+
+    fn note(&mut self, first: Result<u32>, len: usize) {
+        if let Some(last) = self.runs.last_mut() {
+            let follows = match (&last.first, &first) {
+                (Ok(before), Ok(entry)) => *before as usize + last.len == *entry as usize,
+                (Err(before), Err(error)) => before == error,
+                _ => false,
+            };
+            if follows {
+                last.len += len;
+                return;
+            }
+        }
+        self.runs.push(Run { len, first });
+    }
+}
+
+#[cfg(test)]
+mod tests;
