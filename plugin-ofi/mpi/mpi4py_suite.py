@@ -26,24 +26,25 @@ LEFT_OUT = {
 # None: all modules.
 SELECTIONS = {
     "all": None,
-    # For the emulated machine: point-to-point messages and collectives of buffers and of objects,
-    # within and between groups, and communicators. Four ranks send fewer than 40,000 messages in
-    # each of these modules.
-    "messages": [
+    # For the emulated machine. Four ranks send fewer than 40,000 messages in each of these modules.
+    "point-to-point": [
         "test_p2p_buf",
         "test_p2p_buf_matched",
         "test_p2p_obj",
         "test_p2p_obj_matched",
         "test_msgzero",
         "test_request",
+        "test_comm",
+        "test_comm_inter",
+    ],
+    # Of buffers and of objects, within and between groups.
+    "collectives": [
         "test_cco_buf",
         "test_cco_buf_inter",
         "test_cco_vec_inter",
         "test_cco_obj",
         "test_cco_obj_inter",
         "test_cco_ngh_obj",
-        "test_comm",
-        "test_comm_inter",
     ],
 }
 

@@ -7,8 +7,10 @@ mod support;
 jobs! { Mpich;
     all_2: Default, 2 ranks, ["mpi4py_suite.py", "all", "1700"], 100000 messages;
     all_4: Default, 4 ranks, ["mpi4py_suite.py", "all", "1700"], 600000 messages;
-    messages_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "messages", "400"], 10000 messages;
-    messages_4_verbs: Verbs, 4 ranks, ["mpi4py_suite.py", "messages", "400"], 50000 messages;
+    point_to_point_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "point-to-point", "300"], 5000 messages;
+    point_to_point_4_verbs: Verbs, 4 ranks, ["mpi4py_suite.py", "point-to-point", "300"], 15000 messages;
+    collectives_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "collectives", "150"], 5000 messages;
+    collectives_4_verbs: Verbs, 4 ranks, ["mpi4py_suite.py", "collectives", "150"], 30000 messages;
 
     #[ignore = "soak: minutes of traffic"]
     soak_all_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "all", "1700"], 100000 messages;
