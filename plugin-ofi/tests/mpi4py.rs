@@ -11,7 +11,4 @@ jobs! { Mpich;
     point_to_point_4_verbs: Verbs, 4 ranks, ["mpi4py_suite.py", "point-to-point", "300"], 15000 messages;
     collectives_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "collectives", "150"], 5000 messages;
     collectives_4_verbs: Verbs, 4 ranks, ["mpi4py_suite.py", "collectives", "150"], 30000 messages;
-
-    #[ignore = "soak: minutes of traffic"]
-    soak_all_2_verbs: Verbs, 2 ranks, ["mpi4py_suite.py", "all", "1700"], 100000 messages;
 }
