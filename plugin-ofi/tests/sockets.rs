@@ -232,7 +232,10 @@ fn names_ranges_and_arrays_find_who_listens_and_nobody_else() {
                 )
             };
             assert_eq!((found, addrs, errors), (3, [0, 1, 2], [0; 3]));
-            fails(&client, 1);
+            // Datagrams have no tags, which these messages have.
+            if ep_type == fi_ep_type::FI_EP_RDM {
+                fails(&client, 1);
+            }
 
             // Each address of an array is as long as its family says.
             let v6 = Address::from(SocketAddr::new("2001:db8::1".parse().unwrap(), 5080));

@@ -36,6 +36,9 @@ const SIDE_BY_SIDE: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long a send waits for others that are at work on unresolved entries. Insertion of a large range takes longer.
+const TURN: Duration = Duration::from_millis(10);
+
 /// Why an address that is in has no endpoint of its own yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unresolved {
@@ -117,9 +120,21 @@ struct Search {
     pause: Duration,
     /// A send waits for it.
     used: bool,
+    /// Why the attempts of this resolution have failed.
+    seen: Option<Errno>,
     /// Resolutions that have failed, and why the last one has.
     round: u32,
     last: Errno,
+}
+
+impl Search {
+    /// An attempt has failed. The last one counts, but that a host answers is known from then on: a late attempt may be too short to
+    /// find the way to it.
+    fn note(&mut self, errno: Errno) {
+        if errno != Errno::EHOSTUNREACH || self.seen.is_none() {
+            self.seen = Some(errno);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,6 +254,7 @@ impl State {
             until: now + self.patience,
             pause: FIRST_PAUSE,
             used,
+            seen: None,
             round,
             last,
         };
@@ -409,9 +425,9 @@ impl AvTable {
     }
 
     /// Why a send finds nothing at an address; `None`: it is not in. An unresolved entry is resolved from now on, and transports
-    /// hear of its removal. `Failed` with `EAGAIN`: somebody is just at work on what is unresolved; a send does not wait for that.
+    /// hear of its removal. `Failed` with `EAGAIN`: others are at work on what is unresolved for longer than a send waits.
     pub(crate) fn ask_to_send(&self, addr: FiAddr) -> Option<Unresolved> {
-        self.resolve(addr, Use::Send, || self.unresolved.state.try_lock())
+        self.resolve(addr, Use::Send, || self.unresolved.state.try_lock_for(TURN))
     }
 
     /// The same for a receive, which does not ask again: the entry is asked for anew if it was in vain, now and whenever somebody
@@ -614,12 +630,13 @@ impl AvTable {
                 is_awaited,
             },
             Err(error) => {
+                search.note(error.errno());
                 let again = Instant::now() + search.pause;
                 let is_over = again >= search.until;
                 if is_over {
                     tracing::warn!("{error}");
                     search.is = Is::Failed;
-                    search.last = error.errno();
+                    search.last = search.seen.unwrap_or(error.errno());
                     search.used = false;
                     search.round += 1;
                     state.searches.insert(asked.entry, search);

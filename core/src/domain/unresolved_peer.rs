@@ -256,7 +256,7 @@ impl<B: Backend> Shared<B> {
         let (sends, transport, mut owner) = state.split_unresolved(index);
         let dest = match owner.avs[owner.binding.av].ask_to_send(op.dest) {
             None => return Err(error),
-            // Somebody is at work on what is unresolved.
+            // Others are at work on what is unresolved, for longer than a send waits.
             Some(Unresolved::Failed(_)) => return Err(OpError::Again),
             Some(Unresolved::Resolving(of)) => {
                 if sends.len() >= self.backend.info().tx.size {

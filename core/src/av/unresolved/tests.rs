@@ -295,6 +295,38 @@ fn a_resolution_lasts_as_long_as_it_may() {
     }
 }
 
+/// A host that has answered is known to be there, whatever becomes of the last attempt.
+#[test]
+fn a_late_attempt_does_not_hide_that_a_host_is_there() {
+    for (first, last, reported) in [
+        (Errno::ETIMEDOUT, Errno::EHOSTUNREACH, Errno::ETIMEDOUT),
+        (
+            Errno::EHOSTUNREACH,
+            Errno::ECONNREFUSED,
+            Errno::ECONNREFUSED,
+        ),
+        (Errno::ECONNREFUSED, Errno::ETIMEDOUT, Errno::ETIMEDOUT),
+    ] {
+        let table = table_of(AvType::Map, false);
+        table.set_patience(Duration::from_millis(200));
+        let addr = insert(&table, at(1, 302)).unwrap().addr;
+        let fail = |errno| {
+            let asking = table.next_to_ask().unwrap();
+            let failed = |at: SocketAddr| Err(Error::new(errno, "resolve", at.to_string()));
+            answer_all(&table, &asking, failed);
+        };
+        fail(first);
+        let over = loop {
+            fail(last);
+            match table.ask(addr) {
+                Some(Unresolved::Failed(errno)) => break errno,
+                other => assert!(is_resolving(other)),
+            }
+        };
+        assert_eq!(over, reported);
+    }
+}
+
 /// Entries that sends wait for are asked for before all others, whose resolution began with their insertion.
 #[test]
 fn what_a_send_waits_for_goes_first() {
