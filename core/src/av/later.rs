@@ -66,6 +66,9 @@ impl Wanted {
 /// The authorization keys of a call's addresses, or why they have none; `None` where addresses need none.
 pub(crate) type Keys = Option<Vec<Result<AuthKey>>>;
 
+/// Called with the addresses that an insertion has added.
+pub(crate) type Announce = Box<dyn Fn(&[FiAddr]) + Send + Sync>;
+
 /// What the threads work with.
 pub(crate) struct Place {
     pub(crate) table: Arc<AvTable>,
@@ -75,7 +78,7 @@ pub(crate) struct Place {
     /// Ranges are resolved when they are used.
     pub(crate) keeps_ranges: bool,
     /// Is told of addresses that were put in.
-    pub(crate) announce: Box<dyn Fn(&[FiAddr]) + Send + Sync>,
+    pub(crate) announce: Announce,
 }
 
 /// The insertions of one address vector that are under way.

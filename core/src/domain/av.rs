@@ -9,7 +9,7 @@ use super::{Backend, Errand, Inner, Object, State};
 use crate::addr::{Address, AuthKey, NativeAddr};
 use crate::av::follow::Follower;
 use crate::av::format::{Naming, Sought};
-use crate::av::later::{Keys, Later, Place};
+use crate::av::later::{Announce, Keys, Later, Place};
 use crate::av::{
     AvAttr, AvTable, AvType, Paused, Report, ResolverPool, Services, Unresolved, Wanted, admit,
     admit_nodes,
@@ -90,11 +90,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
 }
 
 /// Has whoever drives the domain next tell its transports of addresses that came to an address vector, if they are to be told.
-fn announcer<B: Backend>(
-    domain: &Arc<Inner<B>>,
-    av: usize,
-    table: &Arc<AvTable>,
-) -> Box<dyn Fn(&[FiAddr]) + Send + Sync> {
+fn announcer<B: Backend>(domain: &Arc<Inner<B>>, av: usize, table: &Arc<AvTable>) -> Announce {
     let (domain, table) = (domain.clone(), table.clone());
     Box::new(move |new| {
         if !new.is_empty() && table.is_awaited() {
