@@ -5,8 +5,9 @@
 //! entry as any other. An entry of a range is resolved from its first use on, all others from their insertion on.
 
 mod comers;
+mod insertion;
+mod searches;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,27 +15,19 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use comers::Comers;
+pub(crate) use insertion::Run;
+use searches::{Is, LONGEST_PAUSE, State};
 
-use super::chunk::Name;
-use super::format::{no_endpoint, reached_with};
-use super::ranges::{Host, Ranges};
-use super::service::{Nodes, Question};
+use super::format::reached_with;
+use super::service::Question;
 use super::storage::Storage;
-use super::store::Placement;
-use super::table::{AvTable, Insertion, Placed, Reserved};
+use super::table::AvTable;
 use crate::addr::{AuthKey, NativeAddr};
 use crate::error::{Errno, Error, Result};
 use crate::types::FiAddr;
 
 /// How long one attempt to resolve an entry lasts at most. The thread takes others after that.
 const ATTEMPT: Duration = Duration::from_secs(1);
-
-/// Entries that one thread asks for at a time.
-const SIDE_BY_SIDE: usize = 256;
-
-/// The pause after the first attempt. Each further one is twice as long, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a send waits for others that are at work on unresolved entries. Insertion of a large range takes longer.
 const TURN: Duration = Duration::from_millis(10);
@@ -83,70 +76,6 @@ pub(super) struct UnresolvedEntries {
     comers: Comers,
 }
 
-#[derive(Default)]
-struct State {
-    ranges: Ranges,
-    searches: HashMap<u32, Search>,
-    /// Entries that are to be asked for, by time: first those that sends wait for, then all others.
-    lines: [BTreeMap<(Instant, u64), u32>; 2],
-    tickets: u64,
-    /// Entries that messages may come from: when one could not be resolved, it is asked for anew with the next sender that is not
-    /// in, for it may be that one.
-    awaited: BTreeSet<u32>,
-    /// Entries whose endpoints are in by other entries: those, and their generations.
-    same: HashMap<u32, (u32, u32)>,
-    /// Keys of entries, in address vectors with authorization keys; and the entries by both.
-    keys: HashMap<u32, (SocketAddr, AuthKey)>,
-    by_key: HashMap<(SocketAddr, AuthKey), u32>,
-    /// How long a resolution may take.
-    patience: Duration,
-    /// Threads that wait for entries.
-    idle: usize,
-    closing: bool,
-}
-
-/// A place in a line: which line, when it is time, a ticket.
-type Place = (usize, Instant, u64);
-
-/// One entry's resolution.
-#[derive(Clone, Copy, Debug)]
-struct Search {
-    is: Is,
-    /// What the entry's generation is to be: another process may have given the entry to another address.
-    generation: u32,
-    /// When it has failed.
-    until: Instant,
-    /// How long it waits after the next attempt.
-    pause: Duration,
-    /// A send waits for it.
-    used: bool,
-    /// Why the attempts of this resolution have failed.
-    seen: Option<Errno>,
-    /// Resolutions that have failed, and why the last one has.
-    round: u32,
-    last: Errno,
-}
-
-impl Search {
-    /// An attempt has failed. The last one counts, but that a host answers is known from then on: a late attempt may be too short to
-    /// find the way to it.
-    fn note(&mut self, errno: Errno) {
-        if errno != Errno::EHOSTUNREACH || self.seen.is_none() {
-            self.seen = Some(errno);
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Is {
-    InLine(Place),
-    /// A thread asks, with this ticket.
-    Asked(u64),
-    Failed,
-    /// And the application has seen that.
-    Reported,
-}
-
 /// What a thread asks for at a time.
 #[derive(Debug)]
 pub(super) struct Asking {
@@ -172,153 +101,6 @@ pub(super) struct Answered {
     pub(super) new: Option<FiAddr>,
     /// The resolution is over, and sends wait for that.
     pub(super) is_awaited: bool,
-}
-
-/// Addresses of a call whose entries follow each other, or that failed for one reason.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Run {
-    len: usize,
-    first: Result<u32>,
-}
-
-impl Run {
-    /// All of a call, for one reason.
-    pub(crate) fn failed(len: usize, error: Error) -> Self {
-        Self {
-            len,
-            first: Err(error),
-        }
-    }
-}
-
-impl State {
-    /// Puts in the endpoint of an entry. Returns whether it was not in by another entry.
-    fn resolved(&mut self, store: &Storage, entry: u32, name: &Name) -> Result<bool> {
-        let is_new = match store.place(name, Some(entry))? {
-            Placement::New(_) => true,
-            Placement::Found(first) => {
-                self.same.insert(entry, (first, store.generation(first)));
-                false
-            }
-        };
-        self.end_search(entry);
-        Ok(is_new)
-    }
-
-    /// The entry by which the endpoint of another one is in.
-    fn same(&mut self, store: &Storage, entry: u32) -> Option<u32> {
-        let (first, generation) = *self.same.get(&entry)?;
-        if store.generation(first) == generation {
-            return Some(first);
-        }
-        self.same.remove(&entry);
-        None
-    }
-
-    /// An entry is resolved, or no more.
-    fn end_search(&mut self, entry: u32) {
-        self.awaited.remove(&entry);
-        if let Some(Search {
-            is: Is::InLine(place),
-            ..
-        }) = self.searches.remove(&entry)
-        {
-            self.leave_line(place);
-        }
-    }
-
-    fn leave_line(&mut self, (line, at, ticket): Place) {
-        self.lines[line].remove(&(at, ticket));
-    }
-
-    /// The search for what an entry of this generation is to be. One for an address that was in the entry before is no more.
-    fn search(&mut self, entry: u32, generation: u32) -> Option<Search> {
-        let search = *self.searches.get(&entry)?;
-        if search.generation == generation {
-            return Some(search);
-        }
-        self.end_search(entry);
-        None
-    }
-
-    /// Starts to resolve an entry, for the first time or anew.
-    fn start(&mut self, entry: u32, generation: u32, used: bool) {
-        let now = Instant::now();
-        let (round, last) = match self.search(entry, generation) {
-            Some(search) => (search.round, search.last),
-            None => (0, Errno::EAGAIN),
-        };
-        let search = Search {
-            is: Is::Asked(0),
-            generation,
-            until: now + self.patience,
-            pause: FIRST_PAUSE,
-            used,
-            seen: None,
-            round,
-            last,
-        };
-        self.line_up(entry, search, now);
-    }
-
-    fn line_up(&mut self, entry: u32, search: Search, at: Instant) {
-        self.tickets += 1;
-        let place = (usize::from(!search.used), at, self.tickets);
-        self.lines[place.0].insert((at, self.tickets), entry);
-        let is = Is::InLine(place);
-        self.searches.insert(entry, Search { is, ..search });
-    }
-
-    /// A send waits for an entry from now on: its time starts anew, and it goes before those that nobody waits for.
-    fn use_search(&mut self, entry: u32, mut search: Search) {
-        let now = Instant::now();
-        search.used = true;
-        search.until = now + self.patience;
-        search.pause = FIRST_PAUSE;
-        match search.is {
-            Is::InLine(place) => {
-                self.leave_line(place);
-                self.line_up(entry, search, now);
-            }
-            _ => drop(self.searches.insert(entry, search)),
-        }
-    }
-
-    /// Entries that messages may come from, and that could not be resolved.
-    fn in_vain(&self) -> impl Iterator<Item = u32> + '_ {
-        let failed = |entry: &u32| {
-            let search = self.searches.get(entry);
-            search.is_some_and(|one| matches!(one.is, Is::Failed | Is::Reported))
-        };
-        self.awaited.iter().copied().filter(failed)
-    }
-
-    /// Takes entries out of the lines whose time has come.
-    ///
-    /// # Errors
-    ///
-    /// When that will be; `None`: there are none.
-    fn take(&mut self) -> Result<Vec<u32>, Option<Instant>> {
-        let now = Instant::now();
-        let (mut taken, mut next) = (Vec::new(), None);
-        for line in &mut self.lines {
-            while let Some(first) = line.first_entry() {
-                let at = first.key().0;
-                if at > now {
-                    next = next.map_or(Some(at), |other: Instant| Some(other.min(at)));
-                    break;
-                }
-                if taken.len() == SIDE_BY_SIDE {
-                    break;
-                }
-                taken.push(first.remove());
-            }
-        }
-        match taken.is_empty() {
-            true => Err(next),
-            false => Ok(taken),
-        }
-    }
 }
 
 impl UnresolvedEntries {
@@ -660,194 +442,6 @@ impl AvTable {
         if self.unresolved.comers.asked_in_vain(in_vain, asked.since) {
             self.unresolved.ask_anew(&mut state);
         }
-    }
-
-    /// The addresses of a call, in order.
-    pub(crate) fn outcomes(
-        &self,
-        runs: Vec<Run>,
-    ) -> impl Iterator<Item = Result<FiAddr>> + use<'_> {
-        runs.into_iter().flat_map(move |run| {
-            (0..run.len as u32).map(move |ahead| match &run.first {
-                Ok(first) => Ok(self.addr_when_resolved(first + ahead)),
-                Err(error) => Err(error.clone()),
-            })
-        })
-    }
-}
-
-impl Insertion<'_> {
-    /// Puts in a range, of which nobody is asked for yet. What is in already stays what it is.
-    ///
-    /// In a table, `reserved` has the entries of a call that were taken before.
-    pub(crate) fn tell(&mut self, nodes: &Nodes, reserved: &[Reserved]) -> Vec<Run> {
-        let Nodes {
-            ref hosts,
-            first_port,
-            ports,
-        } = *nodes;
-        let table = self.table;
-        let known = hosts.iter().map(|host| host.as_ref().ok().map(Host::of));
-        let mut telling = Telling {
-            range: 0,
-            state: &mut table.unresolved.state.lock(),
-            insertion: self,
-            reserved,
-            runs: Vec::new(),
-        };
-        telling.range = telling
-            .state
-            .ranges
-            .begin(known.collect(), first_port, ports);
-        for (node, host) in (0..).zip(hosts) {
-            match host {
-                Ok(host) => telling.node(node, &Host::of(host), first_port, ports),
-                Err(error) => telling.unknown_node(node, error, ports),
-            }
-        }
-        telling.state.ranges.end(telling.range);
-        table.unresolved.any.store(true, Ordering::Release);
-        telling.runs
-    }
-
-    /// Puts in the endpoint at a socket address, which is resolved from now on; with a key, where addresses need one.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`, `ENOSPC`: the table can not grow.
-    pub(super) fn enter_socket(
-        &mut self,
-        at: &SocketAddr,
-        key: Option<AuthKey>,
-        reserved: Option<Reserved>,
-    ) -> Result<Placed> {
-        let table = self.table;
-        let AvTable { store, sockets, .. } = table;
-        let reserved = reserved.map(|Reserved(entry)| entry);
-        let mut state = table.unresolved.state.lock();
-        let known = match key {
-            Some(key) => state.by_key.get(&(*at, key)).copied(),
-            None => (state.ranges.entry(at)).or_else(|| Some(sockets.find(store, at)?.0)),
-        };
-        if let Some(entry) = known {
-            self.holes.extend(reserved);
-            let is_resolved = store.generation(entry) & 1 == 1;
-            if !is_resolved && state.same(store, entry).is_none() {
-                state.awaited.insert(entry);
-                let generation = store.generation(entry) | 1;
-                let search = state.search(entry, generation);
-                if search.is_none_or(|one| matches!(one.is, Is::Failed | Is::Reported)) {
-                    state.start(entry, generation, false);
-                    table.unresolved.came.notify_one();
-                }
-            }
-            let addr = table.addr_when_resolved(entry);
-            return Ok(Placed { addr, new: false });
-        }
-        let entry = match reserved {
-            Some(entry) => entry,
-            None => store.take()?,
-        };
-        let generation = store.generation(entry) | 1;
-        if let Err(error) = sockets.set(store, entry, generation, at) {
-            self.holes.push(entry);
-            return Err(error);
-        }
-        store.list_change(entry);
-        if let Some(key) = key {
-            state.keys.insert(entry, (*at, key));
-            state.by_key.insert((*at, key), entry);
-        }
-        state.awaited.insert(entry);
-        state.start(entry, generation, false);
-        table.unresolved.any.store(true, Ordering::Release);
-        table.unresolved.came.notify_one();
-        let addr = table.addr_when_resolved(entry);
-        table.list(entry, addr);
-        Ok(Placed { addr, new: true })
-    }
-}
-
-/// A range that is being put in.
-struct Telling<'a, 'b, 'c> {
-    range: u32,
-    state: &'a mut State,
-    insertion: &'a mut Insertion<'b>,
-    reserved: &'c [Reserved],
-    runs: Vec<Run>,
-}
-
-impl Telling<'_, '_, '_> {
-    fn node(&mut self, node: u32, host: &Host, first_port: u16, ports: usize) {
-        let is_fresh = self.state.ranges.is_fresh(*host, self.range, node)
-            && self.insertion.table.sockets.is_empty();
-        for ahead in 0..ports {
-            let at = host.at(first_port + ahead as u16);
-            let position = u64::from(node) * ports as u64 + ahead as u64;
-            let placed = self.place(&at, position, is_fresh);
-            self.note(placed, 1);
-        }
-    }
-
-    fn unknown_node(&mut self, node: u32, error: &Error, ports: usize) {
-        let first = u64::from(node) * ports as u64;
-        for position in first..first + ports as u64 {
-            self.leave_hole(position);
-        }
-        self.note(Err(error.clone()), ports);
-    }
-
-    /// The entry of an address: the one it has, or one of its own.
-    fn place(&mut self, at: &SocketAddr, position: u64, is_fresh: bool) -> Result<u32> {
-        if let Some(why) = no_endpoint(at) {
-            self.leave_hole(position);
-            return Err(Error::new(Errno::EINVAL, "insert", at.to_string()).mend(why));
-        }
-        let reserved = self.reserved(position);
-        let AvTable { store, sockets, .. } = self.insertion.table;
-        if !is_fresh {
-            let told = self.state.ranges.entry(at);
-            if let Some(entry) = told.or_else(|| Some(sockets.find(store, at)?.0)) {
-                self.insertion.holes.extend(reserved);
-                return Ok(entry);
-            }
-        }
-        let entry = match reserved {
-            Some(entry) => entry,
-            None => store.take()?,
-        };
-        self.state.ranges.put(self.range, entry, position);
-        Ok(entry)
-    }
-
-    fn reserved(&self, position: u64) -> Option<u32> {
-        let Reserved(entry) = self.reserved.get(position as usize)?;
-        Some(*entry)
-    }
-
-    /// The index of an address that failed is nobody's until the call is over.
-    fn leave_hole(&mut self, position: u64) {
-        let table = self.insertion.table;
-        let hole = match (self.reserved(position), table.is_indexed()) {
-            (None, true) => table.store.take().ok(),
-            (reserved, _) => reserved,
-        };
-        self.insertion.holes.extend(hole);
-    }
-
-    fn note(&mut self, first: Result<u32>, len: usize) {
-        if let Some(last) = self.runs.last_mut() {
-            let follows = match (&last.first, &first) {
-                (Ok(before), Ok(entry)) => *before as usize + last.len == *entry as usize,
-                (Err(before), Err(error)) => before == error,
-                _ => false,
-            };
-            if follows {
-                last.len += len;
-                return;
-            }
-        }
-        self.runs.push(Run { len, first });
     }
 }
 

@@ -1,8 +1,10 @@
+use super::searches::SIDE_BY_SIDE;
 use super::*;
 use crate::addr::AddrFormat;
 use crate::av::format::{Naming, Sought};
 use crate::av::resolver_pool::ResolverPool;
 use crate::av::service::{Resolve, Services};
+use crate::av::table::Placed;
 use crate::av::{AvAttr, AvType, listing};
 use crate::peer::PeerAv;
 use proptest::prelude::*;
