@@ -37,7 +37,7 @@ pub struct Call {
 /// What was seen of a thread.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// Its system calls.
+    /// Its system calls, but for those by which a poll that finds nothing yields the processor.
     pub calls: Vec<Call>,
     /// How long it was looked at: what is done every so often may have been done so often.
     pub took: Duration,
@@ -123,7 +123,7 @@ fn follow(process: Pid, tell: &Sender<()>) -> Trace {
                         if marks == 1 {
                             began = Instant::now();
                         }
-                    } else if marks == 1 {
+                    } else if marks == 1 && !is_of_a_wait(&call) {
                         calls.push(call);
                     }
                     if marks == 2 {
@@ -143,6 +143,11 @@ fn follow(process: Pid, tell: &Sender<()>) -> Trace {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// Whether the thread yields, or looks whether another thread ran meanwhile. It does so only while nothing comes.
+fn is_of_a_wait(call: &Call) -> bool {
+    [libc::SYS_sched_yield, libc::SYS_getrusage].contains(&(call.number as libc::c_long))
 }
 
 /// The call that the thread is about to make; none on its way back.
