@@ -205,7 +205,7 @@ impl Classes {
     }
 
     fn choose(&mut self, class: usize) -> Path {
-        let advised = match self.advice >> (class as u32 + FIRST_CLASS) & 1 {
+        let advised = match (self.advice >> (class as u32 + FIRST_CLASS)) & 1 {
             0 => Path::Ring,
             _ => Path::Cma,
         };
@@ -216,7 +216,7 @@ impl Classes {
         let changed = (self.advice ^ advice) >> FIRST_CLASS;
         self.advice = advice;
         for (class, schedule) in self.schedules.iter_mut().enumerate() {
-            if changed >> class & 1 != 0 {
+            if (changed >> class) & 1 != 0 {
                 schedule.start_anew();
             }
         }
