@@ -27,7 +27,7 @@ impl Route {
             ipv4(&mut header[IPV4_AT..], traffic_class, &gid[12..]);
         } else {
             // Four bits of the version come first, twenty of the flow label last.
-            header[0] = 0x60 | traffic_class >> 4;
+            header[0] = 0x60 | (traffic_class >> 4);
             header[1] = traffic_class << 4;
             header[8..24].copy_from_slice(&gid);
             header[24..].copy_from_slice(&gid);
