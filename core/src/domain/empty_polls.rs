@@ -2,31 +2,35 @@
 //!
 //! With more threads than processors, the thread that would complete an operation may be waiting for the very
 //! processor on which another thread polls for that completion. A poller therefore yields after a bounded number of
-//! polls in a row that found nothing. The bound adapts. If another thread ran during the yield, the processor is
-//! shared, and the next yield comes after few polls. If none did, the yield was wasted, and the next one comes after
-//! twice as many polls.
+//! polls in a row that found nothing (`docs/adr/0041`). The bound adapts:
+//!
+//! - If the first poll after a yield finds something, the yield was worth it, and the next one comes after few polls.
+//! - If it finds nothing, the next yield comes after twice as many polls.
+//! - If the yield took as long as a time slice, the processor is shared with a thread that computes. A poller that
+//!   yields to such a thread loses its own time slices, so the next yield comes after a very long time only.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use nix::sys::resource::{UsageWho, getrusage};
+use std::time::{Duration, Instant};
 
 /// Polls before the first yield: a microsecond or two.
 const FIRST: u32 = 32;
-/// Polls between yields while other threads run on this processor.
+/// Polls between yields that are worth it.
 const FEWEST: u32 = 8;
-/// Polls between yields while no other thread does: a yield then costs less than one percent of the time.
+/// Polls between yields that are not: one that finds no other thread then costs less than one percent of the time.
 const MOST: u32 = 2048;
-/// Yields to other threads after which it is looked whether there still are any: the look costs a system call.
-const YIELDS_BETWEEN_LOOKS: u32 = 16;
+/// A yield that takes longer went to a thread that computes.
+const TIME_SLICE: Duration = Duration::from_micros(500);
+/// Polls until the next yield then: some ten milliseconds.
+const BESIDE_COMPUTATION: u32 = 1 << 18;
+
+/// Marks the count of a poller that has just yielded.
+const YIELDED: u32 = 1 << 31;
 
 /// Counts the polls of one object that found nothing. Threads may share it: a lost count moves a yield by one poll.
 #[derive(Debug)]
 pub(super) struct EmptyPolls {
     in_a_row: AtomicU32,
     bound: AtomicU32,
-    /// Yields since the processor was last found to be shared.
-    yields: AtomicU32,
 }
 
 impl EmptyPolls {
@@ -34,59 +38,53 @@ impl EmptyPolls {
         Self {
             in_a_row: AtomicU32::new(0),
             bound: AtomicU32::new(FIRST),
-            yields: AtomicU32::new(0),
         }
     }
 
     /// Counts a poll. Yields the processor after too many in a row that found nothing; so the caller holds no lock.
     #[inline]
     pub(super) fn count(&self, found: bool) {
+        let in_a_row = self.in_a_row.load(Ordering::Relaxed);
         if found {
-            self.in_a_row.store(0, Ordering::Relaxed);
-            return;
-        }
-        let in_a_row = self.in_a_row.load(Ordering::Relaxed) + 1;
-        if in_a_row < self.bound.load(Ordering::Relaxed) {
-            self.in_a_row.store(in_a_row, Ordering::Relaxed);
+            if in_a_row != 0 {
+                self.end_row(in_a_row);
+            }
+        } else if in_a_row + 1 < self.bound.load(Ordering::Relaxed) {
+            self.in_a_row.store(in_a_row + 1, Ordering::Relaxed);
         } else {
-            self.yield_processor();
+            self.end_patience(in_a_row);
+        }
+    }
+
+    #[inline]
+    fn end_row(&self, in_a_row: u32) {
+        self.in_a_row.store(0, Ordering::Relaxed);
+        if in_a_row == YIELDED {
+            self.bound.store(FEWEST, Ordering::Relaxed);
         }
     }
 
     #[cold]
-    fn yield_processor(&self) {
-        self.in_a_row.store(0, Ordering::Relaxed);
-        std::thread::yield_now();
+    fn end_patience(&self, in_a_row: u32) {
         let bound = self.bound.load(Ordering::Relaxed);
-        if bound == FEWEST {
-            let yields = self.yields.load(Ordering::Relaxed) + 1;
-            self.yields.store(yields, Ordering::Relaxed);
-            if yields < YIELDS_BETWEEN_LOOKS {
-                return;
-            }
+        if in_a_row == YIELDED {
+            self.bound.store((bound * 2).min(MOST), Ordering::Relaxed);
+            self.in_a_row.store(1, Ordering::Relaxed);
+            return;
         }
-        let bound = next_bound(bound, another_thread_ran());
-        self.bound.store(bound, Ordering::Relaxed);
-        self.yields.store(0, Ordering::Relaxed);
+        let since = Instant::now();
+        std::thread::yield_now();
+        self.after_yield(since.elapsed());
     }
-}
 
-fn next_bound(bound: u32, shared: bool) -> u32 {
-    match shared {
-        true => FEWEST,
-        false => (bound * 2).min(MOST),
+    fn after_yield(&self, away: Duration) {
+        if away < TIME_SLICE {
+            self.in_a_row.store(YIELDED, Ordering::Relaxed);
+        } else {
+            self.in_a_row.store(0, Ordering::Relaxed);
+            self.bound.store(BESIDE_COMPUTATION, Ordering::Relaxed);
+        }
     }
-}
-
-/// Whether another thread had this thread's processor since the last call: a yield that switches to another thread
-/// counts as an involuntary context switch, one that returns at once does not (getrusage(2)).
-fn another_thread_ran() -> bool {
-    thread_local!(static SWITCHES: Cell<i64> = const { Cell::new(0) });
-    let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else {
-        return false;
-    };
-    let switches = usage.involuntary_context_switches();
-    SWITCHES.replace(switches) != switches
 }
 
 #[cfg(test)]
@@ -106,15 +104,52 @@ mod tests {
         sched_setaffinity(this, &one).unwrap();
     }
 
+    /// Polls in vain until it yields; the yield takes `away`.
+    fn yields(polls: &EmptyPolls, away: Duration) -> u32 {
+        let bound = polls.bound.load(Ordering::Relaxed);
+        for _ in 1..bound {
+            polls.count(false);
+        }
+        polls.after_yield(away);
+        bound
+    }
+
     #[test]
-    fn the_bound_grows_while_nobody_else_runs_and_falls_at_once() {
-        let bounds: Vec<u32> = std::iter::successors(Some(FIRST), |bound| {
-            (*bound < MOST).then(|| next_bound(*bound, false))
-        })
-        .collect();
-        assert_eq!(bounds, [32, 64, 128, 256, 512, 1024, 2048]);
-        assert_eq!(next_bound(MOST, false), MOST);
-        assert_eq!(next_bound(MOST, true), FEWEST);
+    fn yields_in_vain_come_ever_more_seldom() {
+        let polls = EmptyPolls::new();
+        let bounds: Vec<u32> = (0..8)
+            .map(|_| {
+                let bound = yields(&polls, Duration::from_micros(1));
+                polls.count(false);
+                // The poll after the yield was the first of the next row.
+                polls.count(true);
+                bound
+            })
+            .collect();
+        assert_eq!(bounds, [32, 64, 128, 256, 512, 1024, 2048, 2048]);
+    }
+
+    #[test]
+    fn a_yield_that_is_worth_it_brings_the_next_one_soon() {
+        let polls = EmptyPolls::new();
+        yields(&polls, Duration::from_micros(20));
+        polls.count(true);
+        assert_eq!(polls.bound.load(Ordering::Relaxed), FEWEST);
+        // What comes while it polls says nothing about yields.
+        polls.count(false);
+        polls.count(true);
+        assert_eq!(polls.bound.load(Ordering::Relaxed), FEWEST);
+    }
+
+    #[test]
+    fn a_thread_that_computes_gets_no_more_yields_for_long() {
+        let polls = EmptyPolls::new();
+        yields(&polls, TIME_SLICE);
+        polls.count(true);
+        let bound = yields(&polls, Duration::from_micros(1));
+        assert_eq!(bound, BESIDE_COMPUTATION);
+        polls.count(false);
+        assert_eq!(polls.bound.load(Ordering::Relaxed), MOST);
     }
 
     #[test]
@@ -130,11 +165,12 @@ mod tests {
     }
 
     /// Two threads on one processor hand a token to and fro. A poller keeps the other thread from running until it
-    /// yields. Without a yield, each round takes two time slices of the scheduler, which is hundreds of thousands of
-    /// polls that find nothing.
+    /// yields. Without a yield, each round takes two time slices of the scheduler, which is millions of polls that find
+    /// nothing. With yields it is some ten, and on a processor that other programs use at most two times
+    /// `BESIDE_COMPUTATION`.
     #[test]
     fn a_poller_lets_the_thread_run_that_it_waits_for() {
-        const ROUNDS: u32 = 2_000;
+        const ROUNDS: u32 = 500;
         static TURN: AtomicU32 = AtomicU32::new(0);
         static DONE: AtomicBool = AtomicBool::new(false);
         // All turns of a parity belong to one thread; returns the polls in vain of all its rounds.
@@ -157,7 +193,7 @@ mod tests {
         let other = std::thread::spawn(move || take_turns(1));
         let in_vain = std::thread::spawn(move || take_turns(0)).join().unwrap();
         let in_vain = in_vain + other.join().unwrap();
-        let most = u64::from(ROUNDS) * 500;
+        let most = u64::from(ROUNDS * 2 * BESIDE_COMPUTATION);
         assert!(
             in_vain < most,
             "{in_vain} polls in vain in {ROUNDS} rounds, at most {most}"

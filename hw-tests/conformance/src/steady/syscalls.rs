@@ -123,7 +123,7 @@ fn follow(process: Pid, tell: &Sender<()>) -> Trace {
                         if marks == 1 {
                             began = Instant::now();
                         }
-                    } else if marks == 1 && !is_of_a_wait(&call) {
+                    } else if marks == 1 && call.number != libc::SYS_sched_yield as u64 {
                         calls.push(call);
                     }
                     if marks == 2 {
@@ -143,11 +143,6 @@ fn follow(process: Pid, tell: &Sender<()>) -> Trace {
             Err(error) => panic!("{error}"),
         }
     }
-}
-
-/// Whether the thread yields, or looks whether another thread ran meanwhile. It does so only while nothing comes.
-fn is_of_a_wait(call: &Call) -> bool {
-    [libc::SYS_sched_yield, libc::SYS_getrusage].contains(&(call.number as libc::c_long))
 }
 
 /// The call that the thread is about to make; none on its way back.
