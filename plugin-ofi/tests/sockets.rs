@@ -335,10 +335,8 @@ fn fails(client: &Party, to: fi_addr_t) {
     }
     let mut error = fi_cq_err_entry::default();
     // SAFETY: there is room for one.
-    assert_eq!(
-        unsafe { call!(client.cq, ops.readerr(&raw mut error, 0)) },
-        1
-    );
+    let read = unsafe { call!(client.cq, ops.readerr(&raw mut error, 0)) };
+    assert_eq!(read, 1);
     assert_eq!(error.err, libc::ECONNREFUSED);
 }
 
