@@ -21,7 +21,7 @@ const TYPE_OF_SERVICE: usize = 21;
 fn shown(header: &[u8], ipv4: bool) -> u8 {
     match ipv4 {
         true => header[TYPE_OF_SERVICE],
-        false => header[0] << 4 | header[1] >> 4,
+        false => (header[0] << 4) | (header[1] >> 4),
     }
 }
 
