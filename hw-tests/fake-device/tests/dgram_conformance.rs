@@ -43,7 +43,7 @@ fn fabric(name: &'static str, device: &'static str, mode: Mode) -> Option<Fabric
         domain(device, mode)
     });
     // What it carries is there at once, but address handles are made by other threads, which may have to wait for a processor.
-    Some(fabric.with_patience(Duration::from_secs(10)))
+    Some(fabric.with_patience(Duration::from_secs(60)))
 }
 
 fn roce() -> Option<Fabric> {

@@ -14,7 +14,7 @@ use ferrofabric_verbs::VerbsProvider;
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type};
 
 /// A wait that takes so long hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
 
 /// Verbs alone, over one device, with other settings on top.
 pub(crate) fn settings(pairs: &[(&str, &str)]) -> Settings {
