@@ -72,7 +72,7 @@ fn alone(test: &str, matter: &str, words: &[&str]) {
     if matter == "off" {
         command.env("FERRO_VERBS", "off");
     }
-    let plugin = Plugin::new();
+    let plugin = Plugin::copied();
     plugin.choose(&mut command);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -25,6 +25,39 @@ const MAX_MSG_BYTES: usize = 1 << 40;
 const INJECT_BYTES: usize = 4096;
 
 /// The shared-memory domain of this node.
+///
+/// ```
+/// use ferrofabric_core::av::AvAttr;
+/// use ferrofabric_core::config::Settings;
+/// use ferrofabric_core::fabric::Provider;
+/// use ferrofabric_core::owning::{Buffer, OwningEndpoint};
+/// use ferrofabric_core::types::FiAddr;
+/// use ferrofabric_shm::ShmProvider;
+///
+/// let settings = Settings::from_env()?;
+/// let provider = ShmProvider::new();
+/// let offers = provider.discover(&settings).candidates;
+/// let domain = provider.open(&offers[0], &settings)?;
+/// let mut sender = OwningEndpoint::open(&*domain, &AvAttr::default())?;
+/// let mut receiver = OwningEndpoint::open(&*domain, &AvAttr::default())?;
+///
+/// // Who sends needs the receiver's address; here it comes straight from its endpoint.
+/// let to_receiver = sender.av().insert(&receiver.name().to_bytes())?;
+/// receiver.trecv(Buffer::new(64)?, FiAddr::UNSPEC, 7, 0, 1).unwrap();
+/// let mut greeting = Buffer::new(64)?;
+/// greeting[..5].copy_from_slice(b"hello");
+/// sender.tsend(greeting, 5, to_receiver, 7, 2).unwrap();
+///
+/// let received = loop {
+///     sender.poll()?;
+///     if let Some(done) = receiver.poll()? {
+///         break done;
+///     }
+/// };
+/// assert_eq!(received.outcome.unwrap().len, 5);
+/// assert_eq!(&received.buffer[..5], b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct ShmProvider;
 

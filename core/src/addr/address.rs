@@ -10,6 +10,15 @@ use super::{
 
 /// An address in one of the formats. Text (`FI_ADDR_STR`) is a form that all of them have: see [`Display`](std::fmt::Display)
 /// and [`FromStr`](std::str::FromStr).
+///
+/// ```
+/// use ferrofabric_core::addr::{AddrError, Address};
+///
+/// let address: Address = "fi_sockaddr_in://10.1.0.1:7471".parse()?;
+/// assert_eq!(address, Address::In("10.1.0.1:7471".parse().unwrap()));
+/// assert_eq!(address.to_string(), "fi_sockaddr_in://10.1.0.1:7471");
+/// # Ok::<(), AddrError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// All that is to know of an endpoint (`FI_FORMAT_UNSPEC`).

@@ -1,9 +1,22 @@
 //! The plugin that cargo built, where stock libfabric finds it.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::folder::Folder;
+
+/// The name by which libfabric finds it.
+const FILE: &str = "libferro-fi.so";
+
+/// Where cargo puts the test programs, it puts the library, too.
+fn built() -> PathBuf {
+    let path = std::env::current_exe()
+        .unwrap()
+        .with_file_name("libferro_fi.so");
+    assert!(path.is_file(), "{} was not built", path.display());
+    path
+}
 
 /// A folder for FI_PROVIDER_PATH, as long as it is held.
 #[derive(Debug)]
@@ -17,12 +30,14 @@ impl Plugin {
 
     /// Makes it of an empty folder.
     pub fn within(folder: Folder) -> Self {
-        // Where cargo puts what these tests are linked with, it puts the library itself.
-        let built = std::env::current_exe()
-            .unwrap()
-            .with_file_name("libferro_fi.so");
-        assert!(built.is_file(), "{} was not built", built.display());
-        std::os::unix::fs::symlink(built, folder.path().join("libferro-fi.so")).unwrap();
+        std::os::unix::fs::symlink(built(), folder.path().join(FILE)).unwrap();
+        Self(folder)
+    }
+
+    /// Makes it with a copy, for another user, who may not be able to read the tree.
+    pub fn copied() -> Self {
+        let folder = Folder::new();
+        std::fs::copy(built(), folder.path().join(FILE)).unwrap();
         Self(folder)
     }
 
