@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -247,6 +248,7 @@ fn completions_report_the_users_ids() {
 struct Ports {
     there: Mutex<HashMap<u16, NativeAddr>>,
     patience: Duration,
+    questions: AtomicUsize,
 }
 
 impl Ports {
@@ -264,6 +266,7 @@ impl Ports {
 
 impl Resolve for Ports {
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr, Error> {
+        self.questions.fetch_add(1, Ordering::Relaxed);
         let there = self.there.lock().unwrap().get(&at.port()).copied();
         there.ok_or_else(|| Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()))
     }
@@ -458,4 +461,69 @@ fn a_reader_sends_to_what_another_inserts_by_its_socket_address() {
     ports.listen(7, &b);
     exchange(&mut reader, to_b, &mut b);
     assert_eq!(a.av().lookup(to_b).unwrap(), b.name());
+}
+
+/// A name for an address vector that no other test has.
+fn named(of: &str) -> AvAttr {
+    AvAttr {
+        name: Some(format!("shm {of} {}", std::process::id())),
+        ..AvAttr::default()
+    }
+}
+
+/// A sender sleeps until an entry is resolved, and it is another process that resolves it.
+///
+/// Covers: AV-4, AV-23
+#[test]
+fn what_another_process_resolves_wakes_a_sleeper() {
+    let (found, unknown) = (Ports::new(PATIENCE), Ports::new(PATIENCE));
+    let (mine, yours) = (domain(), domain());
+    let a = by_ports(&*mine, &found, named("sleeper"));
+    let mut sleeper = by_ports(&*yours, &unknown, named("sleeper"));
+    let b = OwningEndpoint::open(&*mine, &AvAttr::default()).unwrap();
+    let to_b = insert_port(&a, 7);
+    sleeper.tsend(buffer(), 8, to_b, 1, 1).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The sleeper's own questions do not find it.
+            while unknown.questions.load(Ordering::Relaxed) < 2 {
+                std::thread::yield_now();
+            }
+            found.listen(7, &b);
+        });
+        let done = sleeper.wait(Some(PATIENCE)).unwrap().expect("it sleeps on");
+        done.outcome.unwrap();
+    });
+}
+
+/// An entry was another name of an endpoint; another process gives the entry to another address.
+///
+/// Covers: AV-4, AV-23
+#[test]
+fn what_an_entry_was_does_not_count_after_another_process_reuses_it() {
+    let ports = Ports::new(PATIENCE);
+    let (mine, yours) = (domain(), domain());
+    let attr = AvAttr {
+        av_type: Some(AvType::Table),
+        ..named("reused")
+    };
+    let mut a = by_ports(&*mine, &ports, attr.clone());
+    let c = by_ports(&*yours, &ports, attr);
+    let mut b = OwningEndpoint::open(&*mine, &AvAttr::default()).unwrap();
+    let mut d = OwningEndpoint::open(&*mine, &AvAttr::default()).unwrap();
+    a.av().insert(&b.name().to_bytes()).unwrap();
+    ports.listen(7, &b);
+    let other_name = insert_port(&a, 7);
+    exchange(&mut a, other_name, &mut b);
+    c.av().remove(other_name).unwrap();
+    let to_d = insert_port(&c, 8);
+    assert_eq!(to_d, other_name, "the entry was not reused");
+    a.tsend(buffer(), 8, to_d, 2, 1).unwrap();
+    ports.listen(8, &d);
+    d.trecv(buffer(), FiAddr::UNSPEC, 2, 0, 2).unwrap();
+    let done = d.wait(Some(PATIENCE)).unwrap();
+    assert!(
+        done.is_some_and(|done| done.outcome.is_ok()),
+        "d hears nothing"
+    );
 }

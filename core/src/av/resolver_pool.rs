@@ -96,6 +96,9 @@ impl Work {
         };
         while let Some(asking) = self.table.next_to_ask() {
             self.leave_one_idle();
+            if asking.is_awaited {
+                (self.announce)(&[], true);
+            }
             let questions: Vec<Question> = asking.all.iter().map(|one| one.question).collect();
             let mut report = |number: usize, found| {
                 let Some(asked) = asking.all.get(number) else {

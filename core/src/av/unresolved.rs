@@ -80,6 +80,8 @@ pub(super) struct UnresolvedEntries {
 #[derive(Debug)]
 pub(super) struct Asking {
     pub(super) all: Vec<Asked>,
+    /// Another process has resolved or removed an entry meanwhile, and sends wait for that.
+    pub(super) is_awaited: bool,
     /// Senders that were not in and had come before.
     since: u64,
 }
@@ -128,11 +130,9 @@ impl UnresolvedEntries {
             state.ranges.remove(entry);
             state.end_search(entry);
             state.same.remove(&entry);
-            if let Some(key) = state.keys.remove(&entry) {
-                state.by_key.remove(&key);
-            }
+            state.forget_key(entry);
             // What was in by it is unresolved again.
-            state.same.retain(|_, (first, _)| *first != entry);
+            state.same.retain(|_, same| same.first != entry);
         }
     }
 
@@ -190,9 +190,8 @@ impl AvTable {
     /// The key with which a socket address was inserted.
     pub(crate) fn key_of_socket(&self, addr: FiAddr) -> Option<AuthKey> {
         self.socket(addr)?;
-        let state = self.unresolved.state.lock();
-        let (_, key) = state.keys.get(&self.model.entry(addr)?)?;
-        Some(*key)
+        let entry = self.model.entry(addr)?;
+        self.unresolved.state.lock().key(&self.store, entry)
     }
 
     /// The entry of an address that is in and not resolved.
@@ -343,13 +342,15 @@ impl AvTable {
         state.idle -= 1;
         let since = comers.so_far();
         let now = Instant::now();
-        let mut all = Vec::new();
+        let (mut all, mut is_awaited) = (Vec::new(), false);
         for entry in entries? {
+            let is_used = state.searches.get(&entry).is_some_and(|search| search.used);
             let generation = self.store.generation(entry) | 1;
             let of_its_own = self.sockets.of(&self.store, entry, generation);
             let at = of_its_own.or_else(|| state.ranges.socket(entry));
             let at = at.filter(|_| self.store.generation(entry) & 1 == 0);
             let (Some(at), Some(mut search)) = (at, state.search(entry, generation)) else {
+                is_awaited |= is_used;
                 state.end_search(entry);
                 continue;
             };
@@ -362,14 +363,18 @@ impl AvTable {
                     at,
                     until: search.until.min(now + ATTEMPT),
                 },
-                key: state.keys.get(&entry).map(|(_, key)| *key),
+                key: state.key(&self.store, entry),
                 generation,
                 ticket: state.tickets,
             });
         }
         // Others may be left that this thread does not ask for.
         came.notify_one();
-        Some(Asking { all, since })
+        Some(Asking {
+            all,
+            is_awaited,
+            since,
+        })
     }
 
     /// Takes in what came of an attempt, unless the entry was removed or resolved meanwhile.
@@ -377,13 +382,19 @@ impl AvTable {
         let turn = self.turn();
         let mut state = self.unresolved.state.lock();
         let generation = self.store.generation(asked.entry);
+        let searched = state.searches.get(&asked.entry);
+        let is_used = searched.is_some_and(|search| search.used);
         let Some(mut search) = state.search(asked.entry, generation | 1) else {
-            return Answered::default();
+            // Another process has removed it.
+            return Answered {
+                new: None,
+                is_awaited: is_used,
+            };
         };
         if search.is != Is::Asked(asked.ticket) {
             return Answered::default();
         }
-        let is_awaited = search.used;
+        let is_awaited = is_used;
         if generation & 1 == 1 {
             // By another process.
             state.end_search(asked.entry);

@@ -94,7 +94,7 @@ impl Insertion<'_> {
         let reserved = reserved.map(|Reserved(entry)| entry);
         let mut state = table.unresolved.state.lock();
         let known = match key {
-            Some(key) => state.by_key.get(&(*at, key)).copied(),
+            Some(key) => state.entry_by_key(store, *at, key),
             None => (state.ranges.entry(at)).or_else(|| Some(sockets.find(store, at)?.0)),
         };
         if let Some(entry) = known {
@@ -123,8 +123,7 @@ impl Insertion<'_> {
         }
         store.list_change(entry);
         if let Some(key) = key {
-            state.keys.insert(entry, (*at, key));
-            state.by_key.insert((*at, key), entry);
+            state.set_key(store, entry, *at, key);
         }
         state.awaited.insert(entry);
         state.start(entry, generation, false);

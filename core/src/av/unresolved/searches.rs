@@ -29,16 +29,32 @@ pub(super) struct State {
     /// Entries that messages may come from: when one could not be resolved, it is asked for anew with the next sender that is not
     /// in, for it may be that one.
     pub(super) awaited: BTreeSet<u32>,
-    /// Entries whose endpoints are in by other entries: those, and their generations.
-    pub(super) same: HashMap<u32, (u32, u32)>,
+    /// Entries whose endpoints are in by other entries.
+    pub(super) same: HashMap<u32, Same>,
     /// Keys of entries, in address vectors with authorization keys; and the entries by both.
-    pub(super) keys: HashMap<u32, (SocketAddr, AuthKey)>,
-    pub(super) by_key: HashMap<(SocketAddr, AuthKey), u32>,
+    keys: HashMap<u32, Keyed>,
+    by_key: HashMap<(SocketAddr, AuthKey), u32>,
     /// How long a resolution may take.
     pub(super) patience: Duration,
     /// Threads that wait for entries.
     pub(super) idle: usize,
     pub(super) closing: bool,
+}
+
+/// An entry whose endpoint is in by another entry. Another process may give either of them to another address; then
+/// its generation differs.
+pub(super) struct Same {
+    /// What the entry's own generation is to be.
+    generation: u32,
+    pub(super) first: u32,
+    generation_of_first: u32,
+}
+
+/// The key of an entry, and what the entry's generation is to be.
+struct Keyed {
+    at: SocketAddr,
+    key: AuthKey,
+    generation: u32,
 }
 
 /// A place in a line: which line, when it is time, a ticket.
@@ -89,7 +105,12 @@ impl State {
         let is_new = match store.place(name, Some(entry))? {
             Placement::New(_) => true,
             Placement::Found(first) => {
-                self.same.insert(entry, (first, store.generation(first)));
+                let same = Same {
+                    generation: store.generation(entry) | 1,
+                    first,
+                    generation_of_first: store.generation(first),
+                };
+                self.same.insert(entry, same);
                 false
             }
         };
@@ -99,12 +120,51 @@ impl State {
 
     /// The entry by which the endpoint of another one is in.
     pub(super) fn same(&mut self, store: &Storage, entry: u32) -> Option<u32> {
-        let (first, generation) = *self.same.get(&entry)?;
-        if store.generation(first) == generation {
-            return Some(first);
+        let same = self.same.get(&entry)?;
+        if store.generation(entry) | 1 == same.generation
+            && store.generation(same.first) == same.generation_of_first
+        {
+            return Some(same.first);
         }
         self.same.remove(&entry);
         None
+    }
+
+    /// The key with which the socket address of an entry was inserted in this process.
+    pub(super) fn key(&self, store: &Storage, entry: u32) -> Option<AuthKey> {
+        let keyed = self.keys.get(&entry)?;
+        (store.generation(entry) | 1 == keyed.generation).then_some(keyed.key)
+    }
+
+    /// The entry of a socket address that was inserted with a key in this process.
+    pub(super) fn entry_by_key(
+        &self,
+        store: &Storage,
+        at: SocketAddr,
+        key: AuthKey,
+    ) -> Option<u32> {
+        let entry = *self.by_key.get(&(at, key))?;
+        self.key(store, entry).map(|_| entry)
+    }
+
+    pub(super) fn set_key(&mut self, store: &Storage, entry: u32, at: SocketAddr, key: AuthKey) {
+        self.forget_key(entry);
+        let generation = store.generation(entry) | 1;
+        let keyed = Keyed {
+            at,
+            key,
+            generation,
+        };
+        self.keys.insert(entry, keyed);
+        self.by_key.insert((at, key), entry);
+    }
+
+    pub(super) fn forget_key(&mut self, entry: u32) {
+        if let Some(Keyed { at, key, .. }) = self.keys.remove(&entry) {
+            if self.by_key.get(&(at, key)) == Some(&entry) {
+                self.by_key.remove(&(at, key));
+            }
+        }
     }
 
     /// An entry is resolved, or no more.
