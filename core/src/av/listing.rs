@@ -137,7 +137,7 @@ impl Mapping {
 }
 
 /// What an application reads at a `map_addr`.
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 pub(super) fn read(at: usize, n: usize) -> Vec<FiAddr> {
     // SAFETY: the mapping has room for more, and nobody writes.
     unsafe { std::slice::from_raw_parts(at as *const FiAddr, n) }.to_vec()
