@@ -131,6 +131,8 @@ pub(crate) struct Link {
     pub(crate) pressed: bool,
     /// Messages of no bytes that we announced since the peer asked for envelopes only: it does not ask for these.
     bare: usize,
+    /// The next message has been given to the ring, and waits for room there.
+    waits_for_room: bool,
     pub(crate) native: NativeAddr,
 }
 
@@ -201,6 +203,7 @@ impl Link {
             held_bytes: 0,
             held_messages: 0,
             bare: 0,
+            waits_for_room: false,
             pressed: false,
             native: new.native,
         }
@@ -349,7 +352,8 @@ impl Link {
             false => INLINE_BYTES,
         };
         let told = op.flags.intersects(TELLS);
-        if len >= paths::LEAST && self.leaves_to_read(op, iov, len) {
+        let has_its_way = std::mem::take(&mut self.waits_for_room);
+        if len >= paths::LEAST && !has_its_way && self.leaves_to_read(op, iov, len) {
             stats.sent_cma += 1;
             self.start_read(op, iov[0].addr as u64, len, stats);
             return Ok(Announced::Started(Begun {
@@ -370,6 +374,7 @@ impl Link {
             // SAFETY: the caller's promise.
             let sent = unsafe { self.send_record(op, iov, len)? };
             if sent == Announced::Full {
+                self.waits_for_room = true;
                 stats.sent -= 1;
                 stats.sent_bytes -= len as u64;
             } else {

@@ -170,7 +170,8 @@ impl Paths {
     /// the trial began, and its time counts as well.
     pub(crate) fn has_come(&mut self, trial: &Trial, len: usize, pieces: usize, moved: Moved) {
         let (bytes, took) = trial.end(Instant::now(), moved);
-        self.learn(Path::Ring, len, bytes, took + took / pieces.max(1) as u32);
+        let pieces = u32::try_from(pieces).unwrap_or(u32::MAX).max(1);
+        self.learn(Path::Ring, len, bytes, took + took / pieces);
     }
 
     /// Receiver: of a message of `len` bytes it has read some.
@@ -342,6 +343,14 @@ mod tests {
         // The processor was somebody else's in between.
         receiver.learn(Path::Ring, LEN, LEN as u64, Duration::from_millis(20));
         assert_eq!(receiver.advice(), 0);
+    }
+
+    /// A peer may announce whatever it likes.
+    #[test]
+    fn a_message_may_have_more_pieces_than_32_bits_count() {
+        let (mut paths, moved) = (Paths::new(Cma::Auto), Moved::default());
+        paths.has_come(&Trial::begin(moved), LEN << 32, 1 << 32, moved);
+        assert_eq!(paths.advice(), 0);
     }
 
     #[test]

@@ -456,9 +456,8 @@ impl Receiver {
         link.incoming.set(id, Incoming::Free);
         let d = self.deliveries.remove(key as usize);
         if let Some(trial) = d.trial.as_ref().filter(|_| !d.dropped) {
-            let (len, moved) = (d.arrived.len as usize, self.moved);
-            link.paths
-                .has_come(trial, len, link.sizes.pieces(len), moved);
+            let (len, pieces) = (d.arrived.len as usize, link.sizes.pieces(d.got));
+            link.paths.has_come(trial, len, pieces, self.moved);
         }
         if !d.dropped {
             owner.complete_recv(d.kind, &d.matched, &d.arrived, || Some(link.native));

@@ -225,6 +225,26 @@ fn drive(a: &mut Ep, b: &mut Ep, mut done: impl FnMut(&mut Ep, &mut Ep) -> bool)
     }
 }
 
+/// A message that waits for room in the ring has its way; each try to send it does not count as another message.
+#[test]
+fn a_message_that_waits_for_room_keeps_to_the_ring() {
+    const LEN: usize = 8192;
+    let (mut a, mut b, to_b, _) = pair(ShmConfig::default(), ShmConfig::default());
+    let (bytes, mut into) = (vec![7; LEN], vec![0; 8]);
+    b.trecv(1, 0, &mut into, 1);
+    a.tsend(to_b, 1, &bytes[..8], 1).unwrap();
+    drive(&mut a, &mut b, |_, b| b.poll().is_some());
+    // The first four are to go through the ring, which has room for three.
+    for context in 2..6 {
+        a.tsend(to_b, 1, &bytes, context).unwrap();
+    }
+    for _ in 0..1000 {
+        a.progress();
+    }
+    let stats = a.shm.stats();
+    assert_eq!((stats.sent_eager, stats.sent_cma), (3, 0), "{stats:?}");
+}
+
 #[test]
 fn both_connect_at_once_and_share_one_segment() {
     // In a process of its own, for it counts mappings.
