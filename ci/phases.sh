@@ -63,8 +63,9 @@ record() {
 # account KIND TITLE LOG: adds the results in a log to the sums, and a line to the table. LOG.end
 # has the exit code and the seconds.
 account() {
-    local kind=$1 title=$2 log=$3 code took ok=0 bad=0 skips=0 word=ok
-    read -r code took <"$log.end"
+    local kind=$1 title=$2 log=$3 code=1 took=0 ok=0 bad=0 skips=0 word=ok
+    # Not there where what was to write it was ended.
+    [[ ! -s $log.end ]] || read -r code took <"$log.end"
     if [[ $code == 77 && -z ${CI:-} ]]; then
         skips=1 word=SKIP
     else
@@ -132,10 +133,10 @@ count_whole_run() {
 }
 
 # programs_are_complete TREE LIST: whether each package of the workspace has a test program in the
-# list ("FOLDER PROGRAM" on a line), and each file in the package's tests/ one of its own. Says
-# which are missing.
+# list ("FOLDER PROGRAM" on a line), and each file in the package's tests/, and each folder there
+# with a main.rs, one of its own. Says which are missing.
 programs_are_complete() {
-    local tree=$1 list=$2 package file complete=0
+    local tree=$1 list=$2 package file name complete=0
     local -A has=()
     while read -r package file; do
         file=${file##*/}
@@ -144,9 +145,10 @@ programs_are_complete() {
     done <"$list"
     while read -r package; do
         [[ -n ${has[$tree/$package]:-} ]] || { echo "FAILED: no test program of $package was built"; complete=1; }
-        for file in "$tree/$package"/tests/*.rs; do
-            [[ -e $file && -z ${has[$file]:-} ]] || continue
-            echo "FAILED: $package/tests/${file##*/} was not built"
+        for file in "$tree/$package"/tests/{*.rs,*/main.rs}; do
+            name=${file%/main.rs} name=${name%.rs}.rs
+            [[ -e $file && -z ${has[$name]:-} ]] || continue
+            echo "FAILED: ${file#"$tree/"} was not built"
             complete=1
         done
     done < <(sed -n '/^members = \[/,/^\]/s/^ *"\(.*\)",*$/\1/p' "$tree/Cargo.toml")
