@@ -10,7 +10,7 @@ use super::probe::{self, Probe, Probed};
 use super::report::Report;
 use super::srx::SharedRx;
 use super::unresolved_peer::UnresolvedSends;
-use super::{Backend, Inner, Listening, NO_CNTR, Object, Opened, Opening};
+use super::{Backend, Inner, Listening, NO_CNTR, Object, Opened, Opening, State};
 use crate::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
 use crate::av::keys::key_source;
 use crate::av::{AuthKeys, AvTable, HeldKey};
@@ -422,6 +422,7 @@ pub(super) unsafe fn send_checked<B: Backend>(
         match unsafe { domain.wait_behind(state, index, op, iov) } {
             Ok(false) => {}
             waits => {
+                flush(state, index);
                 domain.wake(state);
                 return waits.map(drop);
             }
@@ -439,6 +440,15 @@ pub(super) unsafe fn send_checked<B: Backend>(
     Ok(())
 }
 
+/// Sends what others before have left to a send that the transport does not get (fi_msg(3), `FI_MORE`).
+#[cold]
+fn flush<T: Transport>(state: &mut State<T>, index: usize) {
+    let (transport, mut owner) =
+        state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+    transport.flush(&mut owner);
+    owner.start_deferred(transport);
+}
+
 /// A send is not even tried. What others before it have left to it goes now (fi_msg(3), `FI_MORE`).
 #[cold]
 pub(super) fn refuse<B: Backend>(
@@ -447,10 +457,8 @@ pub(super) fn refuse<B: Backend>(
     error: OpError,
 ) -> Result<(), OpError> {
     let mut guard = domain.lock()?;
-    let state = &mut *guard;
-    let (transport, mut owner) =
-        state.endpoints[index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
-    transport.flush(&mut owner);
+    flush(&mut guard, index);
+    domain.wake(&mut guard);
     Err(error)
 }
 

@@ -231,9 +231,8 @@ impl<B: Backend> Shared<B> {
         // SAFETY: the caller's promise.
         let sent = unsafe { self.send_unresolved(error, state, index, op, iov) };
         let (_, transport, mut owner) = state.split_unresolved(index);
-        if sent.is_err() {
-            transport.flush(&mut owner);
-        }
+        // The send may have failed or wait: then nobody else sends what was held back for it.
+        transport.flush(&mut owner);
         owner.start_deferred(transport);
         self.wake(state);
         sent

@@ -6,6 +6,7 @@
 //! learns of a neighbour between its question and its waiting for the answer, it only notices when that wait is over.
 
 use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -74,10 +75,20 @@ impl Resolve for Resolver {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
+        let socket = UdpSocket::bind(any)
+            .map_err(|error| Error::from_io(&error, "open", "socket to look for routes"))?;
         // Nothing is sent by that: the kernel looks into its routing table.
-        match UdpSocket::bind(any).and_then(|socket| socket.connect(to)) {
+        match socket.connect(to) {
             Ok(()) => Ok(()),
-            Err(why) => unreachable(&format!("there is no route (ip route get): {why}")),
+            Err(error) => match error.kind() {
+                ErrorKind::NetworkUnreachable
+                | ErrorKind::HostUnreachable
+                | ErrorKind::InvalidInput
+                | ErrorKind::AddrNotAvailable => {
+                    unreachable(&format!("there is no route (ip route get): {error}"))
+                }
+                _ => Err(Error::from_io(&error, "find a route to", to.to_string())),
+            },
         }
     }
 

@@ -2,19 +2,23 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::ends::{End, Event, Pair, any_tagged};
-use ferrofabric_core::error::Errno;
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::av::{AvAttr, Resolve, Services};
+use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::fabric::{Domain, Provider, RecvOp};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::EpType;
+use ferrofabric_core::owning::OwningEndpoint;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_fake_device::control::FakeDevice;
 use ferrofabric_verbs::VerbsProvider;
 
-use crate::party::{PATIENCE, domain, settings};
+use crate::party::{PATIENCE, domain, endpoint, first, room, run, settings};
 
 const POST: &str = "ibv_post_send";
 
@@ -339,4 +343,54 @@ fn a_run_of_datagrams_whose_doorbell_fails() {
     pair.run(1, 8, Flags::COMPLETION);
     assert_eq!(pair.received(1), [1]);
     assert_eq!(pair.device.misuse(), "");
+}
+
+/// Finds nobody.
+#[derive(Debug)]
+struct Nobody;
+
+impl Resolve for Nobody {
+    fn resolve(&self, at: SocketAddr) -> Result<NativeAddr, Error> {
+        Err(Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()))
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+}
+
+/// The end of a run waits until its address is resolved; what came before it goes at once.
+#[test]
+fn the_end_of_a_run_that_waits_holds_nothing_back() {
+    let device = FakeDevice::take();
+    let attr = AvAttr {
+        resolver: Some(Arc::new(Nobody)),
+        ..AvAttr::default()
+    };
+    let mut a = OwningEndpoint::open(&*domain(&[]), &attr).unwrap();
+    let mut b = endpoint(&[]);
+    let to_b = a.av().insert(&b.name().to_bytes()).unwrap();
+    let one = Services::one("127.0.0.1", Some("7")).unwrap();
+    let mut nobody = None;
+    let mut note = |_, inserted: Result<FiAddr, Error>| nobody = Some(inserted.unwrap());
+    assert_eq!(a.av().insert_services(&one, &mut note).unwrap(), 1);
+    for tag in 0..3 {
+        b.trecv(room(8), FiAddr::UNSPEC, tag, 0, tag)
+            .map_err(first)
+            .unwrap();
+    }
+    a.tsend(room(8), 8, to_b, 0, 0).map_err(first).unwrap();
+    run(&mut [&mut a, &mut b], 2);
+    // The first of them begins to wait, the second one waits behind it.
+    for tag in 1..3 {
+        let before = device.calls(POST);
+        a.set_more(true);
+        a.tsend(room(8), 8, to_b, tag, tag).map_err(first).unwrap();
+        assert_eq!(device.calls(POST), before, "it is not held back");
+        a.set_more(false);
+        a.tsend(room(8), 8, nobody.unwrap(), tag, tag)
+            .map_err(first)
+            .unwrap();
+        assert!(device.calls(POST) > before, "it is held back");
+    }
 }
