@@ -144,8 +144,8 @@ fn next(lines: &mut Lines) -> Result<String, String> {
 
 fn tell_names(stream: &mut TcpStream, crew: &Crew<Station>) -> Result<(), String> {
     for name in crew.each(|| (), |_, station| station.name())? {
-        let name: String = name.iter().map(|b| format!("{b:02x}")).collect();
-        writeln!(stream, "{name}").map_err(said("talk to the other side"))?;
+        let digits: Vec<String> = name.iter().map(|b| format!("{b:02x}")).collect();
+        writeln!(stream, "{}", digits.concat()).map_err(said("talk to the other side"))?;
     }
     Ok(())
 }
