@@ -353,7 +353,7 @@ impl Receiver {
         match link.incoming.get(id) {
             Some(Incoming::Matched(key)) => {
                 let d = &self.deliveries[key as usize];
-                if len == 0 || len > d.expected - d.got {
+                if len == 0 || len > d.expected.saturating_sub(d.got) {
                     return Err(Broken("it sent a piece of no message"));
                 }
                 let to = d.matched.buf.part(d.got, len);
@@ -364,8 +364,11 @@ impl Receiver {
             }
             Some(Incoming::Held(held)) => {
                 let held = &mut self.held[held as usize];
-                let window = held.rest.map_or(0, |rest| rest.window);
-                if len == 0 || len > window - held.bytes.len() {
+                // One that is all here keeps its id until it is delivered, where its sender wants to hear of that.
+                let missing = held
+                    .rest
+                    .map_or(0, |rest| rest.window.saturating_sub(held.bytes.len()));
+                if len == 0 || len > missing {
                     return Err(Broken("it sent more of a message than was asked for"));
                 }
                 // SAFETY: the record was checked.
