@@ -41,7 +41,8 @@ pub struct ShmConfig {
     /// Unexpected messages from one peer that are kept; above, it is asked for envelopes only, and sends no more than some
     /// thousands of those until receives are posted.
     pub unexpected_messages: usize,
-    /// How long a connection is tried to be made with a peer that exists but does not answer.
+    /// How long a connection is tried to be made with a peer that answers and does not agree. One that is silent is waited
+    /// for as long as it exists.
     pub connect_deadline: Duration,
     /// How long an incoming connection may take to say what it has to say.
     pub accept_deadline: Duration,

@@ -233,7 +233,7 @@ impl Link {
     fn wake(&self, stats: &mut ShmStats) {
         if self.peer_status().take_wish() {
             stats.doorbells += 1;
-            self.shared.doorbell.ring(self.id);
+            self.shared.ring(self.id);
         }
     }
 
@@ -759,7 +759,10 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.own_status().close();
+        // A child that inherited the link is not the one that ends it.
+        if self.shared.is_ours() {
+            self.own_status().close();
+        }
     }
 }
 

@@ -100,7 +100,8 @@ impl ShmTransport {
         let mut cookie = Cookie::default();
         random(&mut cookie)?;
         let (id, node) = (name.shm.unwrap_or_default(), name.node);
-        let shared = Arc::new(Shared::new(name, cookie, register(), Doorbell::open(id)?));
+        let shared = Shared::new(name, cookie, register(), Doorbell::open(id)?)?;
+        let shared = Arc::new(shared);
         let service = Service::start(id, Arc::clone(&shared), &config)?;
         Ok(Self {
             peers: Peers::new(),
@@ -133,6 +134,12 @@ impl ShmTransport {
     /// What it has done.
     pub fn stats(&self) -> ShmStats {
         self.receiver.stats
+    }
+
+    /// The doorbell, to ring at others by hand.
+    #[cfg(test)]
+    pub(crate) fn doorbell(&self) -> &Doorbell {
+        &self.shared.doorbell
     }
 
     /// Sends to a peer that shared memory does not reach, in their order, to be sent some other way
@@ -193,7 +200,7 @@ impl ShmTransport {
     #[inline]
     fn rouse(&self, key: usize) {
         if self.armed && self.links.get(key).is_some_and(|link| link.busy) {
-            self.shared.doorbell.ring(self.id);
+            self.shared.ring(self.id);
         }
     }
 
@@ -324,9 +331,11 @@ impl ShmTransport {
 
     /// No link can be had with a peer.
     fn give_up<O: Owner>(&mut self, id: u64, errno: Errno, why: &'static str, owner: &mut O) {
-        let Some(Peer::Connecting(queue)) = self.peers.remove(id) else {
+        let Some(Peer::Connecting(queue)) = self.peers.get_mut(id) else {
             return;
         };
+        let queue = std::mem::take(queue);
+        self.peers.remove(id);
         // Nobody waits: the peer was removed.
         let Some(first) = queue.front() else { return };
         // A peer that does not answer may do so later; one that is not there will not come.
@@ -490,6 +499,7 @@ impl ShmTransport {
     #[cold]
     fn disarm(&mut self) {
         self.armed = false;
+        self.shared.wakes_up();
         for (_, link) in &self.links {
             link.own_status().awake();
         }
@@ -607,8 +617,12 @@ impl Transport for ShmTransport {
         }
         owner.srx().forget_source(addr);
         let Some(id) = id else { return };
+        let mut is_connecting = false;
         let queue = match self.peers.get_mut(id) {
-            Some(Peer::Connecting(queue)) => queue,
+            Some(Peer::Connecting(queue)) => {
+                is_connecting = true;
+                queue
+            }
             Some(&mut Peer::Up(key)) => {
                 if !self.links[key].addr.is_some() {
                     self.watch_removed(key);
@@ -629,7 +643,12 @@ impl Transport for ShmTransport {
         let (dropped, kept) = std::mem::take(queue)
             .into_iter()
             .partition::<VecDeque<_>, _>(|send| send.op.dest == addr);
-        *queue = kept;
+        if is_connecting && kept.is_empty() {
+            self.peers.remove(id);
+            self.service.tell(Command::Cancel(id));
+        } else {
+            *queue = kept;
+        }
         for send in dropped {
             owner.fail_send(
                 &SendDone::of(&send.op, 0),
@@ -644,6 +663,7 @@ impl Transport for ShmTransport {
         // What was rung before now is for nothing that can be missed: everything is looked at once more below.
         self.shared.doorbell.drain();
         self.armed = true;
+        self.shared.goes_to_sleep();
         for (_, link) in &mut self.links {
             if link.rx.owes() {
                 link.tell(&mut self.receiver.stats);
@@ -654,8 +674,9 @@ impl Transport for ShmTransport {
             };
             link.own_status().sleep(wish);
         }
-        sleeper_barrier(self.shared.registered);
-        let mut quiet = !self.service.has_events();
+        // Who can not be sure to be woken stays awake.
+        let is_sure = sleeper_barrier(self.shared.registered);
+        let mut quiet = is_sure && !self.service.has_events();
         for (_, link) in &mut self.links {
             let more_room = link.busy && (link.tx.moved() || !link.reading.is_empty());
             quiet &= link.rx.peek().is_none() && !more_room;
