@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod memory;
 mod random;
 
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::owner::{Ep, PATIENCE};
 use crate::ring::{PAYLOAD_BYTES, SLOTS};
 use crate::segment::{Segment, Side};
 use crate::service::NewLink;
-use crate::wire::{CHUNK, EAGER, FAREWELL, GO, INLINE, START, TAGGED, TOLD, pack};
+use crate::wire::{CHUNK, EAGER, FAREWELL, GO, INLINE, READ, START, TAGGED, TOLD, pack};
 use crate::{Cma, ShmConfig};
 
 /// The enemy's name.
@@ -282,7 +283,7 @@ fn reads_that_fail_all_go_on_by_the_ring() {
     for id in 0..2 {
         let nowhere = 1;
         let start = [u64::from(id), pack(id, 0), LEN as u64, 0, 0, nowhere, 0];
-        enemy.publish(START, TAGGED, 0, start);
+        enemy.publish(START, TAGGED | READ, 0, start);
     }
     for _ in 0..10 {
         ep.progress();

@@ -566,8 +566,10 @@ impl Link {
         if until > total_len(out.source.iov()) as u64 {
             return Err(Broken("it asked for more than a message has"));
         }
-        if out.read && until != 0 {
-            self.paths.refused();
+        match (out.read, until) {
+            (true, 0) => self.paths.was_read(),
+            (true, _) => self.paths.refused(),
+            _ => {}
         }
         self.paths.follow(advice);
         let streams = out.sent < out.until;

@@ -8,6 +8,7 @@ use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Tok
 use ferrofabric_core::types::{IoBuf, MsgKind};
 use slab::Slab;
 
+use crate::cma::Read;
 use crate::copy::{copy_bulk, copy_short, copy_soon};
 use crate::incoming::Incoming;
 use crate::link::{Control, Farewell, Link, SPARE_BUFFERS, SPARE_BYTES};
@@ -502,7 +503,7 @@ impl Receiver {
             return Ok(0);
         };
         let d = &mut self.deliveries[key as usize];
-        let (Some(mut cma), Some(read)) = (link.cma, d.cma.as_mut()) else {
+        let (Some(cma), Some(read)) = (link.cma.as_mut(), d.cma.as_mut()) else {
             return Ok(0);
         };
         let into = d
@@ -512,18 +513,26 @@ impl Receiver {
         let since = Instant::now();
         // SAFETY: `part` is within the buffer, for which whoever posted it vouched.
         let came = unsafe { cma.read(read.addr.wrapping_add(read.next as u64), into, since) };
-        link.cma = Some(cma);
         if link.peer_status().has_closed_by_now() {
             // What came may be anything. The receives fail with the link, once what lies in the ring is taken.
             link.reading.clear();
             return Ok(0);
         }
-        if !came {
-            // Not allowed any more, or gone: the ring will tell.
-            link.cma = None;
-            link.reading.push_front(id);
-            self.read_no_more(link);
-            return Ok(0);
+        match came {
+            Read::Came => {}
+            // Its sender copies it, and waits itself if it has to.
+            Read::NotThere => {
+                self.ask_for(link, id);
+                return Ok(0);
+            }
+            Read::Refused => {
+                link.cma = None;
+                self.ask_for(link, id);
+                while let Some(id) = link.reading.pop_front() {
+                    self.ask_for(link, id);
+                }
+                return Ok(0);
+            }
         }
         let took = since.elapsed();
         self.moved.reading += took;
@@ -541,17 +550,15 @@ impl Receiver {
         Ok(into.len)
     }
 
-    /// Asks for all that was to be read by CMA.
-    fn read_no_more(&mut self, link: &mut Link) {
-        while let Some(id) = link.reading.pop_front() {
-            let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
-                continue;
-            };
-            let d = &mut self.deliveries[key as usize];
-            let Some(read) = d.cma.take() else { continue };
-            d.expected = read.end;
-            self.say_go(link, id, read.end);
-        }
+    /// Asks for a message through the ring that was to be read by CMA.
+    fn ask_for(&mut self, link: &mut Link, id: u32) {
+        let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
+            return;
+        };
+        let d = &mut self.deliveries[key as usize];
+        let Some(read) = d.cma.take() else { return };
+        d.expected = read.end;
+        self.say_go(link, id, read.end);
     }
 
     /// Keeps a message that no receive matches.

@@ -16,7 +16,9 @@ use super::frame::{BUSY, Frame, HELLO, WELCOME};
 use super::socket;
 use super::wakes::run_alone;
 use crate::ShmConfig;
+use crate::never::Never;
 use crate::owner::Ep;
+use crate::ring::LINE;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longer than it takes to connect on a machine that is busy, shorter than anything is waited for.
@@ -254,4 +256,42 @@ fn many_silent_targets() {
             .map(Silent::is_called)
             .collect::<Vec<_>>(),
     );
+}
+
+/// What a client names as its cookie is never there to be read.
+#[test]
+fn a_cookie_that_never_comes_holds_nobody_up() {
+    let mut ep = Ep::open(ShmConfig::default());
+    let Some(never) = Never::map(LINE) else {
+        return;
+    };
+    let silent = Silent::below(&ep);
+    let client = Silent::knock(&ep);
+    let mut frame = Frame::new(HELLO, 1, silent.name.to_bytes());
+    frame.wanted = ep.name().incarnation;
+    frame.cookie_addr = never.addr();
+    socket::send(&client, &frame, None).unwrap();
+    serves_a_newcomer(&mut ep);
+}
+
+#[test]
+fn clients_that_say_hello_and_are_gone_do_no_harm() {
+    let mut ep = Ep::open(ShmConfig::default());
+    let silent = Silent::below(&ep);
+    let to = ep.insert(&silent.name);
+    ep.tsend(to, 1, &[1; 8], 5).unwrap();
+    let _call = silent.is_called();
+    for at_once in [1, 2, 3, 4, 3, 2] {
+        let clients: Vec<_> = (0..at_once).map(|_| Silent::knock(&ep)).collect();
+        for client in clients.iter().rev() {
+            silent.hello(client, &ep);
+            is_hung_up_on(client);
+        }
+    }
+    // The service thread is there.
+    serves_a_newcomer(&mut ep);
+    // So is the attempt.
+    drop(silent.is_called());
+    drop(silent);
+    fails_with(&mut ep, Errno::EHOSTUNREACH);
 }
