@@ -11,14 +11,14 @@ use slab::Slab;
 use crate::cma::Read;
 use crate::copy::{copy_bulk, copy_short, copy_soon};
 use crate::incoming::Incoming;
-use crate::link::{Control, Farewell, Link, SPARE_BUFFERS, SPARE_BYTES};
+use crate::link::{Control, Farewell, Link, Quota, SPARE_BUFFERS, SPARE_BYTES, Used};
 use crate::outbox::Outbox;
 use crate::paths::{self, Moved, Trial};
 use crate::ring::{Broken, Seen};
 use crate::stats::ShmStats;
 use crate::wire::{
     CHUNK, DATA, DELIVERED, EAGER, FAREWELL, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD,
-    MAX_WINDOW, READ, START, TAGGED, TOLD, unpack,
+    MAX_WINDOW, READ, START, TAGGED, TOLD, UNDER_WAY_MAX, unpack,
 };
 
 /// Most that one call reads of a peer by CMA before others get their turn, in bytes: the domain is locked meanwhile.
@@ -100,6 +100,12 @@ pub(crate) struct Receiver {
     pub(crate) held: Slab<Held>,
     /// How many of them have outlived their link.
     left_behind: usize,
+    /// What all of them take, and may take together. Above, no peer may send more than envelopes, until half of it is free.
+    used: Used,
+    quota: Quota,
+    is_over: bool,
+    /// It was, and links have not heard yet that it is not.
+    is_relieved: bool,
     deliveries: Slab<Delivery>,
     moved: Moved,
     pub(crate) stats: ShmStats,
@@ -109,11 +115,16 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(number: u32) -> Self {
+    /// `quota` is for all links together.
+    pub(crate) fn new(number: u32, quota: Quota) -> Self {
         Self {
             number,
             held: Slab::new(),
             left_behind: 0,
+            used: Used::default(),
+            quota,
+            is_over: false,
+            is_relieved: false,
             deliveries: Slab::new(),
             moved: Moved::default(),
             stats: ShmStats::default(),
@@ -301,6 +312,10 @@ impl Receiver {
             return Err(Broken("it sends a message that is to be read"));
         }
         link.incoming.begin(id)?;
+        if link.control.len() >= 2 * UNDER_WAY_MAX {
+            // It has no more messages under way, and each has two answers at most.
+            return Err(Broken("it takes no answers"));
+        }
         let (kind, flags) = kind_and_flags(seen);
         let arrived = Arrived {
             src: link.addr,
@@ -579,11 +594,7 @@ impl Receiver {
         rest: Option<Rest>,
         owner: &mut O,
     ) -> Result<usize, Broken> {
-        if link
-            .sizes
-            .quota
-            .is_abused(link.held_bytes, link.held_messages)
-        {
+        if link.pressed && link.held.is_beyond_what_follows(link.pressed_at) {
             return Err(Broken(
                 "it sent far more unexpected messages than it was asked for",
             ));
@@ -598,8 +609,10 @@ impl Receiver {
         bytes.reserve_exact(room);
         // SAFETY: the caller's promise.
         unsafe { append(&mut bytes, from, len) };
-        link.held_bytes += bytes.capacity();
-        link.held_messages += 1;
+        let taken = Used::of(bytes.capacity());
+        link.held.add(taken);
+        self.used.add(taken);
+        self.is_over |= self.quota.is_exceeded(self.used);
         let index = self.held.insert(Held {
             link: key,
             bytes,
@@ -635,15 +648,16 @@ impl Receiver {
         self.ease(link);
     }
 
-    /// Asks the peer for envelopes only when too much of it is held, and lifts that again.
-    fn ease(&mut self, link: &mut Link) {
-        let (quota, bytes, messages) = (link.sizes.quota, link.held_bytes, link.held_messages);
+    /// Asks the peer for envelopes only when too much is held, of it or of all, and lifts that again.
+    pub(crate) fn ease(&mut self, link: &mut Link) {
+        let quota = link.sizes.quota;
         let change = match link.pressed {
-            false => bytes > quota.bytes || messages > quota.messages,
-            true => bytes <= quota.bytes / 2 && messages <= quota.messages / 2,
+            false => self.is_over || quota.is_exceeded(link.held),
+            true => !self.is_over && quota.is_half_free(link.held),
         };
         if change {
             link.pressed = !link.pressed;
+            link.pressed_at = link.held;
             link.rx.press(link.pressed);
             link.tell(&mut self.stats);
         }
@@ -661,11 +675,39 @@ impl Receiver {
         Some(held)
     }
 
+    /// Messages take no memory of ours any more.
+    fn give_back(&mut self, freed: Used) {
+        self.used.take(freed);
+        if self.is_over && self.quota.is_half_free(self.used) {
+            self.is_over = false;
+            self.is_relieved = true;
+        }
+    }
+
+    /// Whether there is room again for messages of all links, which [`Self::ease`] lets them know.
+    pub(crate) fn take_relief(&mut self) -> bool {
+        std::mem::take(&mut self.is_relieved)
+    }
+
+    /// What is held in part of messages of a link that is no more is lost.
+    pub(crate) fn forget_parts(&mut self, key: usize) {
+        let mut lost = Used::default();
+        self.held.retain(|_, held| {
+            let stays = held.link != key || !held.is_partial();
+            if !stays {
+                lost.add(Used::of(held.bytes.capacity()));
+            }
+            stays
+        });
+        self.give_back(lost);
+    }
+
     /// A held message is done with.
     fn release(&mut self, link: Option<&mut Link>, mut held: Held) {
+        let freed = Used::of(held.bytes.capacity());
+        self.give_back(freed);
         if let Some(link) = link {
-            link.held_bytes -= held.bytes.capacity().min(link.held_bytes);
-            link.held_messages = link.held_messages.saturating_sub(1);
+            link.held.take(freed);
             self.ease(link);
             if let Some(id) = held.tells {
                 link.incoming.set(id, Incoming::Free);
@@ -710,14 +752,17 @@ impl Receiver {
                 self.release(link, held);
                 owner.complete_recv(start.kind, &start.matched, &start.arrived, || sender);
             }
-            (Some(_), None) => owner.fail_recv(
-                start.kind,
-                &start.matched,
-                &start.arrived,
-                ferrofabric_core::error::Errno::ECONNRESET,
-                0,
-                "the sender is gone",
-            ),
+            (Some(_), None) => {
+                self.release(None, held);
+                owner.fail_recv(
+                    start.kind,
+                    &start.matched,
+                    &start.arrived,
+                    ferrofabric_core::error::Errno::ECONNRESET,
+                    0,
+                    "the sender is gone",
+                );
+            }
         }
     }
 

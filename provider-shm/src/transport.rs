@@ -16,7 +16,7 @@ use slab::Slab;
 use crate::cma::Cookie;
 use crate::config::{ShmConfig, Unreachable};
 use crate::doorbell::Doorbell;
-use crate::link::{Announced, Link, Sizes};
+use crate::link::{Announced, Link, Quota, Sizes};
 use crate::outbox::Outbox;
 use crate::peers::{Peer, Peers};
 use crate::pending::{PendingSend, Source};
@@ -107,7 +107,7 @@ impl ShmTransport {
             peers: Peers::new(),
             links: Slab::new(),
             turns: Turns::default(),
-            receiver: Receiver::new(number),
+            receiver: Receiver::new(number, Quota::of_endpoint(&config)),
             outbox: Outbox::default(),
             service,
             armed: false,
@@ -134,6 +134,15 @@ impl ShmTransport {
     /// What it has done.
     pub fn stats(&self) -> ShmStats {
         self.receiver.stats
+    }
+
+    /// Answers that wait for room in rings, and bytes that are held of unexpected messages.
+    #[cfg(test)]
+    pub(crate) fn burden(&self) -> (usize, usize) {
+        let links = self.links.iter().map(|(_, link)| link);
+        links.fold((0, 0), |(answers, bytes), link| {
+            (answers + link.control.len(), bytes + link.held.bytes)
+        })
     }
 
     /// The doorbell, to ring at others by hand.
@@ -201,6 +210,16 @@ impl ShmTransport {
     fn rouse(&self, key: usize) {
         if self.armed && self.links.get(key).is_some_and(|link| link.busy) {
             self.shared.ring(self.id);
+        }
+    }
+
+    /// Where there is room again for unexpected messages, all links hear of it.
+    #[inline]
+    fn relieve(&mut self) {
+        if self.receiver.take_relief() {
+            for (_, link) in &mut self.links {
+                self.receiver.ease(link);
+            }
         }
     }
 
@@ -412,7 +431,7 @@ impl ShmTransport {
             owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
         }
         // What arrived whole can still be received; of the rest, the owner forgets.
-        let (number, held) = (self.receiver.number, &mut self.receiver.held);
+        let (number, held) = (self.receiver.number, &self.receiver.held);
         let lost = |token: Token| {
             token.transport == number
                 && held
@@ -420,7 +439,8 @@ impl ShmTransport {
                     .is_some_and(|h| h.link == key && h.is_partial())
         };
         owner.srx().fail_source(addr, errno, why, lost);
-        held.retain(|_, h| h.link != key || !h.is_partial());
+        self.receiver.forget_parts(key);
+        self.relieve();
     }
 
     /// Looks a few times more for the next of an exchange of short messages, where the last one came from: nearer by than
@@ -544,6 +564,7 @@ impl Transport for ShmTransport {
         let link = self.links.get_mut(key).map(|link| &mut **link);
         // SAFETY: the caller's promise.
         unsafe { self.receiver.start(link, start, owner) };
+        self.relieve();
         self.rouse(key);
     }
 
@@ -555,6 +576,7 @@ impl Transport for ShmTransport {
             .map_or(NO_LINK, |held| held.link);
         let link = self.links.get_mut(key).map(|link| &mut **link);
         self.receiver.discard(link, kind, token, owner);
+        self.relieve();
         self.rouse(key);
     }
 
