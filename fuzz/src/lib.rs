@@ -33,6 +33,12 @@ pub struct Target {
     pub words: &'static [&'static str],
 }
 
+/// A seed that is another one in each run.
+pub fn drawn_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(())
+}
+
 /// A hash of anything that can be printed: which things were seen, not with what numbers.
 fn saw(what: impl std::fmt::Debug) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ferrofabric_fuzz::{Options, folder, run, targets};
+use ferrofabric_fuzz::{Options, drawn_seed, folder, run, targets};
 
 /// Random input for every parser.
 #[derive(Debug, Parser)]
@@ -12,9 +12,9 @@ struct Arguments {
     /// Random inputs of each target
     #[arg(long, default_value_t = 100_000)]
     inputs: u64,
-    /// Where the random numbers start
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    /// Where the random numbers start; drawn where it is not given
+    #[arg(long)]
+    seed: Option<u64>,
     /// One target alone
     #[arg(long)]
     target: Option<String>,
@@ -52,11 +52,13 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    let seed = arguments.seed.unwrap_or_else(drawn_seed);
+    println!("seed {seed}");
     let (mut passed, mut failed) = (0, 0);
     for target in chosen {
         let options = Options {
             inputs: arguments.inputs,
-            seed: arguments.seed,
+            seed,
         };
         let report = run(target, options);
         println!(

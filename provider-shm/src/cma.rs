@@ -1,20 +1,41 @@
 //! Reading another process's memory (`process_vm_readv`): one copy in place of two, where the kernel lets us.
+//!
+//! The kernel fetches what is missing while the reader waits, and no signal but a deadly one ends that: where a page never
+//! comes, the reader never returns. So nothing is read but pages that are there ([`pages`](self::pages)).
+
+mod pages;
 
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::types::IoBuf;
+use nix::errno::Errno as Sys;
+
+use self::pages::Pages;
 
 /// Bytes that prove that a process is still the one that we met.
 pub(crate) type Cookie = [u8; 16];
 
-/// A process whose memory could be read when we met.
-#[derive(Clone, Copy, Debug)]
+/// A process whose memory we may read, as far as we know.
+#[derive(Debug)]
 pub(crate) struct CmaPeer {
     pid: libc::pid_t,
     cookie_addr: u64,
     cookie: Cookie,
     /// When the cookie was last found in the process's memory.
     proven: Option<Instant>,
+    /// Which pages of it are there; since the first read.
+    pages: Option<Box<Pages>>,
+}
+
+/// What became of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// All bytes came.
+    Came,
+    /// These bytes can not be read, or not now. That says nothing of others.
+    NotThere,
+    /// The process can not be read, or is not the peer any more.
+    Refused,
 }
 
 /// How long a process counts as the peer after its cookie was read. Its process ID could pass to another process only
@@ -23,27 +44,59 @@ const PROOF_LASTS: Duration = Duration::from_millis(1);
 
 impl CmaPeer {
     /// Reads the cookie that a peer named in its handshake; `None` when that does not work, for whatever reason: another
-    /// PID namespace, a process that can not be traced, a security policy.
+    /// PID namespace, a process that can not be traced, a security policy. Where the cookie is not in memory just now, the
+    /// first read is the proof.
     pub(crate) fn probe(pid: libc::pid_t, cookie_addr: u64, cookie: Cookie) -> Option<Self> {
         let mut peer = Self {
             pid,
             cookie_addr,
             cookie,
             proven: None,
+            pages: None,
         };
         (pid > 0 && cookie_addr != 0).then_some(())?;
         // SAFETY: nothing is written but the cookie.
-        unsafe { peer.read(0, IoBuf::EMPTY, Instant::now()) }.then_some(peer)
+        let read = unsafe { peer.read(0, IoBuf::EMPTY, Instant::now()) };
+        // Most links never read: none has a descriptor before it does.
+        peer.pages = None;
+        (read != Read::Refused).then_some(peer)
     }
 
-    /// Copies `into.len` bytes from the peer's address. False when not all came, or when the process is not the peer
-    /// any more, for a process ID may be used again. The cookie is read along when the last proof is too old; reading
-    /// it takes a third of a microsecond.
+    /// Copies `into.len` bytes from the peer's address, but for pages that are missing there, and not when the process is
+    /// not the peer any more, for a process ID may be used again. The cookie is read along when the last proof is too old;
+    /// reading it takes a third of a microsecond.
     ///
     /// # Safety
     ///
     /// `into` is valid for writes.
-    pub(crate) unsafe fn read(&mut self, addr: u64, into: IoBuf, now: Instant) -> bool {
+    pub(crate) unsafe fn read(&mut self, addr: u64, into: IoBuf, now: Instant) -> Read {
+        let proves = self
+            .proven
+            .is_none_or(|at| now.saturating_duration_since(at) >= PROOF_LASTS);
+        let pages = match &mut self.pages {
+            Some(pages) => pages,
+            none => match Pages::of(self.pid) {
+                Ok(pages) => none.insert(Box::new(pages)),
+                // Out of descriptors or memory: another time.
+                Err(Sys::EMFILE | Sys::ENFILE | Sys::ENOMEM) => return Read::NotThere,
+                Err(_) => return Read::Refused,
+            },
+        };
+        let there = pages.are_there(addr, into.len, now)
+            && (!proves || pages.are_there(self.cookie_addr, self.cookie.len(), now));
+        match there {
+            // SAFETY: the caller's promise.
+            true => unsafe { self.copy(addr, into, proves.then_some(now)) },
+            false => Read::NotThere,
+        }
+    }
+
+    /// Copies bytes, and the cookie if it is `proven` with this.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::read`].
+    unsafe fn copy(&mut self, addr: u64, into: IoBuf, proven: Option<Instant>) -> Read {
         let mut seen: Cookie = [0; 16];
         let part = |addr: usize, len| libc::iovec {
             iov_base: addr as *mut libc::c_void,
@@ -57,11 +110,8 @@ impl CmaPeer {
             part(addr as usize, into.len),
             part(self.cookie_addr as usize, seen.len()),
         ];
-        let proves = self
-            .proven
-            .is_none_or(|at| now.saturating_duration_since(at) >= PROOF_LASTS);
         let first = usize::from(into.len == 0);
-        let end = 1 + usize::from(proves);
+        let end = 1 + usize::from(proven.is_some());
         // SAFETY: the local parts are valid for writes (the caller's promise, and `seen`); the kernel checks the remote ones.
         let n = unsafe {
             libc::process_vm_readv(
@@ -73,20 +123,33 @@ impl CmaPeer {
                 0,
             )
         };
-        if !proves {
-            return n == into.len as isize;
+        if n < 0 {
+            return match Sys::last() {
+                Sys::EFAULT | Sys::ENOMEM | Sys::EINTR | Sys::EAGAIN => Read::NotThere,
+                _ => Read::Refused,
+            };
         }
-        // The kernel wrote to it behind the compiler's back.
-        let seen = std::hint::black_box(seen);
-        let is_proven = n == (into.len + seen.len()) as isize && seen == self.cookie;
-        self.proven = is_proven.then_some(now);
-        is_proven
+        if n < into.len as isize {
+            return Read::NotThere;
+        }
+        if proven.is_some() {
+            // The kernel wrote to it behind the compiler's back.
+            let seen = std::hint::black_box(seen);
+            let is_proven = n == (into.len + seen.len()) as isize && seen == self.cookie;
+            self.proven = proven.filter(|_| is_proven);
+            if !is_proven {
+                return Read::Refused;
+            }
+        }
+        Read::Came
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::never::Never;
 
     #[test]
     fn another_process_at_that_id_is_told_from_the_peer() {
@@ -97,29 +160,49 @@ mod tests {
         let later = Instant::now() + PROOF_LASTS;
         assert!(CmaPeer::probe(pid, at, [8; 16]).is_none());
         assert!(CmaPeer::probe(0, at, *cookie).is_none());
-        assert!(CmaPeer::probe(pid, 1, *cookie).is_none());
 
         let data: Vec<u8> = (0..100).collect();
         let mut out = vec![0u8; 100];
         let into = IoBuf::new(out.as_mut_ptr(), out.len());
         // SAFETY: `out` has as many bytes.
-        assert!(unsafe { peer.read(data.as_ptr() as u64, into, later) });
+        let reads = |peer: &mut CmaPeer, addr, now| unsafe { peer.read(addr, into, now) };
+        let there = data.as_ptr() as u64;
+        assert_eq!(reads(&mut peer, there, later), Read::Came);
         assert_eq!(out, data);
-        // SAFETY: as above.
-        assert!(!unsafe { peer.read(1, into, later) });
+        assert_eq!(reads(&mut peer, 1, later), Read::NotThere);
+        assert_eq!(reads(&mut peer, u64::MAX - 5, later), Read::NotThere);
 
         // Another process has the ID now.
         peer.cookie = [8; 16];
-        // SAFETY: as above.
-        let reads = |peer: &mut CmaPeer, now| unsafe { peer.read(data.as_ptr() as u64, into, now) };
-        assert!(reads(&mut peer, later), "the proof still lasts");
-        assert!(
-            !reads(&mut peer, later + PROOF_LASTS),
+        assert_eq!(
+            reads(&mut peer, there, later),
+            Read::Came,
+            "the proof still lasts"
+        );
+        assert_eq!(
+            reads(&mut peer, there, later + PROOF_LASTS),
+            Read::Refused,
             "the proof is too old"
         );
-        assert!(
-            !reads(&mut peer, later),
+        assert_eq!(
+            reads(&mut peer, there, later),
+            Read::Refused,
             "the process has failed to prove itself"
         );
+    }
+
+    /// A cookie that is not in memory now says nothing against the peer, and nothing for it.
+    #[test]
+    fn a_cookie_that_is_not_there_is_neither_read_nor_taken_for_proof() {
+        let Some(never) = Never::map(4096) else {
+            return;
+        };
+        let pid = std::process::id() as i32;
+        let mut peer = CmaPeer::probe(pid, never.addr(), [0; 16]).unwrap();
+        let (data, mut out) = ([7u8; 8], [0u8; 8]);
+        let into = IoBuf::new(out.as_mut_ptr(), out.len());
+        // SAFETY: `out` has as many bytes.
+        let read = unsafe { peer.read(data.as_ptr() as u64, into, Instant::now()) };
+        assert_eq!((read, out), (Read::NotThere, [0; 8]));
     }
 }

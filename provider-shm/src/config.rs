@@ -41,7 +41,12 @@ pub struct ShmConfig {
     /// Unexpected messages from one peer that are kept; above, it is asked for envelopes only, and sends no more than some
     /// thousands of those until receives are posted.
     pub unexpected_messages: usize,
-    /// How long a connection is tried to be made with a peer that exists but does not answer.
+    /// As [`unexpected_bytes`](Self::unexpected_bytes), from all peers together.
+    pub endpoint_unexpected_bytes: usize,
+    /// As [`unexpected_messages`](Self::unexpected_messages), from all peers together.
+    pub endpoint_unexpected_messages: usize,
+    /// How long a connection is tried to be made with a peer that answers and does not agree. One that is silent is waited
+    /// for as long as it exists.
     pub connect_deadline: Duration,
     /// How long an incoming connection may take to say what it has to say.
     pub accept_deadline: Duration,
@@ -61,6 +66,8 @@ impl Default for ShmConfig {
             queue_sends: 1024,
             unexpected_bytes: 4 << 20,
             unexpected_messages: 128 << 10,
+            endpoint_unexpected_bytes: 64 << 20,
+            endpoint_unexpected_messages: 512 << 10,
             connect_deadline: Duration::from_secs(60),
             accept_deadline: Duration::from_secs(5),
             sweep_interval: Duration::from_millis(100),

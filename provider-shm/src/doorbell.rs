@@ -27,12 +27,14 @@ impl Doorbell {
         Ok(Self { socket })
     }
 
-    /// Rings at the endpoint `id`. Whoever has a full queue is woken already; whoever is gone is noticed elsewhere.
-    pub(crate) fn ring(&self, id: u64) {
-        if let Ok(to) = address(id) {
-            if ring_from(&self.socket, &to) == Err(Sys::EAGAIN) {
-                ring_anew(&to);
-            }
+    /// Rings at the endpoint `id`. False: that was not possible now, and is to be tried again. Whoever has a full queue is
+    /// woken already; whoever is gone is noticed elsewhere.
+    #[must_use]
+    pub(crate) fn ring(&self, id: u64) -> bool {
+        let Ok(to) = address(id) else { return true };
+        match ring_from(&self.socket, &to) {
+            Err(Sys::EAGAIN) => ring_anew(&to),
+            rung => !is_for_want(rung),
         }
     }
 
@@ -67,11 +69,15 @@ fn ring_from(socket: &OwnedFd, to: &UnixAddr) -> nix::Result<()> {
 /// them: where it was that one that is full, after some 270, this one goes, and stays when its socket is closed. Where it was the queue
 /// of who is rung at, this one does not go, either, and need not.
 #[cold]
-fn ring_anew(to: &UnixAddr) {
-    match datagram_socket() {
-        Ok(socket) => drop(ring_from(&socket, to)),
-        Err(error) => tracing::warn!(%error, "nothing to ring a doorbell with"),
-    }
+fn ring_anew(to: &UnixAddr) -> bool {
+    let rung = datagram_socket().and_then(|socket| ring_from(&socket, to));
+    !is_for_want(rung)
+}
+
+/// Whether something failed for want of memory or descriptors, which passes.
+fn is_for_want(done: nix::Result<()>) -> bool {
+    use Sys::{EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM};
+    matches!(done, Err(ENOBUFS | ENOMEM | EMFILE | ENFILE | EINTR))
 }
 
 /// A socket to ring with, or to find out who still has a doorbell.
@@ -110,7 +116,7 @@ mod tests {
     fn many_are_rung_at_by_one() {
         let (sleepers, own) = (bells(1, 400), bells(2, 1));
         for (id, _) in &sleepers {
-            own[0].1.ring(*id);
+            assert!(own[0].1.ring(*id));
         }
         let unheard = sleepers.iter().filter(|(_, bell)| !is_rung(bell));
         assert_eq!(unheard.count(), 0, "of 400 hear nothing");
@@ -122,14 +128,14 @@ mod tests {
         let (deaf, sleepers, own) = (bells(3, 1), bells(4, 300), bells(5, 1));
         for (id, _) in &sleepers {
             for _ in 0..DRAIN {
-                own[0].1.ring(deaf[0].0);
+                assert!(own[0].1.ring(deaf[0].0));
             }
-            own[0].1.ring(*id);
+            assert!(own[0].1.ring(*id));
         }
         assert!(sleepers.iter().all(|(_, bell)| is_rung(bell)));
         deaf[0].1.drain();
         assert!(!is_rung(&deaf[0].1), "more than its queue has");
-        own[0].1.ring(deaf[0].0);
+        assert!(own[0].1.ring(deaf[0].0));
         assert!(is_rung(&deaf[0].1));
     }
 }

@@ -79,7 +79,7 @@ pub fn segment(bytes: &[u8]) -> u64 {
     let (mut position, mut steps_left) = (0u64, 64);
     while !steps.0.is_empty() && steps_left > 0 {
         steps_left -= 1;
-        match steps.byte() % 8 {
+        match steps.byte() % 9 {
             0..=2 => {
                 let (kind, flags) = (steps.byte() % 8, steps.byte());
                 let len = steps.number() as u32;
@@ -116,8 +116,14 @@ pub fn segment(bytes: &[u8]) -> u64 {
             6 => {
                 let _ = ep.tsend(addr, 1, &out[..steps.number() as usize % out.len()], 1);
             }
-            _ => {
+            7 => {
                 ep.progress();
+            }
+            _ => {
+                segment.status(Side::Acceptor).close();
+                let closed = Some(Arc::clone(&segment));
+                ep.shm
+                    .gone(native.shm.unwrap_or_default(), closed, true, &mut ep.owner);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::outbox::KEPT_ENTRIES;
 use crate::ring::Broken;
+use crate::wire::UNDER_WAY_MAX;
 
 /// What has an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +42,10 @@ impl IncomingTable {
     pub(crate) fn begin(&mut self, id: u32) -> Result<(), Broken> {
         match self.get(id) {
             Some(Incoming::Free) => {}
-            None if id == self.ids && id != u32::MAX => self.ids += 1,
+            None if id as usize >= UNDER_WAY_MAX => {
+                return Err(Broken("it announced more messages at a time than it may"));
+            }
+            None if id == self.ids => self.ids += 1,
             _ => {
                 return Err(Broken(
                     "it announced a message under an id that is not free",

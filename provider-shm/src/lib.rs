@@ -45,6 +45,9 @@ mod incoming;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "fills slots and records")]
 mod link;
+#[cfg(all(test, not(loom)))]
+#[allow(unsafe_code, reason = "userfaultfd(2)")]
+mod never;
 #[cfg(not(loom))]
 mod node;
 #[cfg(not(loom))]

@@ -30,9 +30,9 @@ use crate::stats::ShmStats;
 use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
 use crate::wire::{
     CHUNK, DATA, DELIVERED, EAGER, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, READ, START, TAGGED,
-    TOLD, pack,
+    TOLD, UNDER_WAY_MAX, pack,
 };
-pub(crate) use sizes::Sizes;
+pub(crate) use sizes::{Quota, Sizes, Used};
 
 pub(crate) use farewell::Farewell;
 
@@ -45,9 +45,6 @@ const SOON_BYTES: usize = 4096;
 
 /// Bytes of one message that are sent before the next one in line gets its turn.
 const TURN_BYTES: usize = 65_536;
-
-/// Messages that a receiver short of memory may be told of before it asks for the first of them.
-const ENVELOPES_MAX: usize = 4096;
 
 /// Buffers of unexpected messages that an endpoint keeps for the next ones, and their size at most in bytes.
 pub(crate) const SPARE_BUFFERS: usize = 64;
@@ -125,10 +122,10 @@ pub(crate) struct Link {
     pub(crate) reading: VecDeque<u32>,
     pub(crate) cma: Option<CmaPeer>,
     pub(crate) paths: Paths,
-    /// Memory for unexpected messages of its, how many those are, and whether it was asked for envelopes only.
-    pub(crate) held_bytes: usize,
-    pub(crate) held_messages: usize,
+    /// What unexpected messages of its take, whether it was asked for envelopes only, and what they took then.
+    pub(crate) held: Used,
     pub(crate) pressed: bool,
+    pub(crate) pressed_at: Used,
     /// Messages of no bytes that we announced since the peer asked for envelopes only: it does not ask for these.
     bare: usize,
     /// The next message has been given to the ring, and waits for room there.
@@ -200,11 +197,11 @@ impl Link {
             reading: VecDeque::new(),
             cma: new.cma,
             paths: Paths::new(sizes.cma),
-            held_bytes: 0,
-            held_messages: 0,
+            held: Used::default(),
             bare: 0,
             waits_for_room: false,
             pressed: false,
+            pressed_at: Used::default(),
             native: new.native,
         }
     }
@@ -236,7 +233,7 @@ impl Link {
     fn wake(&self, stats: &mut ShmStats) {
         if self.peer_status().take_wish() {
             stats.doorbells += 1;
-            self.shared.doorbell.ring(self.id);
+            self.shared.ring(self.id);
         }
     }
 
@@ -341,17 +338,19 @@ impl Link {
         let pressed = self.tx.is_pressed();
         if !pressed {
             self.bare = 0;
-        } else if self.outgoing.len() + self.bare >= ENVELOPES_MAX {
-            return Ok(Announced::Full);
         }
         let len = total_len(iov);
+        let told = op.flags.intersects(TELLS);
+        let needs_id = told || pressed || len >= paths::LEAST || self.sizes.window(len) != len;
+        if needs_id && self.outgoing.len() + self.bare >= UNDER_WAY_MAX {
+            return Ok(Announced::Full);
+        }
         stats.sent += 1;
         stats.sent_bytes += len as u64;
         let inline = match op.flags.contains(Flags::REMOTE_CQ_DATA) {
             true => INLINE_BYTES - 8,
             false => INLINE_BYTES,
         };
-        let told = op.flags.intersects(TELLS);
         let has_its_way = std::mem::take(&mut self.waits_for_room);
         if len >= paths::LEAST && !has_its_way && self.leaves_to_read(op, iov, len) {
             stats.sent_cma += 1;
@@ -571,8 +570,10 @@ impl Link {
         if until > total_len(out.source.iov()) as u64 {
             return Err(Broken("it asked for more than a message has"));
         }
-        if out.read && until != 0 {
-            self.paths.refused();
+        match (out.read, until) {
+            (true, 0) => self.paths.was_read(),
+            (true, _) => self.paths.refused(),
+            _ => {}
         }
         self.paths.follow(advice);
         let streams = out.sent < out.until;
@@ -764,7 +765,10 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.own_status().close();
+        // A child that inherited the link is not the one that ends it.
+        if self.shared.is_ours() {
+            self.own_status().close();
+        }
     }
 }
 

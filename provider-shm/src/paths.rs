@@ -78,8 +78,10 @@ fn class_of(len: usize) -> usize {
 /// The paths of a link's messages, of both directions.
 pub(crate) struct Paths {
     setting: Cma,
-    /// The peer has said that it does not read.
-    refused: bool,
+    /// Messages that go through the ring before another one is left to be read, after one that the peer did not read; and
+    /// how often in a row it did not.
+    ring_left: u32,
+    refusals: u32,
     /// There is one as soon as a message has a choice: most links carry short messages only.
     classes: Option<Box<Classes>>,
 }
@@ -118,7 +120,8 @@ impl Paths {
     pub(crate) fn new(setting: Cma) -> Self {
         Self {
             setting,
-            refused: false,
+            ring_left: 0,
+            refusals: 0,
             classes: None,
         }
     }
@@ -129,7 +132,11 @@ impl Paths {
 
     /// Sender: the way of a message of `len` bytes that the peer could read.
     pub(crate) fn choose(&mut self, len: usize) -> Path {
-        if len < LEAST || self.refused {
+        if len < LEAST {
+            return Path::Ring;
+        }
+        if self.ring_left > 0 {
+            self.ring_left -= 1;
             return Path::Ring;
         }
         match self.setting {
@@ -146,9 +153,21 @@ impl Paths {
         }
     }
 
-    /// Sender: the peer has asked for a message through the ring that was left to be read.
+    /// Sender: the peer has asked for a message through the ring that was left to be read. It may not be able to read
+    /// this one, or any: the next try comes after more messages each time.
+    #[cold]
     pub(crate) fn refused(&mut self) {
-        self.refused = true;
+        // Others were left to it before it said so.
+        if self.ring_left == 0 {
+            self.ring_left = (FIRST_RETRY << self.refusals.min(16)).min(LAST_RETRY);
+            self.refusals += 1;
+        }
+    }
+
+    /// Sender: the peer has read a message.
+    #[inline]
+    pub(crate) fn was_read(&mut self) {
+        self.refusals = 0;
     }
 
     /// Receiver: whether it reads what is left to be read.
@@ -361,6 +380,18 @@ mod tests {
         assert_eq!(paths.choose(usize::MAX), Path::Cma);
         paths.refused();
         assert_eq!(paths.choose(LEAST), Path::Ring);
+        let tries = (0..FIRST_RETRY).filter(|_| paths.choose(LEAST) == Path::Cma);
+        assert_eq!(tries.count(), 1, "it is tried again later");
+        // Each time later, but for those that were under way; and soon again once one was read.
+        let until_next = |paths: &mut Paths| {
+            paths.refused();
+            paths.refused();
+            (0..).find(|_| paths.choose(LEAST) == Path::Cma)
+        };
+        let waits: Vec<_> = (0..8).filter_map(|_| until_next(&mut paths)).collect();
+        assert_eq!(waits, [64, 128, 256, 512, 1024, 2048, 2048, 2048]);
+        paths.was_read();
+        assert_eq!(until_next(&mut paths), Some(FIRST_RETRY as i32));
         let (mut off, reads) = (Paths::new(Cma::Off), Paths::new(Cma::Off).reads());
         off.follow(u64::MAX);
         assert_eq!(

@@ -8,16 +8,17 @@ use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Tok
 use ferrofabric_core::types::{IoBuf, MsgKind};
 use slab::Slab;
 
+use crate::cma::Read;
 use crate::copy::{copy_bulk, copy_short, copy_soon};
 use crate::incoming::Incoming;
-use crate::link::{Control, Farewell, Link, SPARE_BUFFERS, SPARE_BYTES};
+use crate::link::{Control, Farewell, Link, Quota, SPARE_BUFFERS, SPARE_BYTES, Used};
 use crate::outbox::Outbox;
 use crate::paths::{self, Moved, Trial};
 use crate::ring::{Broken, Seen};
 use crate::stats::ShmStats;
 use crate::wire::{
     CHUNK, DATA, DELIVERED, EAGER, FAREWELL, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD,
-    MAX_WINDOW, READ, START, TAGGED, TOLD, unpack,
+    MAX_WINDOW, READ, START, TAGGED, TOLD, UNDER_WAY_MAX, unpack,
 };
 
 /// Most that one call reads of a peer by CMA before others get their turn, in bytes: the domain is locked meanwhile.
@@ -99,6 +100,12 @@ pub(crate) struct Receiver {
     pub(crate) held: Slab<Held>,
     /// How many of them have outlived their link.
     left_behind: usize,
+    /// What all of them take, and may take together. Above, no peer may send more than envelopes, until half of it is free.
+    used: Used,
+    quota: Quota,
+    is_over: bool,
+    /// It was, and links have not heard yet that it is not.
+    is_relieved: bool,
     deliveries: Slab<Delivery>,
     moved: Moved,
     pub(crate) stats: ShmStats,
@@ -108,11 +115,16 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(number: u32) -> Self {
+    /// `quota` is for all links together.
+    pub(crate) fn new(number: u32, quota: Quota) -> Self {
         Self {
             number,
             held: Slab::new(),
             left_behind: 0,
+            used: Used::default(),
+            quota,
+            is_over: false,
+            is_relieved: false,
             deliveries: Slab::new(),
             moved: Moved::default(),
             stats: ShmStats::default(),
@@ -300,6 +312,10 @@ impl Receiver {
             return Err(Broken("it sends a message that is to be read"));
         }
         link.incoming.begin(id)?;
+        if link.control.len() >= 2 * UNDER_WAY_MAX {
+            // It has no more messages under way, and each has two answers at most.
+            return Err(Broken("it takes no answers"));
+        }
         let (kind, flags) = kind_and_flags(seen);
         let arrived = Arrived {
             src: link.addr,
@@ -353,7 +369,7 @@ impl Receiver {
         match link.incoming.get(id) {
             Some(Incoming::Matched(key)) => {
                 let d = &self.deliveries[key as usize];
-                if len == 0 || len > d.expected - d.got {
+                if len == 0 || len > d.expected.saturating_sub(d.got) {
                     return Err(Broken("it sent a piece of no message"));
                 }
                 let to = d.matched.buf.part(d.got, len);
@@ -364,8 +380,11 @@ impl Receiver {
             }
             Some(Incoming::Held(held)) => {
                 let held = &mut self.held[held as usize];
-                let window = held.rest.map_or(0, |rest| rest.window);
-                if len == 0 || len > window - held.bytes.len() {
+                // One that is all here keeps its id until it is delivered, where its sender wants to hear of that.
+                let missing = held
+                    .rest
+                    .map_or(0, |rest| rest.window.saturating_sub(held.bytes.len()));
+                if len == 0 || len > missing {
                     return Err(Broken("it sent more of a message than was asked for"));
                 }
                 // SAFETY: the record was checked.
@@ -498,7 +517,7 @@ impl Receiver {
             return Ok(0);
         };
         let d = &mut self.deliveries[key as usize];
-        let (Some(mut cma), Some(read)) = (link.cma, d.cma.as_mut()) else {
+        let (Some(cma), Some(read)) = (link.cma.as_mut(), d.cma.as_mut()) else {
             return Ok(0);
         };
         let into = d
@@ -508,18 +527,26 @@ impl Receiver {
         let since = Instant::now();
         // SAFETY: `part` is within the buffer, for which whoever posted it vouched.
         let came = unsafe { cma.read(read.addr.wrapping_add(read.next as u64), into, since) };
-        link.cma = Some(cma);
         if link.peer_status().has_closed_by_now() {
             // What came may be anything. The receives fail with the link, once what lies in the ring is taken.
             link.reading.clear();
             return Ok(0);
         }
-        if !came {
-            // Not allowed any more, or gone: the ring will tell.
-            link.cma = None;
-            link.reading.push_front(id);
-            self.read_no_more(link);
-            return Ok(0);
+        match came {
+            Read::Came => {}
+            // Its sender copies it, and waits itself if it has to.
+            Read::NotThere => {
+                self.ask_for(link, id);
+                return Ok(0);
+            }
+            Read::Refused => {
+                link.cma = None;
+                self.ask_for(link, id);
+                while let Some(id) = link.reading.pop_front() {
+                    self.ask_for(link, id);
+                }
+                return Ok(0);
+            }
         }
         let took = since.elapsed();
         self.moved.reading += took;
@@ -537,17 +564,15 @@ impl Receiver {
         Ok(into.len)
     }
 
-    /// Asks for all that was to be read by CMA.
-    fn read_no_more(&mut self, link: &mut Link) {
-        while let Some(id) = link.reading.pop_front() {
-            let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
-                continue;
-            };
-            let d = &mut self.deliveries[key as usize];
-            let Some(read) = d.cma.take() else { continue };
-            d.expected = read.end;
-            self.say_go(link, id, read.end);
-        }
+    /// Asks for a message through the ring that was to be read by CMA.
+    fn ask_for(&mut self, link: &mut Link, id: u32) {
+        let Some(Incoming::Matched(key)) = link.incoming.get(id) else {
+            return;
+        };
+        let d = &mut self.deliveries[key as usize];
+        let Some(read) = d.cma.take() else { return };
+        d.expected = read.end;
+        self.say_go(link, id, read.end);
     }
 
     /// Keeps a message that no receive matches.
@@ -568,11 +593,7 @@ impl Receiver {
         rest: Option<Rest>,
         owner: &mut O,
     ) -> Result<usize, Broken> {
-        if link
-            .sizes
-            .quota
-            .is_abused(link.held_bytes, link.held_messages)
-        {
+        if link.pressed && link.held.is_beyond_what_follows(link.pressed_at) {
             return Err(Broken(
                 "it sent far more unexpected messages than it was asked for",
             ));
@@ -587,8 +608,10 @@ impl Receiver {
         bytes.reserve_exact(room);
         // SAFETY: the caller's promise.
         unsafe { append(&mut bytes, from, len) };
-        link.held_bytes += bytes.capacity();
-        link.held_messages += 1;
+        let taken = Used::of(bytes.capacity());
+        link.held.add(taken);
+        self.used.add(taken);
+        self.is_over |= self.quota.is_exceeded(self.used);
         let index = self.held.insert(Held {
             link: key,
             bytes,
@@ -624,15 +647,16 @@ impl Receiver {
         self.ease(link);
     }
 
-    /// Asks the peer for envelopes only when too much of it is held, and lifts that again.
-    fn ease(&mut self, link: &mut Link) {
-        let (quota, bytes, messages) = (link.sizes.quota, link.held_bytes, link.held_messages);
+    /// Asks the peer for envelopes only when too much is held, of it or of all, and lifts that again.
+    pub(crate) fn ease(&mut self, link: &mut Link) {
+        let quota = link.sizes.quota;
         let change = match link.pressed {
-            false => bytes > quota.bytes || messages > quota.messages,
-            true => bytes <= quota.bytes / 2 && messages <= quota.messages / 2,
+            false => self.is_over || quota.is_exceeded(link.held),
+            true => !self.is_over && quota.is_half_free(link.held),
         };
         if change {
             link.pressed = !link.pressed;
+            link.pressed_at = link.held;
             link.rx.press(link.pressed);
             link.tell(&mut self.stats);
         }
@@ -650,11 +674,39 @@ impl Receiver {
         Some(held)
     }
 
+    /// Messages take no memory of ours any more.
+    fn give_back(&mut self, freed: Used) {
+        self.used.take(freed);
+        if self.is_over && self.quota.is_half_free(self.used) {
+            self.is_over = false;
+            self.is_relieved = true;
+        }
+    }
+
+    /// Whether there is room again for messages of all links, which [`Self::ease`] lets them know.
+    pub(crate) fn take_relief(&mut self) -> bool {
+        std::mem::take(&mut self.is_relieved)
+    }
+
+    /// What is held in part of messages of a link that is no more is lost.
+    pub(crate) fn forget_parts(&mut self, key: usize) {
+        let mut lost = Used::default();
+        self.held.retain(|_, held| {
+            let stays = held.link != key || !held.is_partial();
+            if !stays {
+                lost.add(Used::of(held.bytes.capacity()));
+            }
+            stays
+        });
+        self.give_back(lost);
+    }
+
     /// A held message is done with.
     fn release(&mut self, link: Option<&mut Link>, mut held: Held) {
+        let freed = Used::of(held.bytes.capacity());
+        self.give_back(freed);
         if let Some(link) = link {
-            link.held_bytes -= held.bytes.capacity().min(link.held_bytes);
-            link.held_messages = link.held_messages.saturating_sub(1);
+            link.held.take(freed);
             self.ease(link);
             if let Some(id) = held.tells {
                 link.incoming.set(id, Incoming::Free);
@@ -699,14 +751,17 @@ impl Receiver {
                 self.release(link, held);
                 owner.complete_recv(start.kind, &start.matched, &start.arrived, || sender);
             }
-            (Some(_), None) => owner.fail_recv(
-                start.kind,
-                &start.matched,
-                &start.arrived,
-                ferrofabric_core::error::Errno::ECONNRESET,
-                0,
-                "the sender is gone",
-            ),
+            (Some(_), None) => {
+                self.release(None, held);
+                owner.fail_recv(
+                    start.kind,
+                    &start.matched,
+                    &start.arrived,
+                    ferrofabric_core::error::Errno::ECONNRESET,
+                    0,
+                    "the sender is gone",
+                );
+            }
         }
     }
 

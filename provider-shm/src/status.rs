@@ -79,13 +79,25 @@ pub(crate) fn waker_fence(needed: bool) {
     }
 }
 
-/// A sleeper's half.
+/// A sleeper's half. False: the kernel has not done it, and senders may not see that the sleeper wants to be woken.
 #[cfg(not(loom))]
-pub(crate) fn sleeper_barrier(registered: bool) {
+#[must_use]
+pub(crate) fn sleeper_barrier(registered: bool) -> bool {
     fence(Ordering::SeqCst);
-    if registered {
-        membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
-    }
+    !registered
+        || membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0
+        // Slow, and there where the other one is for want of memory.
+        || membarrier(libc::MEMBARRIER_CMD_GLOBAL) == 0
+        || warn_of_no_barrier()
+}
+
+/// A filter of system calls may have come since the process has registered.
+#[cfg(not(loom))]
+#[cold]
+fn warn_of_no_barrier() -> bool {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| tracing::warn!("membarrier(2) fails: who waits for messages does not sleep"));
+    false
 }
 
 /// Registers this process for the barriers of others; false when the kernel has none.

@@ -16,7 +16,7 @@ use slab::Slab;
 use crate::cma::Cookie;
 use crate::config::{ShmConfig, Unreachable};
 use crate::doorbell::Doorbell;
-use crate::link::{Announced, Link, Sizes};
+use crate::link::{Announced, Link, Quota, Sizes};
 use crate::outbox::Outbox;
 use crate::peers::{Peer, Peers};
 use crate::pending::{PendingSend, Source};
@@ -100,13 +100,14 @@ impl ShmTransport {
         let mut cookie = Cookie::default();
         random(&mut cookie)?;
         let (id, node) = (name.shm.unwrap_or_default(), name.node);
-        let shared = Arc::new(Shared::new(name, cookie, register(), Doorbell::open(id)?));
+        let shared = Shared::new(name, cookie, register(), Doorbell::open(id)?)?;
+        let shared = Arc::new(shared);
         let service = Service::start(id, Arc::clone(&shared), &config)?;
         Ok(Self {
             peers: Peers::new(),
             links: Slab::new(),
             turns: Turns::default(),
-            receiver: Receiver::new(number),
+            receiver: Receiver::new(number, Quota::of_endpoint(&config)),
             outbox: Outbox::default(),
             service,
             armed: false,
@@ -133,6 +134,21 @@ impl ShmTransport {
     /// What it has done.
     pub fn stats(&self) -> ShmStats {
         self.receiver.stats
+    }
+
+    /// Answers that wait for room in rings, and bytes that are held of unexpected messages.
+    #[cfg(test)]
+    pub(crate) fn burden(&self) -> (usize, usize) {
+        let links = self.links.iter().map(|(_, link)| link);
+        links.fold((0, 0), |(answers, bytes), link| {
+            (answers + link.control.len(), bytes + link.held.bytes)
+        })
+    }
+
+    /// The doorbell, to ring at others by hand.
+    #[cfg(test)]
+    pub(crate) fn doorbell(&self) -> &Doorbell {
+        &self.shared.doorbell
     }
 
     /// Sends to a peer that shared memory does not reach, in their order, to be sent some other way
@@ -193,7 +209,17 @@ impl ShmTransport {
     #[inline]
     fn rouse(&self, key: usize) {
         if self.armed && self.links.get(key).is_some_and(|link| link.busy) {
-            self.shared.doorbell.ring(self.id);
+            self.shared.ring(self.id);
+        }
+    }
+
+    /// Where there is room again for unexpected messages, all links hear of it.
+    #[inline]
+    fn relieve(&mut self) {
+        if self.receiver.take_relief() {
+            for (_, link) in &mut self.links {
+                self.receiver.ease(link);
+            }
         }
     }
 
@@ -324,9 +350,11 @@ impl ShmTransport {
 
     /// No link can be had with a peer.
     fn give_up<O: Owner>(&mut self, id: u64, errno: Errno, why: &'static str, owner: &mut O) {
-        let Some(Peer::Connecting(queue)) = self.peers.remove(id) else {
+        let Some(Peer::Connecting(queue)) = self.peers.get_mut(id) else {
             return;
         };
+        let queue = std::mem::take(queue);
+        self.peers.remove(id);
         // Nobody waits: the peer was removed.
         let Some(first) = queue.front() else { return };
         // A peer that does not answer may do so later; one that is not there will not come.
@@ -403,7 +431,7 @@ impl ShmTransport {
             owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
         }
         // What arrived whole can still be received; of the rest, the owner forgets.
-        let (number, held) = (self.receiver.number, &mut self.receiver.held);
+        let (number, held) = (self.receiver.number, &self.receiver.held);
         let lost = |token: Token| {
             token.transport == number
                 && held
@@ -411,7 +439,8 @@ impl ShmTransport {
                     .is_some_and(|h| h.link == key && h.is_partial())
         };
         owner.srx().fail_source(addr, errno, why, lost);
-        held.retain(|_, h| h.link != key || !h.is_partial());
+        self.receiver.forget_parts(key);
+        self.relieve();
     }
 
     /// Looks a few times more for the next of an exchange of short messages, where the last one came from: nearer by than
@@ -490,6 +519,7 @@ impl ShmTransport {
     #[cold]
     fn disarm(&mut self) {
         self.armed = false;
+        self.shared.wakes_up();
         for (_, link) in &self.links {
             link.own_status().awake();
         }
@@ -534,6 +564,7 @@ impl Transport for ShmTransport {
         let link = self.links.get_mut(key).map(|link| &mut **link);
         // SAFETY: the caller's promise.
         unsafe { self.receiver.start(link, start, owner) };
+        self.relieve();
         self.rouse(key);
     }
 
@@ -545,6 +576,7 @@ impl Transport for ShmTransport {
             .map_or(NO_LINK, |held| held.link);
         let link = self.links.get_mut(key).map(|link| &mut **link);
         self.receiver.discard(link, kind, token, owner);
+        self.relieve();
         self.rouse(key);
     }
 
@@ -607,8 +639,12 @@ impl Transport for ShmTransport {
         }
         owner.srx().forget_source(addr);
         let Some(id) = id else { return };
+        let mut is_connecting = false;
         let queue = match self.peers.get_mut(id) {
-            Some(Peer::Connecting(queue)) => queue,
+            Some(Peer::Connecting(queue)) => {
+                is_connecting = true;
+                queue
+            }
             Some(&mut Peer::Up(key)) => {
                 if !self.links[key].addr.is_some() {
                     self.watch_removed(key);
@@ -629,7 +665,12 @@ impl Transport for ShmTransport {
         let (dropped, kept) = std::mem::take(queue)
             .into_iter()
             .partition::<VecDeque<_>, _>(|send| send.op.dest == addr);
-        *queue = kept;
+        if is_connecting && kept.is_empty() {
+            self.peers.remove(id);
+            self.service.tell(Command::Cancel(id));
+        } else {
+            *queue = kept;
+        }
         for send in dropped {
             owner.fail_send(
                 &SendDone::of(&send.op, 0),
@@ -644,6 +685,7 @@ impl Transport for ShmTransport {
         // What was rung before now is for nothing that can be missed: everything is looked at once more below.
         self.shared.doorbell.drain();
         self.armed = true;
+        self.shared.goes_to_sleep();
         for (_, link) in &mut self.links {
             if link.rx.owes() {
                 link.tell(&mut self.receiver.stats);
@@ -654,8 +696,9 @@ impl Transport for ShmTransport {
             };
             link.own_status().sleep(wish);
         }
-        sleeper_barrier(self.shared.registered);
-        let mut quiet = !self.service.has_events();
+        // Who can not be sure to be woken stays awake.
+        let is_sure = sleeper_barrier(self.shared.registered);
+        let mut quiet = is_sure && !self.service.has_events();
         for (_, link) in &mut self.links {
             let more_room = link.busy && (link.tx.moved() || !link.reading.is_empty());
             quiet &= link.rx.peek().is_none() && !more_room;

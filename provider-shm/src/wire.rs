@@ -35,6 +35,9 @@ pub(crate) const INLINE_DATA_WORD: usize = 6;
 /// Largest window: what may come before the receiver says go.
 pub(crate) const MAX_WINDOW: u64 = 65_536;
 
+/// Messages that a side of a link may have under way at one time: those with an id.
+pub(crate) const UNDER_WAY_MAX: usize = 4096;
+
 /// An id and a record offset in one word.
 #[inline(always)]
 pub(crate) const fn pack(id: u32, offset: u32) -> u64 {

@@ -41,6 +41,11 @@ fn steps() -> Vec<(String, Vec<u8>)> {
     let mut all: Vec<_> = (1..7)
         .map(|kind| seed(&format!("kind_{kind}"), slot(kind, 40)))
         .collect();
+    // One that is all here, and whose sender wants to hear that it is delivered; then more of it.
+    let told = [0, 3, 5, 1, 40, 1, 1, 0, 1, 40, 0, 1, 40, 0, 0, 7];
+    let more = [0, 4, 0, 1, 40, 0, 0, 0, 0, 0, 0, 0, 7];
+    let close = [8, 7];
+    all.push(seed("told", [&told[..], &more, &close].concat()));
     let receive = [5, 1, 1, 3, 4, 0];
     let send = [6, 4, 0, 1, 0, 0];
     let claim = [4, 1, 3];

@@ -42,7 +42,7 @@ impl Link {
     /// Whether it could end: nothing is under way, nothing waits to be sent, and no message waits for a receive. (The quota of
     /// those is the link's.)
     pub(crate) fn is_settled(&self) -> bool {
-        !self.is_under_way() && self.pending.is_empty() && self.held_messages == 0
+        !self.is_under_way() && self.pending.is_empty() && self.held.messages == 0
     }
 
     /// Slots that were sent and taken: something has happened when they are others.

@@ -1,10 +1,10 @@
 //! The sizes that a link works with, as they were set.
 
-use super::{ENVELOPES_MAX, SPARE_BUFFERS, SPARE_BYTES};
+use super::{SPARE_BUFFERS, SPARE_BYTES};
 use crate::config::{Cma, ShmConfig};
 
 use crate::ring::{LINE, PAYLOAD_BYTES, SLOTS};
-use crate::wire::MAX_WINDOW;
+use crate::wire::{MAX_WINDOW, UNDER_WAY_MAX};
 
 /// The sizes that a link works with.
 #[derive(Clone, Copy, Debug)]
@@ -17,21 +17,61 @@ pub(crate) struct Sizes {
     pub(crate) quota: Quota,
 }
 
-/// What is kept for one peer of messages that nobody receives.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Quota {
-    /// Above these it is asked for envelopes only.
+/// What messages that nobody receives take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Used {
     pub(crate) bytes: usize,
     pub(crate) messages: usize,
 }
 
-impl Quota {
-    /// Whether a peer that has been asked for envelopes only sends more than it can have sent before it knew, and than it
-    /// may send then.
-    pub(crate) fn is_abused(self, bytes: usize, messages: usize) -> bool {
+impl Used {
+    /// Of one message.
+    pub(crate) fn of(bytes: usize) -> Self {
+        Self { bytes, messages: 1 }
+    }
+
+    pub(crate) fn add(&mut self, more: Self) {
+        self.bytes += more.bytes;
+        self.messages += more.messages;
+    }
+
+    pub(crate) fn take(&mut self, less: Self) {
+        self.bytes = self.bytes.saturating_sub(less.bytes);
+        self.messages = self.messages.saturating_sub(less.messages);
+    }
+
+    /// Whether this is more than what a peer, of which `before` was held when it was asked for envelopes only, can have
+    /// sent before it knew, and may send then.
+    pub(crate) fn is_beyond_what_follows(self, before: Self) -> bool {
         const IN_RING: usize = SLOTS * MAX_WINDOW as usize + SPARE_BUFFERS * SPARE_BYTES;
-        bytes > self.bytes.saturating_add(IN_RING)
-            || messages > self.messages.saturating_add(SLOTS + 2 * ENVELOPES_MAX)
+        self.bytes > before.bytes.saturating_add(IN_RING)
+            || self.messages > before.messages.saturating_add(SLOTS + 2 * UNDER_WAY_MAX)
+    }
+}
+
+/// What may be kept of messages that nobody receives: of one peer, or of all peers of an endpoint. Above, they are asked for
+/// envelopes only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quota {
+    bytes: usize,
+    messages: usize,
+}
+
+impl Quota {
+    /// That of an endpoint.
+    pub(crate) fn of_endpoint(config: &ShmConfig) -> Self {
+        Self {
+            bytes: config.endpoint_unexpected_bytes,
+            messages: config.endpoint_unexpected_messages,
+        }
+    }
+
+    pub(crate) fn is_exceeded(self, used: Used) -> bool {
+        used.bytes > self.bytes || used.messages > self.messages
+    }
+
+    pub(crate) fn is_half_free(self, used: Used) -> bool {
+        used.bytes <= self.bytes / 2 && used.messages <= self.messages / 2
     }
 }
 

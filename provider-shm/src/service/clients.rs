@@ -1,4 +1,5 @@
-//! Clients by hand, who say hello as a peer whom the endpoint tries to reach, and hang up: the attempt goes on.
+//! Clients and listeners by hand: some hang up, some say nothing, some name memory that can not be read. The service
+//! thread goes on with everybody else.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,14 +10,19 @@ use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::Errno;
 use nix::errno::Errno as Sys;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{Shutdown, shutdown};
+use nix::sys::socket::{Backlog, Shutdown, listen, shutdown};
 
-use super::frame::{Frame, HELLO};
+use super::frame::{BUSY, Frame, HELLO, WELCOME};
 use super::socket;
+use super::wakes::run_alone;
 use crate::ShmConfig;
+use crate::never::Never;
 use crate::owner::Ep;
+use crate::ring::LINE;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than it takes to connect on a machine that is busy, shorter than anything is waited for.
+const SOON: Duration = Duration::from_secs(20);
 
 /// Somebody with a lower name than the endpoint's, who listens and never answers.
 struct Silent {
@@ -26,8 +32,13 @@ struct Silent {
 
 impl Silent {
     fn below(ep: &Ep) -> Self {
+        Self::number(ep, 0)
+    }
+
+    /// One of many.
+    fn number(ep: &Ep, number: u64) -> Self {
         let mut name = ep.name();
-        let id = name.shm.unwrap() >> 1;
+        let id = (name.shm.unwrap() >> 1) ^ number;
         (name.shm, name.incarnation) = (Some(id), id);
         Self {
             name,
@@ -87,20 +98,180 @@ fn fails_with(ep: &mut Ep, errno: Errno) {
     assert_eq!((error.errno, error.completion.context), (errno, 5));
 }
 
+/// Another endpoint can connect and send, soon.
+fn serves_a_newcomer(ep: &mut Ep) {
+    let mut other = Ep::open(ShmConfig::default());
+    let to = other.insert(&ep.name());
+    let mut into = [0; 8];
+    ep.trecv(1, 0, &mut into, 1);
+    other.tsend(to, 1, &[7; 8], 2).unwrap();
+    let begun = Instant::now();
+    while ep.poll().is_none() {
+        other.progress();
+        assert!(begun.elapsed() < SOON, "nobody can connect");
+        std::thread::yield_now();
+    }
+    assert_eq!(into, [7; 8]);
+}
+
+fn impatient() -> Ep {
+    Ep::open(ShmConfig {
+        connect_deadline: Duration::from_millis(100),
+        ..ShmConfig::default()
+    })
+}
+
+/// Nothing ends for much longer than an attempt may be turned away.
+fn waits_on(ep: &mut Ep) {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(1) {
+        let end = ep.poll();
+        assert!(end.is_none(), "it does not wait for a silent peer: {end:?}");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn an_attempt_outlives_a_client_that_says_hello_and_is_gone() {
-    let mut ep = Ep::open(ShmConfig {
-        connect_deadline: Duration::from_millis(400),
-        ..ShmConfig::default()
-    });
+    let mut ep = impatient();
     let silent = Silent::below(&ep);
     let to = ep.insert(&silent.name);
     ep.tsend(to, 1, &[1; 8], 5).unwrap();
-    let _call = silent.is_called();
+    let call = silent.is_called();
     let client = Silent::knock(&ep);
     silent.hello(&client, &ep);
     is_hung_up_on(&client);
-    fails_with(&mut ep, Errno::ETIMEDOUT);
+    // The attempt is made anew.
+    drop((call, silent.is_called()));
+    drop(silent);
+    fails_with(&mut ep, Errno::EHOSTUNREACH);
+}
+
+/// A peer may be stopped for as long as it likes before it takes a connection, or answers.
+#[test]
+fn silence_is_not_death() {
+    let mut ep = impatient();
+    let silent = Silent::below(&ep);
+    let to = ep.insert(&silent.name);
+    ep.tsend(to, 1, &[1; 8], 5).unwrap();
+    let call = silent.is_called();
+    waits_on(&mut ep);
+    drop(call);
+    drop(silent);
+    fails_with(&mut ep, Errno::EHOSTUNREACH);
+}
+
+/// Nobody waits for a peer that was removed: its connection ends, and it may be met again.
+#[test]
+fn who_is_removed_is_waited_for_no_more() {
+    let mut ep = Ep::open(ShmConfig::default());
+    let silent = Silent::below(&ep);
+    for _ in 0..2 {
+        let to = ep.insert(&silent.name);
+        ep.tsend(to, 1, &[1; 8], 5).unwrap();
+        let call = silent.is_called();
+        ep.remove(to);
+        is_hung_up_on(&call);
+        fails_with(&mut ep, Errno::ECANCELED);
+    }
+}
+
+/// So many others wait for the peer that there is no room in its queue.
+#[test]
+fn a_full_queue_at_a_silent_peer_is_not_its_death() {
+    let mut ep = impatient();
+    let silent = Silent::below(&ep);
+    listen(&silent.listener, Backlog::new(1).unwrap()).unwrap();
+    let knocks = std::iter::repeat_with(|| socket::connect_to(silent.name.shm.unwrap()));
+    let waiting: Vec<_> = knocks.map_while(Result::ok).collect();
+    let to = ep.insert(&silent.name);
+    ep.tsend(to, 1, &[1; 8], 5).unwrap();
+    waits_on(&mut ep);
+    drop(waiting);
+    drop(silent);
+    fails_with(&mut ep, Errno::EHOSTUNREACH);
+}
+
+/// A peer that lives, and turns us away each time.
+#[test]
+fn who_answers_and_never_agrees_is_given_up() {
+    for answers in [true, false] {
+        let mut ep = impatient();
+        let busy = Silent::below(&ep);
+        let to = ep.insert(&busy.name);
+        ep.tsend(to, 1, &[1; 8], 5).unwrap();
+        let begun = Instant::now();
+        let error = loop {
+            if let Ok(fd) = socket::accept(&busy.listener) {
+                if answers {
+                    let (hello, _) = until(begun, || socket::receive(&fd));
+                    let hello = Frame::parse(&hello, HELLO).unwrap();
+                    let mut frame = Frame::new(WELCOME, hello.nonce, busy.name.to_bytes());
+                    frame.verdict = BUSY;
+                    socket::send(&fd, &frame, None).unwrap();
+                }
+            }
+            if let Some(found) = ep.poll() {
+                break found.unwrap_err();
+            }
+            assert!(begun.elapsed() < PATIENCE, "the send waits for ever");
+            std::thread::yield_now();
+        };
+        assert_eq!(
+            (error.errno, error.completion.context),
+            (Errno::ETIMEDOUT, 5)
+        );
+    }
+}
+
+#[test]
+fn many_silent_targets_keep_no_newcomer_out() {
+    run_alone("service::clients::many_silent_targets");
+}
+
+#[test]
+#[ignore = "run by another test, in a process of its own"]
+fn many_silent_targets() {
+    let mut ep = Ep::open(ShmConfig::default());
+    let silent: Vec<_> = (0..300).map(|n| Silent::number(&ep, n)).collect();
+    for target in &silent {
+        let to = ep.insert(&target.name);
+        ep.tsend(to, 1, &[1; 8], 5).unwrap();
+    }
+    let _calls: Vec<_> = silent[..256].iter().map(Silent::is_called).collect();
+    serves_a_newcomer(&mut ep);
+    // All are tried in turns, and whoever answers is not kept waiting by those who do not.
+    let mut other = Ep::open(ShmConfig::default());
+    let to = ep.insert(&other.name());
+    ep.tsend(to, 2, &[2; 8], 6).unwrap();
+    let begun = Instant::now();
+    while ep.poll().is_none() {
+        other.progress();
+        assert!(begun.elapsed() < SOON, "nobody can be reached");
+        std::thread::yield_now();
+    }
+    drop(
+        silent[256..]
+            .iter()
+            .map(Silent::is_called)
+            .collect::<Vec<_>>(),
+    );
+}
+
+/// What a client names as its cookie is never there to be read.
+#[test]
+fn a_cookie_that_never_comes_holds_nobody_up() {
+    let mut ep = Ep::open(ShmConfig::default());
+    let Some(never) = Never::map(LINE) else {
+        return;
+    };
+    let silent = Silent::below(&ep);
+    let client = Silent::knock(&ep);
+    let mut frame = Frame::new(HELLO, 1, silent.name.to_bytes());
+    frame.wanted = ep.name().incarnation;
+    frame.cookie_addr = never.addr();
+    socket::send(&client, &frame, None).unwrap();
+    serves_a_newcomer(&mut ep);
 }
 
 #[test]
@@ -117,19 +288,8 @@ fn clients_that_say_hello_and_are_gone_do_no_harm() {
             is_hung_up_on(client);
         }
     }
-    // The service thread is there: others can connect.
-    let mut other = Ep::open(ShmConfig::default());
-    let to = other.insert(&ep.name());
-    let mut into = [0; 8];
-    ep.trecv(1, 0, &mut into, 1);
-    other.tsend(to, 1, &[7; 8], 2).unwrap();
-    let begun = Instant::now();
-    while ep.poll().is_none() {
-        other.progress();
-        assert!(begun.elapsed() < PATIENCE, "nobody can connect");
-        std::thread::yield_now();
-    }
-    assert_eq!(into, [7; 8]);
+    // The service thread is there.
+    serves_a_newcomer(&mut ep);
     // So is the attempt.
     drop(silent.is_called());
     drop(silent);

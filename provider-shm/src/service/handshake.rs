@@ -11,7 +11,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferrofabric_core::addr::NativeAddr;
 
@@ -19,6 +19,9 @@ use super::frame::{Frame, HELLO, MAP, OK, READY, REFUSED, REGISTERED, WELCOME};
 use super::{NewLink, Shared, socket};
 use crate::cma::CmaPeer;
 use crate::segment::{Segment, Side};
+
+/// Who takes so long to answer was silent.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Which record a connection waits for.
 pub(super) enum Stage {
@@ -33,7 +36,6 @@ pub(super) enum Stage {
 }
 
 /// Whom an acceptor has met.
-#[derive(Clone, Copy)]
 pub(super) struct Met {
     native: NativeAddr,
     id: u64,
@@ -45,7 +47,9 @@ pub(super) struct Met {
 pub(super) struct Connection {
     pub(super) fd: OwnedFd,
     pub(super) stage: Stage,
-    pub(super) deadline: Instant,
+    since: Instant,
+    /// A client's. Whom we have connected to may be silent for as long as it exists.
+    pub(super) deadline: Option<Instant>,
     /// The peer's id, once it is known.
     pub(super) peer: Option<u64>,
     /// As the kernel says; 0 where it can not be seen from here.
@@ -67,7 +71,8 @@ impl Connection {
         Self {
             fd,
             stage: Stage::Hello,
-            deadline,
+            since: Instant::now(),
+            deadline: Some(deadline),
             peer: None,
             pid,
             nonce: 0,
@@ -82,7 +87,6 @@ impl Connection {
         nonce: u64,
         shared: &Shared,
         offer_cma: bool,
-        deadline: Instant,
     ) -> nix::Result<Self> {
         let mut frame = introduce(HELLO, nonce, shared, offer_cma);
         frame.wanted = target.incarnation;
@@ -90,11 +94,32 @@ impl Connection {
         Ok(Self {
             fd,
             stage: Stage::Welcome(target),
-            deadline,
+            since: Instant::now(),
+            deadline: None,
             peer: target.shm,
             pid,
             nonce,
         })
+    }
+
+    /// Whether somebody has connected to us.
+    pub(super) fn is_client(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// Whether the peer may count on the link.
+    pub(super) fn has_given_segment(&self) -> bool {
+        matches!(self.stage, Stage::Ready(_))
+    }
+
+    /// When it was made.
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Whether the other side took long to do anything, if it is now that it has.
+    pub(super) fn was_silent(&self) -> bool {
+        self.since.elapsed() > SILENCE
     }
 
     /// Acceptor: reads a hello. `Err`: it is not one, or it looks for somebody else; the connection is to be closed.
@@ -165,7 +190,7 @@ impl Connection {
         &self,
         bytes: &[u8],
         fds: &[OwnedFd],
-        met: &Met,
+        met: Met,
         shared: &Shared,
         offers_cma: bool,
     ) -> Result<NewLink, ()> {

@@ -1,7 +1,7 @@
 //! Whether a peer still exists, with no descriptor kept for it: its doorbell's name goes away with its process, however that
 //! ends, and is seen from every PID namespace. Stopped or busy is not gone.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno as Sys;
 use nix::sys::socket::connect;
@@ -18,6 +18,10 @@ impl Liveness {
         Ok(Self {
             socket: datagram_socket()?,
         })
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
     }
 
     /// Whether the endpoint's doorbell is there. In doubt it is.

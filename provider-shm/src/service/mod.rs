@@ -10,14 +10,22 @@ mod liveness;
 mod server;
 #[allow(unsafe_code, reason = "owns descriptors that the kernel hands out")]
 mod socket;
+mod users;
+#[cfg(test)]
+#[allow(unsafe_code, reason = "limits and filters of a process")]
+mod wakes;
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::flag::Flag;
+use ferrofabric_core::forked::Birth;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::cma::{CmaPeer, Cookie};
@@ -32,6 +40,8 @@ pub(crate) enum Command {
     /// The link with the endpoint of this id and with this segment is of no use any more; `true`: it is still to be told when the
     /// endpoint is gone. Without a segment: that is not to be told any more, either.
     Forget(u64, Option<Arc<Segment>>, bool),
+    /// A link with the endpoint of this id is not wanted any more, if there is none yet.
+    Cancel(u64),
     /// Tell when it is time for another look at links whose peers were removed.
     Look,
     /// That is all.
@@ -69,18 +79,24 @@ pub(crate) struct NewLink {
     pub(crate) fence: bool,
 }
 
-/// What both threads have of the endpoint.
+/// What both threads have of the endpoint. In a child that has inherited it, it is nobody's.
 pub(crate) struct Shared {
+    birth: Birth,
     /// Proves to who reads our memory that it is ours.
     pub(crate) cookie: Cookie,
     /// Whether this process is registered for membarrier(2).
     pub(crate) registered: bool,
     /// Rings at peers, and is rung at.
     pub(crate) doorbell: Doorbell,
+    /// Endpoints that are still to be rung at, and the service thread's event that says so.
+    unrung: Mutex<HashSet<u64>>,
+    wake: EventFd,
     /// Our full address.
     name: NativeAddr,
     /// There is an event.
     has_events: Flag,
+    /// The transport wants to be woken for events.
+    sleeps: AtomicBool,
 }
 
 impl Shared {
@@ -89,13 +105,58 @@ impl Shared {
         cookie: Cookie,
         registered: bool,
         doorbell: Doorbell,
-    ) -> Self {
-        Self {
+    ) -> Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let wake = EventFd::from_flags(flags)
+            .map_err(|e| Error::new(Errno(e as i32), "open", format!("events of {name}")))?;
+        Ok(Self {
+            birth: Birth::here(),
             cookie,
             registered,
             doorbell,
+            unrung: Mutex::default(),
+            wake,
             name,
             has_events: Flag::new(),
+            sleeps: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether this process has opened the endpoint, and not one that this process was forked from.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.birth.is_this_process()
+    }
+
+    /// Rings at an endpoint that wants to be woken: now, or as soon as it is possible, by the service thread.
+    #[cold]
+    pub(crate) fn ring(&self, id: u64) {
+        if self.is_ours() && !self.doorbell.ring(id) {
+            self.unrung().insert(id);
+            let _ = self.wake.write(1);
+        }
+    }
+
+    fn unrung(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.unrung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The transport is about to sleep. The sleeper's barrier and a look at the events must follow.
+    pub(crate) fn goes_to_sleep(&self) {
+        self.sleeps.store(true, Ordering::SeqCst);
+    }
+
+    /// The transport is awake.
+    pub(crate) fn wakes_up(&self) {
+        self.sleeps.store(false, Ordering::Relaxed);
+    }
+
+    /// There is an event: wakes the transport if it sleeps, and only then, for who is awake takes no rings.
+    fn has_event(&self) {
+        self.has_events.raise();
+        // The other half is in the sleeper's barrier: either the sleeper sees the event, or this sees the sleeper.
+        fence(Ordering::SeqCst);
+        if self.sleeps.swap(false, Ordering::SeqCst) {
+            self.ring(self.name.shm.unwrap_or_default());
         }
     }
 
@@ -110,8 +171,9 @@ pub(crate) struct Service {
     shared: Arc<Shared>,
     commands: Sender<Command>,
     events: Receiver<Event>,
-    wake: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
+    /// Descriptors that the thread owns, or owns with us.
+    descriptors: [RawFd; 5],
 }
 
 impl Service {
@@ -120,20 +182,19 @@ impl Service {
         let fail = |e: nix::errno::Errno| {
             Error::new(Errno(e as i32), "listen", format!("at endpoint {id:016x}"))
         };
-        let wake =
-            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(fail)?;
-        let wake = Arc::new(wake);
         let (commands, commanded) = crossbeam_channel::unbounded();
         let (found, events) = crossbeam_channel::unbounded();
-        let server = server::Server::new(
-            id,
-            Arc::clone(&shared),
-            config.clone(),
-            Arc::clone(&wake),
-            commanded,
-            found,
-        )
-        .map_err(fail)?;
+        let server = server::Server::new(id, Arc::clone(&shared), config.clone(), commanded, found)
+            .map_err(fail)?;
+        let [listener, epoll, liveness] = server.descriptors();
+        let bell = shared.doorbell.as_fd().as_raw_fd();
+        let descriptors = [
+            listener,
+            epoll,
+            liveness,
+            bell,
+            shared.wake.as_fd().as_raw_fd(),
+        ];
         let thread = std::thread::Builder::new()
             .name("ferro-shm".into())
             .stack_size(256 * 1024)
@@ -143,16 +204,20 @@ impl Service {
             shared,
             commands,
             events,
-            wake,
             thread: Some(thread),
+            descriptors,
         })
     }
 
     /// Tells the thread something.
     pub(crate) fn tell(&self, command: Command) {
+        if !self.shared.is_ours() {
+            // The parent's thread would wake up for nothing.
+            return;
+        }
         // The thread lives as long as `self`; if it could not be told, it has ended, and so has the process.
         let _ = self.commands.send(command);
-        let _ = self.wake.write(1);
+        let _ = self.shared.wake.write(1);
     }
 
     /// Events that wait to be taken.
@@ -180,9 +245,18 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.tell(Command::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        if !self.shared.is_ours() {
+            // A child has no such thread: there is nothing to wait for, or to let go. What the thread owns it never drops here.
+            std::mem::forget(thread);
+            for descriptor in self.descriptors {
+                let _ = nix::unistd::close(descriptor);
+            }
+            return;
         }
+        self.tell(Command::Stop);
+        let _ = thread.join();
     }
 }

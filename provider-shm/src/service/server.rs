@@ -3,31 +3,33 @@
 //! Of two endpoints that connect to each other at once, the one with the lower id makes the link: it answers the other's
 //! hello with "busy", the other one drops its attempt for the lower one's. Every attempt can be repeated.
 
+mod attempts;
+
 use std::collections::{HashMap, HashSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::Errno;
 use nix::errno::Errno as Sys;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::EventFd;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use slab::Slab;
 
 use super::frame::{BUSY, OK, READY, REFUSED, WELCOME};
 use super::handshake::{Connection, Failure, Stage};
 use super::liveness::Liveness;
+use super::users::Users;
 use super::{Command, Event, NewLink, Shared, socket};
-use crate::config::{Cma, ShmConfig};
+use crate::config::ShmConfig;
 use crate::segment::{Segment, Side};
 use crate::status::CLOSED;
+use attempts::Attempt;
 
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
-/// Clients that are talked to at once; more wait in the listener's queue.
+/// Clients that are talked to at once; more wait in the listener's queue. Connections of our own are no clients.
 const CLIENTS: usize = 256;
 /// Peers that are asked after in one sweep: keeps its cost small however many there are.
 const SWEPT: usize = 256;
@@ -47,24 +49,20 @@ enum Peer {
     Up(Arc<Segment>, Side),
 }
 
-#[derive(Clone, Copy)]
-struct Attempt {
-    target: NativeAddr,
-    deadline: Instant,
-    next_try: Instant,
-}
-
 /// The state of the service thread.
 pub(super) struct Server {
     id: u64,
     shared: Arc<Shared>,
     config: ShmConfig,
     epoll: Epoll,
-    wake: Arc<EventFd>,
     listener: OwnedFd,
     /// When to listen again, where we do not.
     listen_again: Option<Instant>,
     liveness: Liveness,
+    users: Users,
+    /// Who is still to be rung at, and when.
+    unrung: HashSet<u64>,
+    ring_again: Option<Instant>,
     commands: Receiver<Command>,
     events: Sender<Event>,
     /// Empty while it is talked to.
@@ -83,24 +81,25 @@ impl Server {
         id: u64,
         shared: Arc<Shared>,
         config: ShmConfig,
-        wake: Arc<EventFd>,
         commands: Receiver<Command>,
         events: Sender<Event>,
     ) -> nix::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let listener = socket::listen_at(id)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
-        epoll.add(&*wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        epoll.add(&shared.wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
         Ok(Self {
             id,
             nonce: u64::from_le_bytes(shared.cookie[..8].try_into().unwrap_or_default()) ^ id,
             shared,
             config,
             epoll,
-            wake,
             listener,
             listen_again: None,
             liveness: Liveness::new()?,
+            users: Users::new(),
+            unrung: HashSet::new(),
+            ring_again: None,
             commands,
             events,
             connections: Slab::new(),
@@ -110,6 +109,12 @@ impl Server {
             sweep_from: 0,
             next_look: None,
         })
+    }
+
+    /// What it owns as long as it runs.
+    pub(super) fn descriptors(&self) -> [RawFd; 3] {
+        let (listener, epoll) = (self.listener.as_raw_fd(), self.epoll.0.as_raw_fd());
+        [listener, epoll, self.liveness.descriptor()]
     }
 
     /// Runs until told to stop.
@@ -129,7 +134,8 @@ impl Server {
             for event in &ready[..n] {
                 match event.data() {
                     WAKE => {
-                        let _ = self.wake.read();
+                        let _ = self.shared.wake.read();
+                        self.take_unrung();
                         if !self.obey() {
                             return;
                         }
@@ -147,9 +153,9 @@ impl Server {
         let connections = self
             .connections
             .iter()
-            .filter_map(|(_, c)| Some(c.as_ref()?.deadline));
+            .filter_map(|(_, c)| c.as_ref()?.deadline);
         let attempts = self.peers.values().filter_map(|peer| match peer {
-            Peer::Attempting(attempt, None) => Some(attempt.next_try.min(attempt.deadline)),
+            Peer::Attempting(attempt, None) => Some(attempt.next_try),
             _ => None,
         });
         let sweep = self.swept().next().map(|_| self.next_sweep);
@@ -158,6 +164,7 @@ impl Server {
             .chain(sweep)
             .chain(self.listen_again)
             .chain(self.next_look)
+            .chain(self.ring_again)
             .min()
         {
             Some(next) => {
@@ -177,6 +184,7 @@ impl Server {
             match command {
                 Command::Stop => return false,
                 Command::Forget(id, segment, watch) => self.forget(id, segment.as_ref(), watch),
+                Command::Cancel(id) => self.cancel(id),
                 Command::Look => self.next_look = Some(Instant::now() + LOOK),
                 Command::Connect(target) => self.connect(target),
             }
@@ -205,84 +213,21 @@ impl Server {
     fn report(&self, event: Event) {
         // The transport ends this thread before it goes, so somebody listens.
         let _ = self.events.send(event);
-        self.shared.has_events.raise();
-        self.shared.doorbell.ring(self.id);
+        self.shared.has_event();
     }
 
-    fn connect(&mut self, target: NativeAddr) {
-        let Some(id) = target.shm else { return };
-        let now = Instant::now();
-        let attempt = Attempt {
-            target,
-            deadline: now + self.config.connect_deadline,
-            next_try: now,
-        };
-        match self.peers.get_mut(&id) {
-            // The link's event is on its way.
-            Some(Peer::Up(..) | Peer::Attempting(..)) => {}
-            Some(Peer::Accepting(_, wanted)) => *wanted = Some(attempt),
-            None => {
-                self.left.remove(&id);
-                self.peers.insert(id, Peer::Attempting(attempt, None));
-                self.try_connect(id);
-            }
+    /// Takes over whom others could not ring at.
+    fn take_unrung(&mut self) {
+        self.unrung.extend(self.shared.unrung().drain());
+        if !self.unrung.is_empty() && self.ring_again.is_none() {
+            self.ring_again = Some(Instant::now() + RETRY);
         }
     }
 
-    fn offers_cma(&self) -> bool {
-        self.config.cma != Cma::Off
-    }
-
-    fn try_connect(&mut self, id: u64) {
-        let Some(&Peer::Attempting(attempt, None)) = self.peers.get(&id) else {
-            return;
-        };
-        let fd = match socket::connect_to(id) {
-            Ok(fd) => fd,
-            Err(Sys::ECONNREFUSED) => {
-                return self.give_up(id, Errno::EHOSTUNREACH, "no such endpoint on this node");
-            }
-            Err(Sys::EACCES | Sys::EPERM) => {
-                return self.give_up(id, Errno::EHOSTUNREACH, "connecting is not permitted");
-            }
-            Err(_) => return self.retry(id),
-        };
-        let pid = match socket::credentials(&fd) {
-            Ok(who) if same_user(who.uid()) => who.pid(),
-            _ => return self.give_up(id, Errno::EHOSTUNREACH, "it belongs to another user"),
-        };
-        self.nonce = self
-            .nonce
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(1);
-        let hello = Connection::hello(
-            fd,
-            pid,
-            attempt.target,
-            self.nonce,
-            &self.shared,
-            self.offers_cma(),
-            attempt.deadline,
-        );
-        match hello.map(|c| self.enter(c)) {
-            Ok(Some(key)) => {
-                self.peers.insert(id, Peer::Attempting(attempt, Some(key)));
-            }
-            _ => self.retry(id),
-        }
-    }
-
-    /// Tries again soon, while there is time.
-    fn retry(&mut self, id: u64) {
-        if let Some(Peer::Attempting(attempt, connection)) = self.peers.get_mut(&id) {
-            *connection = None;
-            attempt.next_try = Instant::now() + RETRY;
-        }
-    }
-
-    fn give_up(&mut self, id: u64, errno: Errno, why: &'static str) {
-        self.peers.remove(&id);
-        self.report(Event::Unreachable(id, errno, why));
+    fn ring_again(&mut self) {
+        let doorbell = &self.shared.doorbell;
+        self.unrung.retain(|id| !doorbell.ring(*id));
+        self.ring_again = (!self.unrung.is_empty()).then(|| Instant::now() + RETRY);
     }
 
     /// Watches a connection; `None` when that is not possible now.
@@ -300,7 +245,9 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        while self.connections.len() < CLIENTS {
+        let connections = self.connections.iter().filter_map(|(_, c)| c.as_ref());
+        let mut clients = connections.filter(|c| c.is_client()).count();
+        while clients < CLIENTS {
             let fd = match socket::accept(&self.listener) {
                 Ok(fd) => fd,
                 Err(Sys::EAGAIN) => return,
@@ -309,9 +256,10 @@ impl Server {
                 Err(_) => break,
             };
             match socket::credentials(&fd) {
-                Ok(who) if same_user(who.uid()) => {
+                Ok(who) if self.users.is_own(who.uid()) => {
                     let deadline = Instant::now() + self.config.accept_deadline;
-                    let _ = self.enter(Connection::accepted(fd, who.pid(), deadline));
+                    let client = Connection::accepted(fd, who.pid(), deadline);
+                    clients += usize::from(self.enter(client).is_some());
                 }
                 _ => tracing::warn!("refused a shared-memory connection of another user"),
             }
@@ -350,7 +298,7 @@ impl Server {
         let next = match stage {
             Stage::Hello => self.hello(key, &mut connection, &bytes),
             Stage::Map(met) => {
-                match connection.read_map(&bytes, &fds, &met, &self.shared, self.offers_cma()) {
+                match connection.read_map(&bytes, &fds, met, &self.shared, self.offers_cma()) {
                     Ok(link) => {
                         self.connections.remove(key);
                         self.up(link);
@@ -441,7 +389,7 @@ impl Server {
         match wanted {
             Some(attempt) => {
                 self.peers.insert(id, Peer::Attempting(attempt, None));
-                self.retry(id);
+                self.retry(id, false);
             }
             None => {
                 self.peers.remove(&id);
@@ -472,7 +420,7 @@ impl Server {
         let Some(id) = connection.peer else { return };
         match self.peers.get(&id) {
             Some(&Peer::Attempting(_, Some(current))) if current == key => match failure {
-                Failure::Later => self.retry(id),
+                Failure::Later => self.retry(id, connection.was_silent()),
                 Failure::Never(why) => self.give_up(id, Errno::EHOSTUNREACH, why),
             },
             Some(&Peer::Accepting(current, wanted)) if current == key => self.go_on(id, wanted),
@@ -486,7 +434,10 @@ impl Server {
         let late: Vec<usize> = self
             .connections
             .iter()
-            .filter(|(_, c)| c.as_ref().is_some_and(|c| c.deadline <= now))
+            .filter(|(_, c)| {
+                let deadline = c.as_ref().and_then(|c| c.deadline);
+                deadline.is_some_and(|at| at <= now)
+            })
             .map(|(key, _)| key)
             .collect();
         for key in late {
@@ -501,17 +452,20 @@ impl Server {
             .peers
             .iter()
             .filter_map(|(id, peer)| match peer {
-                Peer::Attempting(a, None) if a.deadline <= now => Some((*id, true)),
+                Peer::Attempting(a, None) if a.is_over(now) => Some((*id, true)),
                 Peer::Attempting(a, None) if a.next_try <= now => Some((*id, false)),
                 _ => None,
             })
             .collect();
         for (id, over) in due {
             if over {
-                self.give_up(id, Errno::ETIMEDOUT, "it does not answer");
+                self.give_up(id, Errno::ETIMEDOUT, "it turns every connection away");
             } else {
                 self.try_connect(id);
             }
+        }
+        if self.ring_again.is_some_and(|at| at <= now) {
+            self.ring_again();
         }
         if self.next_look.is_some_and(|at| at <= now) {
             self.next_look = None;
@@ -564,8 +518,4 @@ fn other(side: Side) -> Side {
         Side::Initiator => Side::Acceptor,
         Side::Acceptor => Side::Initiator,
     }
-}
-
-fn same_user(uid: u32) -> bool {
-    uid == nix::unistd::geteuid().as_raw()
 }

@@ -175,7 +175,7 @@ impl ShmTransport {
 
     /// A peer has ended the link that has this segment, or is gone; without one, it is gone with which there was a link until
     /// neither side had more to say.
-    pub(super) fn gone<O: Owner>(
+    pub(crate) fn gone<O: Owner>(
         &mut self,
         id: u64,
         segment: Option<Arc<Segment>>,

@@ -1,0 +1,137 @@
+//! What a peer may make us keep: answers that it does not take, and unexpected messages over many links.
+
+use std::time::Instant;
+
+use ferrofabric_core::error::OpError;
+use ferrofabric_core::flags::Flags;
+use ferrofabric_core::types::IoBuf;
+
+use super::Enemy;
+use crate::ShmConfig;
+use crate::owner::{Ep, PATIENCE, tagged};
+use crate::ring::SLOTS;
+use crate::wire::{INLINE, START, TAGGED, TOLD, UNDER_WAY_MAX};
+
+/// A peer that wants to hear of each message that it is delivered, and never takes an answer.
+#[test]
+fn answers_that_are_never_taken_end_the_link() {
+    let mut ep = Ep::open(ShmConfig::default());
+    let (mut enemy, _) = Enemy::meet(&mut ep);
+    let mut sent = 0;
+    while ep.shm.stats().links_failed == 0 {
+        for _ in 0..SLOTS / 2 {
+            ep.trecv(1, 0, &mut [], 1);
+            enemy.publish(START, TAGGED | TOLD, 0, [1, 0, 0, 0, 0, 0, 0]);
+            sent += 1;
+        }
+        ep.progress();
+        while ep.poll().is_some() {}
+        let (answers, _) = ep.shm.burden();
+        assert!(
+            answers < 20_000,
+            "{answers} answers wait after {sent} messages"
+        );
+    }
+}
+
+/// A sender that takes no answers for long stops by itself, and goes on once it takes them.
+#[test]
+fn who_sends_without_taking_answers_stops_in_time() {
+    const QUEUE: usize = 1024;
+    let (mut a, mut b) = (
+        Ep::open(ShmConfig::default()),
+        Ep::open(ShmConfig::default()),
+    );
+    let to_b = a.insert(&b.name());
+    let out = [7u8; 8];
+    let mut into = [0u8; 8];
+    let mut op = tagged(to_b, 1, 1);
+    let iov = [IoBuf::new(out.as_ptr(), out.len())];
+    b.trecv(1, 0, &mut into, 1);
+    a.tsend(to_b, 1, &out, 1).unwrap();
+    a.wait().unwrap();
+    op.flags |= Flags::DELIVERY_COMPLETE;
+    let mut sent = 0;
+    loop {
+        b.trecv(1, 0, &mut into, 1);
+        // SAFETY: the buffer outlives the endpoint's use of it.
+        match unsafe { a.send_op(&op, &iov) } {
+            Ok(()) => sent += 1,
+            Err(error) => break assert_eq!(error, OpError::Again),
+        }
+        while b.poll().is_some() {}
+        assert!(sent < 20_000, "{:?} answers wait", b.shm.burden());
+    }
+    assert_eq!(sent, UNDER_WAY_MAX + QUEUE);
+    let end = Instant::now() + PATIENCE;
+    let mut done = 0;
+    while done < sent {
+        done += usize::from(a.poll().is_some_and(|end| end.is_ok()));
+        while b.poll().is_some() {}
+        assert!(Instant::now() < end, "{done} of {sent}");
+    }
+    let failed = [&a, &b].map(|ep| ep.shm.stats().links_failed);
+    assert_eq!(failed, [0, 0]);
+}
+
+/// Once there is room for all, all may send whole messages again.
+#[test]
+fn the_quota_of_an_endpoint_is_given_back_to_all() {
+    let mut ep = Ep::open(ShmConfig {
+        endpoint_unexpected_messages: 100,
+        ..ShmConfig::default()
+    });
+    let (mut one, _) = Enemy::meet_as(&mut ep, 0xbad);
+    let (mut other, _) = Enemy::meet_as(&mut ep, 0xbae);
+    other.publish(INLINE, TAGGED, 8, [6; 7]);
+    ep.progress();
+    for _ in 0..101 {
+        one.publish(INLINE, TAGGED, 8, [5; 7]);
+        ep.progress();
+    }
+    assert!(one.is_pressed() && !other.is_pressed());
+    other.publish(INLINE, TAGGED, 8, [6; 7]);
+    ep.progress();
+    assert!(other.is_pressed(), "it holds little itself");
+    let mut into = [0u8; 8];
+    for left in (0..101).rev() {
+        assert_eq!(
+            other.is_pressed(),
+            left >= 48,
+            "{left} of the first one left"
+        );
+        ep.trecv(5, 0, &mut into, 1);
+        ep.poll().unwrap().unwrap();
+    }
+    assert!(!one.is_pressed());
+}
+
+/// Each link is within its own quota; all together are not within the endpoint's.
+#[test]
+fn many_links_share_the_quota_of_their_endpoint() {
+    const LINKS: u64 = 40;
+    const EACH: u64 = 60;
+    let mut ep = Ep::open(ShmConfig::default());
+    let enemies = (0..LINKS).map(|id| Enemy::meet_as(&mut ep, 0xbad + id).0);
+    let mut enemies: Vec<Enemy> = enemies.collect();
+    let mut pressed = 0;
+    for id in 0..EACH {
+        for enemy in enemies.iter_mut().filter(|enemy| !enemy.is_pressed()) {
+            let window = 65_536;
+            enemy.publish(START, TAGGED, 0, [5, id, window, 0, window, 0, 0]);
+        }
+        for _ in 0..LINKS {
+            ep.progress();
+        }
+        pressed = enemies.iter().filter(|enemy| enemy.is_pressed()).count();
+    }
+    let (_, bytes) = ep.shm.burden();
+    assert_eq!(ep.shm.stats().links_failed, 0);
+    // One message of each link may come before it is asked for envelopes only.
+    let most = (64 << 20) + LINKS as usize * 65_536;
+    assert!(
+        bytes <= most,
+        "{bytes} bytes are held of {LINKS} links, {pressed} of them pressed"
+    );
+    assert_eq!(pressed, LINKS as usize);
+}

@@ -1,0 +1,57 @@
+//! Memory that never comes, for tests: a fault in it waits for a handler that there is not.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use memmap2::{MmapMut, MmapOptions};
+
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+/// Protocol of the descriptor, and faults for pages that are missing.
+const API: u64 = 0xaa;
+const MISSING: u64 = 1;
+
+/// So many bytes are whole pages wherever we run.
+const WHOLE_PAGES: usize = 64 << 10;
+
+/// Pages that are missing. Whoever reads them waits until this is dropped.
+pub(crate) struct Never {
+    /// Dropped first: that ends all waiting.
+    _faults: OwnedFd,
+    pages: MmapMut,
+}
+
+impl Never {
+    /// `None` where the kernel does not let us.
+    pub(crate) fn map(len: usize) -> Option<Self> {
+        let len = len.next_multiple_of(WHOLE_PAGES);
+        let pages = MmapOptions::new().len(len).map_anon().unwrap();
+        // SAFETY: takes no pointers.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        if fd < 0 {
+            eprintln!("skipped: no userfaultfd");
+            return None;
+        }
+        // SAFETY: the kernel just made it, and nobody else has it.
+        let faults = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let mut api = [API, 0, 0];
+        let mut range = [pages.as_ptr() as u64, len as u64, MISSING, 0];
+        for (request, argument) in [
+            (UFFDIO_API, api.as_mut_ptr()),
+            (UFFDIO_REGISTER, range.as_mut_ptr()),
+        ] {
+            // SAFETY: the arguments are as long as the requests say.
+            let done = unsafe { libc::ioctl(faults.as_raw_fd(), request, argument) };
+            assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        }
+        Some(Self {
+            _faults: faults,
+            pages,
+        })
+    }
+
+    pub(crate) fn addr(&self) -> u64 {
+        self.pages.as_ptr() as u64
+    }
+}

@@ -1,0 +1,180 @@
+//! Links that the transport wants: connections of our own, until one comes to something.
+
+use std::time::{Duration, Instant};
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::error::Errno;
+use nix::errno::Errno as Sys;
+
+use super::super::handshake::Connection;
+use super::super::{Event, socket};
+use super::{Peer, RETRY, Server};
+use crate::config::Cma;
+
+/// Peers that are connected to at once. More wait until one has answered, or was silent for long.
+const PLACES: usize = 256;
+
+/// How long a peer that takes no connections is left alone.
+const SILENT_RETRY: Duration = Duration::from_millis(50);
+
+/// What is tried again and again: as long as the peer is silent, for it may be stopped, and for a while when it turns us
+/// away. The end of its process ends it.
+#[derive(Clone, Copy)]
+pub(super) struct Attempt {
+    target: NativeAddr,
+    /// Since the peer has turned us away.
+    deadline: Option<Instant>,
+    pub(super) next_try: Instant,
+    /// Somebody still waits for the link.
+    is_wanted: bool,
+}
+
+impl Attempt {
+    /// Whether the peer has turned us away for long enough.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|at| at <= now)
+    }
+}
+
+impl Server {
+    pub(super) fn connect(&mut self, target: NativeAddr) {
+        let Some(id) = target.shm else { return };
+        let now = Instant::now();
+        let attempt = Attempt {
+            target,
+            deadline: None,
+            next_try: now,
+            is_wanted: true,
+        };
+        match self.peers.get_mut(&id) {
+            // The link's event is on its way.
+            Some(Peer::Up(..)) => {}
+            Some(Peer::Attempting(attempt, _)) => attempt.is_wanted = true,
+            Some(Peer::Accepting(_, wanted)) => *wanted = Some(attempt),
+            None => {
+                self.left.remove(&id);
+                self.peers.insert(id, Peer::Attempting(attempt, None));
+                self.try_connect(id);
+            }
+        }
+    }
+
+    /// Nobody waits for a link any more. One that the peer makes with us, or may have already, is welcome all the same.
+    pub(super) fn cancel(&mut self, id: u64) {
+        match self.peers.get_mut(&id) {
+            Some(Peer::Attempting(attempt, connection)) => {
+                let stage = connection.and_then(|key| self.connections.get(key)?.as_ref());
+                if stage.is_some_and(Connection::has_given_segment) {
+                    attempt.is_wanted = false;
+                    return;
+                }
+                if let Some(key) = connection.take() {
+                    self.connections.try_remove(key);
+                }
+                self.peers.remove(&id);
+            }
+            Some(Peer::Accepting(_, wanted)) => *wanted = None,
+            _ => {}
+        }
+    }
+
+    pub(super) fn offers_cma(&self) -> bool {
+        self.config.cma != Cma::Off
+    }
+
+    pub(super) fn try_connect(&mut self, id: u64) {
+        let Some(&Peer::Attempting(attempt, None)) = self.peers.get(&id) else {
+            return;
+        };
+        if !self.has_place() {
+            return self.retry(id, true);
+        }
+        let fd = match socket::connect_to(id) {
+            Ok(fd) => fd,
+            Err(Sys::ECONNREFUSED) => {
+                return self.give_up(id, Errno::EHOSTUNREACH, "no such endpoint on this node");
+            }
+            Err(Sys::EACCES | Sys::EPERM) => {
+                return self.give_up(id, Errno::EHOSTUNREACH, "connecting is not permitted");
+            }
+            // So many wait there already: nobody takes them.
+            Err(Sys::EAGAIN) => return self.retry(id, true),
+            Err(_) => return self.retry(id, false),
+        };
+        let pid = match socket::credentials(&fd) {
+            Ok(who) if self.users.is_own(who.uid()) => who.pid(),
+            _ => return self.give_up(id, Errno::EHOSTUNREACH, "it belongs to another user"),
+        };
+        self.nonce = self
+            .nonce
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(1);
+        let hello = Connection::hello(
+            fd,
+            pid,
+            attempt.target,
+            self.nonce,
+            &self.shared,
+            self.offers_cma(),
+        );
+        match hello.map(|c| self.enter(c)) {
+            Ok(Some(key)) => {
+                self.peers.insert(id, Peer::Attempting(attempt, Some(key)));
+            }
+            _ => self.retry(id, false),
+        }
+    }
+
+    /// Whether another peer may be connected to. So that silent ones keep nobody waiting for long, the one that was silent longest
+    /// gives its place up, and is tried again later.
+    fn has_place(&mut self) -> bool {
+        let (mut ours, mut silent) = (0, None);
+        for (key, connection) in &self.connections {
+            let Some(connection) = connection.as_ref().filter(|c| !c.is_client()) else {
+                continue;
+            };
+            ours += 1;
+            if connection.was_silent() && !connection.has_given_segment() {
+                silent = match silent {
+                    Some((since, _, _)) if since <= connection.since() => silent,
+                    _ => Some((connection.since(), key, connection.peer)),
+                };
+            }
+        }
+        if ours < PLACES {
+            return true;
+        }
+        let Some((_, key, peer)) = silent else {
+            return false;
+        };
+        self.connections.remove(key);
+        if let Some(peer) = peer {
+            self.retry(peer, true);
+        }
+        true
+    }
+
+    /// Tries again soon: as long as the peer is silent, and while there is time when it is not.
+    pub(super) fn retry(&mut self, id: u64, was_silent: bool) {
+        if let Some(Peer::Attempting(attempt, connection)) = self.peers.get_mut(&id) {
+            if !attempt.is_wanted {
+                self.peers.remove(&id);
+                return;
+            }
+            let now = Instant::now();
+            *connection = None;
+            (attempt.next_try, attempt.deadline) = match was_silent {
+                true => (now + SILENT_RETRY, None),
+                false => {
+                    let deadline = now + self.config.connect_deadline;
+                    (now + RETRY, attempt.deadline.or(Some(deadline)))
+                }
+            };
+        }
+    }
+
+    pub(super) fn give_up(&mut self, id: u64, errno: Errno, why: &'static str) {
+        self.peers.remove(&id);
+        self.report(Event::Unreachable(id, errno, why));
+    }
+}

@@ -1,0 +1,74 @@
+//! Users that are not to be taken for each other.
+
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod owner;
+mod party;
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_shm::ShmConfig;
+use owner::Ep;
+use party::{Party, listen, role, say};
+
+/// What the child processes do.
+#[test]
+#[ignore = "run by the other test, in processes of their own"]
+fn party() {
+    let Some(user) = role() else { return };
+    // A user namespace is for a process of one thread.
+    // SAFETY: the test harness waits, and holds no lock that the child takes.
+    let child = unsafe { libc::fork() };
+    if child != 0 {
+        let mut status = 0;
+        // SAFETY: our own child, and a place for its status.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+        return;
+    }
+    if !become_unmapped(user.parse().unwrap()) {
+        say("can not");
+    } else {
+        let mut ep = Ep::open(ShmConfig::default());
+        say(ep.name());
+        let to = ep.insert(&listen().parse().unwrap());
+        ep.tsend(to, 1, &[1; 8], 1).unwrap();
+        match ep.wait() {
+            Ok(_) => say("sent"),
+            Err(error) => say(error.errno.0),
+        }
+        // The other one may still try to connect.
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
+    // SAFETY: ends the child without running what belongs to the harness.
+    unsafe { libc::_exit(0) };
+}
+
+/// Becomes a user, in a user namespace that has a name for nobody.
+fn become_unmapped(user: u32) -> bool {
+    // SAFETY: takes numbers.
+    unsafe { libc::setresuid(user, user, user) == 0 && libc::unshare(libc::CLONE_NEWUSER) == 0 }
+}
+
+/// Both read the same number for themselves and for each other.
+#[test]
+fn users_without_a_name_are_not_taken_for_each_other() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let mut parties = ["12345", "54321"].map(Party::start);
+    let names = parties.each_mut().map(Party::hear);
+    if names.iter().any(|name| name == "can not") {
+        eprintln!("skipped: no user namespaces");
+        return;
+    }
+    parties[0].tell(&names[1]);
+    parties[1].tell(&names[0]);
+    let refused = Errno::EHOSTUNREACH.0.to_string();
+    assert_eq!(
+        parties.each_mut().map(Party::hear),
+        [refused.clone(), refused]
+    );
+}
