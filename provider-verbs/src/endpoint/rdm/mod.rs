@@ -419,6 +419,9 @@ fn data_queue_pair(
 
 impl Drop for RdmTransport {
     fn drop(&mut self) {
+        if !self.cq.context().is_own() {
+            return;
+        }
         self.post_held_back();
         for lane in self.lanes.iter_mut() {
             self.service
