@@ -135,3 +135,59 @@ fn a_gibibyte_arrives_whole() {
         party::check(&done.buffer, 1, "the message, at both sides");
     }
 }
+
+/// A child drops what it has inherited of both endpoints, queue pairs, regions, queues and all: the parent's go on, over the same
+/// connection.
+#[test]
+#[file_serial(verbs)]
+fn a_child_that_drops_endpoints_leaves_them_to_its_parent() {
+    if Rig::open().is_none() {
+        return;
+    }
+    for lane in ["rc", "ud"] {
+        let (a, b, to_b, to_a) = pair(&verbs_only(lane));
+        let mut ends = std::mem::ManuallyDrop::new((a, b));
+        let exchange = |ends: &mut (OwningEndpoint, OwningEndpoint), tag: u64, len: usize| {
+            let (a, b) = ends;
+            let room = Buffer::new(len).unwrap();
+            b.trecv(room, to_a, tag, 0, 1).map_err(|(e, _)| e).unwrap();
+            let mut message = Buffer::new(len).unwrap();
+            message.copy_from_slice(&pattern(tag as usize, len));
+            a.tsend(message, len, to_b, tag, 2)
+                .map_err(|(e, _)| e)
+                .unwrap();
+            for done in finish(a, b, vec![(1, 1), (0, 2)]) {
+                assert!(done.outcome.is_ok(), "{:?}", done.outcome);
+                assert_eq!(done.buffer[..], pattern(tag as usize, len)[..]);
+            }
+        };
+        exchange(&mut ends, 1, 8);
+        exchange(&mut ends, 2, 1 << 20);
+        // SAFETY: the child does no more than what is below, and ends without a return.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: a child that hangs is ended; what it drops is a copy of its own, and the parent's is not touched here.
+                unsafe {
+                    libc::alarm(60);
+                    drop(std::ptr::read(&raw const *ends));
+                    libc::_exit(0);
+                }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: waits for a child of this process.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0, "{lane}: how the child has ended");
+            }
+        }
+        exchange(&mut ends, 3, 8);
+        exchange(&mut ends, 4, 1 << 20);
+        let failed = |end: &OwningEndpoint| {
+            let stats = end.stats().unwrap();
+            let failed = stats.iter().find(|(name, _)| *name == "verbs_lanes_failed");
+            failed.unwrap().1
+        };
+        let (a, b) = std::mem::ManuallyDrop::into_inner(ends);
+        assert_eq!((failed(&a), failed(&b)), (0, 0), "{lane}: lanes broke");
+    }
+}

@@ -115,8 +115,7 @@ fn a_buffer_is_registered_once() {
     let Some(mut pair) = Pair::open(&[("FERRO_MR_CACHE", "on")]) else {
         return;
     };
-    // The first is the longest: the others lie in it.
-    let buffers = pair.messages(MAPPED, (0..10).map(|shorter| LONG - shorter * 4096));
+    let buffers = pair.messages(MAPPED, [LONG; 10]);
     assert_eq!(pair.stat("verbs_regions_made"), 2);
     assert_eq!(pair.stat("verbs_regions_found"), 18);
     assert_eq!(pair.stat("verbs_regions_kept"), 2);
@@ -125,6 +124,19 @@ fn a_buffer_is_registered_once() {
     drop(buffers);
     pair.until("verbs_regions_kept", 0);
     assert_eq!(pair.stat("verbs_regions_gone"), 2);
+}
+
+/// Whichever side may be reached by the other registers each message exactly; the buffer of the other side is registered once, for
+/// the first is the longest and the others lie in it.
+#[test]
+#[file_serial(verbs)]
+fn a_peer_reaches_no_more_than_its_message() {
+    let Some(mut pair) = Pair::open(&[("FERRO_MR_CACHE", "on")]) else {
+        return;
+    };
+    pair.messages(LONG, (0..10).map(|shorter| LONG - shorter * 4096));
+    assert_eq!(pair.stat("verbs_regions_made"), 1 + 10);
+    assert_eq!(pair.stat("verbs_regions_found"), 9);
 }
 
 #[test]
@@ -244,4 +256,16 @@ fn memory_that_goes_between_messages() {
     let settings = [("FERRO_SHM", "off"), ("FERRO_MR_CACHE", "on")];
     let fabric = Fabric::new("Soft-RoCE", move |_| party::domain(&settings));
     remapping::memory_that_goes_between_messages(&fabric);
+}
+
+/// Covers: PEER-8
+#[test]
+#[file_serial(verbs)]
+fn shared_memory_that_is_punched_between_messages() {
+    if Rig::open().is_none() {
+        return;
+    }
+    let settings = [("FERRO_SHM", "off"), ("FERRO_MR_CACHE", "on")];
+    let fabric = Fabric::new("Soft-RoCE", move |_| party::domain(&settings));
+    remapping::shared_memory_that_is_punched_between_messages(&fabric);
 }

@@ -146,6 +146,9 @@ impl Ah {
 
 impl Drop for Ah {
     fn drop(&mut self) {
+        if !self.pd.context().is_own() {
+            return;
+        }
         // SAFETY: destroyed once.
         let rc = unsafe { (self.pd.context().verbs().ibv_destroy_ah)(self.as_ptr()) };
         if rc != 0 {

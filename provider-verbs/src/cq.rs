@@ -96,6 +96,9 @@ impl AsFd for CompChannel {
 
 impl Drop for CompChannel {
     fn drop(&mut self) {
+        if !self.context.is_own() {
+            return;
+        }
         // SAFETY: destroyed once; its queues held it and are gone.
         let rc = unsafe { (self.context.verbs().ibv_destroy_comp_channel)(self.raw.as_ptr()) };
         if rc != 0 {
@@ -316,6 +319,9 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
+        if !self.context().is_own() {
+            return;
+        }
         // SAFETY: destroyed once; its queue pairs held it and are gone, and every event was acknowledged as it was taken.
         let rc = unsafe { (self.context.verbs().ibv_destroy_cq)(self.raw.as_ptr()) };
         if rc != 0 {

@@ -1,8 +1,9 @@
 //! A verbs domain: one port of one device, its protection domain, and the node's shared memory beside it.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 use ferrofabric_core::addr::{AuthKey, NativeAddr};
 use ferrofabric_core::av::Resolve;
@@ -306,9 +307,9 @@ impl VerbsBackend {
 /// Queue key of our UD queue pairs; the handshake checks it for the lanes too. The high bit is for privileged ones.
 const DEFAULT_QKEY: u32 = 0x00fe_0f0f;
 
-/// A number that nobody can guess.
+/// A number that nobody can guess. A child goes on with its parent's keys, so the process is hashed as well.
 pub(crate) fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
+    RandomState::new().hash_one((std::process::id(), Instant::now()))
 }
 
 /// Registered memory.

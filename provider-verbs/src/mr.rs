@@ -154,6 +154,10 @@ impl Mr {
     ///
     /// When a window is bound to it. The region is given back.
     pub fn deregister(self) -> std::result::Result<(), (Self, Error)> {
+        if !self.pd.context().is_own() {
+            // Dropped: a child's own copy of the memory has never been registered.
+            return Ok(());
+        }
         // SAFETY: deregistered once: on success nothing of `self` is used or dropped again but the parent.
         let rc = unsafe { (self.pd.context().verbs().ibv_dereg_mr)(self.as_ptr()) };
         if rc != 0 {
@@ -169,6 +173,9 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        if !self.pd.context().is_own() {
+            return;
+        }
         // SAFETY: deregistered once.
         let rc = unsafe { (self.pd.context().verbs().ibv_dereg_mr)(self.as_ptr()) };
         if rc != 0 {

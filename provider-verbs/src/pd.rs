@@ -55,6 +55,9 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
+        if !self.context.is_own() {
+            return;
+        }
         // SAFETY: freed once; what was made in it held it and is gone.
         let rc = unsafe { (self.context.verbs().ibv_dealloc_pd)(self.as_ptr()) };
         if rc != 0 {

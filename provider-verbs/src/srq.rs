@@ -155,6 +155,9 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
+        if !self.pd.context().is_own() {
+            return;
+        }
         // SAFETY: destroyed once; its queue pairs held it and are gone.
         let rc = unsafe { (self.pd.context().verbs().ibv_destroy_srq)(self.as_ptr()) };
         if rc != 0 {

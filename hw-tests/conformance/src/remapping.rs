@@ -1,5 +1,7 @@
 //! Memory that goes between messages and is there anew at the same address: what counts is what lies there when a message is sent.
 
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 
 use ferrofabric_core::fabric::RecvOp;
@@ -18,6 +20,8 @@ const EMPTY: u8 = 0xee;
 struct Mapping {
     at: *mut u8,
     len: usize,
+    /// What it is a shared mapping of, if it is one.
+    file: Option<File>,
 }
 
 /// How memory goes and is there anew, all zero, at the same place, unless another thread takes it between.
@@ -46,21 +50,69 @@ const RENEWALS: [Renewal; 5] = [
     }),
 ];
 
+/// How the pages of a file go, all of them, while it stays mapped.
+const PUNCHES: [Renewal; 3] = [
+    ("is not", |_| {}),
+    ("is punched through its descriptor", |memory| {
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: our own descriptor; nobody refers to what is mapped.
+        let rc = unsafe { libc::fallocate(memory.descriptor(), how, 0, memory.len as i64) };
+        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+    }),
+    (
+        "is cut short through its descriptor, and as long as before",
+        |memory| {
+            for len in [0, memory.len as i64] {
+                // SAFETY: our own descriptor; nobody refers to what is mapped.
+                assert_eq!(unsafe { libc::ftruncate(memory.descriptor(), len) }, 0);
+            }
+        },
+    ),
+];
+
 impl Mapping {
     fn new(len: usize) -> Self {
         let mut memory = Self {
             at: ptr::null_mut(),
             len,
+            file: None,
         };
         memory.map(0);
         memory
     }
 
+    /// Of a file in memory, shared with whoever has its descriptor.
+    fn shared(len: usize) -> Self {
+        // SAFETY: takes a name and flags, and what it gives is nobody else's.
+        let file = unsafe {
+            let file = libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(file >= 0, "{}", std::io::Error::last_os_error());
+            File::from_raw_fd(file)
+        };
+        file.set_len(len as u64).unwrap();
+        let mut memory = Self {
+            at: ptr::null_mut(),
+            len,
+            file: Some(file),
+        };
+        memory.map(0);
+        memory
+    }
+
+    fn descriptor(&self) -> i32 {
+        self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
     fn map(&mut self, flags: i32) {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+        let flags = flags
+            | match self.file {
+                None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                Some(_) => libc::MAP_SHARED,
+            };
+        let file = self.descriptor();
         // SAFETY: new memory, or in place of our own, to which nobody refers.
-        let at = unsafe { libc::mmap(self.at.cast(), self.len, rights, flags, -1, 0) };
+        let at = unsafe { libc::mmap(self.at.cast(), self.len, rights, flags, file, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         self.at = at.cast();
     }
@@ -98,12 +150,23 @@ impl Drop for Mapping {
 ///
 /// Covers: PEER-8
 pub fn memory_that_goes_between_messages(fabric: &Fabric) {
+    messages_between(fabric, Mapping::new, &RENEWALS);
+}
+
+/// The same for memory that is shared, whose pages anybody takes away who has its descriptor.
+///
+/// Covers: PEER-8
+pub fn shared_memory_that_is_punched_between_messages(fabric: &Fabric) {
+    messages_between(fabric, Mapping::shared, &PUNCHES);
+}
+
+fn messages_between(fabric: &Fabric, map: fn(usize) -> Mapping, renewals: &[Renewal]) {
     let len = LONG.min(fabric.longest) / 4096 * 4096;
     for (a, b) in fabric.paths() {
         let pair = Pair::open(fabric.domain(a), fabric.domain(b));
-        let (mut from, mut into) = (Mapping::new(len), Mapping::new(len));
+        let (mut from, mut into) = (map(len), map(len));
         let mut number = 0u8;
-        for (way, renew) in RENEWALS {
+        for (way, renew) in renewals {
             for senders in [true, false, false, true] {
                 number += 1;
                 renew(if senders { &mut from } else { &mut into });

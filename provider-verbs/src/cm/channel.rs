@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ferrofabric_core::addr::{AddrFormat, Address, SOCKADDR_IN6_LEN};
 use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::forked::Birth;
 use ferrofabric_verbs_sys::{
     Rdmacm, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
     rdma_port_space,
@@ -19,6 +20,7 @@ use crate::device::{last_errno, not_loaded};
 pub(super) struct EventChannel {
     cm: &'static Rdmacm,
     raw: NonNull<rdma_event_channel>,
+    birth: Birth,
 }
 
 // SAFETY: librdmacm's calls may come from any thread, several at a time.
@@ -42,12 +44,21 @@ impl EventChannel {
                 "load the kernel module rdma_ucm; this user needs read and write access to /dev/infiniband/rdma_cm",
             ));
         };
-        let channel = Self { cm, raw };
+        let channel = Self {
+            cm,
+            raw,
+            birth: Birth::here(),
+        };
         // SAFETY: the descriptor is the channel's own.
         if unsafe { libc::fcntl(channel.raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
             return Err(failed("open", "event channel of the connection manager"));
         }
         Ok(Arc::new(channel))
+    }
+
+    /// Whether this process has opened it, and the identifiers on it are this process's.
+    pub(super) fn is_own(&self) -> bool {
+        self.birth.is_this_process()
     }
 
     fn raw_fd(&self) -> i32 {
@@ -88,6 +99,9 @@ impl AsFd for EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
+        if !self.is_own() {
+            return;
+        }
         // SAFETY: identifiers hold it, so there are none; events are acknowledged at once.
         unsafe { (self.cm.rdma_destroy_event_channel)(self.raw.as_ptr()) };
     }
@@ -323,6 +337,9 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
+        if !self.channel.is_own() {
+            return;
+        }
         // SAFETY: nobody else has it, and its events are acknowledged as they are read.
         unsafe { (self.channel.cm.rdma_destroy_id)(self.raw.as_ptr()) };
     }

@@ -112,12 +112,26 @@ impl Listening for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if !self.listeners.is_own() {
+            return;
+        }
         self.listeners.board.answers().remove(&self.id.key());
+    }
+}
+
+impl Listeners {
+    /// Whether the thread is one of this process: a child has inherited all but that.
+    pub(crate) fn is_own(&self) -> bool {
+        self.board.channel.is_own()
     }
 }
 
 impl Drop for Listeners {
     fn drop(&mut self) {
+        if !self.is_own() {
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.board.closing.store(true, Ordering::Release);
         self.board.wait.signal();
         if let Some(thread) = self.thread.take() {

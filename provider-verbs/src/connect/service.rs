@@ -12,6 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::flag::Flag;
+use ferrofabric_core::forked::Birth;
 use ferrofabric_core::protocol::handshake::{
     Action, Config, ConnectLane, Connector, LaneError, LaneKey,
 };
@@ -71,6 +72,7 @@ pub(crate) struct Service {
     thread: Option<JoinHandle<()>>,
     /// What the sessions have taken, for the goodbyes.
     taken: HashMap<LaneKey, u32>,
+    birth: Birth,
 }
 
 /// What the service thread has for the engine.
@@ -133,6 +135,7 @@ impl Service {
             inbox,
             thread: Some(thread),
             taken: HashMap::new(),
+            birth: Birth::here(),
         })
     }
 
@@ -184,6 +187,11 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
+        if !self.birth.is_this_process() {
+            // A child has inherited the thread's wake-up, but not the thread.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         let taken = std::mem::take(&mut self.taken);
         self.request(ToService::Close(taken));
         if let Some(thread) = self.thread.take() {

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::forked::Birth;
 use ferrofabric_verbs_sys::{
     Verbs, ibv_async_event, ibv_context, ibv_device, ibv_device_attr_ex, ibv_event_type, ibv_gid,
     ibv_gid_entry, ibv_port_attr, ibv_wc_status,
@@ -30,6 +31,7 @@ pub struct Context {
     limits: DeviceLimits,
     facts: DeviceFacts,
     quirks: Quirks,
+    birth: Birth,
 }
 
 // SAFETY: libibverbs takes calls on a context from any thread, at the same time.
@@ -45,6 +47,7 @@ impl Context {
     /// When libibverbs cannot be loaded, or cannot list.
     pub fn device_names() -> Result<Vec<String>> {
         let verbs = Verbs::load().map_err(not_loaded)?;
+        fork_safety(verbs);
         Ok(DeviceList::read(verbs)?.names())
     }
 
@@ -83,6 +86,7 @@ impl Context {
             limits,
             facts,
             quirks,
+            birth: Birth::here(),
         }))
     }
 
@@ -104,6 +108,13 @@ impl Context {
     /// Its known defects.
     pub fn quirks(&self) -> Quirks {
         self.quirks
+    }
+
+    /// Whether this process has opened it, and what is made on it is this process's. A child inherits both, and the descriptors
+    /// through which they could be destroyed; but they are the parent's.
+    #[inline]
+    pub fn is_own(&self) -> bool {
+        self.birth.is_this_process()
     }
 
     /// The loaded library.
@@ -269,6 +280,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if !self.is_own() {
+            return;
+        }
         drop(Opened {
             raw: self.raw,
             verbs: self.verbs,

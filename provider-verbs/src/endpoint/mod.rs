@@ -1,5 +1,5 @@
 //! Endpoints: how messages travel over a verbs device.
 
 pub(crate) mod dgram;
-mod gather;
+pub(crate) mod gather;
 pub(crate) mod rdm;

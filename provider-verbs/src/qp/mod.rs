@@ -300,6 +300,9 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
+        if !self.pd.context().is_own() {
+            return;
+        }
         // SAFETY: destroyed once; asynchronous events are acknowledged as they are taken.
         let rc = unsafe { (self.pd.context().verbs().ibv_destroy_qp)(self.as_ptr()) };
         if rc != 0 {

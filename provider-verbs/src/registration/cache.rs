@@ -1,10 +1,22 @@
-//! Which registered memory is kept: regions by where they lie, none within another, the least recently used given up first.
+//! Which registered memory is kept: regions by where they lie, the least recently used given up first.
+//!
+//! A region with a right of peers is kept for exactly its range and its rights: the key that a peer gets opens no byte and no right more
+//! than was asked for. All others serve this side alone; they are shared by whatever lies within them, and none of them lies within
+//! another.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::mr::Access;
+
+/// Rights that a key gives to peers.
+const OF_PEERS: Access = Access::REMOTE_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::WINDOW_BIND)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT);
 
 /// What is kept at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +30,12 @@ pub(crate) struct CacheLimits {
 /// Regions that are kept for those who want them next. They are those of `R`, which ends a registration when it is dropped.
 #[derive(Debug)]
 pub(super) struct Cache<R> {
-    /// By where they begin. None lies within another, so that they end in the order in which they begin.
-    kept: BTreeMap<u64, Kept<R>>,
+    /// Those for this side, by where they begin. None lies within another, so that they end in the order in which they begin.
+    local: BTreeMap<u64, Kept<R>>,
+    /// Those with rights of peers, by beginning, end and rights.
+    remote: BTreeMap<(u64, u64, u32), Kept<R>>,
+    /// No region of `remote` is longer.
+    longest_remote: u64,
     bytes: u64,
     limits: CacheLimits,
     uses: u64,
@@ -34,6 +50,13 @@ struct Kept<R> {
     used: u64,
 }
 
+/// Which region is meant.
+#[derive(Clone, Copy)]
+enum At {
+    Local(u64),
+    Remote((u64, u64, u32)),
+}
+
 /// What to register in place of a region that is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
@@ -41,10 +64,23 @@ pub(super) struct Wanted {
     pub(super) access: Access,
 }
 
+impl Wanted {
+    /// Where it is kept, if peers may reach it.
+    fn remote_key(&self) -> Option<(u64, u64, u32)> {
+        (self.access.intersects(OF_PEERS)).then_some((
+            self.range.start,
+            self.range.end,
+            self.access.bits(),
+        ))
+    }
+}
+
 impl<R> Cache<R> {
     pub(super) fn new(limits: CacheLimits) -> Self {
         Self {
-            kept: BTreeMap::new(),
+            local: BTreeMap::new(),
+            remote: BTreeMap::new(),
+            longest_remote: 0,
             bytes: 0,
             limits,
             uses: 0,
@@ -53,7 +89,7 @@ impl<R> Cache<R> {
 
     /// Number of regions.
     pub(super) fn len(&self) -> usize {
-        self.kept.len()
+        self.local.len() + self.remote.len()
     }
 
     /// Bytes of all of them; what lies in two counts twice.
@@ -61,37 +97,34 @@ impl<R> Cache<R> {
         self.bytes
     }
 
-    /// A region that holds all of the range, with these rights at least.
+    /// A region that holds all of the range, with these rights at least; if any of them is a right of peers, with exactly these
+    /// rights to exactly this range.
     pub(super) fn find(&mut self, range: &Range<u64>, access: Access) -> Option<&Arc<R>> {
-        let (_, kept) = self.kept.range_mut(..=range.start).next_back()?;
-        // It ends last of all those that begin so early.
-        if kept.end < range.end || !kept.access.contains(access) {
-            return None;
-        }
+        let kept = if access.intersects(OF_PEERS) {
+            self.remote
+                .get_mut(&(range.start, range.end, access.bits()))?
+        } else {
+            let (_, kept) = self.local.range_mut(..=range.start).next_back()?;
+            // It ends last of all those that begin so early.
+            if kept.end < range.end || !kept.access.contains(access) {
+                return None;
+            }
+            kept
+        };
         self.uses += 1;
         kept.used = self.uses;
         Some(&kept.region)
     }
 
-    /// What to register for a range that was not found, for it to be kept: with the rights of what lies within it, or whole what it
-    /// lies in. `None` when there is no room for it.
+    /// What to register for a range that was not found, for it to be kept: exactly what was asked for where peers get a right; else with
+    /// the rights of what lies within it, or whole what it lies in. `None` when there is no room for it.
     pub(super) fn wanted(&mut self, range: Range<u64>, access: Access) -> Option<Wanted> {
-        let before = self.kept.range(..=range.start).next_back();
-        let around = before.filter(|(_, kept)| kept.end >= range.end);
-        let wanted = match around {
-            Some((&start, kept)) => Wanted {
-                range: start..kept.end,
-                access: access | kept.access,
-            },
-            None => {
-                let within = self.kept.range(range.clone());
-                let within = within.filter(|(_, kept)| kept.end <= range.end);
-                let access = within.fold(access, |all, (_, kept)| all | kept.access);
-                Wanted { range, access }
-            }
+        let wanted = match access.intersects(OF_PEERS) {
+            true => Wanted { range, access },
+            false => self.joined(range, access),
         };
         let bytes = wanted.range.end - wanted.range.start;
-        while self.kept.len() >= self.limits.count || self.bytes + bytes > self.limits.bytes {
+        while self.len() >= self.limits.count || self.bytes + bytes > self.limits.bytes {
             if !self.give_up_oldest() {
                 return None;
             }
@@ -99,42 +132,75 @@ impl<R> Cache<R> {
         Some(wanted)
     }
 
+    /// A region for this side, joined with what is kept there.
+    fn joined(&self, range: Range<u64>, access: Access) -> Wanted {
+        let before = self.local.range(..=range.start).next_back();
+        let around = before.filter(|(_, kept)| kept.end >= range.end);
+        match around {
+            Some((&start, kept)) => Wanted {
+                range: start..kept.end,
+                access: access | kept.access,
+            },
+            None => {
+                let within = self.local.range(range.clone());
+                let within = within.filter(|(_, kept)| kept.end <= range.end);
+                let access = within.fold(access, |all, (_, kept)| all | kept.access);
+                Wanted { range, access }
+            }
+        }
+    }
+
     /// Keeps a region as it was [wanted](Self::wanted), in place of those within it.
     pub(super) fn keep(&mut self, wanted: Wanted, region: Arc<R>) {
+        let remote = wanted.remote_key();
         let Wanted { range, access } = wanted;
-        let within = self.kept.range(range.clone());
-        let within = within.filter(|(_, kept)| kept.end <= range.end);
-        for start in within.map(|(&start, _)| start).collect::<Vec<_>>() {
-            self.remove(start);
-        }
         self.uses += 1;
-        self.bytes += range.end - range.start;
         let kept = Kept {
             end: range.end,
             access,
             region,
             used: self.uses,
         };
-        self.kept.insert(range.start, kept);
+        let bytes = range.end - range.start;
+        self.bytes += bytes;
+        if let Some(key) = remote {
+            self.longest_remote = self.longest_remote.max(bytes);
+            if self.remote.insert(key, kept).is_some() {
+                self.bytes -= bytes;
+            }
+            return;
+        }
+        let within = self.local.range(range.clone());
+        let within = within.filter(|(_, kept)| kept.end <= range.end);
+        for start in within.map(|(&start, _)| start).collect::<Vec<_>>() {
+            self.remove(At::Local(start));
+        }
+        self.local.insert(range.start, kept);
     }
 
     /// Keeps nothing any more that reaches into a range. Who uses such a region has it until it is done.
     pub(super) fn forget_range(&mut self, range: &Range<u64>) {
-        while let Some((&start, kept)) = self.kept.range(..range.end).next_back() {
+        while let Some((&start, kept)) = self.local.range(..range.end).next_back() {
             // Those before end before it, too.
             if kept.end <= range.start {
-                return;
+                break;
             }
-            self.remove(start);
+            self.remove(At::Local(start));
+        }
+        // What begins earlier ends before the range.
+        let first = range.start.saturating_sub(self.longest_remote);
+        let near = self.remote.range((first, 0, 0)..(range.end, 0, 0));
+        let reaching = near.filter(|((_, end, _), _)| *end > range.start);
+        for key in reaching.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.remove(At::Remote(key));
         }
     }
 
     /// Keeps this region no longer.
     pub(super) fn forget(&mut self, region: &Arc<R>) {
-        let found = |(_, kept): &(&u64, &Kept<R>)| Arc::ptr_eq(&kept.region, region);
-        let found = self.kept.iter().find(found).map(|(&start, _)| start);
-        if let Some(start) = found {
-            self.remove(start);
+        let found = (self.all()).find(|(_, kept)| Arc::ptr_eq(&kept.region, region));
+        if let Some(at) = found.map(|(at, _)| at) {
+            self.remove(at);
         }
     }
 
@@ -145,27 +211,42 @@ impl<R> Cache<R> {
 
     /// Keeps nothing any more.
     pub(super) fn clear(&mut self) {
-        self.kept.clear();
+        self.local.clear();
+        self.remote.clear();
+        self.longest_remote = 0;
         self.bytes = 0;
+    }
+
+    fn all(&self) -> impl Iterator<Item = (At, &Kept<R>)> {
+        let local = self.local.iter().map(|(&at, kept)| (At::Local(at), kept));
+        let remote = self.remote.iter().map(|(&at, kept)| (At::Remote(at), kept));
+        local.chain(remote)
     }
 
     /// Gives up the region that was used least recently, of those that are not in use. `false` when all are.
     fn give_up_oldest(&mut self) -> bool {
-        let idle = self.kept.iter();
+        let idle = self.all();
         let idle = idle.filter(|(_, kept)| Arc::strong_count(&kept.region) == 1);
-        let oldest = idle.min_by_key(|(_, kept)| kept.used);
-        match oldest.map(|(&start, _)| start) {
-            Some(start) => {
-                self.remove(start);
+        let oldest = idle.min_by_key(|(_, kept)| kept.used).map(|(at, _)| at);
+        match oldest {
+            Some(at) => {
+                self.remove(at);
                 true
             }
             None => false,
         }
     }
 
-    fn remove(&mut self, start: u64) {
-        if let Some(kept) = self.kept.remove(&start) {
+    fn remove(&mut self, at: At) {
+        let (start, removed) = match at {
+            At::Local(start) => (start, self.local.remove(&start)),
+            At::Remote(key) => (key.0, self.remote.remove(&key)),
+        };
+        if let Some(kept) = removed {
             self.bytes -= kept.end - start;
+        }
+        if self.remote.is_empty() {
+            self.longest_remote = 0;
         }
     }
 }
@@ -214,6 +295,7 @@ mod tests {
             Just(Access::empty()),
             Just(Access::LOCAL_WRITE),
             Just(Access::REMOTE_READ),
+            Just(Access::LOCAL_WRITE | Access::REMOTE_READ),
             Just(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
         ];
         prop_oneof![
@@ -227,7 +309,8 @@ mod tests {
 
     proptest! {
         /// Against memory whose every place is as old as the last unmapping there: a region that is handed out covers the range with the
-        /// rights, and all its memory is what was registered. Limits hold, and what is neither kept nor used is not registered.
+        /// rights, exactly those and no other byte where peers get one, and all its memory is what was registered. Limits hold, and what
+        /// is neither kept nor used is not registered.
         #[test]
         fn a_region_is_of_the_memory_that_is_there(
             steps in prop::collection::vec(steps(), 1..120),
@@ -268,6 +351,11 @@ mod tests {
                         };
                         prop_assert!(region.range.start <= range.start && range.end <= region.range.end);
                         prop_assert!(region.access.contains(access));
+                        if access.intersects(OF_PEERS) {
+                            prop_assert_eq!((&region.range, region.access), (&range, access));
+                        } else {
+                            prop_assert!(!region.access.intersects(OF_PEERS), "{:?}", region.access);
+                        }
                         let Range { start, end } = region.range;
                         prop_assert_eq!(&region.ages[..], &ages[start as usize..end as usize]);
                         used.push(region);
@@ -285,11 +373,13 @@ mod tests {
                     }
                     Step::GiveUp => cache.give_up_idle(),
                 }
-                let kept: Vec<_> = cache.kept.iter().map(|(start, kept)| (*start, kept.end)).collect();
+                let kept: Vec<_> = cache.local.iter().map(|(start, kept)| (*start, kept.end)).collect();
                 prop_assert!(kept.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{:?}", kept);
-                prop_assert_eq!(kept.iter().map(|(start, end)| end - start).sum::<u64>(), cache.bytes());
+                let remote = cache.remote.keys().map(|(start, end, _)| (*start, *end));
+                let all = kept.into_iter().chain(remote);
+                prop_assert_eq!(all.map(|(start, end)| end - start).sum::<u64>(), cache.bytes());
                 prop_assert!(cache.len() <= limits.count && cache.bytes() <= limits.bytes);
-                let mut there: Vec<_> = cache.kept.values().map(|kept| Arc::as_ptr(&kept.region)).collect();
+                let mut there: Vec<_> = cache.all().map(|(_, kept)| Arc::as_ptr(&kept.region)).collect();
                 there.extend(used.iter().map(Arc::as_ptr));
                 there.sort_unstable();
                 there.dedup();
@@ -298,6 +388,63 @@ mod tests {
             used.clear();
             cache.give_up_idle();
             prop_assert_eq!((cache.len(), cache.bytes(), live.load(Ordering::Relaxed)), (0, 0, 0));
+        }
+    }
+
+    /// Asked for a part of what is kept with a right of peers, it gives that part and those rights: a peer's key opens no more. What
+    /// has no such right may be shared.
+    #[test]
+    fn a_right_of_peers_covers_exactly_what_was_asked_for() {
+        const PEERS: [Access; 4] = [
+            Access::REMOTE_READ,
+            Access::LOCAL_WRITE.union(Access::REMOTE_WRITE),
+            Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC),
+            Access::LOCAL_WRITE
+                .union(Access::REMOTE_WRITE)
+                .union(Access::REMOTE_READ),
+        ];
+        const OWN: [Access; 2] = [Access::empty(), Access::LOCAL_WRITE];
+        let limits = CacheLimits {
+            count: 100,
+            bytes: 1 << 20,
+        };
+        // What is found, or registered and kept: which range, with which rights.
+        let give = |cache: &mut Cache<(Range<u64>, Access)>, range: Range<u64>, access| {
+            if let Some(region) = cache.find(&range, access) {
+                return (**region).clone();
+            }
+            let wanted = cache.wanted(range, access).unwrap();
+            let region = (wanted.range.clone(), wanted.access);
+            cache.keep(wanted, Arc::new(region.clone()));
+            region
+        };
+        let (whole, part) = (0..64 << 10, 4096..4352);
+        for kept in PEERS.into_iter().chain(OWN) {
+            for asked in PEERS {
+                let mut cache = Cache::new(limits);
+                give(&mut cache, whole.clone(), kept);
+                let given = give(&mut cache, part.clone(), asked);
+                assert_eq!(
+                    given,
+                    (part.clone(), asked),
+                    "where {kept:?} is kept around it"
+                );
+                let again = give(&mut cache, part.clone(), asked);
+                assert_eq!((again, cache.len()), (given, 2), "{asked:?} once more");
+                // Around it as well.
+                let given = give(&mut cache, 4000..5000, asked);
+                assert_eq!(given, (4000..5000, asked), "around what is kept");
+            }
+            for asked in OWN {
+                let mut cache = Cache::new(limits);
+                give(&mut cache, whole.clone(), kept);
+                let (range, access) = give(&mut cache, part.clone(), asked);
+                assert!(range.start <= part.start && part.end <= range.end);
+                assert!(
+                    !access.intersects(OF_PEERS),
+                    "{kept:?}, {asked:?}: {access:?}"
+                );
+            }
         }
     }
 

@@ -12,12 +12,14 @@ use std::thread::JoinHandle;
 
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::feed::{Follower, Told, Writer, feed};
+use ferrofabric_core::forked::Birth;
 use memmap2::{MmapMut, UncheckedAdvice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::unistd::{SysconfVar, sysconf};
 
+use super::mappings::Mappings;
 use super::userfault::Userfault;
 
 /// Huge pages are watched whole.
@@ -36,8 +38,9 @@ struct Monitor {
     /// What was watched since the start, from beginning to end, joined.
     watched: Mutex<BTreeMap<u64, u64>>,
     page: u64,
+    mappings: Mappings,
     /// Whose memory it is.
-    process: u32,
+    birth: Birth,
 }
 
 #[derive(Debug)]
@@ -71,7 +74,9 @@ impl Watcher {
     /// It does not; the error says what is missing.
     pub(super) fn start() -> Result<Self> {
         let mut running = running();
-        let monitor = match running.upgrade() {
+        // A parent's watches the parent's memory.
+        let ours = |monitor: &Arc<Monitor>| monitor.birth.is_this_process();
+        let monitor = match running.upgrade().filter(ours) {
             Some(monitor) => monitor,
             None => {
                 let monitor = Monitor::start()?;
@@ -86,7 +91,8 @@ impl Watcher {
         })
     }
 
-    /// Watches memory from now on, until it goes. `false` when that is not possible: not mapped, of a file, or watched by another.
+    /// Watches memory from now on, until it goes. `false` when that is not possible: not mapped, of a file, shared, or watched by
+    /// another.
     pub(super) fn watch(&self, range: Range<u64>) -> bool {
         (self.monitor.as_ref()).is_some_and(|monitor| monitor.watch(range))
     }
@@ -139,6 +145,7 @@ impl Monitor {
             userfault: Userfault::open().map_err(|error| cannot(&error))?,
             stop: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| cannot(&error))?,
         });
+        let mappings = Mappings::open().map_err(|error| cannot(&error))?;
         let (writer, follower) = feed();
         let theirs = Arc::clone(&source);
         let thread = std::thread::Builder::new()
@@ -151,7 +158,8 @@ impl Monitor {
             thread: Some(thread),
             watched: Mutex::default(),
             page: page_bytes(),
-            process: std::process::id(),
+            mappings,
+            birth: Birth::here(),
         })
     }
 
@@ -165,17 +173,42 @@ impl Monitor {
 
     fn watch(&self, range: Range<u64>) -> bool {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        // Buffers in shared memory come again and again: to watch them each time would cost more than to register them.
+        if self.mappings.has_quick_answer() && !self.mappings.are_private(&range) {
+            return false;
+        }
         [self.page].into_iter().chain(HUGE_PAGES).any(|page| {
             let Some(end) = range.end.checked_next_multiple_of(page) else {
                 return false;
             };
             let pages = range.start / page * page..end;
-            let is_watched = self.source.userfault.watch(pages.clone()).is_ok();
-            if is_watched {
-                note(&mut watched, pages);
+            if self.source.userfault.watch(pages.clone()).is_err() {
+                return false;
             }
-            is_watched
+            // Looked at once it is watched: should other memory come in its place, that is told.
+            let is_told = self.mappings.are_private(&pages);
+            match is_told {
+                true => note(&mut watched, pages),
+                // Nobody hears of that part of it that could be watched, either.
+                false => self.unwatch(&watched, &pages),
+            }
+            is_told
         })
+    }
+
+    /// Watches pages no longer that are not to be kept, but for those that were watched before.
+    fn unwatch(&self, watched: &BTreeMap<u64, u64>, pages: &Range<u64>) {
+        let mut at = pages.start;
+        let before = watched.range(..pages.end);
+        for (&start, &end) in before.filter(|(_, end)| **end > pages.start) {
+            if at < start {
+                let _ = self.source.userfault.unwatch(at..start);
+            }
+            at = at.max(end);
+        }
+        if at < pages.end {
+            let _ = self.source.userfault.unwatch(at..pages.end);
+        }
     }
 
     /// Has memory go in two of the ways there are, and looks whether that is told.
@@ -228,7 +261,8 @@ impl Monitor {
 impl Drop for Monitor {
     fn drop(&mut self) {
         // A child's copy has no thread, and its descriptor watches the parent's memory.
-        if std::process::id() != self.process {
+        if !self.birth.is_this_process() {
+            std::mem::forget(self.thread.take());
             return;
         }
         self.unwatch_all();
@@ -547,6 +581,69 @@ mod tests {
         let code = what_the_kernel_does_not_tell_of_is_not_watched as *const () as u64;
         assert!(!watcher.watch(code..code + 1));
         assert!(!watcher.watch(u64::MAX - 1..u64::MAX));
+    }
+
+    /// Memory of a file, in memory or not, may be punched or cut short through any descriptor of it, and memory that a child shares by
+    /// the child: the kernel tells nothing of that.
+    #[test]
+    fn what_others_may_take_away_is_not_watched() {
+        let Some(watcher) = watcher() else {
+            return;
+        };
+        let page = page_bytes() as usize;
+        // SAFETY: takes a name and flags.
+        let file = unsafe { libc::memfd_create(c"shared".as_ptr(), 0) };
+        assert!(file >= 0);
+        // SAFETY: our own descriptor.
+        assert_eq!(unsafe { libc::ftruncate(file, 4 * page as i64) }, 0);
+        let kinds = [
+            ("a shared mapping of a file", libc::MAP_SHARED, file),
+            ("a private mapping of a file", libc::MAP_PRIVATE, file),
+            (
+                "a shared mapping of none",
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+            ),
+        ];
+        for (what, flags, file) in kinds {
+            // Between pages that nobody else can reach, in one range with them and alone.
+            let pages = Pages::map(6);
+            let inner = pages.at + page as u64;
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: in place of pages of our own, to which nobody refers.
+            let at = unsafe {
+                libc::mmap(
+                    inner as _,
+                    4 * page,
+                    rights,
+                    flags | libc::MAP_FIXED,
+                    file,
+                    0,
+                )
+            };
+            assert_eq!(at as u64, inner, "{}", std::io::Error::last_os_error());
+            let shared = inner..inner + 4 * page as u64;
+            assert!(!watcher.watch(shared.clone()), "{what} is watched");
+            assert!(
+                !watcher.watch(shared.start + 100..shared.start + 200),
+                "a part of {what} is watched"
+            );
+            assert!(
+                !watcher.watch(pages.range()),
+                "{what} is watched with what is around it"
+            );
+            assert!(
+                watcher.watch(pages.at..inner),
+                "the page before {what} is not"
+            );
+            assert!(
+                watcher.watch(shared.end..pages.range().end),
+                "the page behind {what} is not"
+            );
+            WAYS[0].1(&pages);
+        }
+        // SAFETY: our own descriptor.
+        assert_eq!(unsafe { libc::close(file) }, 0);
     }
 
     #[test]

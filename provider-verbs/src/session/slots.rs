@@ -5,7 +5,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_core::forked::Birth;
 
+use crate::device::{ForkSafety, fork_safety};
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
 
@@ -30,7 +32,8 @@ impl SlotPool {
         access: Access,
     ) -> Result<Self> {
         let slot_bytes = slot_bytes.next_multiple_of(64);
-        let memory = Pages::allocate(count * slot_bytes)?;
+        let safety = fork_safety(pd.context().verbs());
+        let memory = Pages::allocate(count * slot_bytes, safety)?;
         // SAFETY: the memory is freed after the region is deregistered, and only raw pointers go to it.
         let mr = unsafe { Mr::register(pd, memory.ptr.as_ptr(), memory.layout.size(), access)? };
         Ok(Self {
@@ -96,13 +99,18 @@ impl SlotPool {
 struct Pages {
     ptr: NonNull<u8>,
     layout: Layout,
+    /// `MADV_DONTFORK` is set.
+    is_kept_from_children: bool,
+    birth: Birth,
 }
 
 // SAFETY: it owns its memory; access goes through raw pointers under the domain's lock.
 unsafe impl Send for Pages {}
 
 impl Pages {
-    fn allocate(len: usize) -> Result<Self> {
+    /// At least so many bytes. Where nobody else sees to it, they are kept from children: else the first write after a fork would give
+    /// the process another page than the one that the device has.
+    fn allocate(len: usize, safety: ForkSafety) -> Result<Self> {
         let too_large = || {
             Error::new(
                 Errno::ENOMEM,
@@ -110,15 +118,42 @@ impl Pages {
                 format!("{len} bytes of message buffers"),
             )
         };
-        let layout = Layout::from_size_align(len.max(1), PAGE_BYTES).map_err(|_| too_large())?;
+        let layout = Layout::from_size_align(len.max(1), PAGE_BYTES)
+            .map(|layout| layout.pad_to_align())
+            .map_err(|_| too_large())?;
         // SAFETY: the size is not 0.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(too_large)?;
-        Ok(Self { ptr, layout })
+        let is_kept_from_children = safety == ForkSafety::Unprotected && {
+            // SAFETY: our own pages, of which nobody else has a part: their size is padded.
+            let rc =
+                unsafe { libc::madvise(ptr.as_ptr().cast(), layout.size(), libc::MADV_DONTFORK) };
+            rc == 0
+        };
+        Ok(Self {
+            ptr,
+            layout,
+            is_kept_from_children,
+            birth: Birth::here(),
+        })
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        if !self.birth.is_this_process() {
+            // They may not be there in a child.
+            return;
+        }
+        if self.is_kept_from_children {
+            // SAFETY: our own pages. They go back to the allocator as they came.
+            unsafe {
+                libc::madvise(
+                    self.ptr.as_ptr().cast(),
+                    self.layout.size(),
+                    libc::MADV_DOFORK,
+                )
+            };
+        }
         // SAFETY: allocated with this layout, freed once.
         unsafe { dealloc(self.ptr.as_ptr(), self.layout) };
     }

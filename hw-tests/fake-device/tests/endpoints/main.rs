@@ -7,6 +7,7 @@ mod calls;
 mod closing;
 mod datagrams;
 mod faults;
+mod forks;
 mod messages;
 mod parts;
 mod party;

@@ -284,6 +284,9 @@ impl DgramTransport {
 
 impl Drop for DgramTransport {
     fn drop(&mut self) {
+        if !self.qp.pd().context().is_own() {
+            return;
+        }
         self.sends.post_held_back(&self.qp);
     }
 }

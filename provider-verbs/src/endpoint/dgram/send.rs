@@ -10,7 +10,7 @@ use ferrofabric_core::peer::{Owner, PeerAv, SendDone};
 use ferrofabric_core::types::{FiAddr, IoBuf, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_wc_status;
 
-use super::super::gather::{copy_of, entry, gather};
+use super::super::gather::{Readable, entry};
 use super::handles::News;
 use super::{DgramTransport, MAX_BUFFERS};
 use crate::ah::{Ah, Path};
@@ -176,7 +176,8 @@ impl Sends {
             match buffers {
                 [one] => entry(one.addr as u64, len, 0),
                 many => {
-                    gather(many, gathered.as_mut_ptr().cast());
+                    // SAFETY: the caller's promise; what fits inline fits there.
+                    unsafe { Readable::new(many).gather(gathered.as_mut_ptr().cast()) };
                     entry(gathered.as_ptr() as u64, len, 0)
                 }
             }
@@ -189,7 +190,8 @@ impl Sends {
                     let taken = self.bounces.take().ok_or(OpError::Again)?;
                     slot = Some(taken);
                     let at = self.bounces.address(taken);
-                    gather(buffers, at);
+                    // SAFETY: the caller's promise; a slot holds the longest message.
+                    unsafe { Readable::new(buffers).gather(at) };
                     entry(at as u64, len, self.bounces.lkey())
                 }
             }
@@ -397,7 +399,8 @@ impl DgramTransport {
             return Err(OpError::Again);
         }
         let payload = match op.flags.contains(Flags::INJECT) {
-            true => Gathered::Copied(copy_of(payload.buffers())),
+            // SAFETY: the caller's promise.
+            true => Gathered::Copied(unsafe { Readable::new(payload.buffers()) }.to_bytes()),
             false => Gathered::Borrowed(payload),
         };
         self.sends.wait_for(path, Waiting { op: *op, payload });

@@ -38,6 +38,7 @@ use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
 use crate::connect::{Datagrams, Service, ServiceConfig, ToService, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
+use crate::endpoint::gather::Readable;
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
@@ -321,7 +322,8 @@ impl RdmTransport {
         owner: &mut O,
     ) -> Result<(), OpError> {
         let peer = self.peer_for(op.dest, owner)?;
-        self.enqueue(peer, op, iov)
+        // SAFETY: the caller's promise.
+        self.enqueue(peer, op, unsafe { Readable::new(iov) })
     }
 
     #[inline]
@@ -419,6 +421,9 @@ fn data_queue_pair(
 
 impl Drop for RdmTransport {
     fn drop(&mut self) {
+        if !self.cq.context().is_own() {
+            return;
+        }
         self.post_held_back();
         for lane in self.lanes.iter_mut() {
             self.service
@@ -440,7 +445,8 @@ impl Transport for RdmTransport {
         owner: &mut O,
     ) -> Result<(), OpError> {
         let peer = self.peer_for(op.dest, owner)?;
-        self.send_to(peer, op, iov)
+        // SAFETY: the caller's promise.
+        self.send_to(peer, op, unsafe { Readable::new(iov) })
     }
 
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {

@@ -12,13 +12,13 @@ use ferrofabric_core::protocol::session::WINDOW;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::control::Limits;
 use ferrofabric_core::protocol::wire::data::{MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, Packet};
-use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
+use ferrofabric_core::types::{MsgKind, SendOp};
 
 use super::RdmTransport;
 use super::receive::{deliver, token};
 use super::send::{Poster, Stop, envelope};
 use crate::device::Mtu;
-use crate::endpoint::gather::gather_part;
+use crate::endpoint::gather::Readable;
 use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Target, Wqe, WqeKind};
 
 /// Packets that one doorbell is rung for: the device sends these while the next are filled.
@@ -39,7 +39,7 @@ impl Poster {
         &mut self,
         lane: &mut Lane,
         op: &SendOp,
-        iov: &[IoBuf],
+        iov: Readable<'_>,
         len: usize,
     ) -> Result<InParts, Stop> {
         let cut = Cut::new(len as u32, self.part_bytes(lane) as u32);
@@ -69,7 +69,7 @@ impl Poster {
         self.counters.eager_sent += 1;
         self.counters.sent_in_parts += 1;
         self.counters.bytes_sent += len as u64;
-        let registered = match (iov, op.desc as u32) {
+        let registered = match (iov.list(), op.desc as u32) {
             ([one], lkey) if lkey != 0 => Some((*one, lkey)),
             _ => None,
         };
@@ -102,7 +102,8 @@ impl Poster {
                     lkey,
                 },
                 None => {
-                    gather_part(iov, start, bytes, at.wrapping_add(head_len));
+                    // SAFETY: as above; the part behind the header fits as well.
+                    unsafe { iov.gather_part(start, bytes, at.wrapping_add(head_len)) };
                     Place::Bounce {
                         slot,
                         len: (head_len + bytes) as u32,
@@ -219,7 +220,8 @@ impl RdmTransport {
         match incoming.target {
             Target::Nowhere => {}
             Target::Receive(kind, arrived, matched) => {
-                deliver(part, matched.buf.part(offset, matched.buf.len));
+                // SAFETY: a part of the buffer of a receive that is under way.
+                unsafe { deliver(part, matched.buf.part(offset, matched.buf.len)) };
                 if last {
                     incoming.target = Target::Nowhere;
                     owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
@@ -258,7 +260,8 @@ impl RdmTransport {
                 "the sender is gone and its message was not whole yet",
             );
         };
-        deliver(have, matched.buf);
+        // SAFETY: the buffer of a receive that is under way.
+        unsafe { deliver(have, matched.buf) };
         state.incoming.target = Target::Receive(kind, arrived, matched);
     }
 

@@ -148,7 +148,8 @@ impl RdmTransport {
     ) {
         let (kind, arrived) = self.announce(peer, envelope, payload.len() as u64);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
-            deliver(payload, matched.buf);
+            // SAFETY: the buffer of a receive that is under way.
+            unsafe { deliver(payload, matched.buf) };
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
             match self.lanes.of(lane) {
                 Some(of) => {
@@ -242,7 +243,8 @@ impl RdmTransport {
         let from = (message.peer, message.session);
         match message.body {
             Body::Eager(payload) => {
-                deliver(&payload, matched.buf);
+                // SAFETY: the buffer of a receive that is under way.
+                unsafe { deliver(&payload, matched.buf) };
                 owner.complete_recv(kind, &matched, &arrived, || self.peers.name(from.0));
                 self.return_credit(from, payload.len());
             }
@@ -405,9 +407,14 @@ pub(super) fn token(value: u64) -> Token {
 }
 
 /// Copies what fits.
+///
+/// # Safety
+///
+/// `to` is the buffer of a receive that a message has met ([`Matched`](ferrofabric_core::peer::Matched)) and whose completion was not
+/// reported yet, or a part of it: so long it may be written, and nobody else uses it.
 #[inline]
-pub(super) fn deliver(payload: &[u8], to: IoBuf) {
-    // SAFETY: the receiver vouches for its buffer, which nobody else uses until the completion.
+pub(super) unsafe fn deliver(payload: &[u8], to: IoBuf) {
+    // SAFETY: the caller's promise; the payload lies in memory of ours.
     unsafe {
         to.as_mut_ptr()
             .copy_from_nonoverlapping(payload.as_ptr(), payload.len().min(to.len));

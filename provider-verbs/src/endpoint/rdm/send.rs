@@ -12,7 +12,7 @@ use ferrofabric_core::protocol::wire::data::{
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
-use super::super::gather::{copy_of, entry, gather};
+use super::super::gather::{Readable, entry};
 use super::parts::InParts;
 use super::{Counters, MAX_PENDING, RdmTransport};
 use crate::device::Mtu;
@@ -20,8 +20,8 @@ use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, inline_sge};
 use crate::registration::Registrations;
 use crate::session::{
-    Gathered, Kept, KeptKind, Lane, Link, Notice, Pending, Place, Records, RendezvousSend,
-    SessionState, SlotPool, Wqe, WqeKind,
+    Kept, KeptKind, Lane, Link, Notice, Pending, Place, Records, RendezvousSend, SessionState,
+    SlotPool, Wqe, WqeKind,
 };
 use crate::tuning::Tuning;
 
@@ -50,7 +50,12 @@ impl RdmTransport {
     }
 
     #[inline]
-    pub(super) fn send_to(&mut self, at: u32, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
+    pub(super) fn send_to(
+        &mut self,
+        at: u32,
+        op: &SendOp,
+        iov: Readable<'_>,
+    ) -> Result<(), OpError> {
         let peer = self.peers.at(at);
         if let Link::Up(session) = peer.link {
             if peer.pending.is_empty() {
@@ -83,7 +88,12 @@ impl RdmTransport {
 
     /// Puts a message in line, if there is room there.
     #[inline(never)]
-    pub(super) fn line_up(&mut self, at: u32, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
+    pub(super) fn line_up(
+        &mut self,
+        at: u32,
+        op: &SendOp,
+        iov: Readable<'_>,
+    ) -> Result<(), OpError> {
         if self.queue_is_dead() {
             return Err(OpError::Failed(Errno::EIO));
         }
@@ -129,16 +139,17 @@ impl RdmTransport {
 
     /// Puts a message in line for its peer's lane, and asks for the lane if there is none.
     #[cold]
-    pub(super) fn enqueue(&mut self, at: u32, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
+    pub(super) fn enqueue(
+        &mut self,
+        at: u32,
+        op: &SendOp,
+        iov: Readable<'_>,
+    ) -> Result<(), OpError> {
         let peer = self.peers.at(at);
         if peer.closed {
             return Err(OpError::Failed(Errno::ESHUTDOWN));
         }
-        let iov = match op.flags.contains(Flags::INJECT) {
-            true => Gathered::Copied(copy_of(iov)),
-            false => Gathered::Borrowed(iov.into()),
-        };
-        peer.pending.push_back(Pending { op: *op, iov });
+        peer.pending.push_back(Pending::new(op, iov));
         match peer.link {
             Link::Idle => self.reconnect_if_wanted(at),
             Link::Connecting | Link::Resuming(_) => {}
@@ -176,16 +187,9 @@ impl RdmTransport {
                 peer.pending.push_front(pending);
                 return done;
             }
-            let posted = match &pending.iov {
-                Gathered::Borrowed(iov) => self.poster.message(lane, &pending.op, iov, None, more),
-                Gathered::Copied(bytes) => self.poster.message(
-                    lane,
-                    &pending.op,
-                    &[IoBuf::new(bytes.as_ptr(), bytes.len())],
-                    Some(bytes),
-                    more,
-                ),
-            };
+            let poster = &mut self.poster;
+            let posted =
+                pending.with_buffers(|op, iov, copy| poster.message(lane, op, iov, copy, more));
             match posted {
                 Ok(()) => done += 1,
                 Err(stop @ (Stop::Wait | Stop::Short)) => {
@@ -284,7 +288,7 @@ impl Poster {
         &mut self,
         lane: &mut Lane,
         op: &SendOp,
-        iov: &[IoBuf],
+        iov: Readable<'_>,
         copy: Option<&[u8]>,
         more: bool,
     ) -> Result<(), Stop> {
@@ -295,7 +299,7 @@ impl Poster {
         if self.is_full() {
             return Err(Stop::Short);
         }
-        let len = total_len(iov);
+        let len = iov.total_len();
         let eager_bytes = self
             .tuning
             .eager_bytes
@@ -325,7 +329,7 @@ impl Poster {
         &mut self,
         lane: &mut Lane,
         op: &SendOp,
-        iov: &[IoBuf],
+        iov: Readable<'_>,
         len: usize,
         slot: Option<u32>,
     ) -> Result<(), Stop> {
@@ -343,7 +347,7 @@ impl Poster {
         let at = self.bounces.address(slot);
         // SAFETY: the slot holds the largest header and message, and is ours until its request is over.
         unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
-        let place = match (iov, op.desc as u32) {
+        let place = match (iov.list(), op.desc as u32) {
             ([one], desc) if desc != 0 => Place::Split {
                 slot,
                 head: head_len as u32,
@@ -351,7 +355,8 @@ impl Poster {
                 lkey: desc,
             },
             _ => {
-                gather(iov, at.wrapping_add(head_len));
+                // SAFETY: as above; the message behind the header fits as well.
+                unsafe { iov.gather(at.wrapping_add(head_len)) };
                 Place::Bounce {
                     slot,
                     len: (head_len + len) as u32,
@@ -402,7 +407,7 @@ impl Poster {
         &mut self,
         lane: &mut Lane,
         op: &SendOp,
-        iov: &[IoBuf],
+        iov: Readable<'_>,
         copy: Option<&[u8]>,
     ) -> Result<(), Stop> {
         let mut bytes = [0; MAX_RTS_BYTES];
@@ -415,7 +420,7 @@ impl Poster {
         &mut self,
         session: &mut SessionState,
         op: &SendOp,
-        iov: &[IoBuf],
+        iov: Readable<'_>,
         copy: Option<&[u8]>,
         bytes: &mut [u8; MAX_RTS_BYTES],
     ) -> Result<(usize, Header), Stop> {
@@ -425,13 +430,13 @@ impl Poster {
         }
         let mut kept = None;
         let mut owned = [IoBuf::EMPTY];
-        let iov = if op.flags.contains(Flags::INJECT) && !iov.is_empty() {
-            let bytes: Box<[u8]> = copy.map_or_else(|| copy_of(iov), Into::into);
+        let iov = if op.flags.contains(Flags::INJECT) && !iov.list().is_empty() {
+            let bytes: Box<[u8]> = copy.map_or_else(|| iov.to_bytes(), Into::into);
             owned[0] = IoBuf::new(bytes.as_ptr(), bytes.len());
             kept = Some(bytes);
             &owned[..]
         } else {
-            iov
+            iov.list()
         };
         let desc = if kept.is_some() { 0 } else { op.desc };
         let writes = self.tuning.sender_writes;
@@ -741,7 +746,7 @@ impl Poster {
 fn write_whole(
     header: &Header,
     op: &SendOp,
-    iov: &[IoBuf],
+    iov: Readable<'_>,
     len: usize,
     records: &mut Records,
 ) -> ibv_sge {
@@ -750,7 +755,9 @@ fn write_whole(
         Some(head) => header.write_eager(&envelope(op), len as u32, head),
         None => 0,
     };
-    gather(iov, room[head_len..].as_mut_ptr());
+    let behind = &mut room[head_len..][..len];
+    // SAFETY: the message is so long.
+    unsafe { iov.gather(behind.as_mut_ptr()) };
     inline_sge(&room[..head_len + len])
 }
 

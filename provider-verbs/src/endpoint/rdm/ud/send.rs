@@ -10,12 +10,12 @@ use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{
     MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES,
 };
-use ferrofabric_core::types::{IoBuf, SendOp, total_len};
+use ferrofabric_core::types::SendOp;
 
 use super::super::RdmTransport;
 use super::super::send::{Poster, Stop, TELLS, envelope};
-use crate::endpoint::gather::gather_part;
-use crate::session::{Gathered, Kept, KeptKind, Notice, Pending, UdLane};
+use crate::endpoint::gather::Readable;
+use crate::session::{Kept, KeptKind, Notice, UdLane};
 
 /// What was done with a message.
 enum Stamped {
@@ -35,7 +35,7 @@ impl RdmTransport {
         session: SessionId,
         at: u32,
         op: &SendOp,
-        iov: &[IoBuf],
+        iov: Readable<'_>,
     ) -> Result<(), OpError> {
         if let Some(lane) = self.ud.lanes.of(session).filter(|lane| lane.has_room()) {
             let fenced = op.flags.contains(Flags::FENCE) && lane.session.has_unfinished();
@@ -45,7 +45,7 @@ impl RdmTransport {
                     Err(_) => {}
                     Ok(stamped) => {
                         let now = self.ud.now();
-                        let sent = self.was_stamped(session, &stamped, total_len(iov), now);
+                        let sent = self.was_stamped(session, &stamped, iov.total_len(), now);
                         self.transmit(session, now);
                         self.set_deadline(session);
                         if sent {
@@ -142,18 +142,9 @@ impl RdmTransport {
             if fenced || !lane.has_room() {
                 return done;
             }
-            let Pending { op, iov } = pending;
-            let (stamped, len) = match iov {
-                Gathered::Borrowed(iov) => (
-                    stamp_message(lane, &mut self.poster, op, iov, None),
-                    total_len(iov),
-                ),
-                Gathered::Copied(bytes) => {
-                    let iov = [IoBuf::new(bytes.as_ptr(), bytes.len())];
-                    let stamped = stamp_message(lane, &mut self.poster, op, &iov, Some(bytes));
-                    (stamped, bytes.len())
-                }
-            };
+            let (len, poster) = (pending.len(), &mut self.poster);
+            let stamped =
+                pending.with_buffers(|op, iov, copy| stamp_message(lane, poster, op, iov, copy));
             match stamped {
                 Ok(stamped) => {
                     if !matches!(stamped, Stamped::Outgrown) {
@@ -265,10 +256,10 @@ fn stamp_message(
     lane: &mut UdLane,
     poster: &mut Poster,
     op: &SendOp,
-    iov: &[IoBuf],
+    iov: Readable<'_>,
     copy: Option<&[u8]>,
 ) -> Result<Stamped, Stop> {
-    let len = total_len(iov);
+    let len = iov.total_len();
     if !lane.session.numbers.may_stamp() {
         return Err(Stop::Wait);
     }
@@ -311,7 +302,9 @@ fn stamp_message(
         }
         let mut packet = vec![0; head_len + bytes].into_boxed_slice();
         packet[..head_len].copy_from_slice(&head[..head_len]);
-        gather_part(iov, start, bytes, packet[head_len..].as_mut_ptr());
+        let behind = &mut packet[head_len..][..bytes];
+        // SAFETY: it has so many bytes.
+        unsafe { iov.gather_part(start, bytes, behind.as_mut_ptr()) };
         let kind = match range.end as usize == len {
             true => KeptKind::Message(SendDone::of(op, len)),
             false => KeptKind::Notice,

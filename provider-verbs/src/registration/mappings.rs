@@ -1,0 +1,254 @@
+//! Whether memory is this process's alone, by its mappings: others can take pages away from what they share, and from files, and nobody
+//! is told of that.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Asks for one mapping (`PROCMAP_QUERY`, since Linux 6.11).
+const QUERY: u32 = 0xc068_6611;
+
+/// Of the query: the mapping at the address, or else the next one.
+const COVERING_OR_NEXT: u64 = 0x10;
+
+/// Of the answer: changes reach the file, or whoever shares the memory.
+const SHARED: u64 = 0x08;
+
+/// What the kernel calls the file of private huge pages, of which nobody else has a descriptor.
+const HUGE_PAGES: &str = "/anon_hugepage";
+
+/// `struct procmap_query`.
+#[repr(C)]
+#[derive(Debug, Default)]
+#[allow(dead_code, reason = "the kernel's layout")]
+struct Query {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+const _: () = assert!(size_of::<Query>() == 0x68);
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mapping {
+    range: Range<u64>,
+    is_private: bool,
+}
+
+/// The mappings of this process, as the kernel tells them.
+#[derive(Debug)]
+pub(super) struct Mappings {
+    file: File,
+    /// The kernel answers for one address at a time; else it lists all.
+    answers: AtomicBool,
+}
+
+impl Mappings {
+    /// Opens the list.
+    ///
+    /// # Errors
+    ///
+    /// There is no `/proc`.
+    pub(super) fn open() -> std::io::Result<Self> {
+        Ok(Self {
+            file: File::open("/proc/self/maps")?,
+            answers: AtomicBool::new(true),
+        })
+    }
+
+    /// Whether the kernel answers for one address at a time, as far as is known: that takes a microsecond. The list takes longer, the
+    /// more mappings there are.
+    pub(super) fn has_quick_answer(&self) -> bool {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    /// Whether no page of the range, all of which is mapped, is a file's or shared with anybody. `false` where the kernel does not
+    /// say.
+    pub(super) fn are_private(&self, range: &Range<u64>) -> bool {
+        if self.answers.load(Ordering::Relaxed) {
+            match self.ask(range) {
+                Ok(private) => return private,
+                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                    self.answers.store(false, Ordering::Relaxed);
+                }
+                Err(_) => return false,
+            }
+        }
+        self.read(range).unwrap_or(false)
+    }
+
+    /// Mapping by mapping.
+    fn ask(&self, range: &Range<u64>) -> std::io::Result<bool> {
+        let mut at = range.start;
+        while at < range.end {
+            let mut name = [0u8; HUGE_PAGES.len() + " (deleted)".len() + 1];
+            let mut query = Query {
+                size: size_of::<Query>() as u64,
+                query_flags: COVERING_OR_NEXT,
+                query_addr: at,
+                ..Query::default()
+            };
+            self.query(&mut query)?;
+            if query.vma_start > at || query.vma_end <= at || query.vma_flags & SHARED != 0 {
+                return Ok(false);
+            }
+            if query.inode != 0 {
+                query.query_addr = at;
+                (query.vma_name_size, query.vma_name_addr) =
+                    (name.len() as u32, name.as_mut_ptr() as u64);
+                // A name that does not fit is another one.
+                let known =
+                    self.query(&mut query).is_ok() && name.starts_with(HUGE_PAGES.as_bytes());
+                if !known {
+                    return Ok(false);
+                }
+            }
+            at = query.vma_end;
+        }
+        Ok(true)
+    }
+
+    fn query(&self, query: &mut Query) -> std::io::Result<()> {
+        // SAFETY: the structure is the one that the request takes, and so long; the name is as long as it says.
+        match unsafe { libc::ioctl(self.file.as_raw_fd(), QUERY as _, &raw mut *query) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+
+    /// All from the first one on, up to the end of the range.
+    fn read(&self, range: &Range<u64>) -> std::io::Result<bool> {
+        let mut file = &self.file;
+        file.rewind()?;
+        let mut lines = BufReader::with_capacity(1 << 16, file);
+        let mut line = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            line.clear();
+            if lines.read_until(b'\n', &mut line)? == 0 {
+                return Ok(false);
+            }
+            let Some(mapping) = parse(&String::from_utf8_lossy(&line)) else {
+                return Ok(false);
+            };
+            if mapping.range.end <= at {
+                continue;
+            }
+            if mapping.range.start > at || !mapping.is_private {
+                return Ok(false);
+            }
+            at = mapping.range.end;
+        }
+        Ok(true)
+    }
+}
+
+/// A line of `/proc/self/maps`: `start-end rwxp offset device inode   name`.
+fn parse(line: &str) -> Option<Mapping> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let range = number(start)?..number(end)?;
+    let is_shared = words.next()?.ends_with('s');
+    let inode = words.nth(2)?;
+    let name = words.next().unwrap_or("");
+    Some(Mapping {
+        range,
+        is_private: !is_shared && (inode == "0" || name == HUGE_PAGES),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_say_whose_a_mapping_is() {
+        let cases = [
+            (
+                "7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n",
+                Some(true),
+            ),
+            (
+                "7f0000000000-7f0000001000 rw-p 00000000 00:00 0                          [heap]\n",
+                Some(true),
+            ),
+            (
+                "7f0000000000-7f0000001000 rw-s 00000000 00:01 1027                       /dev/zero (deleted)\n",
+                Some(false),
+            ),
+            (
+                "7f0000000000-7f0000001000 rw-p 00000000 00:01 1027                       /memfd:x (deleted)\n",
+                Some(false),
+            ),
+            (
+                "7f0000000000-7f0000001000 rw-p 00000000 00:0f 9                          /anon_hugepage (deleted)\n",
+                Some(true),
+            ),
+            (
+                "7f0000000000-7f0000001000 rw-s 00000000 00:0f 9                          /anon_hugepage (deleted)\n",
+                Some(false),
+            ),
+            (
+                "7f0000000000-7f0000001000 rw-p 00000000 00:0f 9                          /anon_hugepages\n",
+                Some(false),
+            ),
+            ("7f0000000000 rw-p", None),
+            ("", None),
+        ];
+        for (line, is_private) in cases {
+            let range = 0x7f00_0000_0000..0x7f00_0000_1000;
+            let expected = is_private.map(|is_private| Mapping { range, is_private });
+            assert_eq!(parse(line), expected, "{line}");
+        }
+    }
+
+    /// The two ways of asking agree about the mappings of this program, and about what lies across them.
+    #[test]
+    fn answers_and_lists_agree() {
+        let mappings = Mappings::open().unwrap();
+        if mappings.ask(&(0..1)).is_err() {
+            println!("SKIP: this kernel has no PROCMAP_QUERY");
+            return;
+        }
+        let all = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let all: Vec<_> = all.lines().filter_map(parse).collect();
+        let (mut private, mut other) = (0, 0);
+        for mapping in &all {
+            let Range { start, end } = mapping.range;
+            // Threads of other tests map and unmap: what has changed since is not compared.
+            let [inside, across] = [start..end, start..end + 1].map(|range| {
+                let (asked, read) = (mappings.ask(&range), mappings.read(&range).unwrap());
+                asked.is_ok_and(|asked| asked == read)
+            });
+            let same = inside && across;
+            private += usize::from(same && mapping.is_private);
+            other += usize::from(same && !mapping.is_private);
+        }
+        assert!(
+            private > 0 && other > 0,
+            "{private} and {other} of {}",
+            all.len()
+        );
+        assert!(
+            private + other >= all.len() * 9 / 10,
+            "{private} and {other} of {}",
+            all.len()
+        );
+    }
+}
