@@ -12,7 +12,7 @@ use nix::errno::Errno as Sys;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Backlog, Shutdown, listen, shutdown};
 
-use super::frame::{BUSY, Frame, HELLO, WELCOME};
+use super::frame::{BUSY, Frame, HELLO, READY, WELCOME};
 use super::socket;
 use super::wakes::run_alone;
 use crate::ShmConfig;
@@ -159,6 +159,35 @@ fn silence_is_not_death() {
     drop(call);
     drop(silent);
     fails_with(&mut ep, Errno::EHOSTUNREACH);
+}
+
+/// A hello of before counts for nothing once the peer has a segment of ours: it would wait in vain for messages there.
+#[test]
+fn an_offer_outlives_an_earlier_hello() {
+    let mut ep = Ep::open(ShmConfig::default());
+    let silent = Silent::below(&ep);
+    let to = ep.insert(&silent.name);
+    ep.tsend(to, 1, &[1; 8], 5).unwrap();
+    let begun = Instant::now();
+    let call = until(begun, || socket::accept(&silent.listener));
+    let (hello, _) = until(begun, || socket::receive(&call));
+    let nonce = Frame::parse(&hello, HELLO).unwrap().nonce;
+    let answer = |kind| {
+        let frame = Frame::new(kind, nonce, silent.name.to_bytes());
+        socket::send(&call, &frame, None).unwrap();
+    };
+    answer(WELCOME);
+    let (_, segment) = until(begun, || socket::receive(&call));
+    assert_eq!(segment.len(), 1);
+    let client = Silent::knock(&ep);
+    silent.hello(&client, &ep);
+    is_hung_up_on(&client);
+    answer(READY);
+    while ep.shm.stats().links == 0 {
+        ep.progress();
+        assert!(begun.elapsed() < SOON, "there is no link");
+        std::thread::yield_now();
+    }
 }
 
 /// Nobody waits for a peer that was removed: its connection ends, and it may be met again.

@@ -351,7 +351,8 @@ impl Server {
                 self.peers.remove(&id);
                 None
             }
-            Some(Peer::Attempting(..)) if self.id < id => {
+            // It may count on the link that we offer by now, and this be an earlier hello.
+            Some(Peer::Attempting(_, own)) if self.id < id || self.has_offered(*own) => {
                 c.answer(WELCOME, BUSY, &self.shared, false);
                 return Err(Failure::Later);
             }

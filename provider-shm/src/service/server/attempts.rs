@@ -61,21 +61,31 @@ impl Server {
 
     /// Nobody waits for a link any more. One that the peer makes with us, or may have already, is welcome all the same.
     pub(super) fn cancel(&mut self, id: u64) {
-        match self.peers.get_mut(&id) {
-            Some(Peer::Attempting(attempt, connection)) => {
-                let stage = connection.and_then(|key| self.connections.get(key)?.as_ref());
-                if stage.is_some_and(Connection::has_given_segment) {
-                    attempt.is_wanted = false;
-                    return;
-                }
-                if let Some(key) = connection.take() {
+        match self.peers.get(&id) {
+            Some(&Peer::Attempting(attempt, own)) if self.has_offered(own) => {
+                let unwanted = Attempt {
+                    is_wanted: false,
+                    ..attempt
+                };
+                self.peers.insert(id, Peer::Attempting(unwanted, own));
+            }
+            Some(&Peer::Attempting(_, own)) => {
+                if let Some(key) = own {
                     self.connections.try_remove(key);
                 }
                 self.peers.remove(&id);
             }
-            Some(Peer::Accepting(_, wanted)) => *wanted = None,
+            Some(&Peer::Accepting(key, _)) => {
+                self.peers.insert(id, Peer::Accepting(key, None));
+            }
             _ => {}
         }
+    }
+
+    /// Whether the peer may count on the link that this connection of ours is to make.
+    pub(super) fn has_offered(&self, own: Option<usize>) -> bool {
+        let connection = own.and_then(|key| self.connections.get(key)?.as_ref());
+        connection.is_some_and(Connection::has_given_segment)
     }
 
     pub(super) fn offers_cma(&self) -> bool {
