@@ -28,6 +28,8 @@ pub mod feed;
 )]
 pub mod flag;
 pub mod flags;
+#[allow(unsafe_code, reason = "a handler that runs in forked children")]
+pub mod forked;
 pub mod info;
 pub mod matching;
 #[allow(
