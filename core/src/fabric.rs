@@ -324,17 +324,21 @@ pub trait Av: Send + Sync {
         inserted
     }
 
-    /// Inserts addresses, each in the domain's `addr_format`: 64 bytes as [`NativeAddr::to_bytes`] gives them, or text, or a
-    /// `sockaddr`, in whose place those bytes may stand. Tells
-    /// `report` of each by its number in the call, in order, and returns how many are in. One that was there already keeps its
-    /// `FiAddr`. One that fails takes an index of a table until the call is over, so that those of the others are known.
+    /// Inserts addresses, each in the domain's `addr_format`: 64 bytes as [`NativeAddr::to_bytes`]
+    /// gives them, or text, or a `sockaddr`, in whose place those bytes may stand. Tells `report`
+    /// of each by its number in the call, in order, and returns how many are in. The domain is not
+    /// locked meanwhile; `report` may do anything but insert into the same address vector. One that
+    /// was there already keeps its `FiAddr`. One that fails takes an index of a table until the
+    /// call is over, so that those of the others are known.
     ///
     /// # Errors
     ///
-    /// Of the call: `EBUSY` when the domain belongs to another thread; `EINVAL` when the address vector is for asynchronous
-    /// insertion. Of an address: `EINVAL` for what is none, with the
-    /// reason; `EHOSTUNREACH` for a socket address without a route, `ENOSYS` where endpoints have none; `ENOMEM` and `ENOSPC` when the
-    /// vector can not grow. Whether an endpoint listens at a socket address is no matter of the insertion (`docs/adr/0042`).
+    /// Of the call: `EBUSY` when the domain belongs to another thread; `EINVAL` when the address
+    /// vector is for asynchronous insertion. Of an address: `EINVAL` for what is none, with the
+    /// reason; `EHOSTUNREACH` for a socket address without a route, `ENOSYS` where endpoints have
+    /// none; `ENOMEM` and `ENOSPC` when the vector can not grow; of one with a name, `ETIMEDOUT`:
+    /// the process that changes it just now does not come to an end. Whether an endpoint listens at
+    /// a socket address is no matter of the insertion (`docs/adr/0042`).
     fn insert_all(
         &self,
         names: &mut dyn Iterator<Item = &[u8]>,
@@ -368,8 +372,10 @@ pub trait Av: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Nothing is inserted then, and no event comes. `EINVAL`: the address vector is not for asynchronous insertion.
-    /// `ENOEQ`: no queue is bound. `ENOMEM`, `ENOSPC`: the table can not grow. `EAGAIN`: no thread can be had.
+    /// Nothing is inserted then, and no event comes. `EINVAL`: the address vector is not for
+    /// asynchronous insertion. `EACCES`: it was opened for reading only. `ENOEQ`: no queue is
+    /// bound. `ENOMEM`, `ENOSPC`: the table can not grow. `ETIMEDOUT`: as of `insert_all`.
+    /// `EAGAIN`: no thread can be had.
     fn insert_later(
         &self,
         wanted: Wanted,
@@ -383,6 +389,8 @@ pub trait Av: Send + Sync {
     /// # Errors
     ///
     /// `EINVAL` when it is not there; `EACCES` when the address vector was opened for reading only.
+    /// Of one with a name, `ETIMEDOUT`: the process that changes it just now does not come to an
+    /// end.
     fn remove(&self, addr: FiAddr) -> Result<()>;
 
     /// The endpoint that an address stands for.
@@ -419,17 +427,17 @@ pub trait Av: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the address is not there, or the address vector was not opened for IDs ([`AvAttr::user_ids`]). With a name,
-    /// `EBUSY` when the domain belongs to another thread.
+    /// `EINVAL` when the address is not there, or the address vector was not opened for IDs
+    /// ([`AvAttr::user_ids`]).
     fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()>;
 
-    /// As [`set_user_id`](Self::set_user_id), for an insertion that brings IDs with it (the flag `FI_AV_USER_ID` of
-    /// fi_av(3)): on an address vector that was opened without.
+    /// As [`set_user_id`](Self::set_user_id), for an insertion that brings IDs with it (the flag
+    /// `FI_AV_USER_ID` of fi_av(3)): on an address vector that was opened without. Where another
+    /// thread or process has removed the address since, there is nothing to do.
     ///
     /// # Errors
     ///
-    /// `EINVAL` when the address is not there, or the address vector was opened for IDs. With a name, `EBUSY` when the domain
-    /// belongs to another thread.
+    /// `EINVAL` when the address vector was opened for IDs.
     fn tag_inserted(&self, addr: FiAddr, id: FiAddr) -> Result<()>;
 
     /// Inserts an authorization key of [`AUTH_KEY_LEN`](crate::addr::AUTH_KEY_LEN) bytes; the handle stands for it. Endpoints that are

@@ -6,6 +6,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
 
 /// Forks between the first process that asked and this one. The handler that counts them runs in each child.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -36,6 +37,25 @@ impl Birth {
     pub fn is_this_process(&self) -> bool {
         self.generation == GENERATION.load(Ordering::Relaxed)
             && (self.pid == 0 || self.pid == std::process::id())
+    }
+}
+
+/// Ends threads when the object that they work for goes: says to them that they are to end with
+/// `stop`, and waits for them. A child of fork has none of them, and knows their handles alone: it
+/// leaves the threads as well as the handles alone.
+pub fn end_threads<T>(
+    birth: Birth,
+    threads: impl IntoIterator<Item = JoinHandle<T>>,
+    stop: impl FnOnce(),
+) {
+    if !birth.is_this_process() {
+        threads.into_iter().for_each(std::mem::forget);
+        return;
+    }
+    stop();
+    for thread in threads {
+        // It panics no more than what it does for the application.
+        let _ = thread.join();
     }
 }
 

@@ -12,6 +12,7 @@ use parking_lot::RawMutex;
 use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _};
 
 use crate::error::Errno;
+use crate::lock_order;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// How the calls into one domain are serialized (`fi_domain_attr::threading`), with libfabric's numbers.
@@ -107,6 +108,7 @@ impl<T> Serial<T> {
     pub fn lock(&self) -> Result<Held<'_, T>, Errno> {
         match &self.mode {
             Mode::Mutex(mutex) => {
+                lock_order::about_to_lock_a_domain();
                 if !mutex.try_lock() {
                     wait_for(mutex);
                 }
@@ -117,6 +119,7 @@ impl<T> Serial<T> {
         if self.held.replace(true) {
             return Err(Errno::EBUSY);
         }
+        lock_order::count_domain(1);
         Ok(Held(self))
     }
 
@@ -136,6 +139,7 @@ impl<T> Held<'_, T> {
     /// Lets go, to who waits longest if anybody does: who lets go only to take the value again would mostly have it before
     /// another one is awake.
     pub fn hand_over(self) {
+        lock_order::count_domain(-1);
         self.0.held.set(false);
         if let Mode::Mutex(mutex) = &self.0.mode {
             // SAFETY: `lock` took the mutex for this `Held`, which is forgotten below.
@@ -166,6 +170,7 @@ impl<T> DerefMut for Held<'_, T> {
 impl<T> Drop for Held<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        lock_order::count_domain(-1);
         self.0.held.set(false);
         if let Mode::Mutex(mutex) = &self.0.mode {
             // SAFETY: `lock` took the mutex for this `Held`.

@@ -134,3 +134,31 @@ fn type_and_mapping_are_those_of_the_first() {
     drop((first, second));
     assert_ne!(AvTable::open(&open, DOMAIN).unwrap().map_addr(), 0);
 }
+
+/// The addresses of a named one are as the first opener has them. One that wants more bits of them
+/// for receive contexts than they leave is refused.
+///
+/// Covers: AV-3, AV-4
+#[test]
+fn bits_for_receive_contexts_are_those_that_the_first_leaves() {
+    let with_bits = |av_type, rx_ctx_bits| AvAttr {
+        rx_ctx_bits,
+        ..attr("context bits", av_type)
+    };
+    for (of_first, left, too_many) in [(0, 8, 9), (12, 12, 13), (24, 24, 25)] {
+        let first = AvTable::open(&with_bits(Some(AvType::Map), of_first), DOMAIN).unwrap();
+        for av_type in [Some(AvType::Map), None] {
+            assert!(AvTable::open(&with_bits(av_type, left), DOMAIN).is_ok());
+            let second = AvTable::open(&with_bits(av_type, too_many), DOMAIN);
+            assert_eq!(
+                refused(second),
+                Errno::EINVAL,
+                "{too_many} after {of_first}"
+            );
+        }
+        drop(first);
+    }
+    let indices = AvTable::open(&with_bits(Some(AvType::Table), 0), DOMAIN).unwrap();
+    assert!(AvTable::open(&with_bits(Some(AvType::Table), 32), DOMAIN).is_ok());
+    drop(indices);
+}

@@ -334,7 +334,7 @@ fn names_that_are_none_are_refused_and_insert_nothing() {
             assert_eq!(av.insertsvc(c"10.0.0.1", None, at), -FI_EINVAL);
             for (node, service) in [
                 ((c"host", 2), (c"5000", 1)),
-                ((c"host1", 1), (c"http", 1)),
+                ((c"host1", 1), (c"no-such-service", 1)),
                 ((c"host1", 1), (c"65535", 2)),
                 ((c"host1", 0), (c"5000", 1)),
                 ((c"host1", 1), (c"5000", 0)),

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use ferrofabric_core::error::{Errno, Error, Result};
 use memmap2::{MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::ring::{PAYLOAD_BYTES, Progress, Rx, SLOTS, Slot, Tx};
@@ -49,20 +49,12 @@ pub(crate) struct Segment {
 impl Segment {
     /// Makes a segment, with the descriptor to hand over.
     pub(crate) fn create() -> Result<(Self, OwnedFd)> {
-        let fail = |e: nix::Error, doing| {
-            Error::new(
-                Errno(e as i32),
-                doing,
-                "the shared memory of a pair of endpoints",
-            )
-            .mend("free memory, or turn shared memory off")
-        };
         let fd = memfd_create(
             c"ferrofabric-pair",
             MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
         )
         .map_err(|e| fail(e, "create"))?;
-        nix::unistd::ftruncate(&fd, SEGMENT_BYTES as i64).map_err(|e| fail(e, "size"))?;
+        allocate(fd.as_fd()).map_err(|e| fail(e, "size"))?;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals())).map_err(|e| fail(e, "seal"))?;
         Ok((Self::map(fd.as_fd())?, fd))
     }
@@ -88,6 +80,7 @@ impl Segment {
         if size != SEGMENT_BYTES as i64 {
             return Err(refuse("it has the wrong size"));
         }
+        allocate(fd).map_err(|e| fail(e, "allocate"))?;
         Self::map(fd)
     }
 
@@ -157,6 +150,26 @@ impl Segment {
     }
 }
 
+/// Has the system set the memory of a segment aside. Otherwise whoever touches it first, when none
+/// is left, is killed.
+fn allocate(fd: BorrowedFd<'_>) -> nix::Result<()> {
+    loop {
+        match posix_fallocate(fd, 0, SEGMENT_BYTES as i64) {
+            Err(nix::Error::EINTR) => {}
+            allocated => return allocated,
+        }
+    }
+}
+
+fn fail(e: nix::Error, doing: &'static str) -> Error {
+    Error::new(
+        Errno(e as i32),
+        doing,
+        "the shared memory of a pair of endpoints",
+    )
+    .mend("free memory, or turn shared memory off")
+}
+
 fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
 }
@@ -196,6 +209,59 @@ mod tests {
         ours.status(Side::Initiator).close();
         assert_eq!(theirs.status(Side::Initiator).load(), crate::status::CLOSED);
         assert_eq!(theirs.status(Side::Acceptor).load(), 0);
+    }
+
+    /// From now on the kernel finds no memory for the files of the calling thread.
+    fn take_memory_away() {
+        let code = |code: u32, jt, jf, k| libc::sock_filter {
+            code: code as u16,
+            jt,
+            jf,
+            k,
+        };
+        let no_memory = libc::SECCOMP_RET_ERRNO | libc::ENOSPC as u32;
+        let mut program = [
+            // The number of the call lies first.
+            code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            code(
+                libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+                0,
+                1,
+                libc::SYS_fallocate as u32,
+            ),
+            code(libc::BPF_RET | libc::BPF_K, 0, 0, no_memory),
+            code(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_mut_ptr(),
+        };
+        // SAFETY: sets a flag of the calling thread.
+        let unprivileged = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        // SAFETY: the kernel copies the program, which is there during the call.
+        let filtered = unsafe {
+            libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const filter,
+            )
+        };
+        assert_eq!((unprivileged, filtered), (0, 0));
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_missed_before_it_is_touched() {
+        let thread = std::thread::spawn(|| {
+            let theirs = memfd(SEGMENT_BYTES as i64, seals());
+            take_memory_away();
+            [
+                Segment::create().map(drop),
+                Segment::accept(theirs.as_fd()).map(drop),
+            ]
+        });
+        for outcome in thread.join().unwrap() {
+            assert_eq!(outcome.map_err(|e| e.errno()), Err(Errno::ENOSPC));
+        }
     }
 
     #[test]

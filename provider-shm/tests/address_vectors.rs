@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::limits::{PATIENCE, settings};
 use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, AvType, Resolve, Services};
+use ferrofabric_core::av::{AvAttr, AvType, Resolve, Services, Wanted};
+use ferrofabric_core::eq::EventQueue;
 use ferrofabric_core::error::{Errno, Error, OpError};
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::owning::{Buffer, OwningEndpoint};
@@ -119,6 +120,48 @@ fn an_id_is_of_what_another_process_has_just_inserted() {
         let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
         a.av().set_user_id(to_b, FiAddr(4711)).unwrap();
         assert_eq!(exchange(&mut b, to_a, &mut a).src, FiAddr(4711));
+    }
+}
+
+/// The same of an ID that comes with an asynchronous insertion.
+///
+/// Covers: AV-4, AV-7, AV-20
+#[test]
+fn an_id_of_an_asynchronous_insertion_stays() {
+    for av_type in [AvType::Map, AvType::Table] {
+        let attr = AvAttr {
+            av_type: Some(av_type),
+            name: Some(format!("shm later IDs {av_type:?} {}", std::process::id())),
+            ..AvAttr::default()
+        };
+        let asynchronous = AvAttr {
+            events: true,
+            ..attr.clone()
+        };
+        let (mine, yours) = (domain(), domain());
+        let mut a = OwningEndpoint::open(&*mine, &asynchronous).unwrap();
+        let mut b = OwningEndpoint::open(&*yours, &attr).unwrap();
+        let other = OwningEndpoint::open(&*yours, &attr).unwrap();
+        let events = Arc::new(EventQueue::new());
+        a.av().bind_events(&events, 1).unwrap();
+        let before = b.av().insert(&other.name().to_bytes()).unwrap();
+        let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+        // From here on the first domain knows that other address in the entry.
+        assert!(a.poll().unwrap().is_none());
+        b.av().remove(before).unwrap();
+        let listed = Wanted::Listed(vec![b.name().to_bytes().to_vec()]);
+        let (tell, told) = mpsc::channel();
+        let report = Box::new(move |_, one| tell.send(one).unwrap());
+        a.av()
+            .insert_later(listed, vec![FiAddr(4711)], 2, report)
+            .unwrap();
+        let to_b = told.recv_timeout(PATIENCE).unwrap().unwrap();
+        assert_eq!(to_b.0 as u32, before.0 as u32);
+        assert_eq!(exchange(&mut b, to_a, &mut a).src, FiAddr(4711));
+        // And it goes with the address.
+        b.av().remove(to_b).unwrap();
+        let again = b.av().insert(&b.name().to_bytes()).unwrap();
+        assert_eq!(exchange(&mut b, to_a, &mut a).src, again);
     }
 }
 

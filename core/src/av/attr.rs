@@ -103,6 +103,11 @@ impl Model {
         }
     }
 
+    /// High bits of an address that are free for receive contexts.
+    pub(super) fn free_bits(self) -> u32 {
+        u64::BITS - INDEX_BITS - self.generation_bits
+    }
+
     /// The address of an entry.
     #[inline]
     pub(super) fn addr(self, entry: u32, generation: u32) -> FiAddr {

@@ -62,8 +62,8 @@ impl Follower {
             self.generations.resize(at + 1, 0);
         }
         self.generations[at] = now;
+        table.forget_id(entry, now);
         if before & 1 == 1 {
-            table.forget_id(entry);
             changes.removed.push(table.addr_of(entry, before));
         }
         changes.inserted.extend(there);

@@ -52,6 +52,11 @@ pub(super) enum Word {
     End,
     /// Changes so far; the newest are listed in the ring.
     Changes,
+    /// The process that has the turn of a table in a file, for errors; 0: none has, or it was
+    /// killed.
+    Writer,
+    /// Beginnings and ends of turns so far.
+    Turns,
 }
 
 /// A head.

@@ -3,7 +3,7 @@
 
 use super::column::Column;
 use crate::error::Result;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::types::FiAddr;
 
 /// The IDs of one address vector, by entry.
@@ -13,6 +13,10 @@ pub(super) struct Ids {
     any: AtomicBool,
     /// Every address has one; until it is set it is [`FiAddr::NOTAVAIL`].
     all: bool,
+    /// Where other processes change entries, the generations that IDs were set for: this process
+    /// learns of a change later than of the next address in the same entry, whose ID may be set by
+    /// then.
+    generations: Option<Mutex<Column>>,
 }
 
 impl Ids {
@@ -22,6 +26,15 @@ impl Ids {
             inverted: Column::default(),
             any: AtomicBool::new(all),
             all,
+            generations: None,
+        }
+    }
+
+    /// The same for a table that other processes change, too.
+    pub(super) fn of_shared(all: bool) -> Self {
+        Self {
+            generations: Some(Mutex::default()),
+            ..Self::new(all)
         }
     }
 
@@ -45,15 +58,30 @@ impl Ids {
         }
     }
 
-    /// Gives an entry an ID.
+    /// Gives an entry an ID, as long as it is of this generation.
     ///
     /// # Errors
     ///
     /// `ENOMEM`: there is no memory.
-    pub(super) fn set(&self, entry: u32, id: FiAddr) -> Result<()> {
-        self.inverted.make(entry)?.store(!id.0, Ordering::Relaxed);
+    pub(super) fn set(&self, entry: u32, generation: u32, id: FiAddr) -> Result<()> {
+        let word = self.inverted.make(entry)?;
+        let generations = self.generations.as_ref().map(|all| all.lock());
+        if let Some(all) = &generations {
+            all.make(entry)?.store(generation.into(), Ordering::Relaxed);
+        }
+        word.store(!id.0, Ordering::Relaxed);
         self.any.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// An entry is of this generation: an ID of an earlier one is no more.
+    pub(super) fn forget_before(&self, entry: u32, generation: u32) {
+        let generations = self.generations.as_ref().map(|all| all.lock());
+        let of = generations.as_ref().map_or(0, |all| all.get(entry)) as u32;
+        // Generations wrap around.
+        if (generation.wrapping_sub(of) as i32) > 0 {
+            self.forget(entry);
+        }
     }
 
     /// An entry has another address now, or none.
@@ -82,11 +110,11 @@ mod loom_tests {
             let id = |entry: u32| FiAddr(u64::from(entry) + 5);
             let theirs = Arc::clone(&ids);
             let other = thread::spawn(move || {
-                theirs.set(1, id(1)).unwrap();
+                theirs.set(1, 1, id(1)).unwrap();
                 let seen = theirs.of(0, addr(0));
                 assert!([addr(0), id(0)].contains(&seen), "{seen:?}");
             });
-            ids.set(0, id(0)).unwrap();
+            ids.set(0, 1, id(0)).unwrap();
             let seen = ids.of(1, addr(1));
             assert!([addr(1), id(1)].contains(&seen), "{seen:?}");
             other.join().unwrap();
@@ -111,7 +139,7 @@ mod tests {
         for entry in entries {
             let (addr, id) = (FiAddr(entry.into()), FiAddr(u64::from(entry) + 5));
             assert_eq!(ids.of(entry, addr), addr);
-            ids.set(entry, id).unwrap();
+            ids.set(entry, 1, id).unwrap();
             assert_eq!(ids.of(entry, addr), id);
         }
         assert!(ids.are_any());
@@ -121,5 +149,20 @@ mod tests {
             assert_eq!(ids.of(entry, FiAddr(9)), FiAddr(9));
         }
         assert_eq!(Ids::new(true).of(7, FiAddr(7)), FiAddr::NOTAVAIL);
+    }
+
+    #[test]
+    fn an_id_stays_until_its_address_goes_whenever_that_is_heard_of() {
+        let (addr, id) = (FiAddr(3), FiAddr(9));
+        for own in [1, 0x7fff_ffff, u32::MAX] {
+            let ids = Ids::of_shared(false);
+            ids.set(3, own, id).unwrap();
+            for before in [own.wrapping_sub(2), own.wrapping_sub(1), own] {
+                ids.forget_before(3, before);
+                assert_eq!(ids.of(3, addr), id, "{before} of {own}");
+            }
+            ids.forget_before(3, own.wrapping_add(1));
+            assert_eq!(ids.of(3, addr), addr, "{own}");
+        }
     }
 }

@@ -132,10 +132,10 @@ impl AvTable {
         tell: impl FnOnce(&mut G, FiAddr),
     ) -> Result<()> {
         if self.is_shared() {
-            // They follow what anybody changes.
-            let mut guard = lock()?;
+            // They follow what anybody changes. The turn is over before the lock is taken
+            // (`docs/adr/0045`).
             self.remove(addr)?;
-            tell(&mut guard, FiAddr::NOTAVAIL);
+            tell(&mut lock()?, FiAddr::NOTAVAIL);
             return Ok(());
         }
         let taken_out = self.take_out(addr, |entry| {
@@ -153,7 +153,10 @@ impl AvTable {
         if let Some(Reserved(entry)) = kept {
             self.interest.end_use(entry);
         }
-        self.release(kept)
+        // No thread waits for the turn with the domain locked.
+        drop(guard);
+        self.release(kept);
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@ use super::unresolved::Run;
 use crate::addr::{Address, AuthKey};
 use crate::eq::{AV_COMPLETE, Done, EqError, EventQueue};
 use crate::error::{Errno, Error, Result};
+use crate::forked::{Birth, end_threads};
 use crate::types::FiAddr;
 
 /// Calls of one address vector that are worked at at a time; more wait in line.
@@ -85,6 +86,7 @@ pub(crate) struct Place {
 pub(crate) struct Later {
     work: Arc<Work>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    birth: Birth,
 }
 
 struct Work {
@@ -125,6 +127,7 @@ impl Later {
                 came: Condvar::new(),
             }),
             threads: Mutex::default(),
+            birth: Birth::here(),
         }
     }
 
@@ -132,7 +135,8 @@ impl Later {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `ENOSPC`: the table can not grow. `EAGAIN`: no thread can be had.
+    /// `EACCES`: the table was opened for reading only. `ENOMEM`, `ENOSPC`: it can not grow.
+    /// `ETIMEDOUT`: its turn can not be had. `EAGAIN`: no thread can be had.
     pub(crate) fn begin(
         &self,
         wanted: Wanted,
@@ -142,6 +146,7 @@ impl Later {
         report: Report,
     ) -> Result<()> {
         let table = &self.work.place.table;
+        table.check_writable("insert into")?;
         let reserved = match table.is_indexed() {
             true => table.reserve(wanted.len())?,
             false => Vec::new(),
@@ -157,7 +162,7 @@ impl Later {
                 Ok(thread) => threads.push(thread),
                 Err(error) if threads.is_empty() => {
                     drop(line);
-                    table.release(reserved)?;
+                    table.release(reserved);
                     return Err(Error::from_io(&error, "start", "thread for insertions"));
                 }
                 // The others do it.
@@ -181,11 +186,15 @@ impl Later {
 impl Drop for Later {
     /// What is under way comes to its end, what has not begun is cancelled; of either the events are written.
     fn drop(&mut self) {
-        self.work.line.lock().closing = true;
-        self.work.came.notify_all();
-        for thread in self.threads.get_mut().drain(..) {
-            let _ = thread.join();
-        }
+        let Self {
+            work,
+            threads,
+            birth,
+        } = self;
+        end_threads(*birth, threads.get_mut().drain(..), || {
+            work.line.lock().closing = true;
+            work.came.notify_all();
+        });
     }
 }
 
@@ -220,7 +229,7 @@ impl Work {
         let mut failed = Vec::new();
         for (i, one) in inserted.enumerate() {
             let one = one.and_then(|addr| match call.user_ids.get(i) {
-                Some(id) => table.set_user_id(addr, *id).map(|()| addr),
+                Some(id) => table.tag(addr, *id).map(|()| addr),
                 None => Ok(addr),
             });
             (call.report)(i, one.as_ref().map(|addr| *addr).map_err(Error::errno));
@@ -265,8 +274,7 @@ impl Work {
                 Ok(table.insertion()?.tell(&nodes, reserved))
             });
         let runs = told.unwrap_or_else(|error| {
-            // Without the turn they are lost, as those of a process that was killed.
-            let _ = table.release(reserved.iter().copied());
+            table.release(reserved.iter().copied());
             vec![Run::failed(range.len(), error)]
         });
         table.outcomes(runs)
@@ -309,7 +317,10 @@ impl Work {
     fn enter(&self, found: Vec<Result<Sought>>, reserved: &[Reserved]) -> Vec<Result<FiAddr>> {
         let mut insertion = match self.place.table.insertion() {
             Ok(insertion) => insertion,
-            Err(error) => return found.iter().map(|_| Err(error.clone())).collect(),
+            Err(error) => {
+                self.place.table.release(reserved.iter().copied());
+                return found.iter().map(|_| Err(error.clone())).collect();
+            }
         };
         let mut new = Vec::new();
         let mut entered = Vec::new();

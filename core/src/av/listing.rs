@@ -28,6 +28,14 @@ pub(super) const OFFSET: u64 = ALIGN;
 /// Addresses of which none was listed before the first of them is.
 const BLOCK: usize = 512;
 
+/// The part of the file that the addresses of `len` entries from `first` on take: where it starts,
+/// and its bytes. Whole blocks.
+pub(super) fn room(first: usize, len: usize) -> (u64, u64) {
+    let from = first.min(MOST) / BLOCK * BLOCK;
+    let to = (first + len).min(MOST).next_multiple_of(BLOCK);
+    (OFFSET + 8 * from as u64, 8 * (to - from) as u64)
+}
+
 /// Device and inode of a file.
 type FileId = (u64, u64);
 

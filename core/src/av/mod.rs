@@ -7,6 +7,7 @@ mod chunk;
 mod column;
 mod doubling;
 mod entry_index;
+mod file_lock;
 pub(crate) mod follow;
 pub mod format;
 mod head;
@@ -15,6 +16,7 @@ mod index;
 mod interest;
 pub(crate) mod keys;
 pub(crate) mod later;
+mod leftovers;
 #[allow(unsafe_code, reason = "mapped memory that the application reads")]
 mod listing;
 mod marks;

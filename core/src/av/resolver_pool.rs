@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use super::service::{Closing, Question, Resolve};
 use super::table::AvTable;
 use crate::error::{Error, Result};
+use crate::forked::Birth;
 use crate::types::FiAddr;
 
 /// Threads of one address vector. Each asks for many entries side by side; what comes meanwhile is the next one's.
@@ -24,6 +25,7 @@ struct Work {
     resolver: Arc<dyn Resolve>,
     announce: Announce,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    birth: Birth,
     /// There when the first thread is.
     closing: OnceLock<Closing>,
 }
@@ -37,6 +39,7 @@ impl ResolverPool {
             resolver,
             announce,
             threads: Mutex::default(),
+            birth: Birth::here(),
             closing: OnceLock::new(),
         }))
     }
@@ -64,6 +67,11 @@ impl ResolverPool {
 
 impl Drop for ResolverPool {
     fn drop(&mut self) {
+        if !self.0.birth.is_this_process() {
+            // A child has none of the threads, and may find their locks held for ever.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
         self.0.table.close_unresolved();
         if let Some(closing) = self.0.closing.get() {
             closing.close();

@@ -10,6 +10,7 @@ use super::format::Naming;
 use super::symmetric;
 use crate::addr::{Address, NativeAddr};
 use crate::error::{Errno, Error, Result};
+use crate::info::{Resolver, SystemResolver, port};
 use crate::wait::Bell;
 
 /// What finds the endpoint that listens at a socket address.
@@ -154,7 +155,8 @@ impl Services {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: both the text of an address and a service; a service that is no port number; an address that is none.
+    /// `EINVAL`: both the text of an address and a service; a service that is neither a port number
+    /// nor a known name; an address that is none.
     pub fn one(node: &str, service: Option<&str>) -> Result<Self> {
         match (node.contains(SCHEME_END), service) {
             (true, None) => match node.parse() {
@@ -168,21 +170,32 @@ impl Services {
         }
     }
 
-    /// `nodes` nodes from `node` on, and of each `services` services from `service` on.
+    /// `nodes` nodes from `node` on, and of each `services` services from `service` on, which is a
+    /// port number or a name of services(5).
     ///
     /// # Errors
     ///
     /// `EINVAL`: a number of zero; more than one node and a name without a number at its end, or beyond the last address; a
-    /// service that is no port number, or ports beyond 65535.
+    /// service that is neither a port number nor a known name, or ports beyond 65535.
     pub fn range(node: &str, nodes: usize, service: &str, services: usize) -> Result<Self> {
+        Self::range_by(&SystemResolver, node, nodes, service, services)
+    }
+
+    fn range_by(
+        resolver: &dyn Resolver,
+        node: &str,
+        nodes: usize,
+        service: &str,
+        services: usize,
+    ) -> Result<Self> {
         let refuse = |why: &str| Err(invalid(node, service).mend(why));
         if nodes == 0 || services == 0 {
             return refuse("there is to be one node and one service at least");
         }
-        let digits = !service.is_empty() && service.bytes().all(|b| b.is_ascii_digit());
-        let Some(first_port) = digits.then(|| service.parse::<u16>().ok()).flatten() else {
-            return refuse("a service is a port number, 0 to 65535");
-        };
+        if service.is_empty() {
+            return refuse("a service is missing");
+        }
+        let first_port = port(service, resolver)?;
         if usize::from(first_port).saturating_add(services - 1) > u16::MAX.into() {
             return refuse("the last port is beyond 65535");
         }
@@ -421,10 +434,10 @@ mod tests {
             ("", 1, "5000", 1, "ends in a number"),
             ("host1", 0, "5000", 1, "at least"),
             ("host1", 1, "5000", 0, "at least"),
-            ("host1", 1, "http", 1, "port number"),
-            ("host1", 1, "", 1, "port number"),
-            ("host1", 1, "+1", 1, "port number"),
-            ("host1", 1, "65536", 1, "port number"),
+            ("host1", 1, "no-such-service", 1, "services(5)"),
+            ("host1", 1, "", 1, "missing"),
+            ("host1", 1, "+1", 1, "services(5)"),
+            ("host1", 1, "65536", 1, "from 0 to 65535"),
             ("host1", 1, "65535", 2, "beyond 65535"),
             ("host1", 1, "1", usize::MAX, "beyond 65535"),
             ("255.255.255.255", 2, "1", 1, "last address"),
@@ -441,6 +454,41 @@ mod tests {
             let error = Services::range(node, nodes, service, services).unwrap_err();
             assert_eq!(error.errno(), Errno::EINVAL);
             assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+
+    /// Knows one service.
+    struct Web;
+
+    impl Resolver for Web {
+        fn host(&self, name: &str) -> std::io::Result<Vec<SocketAddr>> {
+            panic!("{name} was looked up before its insertion")
+        }
+
+        fn service(&self, name: &str) -> Option<u16> {
+            (name == "web").then_some(8080)
+        }
+    }
+
+    /// As `fi_getinfo` does.
+    ///
+    /// Covers: AV-15, AV-16
+    #[test]
+    fn a_service_may_have_a_name() {
+        let range = Services::range_by(&Web, "10.1.1.1", 2, "web", 2).unwrap();
+        let all: Vec<_> = (0..range.len()).filter_map(|i| range.nth(i)).collect();
+        let expected = [
+            ("10.1.1.1", 8080),
+            ("10.1.1.1", 8081),
+            ("10.1.1.2", 8080),
+            ("10.1.1.2", 8081),
+        ];
+        assert_eq!(all, expected.map(|(node, port)| (node.to_owned(), port)));
+        let numeric = Services::range_by(&Web, "10.1.1.1", 1, "77", 1).unwrap();
+        assert_eq!(numeric.nth(0), Some(("10.1.1.1".to_owned(), 77)));
+        for name in ["webs", "Web", "-1"] {
+            let error = Services::range_by(&Web, "10.1.1.1", 1, name, 1).unwrap_err();
+            assert_eq!(error.errno(), Errno::EINVAL, "{error}");
         }
     }
 

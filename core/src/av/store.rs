@@ -4,11 +4,12 @@
 //! index and finds nothing looks whether a writer was at work meanwhile, and searches again. Writers take turns; the table
 //! sees to that.
 
-use super::arena::{Arena, PIECES, Pieces};
+use super::arena::{self, Arena, PIECES, Pieces};
 use super::chunk::{self, Chunk, Name};
 use super::doubling::Doubling;
 use super::head::{self, Head, Word};
 use super::index::{self, Index};
+use super::listing;
 use super::version::{Busy, Version};
 use super::words::Words;
 use crate::error::{Errno, Error, Result};
@@ -67,9 +68,12 @@ impl Store {
             .store(index::log2_for(count).into(), Relaxed);
         head.word(Word::Seed).store(index::seed(), Relaxed);
         let store = Self::over(head, arena);
-        store.add_chunk().map_err(|_| no_room())?;
-        store.add_index().map_err(|_| no_room())?;
-        Ok(store)
+        let made = store.add_chunk().and_then(|()| store.add_index());
+        match (made, &store.arena) {
+            (Ok(()), _) => Ok(store),
+            (Err(error), Arena::File(_)) => Err(error),
+            (Err(_), Arena::Private) => Err(no_room()),
+        }
     }
 
     /// A table that was made before.
@@ -412,6 +416,11 @@ impl Store {
         let end = self.head.word(Word::End);
         let at = (end, self.head.entries_at(number));
         let bytes = chunk::bytes(len);
+        if let Arena::File(file) = &self.arena {
+            let (from, room) = listing::room(self.pieces.first(number), len);
+            let allocated = self.arena.allocate(from, room);
+            allocated.map_err(|e| arena::no_room(&e, file))?;
+        }
         let words = self.arena.create(&self.chunks, number, bytes, at)?;
         if bytes >= LARGE_PIECE {
             words.prefer_large_pages();
@@ -450,9 +459,14 @@ impl Store {
             .word(Word::Index)
             .store(number as u64 + 1, Release);
         if let Some(before) = number.checked_sub(1).and_then(|n| self.indices[n].get()) {
-            // Who still searches there finds nothing, then sees that a writer was at work.
+            // Who still searches there may miss what is in the other one, then sees that a writer
+            // was at work.
             self.version().pass();
-            before.discard();
+            if let Arena::Private = self.arena {
+                before.discard();
+            }
+            // In a file it stays: a reader that touches what was given back gets it anew, or is
+            // killed if there is no room.
         }
         Ok(())
     }

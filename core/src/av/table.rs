@@ -3,8 +3,11 @@
 //! A MAP address is index and generation, so that the use of a removed one is caught; a TABLE address is the bare index,
 //! lowest unused first. Readers take no lock, insertions and removals take turns among themselves.
 
+mod turn;
+
 use std::cell::Cell;
 
+use turn::Turn;
 use zerocopy::IntoBytes;
 
 use super::attr::{AvAttr, AvType, Model};
@@ -23,7 +26,7 @@ use super::version::Busy;
 use crate::addr::{NATIVE_LEN, NativeAddr};
 use crate::error::{Errno, Error, Result};
 use crate::peer::PeerAv;
-use crate::sync::{Mutex, MutexGuard, Ordering};
+use crate::sync::{Mutex, Ordering};
 use crate::types::FiAddr;
 
 /// The entries of one address vector, for any number of threads.
@@ -98,39 +101,47 @@ impl AvTable {
                 let shared = |word| store.head().word(word).load(Ordering::Relaxed);
                 model = Model::from_number(shared(Word::Model));
                 map_addr = named.map_addr();
+                let object = || format!("named address vector {name}");
                 if attr.av_type.is_some_and(|asked| asked != model.av_type) {
-                    let object = format!("named address vector {name}");
-                    return Err(Error::new(Errno::EINVAL, "open", object)
+                    return Err(Error::new(Errno::EINVAL, "open", object())
                         .mend(format!("it is of type {:?}", model.av_type)));
+                }
+                let free = model.free_bits();
+                if attr.rx_ctx_bits > free {
+                    return Err(Error::new(Errno::EINVAL, "open", object()).mend(format!(
+                        "its addresses leave {free} bits for receive contexts"
+                    )));
                 }
                 (Some(named), Storage::Ordinary(store))
             }
         };
+        let shared = named.is_some();
         Ok(Self {
             model,
             store,
             sockets: Sockets::default(),
-            unresolved: match named {
-                Some(_) => UnresolvedEntries::of_shared(),
-                None => UnresolvedEntries::default(),
+            unresolved: match shared {
+                true => UnresolvedEntries::of_shared(),
+                false => UnresolvedEntries::default(),
             },
             interest: Interest::default(),
             map_addr,
             writers: Mutex::new(()),
             named,
             read_only: attr.read_only,
-            ids: Ids::new(attr.user_ids),
+            ids: match shared {
+                true => Ids::of_shared(attr.user_ids),
+                false => Ids::new(attr.user_ids),
+            },
             auth_keys: None,
         })
     }
 
     /// With authorization keys (`FI_AV_AUTH_KEY`).
     #[must_use]
-    pub fn with_auth_keys(self) -> Self {
-        Self {
-            auth_keys: Some(AuthKeys::default()),
-            ..self
-        }
+    pub fn with_auth_keys(mut self) -> Self {
+        self.auth_keys = Some(AuthKeys::default());
+        self
     }
 
     /// Its authorization keys, if it is one for keys.
@@ -213,7 +224,8 @@ impl AvTable {
     ///
     /// # Errors
     ///
-    /// `EACCES`: it was opened for reading only. When the turn can not be had.
+    /// `EACCES`: it was opened for reading only. Where processes share it, `ETIMEDOUT`: the process
+    /// that has the turn changes nothing; `EPERM`: this process has inherited it.
     pub fn insertion(&self) -> Result<Insertion<'_>> {
         self.check_writable("insert into")?;
         Ok(Insertion {
@@ -223,7 +235,10 @@ impl AvTable {
         })
     }
 
-    fn check_writable(&self, doing: &'static str) -> Result<()> {
+    /// # Errors
+    ///
+    /// `EACCES`: it was opened for reading only.
+    pub(super) fn check_writable(&self, doing: &'static str) -> Result<()> {
         match self.read_only {
             false => Ok(()),
             true => Err(Error::new(Errno::EACCES, doing, "address vector")
@@ -254,17 +269,15 @@ impl AvTable {
         Ok(taken)
     }
 
-    /// Gives entries back that were reserved.
-    ///
-    /// # Errors
-    ///
-    /// When the turn can not be had.
-    pub fn release(&self, reserved: impl IntoIterator<Item = Reserved>) -> Result<()> {
-        let _turn = self.turn()?;
-        for Reserved(entry) in reserved {
-            self.store.give_back(entry);
+    /// Gives entries back that were reserved: now, or where the turn can not be had, in the next
+    /// turn of this process.
+    pub fn release(&self, reserved: impl IntoIterator<Item = Reserved>) {
+        let entries = reserved.into_iter().map(|Reserved(entry)| entry);
+        match (self.turn(), &self.named) {
+            (Ok(_turn), _) => entries.for_each(|entry| self.store.give_back(entry)),
+            (Err(_), Some(named)) => named.leave(entries),
+            (Err(_), None) => {}
         }
-        Ok(())
     }
 
     /// Removes an address; the entry is free again.
@@ -326,12 +339,25 @@ impl AvTable {
     ///
     /// `EINVAL` when the address is not in the table; `ENOMEM`.
     pub fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
-        self.ids.set(self.holder(addr, "set the ID of")?, id)
+        let entry = self.holder(addr, "set the ID of")?;
+        self.ids.set(entry, self.store.generation(entry) | 1, id)
     }
 
-    /// An entry has another address, by another process.
-    pub(super) fn forget_id(&self, entry: u32) {
-        self.ids.forget(entry);
+    /// The same for an address that was just inserted; nothing where it was removed since.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn tag(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
+        match self.set_user_id(addr, id) {
+            Err(error) if error.errno() == Errno::EINVAL => Ok(()),
+            tagged => tagged,
+        }
+    }
+
+    /// An entry is of this generation by another process: an ID of an earlier one is no more.
+    pub(super) fn forget_id(&self, entry: u32, generation: u32) {
+        self.ids.forget_before(entry, generation);
     }
 
     /// Every address in the table, from the lowest index.
@@ -388,29 +414,10 @@ impl AvTable {
         name: &Name,
         found: Result<Option<(u32, u32)>, Busy>,
     ) -> FiAddr {
-        match found.unwrap_or_else(|Busy| self.find_in_turn(name)) {
+        match found.unwrap_or_else(|Busy| self.find_beside_writers(name)) {
             Some((entry, generation)) => self.model.addr(entry, generation),
             None => FiAddr::NOTAVAIL,
         }
-    }
-
-    #[cold]
-    fn find_in_turn(&self, name: &Name) -> Option<(u32, u32)> {
-        let _turn = self.turn().ok()?;
-        self.store.search(name)
-    }
-
-    /// Whether nobody was changing the table just now. What a writer that is dead has left is mended, and listed as changed.
-    pub(super) fn has_no_writer(&self) -> bool {
-        if !self.store.is_torn() {
-            return true;
-        }
-        if let (Some(thread), Some(named)) = (self.writers.try_lock(), &self.named) {
-            if named.try_turn() {
-                drop(self.begin_turn(thread));
-            }
-        }
-        false
     }
 
     /// Writes an entry's address where other programs read it, of a table with a name.
@@ -419,50 +426,14 @@ impl AvTable {
             named.list(entry, addr);
         }
     }
-
-    pub(super) fn turn(&self) -> Result<Turn<'_>> {
-        let thread = self.writers.lock();
-        if let Some(named) = &self.named {
-            named.take_turn()?;
-        }
-        Ok(self.begin_turn(thread))
-    }
-
-    fn begin_turn<'a>(&'a self, thread: MutexGuard<'a, ()>) -> Turn<'a> {
-        let turn = Turn {
-            named: self.named.as_ref(),
-            _thread: thread,
-        };
-        let is_in = |entry| {
-            let generation = self.store.generation(entry);
-            let has_socket = || {
-                self.sockets
-                    .of(&self.store, entry, generation | 1)
-                    .is_some()
-            };
-            generation & 1 == 1 || has_socket()
-        };
-        if let Some(entry) = self.store.mend(is_in) {
-            let addr = match is_in(entry) {
-                true => self.addr_when_resolved(entry),
-                false => FiAddr::NOTAVAIL,
-            };
-            self.list(entry, addr);
-        }
-        turn
-    }
 }
 
-/// The right to change a table: of one thread of one process.
-pub(super) struct Turn<'a> {
-    named: Option<&'a Named>,
-    _thread: MutexGuard<'a, ()>,
-}
-
-impl Drop for Turn<'_> {
+impl Drop for AvTable {
+    /// The last chance for entries that could not be given back. Without it they are lost until the
+    /// file goes.
     fn drop(&mut self) {
-        if let Some(named) = self.named {
-            named.end_turn();
+        if self.named.as_ref().is_some_and(Named::has_left) {
+            drop(self.try_turn());
         }
     }
 }
@@ -587,8 +558,7 @@ impl Drop for Paused<'_> {
     fn drop(&mut self) {
         let holes = std::mem::take(&mut self.holes);
         if !holes.is_empty() {
-            // Without the turn they are lost, as those of a process that was killed.
-            let _ = self.table.release(holes.into_iter().map(Reserved));
+            self.table.release(holes.into_iter().map(Reserved));
         }
     }
 }

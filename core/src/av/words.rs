@@ -18,7 +18,6 @@ pub(super) const ALIGN: u64 = 64 << 10;
 #[cfg(not(loom))]
 pub(super) struct Words {
     map: MmapRaw,
-    shared: bool,
 }
 
 #[cfg(not(loom))]
@@ -30,10 +29,7 @@ impl Words {
     /// When the system has none.
     pub(super) fn private(bytes: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len(bytes.max(1)).map_anon()?;
-        Ok(Self {
-            map: map.into(),
-            shared: false,
-        })
+        Ok(Self { map: map.into() })
     }
 
     /// The part of a file that starts at `offset`, a multiple of [`ALIGN`].
@@ -47,7 +43,7 @@ impl Words {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let map = MmapOptions::new().offset(offset).len(bytes).map_raw(file)?;
-        Ok(Self { map, shared: true })
+        Ok(Self { map })
     }
 
     /// The `n` words of 64 bits from byte `from` on; fewer where the memory ends.
@@ -80,14 +76,10 @@ impl Words {
         let _ = self.map.advise(Advice::HugePage);
     }
 
-    /// Gives the memory back to the system. Who still reads there finds zeros.
+    /// Gives memory of this process alone back to the system. Who still reads there finds zeros.
     pub(super) fn discard(&self) {
-        let advice = match self.shared {
-            true => UncheckedAdvice::Remove,
-            false => UncheckedAdvice::DontNeed,
-        };
         // SAFETY: all access is atomic, and zeros are as good as any words. What can not be given back stays.
-        let _ = unsafe { self.map.unchecked_advise(advice) };
+        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
     }
 }
 

@@ -272,10 +272,17 @@ impl<B: Backend> Av for AvHandle<B> {
         let lock = || self.domain.lock_to("remove from", "address vector");
         self.table.retract(addr, lock, |state, again| {
             match self.table.is_shared() {
-                true => state.follow(),
-                false => state.retract(self.index, addr),
+                true => {
+                    state.follow();
+                    // By generations: another thread may have had an address put in the entry
+                    // since.
+                    state.settle_unresolved();
+                }
+                false => {
+                    state.retract(self.index, addr);
+                    state.fail_unresolved(self.index, addr);
+                }
             }
-            state.fail_unresolved(self.index, addr);
             if again.is_some() {
                 state.announce_new(self.index, again);
             }
@@ -338,7 +345,7 @@ impl<B: Backend> Av for AvHandle<B> {
                     .mend("open the address vector for IDs of your own"),
             );
         }
-        self.set_id(addr, id)
+        self.table.set_user_id(addr, id)
     }
 
     fn tag_inserted(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
@@ -349,7 +356,7 @@ impl<B: Backend> Av for AvHandle<B> {
                     .mend("the address vector is one for IDs: they are set one by one"),
             );
         }
-        self.set_id(addr, id)
+        self.table.tag(addr, id)
     }
 
     fn id(&self) -> ObjectId {
@@ -384,16 +391,6 @@ impl<B: Backend> AvHandle<B> {
             return Err(into(Errno::EINVAL).mend("its IDs are set one by one"));
         }
         later.begin(wanted, keys, user_ids, context, report)
-    }
-
-    fn set_id(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
-        if self.table.is_shared() {
-            // What others have put in the entry before takes the ID along that was there, not this one.
-            let mut state = self.domain.lock_to("set an ID in", "address vector")?;
-            state.follow();
-            self.domain.wake(&mut state);
-        }
-        self.table.set_user_id(addr, id)
     }
 
     fn check_synchronous(&self) -> Result<()> {
@@ -461,6 +458,7 @@ impl<B: Backend> AvHandle<B> {
         let mut found = admitted.enumerate();
         let mut chunk = Vec::with_capacity(found.size_hint().0.min(AT_ONCE));
         let mut new = Vec::new();
+        let mut outcomes = Vec::new();
         let mut paused: Option<Paused<'_>> = None;
         let mut inserted = 0;
         loop {
@@ -487,11 +485,16 @@ impl<B: Backend> AvHandle<B> {
                 let placed = insertion.enter(one, None);
                 inserted += usize::from(placed.is_ok());
                 new.extend(placed.as_ref().ok().filter(|p| p.new).map(|p| p.addr));
-                report(number, placed.map(|placed| placed.addr));
+                outcomes.push((number, placed.map(|placed| placed.addr)));
             }
             match is_last {
                 true => drop(insertion),
                 false => paused = Some(insertion.pause()),
+            }
+            // Without the turn: what a caller does in its report may need it, or the lock of the
+            // domain. And before transports hear of the addresses, for it may give them IDs.
+            for (number, placed) in outcomes.drain(..) {
+                report(number, placed);
             }
             if self.table.is_awaited() {
                 self.announce(&new)?;

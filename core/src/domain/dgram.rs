@@ -195,7 +195,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
 
 impl<B: Backend> Drop for DgramHandle<B> {
     fn drop(&mut self) {
-        self.name.stop_listening();
+        self.name.stop_listening(self.domain.is_inherited());
         self.domain.close(Object::Endpoint(self.index));
     }
 }

@@ -220,9 +220,12 @@ impl Name {
         }
     }
 
-    /// The endpoint is about to close.
-    pub(super) fn stop_listening(&mut self) {
-        self.listening = None;
+    /// The endpoint is about to close. The listener of an inherited one is its parent's.
+    pub(super) fn stop_listening(&mut self, is_inherited: bool) {
+        let listening = self.listening.take();
+        if is_inherited {
+            std::mem::forget(listening);
+        }
     }
 }
 
@@ -620,7 +623,7 @@ impl<B: Backend> EndpointHandle<B> {
 
 impl<B: Backend> Drop for EndpointHandle<B> {
     fn drop(&mut self) {
-        self.name.stop_listening();
+        self.name.stop_listening(self.domain.is_inherited());
         self.domain.close(Object::Endpoint(self.index));
     }
 }

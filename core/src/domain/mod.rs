@@ -36,6 +36,7 @@ use crate::error::{Errno, Error, OpError, Result};
 use crate::fabric::{self, CntrAttr, CqAttr, EndpointConfig, Mr};
 use crate::flag::Flag;
 use crate::flags::Flags;
+use crate::forked::Birth;
 use crate::info::{Info, Progress, Threading};
 use crate::peer::Transport;
 use crate::serial::{Held, Serial};
@@ -150,6 +151,16 @@ pub(crate) struct Inner<B: Backend> {
     shared: Arc<Shared<B>>,
 }
 
+impl<B: Backend> Drop for Inner<B> {
+    /// In a child of fork all stays as it is: transports reach their peers through what the parent
+    /// has, too.
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            std::mem::forget(self.shared.clone());
+        }
+    }
+}
+
 impl<B: Backend> Deref for Inner<B> {
     type Target = Shared<B>;
 
@@ -173,6 +184,7 @@ pub(crate) struct Shared<B: Backend> {
     spin: std::time::Duration,
     /// Where endpoints leave their counters.
     stats: Option<PathBuf>,
+    birth: Birth,
 }
 
 /// An object of a domain, by its place in the state.
@@ -259,6 +271,7 @@ impl<B: Backend> Domain<B> {
             errands: Mutex::new(Vec::new()),
             has_errands: Flag::new(),
             spin: settings.spin.0.unwrap_or_default(),
+            birth: Birth::here(),
             stats: (!settings.stats.is_empty()).then(|| PathBuf::from(&settings.stats)),
         });
         let progressor = match automatic {
@@ -344,6 +357,10 @@ impl<B: Backend> Shared<B> {
 
     /// Closes an object whose handle goes away: at once, or by the thread that the domain belongs to.
     fn close(&self, object: Object) {
+        if self.is_inherited() {
+            // The lock may be held by a thread that this process has not.
+            return;
+        }
         let removed = match self.serial.lock() {
             Ok(mut state) => state.remove(object),
             Err(_) => {
@@ -354,6 +371,11 @@ impl<B: Backend> Shared<B> {
         };
         // Without the lock: an endpoint may take a while to say goodbye.
         drop(removed);
+    }
+
+    /// Whether this process is a child of the one that opened the domain.
+    fn is_inherited(&self) -> bool {
+        !self.birth.is_this_process()
     }
 
     /// Leaves errands to whoever holds the lock next, and wakes those who sleep for one of them to.

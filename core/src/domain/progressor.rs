@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::{Backend, Shared, State};
 use crate::error::{Error, Result};
+use crate::forked::{Birth, end_threads};
 use crate::wait::Sleeper;
 
 /// How often it looks whether the application still drives the domain: so long may what comes then wait.
@@ -32,6 +33,7 @@ pub(super) struct Progressor<B: Backend> {
     shared: Arc<Shared<B>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    birth: Birth,
 }
 
 impl<B: Backend> Progressor<B> {
@@ -56,19 +58,22 @@ impl<B: Backend> Progressor<B> {
             shared: shared.clone(),
             stop,
             thread: Some(thread),
+            birth: Birth::here(),
         })
     }
 }
 
 impl<B: Backend> Drop for Progressor<B> {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        self.shared.wait.signal();
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // It panics no more than the calls that it makes for the application.
-            let _ = thread.join();
-        }
+        let thread = self.thread.take();
+        let sleeper = thread.as_ref().map(|thread| thread.thread().clone());
+        end_threads(self.birth, thread, || {
+            self.stop.store(true, Ordering::Release);
+            self.shared.wait.signal();
+            if let Some(sleeper) = sleeper {
+                sleeper.unpark();
+            }
+        });
     }
 }
 

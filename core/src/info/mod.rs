@@ -27,6 +27,7 @@ pub use models::{
 };
 pub use query::{Found, Query, QueryFlags, explain, find, getinfo};
 pub use rdm::rdm_messages;
+pub(crate) use resolve::port;
 pub use resolve::{Resolver, SystemResolver};
 
 use crate::addr::{AddrFormats, Address};

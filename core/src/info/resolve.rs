@@ -105,7 +105,12 @@ fn number(node: &str) -> Option<SocketAddr> {
     Some(SocketAddr::V6(socket))
 }
 
-fn port(service: &str, resolver: &dyn Resolver) -> Result<u16> {
+/// The port of a service: a number, or a name that the resolver has to know.
+///
+/// # Errors
+///
+/// `EINVAL`: it is neither.
+pub(crate) fn port(service: &str, resolver: &dyn Resolver) -> Result<u16> {
     let found = match service.chars().all(|c| c.is_ascii_digit()) {
         true => service.parse().ok(),
         false => resolver.service(service),

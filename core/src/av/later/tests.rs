@@ -477,3 +477,81 @@ fn a_range_that_is_found_later_ends_with_events_like_any_call() {
     // The holes are free when the call is over.
     assert_eq!(table.insert(&name(1)).unwrap().addr, FiAddr(0));
 }
+
+fn named(name: &str, av_type: AvType) -> AvAttr {
+    AvAttr {
+        av_type: Some(av_type),
+        name: Some(format!("{name}-{av_type:?}-{}", std::process::id())),
+        ..AvAttr::default()
+    }
+}
+
+/// A call that could never insert anything is refused, and no events come.
+///
+/// Covers: AV-5, AV-7
+#[test]
+fn who_may_only_read_is_refused_at_once() {
+    for av_type in [AvType::Map, AvType::Table] {
+        let attr = named("later reads", av_type);
+        let _writer = AvTable::open(&attr, "test").unwrap();
+        let reading = AvAttr {
+            read_only: true,
+            ..attr
+        };
+        let party = Party::around(AvTable::open(&reading, "test").unwrap(), None);
+        let listed = Wanted::Listed(vec![wanted(Some(1)), wanted(Some(2))]);
+        let begun = party
+            .later
+            .begin(listed, None, Vec::new(), 1, Box::new(|_, _| ()));
+        let refused = begun.map_err(|error| error.errno());
+        assert_eq!(refused, Err(Errno::EACCES), "{av_type:?}");
+        let mut out = [0; 24];
+        let nothing = party.events.read(&mut out, Reading::Take);
+        assert_eq!(nothing, Err(OpError::Again));
+    }
+}
+
+/// A call that can not have the turn fails, and the next turn of the process frees the entries that
+/// were reserved for it.
+///
+/// Covers: AV-7, AV-16
+#[test]
+fn entries_of_a_call_that_can_not_have_the_turn_are_free_again() {
+    let attr = named("later released", AvType::Table);
+    let (open, resolver) = gate();
+    let party = Party::around(AvTable::open(&attr, "test").unwrap(), Some(resolver));
+    party.table.set_turn_patience(Duration::from_millis(50));
+    let range = Services::range("127.0.0.1", 1, "10", 1).unwrap();
+    let results = party.begin(Wanted::Services(range), 1);
+    let other = AvTable::open(&attr, "test").unwrap();
+    let turn = other.insertion().unwrap();
+    // Only now does the call come to the point where it needs the turn.
+    open.send(()).unwrap();
+    let Event::Error(error) = party.next() else {
+        panic!("it had the turn while another had it");
+    };
+    assert_eq!((error.data, error.errno), (0, Errno::ETIMEDOUT));
+    assert!(matches!(party.next(), Event::Done(done) if done.data == 0));
+    assert_eq!(
+        results.try_iter().collect::<Vec<_>>(),
+        [Err(Errno::ETIMEDOUT)]
+    );
+    drop(turn);
+    assert_eq!(party.table.insert(&name(1)).unwrap().addr, FiAddr(0));
+}
+
+/// A call that is closed before it has the turn frees the entries that were reserved for it at the
+/// end of its table.
+#[test]
+fn entries_of_the_last_call_are_free_for_others() {
+    let attr = named("later closed", AvType::Table);
+    let table = AvTable::open(&attr, "test").unwrap();
+    table.set_turn_patience(Duration::from_millis(50));
+    let reserved = table.reserve(3).unwrap();
+    let other = AvTable::open(&attr, "test").unwrap();
+    let turn = other.insertion().unwrap();
+    table.release(reserved);
+    drop(turn);
+    drop(table);
+    assert_eq!(other.insert(&name(1)).unwrap().addr, FiAddr(0));
+}

@@ -114,6 +114,8 @@ fn a_process_of_the_others() {
     let (number, shared) = what.split_once(' ').unwrap();
     let own = number.parse::<u64>().unwrap() * 1_000_000;
     let av = AvTable::open(&attr(shared.to_owned()), DOMAIN).unwrap();
+    // It waits for whom the test stops.
+    av.set_turn_patience(Duration::from_secs(300));
     println!("ready");
     let orders = Order::all();
     let mut order = None;
@@ -183,6 +185,11 @@ impl Other {
         let said = self.says.next().expect("it ended by itself").unwrap();
         assert!(said == STOPPED || said == PAST, "it says {said}");
         said == STOPPED
+    }
+
+    /// Its process ID.
+    fn id(&self) -> u32 {
+        self.child.id()
     }
 
     fn kill(mut self) {
@@ -255,4 +262,81 @@ fn killed_writers_leave_nothing_half_done() {
     drop((av, writer));
     let gone = AvTable::open(&reading, DOMAIN).err().map(|e| e.errno());
     assert_eq!(gone, Some(Errno::ENOENT));
+}
+
+/// What `act` returns; it fails where that takes so long that it waits for a process that does
+/// nothing.
+fn without_waiting<T: Send>(what: &str, act: impl FnOnce() -> T + Send) -> T {
+    let (done, came) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || done.send(act()));
+        match came.recv_timeout(Duration::from_secs(60)) {
+            Ok(value) => value,
+            Err(_) => {
+                eprintln!("{what} waits for a writer that is stopped");
+                // The thread would never end.
+                std::process::abort();
+            }
+        }
+    })
+}
+
+/// A writer stops at each step of insertion and of removal, and is not killed: others find every
+/// address and look for absent ones, alone and many at a time, and wait for nobody. Who wants to
+/// change the table is told which process has the turn. They go on when the writer is gone.
+///
+/// Covers: AV-4, AV-17, AV-18
+#[test]
+fn a_stopped_writer_stops_no_reader() {
+    const KNOWN: u64 = 500;
+    let shared = format!("stopped-{}", std::process::id());
+    let av = AvTable::open(&attr(shared.clone()), DOMAIN).unwrap();
+    let known: Vec<_> = (0..KNOWN).map(name).collect();
+    let addrs: Vec<_> = known.iter().map(|n| av.insert(n).unwrap().addr).collect();
+    let absent: Vec<_> = (KNOWN..KNOWN + 20).map(name).collect();
+    let mut number = 0;
+    for operation in [INSERT, REMOVE] {
+        let mut steps = 0;
+        loop {
+            // What one of them leaves in the table is no other's.
+            number += 1;
+            let mut other = Other::start(number, &shared);
+            if !other.stops(operation, steps) {
+                other.kill();
+                break;
+            }
+            let at = format!("step {steps} of {operation}");
+            without_waiting(&format!("a look-up at {at}"), || {
+                for (name, addr) in known.iter().zip(&addrs) {
+                    assert_eq!((av.find(name), av.lookup(*addr)), (*addr, Some(*name)));
+                }
+                for name in &absent {
+                    assert_eq!(av.find(name), FiAddr::NOTAVAIL);
+                }
+                av.find_all(&known, |number, addr| assert_eq!(addr, addrs[number]));
+                av.find_all(&absent, |_, addr| assert_eq!(addr, FiAddr::NOTAVAIL));
+                assert!(!av.has_no_writer());
+            });
+            av.set_turn_patience(Duration::from_millis(20));
+            let errors = without_waiting(&format!("a change at {at}"), || {
+                let inserted = av.insert(&absent[0]).map(drop).unwrap_err();
+                [inserted, av.remove(addrs[0]).unwrap_err()]
+            });
+            for error in errors {
+                assert_eq!(error.errno(), Errno::ETIMEDOUT);
+                let holder = format!("process {}", other.id());
+                assert!(error.to_string().contains(&holder), "{error}");
+            }
+            other.kill();
+            av.set_turn_patience(Duration::from_secs(60));
+            let placed = without_waiting(&format!("a change after {at}"), || {
+                let placed = av.insert(&absent[0]).unwrap();
+                av.remove(placed.addr).unwrap();
+                placed
+            });
+            assert!(placed.new);
+            steps += 1;
+        }
+        assert!(steps >= 5, "{operation} has {steps} steps");
+    }
 }

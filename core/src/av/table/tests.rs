@@ -398,3 +398,30 @@ fn a_type_that_is_left_open_is_chosen_and_told() {
         assert_eq!(table(kind, 0).av_type(), kind.av_type);
     }
 }
+
+/// What a look-up finds that compares each entry, beside a writer that does not come to an end, is
+/// what the index finds.
+///
+/// Covers: AV-18
+#[test]
+fn entries_by_themselves_tell_what_the_index_tells() {
+    for kind in kinds() {
+        let table = table(kind, 0);
+        let addrs: Vec<_> = (0..500)
+            .map(|n| table.insert(&name(n)).unwrap().addr)
+            .collect();
+        for addr in addrs.iter().step_by(3) {
+            table.remove(*addr).unwrap();
+        }
+        for n in 0..600 {
+            let words = name(n).to_words();
+            let found = table.find_by_entries(&words);
+            assert_eq!(found, table.store.find(&words).unwrap(), "{n} of {kind:?}");
+            assert_eq!(found.is_some(), n < 500 && n % 3 != 0);
+        }
+        // It is what a look-up does while another thread is at work all the time.
+        let words = name(1).to_words();
+        let _writer = table.writers.lock();
+        assert_eq!(table.addr_found(&words, Err(Busy)), table.addr(&name(1)));
+    }
+}
