@@ -178,6 +178,18 @@ impl LanePolicy {
         self.rest(peer, now);
     }
 
+    /// A peer is no more, nor is its lane: who gets its number next begins anew.
+    pub fn forget(&mut self, peer: u32) {
+        if let Some(entry) = self.peers.get_mut(peer as usize) {
+            self.lanes -= usize::from(entry.has_lane);
+            // An item of it may be in line still.
+            *entry = Peer {
+                queued: entry.queued,
+                ..Peer::default()
+            };
+        }
+    }
+
     /// Whether a lane could be made without another going.
     #[must_use]
     pub fn has_room(&self) -> bool {

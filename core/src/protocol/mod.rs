@@ -18,6 +18,7 @@ pub mod rendezvous;
 mod rng;
 mod rtt;
 pub mod session;
+mod spare_room;
 pub mod table;
 mod time;
 mod timers;
@@ -27,4 +28,5 @@ pub mod wire;
 mod sim;
 
 pub use peer_key::{PLACE_BYTES, PeerKey};
+pub use spare_room::give_back_room;
 pub use time::Time;

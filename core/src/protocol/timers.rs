@@ -13,6 +13,10 @@ pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Time, Key)>>,
 }
 
+/// Items for each entry, and beside those, that are no reason to tidy up.
+const ITEMS_PER_ENTRY: usize = 4;
+const SOME_ITEMS: usize = 1024;
+
 /// The timer part of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Deadline {
@@ -73,6 +77,19 @@ impl Timers {
         None
     }
 
+    /// Drops the items that stand for nothing, once they are most of all: entries that are gone leave theirs behind until the time that
+    /// they had set.
+    pub(crate) fn tidy<T: Timed>(&mut self, table: &mut Table<T>) {
+        if self.heap.len() <= ITEMS_PER_ENTRY * table.len() + SOME_ITEMS {
+            return;
+        }
+        self.heap.retain(|Reverse((queued, key))| {
+            let deadline = table.get_mut(*key).map(Timed::deadline);
+            deadline.is_some_and(|deadline| deadline.queued == Some(*queued))
+        });
+        self.heap.shrink_to(2 * self.heap.len());
+    }
+
     /// When to look again: never later than the earliest deadline, at times earlier.
     pub(crate) fn next(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse((at, _))| *at)
@@ -88,6 +105,23 @@ mod tests {
         fn deadline(&mut self) -> &mut Deadline {
             self
         }
+    }
+
+    /// What entries that are gone have left behind goes; what stands comes up all the same.
+    #[test]
+    fn items_of_the_gone_do_not_pile_up() {
+        let mut table: Table<Deadline> = Table::new(100_000);
+        let mut timers = Timers::default();
+        let stays = table.insert(Deadline::default()).unwrap();
+        timers.set(stays, table.get_mut(stays).unwrap(), Time(5));
+        for _ in 0..100_000 {
+            let key = table.insert(Deadline::default()).unwrap();
+            timers.set(key, table.get_mut(key).unwrap(), Time(7));
+            table.remove(key);
+            timers.tidy(&mut table);
+            assert!(timers.heap.len() <= ITEMS_PER_ENTRY + SOME_ITEMS);
+        }
+        assert_eq!(timers.pop(Time(6), &mut table), Some(stays));
     }
 
     proptest! {

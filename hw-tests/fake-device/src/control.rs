@@ -41,6 +41,8 @@ macro_rules! api {
 api! {
     reset: "ferro_fake_reset", fn();
     hold: "ferro_fake_hold", fn(bool);
+    stop_polls: "ferro_fake_stop_polls", fn(i32);
+    poll_stands: "ferro_fake_poll_stands", fn() -> bool;
     fault: "ferro_fake_fault", fn(u32, u32, u64, u32, u32, u32) -> bool;
     faults_left: "ferro_fake_faults_left", fn() -> usize;
     fail_call: "ferro_fake_fail_call", fn(*const u8, usize, u32, u32, i32);
@@ -122,6 +124,19 @@ impl FakeDevice {
     pub fn hold(&self, held: bool) {
         // SAFETY: takes a truth value.
         unsafe { (self.api.hold)(held) };
+    }
+
+    /// Stops the thread of this number (gettid(2)) in its next poll of a completion queue; `None` lets it go on. Who polls for
+    /// an endpoint has the lock of its domain.
+    pub fn stop_polls(&self, thread: Option<i32>) {
+        // SAFETY: takes a number.
+        unsafe { (self.api.stop_polls)(thread.unwrap_or(0)) };
+    }
+
+    /// Whether the thread stands in a poll.
+    pub fn poll_stands(&self) -> bool {
+        // SAFETY: takes nothing.
+        unsafe { (self.api.poll_stands)() }
     }
 
     /// Overruns the completion queue of a queue pair.

@@ -8,6 +8,7 @@ use ferrofabric_verbs_sys::{
 };
 
 use crate::completion::Armed;
+use crate::gate;
 use crate::memory::read;
 use crate::model::{Model, model};
 use crate::queue_pair::{Payload, Receive, ReceiveQueue, Remote, Request};
@@ -25,6 +26,7 @@ pub(crate) fn ops() -> ibv_context_ops {
 }
 
 unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
+    gate::pass();
     let mut model = model();
     if let Err(errno) = model.enter("ibv_poll_cq") {
         return -errno.abs();

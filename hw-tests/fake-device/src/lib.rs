@@ -15,6 +15,7 @@
 //! | [`fault`] | faults, as both ends name them |
 //! | `library`, `data_path` | what libibverbs exports, and the calls behind its inline functions |
 //! | `script` | what the test's end calls |
+//! | `gate` | where a thread can be made to stand |
 //! | `model` | all objects, behind one lock |
 //! | `memory`, `completion`, `queue_pair` | regions; completion queues and events; queue pairs and receive queues |
 //! | `route` | what datagrams say of where they come from |
@@ -24,6 +25,7 @@ mod completion;
 pub mod control;
 mod data_path;
 pub mod fault;
+mod gate;
 mod library;
 mod memory;
 mod model;

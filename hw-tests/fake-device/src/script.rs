@@ -15,6 +15,18 @@ extern "C" fn ferro_fake_hold(held: bool) {
     model().hold(held);
 }
 
+/// Stops the thread of this number in its next poll of a completion queue; 0 lets it go on.
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_stop_polls(thread: i32) {
+    crate::gate::stop(thread);
+}
+
+/// Whether the thread stands in a poll.
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_poll_stands() -> bool {
+    crate::gate::somebody_stands()
+}
+
 /// False for a point or an effect that there is not.
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_fault(

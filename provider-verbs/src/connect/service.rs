@@ -45,6 +45,9 @@ const RECEIVER_NOT_READY_CODE: u8 = 12;
 /// How often the engine is told to probe idle lanes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Paths that it remembers to have parted from.
+const MAX_PARTED: usize = 1024;
+
 /// What the service thread works with.
 pub(crate) struct ServiceConfig {
     /// The protection domain of the endpoint.
@@ -487,6 +490,10 @@ impl Worker {
         self.parting.retain(|path| {
             let released = handles.release_unused(path);
             if released {
+                if parted.len() >= MAX_PARTED {
+                    // Handles to them that are made again go with those of strangers, when there are many.
+                    parted.clear();
+                }
                 parted.insert(*path);
             }
             !released

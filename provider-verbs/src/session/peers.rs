@@ -1,19 +1,35 @@
 //! The peers of an endpoint: who they are, how they are linked, and what waits for the link.
+//!
+//! A peer is forgotten once nothing leads to it: no entry of the address vector, no lane, nothing that waits. If it has a session that
+//! rests it is kept for that, but only as one of [`MAX_KEPT`]: the session that has rested longest ends first. At rest both sides have
+//! taken all that was said, so its end loses nothing.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
 
 use slab::Slab;
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::SendDone;
-use ferrofabric_core::protocol::PeerKey;
+use ferrofabric_core::protocol::handshake::LaneKey;
 use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_core::protocol::{PeerKey, Time, give_back_room};
 use ferrofabric_core::types::{FiAddr, IoBuf, SendOp, total_len};
 
 use super::state::SessionState;
 use crate::connect::{native_addr, peer_key};
 use crate::endpoint::gather::Readable;
+
+/// Peers that are kept for a session that rests, and for nothing else.
+const MAX_KEPT: usize = 1024;
+
+/// A session rests so long in any case. A packet of the peer's may have crossed our leaving the lane, and the peer comes back with it
+/// at once.
+const MIN_REST: Duration = Duration::from_secs(2);
+
+/// Who was never in the address vector is treated as if it had come back so often: it may be quiet for longer.
+const RETURNS_OF_UNKNOWN: u32 = 3;
 
 /// How a peer is reached at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,12 +123,37 @@ pub(crate) struct Peer {
     pub(crate) lost_rc: bool,
     /// Its endpoint has closed: it will never have a lane again.
     pub(crate) closed: bool,
-    /// It was removed from the address vector: its lane goes once nothing happens on it.
+    /// It is not in the address vector, or not any more: its lane goes once nothing happens on it.
     pub(crate) removed: bool,
     /// Times that it came back after its lane had gone for that.
     pub(crate) returns: u32,
     /// The session rests, and so much of its credit was given back meanwhile.
     pub(crate) rests: Option<u32>,
+    /// The lane that carried the session last, while it has none.
+    pub(crate) last_lane: Option<LaneKey>,
+    /// Its messages that wait for a receive.
+    pub(crate) held: u32,
+    /// Entries of the address vector that lead to it.
+    routes: u32,
+    /// Lanes to it, those included that carry no session yet or are in their end.
+    lanes: u32,
+    /// It has no number, and a lane or a message that is to have one as soon as it is inserted.
+    is_stranger: bool,
+    /// It is among those to be looked at.
+    is_listed: bool,
+    /// It is kept for its session: since when, and its place in line.
+    kept: Option<(Time, u64)>,
+}
+
+/// What becomes of a peer without a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is in use.
+    Stays,
+    /// Only its session, which rests or is to rest, keeps it.
+    Rests,
+    /// Nothing keeps it.
+    Goes,
 }
 
 impl Peer {
@@ -124,6 +165,24 @@ impl Peer {
             .is_some_and(|session| !session.is_unused());
         used && self.rests.is_none()
     }
+
+    /// Whether entries of the address vector lead to it.
+    pub(crate) fn is_routed(&self) -> bool {
+        self.routes > 0
+    }
+
+    fn fate(&self) -> Fate {
+        let is_used = self.link != Link::Idle
+            || self.lanes > 0
+            || self.routes > 0
+            || self.held > 0
+            || !self.pending.is_empty();
+        match &self.parked {
+            _ if is_used || self.goes_on() => Fate::Stays,
+            Some(_) => Fate::Rests,
+            None => Fate::Goes,
+        }
+    }
 }
 
 /// All peers that were spoken to, or that spoke to us.
@@ -133,8 +192,13 @@ pub(crate) struct Peers {
     by_key: HashMap<PeerKey, u32>,
     /// Where each number of the address vector leads, by its low 32 bits.
     routes: Vec<Route>,
-    /// Those that have no number.
+    /// Those that wait for a number.
     strangers: usize,
+    /// Those that may be in use no longer.
+    listed: Vec<u32>,
+    /// Those that are kept for their sessions, in the order in which these came to rest.
+    kept: BTreeMap<u64, u32>,
+    next_kept: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -178,32 +242,64 @@ impl Peers {
     }
 
     fn lead(&mut self, addr: FiAddr, peer: u32) {
-        let known = &mut self.peers[peer as usize];
-        self.strangers -= usize::from(!known.addr.is_some());
-        known.addr = addr;
-        (known.removed, known.returns) = (false, 0);
         let at = addr.0 as u32 as usize;
         if self.routes.len() <= at {
             self.routes.resize(at + 1, NO_ROUTE);
         }
-        self.routes[at] = Route { addr, peer };
+        let before = std::mem::replace(&mut self.routes[at], Route { addr, peer });
+        if before.addr.is_some() {
+            self.lose_route(before.peer);
+        }
+        let known = &mut self.peers[peer as usize];
+        known.routes += 1;
+        known.addr = addr;
+        (known.removed, known.returns) = (false, 0);
+        self.know(peer);
     }
 
-    /// Forgets where an address leads. The peer stays: it may still speak to us.
+    fn lose_route(&mut self, peer: u32) {
+        if let Some(peer) = self.peers.get_mut(peer as usize) {
+            peer.routes -= 1;
+        }
+    }
+
+    /// Forgets where an address leads, and says where it did. The peer may still speak to us.
     pub(crate) fn unroute(&mut self, addr: FiAddr) -> Option<u32> {
         let peer = self.routed(addr)?;
         self.routes[addr.0 as u32 as usize] = NO_ROUTE;
+        self.lose_route(peer);
         let known = &mut self.peers[peer as usize];
-        self.strangers += usize::from(known.addr.is_some());
-        known.addr = FiAddr::NOTAVAIL;
+        if known.addr == addr {
+            // It may be in the address vector twice.
+            let routes = &self.routes;
+            let other = || routes.iter().find(|r| r.peer == peer && r.addr.is_some());
+            known.addr = match known.routes {
+                0 => FiAddr::NOTAVAIL,
+                _ => other().map_or(FiAddr::NOTAVAIL, |route| route.addr),
+            };
+        }
+        if !known.addr.is_some() {
+            self.await_number(peer);
+        }
         Some(peer)
+    }
+
+    /// A peer is to be told of its number.
+    fn await_number(&mut self, peer: u32) {
+        let peer = &mut self.peers[peer as usize];
+        self.strangers += usize::from(!std::mem::replace(&mut peer.is_stranger, true));
+    }
+
+    /// A peer has a number, or will be looked up before it needs one.
+    fn know(&mut self, peer: u32) {
+        let peer = &mut self.peers[peer as usize];
+        self.strangers -= usize::from(std::mem::take(&mut peer.is_stranger));
     }
 
     /// The peer of a key, made if there is none; `shm_name` names its shared-memory endpoint. If it has an address, that leads to it from now on: also to one that only
     /// speaks to us, for when the address is removed.
     pub(crate) fn peer_of(&mut self, key: PeerKey, shm_name: u64, addr: FiAddr) -> u32 {
         let peer = *self.by_key.entry(key).or_insert_with(|| {
-            self.strangers += 1;
             self.peers.insert(Peer {
                 key,
                 shm_name,
@@ -214,18 +310,125 @@ impl Peers {
                 falls_back: false,
                 lost_rc: false,
                 closed: false,
-                removed: false,
-                returns: 0,
+                removed: true,
+                returns: RETURNS_OF_UNKNOWN,
                 rests: None,
+                last_lane: None,
+                held: 0,
+                routes: 0,
+                lanes: 0,
+                is_stranger: false,
+                is_listed: false,
+                kept: None,
             }) as u32
         });
+        self.use_again(peer);
         if addr.is_some() {
-            self.lead(addr, peer);
+            if self.routed(addr) != Some(peer) {
+                self.lead(addr, peer);
+            }
+        } else if !self.peers[peer as usize].addr.is_some() {
+            self.await_number(peer);
         }
         peer
     }
 
-    /// Whether there is one that has no number in the address vector.
+    /// A lane is about to begin on which nothing has come yet, nor that the peer can use it. Only when something does is the peer to
+    /// have its number: a source that says hello and no more makes nobody wait for it.
+    pub(crate) fn is_unheard(&mut self, peer: u32) {
+        let at = self.at(peer);
+        if at.lanes == 0 && at.held == 0 {
+            self.know(peer);
+        }
+    }
+
+    /// A lane to a peer begins.
+    pub(crate) fn begin_lane(&mut self, peer: u32) {
+        self.at(peer).lanes += 1;
+    }
+
+    /// A lane to a peer is no more.
+    pub(crate) fn end_lane(&mut self, peer: u32) {
+        self.at(peer).lanes -= 1;
+        self.list(peer);
+    }
+
+    /// A message of a peer's waits no longer.
+    pub(crate) fn let_go(&mut self, peer: u32) {
+        if let Some(at) = self.peers.get_mut(peer as usize) {
+            at.held -= 1;
+            if at.held == 0 && at.link == Link::Idle {
+                self.list(peer);
+            }
+        }
+    }
+
+    /// A peer may be in use no longer: it is looked at once nobody who names it by its place is under way.
+    pub(crate) fn list(&mut self, peer: u32) {
+        let at = &mut self.peers[peer as usize];
+        if !std::mem::replace(&mut at.is_listed, true) {
+            self.listed.push(peer);
+        }
+    }
+
+    /// Whether some are to be looked at, or too many are kept.
+    #[inline]
+    pub(crate) fn are_to_be_sorted(&self) -> bool {
+        !self.listed.is_empty() || self.kept.len() > MAX_KEPT
+    }
+
+    /// The next that is to be looked at, and what becomes of it.
+    pub(crate) fn next_listed(&mut self) -> Option<(u32, Fate)> {
+        while let Some(peer) = self.listed.pop() {
+            if let Some(at) = self.peers.get_mut(peer as usize) {
+                at.is_listed = false;
+                return Some((peer, at.fate()));
+            }
+        }
+        None
+    }
+
+    /// A peer is kept for its session alone. It gets its number when it comes back.
+    pub(crate) fn keep(&mut self, peer: u32, now: Time) {
+        self.know(peer);
+        let at = &mut self.peers[peer as usize];
+        if at.kept.is_none() {
+            at.kept = Some((now, self.next_kept));
+            self.kept.insert(self.next_kept, peer);
+            self.next_kept += 1;
+        }
+    }
+
+    fn use_again(&mut self, peer: u32) {
+        if let Some((_, place)) = self.peers[peer as usize].kept.take() {
+            self.kept.remove(&place);
+        }
+    }
+
+    /// The peer whose session has rested longest, if too many are kept.
+    pub(crate) fn too_many(&self, now: Time) -> Option<u32> {
+        let (_, &oldest) = self.kept.first_key_value()?;
+        let (since, _) = self.peers.get(oldest as usize)?.kept?;
+        (self.kept.len() > MAX_KEPT && now - since >= MIN_REST).then_some(oldest)
+    }
+
+    /// Forgets a peer that nothing leads to.
+    pub(crate) fn forget(&mut self, peer: u32) -> Option<Peer> {
+        self.use_again(peer);
+        self.know(peer);
+        let gone = self.peers.try_remove(peer as usize)?;
+        debug_assert!(!gone.is_listed && gone.fate() != Fate::Stays);
+        self.by_key.remove(&gone.key);
+        give_back_room(&mut self.by_key);
+        Some(gone)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Whether there is one that has no number in the address vector and would use one: it has a lane, or a message that waits.
     pub(crate) fn has_strangers(&self) -> bool {
         self.strangers != 0
     }
@@ -245,5 +448,105 @@ impl Peers {
     #[inline]
     pub(crate) fn at(&mut self, peer: u32) -> &mut Peer {
         &mut self.peers[peer as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Quotas;
+    use ferrofabric_core::protocol::rendezvous::TransferLimits;
+
+    fn key(number: u64) -> PeerKey {
+        PeerKey {
+            place: [number as u8; 64],
+            incarnation: number,
+        }
+    }
+
+    fn addr(number: u64) -> FiAddr {
+        FiAddr(number)
+    }
+
+    fn session() -> Option<Box<SessionState>> {
+        let limits = TransferLimits::default();
+        let quotas = Quotas { theirs: 1, ours: 1 };
+        let state = SessionState::new(1, SessionId(1), quotas, limits, limits);
+        Some(Box::new(state))
+    }
+
+    fn fates(peers: &mut Peers) -> Vec<(u32, Fate)> {
+        std::iter::from_fn(|| peers.next_listed()).collect()
+    }
+
+    /// A peer stays as long as anything leads to it, whichever of all goes last.
+    #[test]
+    fn what_leads_to_a_peer_keeps_it() {
+        let mut peers = Peers::default();
+        let peer = peers.peer_of(key(1), 0, addr(5));
+        assert!(!peers.has_strangers());
+        // The same endpoint, twice in the address vector.
+        assert_eq!(peers.peer_of(key(1), 0, addr(6)), peer);
+        peers.begin_lane(peer);
+        peers.at(peer).held += 1;
+        assert_eq!(peers.unroute(addr(6)), Some(peer));
+        assert_eq!(
+            (peers.at(peer).addr, peers.has_strangers()),
+            (addr(5), false)
+        );
+        assert_eq!(peers.unroute(addr(5)), Some(peer));
+        assert!(peers.has_strangers(), "it has a lane, and no number");
+        peers.list(peer);
+        assert_eq!(fates(&mut peers), [(peer, Fate::Stays)]);
+        peers.end_lane(peer);
+        assert_eq!(fates(&mut peers), [(peer, Fate::Stays)]);
+        peers.let_go(peer);
+        assert_eq!(fates(&mut peers), [(peer, Fate::Goes)]);
+        assert!(peers.forget(peer).is_some());
+        assert!(!peers.has_strangers());
+        assert_eq!(
+            (peers.count(), peers.find(&key(1)), peers.routed(addr(5))),
+            (0, None, None)
+        );
+    }
+
+    /// An address that is given to another peer leads to the first no more.
+    #[test]
+    fn an_address_of_another_peer_does_not_keep_the_first() {
+        let mut peers = Peers::default();
+        let first = peers.peer_of(key(1), 0, addr(5));
+        let second = peers.peer_of(key(2), 0, addr(5));
+        assert_eq!(peers.routed(addr(5)), Some(second));
+        peers.list(first);
+        assert_eq!(fates(&mut peers), [(first, Fate::Goes)]);
+    }
+
+    /// Of those that are kept for their sessions the oldest goes, once there are too many and it has rested for a while; who comes
+    /// back is no longer among them. None of them has to be told who is inserted.
+    #[test]
+    fn the_oldest_of_too_many_goes() {
+        let mut peers = Peers::default();
+        let (begin, rested) = (Time(1), Time(1) + MIN_REST);
+        for number in 0..=MAX_KEPT as u64 {
+            let peer = peers.peer_of(key(number), 0, FiAddr::NOTAVAIL);
+            peers.at(peer).parked = session();
+            assert!(peers.has_strangers());
+            peers.list(peer);
+            assert_eq!(fates(&mut peers), [(peer, Fate::Rests)]);
+            peers.keep(peer, begin);
+            assert!(!peers.has_strangers());
+        }
+        assert_eq!(peers.too_many(begin), None, "it may be about to come back");
+        let oldest = peers.find(&key(0));
+        assert_eq!(peers.too_many(rested), oldest);
+        // It comes back, and has a lane for a while.
+        assert_eq!(Some(peers.peer_of(key(0), 0, FiAddr::NOTAVAIL)), oldest);
+        assert!(peers.has_strangers());
+        assert_eq!(peers.too_many(rested), None);
+        peers.keep(oldest.unwrap(), rested);
+        let next = peers.find(&key(1)).unwrap();
+        assert_eq!(peers.too_many(rested), Some(next));
+        assert!(peers.forget(next).is_some());
+        assert_eq!((peers.count(), peers.too_many(rested)), (MAX_KEPT, None));
     }
 }

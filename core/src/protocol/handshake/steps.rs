@@ -2,7 +2,7 @@
 
 use super::super::table::Key;
 use super::super::wire::control::{LaneKind, LaneName, RejectReason};
-use super::super::{PeerKey, Time};
+use super::super::{PeerKey, Time, give_back_room};
 use super::peer::Phase;
 use super::{Action, Connector, LaneError, LaneKey, LaneUp, Reason, connect_lane};
 use std::time::Duration;
@@ -340,6 +340,9 @@ impl Connector {
 
     /// Gives free places to those in line.
     pub(super) fn settle(&mut self, now: Time, out: &mut Vec<Action>) {
+        self.timers.tidy(&mut self.peers);
+        give_back_room(&mut self.by_place);
+        give_back_room(&mut self.sessions);
         while self.initiating < self.config.max_initiating.max(1) {
             let Some(key) = self.queued.pop_front() else {
                 return;

@@ -1,8 +1,10 @@
-//! Peers that were removed from the address vector: the connection behind the entry goes, too, once nothing happens on it.
+//! Peers that were removed from the address vector, or were never in it: the connection goes, too, once nothing happens on it.
 //!
 //! The session stays, and rests: nothing is lost that is on its way, and nothing comes twice. Whoever has something to say next, we
 //! or the peer, goes on with it over another lane (`resume.rs`). A removed peer that talks to us keeps its lane as long as it does,
 //! and longer each time that it comes back.
+//!
+//! In the end the peer itself is forgotten, once nothing leads to it (`session/peers.rs`).
 
 use ferrofabric_core::peer::Owner;
 use ferrofabric_core::protocol::wire::SessionId;
@@ -10,11 +12,14 @@ use ferrofabric_core::protocol::wire::SessionId;
 use super::RdmTransport;
 use super::ud::REST;
 use crate::connect::ToService;
-use crate::session::Link;
+use crate::session::{Fate, Link};
 
 /// Looks without anything new after which a lane goes, doubled each time that its peer comes back, so many times at most. There is
 /// a look each second.
 const MAX_DOUBLINGS: u32 = 6;
+
+/// Sessions at rest that end in one call, at most: each costs a system call.
+const FORGOTTEN_AT_ONCE: usize = 64;
 
 /// What was seen of a removed peer's lane.
 #[derive(Default)]
@@ -116,6 +121,56 @@ impl RdmTransport {
         }
         let now = self.ud.now();
         self.policy.down(peer, now);
+        self.peers.list(peer);
+    }
+
+    /// Forgets the peers that nothing leads to any more, and of those that are kept for a session that rests the oldest if there are too
+    /// many. For the ends of calls: nobody who is under way names a peer by its place then.
+    #[cold]
+    pub(super) fn sort_peers(&mut self) {
+        let now = self.ud.now();
+        while let Some((peer, fate)) = self.peers.next_listed() {
+            match fate {
+                Fate::Stays => {}
+                Fate::Goes => self.forget_peer(peer),
+                Fate::Rests => {
+                    if let Some(state) = &self.peers.at(peer).parked {
+                        // One that was never used rests from here on.
+                        let credit = &state.numbers.receive_credit;
+                        let (granted, held) = (credit.quota_units(), credit.held_units());
+                        self.lay_to_rest(peer, granted, held);
+                    }
+                    self.peers.keep(peer, now);
+                }
+            }
+        }
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            match self.peers.too_many(now) {
+                Some(peer) => self.forget_peer(peer),
+                None => break,
+            }
+        }
+    }
+
+    /// Forgets a peer. If it has a session, that rests.
+    fn forget_peer(&mut self, peer: u32) {
+        let Some(gone) = self.peers.forget(peer) else {
+            return;
+        };
+        self.policy.forget(peer);
+        self.departing.remove(&peer);
+        let Some(state) = gone.parked else {
+            return;
+        };
+        // What it kept of its credit when it came to rest, for messages that have been received since.
+        self.grants.take_back(gone.rests.unwrap_or(0));
+        let credit = &state.numbers.receive_credit;
+        (self.grants).end(credit.quota_units(), credit.held_units());
+        self.tell_grant();
+        if let Some(lane) = gone.last_lane {
+            let peer = gone.key;
+            self.service.request(ToService::SessionEnded { peer, lane });
+        }
     }
 
     /// The session of a peer begins to rest: what it was granted and has not used others may have meanwhile.

@@ -32,9 +32,13 @@ impl RdmTransport {
                     if let Some(lane) = self.lanes.of(key.session()) {
                         lane.may_send = true;
                         lane.reconsider();
+                        let peer = lane.peer;
+                        self.is_heard(peer, owner);
                         self.list(key.session());
                     } else if let Some(lane) = self.ud.lanes.of(key.session()) {
                         lane.may_send = true;
+                        let peer = lane.peer;
+                        self.is_heard(peer, owner);
                         self.list(key.session());
                     } else {
                         self.resuming_may_send(key.session(), owner);
@@ -92,6 +96,9 @@ impl RdmTransport {
         let addr = native_addr(&up.peer, up.remote_shm_name)
             .map_or(FiAddr::NOTAVAIL, |name| owner.av().find(&name));
         let peer = self.peers.peer_of(up.peer, up.remote_shm_name, addr);
+        if !up.may_send {
+            self.peers.is_unheard(peer);
+        }
         if up.resumes {
             return self.begin_resuming(peer, up, carrier, owner);
         }
@@ -100,6 +107,20 @@ impl RdmTransport {
         }
         let session = self.new_session(&up);
         self.enter(peer, &up, carrier, session);
+    }
+
+    /// A lane lives: its peer is to have its number. It may have been inserted since the lane came up, which nobody was told.
+    #[cold]
+    pub(super) fn is_heard<O: Owner>(&mut self, peer: u32, owner: &mut O) {
+        let (key, is_known) = {
+            let at = self.peers.at(peer);
+            (at.key, at.addr.is_some())
+        };
+        let name = self.peers.name(peer).filter(|_| !is_known);
+        if let Some(name) = name {
+            let addr = owner.av().find(&name);
+            self.peers.peer_of(key, name.shm.unwrap_or(0), addr);
+        }
     }
 
     /// From here on the lane carries the session.
@@ -176,6 +197,7 @@ impl RdmTransport {
             stalled: false,
         };
         lane.reconsider();
+        self.peers.begin_lane(peer);
         self.lanes.insert(lane);
         self.peers.at(peer).link = Link::Up(up.lane.session());
         self.list(up.lane.session());
@@ -287,6 +309,7 @@ impl RdmTransport {
             ..
         } = *lane;
         drop(qp);
+        self.peers.end_lane(peer);
         self.go_on_stalled();
         self.session_left_lane(peer, key, state, end, owner);
     }

@@ -485,6 +485,9 @@ impl Transport for RdmTransport {
         if !self.work.is_empty() {
             done += self.run_work(owner);
         }
+        if self.peers.are_to_be_sorted() {
+            self.sort_peers();
+        }
         self.poster.registrations.tidy();
         done
     }
@@ -518,9 +521,14 @@ impl Transport for RdmTransport {
                 "the peer was removed from the address vector",
                 owner,
             );
-            self.depart(peer);
+            if !self.peers.at(peer).is_routed() {
+                self.depart(peer);
+            }
         }
         owner.srx().forget_source(addr);
+        if self.peers.are_to_be_sorted() {
+            self.sort_peers();
+        }
     }
 
     fn arm(&mut self) -> Result<bool> {
@@ -565,6 +573,7 @@ impl Transport for RdmTransport {
         report("verbs_lanes_failed", c.lanes_failed);
         let sessions = self.lanes.count() + self.ud.lanes.count() + self.peers.parked();
         report("verbs_sessions_now", sessions as u64);
+        report("verbs_peers_now", self.peers.count() as u64);
         report("verbs_sessions_resumed", c.sessions_resumed);
         report("verbs_packets_repeated", c.packets_repeated);
         report("verbs_queue_pairs_made", self.service.queue_pairs());

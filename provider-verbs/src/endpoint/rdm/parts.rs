@@ -194,7 +194,7 @@ impl RdmTransport {
                     Some(matched) => Target::Receive(kind, arrived, matched),
                     None => {
                         self.poster.counters.unexpected += 1;
-                        let value = self.held.keep(HeldMessage {
+                        let value = self.keep_message(HeldMessage {
                             peer,
                             session: name,
                             body: Body::Arriving {

@@ -87,8 +87,9 @@ impl RdmTransport {
             if !lane.may_send {
                 lane.may_send = true;
                 lane.reconsider();
-                let key = lane.key;
+                let (key, peer) = (lane.key, lane.peer);
                 self.service.request(ToService::LaneHeard(key));
+                self.is_heard(peer, owner);
                 self.list(session);
             }
         }
@@ -162,7 +163,7 @@ impl RdmTransport {
             return;
         }
         self.poster.counters.unexpected += 1;
-        let value = self.held.keep(HeldMessage {
+        let value = self.keep_message(HeldMessage {
             peer,
             session,
             body: Body::Eager(payload.into()),
@@ -187,7 +188,7 @@ impl RdmTransport {
             return self.broke_rules(lane, &error);
         }
         self.poster.counters.unexpected += 1;
-        let value = self.held.keep(HeldMessage {
+        let value = self.keep_message(HeldMessage {
             peer,
             session,
             body: Body::Request { op, way },
@@ -222,6 +223,18 @@ impl RdmTransport {
         (kind, arrived)
     }
 
+    /// Keeps a message until a receive meets it; returns the value of its token.
+    pub(super) fn keep_message(&mut self, message: HeldMessage) -> u64 {
+        self.peers.at(message.peer).held += 1;
+        self.held.keep(message)
+    }
+
+    fn take_message(&mut self, token: u64) -> Option<HeldMessage> {
+        let message = self.held.take(token)?;
+        self.peers.let_go(message.peer);
+        Some(message)
+    }
+
     /// A receive has met a message that was kept.
     pub(super) fn start_held<O: Owner>(&mut self, start: Start, owner: &mut O) {
         let Start {
@@ -230,7 +243,7 @@ impl RdmTransport {
             arrived,
             matched,
         } = start;
-        let Some(message) = self.held.take(token.value) else {
+        let Some(message) = self.take_message(token.value) else {
             return owner.fail_recv(
                 kind,
                 &matched,
@@ -260,7 +273,7 @@ impl RdmTransport {
 
     /// A message that was kept is not wanted.
     pub(super) fn discard_held(&mut self, token: Token) {
-        let Some(message) = self.held.take(token.value) else {
+        let Some(message) = self.take_message(token.value) else {
             return;
         };
         let (peer, session) = (message.peer, message.session);

@@ -25,7 +25,7 @@ use crate::connect::{Carrier, ToService};
 use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{
-    AfterLane, Body, Grants, Held, KeptKind, LaneEnd, Link, SessionState, Target, WqeKind,
+    AfterLane, Body, Grants, Held, KeptKind, LaneEnd, Link, Peers, SessionState, Target, WqeKind,
     send_wr_id,
 };
 
@@ -103,6 +103,7 @@ impl RdmTransport {
             let credit = &state.numbers.receive_credit;
             let (granted, held) = (credit.quota_units(), credit.held_units());
             at.parked = Some(Box::new(state));
+            at.last_lane = Some(lane);
             if rests {
                 self.lay_to_rest(peer, granted, held);
             }
@@ -244,6 +245,7 @@ impl RdmTransport {
         if matches!(carrier, Carrier::Ud(_)) {
             self.ud.deadlines.begin(session);
         }
+        self.peers.begin_lane(peer);
         self.resuming.insert(
             session,
             Resuming {
@@ -264,6 +266,8 @@ impl RdmTransport {
     pub(super) fn resuming_may_send<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         if let Some(lane) = self.resuming.get_mut(&session) {
             lane.may_send = true;
+            let peer = lane.peer;
+            self.is_heard(peer, owner);
             self.resume(session, owner);
         }
     }
@@ -317,8 +321,9 @@ impl RdmTransport {
         lane.heard = Some(heard);
         if !lane.may_send {
             lane.may_send = true;
-            let key = lane.up.lane;
+            let (key, peer) = (lane.up.lane, lane.peer);
             self.service.request(ToService::LaneHeard(key));
+            self.is_heard(peer, owner);
         }
         self.resume(session, owner);
     }
@@ -445,6 +450,7 @@ impl RdmTransport {
         let Some(lane) = self.resuming.remove(&session) else {
             return;
         };
+        self.peers.end_lane(lane.peer);
         self.poster.outstanding -= usize::from(lane.under_way);
         if let Carrier::Rc(qp) = lane.carrier {
             self.part_with(qp);
@@ -482,6 +488,7 @@ impl RdmTransport {
         let Some(lane) = self.resuming.remove(&session) else {
             return;
         };
+        self.peers.end_lane(lane.peer);
         let (name, expected) = lane.heard.unwrap_or_default();
         let parked = self.peers.at(lane.peer).parked.take();
         let state = match parked {
@@ -548,6 +555,8 @@ impl RdmTransport {
             status,
             then,
         } = end;
+        // Nothing was under way, and nothing is lost: the peer needs the session no more.
+        let rested = self.peers.at(peer).rests.is_some();
         self.awaken(peer);
         let credit = &state.numbers.receive_credit;
         self.grants.end(credit.quota_units(), credit.held_units());
@@ -583,7 +592,7 @@ impl RdmTransport {
         }
         let unused = state.is_unused();
         match then {
-            AfterLane::Restart if unused => {}
+            AfterLane::Restart if unused || rested => {}
             AfterLane::Restart => self.fail_receives(peer, Some(state.name), errno, why, owner),
             _ => {
                 self.fail_pending(peer, |_| true, errno, why, owner);
@@ -622,22 +631,33 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         let addr = self.peers.at(peer).addr;
-        let (held, grants) = (&mut self.held, &mut self.grants);
+        let (held, peers, grants) = (&mut self.held, &mut self.peers, &mut self.grants);
         owner.srx().fail_source(addr, errno, why, |token| {
-            token.transport == TRANSPORT && lost(held, grants, token.value, session)
+            token.transport == TRANSPORT
+                && lost(
+                    (&mut *held, &mut *peers, &mut *grants),
+                    token.value,
+                    session,
+                )
         });
     }
 }
 
 /// Whether a kept message can not be delivered any more, as it is a request of this session, or not whole; it is let go then.
-fn lost(held: &mut Held, grants: &mut Grants, token: u64, session: Option<u64>) -> bool {
+fn lost(
+    (held, peers, grants): (&mut Held, &mut Peers, &mut Grants),
+    token: u64,
+    session: Option<u64>,
+) -> bool {
     let lost = held.message(token).is_some_and(|message| {
         !matches!(message.body, Body::Eager(_)) && Some(message.session) == session
     });
     if lost {
-        let message = held.take(token);
-        if let Some(Body::Arriving { total_bytes, .. }) = message.map(|message| message.body) {
-            grants.let_go(total_bytes);
+        if let Some(message) = held.take(token) {
+            peers.let_go(message.peer);
+            if let Body::Arriving { total_bytes, .. } = message.body {
+                grants.let_go(total_bytes);
+            }
         }
     }
     lost

@@ -116,6 +116,7 @@ impl RdmTransport {
         }
         let at = self.peers.at(peer);
         at.parked = Some(Box::new(state));
+        at.last_lane = Some(key);
         at.link = Link::Connecting;
         at.falls_back = false;
         let request = ToService::Promote {
@@ -134,6 +135,7 @@ impl RdmTransport {
     ) -> Option<(u32, LaneKey, SessionState)> {
         self.say_last_word(session);
         let mut lane = self.ud.lanes.remove(session)?;
+        self.peers.end_lane(lane.peer);
         self.ud.deadlines.set(session, None);
         let slots = lane.window.release(&lane.session.numbers);
         for (slot, _) in slots {

@@ -157,6 +157,7 @@ impl RdmTransport {
             .min((limits.receive_bytes as usize).saturating_sub(UdQp::HEADER_BYTES));
         let window = DatagramLane::new(&self.ud.shared, &session.numbers, up.name);
         session.numbers.remote = up.remote_session;
+        self.peers.begin_lane(peer);
         self.ud.lanes.insert(UdLane {
             key: up.lane,
             peer,

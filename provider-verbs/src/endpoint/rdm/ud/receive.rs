@@ -48,8 +48,9 @@ impl RdmTransport {
         }
         if !lane.may_send {
             lane.may_send = true;
-            let key = lane.key;
+            let (key, peer) = (lane.key, lane.peer);
             self.service.request(ToService::LaneHeard(key));
+            self.is_heard(peer, owner);
         }
         self.list(session);
         if !self.acknowledged(session, &prefix, now, owner) {

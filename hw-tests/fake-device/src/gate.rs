@@ -1,0 +1,35 @@
+//! A gate in front of the completion queues: one thread can be made to stand there, with whatever locks it has taken.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+/// The thread that is to stand; 0 for none.
+static STOPPED: AtomicI32 = AtomicI32::new(0);
+
+/// It does.
+static STANDS: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn stop(thread: i32) {
+    STOPPED.store(thread, Ordering::SeqCst);
+}
+
+pub(crate) fn somebody_stands() -> bool {
+    STANDS.load(Ordering::SeqCst)
+}
+
+/// Before a poll. Costs a load unless a thread is to stand.
+pub(crate) fn pass() {
+    if STOPPED.load(Ordering::Relaxed) != 0 {
+        stand();
+    }
+}
+
+#[cold]
+fn stand() {
+    // SAFETY: takes nothing.
+    let this = unsafe { libc::gettid() };
+    while STOPPED.load(Ordering::SeqCst) == this {
+        STANDS.store(true, Ordering::SeqCst);
+        std::thread::yield_now();
+    }
+    STANDS.store(false, Ordering::SeqCst);
+}
