@@ -6,8 +6,9 @@
 //!
 //! - If the first poll after a yield finds something, the yield was worth it, and the next one comes after few polls.
 //! - If it finds nothing, the next yield comes after twice as many polls.
-//! - If the yield took as long as a time slice, the processor is shared with a thread that computes. A poller that
-//!   yields to such a thread loses its own time slices, so the next yield comes after a very long time only.
+//! - If the yield took as long as a time slice, the processor may be shared with a thread that computes. A poller that
+//!   yields to such a thread loses its own time slices, so the next yield comes after eight times as many polls, up to
+//!   a very long time. One such yield says little: other pollers may have had much to do meanwhile.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ const FEWEST: u32 = 8;
 const MOST: u32 = 2048;
 /// A yield that takes longer went to a thread that computes.
 const TIME_SLICE: Duration = Duration::from_micros(500);
-/// Polls until the next yield then: some ten milliseconds.
+/// Polls between yields that all go to such a thread, at most: some ten milliseconds.
 const BESIDE_COMPUTATION: u32 = 1 << 18;
 
 /// Marks the count of a poller that has just yielded.
@@ -68,7 +69,8 @@ impl EmptyPolls {
     fn end_patience(&self, in_a_row: u32) {
         let bound = self.bound.load(Ordering::Relaxed);
         if in_a_row == YIELDED {
-            self.bound.store((bound * 2).min(MOST), Ordering::Relaxed);
+            let next = bound.saturating_mul(2).min(MOST);
+            self.bound.store(next, Ordering::Relaxed);
             self.in_a_row.store(1, Ordering::Relaxed);
             return;
         }
@@ -81,8 +83,10 @@ impl EmptyPolls {
         if away < TIME_SLICE {
             self.in_a_row.store(YIELDED, Ordering::Relaxed);
         } else {
+            let bound = self.bound.load(Ordering::Relaxed);
+            let next = (8 * bound.max(FIRST)).min(BESIDE_COMPUTATION);
             self.in_a_row.store(0, Ordering::Relaxed);
-            self.bound.store(BESIDE_COMPUTATION, Ordering::Relaxed);
+            self.bound.store(next, Ordering::Relaxed);
         }
     }
 }
@@ -142,12 +146,19 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_computes_gets_no_more_yields_for_long() {
+    fn a_thread_that_computes_gets_yields_ever_more_seldom() {
         let polls = EmptyPolls::new();
-        yields(&polls, TIME_SLICE);
-        polls.count(true);
-        let bound = yields(&polls, Duration::from_micros(1));
-        assert_eq!(bound, BESIDE_COMPUTATION);
+        let bounds: Vec<u32> = (0..7)
+            .map(|_| {
+                let bound = yields(&polls, TIME_SLICE);
+                polls.count(true);
+                bound
+            })
+            .collect();
+        let most = BESIDE_COMPUTATION;
+        assert_eq!(bounds, [32, 256, 2048, 16_384, 131_072, most, most]);
+        // It computes no more.
+        yields(&polls, Duration::from_micros(1));
         polls.count(false);
         assert_eq!(polls.bound.load(Ordering::Relaxed), MOST);
     }
