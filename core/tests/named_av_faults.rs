@@ -8,6 +8,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -252,4 +253,27 @@ fn parent_and_child(shared: &str) {
     let held = held.unwrap();
     assert!(held.find(&name(3)).is_some());
     assert_eq!(files(shared).len(), 1);
+}
+
+/// Another version of this library has the file open: whoever comes is told, and does not wait.
+///
+/// Covers: AV-4
+#[test]
+fn a_file_of_another_version_is_an_error() {
+    let name = format!("version-{}", std::process::id());
+    let _held = AvTable::open(&attr(&name), DOMAIN).unwrap();
+    let [path] = &files(&name)[..] else {
+        panic!("{:?}", files(&name));
+    };
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut head = [0; 4096];
+    file.read_exact_at(&mut head, 0).unwrap();
+    // The mark without its lowest byte, which has the version.
+    let mark = head.windows(7).position(|bytes| bytes == b"a orref");
+    let version = mark.expect("the file has its mark") - 1;
+    file.write_all_at(&[head[version] ^ 0x40], version as u64)
+        .unwrap();
+    let error = AvTable::open(&attr(&name), DOMAIN).map(drop).unwrap_err();
+    assert_eq!(error.errno(), Errno::EPROTO, "{error}");
+    assert!(error.to_string().contains("another version"), "{error}");
 }

@@ -84,7 +84,7 @@ impl Named {
     /// # Errors
     ///
     /// `ENOENT`: there is none, and none is to be made. `EACCES`: the file is not this user's
-    /// alone. `ENOSPC`: the folder is full. `ETIMEDOUT`: another process is making it, and does not
+    /// alone. `EPROTO`: others have it open with another layout. `ENOSPC`: the folder is full. `ETIMEDOUT`: another process is making it, and does not
     /// come to an end. What the system lacks.
     pub(super) fn open(wanted: &Wanted<'_>) -> Result<(Self, Store)> {
         let folder = FOLDERS.iter().map(Path::new).find(|f| f.is_dir());
@@ -166,8 +166,15 @@ impl Named {
         }
         let head = Words::shared(&self.file, 0, head::SHARED_BYTES).map_err(|e| failed(&e))?;
         let head = Head(head);
-        if head.word(Word::Magic).load(Acquire) != MAGIC {
-            return Ok(None);
+        match head.word(Word::Magic).load(Acquire) {
+            MAGIC => {}
+            // Whoever was making it has given up.
+            0 => return Ok(None),
+            _ => {
+                let other = io::Error::from_raw_os_error(Errno::EPROTO.0);
+                return Err(failed(&other)
+                    .mend("processes with another version of Ferrofabric have it open: end them"));
+            }
         }
         let file = self.file.try_clone().map_err(|e| failed(&e))?;
         let store = Store::over(head, Arena::File(file));

@@ -72,11 +72,8 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         });
         Arc::new(ResolverPool::new(table.clone(), resolver, announce))
     });
-    if let Some(pool) = pool.as_ref().filter(|_| table.is_shared()) {
-        // Others put in socket addresses that this process may have to resolve.
-        pool.start()?;
-    }
-    Ok(Arc::new(AvHandle {
+    // From here on dropping it closes the address vector.
+    let handle = AvHandle {
         later: OnceLock::new(),
         domain: domain.clone(),
         index,
@@ -86,7 +83,12 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         pool,
         keeps_ranges,
         calls: Mutex::new(()),
-    }))
+    };
+    if let Some(pool) = handle.pool.as_ref().filter(|_| handle.table.is_shared()) {
+        // Others put in socket addresses that this process may have to resolve.
+        pool.start()?;
+    }
+    Ok(Arc::new(handle))
 }
 
 /// Has whoever drives the domain next tell its transports of addresses that came to an address vector, if they are to be told.
