@@ -1,14 +1,15 @@
 //! Whether an object belongs to this process, or was inherited by a fork.
 //!
-//! A child has its parent's objects: the same sockets, the same shared memory, but none of its threads. What the child
-//! does with such an object would hit the parent. Each object that reaches beyond its process keeps the [`Birth`] of its
-//! process, and does nothing in any other one.
+//! A child has its parent's objects: the same sockets, the same shared memory, but none of its
+//! threads. What the child does with such an object would hit the parent. Each object that reaches
+//! beyond its process keeps the [`Birth`] of its process, and does nothing in any other one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-/// Forks between the first process that asked and this one. The handler that counts them runs in each child.
+/// Forks between the first process that asked and this one. The handler that counts them runs in
+/// each child.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// The process in which an object was made. Comparing it costs one load.
@@ -62,12 +63,13 @@ pub fn end_threads<T>(
 /// Has children counted, from the first call on; false where the system has no memory for that.
 fn counts_forks() -> bool {
     static COUNTS: OnceLock<bool> = OnceLock::new();
-    // SAFETY: the handler is a function of this library, which takes the handler back when it is unloaded; the handler
-    // does nothing but count, which is allowed in a child.
+    // SAFETY: the handler is a function of this library, which takes the handler back when it is
+    // unloaded; the handler does nothing but count, which is allowed in a child.
     *COUNTS.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(is_child)) } == 0)
 }
 
-/// Runs in each child before `fork` returns there: it has one thread, and no order of memory matters.
+/// Runs in each child before `fork` returns there: it has one thread, and no order of memory
+/// matters.
 unsafe extern "C" fn is_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
@@ -76,7 +78,8 @@ unsafe extern "C" fn is_child() {
 mod tests {
     use super::*;
 
-    /// Forks, and has the child say yes or no. The child may do no more than compare, for other threads hold locks.
+    /// Forks, and has the child say yes or no. The child may do no more than compare, for other
+    /// threads hold locks.
     fn child_says(question: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child compares numbers and ends.
         let child = unsafe { libc::fork() };

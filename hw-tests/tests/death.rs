@@ -79,8 +79,8 @@ fn kill_in_the_middle(shm: &str) {
     let healthy_addr = hub.av().insert(&healthy.name.to_bytes()).unwrap();
     let mut healthy = healthy;
     healthy.go();
-    // Through shared memory the first four come through the ring, the next ones are read out of the peer's memory, which
-    // takes a descriptor from then on.
+    // Through shared memory the first four come through the ring, the next ones are read out of the
+    // peer's memory, which takes a descriptor from then on.
     for round in 0..8 {
         exchange(&mut hub, healthy_addr, round, 100_000, |o| panic!("{o:?}"));
     }

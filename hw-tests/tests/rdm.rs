@@ -136,8 +136,8 @@ fn a_gibibyte_arrives_whole() {
     }
 }
 
-/// A child drops what it has inherited of both endpoints, queue pairs, regions, queues and all: the parent's go on, over the same
-/// connection.
+/// A child drops what it has inherited of both endpoints, queue pairs, regions, queues and all: the
+/// parent's go on, over the same connection.
 #[test]
 #[file_serial(verbs)]
 fn a_child_that_drops_endpoints_leaves_them_to_its_parent() {
@@ -166,7 +166,8 @@ fn a_child_that_drops_endpoints_leaves_them_to_its_parent() {
         // SAFETY: the child does no more than what is below, and ends without a return.
         match unsafe { libc::fork() } {
             0 => {
-                // SAFETY: a child that hangs is ended; what it drops is a copy of its own, and the parent's is not touched here.
+                // SAFETY: a child that hangs is ended; what it drops is a copy of its own, and the
+                // parent's is not touched here.
                 unsafe {
                     libc::alarm(60);
                     drop(std::ptr::read(&raw const *ends));

@@ -126,8 +126,8 @@ fn a_buffer_is_registered_once() {
     assert_eq!(pair.stat("verbs_regions_gone"), 2);
 }
 
-/// Whichever side may be reached by the other registers each message exactly; the buffer of the other side is registered once, for
-/// the first is the longest and the others lie in it.
+/// Whichever side may be reached by the other registers each message exactly; the buffer of the
+/// other side is registered once, for the first is the longest and the others lie in it.
 #[test]
 #[file_serial(verbs)]
 fn a_peer_reaches_no_more_than_its_message() {

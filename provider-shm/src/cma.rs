@@ -1,7 +1,7 @@
 //! Reading another process's memory (`process_vm_readv`): one copy in place of two, where the kernel lets us.
 //!
-//! The kernel fetches what is missing while the reader waits, and no signal but a deadly one ends that: where a page never
-//! comes, the reader never returns. So nothing is read but pages that are there ([`pages`](self::pages)).
+//! The kernel fetches what is missing while the reader waits, and no signal but a deadly one ends
+//! that: where a page never comes, the reader never returns. So nothing is read but pages that are there ([`pages`](self::pages)).
 
 mod pages;
 
@@ -44,8 +44,8 @@ const PROOF_LASTS: Duration = Duration::from_millis(1);
 
 impl CmaPeer {
     /// Reads the cookie that a peer named in its handshake; `None` when that does not work, for whatever reason: another
-    /// PID namespace, a process that can not be traced, a security policy. Where the cookie is not in memory just now, the
-    /// first read is the proof.
+    /// PID namespace, a process that can not be traced, a security policy. Where the cookie is not
+    /// in memory just now, the first read is the proof.
     pub(crate) fn probe(pid: libc::pid_t, cookie_addr: u64, cookie: Cookie) -> Option<Self> {
         let mut peer = Self {
             pid,
@@ -62,9 +62,10 @@ impl CmaPeer {
         (read != Read::Refused).then_some(peer)
     }
 
-    /// Copies `into.len` bytes from the peer's address, but for pages that are missing there, and not when the process is
-    /// not the peer any more, for a process ID may be used again. The cookie is read along when the last proof is too old;
-    /// reading it takes a third of a microsecond.
+    /// Copies `into.len` bytes from the peer's address, but for pages that are missing there, and
+    /// not when the process is not the peer any more, for a process ID may be used again. The
+    /// cookie is read along when the last proof is too old; reading it takes a third of a
+    /// microsecond.
     ///
     /// # Safety
     ///

@@ -45,8 +45,8 @@ pub struct ShmConfig {
     pub endpoint_unexpected_bytes: usize,
     /// As [`unexpected_messages`](Self::unexpected_messages), from all peers together.
     pub endpoint_unexpected_messages: usize,
-    /// How long a connection is tried to be made with a peer that answers and does not agree. One that is silent is waited
-    /// for as long as it exists.
+    /// How long a connection is tried to be made with a peer that answers and does not agree. One
+    /// that is silent is waited for as long as it exists.
     pub connect_deadline: Duration,
     /// How long an incoming connection may take to say what it has to say.
     pub accept_deadline: Duration,

@@ -27,8 +27,8 @@ impl Doorbell {
         Ok(Self { socket })
     }
 
-    /// Rings at the endpoint `id`. False: that was not possible now, and is to be tried again. Whoever has a full queue is
-    /// woken already; whoever is gone is noticed elsewhere.
+    /// Rings at the endpoint `id`. False: that was not possible now, and is to be tried again.
+    /// Whoever has a full queue is woken already; whoever is gone is noticed elsewhere.
     #[must_use]
     pub(crate) fn ring(&self, id: u64) -> bool {
         let Ok(to) = address(id) else { return true };

@@ -122,7 +122,8 @@ pub(crate) struct Link {
     pub(crate) reading: VecDeque<u32>,
     pub(crate) cma: Option<CmaPeer>,
     pub(crate) paths: Paths,
-    /// What unexpected messages of its take, whether it was asked for envelopes only, and what they took then.
+    /// What unexpected messages of its take, whether it was asked for envelopes only, and what they
+    /// took then.
     pub(crate) held: Used,
     pub(crate) pressed: bool,
     pub(crate) pressed_at: Used,

@@ -78,8 +78,8 @@ fn class_of(len: usize) -> usize {
 /// The paths of a link's messages, of both directions.
 pub(crate) struct Paths {
     setting: Cma,
-    /// Messages that go through the ring before another one is left to be read, after one that the peer did not read; and
-    /// how often in a row it did not.
+    /// Messages that go through the ring before another one is left to be read, after one that the
+    /// peer did not read; and how often in a row it did not.
     ring_left: u32,
     refusals: u32,
     /// There is one as soon as a message has a choice: most links carry short messages only.
@@ -153,8 +153,8 @@ impl Paths {
         }
     }
 
-    /// Sender: the peer has asked for a message through the ring that was left to be read. It may not be able to read
-    /// this one, or any: the next try comes after more messages each time.
+    /// Sender: the peer has asked for a message through the ring that was left to be read. It may
+    /// not be able to read this one, or any: the next try comes after more messages each time.
     #[cold]
     pub(crate) fn refused(&mut self) {
         // Others were left to it before it said so.

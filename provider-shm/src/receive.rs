@@ -100,7 +100,8 @@ pub(crate) struct Receiver {
     pub(crate) held: Slab<Held>,
     /// How many of them have outlived their link.
     left_behind: usize,
-    /// What all of them take, and may take together. Above, no peer may send more than envelopes, until half of it is free.
+    /// What all of them take, and may take together. Above, no peer may send more than envelopes,
+    /// until half of it is free.
     used: Used,
     quota: Quota,
     is_over: bool,
@@ -380,7 +381,8 @@ impl Receiver {
             }
             Some(Incoming::Held(held)) => {
                 let held = &mut self.held[held as usize];
-                // One that is all here keeps its id until it is delivered, where its sender wants to hear of that.
+                // One that is all here keeps its id until it is delivered, where its sender wants
+                // to hear of that.
                 let missing = held
                     .rest
                     .map_or(0, |rest| rest.window.saturating_sub(held.bytes.len()));
@@ -647,7 +649,8 @@ impl Receiver {
         self.ease(link);
     }
 
-    /// Asks the peer for envelopes only when too much is held, of it or of all, and lifts that again.
+    /// Asks the peer for envelopes only when too much is held, of it or of all, and lifts that
+    /// again.
     pub(crate) fn ease(&mut self, link: &mut Link) {
         let quota = link.sizes.quota;
         let change = match link.pressed {

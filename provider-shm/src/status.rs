@@ -79,7 +79,8 @@ pub(crate) fn waker_fence(needed: bool) {
     }
 }
 
-/// A sleeper's half. False: the kernel has not done it, and senders may not see that the sleeper wants to be woken.
+/// A sleeper's half. False: the kernel has not done it, and senders may not see that the sleeper
+/// wants to be woken.
 #[cfg(not(loom))]
 #[must_use]
 pub(crate) fn sleeper_barrier(registered: bool) -> bool {

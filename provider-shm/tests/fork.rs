@@ -1,5 +1,5 @@
-//! A child that a process forks has the process's endpoints. It may close them, which does nothing to the parent, and
-//! open its own.
+//! A child that a process forks has the process's endpoints. It may close them, which does nothing
+//! to the parent, and open its own.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -98,8 +98,8 @@ fn the_parent_goes_on(child_does: impl FnOnce(Pair, NativeAddr)) {
         std::thread::yield_now();
     }
     let name = pair.b.name();
-    // SAFETY: the threads of this process are the service threads, which hold no lock that the child takes, and the test
-    // harness, which waits.
+    // SAFETY: the threads of this process are the service threads, which hold no lock that the
+    // child takes, and the test harness, which waits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let done = catch_unwind(AssertUnwindSafe(|| child_does(pair, name)));

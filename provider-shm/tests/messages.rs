@@ -225,7 +225,8 @@ fn drive(a: &mut Ep, b: &mut Ep, mut done: impl FnMut(&mut Ep, &mut Ep) -> bool)
     }
 }
 
-/// A message that waits for room in the ring has its way; each try to send it does not count as another message.
+/// A message that waits for room in the ring has its way; each try to send it does not count as
+/// another message.
 #[test]
 fn a_message_that_waits_for_room_keeps_to_the_ring() {
     const LEN: usize = 8192;

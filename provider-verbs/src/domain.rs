@@ -307,7 +307,8 @@ impl VerbsBackend {
 /// Queue key of our UD queue pairs; the handshake checks it for the lanes too. The high bit is for privileged ones.
 const DEFAULT_QKEY: u32 = 0x00fe_0f0f;
 
-/// A number that nobody can guess. A child goes on with its parent's keys, so the process is hashed as well.
+/// A number that nobody can guess. A child goes on with its parent's keys, so the process is hashed
+/// as well.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one((std::process::id(), Instant::now()))
 }

@@ -4,9 +4,11 @@
 //! processor on which another thread polls for that completion. A poller therefore yields after a bounded number of
 //! polls in a row that found nothing (`docs/adr/0041`). The bound adapts:
 //!
-//! - If the first poll after a yield finds something, the yield was worth it, and the next one comes after few polls.
+//! - If the first poll after a yield finds something, the yield was worth it, and the next one
+//!   comes after few polls.
 //! - If it finds nothing, the next yield comes after twice as many polls.
-//! - If the yield took as long as a time slice, the processor may be shared with a thread that computes. A poller that
+//! - If the yield took as long as a time slice, the processor may be shared with a thread that
+//!   computes. A poller that
 //!   yields to such a thread loses its own time slices, so the next yield comes after eight times as many polls, up to
 //!   a very long time. One such yield says little: other pollers may have had much to do meanwhile.
 
@@ -17,7 +19,8 @@ use std::time::{Duration, Instant};
 const FIRST: u32 = 32;
 /// Polls between yields that are worth it.
 const FEWEST: u32 = 8;
-/// Polls between yields that are not: one that finds no other thread then costs less than one percent of the time.
+/// Polls between yields that are not: one that finds no other thread then costs less than one
+/// percent of the time.
 const MOST: u32 = 2048;
 /// A yield that takes longer went to a thread that computes.
 const TIME_SLICE: Duration = Duration::from_micros(500);
@@ -176,8 +179,9 @@ mod tests {
     }
 
     /// Two threads on one processor hand a token to and fro. A poller keeps the other thread from running until it
-    /// yields. Without a yield, each round takes two time slices of the scheduler, which is millions of polls that find
-    /// nothing. With yields it is some ten, and on a processor that other programs use at most two times
+    /// yields. Without a yield, each round takes two time slices of the scheduler, which is
+    /// millions of polls that find nothing. With yields it is some ten, and on a processor that
+    /// other programs use at most two times
     /// `BESIDE_COMPUTATION`.
     #[test]
     fn a_poller_lets_the_thread_run_that_it_waits_for() {

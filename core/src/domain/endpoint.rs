@@ -443,7 +443,8 @@ pub(super) unsafe fn send_checked<B: Backend>(
     Ok(())
 }
 
-/// Sends what others before have left to a send that the transport does not get (fi_msg(3), `FI_MORE`).
+/// Sends what others before have left to a send that the transport does not get (fi_msg(3),
+/// `FI_MORE`).
 #[cold]
 fn flush<T: Transport>(state: &mut State<T>, index: usize) {
     let (transport, mut owner) =

@@ -77,8 +77,8 @@ impl Timers {
         None
     }
 
-    /// Drops the items that stand for nothing, once they are most of all: entries that are gone leave theirs behind until the time that
-    /// they had set.
+    /// Drops the items that stand for nothing, once they are most of all: entries that are gone
+    /// leave theirs behind until the time that they had set.
     pub(crate) fn tidy<T: Timed>(&mut self, table: &mut Table<T>) {
         if self.heap.len() <= ITEMS_PER_ENTRY * table.len() + SOME_ITEMS {
             return;

@@ -126,8 +126,8 @@ impl FakeDevice {
         unsafe { (self.api.hold)(held) };
     }
 
-    /// Stops the thread of this number (gettid(2)) in its next poll of a completion queue; `None` lets it go on. Who polls for
-    /// an endpoint has the lock of its domain.
+    /// Stops the thread of this number (gettid(2)) in its next poll of a completion queue; `None`
+    /// lets it go on. Who polls for an endpoint has the lock of its domain.
     pub fn stop_polls(&self, thread: Option<i32>) {
         // SAFETY: takes a number.
         unsafe { (self.api.stop_polls)(thread.unwrap_or(0)) };

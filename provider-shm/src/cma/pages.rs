@@ -1,8 +1,8 @@
 //! Which pages of a process are in memory, as `/proc/PID/pagemap` says.
 //!
-//! Asking takes a microsecond, half of what it takes to read 8 KiB. So what was found lasts for as long as the proof of who
-//! the process is: messages that come out of the same few buffers are asked after once a millisecond. A peer that takes
-//! its memory away in that time is not noticed.
+//! Asking takes a microsecond, half of what it takes to read 8 KiB. So what was found lasts for as
+//! long as the proof of who the process is: messages that come out of the same few buffers are
+//! asked after once a millisecond. A peer that takes its memory away in that time is not noticed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -34,7 +34,8 @@ impl Enemy {
     }
 }
 
-/// The application's call returns, others are served, and the message comes once its sender copies it.
+/// The application's call returns, others are served, and the message comes once its sender copies
+/// it.
 #[test]
 fn memory_that_never_comes_holds_nobody_up() {
     let Some(never) = Never::map(LEN) else { return };

@@ -1,4 +1,5 @@
-//! What a peer may make us keep: answers that it does not take, and unexpected messages over many links.
+//! What a peer may make us keep: answers that it does not take, and unexpected messages over many
+//! links.
 
 use std::time::Instant;
 

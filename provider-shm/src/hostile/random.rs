@@ -1,4 +1,5 @@
-//! Random moves of a hostile peer, among them rightful ones: what it writes, what it says of itself, and its end.
+//! Random moves of a hostile peer, among them rightful ones: what it writes, what it says of
+//! itself, and its end.
 
 use ferrofabric_core::peer::Transport;
 use proptest::prelude::*;
@@ -13,7 +14,8 @@ use crate::wire::{CHUNK, START, TAGGED, pack};
 #[derive(Clone, Debug)]
 enum Move {
     Publish(u8, u8, u32, [u64; 7]),
-    /// The start of a message of `1` bytes with tag `0`, as it should be, with any flags; all of it or the first half.
+    /// The start of a message of `1` bytes with tag `0`, as it should be, with any flags; all of it
+    /// or the first half.
     Begin(u64, u32, u8, bool),
     /// The next piece of the oldest message, as it should be, or one more.
     Piece(u32),

@@ -40,8 +40,8 @@ impl Used {
         self.messages = self.messages.saturating_sub(less.messages);
     }
 
-    /// Whether this is more than what a peer, of which `before` was held when it was asked for envelopes only, can have
-    /// sent before it knew, and may send then.
+    /// Whether this is more than what a peer, of which `before` was held when it was asked for
+    /// envelopes only, can have sent before it knew, and may send then.
     pub(crate) fn is_beyond_what_follows(self, before: Self) -> bool {
         const IN_RING: usize = SLOTS * MAX_WINDOW as usize + SPARE_BUFFERS * SPARE_BYTES;
         self.bytes > before.bytes.saturating_add(IN_RING)
@@ -49,8 +49,8 @@ impl Used {
     }
 }
 
-/// What may be kept of messages that nobody receives: of one peer, or of all peers of an endpoint. Above, they are asked for
-/// envelopes only.
+/// What may be kept of messages that nobody receives: of one peer, or of all peers of an endpoint.
+/// Above, they are asked for envelopes only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     bytes: usize,

@@ -1,5 +1,5 @@
-//! Clients and listeners by hand: some hang up, some say nothing, some name memory that can not be read. The service
-//! thread goes on with everybody else.
+//! Clients and listeners by hand: some hang up, some say nothing, some name memory that can not be
+//! read. The service thread goes on with everybody else.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -161,7 +161,8 @@ fn silence_is_not_death() {
     fails_with(&mut ep, Errno::EHOSTUNREACH);
 }
 
-/// A hello of before counts for nothing once the peer has a segment of ours: it would wait in vain for messages there.
+/// A hello of before counts for nothing once the peer has a segment of ours: it would wait in vain
+/// for messages there.
 #[test]
 fn an_offer_outlives_an_earlier_hello() {
     let mut ep = Ep::open(ShmConfig::default());

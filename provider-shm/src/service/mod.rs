@@ -127,7 +127,8 @@ impl Shared {
         self.birth.is_this_process()
     }
 
-    /// Rings at an endpoint that wants to be woken: now, or as soon as it is possible, by the service thread.
+    /// Rings at an endpoint that wants to be woken: now, or as soon as it is possible, by the
+    /// service thread.
     #[cold]
     pub(crate) fn ring(&self, id: u64) {
         if self.is_ours() && !self.doorbell.ring(id) {
@@ -150,10 +151,12 @@ impl Shared {
         self.sleeps.store(false, Ordering::Relaxed);
     }
 
-    /// There is an event: wakes the transport if it sleeps, and only then, for who is awake takes no rings.
+    /// There is an event: wakes the transport if it sleeps, and only then, for who is awake takes
+    /// no rings.
     fn has_event(&self) {
         self.has_events.raise();
-        // The other half is in the sleeper's barrier: either the sleeper sees the event, or this sees the sleeper.
+        // The other half is in the sleeper's barrier: either the sleeper sees the event, or this
+        // sees the sleeper.
         fence(Ordering::SeqCst);
         if self.sleeps.swap(false, Ordering::SeqCst) {
             self.ring(self.name.shm.unwrap_or_default());
@@ -249,7 +252,8 @@ impl Drop for Service {
             return;
         };
         if !self.shared.is_ours() {
-            // A child has no such thread: there is nothing to wait for, or to let go. What the thread owns it never drops here.
+            // A child has no such thread: there is nothing to wait for, or to let go. What the
+            // thread owns it never drops here.
             std::mem::forget(thread);
             for descriptor in self.descriptors {
                 let _ = nix::unistd::close(descriptor);

@@ -29,7 +29,8 @@ use attempts::Attempt;
 
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
-/// Clients that are talked to at once; more wait in the listener's queue. Connections of our own are no clients.
+/// Clients that are talked to at once; more wait in the listener's queue. Connections of our own
+/// are no clients.
 const CLIENTS: usize = 256;
 /// Peers that are asked after in one sweep: keeps its cost small however many there are.
 const SWEPT: usize = 256;

@@ -1,5 +1,6 @@
-//! Who is the same user. The kernel translates the other side's user ID into this process's user namespace, and says one
-//! number, the overflow ID, for all users that have none there. So that number alone names nobody.
+//! Who is the same user. The kernel translates the other side's user ID into this process's user
+//! namespace, and says one number, the overflow ID, for all users that have none there. So that
+//! number alone names nobody.
 
 use std::fs::read_to_string;
 
@@ -27,12 +28,14 @@ impl Users {
     }
 }
 
-/// Whether every user has an ID in this user namespace, so that the overflow ID is that of one user.
+/// Whether every user has an ID in this user namespace, so that the overflow ID is that of one
+/// user.
 fn is_everybody_mapped() -> bool {
     read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_everybody(&map))
 }
 
-/// Lines of a map: the first ID here, the first ID in the parent namespace, how many there are. Ranges do not overlap.
+/// Lines of a map: the first ID here, the first ID in the parent namespace, how many there are.
+/// Ranges do not overlap.
 fn maps_everybody(map: &str) -> bool {
     let counts = map.lines().map(|line| {
         let count = line.split_ascii_whitespace().nth(2);

@@ -77,7 +77,8 @@ fn a_sleeper_is_woken_once_a_ring_is_possible_again() {
     run_alone("service::wakes::a_ring_that_fails");
 }
 
-/// Neither has the ringer's socket room for another ring, nor is there a descriptor for another socket.
+/// Neither has the ringer's socket room for another ring, nor is there a descriptor for another
+/// socket.
 #[test]
 #[ignore = "run by another test, in a process of its own"]
 fn a_ring_that_fails() {
@@ -100,7 +101,8 @@ fn a_ring_that_fails() {
     );
 }
 
-/// A process that only polls has as many rings as it has had events otherwise, until its doorbell is full.
+/// A process that only polls has as many rings as it has had events otherwise, until its doorbell
+/// is full.
 #[test]
 fn who_does_not_sleep_is_not_rung_at() {
     const COMERS: u64 = 20;

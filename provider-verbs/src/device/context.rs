@@ -110,8 +110,9 @@ impl Context {
         self.quirks
     }
 
-    /// Whether this process has opened it, and what is made on it is this process's. A child inherits both, and the descriptors
-    /// through which they could be destroyed; but they are the parent's.
+    /// Whether this process has opened it, and what is made on it is this process's. A child
+    /// inherits both, and the descriptors through which they could be destroyed; but they are the
+    /// parent's.
     #[inline]
     pub fn is_own(&self) -> bool {
         self.birth.is_this_process()

@@ -15,9 +15,11 @@ pub enum ForkSafety {
     Unprotected,
 }
 
-/// Settles it, once for the process, by asking rdma-core; to be called before any other function of libibverbs, as
-/// `ibv_fork_init(3)` wants it ([`super::Context::open`] and [`super::Context::device_names`] do). Where the kernel has no need of it
-/// nothing is done, so that registered memory is there for children as all other memory is.
+/// Settles it, once for the process, by asking rdma-core; to be called before any other function of
+/// libibverbs, as
+/// `ibv_fork_init(3)` wants it ([`super::Context::open`] and [`super::Context::device_names`] do).
+/// Where the kernel has no need of it nothing is done, so that registered memory is there for
+/// children as all other memory is.
 pub fn fork_safety(verbs: &Verbs) -> ForkSafety {
     static SETTLED: OnceLock<ForkSafety> = OnceLock::new();
     *SETTLED.get_or_init(|| {

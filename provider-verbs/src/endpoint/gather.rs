@@ -3,8 +3,8 @@
 use ferrofabric_core::types::{IoBuf, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
-/// The buffers of a send. An [`IoBuf`] is a number that anybody can make; whoever makes one of these has promised that the memory is
-/// there.
+/// The buffers of a send. An [`IoBuf`] is a number that anybody can make; whoever makes one of
+/// these has promised that the memory is there.
 #[derive(Clone, Copy)]
 pub(crate) struct Readable<'a>(&'a [IoBuf]);
 
@@ -13,8 +13,8 @@ impl<'a> Readable<'a> {
     ///
     /// # Safety
     ///
-    /// Each of them is mapped, and nobody writes to it, as long as what this gives is in use, or a copy of it: until the operation
-    /// that sends them completes.
+    /// Each of them is mapped, and nobody writes to it, as long as what this gives is in use, or a
+    /// copy of it: until the operation that sends them completes.
     #[inline]
     pub(crate) unsafe fn new(buffers: &'a [IoBuf]) -> Self {
         Self(buffers)

@@ -1,8 +1,9 @@
-//! Which registered memory is kept: regions by where they lie, the least recently used given up first.
+//! Which registered memory is kept: regions by where they lie, the least recently used given up
+//! first.
 //!
-//! A region with a right of peers is kept for exactly its range and its rights: the key that a peer gets opens no byte and no right more
-//! than was asked for. All others serve this side alone; they are shared by whatever lies within them, and none of them lies within
-//! another.
+//! A region with a right of peers is kept for exactly its range and its rights: the key that a peer
+//! gets opens no byte and no right more than was asked for. All others serve this side alone; they
+//! are shared by whatever lies within them, and none of them lies within another.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,7 +31,8 @@ pub(crate) struct CacheLimits {
 /// Regions that are kept for those who want them next. They are those of `R`, which ends a registration when it is dropped.
 #[derive(Debug)]
 pub(super) struct Cache<R> {
-    /// Those for this side, by where they begin. None lies within another, so that they end in the order in which they begin.
+    /// Those for this side, by where they begin. None lies within another, so that they end in the
+    /// order in which they begin.
     local: BTreeMap<u64, Kept<R>>,
     /// Those with rights of peers, by beginning, end and rights.
     remote: BTreeMap<(u64, u64, u32), Kept<R>>,
@@ -97,8 +99,8 @@ impl<R> Cache<R> {
         self.bytes
     }
 
-    /// A region that holds all of the range, with these rights at least; if any of them is a right of peers, with exactly these
-    /// rights to exactly this range.
+    /// A region that holds all of the range, with these rights at least; if any of them is a right
+    /// of peers, with exactly these rights to exactly this range.
     pub(super) fn find(&mut self, range: &Range<u64>, access: Access) -> Option<&Arc<R>> {
         let kept = if access.intersects(OF_PEERS) {
             self.remote
@@ -116,8 +118,9 @@ impl<R> Cache<R> {
         Some(&kept.region)
     }
 
-    /// What to register for a range that was not found, for it to be kept: exactly what was asked for where peers get a right; else with
-    /// the rights of what lies within it, or whole what it lies in. `None` when there is no room for it.
+    /// What to register for a range that was not found, for it to be kept: exactly what was asked
+    /// for where peers get a right; else with the rights of what lies within it, or whole what it
+    /// lies in. `None` when there is no room for it.
     pub(super) fn wanted(&mut self, range: Range<u64>, access: Access) -> Option<Wanted> {
         let wanted = match access.intersects(OF_PEERS) {
             true => Wanted { range, access },
@@ -309,8 +312,8 @@ mod tests {
 
     proptest! {
         /// Against memory whose every place is as old as the last unmapping there: a region that is handed out covers the range with the
-        /// rights, exactly those and no other byte where peers get one, and all its memory is what was registered. Limits hold, and what
-        /// is neither kept nor used is not registered.
+        /// rights, exactly those and no other byte where peers get one, and all its memory is what
+        /// was registered. Limits hold, and what is neither kept nor used is not registered.
         #[test]
         fn a_region_is_of_the_memory_that_is_there(
             steps in prop::collection::vec(steps(), 1..120),
@@ -391,8 +394,8 @@ mod tests {
         }
     }
 
-    /// Asked for a part of what is kept with a right of peers, it gives that part and those rights: a peer's key opens no more. What
-    /// has no such right may be shared.
+    /// Asked for a part of what is kept with a right of peers, it gives that part and those rights:
+    /// a peer's key opens no more. What has no such right may be shared.
     #[test]
     fn a_right_of_peers_covers_exactly_what_was_asked_for() {
         const PEERS: [Access; 4] = [

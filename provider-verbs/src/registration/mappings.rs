@@ -1,5 +1,5 @@
-//! Whether memory is this process's alone, by its mappings: others can take pages away from what they share, and from files, and nobody
-//! is told of that.
+//! Whether memory is this process's alone, by its mappings: others can take pages away from what
+//! they share, and from files, and nobody is told of that.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek};
@@ -71,14 +71,14 @@ impl Mappings {
         })
     }
 
-    /// Whether the kernel answers for one address at a time, as far as is known: that takes a microsecond. The list takes longer, the
-    /// more mappings there are.
+    /// Whether the kernel answers for one address at a time, as far as is known: that takes a
+    /// microsecond. The list takes longer, the more mappings there are.
     pub(super) fn has_quick_answer(&self) -> bool {
         self.answers.load(Ordering::Relaxed)
     }
 
-    /// Whether no page of the range, all of which is mapped, is a file's or shared with anybody. `false` where the kernel does not
-    /// say.
+    /// Whether no page of the range, all of which is mapped, is a file's or shared with anybody.
+    /// `false` where the kernel does not say.
     pub(super) fn are_private(&self, range: &Range<u64>) -> bool {
         if self.answers.load(Ordering::Relaxed) {
             match self.ask(range) {
@@ -124,7 +124,8 @@ impl Mappings {
     }
 
     fn query(&self, query: &mut Query) -> std::io::Result<()> {
-        // SAFETY: the structure is the one that the request takes, and so long; the name is as long as it says.
+        // SAFETY: the structure is the one that the request takes, and so long; the name is as long
+        // as it says.
         match unsafe { libc::ioctl(self.file.as_raw_fd(), QUERY as _, &raw mut *query) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
@@ -218,7 +219,8 @@ mod tests {
         }
     }
 
-    /// The two ways of asking agree about the mappings of this program, and about what lies across them.
+    /// The two ways of asking agree about the mappings of this program, and about what lies across
+    /// them.
     #[test]
     fn answers_and_lists_agree() {
         let mappings = Mappings::open().unwrap();

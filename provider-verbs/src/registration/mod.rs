@@ -97,8 +97,8 @@ impl Registrations {
         &self.registry.pd
     }
 
-    /// A region that holds `len` bytes at `addr`, with these rights at least; with exactly these to exactly that, if one of them is a
-    /// right of peers.
+    /// A region that holds `len` bytes at `addr`, with these rights at least; with exactly these to
+    /// exactly that, if one of them is a right of peers.
     ///
     /// # Errors
     ///
@@ -243,8 +243,8 @@ impl Registry {
             kept.cache.forget(&region);
         }
         let wanted = kept.cache.wanted(exact.range.clone(), exact.access)?;
-        // Watched before it is registered: if it goes in between, that is told next time. Memory whose pages others can take away
-        // untold is not watched, and so not kept.
+        // Watched before it is registered: if it goes in between, that is told next time. Memory
+        // whose pages others can take away untold is not watched, and so not kept.
         if !kept.watcher.watch(wanted.range.clone()) {
             return None;
         }

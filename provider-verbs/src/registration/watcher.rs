@@ -91,8 +91,8 @@ impl Watcher {
         })
     }
 
-    /// Watches memory from now on, until it goes. `false` when that is not possible: not mapped, of a file, shared, or watched by
-    /// another.
+    /// Watches memory from now on, until it goes. `false` when that is not possible: not mapped, of
+    /// a file, shared, or watched by another.
     pub(super) fn watch(&self, range: Range<u64>) -> bool {
         (self.monitor.as_ref()).is_some_and(|monitor| monitor.watch(range))
     }
@@ -173,7 +173,8 @@ impl Monitor {
 
     fn watch(&self, range: Range<u64>) -> bool {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        // Buffers in shared memory come again and again: to watch them each time would cost more than to register them.
+        // Buffers in shared memory come again and again: to watch them each time would cost more
+        // than to register them.
         if self.mappings.has_quick_answer() && !self.mappings.are_private(&range) {
             return false;
         }
@@ -583,8 +584,8 @@ mod tests {
         assert!(!watcher.watch(u64::MAX - 1..u64::MAX));
     }
 
-    /// Memory of a file, in memory or not, may be punched or cut short through any descriptor of it, and memory that a child shares by
-    /// the child: the kernel tells nothing of that.
+    /// Memory of a file, in memory or not, may be punched or cut short through any descriptor of
+    /// it, and memory that a child shares by the child: the kernel tells nothing of that.
     #[test]
     fn what_others_may_take_away_is_not_watched() {
         let Some(watcher) = watcher() else {

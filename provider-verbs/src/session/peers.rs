@@ -1,8 +1,9 @@
 //! The peers of an endpoint: who they are, how they are linked, and what waits for the link.
 //!
-//! A peer is forgotten once nothing leads to it: no entry of the address vector, no lane, nothing that waits. If it has a session that
-//! rests it is kept for that, but only as one of [`MAX_KEPT`]: the session that has rested longest ends first. At rest both sides have
-//! taken all that was said, so its end loses nothing.
+//! A peer is forgotten once nothing leads to it: no entry of the address vector, no lane, nothing
+//! that waits. If it has a session that rests it is kept for that, but only as one of [`MAX_KEPT`]:
+//! the session that has rested longest ends first. At rest both sides have taken all that was said,
+//! so its end loses nothing.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -24,11 +25,12 @@ use crate::endpoint::gather::Readable;
 /// Peers that are kept for a session that rests, and for nothing else.
 const MAX_KEPT: usize = 1024;
 
-/// A session rests so long in any case. A packet of the peer's may have crossed our leaving the lane, and the peer comes back with it
-/// at once.
+/// A session rests so long in any case. A packet of the peer's may have crossed our leaving the
+/// lane, and the peer comes back with it at once.
 const MIN_REST: Duration = Duration::from_secs(2);
 
-/// Who was never in the address vector is treated as if it had come back so often: it may be quiet for longer.
+/// Who was never in the address vector is treated as if it had come back so often: it may be quiet
+/// for longer.
 const RETURNS_OF_UNKNOWN: u32 = 3;
 
 /// How a peer is reached at the moment.
@@ -95,8 +97,8 @@ impl Pending {
                 &one
             }
         };
-        // SAFETY: the sender's buffers, which it has promised until the operation completes, which it does not as long as this
-        // is there; or bytes of our own.
+        // SAFETY: the sender's buffers, which it has promised until the operation completes, which
+        // it does not as long as this is there; or bytes of our own.
         look(&self.op, unsafe { Readable::new(list) }, copy)
     }
 
@@ -333,8 +335,9 @@ impl Peers {
         peer
     }
 
-    /// A lane is about to begin on which nothing has come yet, nor that the peer can use it. Only when something does is the peer to
-    /// have its number: a source that says hello and no more makes nobody wait for it.
+    /// A lane is about to begin on which nothing has come yet, nor that the peer can use it. Only
+    /// when something does is the peer to have its number: a source that says hello and no more
+    /// makes nobody wait for it.
     pub(crate) fn is_unheard(&mut self, peer: u32) {
         let at = self.at(peer);
         if at.lanes == 0 && at.held == 0 {
@@ -363,7 +366,8 @@ impl Peers {
         }
     }
 
-    /// A peer may be in use no longer: it is looked at once nobody who names it by its place is under way.
+    /// A peer may be in use no longer: it is looked at once nobody who names it by its place is
+    /// under way.
     pub(crate) fn list(&mut self, peer: u32) {
         let at = &mut self.peers[peer as usize];
         if !std::mem::replace(&mut at.is_listed, true) {
@@ -428,7 +432,8 @@ impl Peers {
         self.peers.len()
     }
 
-    /// Whether there is one that has no number in the address vector and would use one: it has a lane, or a message that waits.
+    /// Whether there is one that has no number in the address vector and would use one: it has a
+    /// lane, or a message that waits.
     pub(crate) fn has_strangers(&self) -> bool {
         self.strangers != 0
     }
@@ -521,8 +526,9 @@ mod tests {
         assert_eq!(fates(&mut peers), [(first, Fate::Goes)]);
     }
 
-    /// Of those that are kept for their sessions the oldest goes, once there are too many and it has rested for a while; who comes
-    /// back is no longer among them. None of them has to be told who is inserted.
+    /// Of those that are kept for their sessions the oldest goes, once there are too many and it
+    /// has rested for a while; who comes back is no longer among them. None of them has to be told
+    /// who is inserted.
     #[test]
     fn the_oldest_of_too_many_goes() {
         let mut peers = Peers::default();

@@ -108,8 +108,9 @@ struct Pages {
 unsafe impl Send for Pages {}
 
 impl Pages {
-    /// At least so many bytes. Where nobody else sees to it, they are kept from children: else the first write after a fork would give
-    /// the process another page than the one that the device has.
+    /// At least so many bytes. Where nobody else sees to it, they are kept from children: else the
+    /// first write after a fork would give the process another page than the one that the device
+    /// has.
     fn allocate(len: usize, safety: ForkSafety) -> Result<Self> {
         let too_large = || {
             Error::new(

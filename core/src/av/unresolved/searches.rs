@@ -41,8 +41,8 @@ pub(super) struct State {
     pub(super) closing: bool,
 }
 
-/// An entry whose endpoint is in by another entry. Another process may give either of them to another address; then
-/// its generation differs.
+/// An entry whose endpoint is in by another entry. Another process may give either of them to
+/// another address; then its generation differs.
 pub(super) struct Same {
     /// What the entry's own generation is to be.
     generation: u32,

@@ -24,7 +24,8 @@ const ENDS: [&str; 9] = [
 /// A child that takes longer than this is ended by the kernel.
 const CHILDS_SECONDS: u32 = 10;
 
-/// Runs a child, which ends well if this returns true, and says how it ended (waitpid(2)): 0 for well.
+/// Runs a child, which ends well if this returns true, and says how it ended (waitpid(2)): 0 for
+/// well.
 fn fork(child: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child does no more than is given, and ends without a return.
     match unsafe { libc::fork() } {
@@ -54,7 +55,8 @@ fn ended(device: &FakeDevice) -> Vec<(&'static str, u64)> {
         .collect()
 }
 
-/// A child drops all that it has inherited: it waits for no thread, and ends nothing of the device's, which is the parent's.
+/// A child drops all that it has inherited: it waits for no thread, and ends nothing of the
+/// device's, which is the parent's.
 #[test]
 fn a_child_that_drops_endpoints_ends_nothing() {
     let device = FakeDevice::take();

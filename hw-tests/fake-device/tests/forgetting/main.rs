@@ -1,7 +1,8 @@
 //! Peers that come and go by the thousand: an endpoint keeps no more of ten times as many.
 //!
-//! The endpoint is a real one over the fake device. Its peers are scripted: each has the protocol's own state machine, and all of
-//! them share two queue pairs, so that ten thousand cost no more than memory.
+//! The endpoint is a real one over the fake device. Its peers are scripted: each has the protocol's
+//! own state machine, and all of them share two queue pairs, so that ten thousand cost no more than
+//! memory.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -97,7 +98,8 @@ struct Party {
 }
 
 impl Party {
-    /// Drives both sides until it is so. Says how many operations are over, which have all succeeded.
+    /// Drives both sides until it is so. Says how many operations are over, which have all
+    /// succeeded.
     fn until(&mut self, what: &str, mut so: impl FnMut(&Self, usize) -> bool) -> usize {
         let begun = Instant::now();
         let mut over = 0;
@@ -123,8 +125,9 @@ impl Party {
         }
     }
 
-    /// A round: peers are inserted, get a message each, and go, half of them because they close and half because they are
-    /// removed; unknown sources begin a connection, and half of these never end what they began.
+    /// A round: peers are inserted, get a message each, and go, half of them because they close and
+    /// half because they are removed; unknown sources begin a connection, and half of these never
+    /// end what they began.
     fn round(&mut self, number: usize) {
         let first = number * (PEERS + UNKNOWN) + 1;
         let names: Vec<NativeAddr> = (first..first + PEERS)
@@ -146,7 +149,8 @@ impl Party {
         }
         self.until("messages", |_, more| over + more == PEERS);
         for at in 0..UNKNOWN {
-            // Those that say hello alone come in the first two rounds. The endpoint answers them for as long as there are not many more.
+            // Those that say hello alone come in the first two rounds. The endpoint answers them
+            // for as long as there are not many more.
             let end = match number < 2 {
                 true => End::Silent,
                 false => End::Unknown,

@@ -1,4 +1,5 @@
-//! Peers made of the protocol's state machine, all behind one queue pair for control packets and one for datagrams.
+//! Peers made of the protocol's state machine, all behind one queue pair for control packets and
+//! one for datagrams.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -20,8 +21,8 @@ use ferrofabric_verbs::pd::Pd;
 use ferrofabric_verbs::post::{RecvRequest, SendFlags, SendRequest, inline_sge};
 use ferrofabric_verbs::qp::{QpCaps, QpConfig, UdInit, UdQp};
 
-/// Receives that a queue pair has posted: room for two packets to each peer of a round. What is lost for want of room is not said
-/// again once the endpoint has left a lane.
+/// Receives that a queue pair has posted: room for two packets to each peer of a round. What is
+/// lost for want of room is not said again once the endpoint has left a lane.
 const DEPTH: usize = 1 << 15;
 
 /// Of each: a routing header, and what the endpoint sends.
@@ -30,8 +31,8 @@ const SLOT: usize = 512;
 /// How often timers are looked at.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Peers that ask in a tick whether they still have a lane. The endpoint has room for so many packets at a time; what is too much
-/// gets lost, also word that it has left a lane.
+/// Peers that ask in a tick whether they still have a lane. The endpoint has room for so many
+/// packets at a time; what is too much gets lost, also word that it has left a lane.
 const ASK_AT_ONCE: usize = 100;
 
 /// A queue pair for datagrams.
@@ -120,7 +121,8 @@ impl Port {
         let mut request = SendRequest::send(1, [inline_sge(bytes)])
             .to(handle, qpn, qkey)
             .flags(SendFlags::INLINE | SendFlags::SIGNALED);
-        // SAFETY: inline data is copied before the call returns; the handle is there until the completion.
+        // SAFETY: inline data is copied before the call returns; the handle is there until the
+        // completion.
         unsafe { request.post(&self.qp) }.unwrap();
         let mut room = [MaybeUninit::uninit(); 4];
         while self.sent.poll(&mut room).unwrap().is_empty() {}

@@ -17,8 +17,8 @@ const PLACES: usize = 256;
 /// How long a peer that takes no connections is left alone.
 const SILENT_RETRY: Duration = Duration::from_millis(50);
 
-/// What is tried again and again: as long as the peer is silent, for it may be stopped, and for a while when it turns us
-/// away. The end of its process ends it.
+/// What is tried again and again: as long as the peer is silent, for it may be stopped, and for a
+/// while when it turns us away. The end of its process ends it.
 #[derive(Clone, Copy)]
 pub(super) struct Attempt {
     target: NativeAddr,
@@ -59,7 +59,8 @@ impl Server {
         }
     }
 
-    /// Nobody waits for a link any more. One that the peer makes with us, or may have already, is welcome all the same.
+    /// Nobody waits for a link any more. One that the peer makes with us, or may have already, is
+    /// welcome all the same.
     pub(super) fn cancel(&mut self, id: u64) {
         match self.peers.get(&id) {
             Some(&Peer::Attempting(attempt, own)) if self.has_offered(own) => {
@@ -135,8 +136,8 @@ impl Server {
         }
     }
 
-    /// Whether another peer may be connected to. So that silent ones keep nobody waiting for long, the one that was silent longest
-    /// gives its place up, and is tried again later.
+    /// Whether another peer may be connected to. So that silent ones keep nobody waiting for long,
+    /// the one that was silent longest gives its place up, and is tried again later.
     fn has_place(&mut self) -> bool {
         let (mut ours, mut silent) = (0, None);
         for (key, connection) in &self.connections {

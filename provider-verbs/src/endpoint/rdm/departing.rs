@@ -1,4 +1,5 @@
-//! Peers that were removed from the address vector, or were never in it: the connection goes, too, once nothing happens on it.
+//! Peers that were removed from the address vector, or were never in it: the connection goes, too,
+//! once nothing happens on it.
 //!
 //! The session stays, and rests: nothing is lost that is on its way, and nothing comes twice. Whoever has something to say next, we
 //! or the peer, goes on with it over another lane (`resume.rs`). A removed peer that talks to us keeps its lane as long as it does,
@@ -124,8 +125,9 @@ impl RdmTransport {
         self.peers.list(peer);
     }
 
-    /// Forgets the peers that nothing leads to any more, and of those that are kept for a session that rests the oldest if there are too
-    /// many. For the ends of calls: nobody who is under way names a peer by its place then.
+    /// Forgets the peers that nothing leads to any more, and of those that are kept for a session
+    /// that rests the oldest if there are too many. For the ends of calls: nobody who is under way
+    /// names a peer by its place then.
     #[cold]
     pub(super) fn sort_peers(&mut self) {
         let now = self.ud.now();
@@ -162,7 +164,8 @@ impl RdmTransport {
         let Some(state) = gone.parked else {
             return;
         };
-        // What it kept of its credit when it came to rest, for messages that have been received since.
+        // What it kept of its credit when it came to rest, for messages that have been received
+        // since.
         self.grants.take_back(gone.rests.unwrap_or(0));
         let credit = &state.numbers.receive_credit;
         (self.grants).end(credit.quota_units(), credit.held_units());

@@ -109,7 +109,8 @@ impl RdmTransport {
         self.enter(peer, &up, carrier, session);
     }
 
-    /// A lane lives: its peer is to have its number. It may have been inserted since the lane came up, which nobody was told.
+    /// A lane lives: its peer is to have its number. It may have been inserted since the lane came
+    /// up, which nobody was told.
     #[cold]
     pub(super) fn is_heard<O: Owner>(&mut self, peer: u32, owner: &mut O) {
         let (key, is_known) = {

@@ -423,8 +423,9 @@ pub(super) fn token(value: u64) -> Token {
 ///
 /// # Safety
 ///
-/// `to` is the buffer of a receive that a message has met ([`Matched`](ferrofabric_core::peer::Matched)) and whose completion was not
-/// reported yet, or a part of it: so long it may be written, and nobody else uses it.
+/// `to` is the buffer of a receive that a message has met
+/// ([`Matched`](ferrofabric_core::peer::Matched)) and whose completion was not reported yet, or a
+/// part of it: so long it may be written, and nobody else uses it.
 #[inline]
 pub(super) unsafe fn deliver(payload: &[u8], to: IoBuf) {
     // SAFETY: the caller's promise; the payload lies in memory of ours.
