@@ -41,6 +41,7 @@ macro_rules! api {
 api! {
     reset: "ferro_fake_reset", fn();
     hold: "ferro_fake_hold", fn(bool);
+    flood: "ferro_fake_flood", fn(u32);
     stop_polls: "ferro_fake_stop_polls", fn(i32);
     poll_stands: "ferro_fake_poll_stands", fn() -> bool;
     fault: "ferro_fake_fault", fn(u32, u32, u64, u32, u32, u32) -> bool;
@@ -126,8 +127,15 @@ impl FakeDevice {
         unsafe { (self.api.hold)(held) };
     }
 
-    /// Stops the thread of this number (gettid(2)) in its next poll of a completion queue; `None`
-    /// lets it go on. Who polls for an endpoint has the lock of its domain.
+    /// Floods a queue pair with datagrams that mean nothing: who looks at its completion queue always finds as many completions
+    /// as are asked for. `None` ends that.
+    pub fn flood(&self, qp: Option<u32>) {
+        // SAFETY: takes a number.
+        unsafe { (self.api.flood)(qp.unwrap_or(0)) };
+    }
+
+    /// Stops the thread of this number (gettid(2)) in its next poll of a completion queue; `None` lets it go on. Who polls for
+    /// an endpoint has the lock of its domain.
     pub fn stop_polls(&self, thread: Option<i32>) {
         // SAFETY: takes a number.
         unsafe { (self.api.stop_polls)(thread.unwrap_or(0)) };

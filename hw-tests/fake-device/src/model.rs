@@ -28,6 +28,8 @@ pub(crate) struct Model {
     pub(crate) next_number: u32,
     /// Requests of connections wait until this is over.
     pub(crate) held: bool,
+    /// The queue pair that datagrams without meaning come to all the time; 0: none.
+    pub(crate) flooded: u32,
     faults: Vec<Fault>,
     failing_calls: Vec<FailingCall>,
     calls: BTreeMap<&'static str, u64>,
@@ -62,6 +64,7 @@ static MODEL: Mutex<Model> = Mutex::new(Model {
     next_key: 0,
     next_number: 0,
     held: false,
+    flooded: 0,
     faults: Vec::new(),
     failing_calls: Vec::new(),
     calls: BTreeMap::new(),
@@ -161,6 +164,7 @@ impl Model {
         self.failing_calls.clear();
         self.calls.clear();
         self.misuse.clear();
+        self.flooded = 0;
         self.hold(false);
     }
 

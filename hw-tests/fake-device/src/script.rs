@@ -21,6 +21,12 @@ extern "C" fn ferro_fake_stop_polls(thread: i32) {
     crate::gate::stop(thread);
 }
 
+/// Floods the queue pair of a number with datagrams; 0: none.
+#[unsafe(no_mangle)]
+extern "C" fn ferro_fake_flood(qp: u32) {
+    model().flooded = qp;
+}
+
 /// Whether the thread stands in a poll.
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_poll_stands() -> bool {

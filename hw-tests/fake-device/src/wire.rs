@@ -9,8 +9,8 @@ use crate::completion::Entry;
 use crate::fault::{Effect, Point};
 use crate::memory::{self, read, room, write};
 use crate::model::Model;
-use crate::queue_pair::{Payload, Receive, Remote, Request, completion};
-use crate::route::Route;
+use crate::queue_pair::{Payload, QueuePair, Receive, Remote, Request, completion};
+use crate::route::{HEADER_BYTES, Route};
 
 /// `rnr_retry` that has no end.
 const FOR_EVER: u8 = 7;
@@ -352,6 +352,29 @@ impl Model {
                 }
             }
             _ => Outcome::Over(Status::IBV_WC_LOC_QP_OP_ERR, 0),
+        }
+    }
+
+    /// Before a look at a completion queue that would find less than it asks for: as many datagrams come to the queue pair that is
+    /// flooded as make up for that.
+    pub(crate) fn flood(&mut self, queue: usize, wanted: usize) {
+        let to = self.flooded;
+        let is_its = |qp: &QueuePair| qp.recv_cq == queue && qp.listens();
+        while self.queue_pairs.get(&to).is_some_and(is_its)
+            && (self.completion_queues.get(&queue)).is_some_and(|cq| cq.entries.len() < wanted)
+        {
+            let datagram = Message {
+                from: to,
+                route: Some(Route::Header([0; HEADER_BYTES])),
+                bytes: vec![0; HEADER_BYTES],
+                immediate: None,
+                invalidates: None,
+                solicited: false,
+                written: None,
+            };
+            if self.deliver(to, datagram).is_err() {
+                return;
+            }
         }
     }
 
