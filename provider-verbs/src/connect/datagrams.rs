@@ -24,6 +24,15 @@ const SENDS: u32 = 128;
 
 const RECEIVE_BYTES: usize = UdQp::HEADER_BYTES + CONTROL_BYTES;
 
+/// Completions taken at a look.
+const LOOK: usize = 32;
+
+/// So many looks take all that the completion queue holds, whatever comes meanwhile.
+pub(super) const LOOKS: u32 = (RECEIVES + SENDS).div_ceil(LOOK as u32);
+
+/// Calls for the completion queue that may fail in a row.
+const QUEUE_FAILURES: u32 = 64;
+
 /// High bit of a work request ID: a send.
 const SEND: u64 = 1 << 63;
 
@@ -40,6 +49,10 @@ pub(crate) struct Datagrams {
     init: UdInit,
     /// The queue pair has gone to error: a send failed, as it may while the link is down.
     broken: bool,
+    /// Calls for the completion queue that have failed since the last that did not.
+    queue_failures: u32,
+    /// The completion queue could not be armed: nothing that comes wakes.
+    unarmed: bool,
 }
 
 impl Datagrams {
@@ -88,6 +101,8 @@ impl Datagrams {
             handles: vec![None; SENDS as usize],
             init: *init,
             broken: false,
+            queue_failures: 0,
+            unarmed: false,
         };
         this.post_all();
         Ok(this)
@@ -99,14 +114,15 @@ impl Datagrams {
         }
     }
 
-    /// Makes a queue pair that went to error work again, under its old number. What was under way is lost, as on the wire.
+    /// Makes a queue pair that went to error work again, under its old number. What was under way is lost, as on the wire. Who only
+    /// answers sends nothing until something comes, so that this is not to wait for a send.
     #[cold]
-    fn revive(&mut self) {
+    pub(super) fn revive(&mut self) {
         if let Err(error) = self.qp.to_reset() {
             return tracing::warn!("{error}");
         }
         // What the device still tells of the time before.
-        let mut room = [MaybeUninit::<ibv_wc>::uninit(); 32];
+        let mut room = [MaybeUninit::<ibv_wc>::uninit(); LOOK];
         while self.cq.poll(&mut room).is_ok_and(|left| !left.is_empty()) {}
         for (slot, handle) in self.handles.iter_mut().enumerate() {
             if handle.take().is_some() {
@@ -123,6 +139,34 @@ impl Datagrams {
         }
     }
 
+    /// Whether the queue pair has gone to error, as far as is known.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Whether nothing may wake who waits for what comes: it is to be looked for every so often.
+    pub(super) fn is_to_be_watched(&self) -> bool {
+        !self.is_dead() && (self.unarmed || self.queue_failures > 0)
+    }
+
+    /// Whether the completion queue failed for good: nothing comes any more.
+    pub(super) fn is_dead(&self) -> bool {
+        self.queue_failures >= QUEUE_FAILURES
+    }
+
+    #[cold]
+    fn queue_failed(&mut self, error: OpError) {
+        if self.queue_failures == 0 {
+            tracing::error!("completion queue of {} failed: {error}", self.qp);
+        }
+        self.queue_failures = self.queue_failures.saturating_add(1);
+        if self.queue_failures == QUEUE_FAILURES {
+            tracing::error!(
+                "no connection can be made any more: the endpoint has to be opened anew"
+            );
+        }
+    }
+
     /// Number of the queue pair.
     pub(crate) fn number(&self) -> u32 {
         self.qp.number()
@@ -134,9 +178,13 @@ impl Datagrams {
     }
 
     /// Asks for a wake-up by what comes next. What has come before does not count: receive once more after it.
-    pub(super) fn arm(&self) -> std::result::Result<(), OpError> {
+    pub(super) fn arm(&mut self) {
         while matches!(self.channel.take_event(), Ok(Some(_))) {}
-        self.cq.arm(false)
+        let armed = self.cq.arm(false);
+        if let (Err(error), false) = (armed, self.unarmed) {
+            tracing::error!("completion queue of {} not armed: {error}", self.qp);
+        }
+        self.unarmed = armed.is_err();
     }
 
     /// Sends a packet, if there is room.
@@ -174,17 +222,18 @@ impl Datagrams {
         }
     }
 
-    /// Takes up to 32 completions, and hands each packet that has come to `take`. False: there was none.
+    /// Takes up to [`LOOK`] completions, and hands each packet that has come to `take`. False: there was none.
     pub(super) fn receive(&mut self, mut take: impl FnMut(&[u8])) -> bool {
-        let mut room = [MaybeUninit::<ibv_wc>::uninit(); 32];
+        let mut room = [MaybeUninit::<ibv_wc>::uninit(); LOOK];
         let cq = self.cq.clone();
         let completions = match cq.poll(&mut room) {
             Ok(completions) => completions,
             Err(error) => {
-                tracing::error!("completion queue of the UD queue pair failed: {error}");
+                self.queue_failed(error);
                 return false;
             }
         };
+        self.queue_failures = 0;
         for completion in completions {
             let slot = (completion.wr_id & !SEND) as u32;
             let failed = completion.status != ibv_wc_status::IBV_WC_SUCCESS;
@@ -193,7 +242,7 @@ impl Datagrams {
                 self.broken = self
                     .qp
                     .state()
-                    .is_ok_and(|state| state == ibv_qp_state::IBV_QPS_ERR);
+                    .is_ok_and(|state| state != ibv_qp_state::IBV_QPS_RTS);
             }
             if completion.wr_id & SEND != 0 {
                 if let Some(handle) = self.handles.get_mut(slot as usize) {

@@ -1,6 +1,8 @@
 //! The service thread of an endpoint: asleep until a control packet, a request of the engine, a resolved path or a timer
 //! wakes it; so peers are answered while the application computes.
 
+mod lanes;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,37 +15,26 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::flag::Flag;
 use ferrofabric_core::forked::Birth;
-use ferrofabric_core::protocol::handshake::{
-    Action, Config, ConnectLane, Connector, LaneError, LaneKey,
-};
+use ferrofabric_core::protocol::handshake::{Action, Config, Connector, LaneKey, Reason};
 use ferrofabric_core::protocol::wire::control::{CONTROL_BYTES, LaneKind};
 use ferrofabric_core::protocol::{PeerKey, Time};
 use ferrofabric_core::wait::WaitSet;
 
 use super::ah_cache::{AhCache, Outcome};
-use super::datagrams::Datagrams;
+use super::datagrams::{Datagrams, LOOKS};
 use super::{Carrier, ToEngine, ToService, Way, native_addr};
-use crate::ah::{Ah, Path};
-use crate::device::Mtu;
+use crate::ah::Path;
 use crate::pd::Pd;
 use crate::port::LocalPort;
-use crate::qp::{QpConfig, RcConnect, RcInit, RcQp, RcTimers};
+use crate::qp::{QpConfig, RcQp};
 
-/// How long to wait for an acknowledgement on a lane: 4.096 µs · 2^16 = 268 ms.
-const TIMEOUT_EXPONENT: u8 = 16;
-
-/// Times to send again without one: a peer is given up 2 s after its last word. (7 would be without end on Soft-RoCE, as
-/// the standard has it only for receivers that are not ready.)
-const RETRIES: u8 = 6;
-
-/// A peer with no receive posted is tried again for ever: it may only be slow, or stopped.
-const RECEIVER_NOT_READY_RETRIES: u8 = 7;
-
-/// How long a peer waits when we have no receive posted: 0.64 ms.
-const RECEIVER_NOT_READY_CODE: u8 = 12;
+use lanes::lane_error;
 
 /// How often the engine is told to probe idle lanes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often it looks for what nothing may wake it for, as a queue or a descriptor failed.
+const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Paths that it remembers to have parted from.
 const MAX_PARTED: usize = 1024;
@@ -252,7 +243,15 @@ impl Worker {
             while let Some((path, outcome)) = self.handles.resolved() {
                 self.path_resolved(path, outcome);
             }
-            while self.receive() {}
+            // What lay there now, whatever comes meanwhile: requests and timers are not to wait for an end of it.
+            for _ in 0..LOOKS {
+                if !self.receive() {
+                    break;
+                }
+            }
+            if self.datagrams.is_broken() {
+                self.datagrams.revive();
+            }
             self.release_handles();
             let now = self.now();
             if self.connector.next_timeout().is_some_and(|at| at <= now) {
@@ -265,10 +264,7 @@ impl Worker {
             if closing.is_some_and(|until| self.connector.is_idle() || Instant::now() >= until) {
                 return;
             }
-            if let Err(error) = self.datagrams.arm() {
-                tracing::error!("service thread ends: its completion queue failed: {error}");
-                return;
-            }
+            self.datagrams.arm();
             if self.receive() {
                 continue;
             }
@@ -277,11 +273,15 @@ impl Worker {
                 .next_timeout()
                 .map(|at| self.origin + Duration::from_nanos(at.0));
             let looks = !self.lanes.is_empty() || !self.parting.is_empty();
+            // One that could not be revived is tried again then.
+            let looks = looks || self.datagrams.is_broken();
             let probe = looks.then_some(next_probe);
-            let deadline = [timer, closing, probe].into_iter().flatten().min();
+            let watched = self.datagrams.is_to_be_watched();
+            let watch = watched.then(|| Instant::now() + WATCH_INTERVAL);
+            let deadline = [timer, closing, probe, watch].into_iter().flatten().min();
             if let Err(error) = self.wait.sleep(deadline) {
-                tracing::error!("service thread ends: {error}");
-                return;
+                tracing::error!("service thread can not sleep: {error}");
+                std::thread::sleep(WATCH_INTERVAL);
             }
         }
     }
@@ -382,6 +382,7 @@ impl Worker {
             }
             Action::MaySend { lane } => self.tell(ToEngine::MaySend(lane)),
             Action::LaneDown { lane, peer, reason } => {
+                let reason = self.is_it_us(reason);
                 self.tell(ToEngine::LaneDown { lane, peer, reason });
             }
             Action::ReleaseLane { lane } => {
@@ -391,6 +392,7 @@ impl Worker {
             }
             Action::NoRoom { peer, here } => self.tell(ToEngine::NoRoom { peer, here }),
             Action::ConnectFailed { peer, reason } => {
+                let reason = self.is_it_us(reason);
                 self.tell(ToEngine::ConnectFailed { peer, reason });
             }
             Action::Closed { .. } => {}
@@ -411,7 +413,19 @@ impl Worker {
         }
     }
 
+    /// Why a peer can not be reached: where nothing comes to us, it is not for want of a path.
+    fn is_it_us(&self, reason: Reason) -> Reason {
+        match reason {
+            Reason::Unreachable if self.datagrams.is_dead() => Reason::Local(Errno::EIO.0),
+            reason => reason,
+        }
+    }
+
     fn send(&mut self, to: PeerKey, bytes: [u8; CONTROL_BYTES]) {
+        if self.datagrams.is_dead() {
+            // No answer would come.
+            return self.answer(|c, now, out| c.unreachable(now, &to, out));
+        }
         let Some((path, qpn, qkey)) = self.way_to(&to) else {
             return self.answer(|c, now, out| c.unreachable(now, &to, out));
         };
@@ -515,93 +529,5 @@ impl Worker {
     fn way_to(&self, peer: &PeerKey) -> Option<(Path, u32, u32)> {
         let verbs = native_addr(peer, 0)?.verbs?;
         Some((self.config.port.path_to(&verbs)?, verbs.qpn, verbs.qkey))
-    }
-
-    /// A lane of the UD kind takes nothing of the device.
-    fn make_datagram_lane(&mut self, lane: LaneKey) -> std::result::Result<u32, LaneError> {
-        let number = (self.config.data_qpn).ok_or(LaneError::Fatal(Errno::EOPNOTSUPP.0))?;
-        self.lanes.insert(lane, Made::Ud(None));
-        Ok(number)
-    }
-
-    /// Gets the address handle of a lane of the UD kind, now or later.
-    fn find_way(&mut self, lane: LaneKey, peer: &PeerKey) {
-        let joined = match self.way_to(peer) {
-            None => Err(LaneError::Fatal(Errno::EHOSTUNREACH.0)),
-            Some((path, ..)) => match self.handles.handle(path) {
-                Some(handle) => self.join(lane, handle),
-                None => return self.joining.push((path, lane)),
-            },
-        };
-        self.answer(|c, now, out| c.lane_connected(now, lane, joined, out));
-    }
-
-    fn join(&mut self, lane: LaneKey, handle: Arc<Ah>) -> std::result::Result<(), LaneError> {
-        let qkey = self.config.handshake.keys.q_key;
-        match self.lanes.get_mut(&lane) {
-            Some(Made::Ud(way)) => {
-                *way = Some(Way { handle, qkey });
-                Ok(())
-            }
-            _ => Err(LaneError::Fatal(Errno::ENOENT.0)),
-        }
-    }
-
-    fn make_lane(&mut self, lane: LaneKey) -> std::result::Result<u32, LaneError> {
-        if self.rc_lanes >= self.config.max_lanes {
-            return Err(LaneError::NoResources);
-        }
-        let make = || -> Result<RcQp> {
-            let qp = RcQp::create(&self.config.pd, &self.config.lane)?;
-            qp.to_init(&RcInit {
-                port: self.config.port.number,
-                pkey_index: self.config.port.pkey_index,
-                access: self.config.access,
-            })?;
-            Ok(qp)
-        };
-        let qp = make().map_err(|e| lane_error(&e))?;
-        let number = qp.number();
-        self.lanes.insert(lane, Made::Rc(Arc::new(qp)));
-        self.rc_lanes += 1;
-        self.inbox.queue_pairs.fetch_add(1, Ordering::Relaxed);
-        Ok(number)
-    }
-
-    fn connect_lane(&self, connect: &ConnectLane) -> std::result::Result<(), LaneError> {
-        let Some(Made::Rc(qp)) = self.lanes.get(&connect.lane) else {
-            return Err(LaneError::Fatal(Errno::ENOENT.0));
-        };
-        let (path, ..) = self
-            .way_to(&connect.peer)
-            .ok_or(LaneError::Fatal(Errno::EHOSTUNREACH.0))?;
-        let mtu = Mtu::from_code(connect.path_mtu).ok_or(LaneError::Fatal(Errno::EPROTO.0))?;
-        qp.to_rtr(&RcConnect {
-            path,
-            mtu,
-            remote_qp: connect.remote_qpn,
-            remote_psn: connect.remote_psn,
-            reads_as_target: connect.max_dest_rd_atomic,
-            receiver_not_ready_code: RECEIVER_NOT_READY_CODE,
-        })
-        .and_then(|()| {
-            qp.to_rts(&RcTimers {
-                psn: connect.local_psn,
-                timeout_exponent: TIMEOUT_EXPONENT,
-                retries: RETRIES,
-                receiver_not_ready_retries: RECEIVER_NOT_READY_RETRIES,
-                reads_as_initiator: connect.max_rd_atomic,
-            })
-        })
-        .map_err(|e| lane_error(&e))
-    }
-}
-
-/// Whether a failed verb may work later.
-fn lane_error(error: &Error) -> LaneError {
-    tracing::debug!("{error}");
-    match error.errno() {
-        Errno::ENOMEM | Errno::EAGAIN | Errno::ENOSPC | Errno::ETIMEDOUT => LaneError::NoResources,
-        errno => LaneError::Fatal(errno.0),
     }
 }

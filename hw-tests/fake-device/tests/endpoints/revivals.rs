@@ -1,0 +1,117 @@
+//! Queue pairs for datagrams that fail: they work again, whether their endpoint has something to send or only takes what comes.
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_verbs_sys::ibv_wc_status as Status;
+
+use crate::party::{Pair, assert_clean, check, first, message, room, run};
+
+/// How a queue pair fails.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    /// With a datagram that it is to send.
+    Sending,
+    /// With nothing under way, so that no completion tells of it.
+    Silent,
+}
+
+impl Failure {
+    const ALL: [Self; 2] = [Self::Sending, Self::Silent];
+
+    fn strike(self, device: &FakeDevice, qp: u32) {
+        match self {
+            Self::Sending => {
+                let fails = Effect::Fail(Status::IBV_WC_GENERAL_ERR);
+                device.script(Fault::new(Point::Datagram, fails).on(qp));
+            }
+            Self::Silent => device.break_queue_pair(qp),
+        }
+    }
+}
+
+/// The queue pair by which peers reach an endpoint.
+pub(crate) fn control_queue_pair(end: &OwningEndpoint) -> u32 {
+    end.name().verbs.unwrap().qpn
+}
+
+/// `a` sends so many messages, and `b` receives them.
+fn stream(pair: &mut Pair, messages: u64) {
+    for tag in 0..messages {
+        let receive = pair.b.trecv(room(8), pair.to_a, tag, 0, 100 + tag);
+        receive.map_err(first).unwrap();
+        let sent = pair.a.tsend(message(8, tag), 8, pair.to_b, tag, tag);
+        sent.map_err(first).unwrap();
+    }
+    for done in pair.run(2 * messages as usize) {
+        let outcome = done.outcome;
+        assert!(outcome.is_ok(), "{}: {outcome:?}", done.token);
+        if done.token >= 100 {
+            check(&done.buffer, done.token - 100, "received");
+        }
+    }
+}
+
+/// Who waits for others to connect sends nothing but answers.
+#[test]
+fn a_server_whose_control_queue_pair_fails() {
+    for failure in Failure::ALL {
+        println!("{failure:?}");
+        let device = FakeDevice::take();
+        let mut pair = Pair::open(&[]);
+        failure.strike(&device, control_queue_pair(&pair.b));
+        stream(&mut pair, 4);
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// The queue in which control packets complete fails for good: who wants a connection hears of it.
+#[test]
+fn a_control_queue_that_fails_for_good() {
+    for before in [true, false] {
+        println!("it fails before the first message: {before}");
+        let device = FakeDevice::take();
+        let mut pair = Pair::open(&[]);
+        let control = control_queue_pair(&pair.a);
+        if before {
+            device.overrun(control);
+        } else {
+            // A connection that is being made gets no answer.
+            device.script(Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX));
+        }
+        for token in 0..3 {
+            let sent = pair.a.tsend(message(8, 1), 8, pair.to_b, 1, token);
+            sent.map_err(first).unwrap();
+        }
+        if !before {
+            pair.rest(|_| true);
+            device.overrun(control);
+        }
+        for done in run(&mut [&mut pair.a], 3) {
+            let error = done.outcome.unwrap_err();
+            assert_eq!(error.errno, Errno::EIO, "{}", error.why);
+        }
+        // So does who comes later.
+        let sent = pair.a.tsend(message(8, 1), 8, pair.to_b, 1, 9);
+        sent.map_err(first).unwrap();
+        let done = run(&mut [&mut pair.a], 1).pop().unwrap();
+        assert_eq!(done.outcome.unwrap_err().errno, Errno::EIO);
+        drop(pair);
+        device.reset();
+        assert_clean(&device);
+    }
+}
+
+/// Arming the queue fails for a while: the endpoint looks by itself meanwhile.
+#[test]
+fn a_control_queue_that_can_not_be_armed() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::open(&[]);
+    device.fail_call("ibv_req_notify_cq", 0, u32::MAX, libc::EIO);
+    // Whatever wakes the threads that make connections: they find that they can not arm.
+    stream(&mut pair, 4);
+    drop(pair);
+    device.reset();
+    assert_clean(&device);
+}
