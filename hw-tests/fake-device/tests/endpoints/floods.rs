@@ -2,10 +2,12 @@
 
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Instant;
 
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 
-use crate::party::{PATIENCE, Pair, assert_clean, endpoint};
+use crate::breakage::data_queue_pair;
+use crate::party::{PATIENCE, Pair, assert_clean, endpoint, first, message, room, stat};
 use crate::revivals::control_queue_pair;
 
 /// A flood, which ends with this: what it keeps busy can be closed then.
@@ -22,6 +24,44 @@ impl Drop for Flood<'_> {
     fn drop(&mut self) {
         self.0.flood(None);
     }
+}
+
+/// A peer changes lanes while its receiver never finds the end of its completion queue. It has sent much, and nothing that the receiver
+/// itself wants another lane for.
+#[test]
+fn a_peer_changes_lanes_to_a_busy_endpoint() {
+    /// Messages that may be under way: fewer than wait at most.
+    const AHEAD: u64 = 500;
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&[("FERRO_LANE", "auto")]);
+    pair.rest(|_| true);
+    let flood = Flood::of(&device, data_queue_pair(&device, &pair.b));
+    let (mut sent, mut over) = (0, 0);
+    let begun = Instant::now();
+    while stat(&pair.a, "verbs_ud_promotions") == 0 {
+        assert!(begun.elapsed() < PATIENCE, "no promotion after {sent}");
+        if sent < over / 2 + AHEAD {
+            let receive = pair.b.trecv(room(8), pair.to_a, sent, 0, sent);
+            receive.map_err(first).unwrap();
+            let message = message(8, sent);
+            (pair.a.tsend(message, 8, pair.to_b, sent, sent))
+                .map_err(first)
+                .unwrap();
+            sent += 1;
+        }
+        for end in [&mut pair.a, &mut pair.b] {
+            over += end.poll().unwrap().is_some() as u64;
+        }
+    }
+    assert!(over < 2 * sent, "nothing is left for the next lane");
+    println!("{over} of {} are over at the change", 2 * sent);
+    for done in pair.run((2 * sent - over) as usize) {
+        assert!(done.outcome.is_ok(), "{}: {:?}", done.token, done.outcome);
+    }
+    drop(flood);
+    pair.exchange(8, 1);
+    drop(pair);
+    assert_clean(&device);
 }
 
 /// Control packets come without end, and the endpoint is closed.

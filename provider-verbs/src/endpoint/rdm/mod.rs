@@ -8,6 +8,7 @@
 mod complete;
 mod dead_queue;
 mod departing;
+mod endings;
 mod lanes;
 mod large;
 mod parts;
@@ -50,7 +51,8 @@ use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
 use departing::Watch;
-use resume::{Ending, Resuming};
+use endings::Endings;
+use resume::Resuming;
 use send::Poster;
 use ud::{DataQueuePair, UdLanes};
 
@@ -103,7 +105,7 @@ pub(crate) struct RdmTransport {
     wanted_room: Option<Time>,
     resuming: HashMap<SessionId, Resuming>,
     /// What ends once all that has come was taken.
-    ending: Vec<Ending>,
+    ending: Endings,
     /// Peers that were removed and have a lane, and what was seen of it.
     departing: HashMap<u32, Watch>,
     /// Looks at the completion queue that failed since the last that brought something.
@@ -265,7 +267,7 @@ impl RdmTransport {
             }),
             wanted_room: None,
             resuming: HashMap::new(),
-            ending: Vec::new(),
+            ending: Endings::new(cq.depth()),
             departing: HashMap::new(),
             queue_failures: 0,
             reconnect_timeout: patience.reconnect_timeout,
@@ -476,7 +478,7 @@ impl Transport for RdmTransport {
         if polled > 0 && !self.stalled.is_empty() {
             self.go_on_stalled();
         }
-        if !self.ending.is_empty() && polled < POLL {
+        if !self.ending.is_empty() && self.ending.looked(polled) {
             done += self.end_resuming(owner);
         }
         if self.ud.wait_for_time() {

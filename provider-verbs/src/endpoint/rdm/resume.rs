@@ -141,9 +141,9 @@ impl RdmTransport {
     /// carry one by now.
     #[cold]
     pub(super) fn end_resuming<O: Owner>(&mut self, owner: &mut O) -> usize {
-        let ending = std::mem::take(&mut self.ending);
+        let ending = self.ending.take_due();
         let done = ending.len();
-        for ending in ending {
+        for (_, ending) in ending {
             let Ending::Lane(session, end) = ending else {
                 continue;
             };

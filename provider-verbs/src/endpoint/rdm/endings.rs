@@ -1,0 +1,111 @@
+//! What ends once all that had come by then was taken from the completion queue.
+//!
+//! Nobody can ask how much lies there. A look that finds less than it asks for has taken all. While so much comes that no look does,
+//! as many looks as empty a full queue have taken what lay there when the first of them began, for a queue gives its completions in
+//! their order. So no flood of others' packets keeps an ending waiting for ever.
+
+use std::collections::VecDeque;
+
+use super::POLL;
+use super::resume::Ending;
+
+/// What waits, in the order in which it came.
+pub(super) struct Endings {
+    /// With the count of looks at which its time has come.
+    waiting: VecDeque<(u64, Ending)>,
+    /// Looks so far, of those while something waited.
+    looks: u64,
+    /// Looks that empty a full queue, and the one that is under way.
+    enough: u64,
+    /// Whether the last look has found the queue's end.
+    found_end: bool,
+}
+
+impl Endings {
+    /// None, for a completion queue that holds so many completions.
+    pub(super) fn new(depth: u32) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            looks: 0,
+            enough: u64::from(depth).div_ceil(POLL as u64) + 1,
+            found_end: false,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Ending> {
+        self.waiting.iter().map(|(_, ending)| ending)
+    }
+
+    pub(super) fn push(&mut self, ending: Ending) {
+        self.waiting.push_back((self.looks + self.enough, ending));
+    }
+
+    /// There was a look at the completion queue, which found so many. Says whether the time of any has come.
+    #[cold]
+    pub(super) fn looked(&mut self, found: usize) -> bool {
+        self.looks += 1;
+        self.found_end = found < POLL;
+        self.found_end || (self.waiting.front()).is_some_and(|(due, _)| *due <= self.looks)
+    }
+
+    /// Those whose time has come.
+    pub(super) fn take_due(&mut self) -> VecDeque<(u64, Ending)> {
+        if self.found_end {
+            return std::mem::take(&mut self.waiting);
+        }
+        let due = self.waiting.partition_point(|(due, _)| *due <= self.looks);
+        let later = self.waiting.split_off(due);
+        std::mem::replace(&mut self.waiting, later)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferrofabric_core::protocol::wire::SessionId;
+
+    use super::super::complete::BROKEN;
+    use super::*;
+
+    fn sessions(due: VecDeque<(u64, Ending)>) -> Vec<u32> {
+        due.into_iter()
+            .filter_map(|(_, ending)| match ending {
+                Ending::Lane(session, _) => Some(session.0),
+                _ => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_waits_for_a_queue_of_looks_and_no_longer() {
+        // Two looks empty it.
+        let mut endings = Endings::new(POLL as u32 + 1);
+        endings.push(Ending::Lane(SessionId(1), BROKEN));
+        assert!(!endings.looked(POLL));
+        endings.push(Ending::Lane(SessionId(2), BROKEN));
+        assert!(!endings.looked(POLL));
+        assert!(endings.looked(POLL));
+        assert_eq!(sessions(endings.take_due()), [1]);
+        assert!(endings.looked(POLL));
+        assert_eq!(sessions(endings.take_due()), [2]);
+        assert!(endings.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_the_queue_is_the_time_of_all() {
+        let mut endings = Endings::new(1 << 20);
+        endings.push(Ending::Lane(SessionId(1), BROKEN));
+        assert!(!endings.looked(POLL));
+        endings.push(Ending::Lane(SessionId(2), BROKEN));
+        assert!(endings.looked(POLL - 1));
+        assert_eq!(sessions(endings.take_due()), [1, 2]);
+    }
+}
