@@ -90,7 +90,12 @@ impl RdmTransport {
     #[cold]
     fn sent_elsewhere(&mut self, session: SessionId, number: u32, error: Option<ibv_wc_status>) {
         match (&mut self.ud.queue_pair, is_datagram(session)) {
-            (Some(queue_pair), true) => queue_pair.sent(&mut self.poster, number, error),
+            (Some(queue_pair), true) => {
+                queue_pair.sent(&mut self.poster, number, error);
+                if error.is_some() {
+                    self.look_after_data_queue_pair();
+                }
+            }
             _ => self.resume_sent(session, number),
         }
     }

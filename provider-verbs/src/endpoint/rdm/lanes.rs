@@ -63,6 +63,7 @@ impl RdmTransport {
                     let now = self.ud.now();
                     self.look_at_use(now);
                     self.see_off(owner);
+                    self.check_data_queue_pair();
                     self.probe_idle_lanes();
                     self.probe_resuming_lanes(owner);
                 }

@@ -52,6 +52,8 @@ pub(super) enum Ending {
     /// A queue pair that no lane has any more, in error. What it has completed would go with it, and the receive buffers of the
     /// endpoint in which that lies.
     QueuePair(#[allow(dead_code, reason = "kept, not used")] Arc<RcQp>),
+    /// The data queue pair, in error: it is to work again.
+    DataQueuePair,
 }
 
 /// The peer lives and does not know the session.
@@ -144,8 +146,13 @@ impl RdmTransport {
         let ending = self.ending.take_due();
         let done = ending.len();
         for (_, ending) in ending {
-            let Ending::Lane(session, end) = ending else {
-                continue;
+            let (session, end) = match ending {
+                Ending::Lane(session, end) => (session, end),
+                Ending::QueuePair(_) => continue,
+                Ending::DataQueuePair => {
+                    self.revive_data_queue_pair();
+                    continue;
+                }
             };
             match self.lanes.of(session) {
                 Some(_) => self.give_up(session, end),

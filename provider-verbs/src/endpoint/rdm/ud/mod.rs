@@ -7,6 +7,7 @@
 mod change;
 mod queue_pair;
 mod receive;
+mod revive;
 mod send;
 mod timers;
 
@@ -51,6 +52,8 @@ pub(super) struct UdLanes {
     held_slots: usize,
     /// Ours, as the handshake tells them: the longest datagram.
     datagram_bytes: usize,
+    /// The queue pair has failed, and is to work again.
+    reviving: bool,
     timer: TimerFd,
     timer_at: Option<Time>,
 }
@@ -74,6 +77,7 @@ impl UdLanes {
             deadlines: Timers::default(),
             held_slots: 0,
             datagram_bytes: mtu.bytes().min(slot_bytes - UdQp::HEADER_BYTES),
+            reviving: false,
             timer,
             timer_at: None,
         })
@@ -191,6 +195,8 @@ impl RdmTransport {
             if suspects {
                 let key = lane.key;
                 self.service.request(ToService::AskAfter(key));
+                // It may be us who hear nothing.
+                self.check_data_queue_pair();
             }
             self.list(session);
         }

@@ -93,10 +93,10 @@ impl DataQueuePair {
         prefix: &[u8],
         packet: &[u8],
     ) -> bool {
-        if self.broken {
-            self.revive(poster);
-        }
-        if self.queue.len() >= self.depth || poster.outstanding >= poster.tuning.send_total {
+        if self.broken
+            || self.queue.len() >= self.depth
+            || poster.outstanding >= poster.tuning.send_total
+        {
             return false;
         }
         let len = prefix.len() + packet.len();
@@ -193,13 +193,26 @@ impl DataQueuePair {
         }
     }
 
-    fn is_in_error(&self) -> bool {
-        (self.qp.state()).is_ok_and(|state| state == ibv_qp_state::IBV_QPS_ERR)
+    /// Whether it has failed, as far as is known: nothing is sent until [`revive`](Self::revive).
+    pub(in super::super) fn is_broken(&self) -> bool {
+        self.broken
     }
 
-    /// Makes the queue pair work again that went to error, under its number. What was under way is lost, as on the wire.
+    /// Asks the device whether it works.
     #[cold]
-    fn revive(&mut self, poster: &mut Poster) {
+    pub(in super::super) fn check(&mut self) {
+        self.broken |= self.is_in_error();
+    }
+
+    fn is_in_error(&self) -> bool {
+        // A device may have a state of its own for a send queue that failed (IBTA 1.5 §10.3.1.6).
+        (self.qp.state()).is_ok_and(|state| state != ibv_qp_state::IBV_QPS_RTS)
+    }
+
+    /// Makes the queue pair work again that went to error, under its number. What was under way is lost, as on the wire. `false`: it
+    /// does not work yet.
+    #[cold]
+    pub(in super::super) fn revive(&mut self, poster: &mut Poster) -> bool {
         let revived = self.qp.to_reset().and_then(|()| {
             while let Some(posted) = self.queue.pop_front() {
                 Self::over(Some(posted), poster);
@@ -211,5 +224,6 @@ impl DataQueuePair {
             Ok(()) => self.broken = false,
             Err(error) => tracing::warn!("{error}"),
         }
+        !self.broken
     }
 }

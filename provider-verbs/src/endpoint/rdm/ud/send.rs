@@ -191,7 +191,7 @@ impl RdmTransport {
         else {
             return 0;
         };
-        let mut done = 0;
+        let (mut done, mut refused) = (0, false);
         if lane.session.outgrows(lane.packet_bytes) {
             return 0;
         }
@@ -207,11 +207,21 @@ impl RdmTransport {
             };
             if !queue_pair.send(&mut self.poster, &lane.route, &prefix, &kept.bytes) {
                 lane.window.not_sent(&mut self.ud.shared, out);
+                refused = true;
                 break;
             }
             done += 1;
         }
+        if refused {
+            self.datagram_refused();
+        }
         done
+    }
+
+    /// A datagram could not be posted: the queue pair may have failed.
+    #[cold]
+    fn datagram_refused(&mut self) {
+        self.look_after_data_queue_pair();
     }
 
     /// Sends an acknowledgement alone, if one is due or credit is to be returned.
