@@ -20,6 +20,10 @@ pub(crate) struct Tuning {
     pub(crate) send_depth: usize,
     /// Work requests of all lanes together, from which on messages and chunks wait.
     pub(crate) send_total: usize,
+    /// Work requests of all lanes together, from which on a lane posts no more messages than its share.
+    pub(crate) send_free: usize,
+    /// The share of a lane: so few may be under way then. With one under way that is told of it waits.
+    pub(crate) send_share: usize,
     /// Places that the completion queue has for requests: a part is left to what never waits.
     pub(crate) send_places: usize,
     /// Receive buffers of the endpoint.
@@ -76,6 +80,11 @@ impl Tuning {
             .saturating_sub(receives)
             .min(20_480);
         let send_total = send_places - send_places / 5;
+        let send_depth = SEND_DEPTH.min(limits.queue_depth as usize);
+        let send_free = send_total / 2;
+        let max_lanes = settings.max_lanes as usize;
+        // The data queue pair takes its own of the rest.
+        let shared = (send_total - send_free).saturating_sub(send_depth);
         // A software device copies in the kernel whatever the way, so that requests of its own size cost nothing more.
         let software = quirks.contains(Quirks::LONG_DATAGRAM_LOST);
         Self {
@@ -87,8 +96,10 @@ impl Tuning {
                 (None, None) => PARTS_BYTES,
             },
             inline_bytes: if software { 512 } else { 220 },
-            send_depth: SEND_DEPTH.min(limits.queue_depth as usize),
+            send_depth,
             send_total,
+            send_free,
+            send_share: (shared / max_lanes.max(1)).clamp(1, send_depth),
             send_places,
             receives,
             bounces: 256,
@@ -111,7 +122,7 @@ impl Tuning {
             reads_per_message: 4,
             writes_per_lane: 4,
             lane: settings.lane,
-            max_lanes: settings.max_lanes as usize,
+            max_lanes,
         }
     }
 }

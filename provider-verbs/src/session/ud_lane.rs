@@ -37,6 +37,8 @@ pub(crate) struct UdLane {
     pub(crate) outgrown: bool,
     /// Whether the lane is in the list of those with work.
     pub(crate) listed: bool,
+    /// Whether it is in the list of those that wait for what all share.
+    pub(crate) stalled: bool,
 }
 
 impl Named for UdLane {

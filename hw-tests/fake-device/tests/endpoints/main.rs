@@ -17,6 +17,7 @@ mod removals;
 mod revivals;
 mod runs;
 mod shared;
+mod shares;
 mod storms;
 mod strangers;
 mod traffic;

@@ -53,8 +53,11 @@ impl Poster {
         {
             return Err(Stop::Wait);
         }
-        if self.outstanding + packets > self.tuning.send_total || self.bounces.available() < packets
-        {
+        // Where places are scarce the lane may have one, and that is enough to ask.
+        if self.outstanding + packets > self.tuning.send_free {
+            return Ok(InParts::AskFirst);
+        }
+        if self.bounces.available() < packets {
             return Err(Stop::Short);
         }
         if lane.session.numbers.send_credit.admit(len as u32) != Admission::Eager {

@@ -221,6 +221,10 @@ impl RdmTransport {
         }
         match self.poster.notices(lane) {
             Ok(done) => done,
+            Err(Stop::Short) => {
+                self.stall(session);
+                0
+            }
             Err(_) => {
                 self.lane_broke(session);
                 1
@@ -296,7 +300,7 @@ impl Poster {
         if !lane.has_room() {
             return Err(Stop::Wait);
         }
-        if self.is_full() {
+        if self.is_scarce() && !self.has_share(lane) {
             return Err(Stop::Short);
         }
         let len = iov.total_len();
@@ -506,6 +510,9 @@ impl Poster {
         while lane.has_reserved_room() {
             let mut bytes = [0; MAX_NOTICE_BYTES];
             if let Some(notice) = lane.session.notices.front().copied() {
+                if self.is_scarce() && !self.has_share(lane) {
+                    return Err(Stop::Short);
+                }
                 let header = Self::stamp(lane)?;
                 lane.session.notices.pop_front();
                 let mut kind = WqeKind::Notice;
@@ -521,6 +528,9 @@ impl Poster {
                 };
                 self.notice(lane, &bytes[..len], kind, header)?;
             } else if lane.session.numbers.receive_credit.owes() {
+                if self.is_scarce() && !self.has_share(lane) {
+                    return Err(Stop::Short);
+                }
                 let header = lane.session.numbers.stamp_credit();
                 let len = header.write_credit(&mut bytes);
                 let entry = inline_sge(&bytes[..len]);
@@ -609,10 +619,10 @@ impl Poster {
     #[cold]
     fn again(&mut self, lane: &mut Lane, kept: Kept) -> Result<(), Stop> {
         let fits_inline = kept.rest.is_none() && kept.bytes.len() <= self.tuning.inline_bytes;
-        let stop = match (lane.has_reserved_room(), self.is_full()) {
-            (false, _) => Some(Stop::Wait),
-            (true, true) => Some(Stop::Short),
-            (true, false) => None,
+        let stop = match lane.has_reserved_room() {
+            false => Some(Stop::Wait),
+            true if self.is_scarce() && !self.has_share(lane) => Some(Stop::Short),
+            true => None,
         };
         let slot = match fits_inline || stop.is_some() {
             true => None,
@@ -663,6 +673,19 @@ impl Poster {
         self.outstanding >= self.tuning.send_total
     }
 
+    /// Whether so much is under way that a lane has to keep to its share.
+    #[inline]
+    pub(super) fn is_scarce(&self) -> bool {
+        self.outstanding >= self.tuning.send_free
+    }
+
+    /// Whether a lane may post one more where places are scarce: it keeps to its share, or waits for no word yet. So stopped peers,
+    /// whose lanes are full for good, leave some to each of the others.
+    #[cold]
+    pub(super) fn has_share(&self, lane: &Lane) -> bool {
+        !self.is_full() && (lane.queue.len() < self.tuning.send_share || lane.expects_no_word())
+    }
+
     /// Whether anybody wants to be told of a request. Where many are under way, of all lanes, we do: their places come back with
     /// completions.
     #[inline]
@@ -672,7 +695,7 @@ impl Poster {
             WqeKind::Done(_) => true,
             _ => false,
         };
-        match wanted || self.outstanding >= self.tuning.send_total / 2 {
+        match wanted || self.is_scarce() {
             true => SendFlags::SIGNALED,
             false => SendFlags::empty(),
         }

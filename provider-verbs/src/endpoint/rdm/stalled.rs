@@ -9,9 +9,12 @@ impl RdmTransport {
     /// A lane has found nothing left. It goes on when something has come back.
     #[cold]
     pub(super) fn stall(&mut self, session: SessionId) {
-        if let Some(lane) = self.lanes.of(session) {
-            if !lane.stalled {
-                lane.stalled = true;
+        let stalled = match self.lanes.of(session) {
+            Some(lane) => Some(&mut lane.stalled),
+            None => (self.ud.lanes.of(session)).map(|lane| &mut lane.stalled),
+        };
+        if let Some(stalled) = stalled {
+            if !std::mem::replace(stalled, true) {
                 self.stalled.push(session);
             }
         }
@@ -21,11 +24,15 @@ impl RdmTransport {
     #[cold]
     pub(super) fn go_on_stalled(&mut self) {
         for session in std::mem::take(&mut self.stalled).into_iter().rev() {
-            let Some(lane) = self.lanes.of(session) else {
-                continue;
+            let (stalled, listed) = match self.lanes.of(session) {
+                Some(lane) => (&mut lane.stalled, &mut lane.listed),
+                None => match self.ud.lanes.of(session) {
+                    Some(lane) => (&mut lane.stalled, &mut lane.listed),
+                    None => continue,
+                },
             };
-            lane.stalled = false;
-            if std::mem::replace(&mut lane.listed, true) {
+            *stalled = false;
+            if std::mem::replace(listed, true) {
                 self.work.retain(|listed| *listed != session);
             }
             self.work.push_front(session);

@@ -173,6 +173,7 @@ impl RdmTransport {
             end: None,
             outgrown: false,
             listed: false,
+            stalled: false,
         });
         self.ud.deadlines.begin(id);
         self.peers.at(peer).link = Link::Up(id);

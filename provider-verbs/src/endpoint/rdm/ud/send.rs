@@ -213,15 +213,18 @@ impl RdmTransport {
             done += 1;
         }
         if refused {
-            self.datagram_refused();
+            self.datagram_refused(session);
         }
         done
     }
 
-    /// A datagram could not be posted: the queue pair may have failed.
+    /// A datagram could not be posted: for want of what all lanes share, or because the queue pair has failed.
     #[cold]
-    fn datagram_refused(&mut self) {
+    fn datagram_refused(&mut self, session: SessionId) {
         self.look_after_data_queue_pair();
+        if !self.ud.reviving {
+            self.stall(session);
+        }
     }
 
     /// Sends an acknowledgement alone, if one is due or credit is to be returned.
