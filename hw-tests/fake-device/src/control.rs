@@ -1,7 +1,8 @@
 //! The test's end of the device.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use ferrofabric_verbs_sys::{Verbs, fns, ibv_event_type};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -77,6 +78,10 @@ impl FakeDevice {
             _turn: turn,
         };
         this.reset();
+        let test = std::thread::current().name().unwrap_or("?").to_owned();
+        *holder() = Some((test, Instant::now()));
+        static WATCH: Once = Once::new();
+        WATCH.call_once(|| drop(std::thread::spawn(watch)));
         this
     }
 
@@ -168,11 +173,7 @@ impl FakeDevice {
 
     /// All queue pairs there are, by number.
     pub fn queue_pairs(&self) -> Vec<QueuePairView> {
-        let mut views = vec![QueuePairView::default(); 1 << 12];
-        // SAFETY: there is room for as many as is said.
-        let count = unsafe { (self.api.queue_pairs)(views.as_mut_ptr(), views.len()) };
-        views.truncate(count);
-        views
+        queue_pairs(self.api)
     }
 
     /// All address handles there are.
@@ -200,6 +201,47 @@ impl FakeDevice {
         text.truncate(len);
         String::from_utf8_lossy(&text).into_owned()
     }
+}
+
+impl Drop for FakeDevice {
+    fn drop(&mut self) {
+        *holder() = None;
+    }
+}
+
+/// A test that has had the device for so long hangs, most likely.
+const HANGS_AFTER: Duration = Duration::from_secs(300);
+
+/// The test that has the device, and since when.
+fn holder() -> MutexGuard<'static, Option<(String, Instant)>> {
+    static HOLDER: Mutex<Option<(String, Instant)>> = Mutex::new(None);
+    HOLDER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells of each test that hangs, and what the device has under way then.
+fn watch() {
+    let mut told = None;
+    loop {
+        std::thread::sleep(Duration::from_secs(10));
+        let held = holder().clone();
+        let Some((test, since)) = held.filter(|(_, since)| since.elapsed() > HANGS_AFTER) else {
+            continue;
+        };
+        if told.replace(since) != Some(since) {
+            eprintln!("{test} has had the fake device for {:?}", since.elapsed());
+            let views = queue_pairs(load());
+            let waiting = views.iter().filter(|qp| qp.waiting > 0);
+            waiting.for_each(|qp| eprintln!("requests wait: {qp:?}"));
+        }
+    }
+}
+
+fn queue_pairs(api: &Api) -> Vec<QueuePairView> {
+    let mut views = vec![QueuePairView::default(); 1 << 12];
+    // SAFETY: there is room for as many as is said.
+    let count = unsafe { (api.queue_pairs)(views.as_mut_ptr(), views.len()) };
+    views.truncate(count);
+    views
 }
 
 fn load() -> &'static Api {

@@ -271,6 +271,12 @@ impl<L: Named> Lanes<L> {
         self.places.iter().flatten().count() + self.leaving.len()
     }
 
+    /// All lanes, to be looked at.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &L> {
+        let places = self.places.iter().flatten();
+        places.map(|lane| &**lane).chain(&self.leaving)
+    }
+
     /// All lanes.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut L> {
         let places = self.places.iter_mut().flatten();

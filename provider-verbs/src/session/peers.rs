@@ -432,8 +432,12 @@ impl Peers {
         self.peers.len()
     }
 
-    /// Whether there is one that has no number in the address vector and would use one: it has a
-    /// lane, or a message that waits.
+    /// All of them, to be looked at.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().map(|(_, peer)| peer)
+    }
+
+    /// Whether there is one that has no number in the address vector and would use one: it has a lane, or a message that waits.
     pub(crate) fn has_strangers(&self) -> bool {
         self.strangers != 0
     }

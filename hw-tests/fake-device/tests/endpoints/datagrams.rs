@@ -7,7 +7,9 @@ use ferrofabric_core::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 
 use crate::breakage::{connections, data_queue_pair};
-use crate::party::{PATIENCE, Pair, assert_clean, check, endpoint, first, message, room, run};
+use crate::party::{
+    PATIENCE, Pair, assert_clean, check, endpoint, first, message, room, run, who_waits,
+};
 use crate::storms::Draw;
 
 const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud")];
@@ -307,7 +309,8 @@ fn hub_and_spokes(device: &FakeDevice, hub: &[(&str, &str)], others: &[(&str, &s
             assert!(lanes <= 2 * cap + SPOKES, "{lanes} queue pairs");
             assert!(
                 begun.elapsed() < PATIENCE,
-                "round {round}: {left} operations are not over"
+                "round {round}: {left} operations are not over: {}",
+                who_waits(std::iter::once(&hub).chain(spokes.iter().map(|spoke| &spoke.end)))
             );
             let ends = std::iter::once(&mut hub).chain(spokes.iter_mut().map(|s| &mut s.end));
             for (at, end) in ends.enumerate() {

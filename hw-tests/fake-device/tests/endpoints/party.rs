@@ -116,9 +116,8 @@ impl Pair {
         while last.elapsed() < quiet {
             assert!(
                 begun.elapsed() < PATIENCE,
-                "the endpoints do not come to rest: {} and {} sessions",
-                stat(&self.a, SESSIONS),
-                stat(&self.b, SESSIONS)
+                "the endpoints do not come to rest: {}",
+                who_waits([&self.a, &self.b])
             );
             let mut over = 0;
             for endpoint in [&mut self.a, &mut self.b] {
@@ -138,6 +137,22 @@ const SESSIONS: &str = "verbs_sessions_now";
 pub(crate) fn stat(endpoint: &OwningEndpoint, name: &str) -> u64 {
     let stats = endpoint.stats().unwrap();
     stats.iter().find(|(n, _)| *n == name).unwrap().1
+}
+
+/// What endpoints wait for, when a test has waited for too long: their operations, and of the counters those that tell of now.
+pub(crate) fn who_waits<'a>(ends: impl IntoIterator<Item = &'a OwningEndpoint>) -> String {
+    let of = |(at, end): (usize, &OwningEndpoint)| {
+        let stats = end.stats().unwrap().into_iter();
+        let now = stats.filter(|(name, value)| name.ends_with("_now") && *value != 0);
+        let now: Vec<_> = now.map(|(name, value)| format!("{name} {value}")).collect();
+        let operations = end.in_flight();
+        format!(
+            "end {at}: {operations} operations under way, {}",
+            now.join(", ")
+        )
+    };
+    let all: Vec<_> = ends.into_iter().enumerate().map(of).collect();
+    all.join("; ")
 }
 
 /// Whether each connection works, and has both its ends.
@@ -163,8 +178,9 @@ pub(crate) fn run(endpoints: &mut [&mut OwningEndpoint], count: usize) -> Vec<Do
     while done.len() < count {
         assert!(
             begun.elapsed() < PATIENCE,
-            "{} of {count} operations are over: {done:?}",
-            done.len()
+            "{} of {count} operations are over: {done:?}; {}",
+            done.len(),
+            who_waits(endpoints.iter().map(|end| &**end))
         );
         for endpoint in endpoints.iter_mut() {
             done.extend(endpoint.poll().unwrap());

@@ -2,12 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::av::AvAttr;
+use ferrofabric_core::error::Errno;
 use ferrofabric_core::owning::OwningEndpoint;
 use ferrofabric_core::types::FiAddr;
-use ferrofabric_fake_device::control::FakeDevice;
+use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 
 use crate::breakage::connections;
-use crate::party::{PATIENCE, Pair, assert_clean, check, endpoint, first, message, room, run};
+use crate::party::{
+    PATIENCE, Pair, assert_clean, check, domain, endpoint, first, message, room, run, who_waits,
+};
 
 fn lanes_left(end: &OwningEndpoint) -> u64 {
     let stats = end.stats().unwrap().into_iter();
@@ -28,12 +33,13 @@ fn idle_until(
         for end in ends.iter_mut() {
             assert!(end.poll().unwrap().is_none(), "nothing was to complete");
         }
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        let all = || who_waits(ends.iter().map(|end| &**end));
+        assert!(begun.elapsed() < PATIENCE, "{what}: {}", all());
     }
 }
 
 /// Until `a` has left so many lanes and no queue pair is connected.
-fn until_left(pair: &mut Pair, device: &FakeDevice, lanes: u64) {
+pub(crate) fn until_left(pair: &mut Pair, device: &FakeDevice, lanes: u64) {
     idle_until(
         &mut [&mut pair.a, &mut pair.b],
         "the connection stays",
@@ -229,4 +235,48 @@ fn what_fifty_peers_took_is_given_back() {
         drop(ends);
         assert_clean(&device);
     }
+}
+
+/// An endpoint that is in the address vector twice: removing one entry ends what was sent to that, and nothing of what was sent to the
+/// other, though both wait for the same connection.
+///
+/// Covers: AV-17
+#[test]
+fn one_of_two_entries_is_removed() {
+    let device = FakeDevice::take();
+    let mut a = endpoint(&[]);
+    let shared = domain(&[("FERRO_SHM", "on")]);
+    let mut b = OwningEndpoint::open(&*shared, &AvAttr::default()).unwrap();
+    let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
+    // They differ in the name of the shared-memory endpoint, which an endpoint over verbs alone does not use.
+    let name = b.name();
+    let other = NativeAddr {
+        shm: name.shm.map(|shm| shm ^ 1),
+        ..name
+    };
+    assert_ne!(other, name);
+    let entries = [name, other].map(|name| a.av().insert(&name.to_bytes()).unwrap());
+    // No word of the connection arrives until one of them is removed.
+    let control = a.name().verbs.unwrap().qpn;
+    let lose = Fault::new(Point::Datagram, Effect::Lose).on(control);
+    device.script(lose.times(u32::MAX));
+    for (token, to) in (0..).zip(entries) {
+        (a.tsend(message(8, token), 8, to, token, token))
+            .map_err(first)
+            .unwrap();
+    }
+    a.av().remove(entries[0]).unwrap();
+    let done = run(&mut [&mut a], 1).pop().unwrap();
+    let error = done.outcome.unwrap_err();
+    assert_eq!((done.token, error.errno), (0, Errno::ECANCELED));
+    device.reset();
+    (b.trecv(room(8), to_a, 1, 0, 2)).map_err(first).unwrap();
+    for done in run(&mut [&mut a, &mut b], 2) {
+        assert!(done.outcome.is_ok(), "{:?}", done.outcome);
+        if done.token == 2 {
+            check(&done.buffer, 1, "to the other entry");
+        }
+    }
+    drop((a, b, shared));
+    assert_clean(&device);
 }

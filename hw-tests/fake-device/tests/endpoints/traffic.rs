@@ -7,7 +7,7 @@ use std::time::Instant;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::flags::Flags;
 
-use crate::party::{PATIENCE, Pair, check, first, message, room};
+use crate::party::{PATIENCE, Pair, check, first, message, room, who_waits};
 
 /// Sizes of all protocols: inline, eager, read in one piece and in several.
 pub(crate) const SIZES: [usize; 5] = [8, 700, 5000, 20_000, 600_000];
@@ -85,9 +85,10 @@ impl Pair {
         while sends_over < 2 * count || (sound && !told.is_subset(&got)) {
             assert!(
                 begun.elapsed() < PATIENCE,
-                "{sends_over} of {} sends are over, and of those that succeeded these were not received: {:?}; {traffic:?}",
+                "{sends_over} of {} sends are over, and of those that succeeded these were not received: {:?}; {traffic:?}; {}",
                 2 * count,
-                told.difference(&got)
+                told.difference(&got),
+                who_waits([&self.a, &self.b])
             );
             for (side, endpoint) in [&mut self.a, &mut self.b].into_iter().enumerate() {
                 let Some(done) = endpoint.poll().unwrap() else {

@@ -17,6 +17,7 @@ mod resume;
 mod send;
 mod stalled;
 mod ud;
+mod waits;
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -576,6 +577,7 @@ impl Transport for RdmTransport {
         let sessions = self.lanes.count() + self.ud.lanes.count() + self.peers.parked();
         report("verbs_sessions_now", sessions as u64);
         report("verbs_peers_now", self.peers.count() as u64);
+        self.report_waits(report);
         report("verbs_sessions_resumed", c.sessions_resumed);
         report("verbs_packets_repeated", c.packets_repeated);
         report("verbs_queue_pairs_made", self.service.queue_pairs());

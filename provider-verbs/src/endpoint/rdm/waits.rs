@@ -1,0 +1,57 @@
+//! What operations wait for at the moment, in numbers: for whoever looks into an endpoint that does not go on.
+
+use super::RdmTransport;
+use crate::session::{Link, SessionState};
+
+/// Sums over all sessions.
+#[derive(Default)]
+struct Sums {
+    unconfirmed: u64,
+    replay: u64,
+    notices: u64,
+    announced: u64,
+    written: u64,
+    taken: u64,
+}
+
+impl Sums {
+    fn add(&mut self, state: &SessionState) {
+        self.unconfirmed += u64::from(state.numbers.unconfirmed());
+        self.replay += state.replay.len() as u64;
+        self.notices += state.notices.len() as u64;
+        self.announced += state.sends.len() as u64;
+        self.written += state.writes.len() as u64;
+        self.taken += (state.reads.len() + state.receives.len()) as u64;
+    }
+}
+
+impl RdmTransport {
+    /// Tells what waits for what.
+    pub(super) fn report_waits(&self, report: &mut dyn FnMut(&'static str, u64)) {
+        let mut sums = Sums::default();
+        let parked = self.peers.iter().filter_map(|peer| peer.parked.as_deref());
+        let carried = self.lanes.iter().map(|lane| &lane.session);
+        let by_datagrams = self.ud.lanes.iter().map(|lane| &lane.session);
+        (parked.chain(carried).chain(by_datagrams)).for_each(|state| sums.add(state));
+        let links = |is_so: fn(Link) -> bool| {
+            let peers = self.peers.iter().filter(|peer| is_so(peer.link));
+            peers.count() as u64
+        };
+        let in_line = self.peers.iter().map(|peer| peer.pending.len() as u64);
+        let lanes = self.lanes.iter().filter(|lane| lane.end.is_some());
+        let ending = lanes.count() + self.ending.len();
+        report("verbs_sends_in_line_now", in_line.sum());
+        report("verbs_sends_announced_now", sums.announced);
+        report("verbs_sends_written_now", sums.written);
+        report("verbs_receives_moved_now", sums.taken);
+        report("verbs_packets_unconfirmed_now", sums.unconfirmed);
+        report("verbs_packets_to_repeat_now", sums.replay);
+        report("verbs_notices_now", sums.notices);
+        report("verbs_sessions_parked_now", self.peers.parked() as u64);
+        let connecting = links(|link| link == Link::Connecting);
+        report("verbs_peers_connecting_now", connecting);
+        let resuming = links(|link| matches!(link, Link::Resuming(_)));
+        report("verbs_peers_resuming_now", resuming);
+        report("verbs_lanes_ending_now", ending as u64);
+    }
+}
