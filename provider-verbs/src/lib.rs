@@ -10,6 +10,10 @@ mod endpoint;
 #[cfg(feature = "fault-injection")]
 pub mod fault;
 pub mod mr;
+#[cfg(not(feature = "counter-origins"))]
+mod origins;
+#[cfg(feature = "counter-origins")]
+pub mod origins;
 mod pairing;
 pub mod pd;
 mod port;

@@ -74,10 +74,15 @@ impl SendCredit {
     /// The start of a session with a peer that grants `quota_units`.
     #[must_use]
     pub fn new(quota_units: u16) -> Self {
+        Self::begin_at(0, quota_units)
+    }
+
+    /// As [`SendCredit::new`], with counters that begin elsewhere.
+    pub(super) fn begin_at(units: u32, quota_units: u16) -> Self {
         SendCredit {
             quota: u32::from(quota_units.min(MAX_QUOTA_UNITS)),
-            sent: 0,
-            released: 0,
+            sent: units,
+            released: units,
         }
     }
 
@@ -157,12 +162,16 @@ impl ReceiveCredit {
     /// The start of a session with a peer that was granted `quota_units`.
     #[must_use]
     pub fn new(quota_units: u16) -> Self {
-        let quota = u32::from(quota_units.min(MAX_QUOTA_UNITS));
+        Self::begin_at(0, quota_units)
+    }
+
+    /// As [`ReceiveCredit::new`], with counters that begin elsewhere.
+    pub(super) fn begin_at(units: u32, quota_units: u16) -> Self {
         ReceiveCredit {
-            quota,
-            arrived: 0,
-            released: 0,
-            told: 0,
+            quota: u32::from(quota_units.min(MAX_QUOTA_UNITS)),
+            arrived: units,
+            released: units,
+            told: units,
             retell: false,
         }
     }
@@ -269,9 +278,8 @@ mod tests {
             steps in proptest::collection::vec(step(), 0..400),
         ) {
             // Any point of the counters' circle is as good as zero.
-            let mut send = SendCredit { sent: start, released: start, ..SendCredit::new(quota) };
-            let mut receive =
-                ReceiveCredit { arrived: start, released: start, told: start, ..ReceiveCredit::new(quota) };
+            let mut send = SendCredit::begin_at(start, quota);
+            let mut receive = ReceiveCredit::begin_at(start, quota);
             let mut wire = VecDeque::new();
             let mut held: Vec<u32> = Vec::new();
             let mut credits = VecDeque::new();

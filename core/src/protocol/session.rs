@@ -51,23 +51,57 @@ pub struct Session {
     pub send_credit: SendCredit,
     /// Credit that the peer uses.
     pub receive_credit: ReceiveCredit,
-    next: u32,
+    /// Numbers of the next packet each way, counted on and on: what is on the wire is the low half. So a session in which 2³²
+    /// packets have gone is not taken for one in which none has.
+    next: u64,
+    expected: u64,
     confirmed: u32,
-    expected: u32,
+    /// What both began with.
+    begin: u32,
+}
+
+/// Where the counters of a session begin: at 0, but for tests, which begin near where counters go round. Both ends have to
+/// begin at the same numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Number of the first packet each way.
+    pub sequence: u32,
+    /// Credit units that were sent, and released, each way.
+    pub credit_units: u32,
 }
 
 impl Session {
     /// A new session, both sides at sequence 0. The quotas are what the peer grants us and what we grant the peer ([`super::wire::control::Limits::quota_units`]).
     #[must_use]
     pub fn new(remote: SessionId, peer_grants_units: u16, we_grant_units: u16) -> Self {
+        Self::begin_at(Origin::default(), remote, peer_grants_units, we_grant_units)
+    }
+
+    /// As [`Session::new`], with counters that begin elsewhere.
+    #[must_use]
+    pub fn begin_at(
+        origin: Origin,
+        remote: SessionId,
+        peer_grants_units: u16,
+        we_grant_units: u16,
+    ) -> Self {
+        let begin = origin.sequence;
         Session {
             remote,
-            send_credit: SendCredit::new(peer_grants_units),
-            receive_credit: ReceiveCredit::new(we_grant_units),
-            next: 0,
-            confirmed: 0,
-            expected: 0,
+            send_credit: SendCredit::begin_at(origin.credit_units, peer_grants_units),
+            receive_credit: ReceiveCredit::begin_at(origin.credit_units, we_grant_units),
+            next: begin.into(),
+            confirmed: begin,
+            expected: begin.into(),
+            begin,
         }
+    }
+
+    /// Whether no numbered packet has gone either way.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        let begin = u64::from(self.begin);
+        self.next == begin && self.expected == begin
     }
 
     /// The header of the next numbered packet, which takes the number and tells the credit; `None` while [`WINDOW`]
@@ -77,8 +111,8 @@ impl Session {
         if !self.may_stamp() {
             return None;
         }
-        let sequence = self.next;
-        self.next = sequence.wrapping_add(1);
+        let sequence = self.next as u32;
+        self.next = self.next.wrapping_add(1);
         Some(Header {
             session: self.remote,
             sequence,
@@ -96,7 +130,7 @@ impl Session {
     pub fn stamp_credit(&mut self) -> Header {
         Header {
             session: self.remote,
-            sequence: self.next,
+            sequence: self.next as u32,
             credit: self.receive_credit.field(),
         }
     }
@@ -105,7 +139,7 @@ impl Session {
     pub fn stamp_ack(&mut self) -> Header {
         Header {
             session: self.remote,
-            sequence: self.expected,
+            sequence: self.expected as u32,
             credit: self.receive_credit.field(),
         }
     }
@@ -114,17 +148,18 @@ impl Session {
     #[inline]
     #[must_use]
     pub fn is_next(&self, sequence: u32) -> bool {
-        sequence == self.expected
+        sequence == self.expected as u32
     }
 
     /// Judges the number of a packet that arrived.
     #[inline]
     pub fn accept(&mut self, sequence: u32) -> Accept {
-        if sequence == self.expected {
-            self.expected = sequence.wrapping_add(1);
+        let expected = self.expected as u32;
+        if sequence == expected {
+            self.expected = self.expected.wrapping_add(1);
             return Accept::Deliver;
         }
-        if sequence.wrapping_sub(self.expected) > u32::MAX / 2 {
+        if sequence.wrapping_sub(expected) > u32::MAX / 2 {
             Accept::Duplicate
         } else {
             Accept::Gap
@@ -178,13 +213,13 @@ impl Session {
     #[inline]
     #[must_use]
     pub fn unconfirmed(&self) -> u32 {
-        self.next.wrapping_sub(self.confirmed)
+        (self.next as u32).wrapping_sub(self.confirmed)
     }
 
     /// Numbered packets sent so far, modulo 2³².
     #[must_use]
     pub fn sent(&self) -> u32 {
-        self.next
+        self.next as u32
     }
 
     /// The number of the oldest packet that no lane has confirmed; that of the next packet if all are.
@@ -196,14 +231,14 @@ impl Session {
     /// The number that the next numbered packet of the peer must have.
     #[must_use]
     pub fn expected(&self) -> u32 {
-        self.expected
+        self.expected as u32
     }
 
     #[cold]
     fn bad_confirmation(&self, got: u32) -> SessionError {
         SessionError::Confirmation {
             confirmed: self.confirmed,
-            next: self.next,
+            next: self.next as u32,
             got,
         }
     }
@@ -213,12 +248,11 @@ impl Session {
 impl Session {
     /// A session through which so many packets have gone each way.
     pub(in crate::protocol) fn at(remote: SessionId, quota_units: u16, sequence: u32) -> Self {
-        Session {
-            next: sequence,
-            confirmed: sequence,
-            expected: sequence,
-            ..Session::new(remote, quota_units, quota_units)
-        }
+        let origin = Origin {
+            sequence,
+            ..Origin::default()
+        };
+        Session::begin_at(origin, remote, quota_units, quota_units)
     }
 }
 
@@ -246,9 +280,7 @@ mod tests {
     use std::collections::VecDeque;
 
     fn session_at(sequence: u32) -> Session {
-        let mut session = Session::new(SessionId(1), 100, 100);
-        (session.next, session.confirmed, session.expected) = (sequence, sequence, sequence);
-        session
+        Session::at(SessionId(1), 100, sequence)
     }
 
     #[derive(Clone, Debug)]
@@ -378,10 +410,31 @@ mod tests {
         );
     }
 
+    /// Numbers that are those of the beginning again, 2³² packets later each way, are not the beginning.
+    #[test]
+    fn a_session_that_has_gone_round_is_used() {
+        for begin in [0, 7, u32::MAX] {
+            let mut session = session_at(begin);
+            assert!(session.is_unused());
+            session.next += 1 << 32;
+            session.expected += 1 << 32;
+            session.confirmed = session.sent();
+            assert_eq!((session.sent(), session.expected()), (begin, begin));
+            assert!(!session.is_unused(), "from {begin}");
+            assert_eq!(session.accept(begin), Accept::Deliver);
+            assert_eq!(session.stamp().map(|header| header.sequence), Some(begin));
+        }
+        let mut sender = session_at(0);
+        assert!(sender.stamp().is_some() && !sender.is_unused());
+        let mut receiver = session_at(0);
+        assert_eq!(receiver.accept(0), Accept::Deliver);
+        assert!(!receiver.is_unused());
+    }
+
     #[test]
     fn a_full_window_takes_no_more() {
         let mut tx = session_at(0);
-        tx.next = WINDOW;
+        tx.next = WINDOW.into();
         assert_eq!(tx.stamp(), None);
         assert_eq!(tx.confirm(1), Ok(1));
         assert_eq!(tx.stamp().map(|header| header.sequence), Some(WINDOW));

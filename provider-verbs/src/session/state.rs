@@ -14,6 +14,7 @@ use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{FinStatus, Grant, Segment};
 use ferrofabric_core::types::{IoBuf, MsgKind};
 
+use crate::origins::session_origin;
 use crate::registration::Region;
 
 /// Large messages that are being moved at a time, one way.
@@ -154,7 +155,7 @@ impl SessionState {
     ) -> Self {
         Self {
             name,
-            numbers: Session::new(remote, quotas.theirs, quotas.ours),
+            numbers: Session::begin_at(session_origin(), remote, quotas.theirs, quotas.ours),
             held_requests: 0,
             may_hold_requests: open_requests(quotas.ours),
             sends: SendTable::new(open_requests(quotas.theirs)),
@@ -224,7 +225,7 @@ impl SessionState {
 
     /// Whether no packet has gone either way.
     pub(crate) fn is_unused(&self) -> bool {
-        self.numbers.expected() == 0 && self.numbers.sent() == 0
+        self.numbers.is_unused()
     }
 
     /// Whether it can rest: all that either side has said was taken, and nobody waits for more.

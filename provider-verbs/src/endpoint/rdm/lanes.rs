@@ -15,6 +15,7 @@ use super::resume::{Ending, LOST_BY_PEER};
 use super::ud::{CHANGE, REST};
 use super::{POLL, RdmTransport};
 use crate::connect::{Carrier, ToEngine, ToService, native_addr};
+use crate::origins::first_request;
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{AfterLane, Lane, LaneEnd, Link, Quotas, Records, SessionState, WqeKind};
@@ -189,7 +190,7 @@ impl RdmTransport {
             queue: VecDeque::new(),
             records: Records::default(),
             depth,
-            next_number: 0,
+            next_number: first_request(),
             unsignaled: 0,
             end: None,
             used: (0, 0),

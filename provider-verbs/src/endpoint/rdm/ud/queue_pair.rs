@@ -10,6 +10,7 @@ use super::super::send::Poster;
 use crate::ah::Ah;
 use crate::cq::Cq;
 use crate::endpoint::gather::entry;
+use crate::origins::first_request;
 use crate::pd::Pd;
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
@@ -74,7 +75,7 @@ impl DataQueuePair {
             init,
             queue: VecDeque::with_capacity(depth),
             depth,
-            next_number: 0,
+            next_number: first_request(),
             unsignaled: 0,
             broken: false,
         })
