@@ -214,6 +214,12 @@ impl ReceiveCredit {
         self.released
     }
 
+    /// The counter in full, for a packet that may get lost: what was told last stays as it was.
+    #[must_use]
+    pub fn released_units(&self) -> u32 {
+        self.released
+    }
+
     /// Whether a Credit packet should go out although nothing else does.
     #[inline]
     #[must_use]

@@ -22,6 +22,7 @@ use super::lanes::evidence;
 use super::ud::{MAX_RESUME_INTERVAL, RESUME_INTERVAL, route};
 use super::{RdmTransport, TRANSPORT};
 use crate::connect::{Carrier, ToService};
+use crate::origins::session_origin;
 use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{
@@ -348,11 +349,22 @@ impl RdmTransport {
             return;
         };
         let state = self.peers.at(lane.peer).parked.as_ref();
-        let (name, expected) = state.map_or((0, 0), |state| (state.name, state.numbers.expected()));
+        let (name, expected, credit) = match state {
+            Some(state) => {
+                let numbers = &state.numbers;
+                let credit = numbers.receive_credit.released_units();
+                (state.name, numbers.expected(), credit)
+            }
+            // As of the session that begins then.
+            None => {
+                let origin = session_origin();
+                (0, origin.sequence, origin.credit_units)
+            }
+        };
         let header = Header {
             session: lane.up.remote_session,
             sequence: expected,
-            credit: 0,
+            credit: credit as u16,
         };
         let mut bytes = [0; MAX_NOTICE_BYTES];
         let len = header.write_resume(name, &mut bytes);
@@ -375,7 +387,7 @@ impl RdmTransport {
                     asks: true,
                     cookie: lane.up.name as u32,
                     ack: Ack { expected, held: 0 },
-                    credit: 0,
+                    credit,
                 };
                 let route = route(&lane.up, way.clone());
                 if let Some(queue_pair) = &mut self.ud.queue_pair {
