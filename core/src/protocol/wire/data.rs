@@ -31,6 +31,9 @@ const _: () = assert!(MAX_HEADER_BYTES <= MAX_NOTICE_BYTES);
 /// Where the session lies in a packet.
 const SESSION: std::ops::Range<usize> = 4..8;
 
+/// Where the header holds the credit.
+const CREDIT_FIELD: std::ops::Range<usize> = 2..4;
+
 /// What every data packet starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -452,6 +455,15 @@ impl<'a> Packet<'a> {
 /// When `packet` is shorter than a header.
 pub fn readdress(packet: &mut [u8], session: SessionId) {
     packet[SESSION].copy_from_slice(&session.0.to_le_bytes());
+}
+
+/// Puts the credit of now into a packet that was written earlier: the field tells old values from new ones over a part of its
+/// circle only, and a packet that waits for its next lane may grow older than that.
+///
+/// # Panics
+/// When `packet` is shorter than a header.
+pub fn renew_credit(packet: &mut [u8], credit: u16) {
+    packet[CREDIT_FIELD].copy_from_slice(&credit.to_le_bytes());
 }
 
 impl<'a> Request<'a> {

@@ -5,6 +5,7 @@
 mod breakage;
 mod calls;
 mod closing;
+mod counters;
 mod datagrams;
 mod faults;
 mod floods;

@@ -25,6 +25,7 @@ pub(crate) fn settings(pairs: &[(&str, &str)]) -> Settings {
 
 /// A domain of its own: nothing that drives one drives another.
 pub(crate) fn domain(pairs: &[(&str, &str)]) -> Arc<dyn Domain> {
+    crate::counters::of_the_suite();
     let settings = settings(pairs);
     let found = VerbsProvider::new().discover(&settings);
     let info = found.candidates.first();

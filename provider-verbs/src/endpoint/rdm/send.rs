@@ -8,6 +8,7 @@ use ferrofabric_core::protocol::credit::Admission;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{
     Envelope, Header, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES, MAX_SEGMENTS, Segment,
+    renew_credit,
 };
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
@@ -636,9 +637,10 @@ impl Poster {
         let Kept {
             sequence,
             kind,
-            bytes,
+            mut bytes,
             rest,
         } = kept;
+        renew_credit(&mut bytes, lane.session.numbers.receive_credit.field());
         let kind = match kind {
             KeptKind::Message(done) => WqeKind::Message(done),
             KeptKind::Done(transfer) => WqeKind::Done(transfer),

@@ -205,6 +205,9 @@ proptest! {
             let other = Header { session: SessionId(!header.session.0), ..header };
             readdress(&mut bytes, other.session);
             prop_assert_eq!(Packet::parse(&bytes), Ok((other, packet)));
+            let other = Header { credit: !header.credit, ..other };
+            renew_credit(&mut bytes, other.credit);
+            prop_assert_eq!(Packet::parse(&bytes), Ok((other, packet)));
         }
     }
 
