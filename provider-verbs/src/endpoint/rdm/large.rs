@@ -196,7 +196,12 @@ impl RdmTransport {
     }
 
     /// The receiver says where we may write a message.
-    pub(super) fn grant_came(&mut self, session: SessionId, grant: &Grant) {
+    pub(super) fn grant_came<O: Owner>(
+        &mut self,
+        session: SessionId,
+        grant: &Grant,
+        owner: &mut O,
+    ) {
         let Some(state) = self.state_of(session) else {
             return;
         };
@@ -209,14 +214,22 @@ impl RdmTransport {
                         told: false,
                     };
                     // There is as much room for writes as for sends, and this was one.
-                    (state.writes.start(writing, local, grant.fit_bytes)).is_ok()
+                    let started = state.writes.start(writing, local, grant.fit_bytes);
+                    started.map(|_| ()).map_err(|writing| Some(writing.send))
                 }
-                None => false,
+                None => Err(Some(send)),
             },
-            _ => false,
+            Ok(send) => Err(Some(send)),
+            Err(_) => Err(None),
         };
-        if !granted {
+        if let Err(send) = granted {
             let end = protocol_broken("the peer granted what was not asked for");
+            // It is none of the session's sends any more, with which it would end. The peer may have keys that it is not to use any
+            // more.
+            if let Some(send) = send {
+                (send.regions.iter()).for_each(|region| self.poster.registrations.forget(region));
+                owner.fail_send(&send.done, end.errno, end.status, end.why);
+            }
             return self.break_lane(session, end);
         }
         self.run_writes(session);

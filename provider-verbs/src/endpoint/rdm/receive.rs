@@ -132,7 +132,7 @@ impl RdmTransport {
             Packet::EagerFirst { .. } | Packet::EagerPart { .. } => {
                 self.part_came(session, from, &packet, owner);
             }
-            Packet::Cts(grant) => self.grant_came(session, &grant),
+            Packet::Cts(grant) => self.grant_came(session, &grant, owner),
             Packet::Done { receive } => self.done_came(session, from.0, receive, owner),
             Packet::Credit | Packet::Ack | Packet::Resume { .. } => {}
         }
