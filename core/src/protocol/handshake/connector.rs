@@ -11,7 +11,7 @@ use super::super::timers::Timers;
 use super::super::wire::SessionId;
 use super::super::wire::control::{Body, LaneKind, LaneName, RejectReason};
 use super::super::{PLACE_BYTES, PeerKey, Time};
-use super::peer::{Peer, Phase};
+use super::peer::{Carried, Peer, Phase};
 use super::{Action, Config, Counters, LaneError, LaneKey, Reason};
 
 /// The lanes of one endpoint.
@@ -32,7 +32,7 @@ pub struct Connector {
     pub(super) timers: Timers,
     pub(super) queued: VecDeque<Key>,
     /// Peers with which the engine holds a session, and the lane that carried it last.
-    pub(super) sessions: HashMap<PeerKey, LaneKey>,
+    pub(super) sessions: HashMap<PeerKey, Carried>,
     pub(super) initiating: usize,
     pub(super) half_open: usize,
     /// The uninvited by age; those that are so no longer are skipped.
@@ -165,7 +165,7 @@ impl Connector {
 
     /// The engine's session that the lane carried is over: the next lane to its peer starts a new one.
     pub fn session_ended(&mut self, peer: &PeerKey, lane: LaneKey) {
-        if self.sessions.get(peer) == Some(&lane) {
+        if (self.sessions.get(peer)).is_some_and(|carried| carried.lane == lane) {
             self.sessions.remove(peer);
         }
     }

@@ -80,6 +80,24 @@ pub(super) struct Peer {
     pub(super) deadline: Deadline,
 }
 
+/// The lane that carried a session last; it may be gone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Carried {
+    pub(super) lane: LaneKey,
+    pub(super) name: LaneName,
+}
+
+impl Carried {
+    /// Whether `packet` is about that lane, named in full.
+    pub(super) fn is_named_by(&self, packet: &Control) -> bool {
+        let named = LaneName {
+            from_initiator: !packet.lane.from_initiator,
+            ..packet.lane
+        };
+        named == self.name
+    }
+}
+
 impl Peer {
     pub(super) fn new(key: PeerKey, now: Time) -> Self {
         Peer {

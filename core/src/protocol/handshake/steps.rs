@@ -3,7 +3,7 @@
 use super::super::table::Key;
 use super::super::wire::control::{LaneKind, LaneName, RejectReason};
 use super::super::{PeerKey, Time, give_back_room};
-use super::peer::Phase;
+use super::peer::{Carried, Phase};
 use super::{Action, Connector, LaneError, LaneKey, LaneUp, Reason, connect_lane};
 use std::time::Duration;
 
@@ -133,7 +133,8 @@ impl Connector {
         };
         let Some(lane) = peer.lane else { return };
         peer.announced = true;
-        self.sessions.insert(peer.key, lane);
+        let name = peer.name;
+        self.sessions.insert(peer.key, Carried { lane, name });
         out.push(Action::LaneUp(LaneUp {
             lane,
             kind: peer.kind,

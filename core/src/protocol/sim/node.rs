@@ -149,11 +149,20 @@ impl Node {
     }
 
     pub(super) fn shutdown(&mut self, now: Time) -> Vec<Effect> {
+        self.shutdown_having(now, &HashMap::new())
+    }
+
+    /// The same, when the sessions of lanes have taken so much.
+    pub(super) fn shutdown_having(
+        &mut self,
+        now: Time,
+        taken: &HashMap<LaneKey, u32>,
+    ) -> Vec<Effect> {
         self.wants.clear();
         self.closing
             .extend(self.lanes.values().filter_map(|lane| lane.peer));
         let mut out = Vec::new();
-        self.connector.shutdown(now, &HashMap::new(), &mut out);
+        self.connector.shutdown(now, taken, &mut out);
         self.perform(out)
     }
 

@@ -414,6 +414,25 @@ fn who_closes_ends_attempts_that_it_has_not_heard_of() {
     assert!(b.connector.is_idle());
 }
 
+/// What the peer says to have taken of a session counts also if that has left its lane.
+#[test]
+fn a_goodbye_tells_what_was_taken_of_a_session_that_has_left_its_lane() {
+    for attempts in [false, true] {
+        let (mut a, mut b) = joined();
+        let lane = a.usable(&b.key).unwrap().0;
+        if attempts {
+            a.change(NOW, lane); // its Hello is lost
+        } else {
+            a.broken(NOW, lane); // its Reject is lost
+        }
+        let taken = [(b.usable(&a.key).unwrap().0, 7)].into();
+        let sent = packets(&b.shutdown_having(NOW, &taken));
+        a.receive(NOW, &sent[0].1.to_bytes());
+        let reason = Reason::PeerClosed { expected: Some(7) };
+        assert_eq!(a.failures, [(b.key, reason)]);
+    }
+}
+
 #[test]
 fn who_closes_says_so_to_those_that_hold_a_session_and_have_no_lane() {
     let (mut a, mut b) = joined();

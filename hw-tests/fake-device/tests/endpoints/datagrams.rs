@@ -252,15 +252,15 @@ fn promotion_under_load_loses_nothing() {
 }
 
 /// A peer as the hub knows it.
-struct Spoke {
-    end: OwningEndpoint,
-    to_hub: FiAddr,
-    from_hub: FiAddr,
+pub(crate) struct Spoke {
+    pub(crate) end: OwningEndpoint,
+    pub(crate) to_hub: FiAddr,
+    pub(crate) from_hub: FiAddr,
 }
 
 impl Spoke {
     /// One that the hub knows, and that knows it.
-    fn of(hub: &OwningEndpoint, settings: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(hub: &OwningEndpoint, settings: &[(&str, &str)]) -> Self {
         let end = endpoint(settings);
         let to_hub = end.av().insert(&hub.name().to_bytes()).unwrap();
         let from_hub = hub.av().insert(&end.name().to_bytes()).unwrap();

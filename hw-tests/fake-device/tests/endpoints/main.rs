@@ -7,6 +7,7 @@ mod calls;
 mod closing;
 mod counters;
 mod datagrams;
+mod endings;
 mod faults;
 mod floods;
 mod forks;

@@ -55,8 +55,8 @@ impl RdmTransport {
                     }
                     if let Some(at) = self.peers.find(&peer) {
                         self.peers.at(at).falls_back |= reason == Reason::Recycled;
-                        if matches!(end.then, AfterLane::Closed { .. }) {
-                            self.peer_closed(at, owner);
+                        if let AfterLane::Closed { expected } = end.then {
+                            self.peer_closed(at, (lane, expected), owner);
                         }
                     }
                 }

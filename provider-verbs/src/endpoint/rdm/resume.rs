@@ -166,6 +166,12 @@ impl RdmTransport {
         done
     }
 
+    /// Whether a lane is down, and is given up once all that has come on it was taken.
+    pub(super) fn is_ending(&self, session: SessionId) -> bool {
+        let mut ending = self.ending.iter();
+        ending.any(|ending| matches!(ending, Ending::Lane(lane, _) if *lane == session))
+    }
+
     /// Takes leave of a queue pair that never carried a session.
     fn part_with(&mut self, qp: Arc<RcQp>) {
         if let Err(error) = qp.to_error() {
@@ -199,13 +205,25 @@ impl RdmTransport {
         self.service.request(request);
     }
 
-    /// A peer's endpoint has closed. What hangs on a lane ends with that.
-    pub(super) fn peer_closed<O: Owner>(&mut self, at: u32, owner: &mut O) {
+    /// A peer's endpoint has closed, which its goodbye on a lane says, and what it had taken of the session there. What hangs on a
+    /// lane ends with that; a session that has left it ends here.
+    pub(super) fn peer_closed<O: Owner>(
+        &mut self,
+        at: u32,
+        (lane, expected): (LaneKey, Option<u32>),
+        owner: &mut O,
+    ) {
         let peer = self.peers.at(at);
         peer.closed = true;
-        if !matches!(peer.link, Link::Up(_) | Link::Resuming(_)) {
-            self.connect_failed(at, Reason::PeerShuttingDown, owner);
+        if matches!(peer.link, Link::Up(_) | Link::Resuming(_)) {
+            return;
         }
+        let expected = expected.filter(|_| peer.last_lane == Some(lane));
+        if peer.link == Link::Connecting {
+            let request = ToService::Cancel(peer.key);
+            self.service.request(request);
+        }
+        self.connect_failed(at, Reason::PeerClosed { expected }, owner);
     }
 
     /// A connection did not come about.

@@ -105,6 +105,10 @@ impl RdmTransport {
     /// Moves a session from datagrams to an RC lane.
     #[cold]
     pub(super) fn promote<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
+        if self.is_ending(session) {
+            // How it has ended decides what becomes of the session: the peer may have said goodbye.
+            return 0;
+        }
         let Some((peer, key, state)) = self.leave_ud_lane(session) else {
             return 0;
         };
