@@ -16,12 +16,21 @@ const LONG: usize = 640 << 10;
 /// What a receive's buffer holds before.
 const EMPTY: u8 = 0xee;
 
+/// What lies behind memory.
+enum Backing {
+    /// Nothing: it is this process's alone.
+    Private,
+    /// It is a shared mapping of a file.
+    File(File),
+    /// A segment of System V's, which is no more when it is detached.
+    Segment,
+}
+
 /// Memory from the system, in whole pages.
 struct Mapping {
     at: *mut u8,
     len: usize,
-    /// What it is a shared mapping of, if it is one.
-    file: Option<File>,
+    backing: Backing,
 }
 
 /// How memory goes and is there anew, all zero, at the same place, unless another thread takes it between.
@@ -70,15 +79,34 @@ const PUNCHES: [Renewal; 3] = [
     ),
 ];
 
+/// How a segment goes, and another one is there at its place.
+const DETACHMENTS: [Renewal; 3] = [
+    ("is not", |_| {}),
+    ("is detached, and another attached", |memory| {
+        memory.unmap();
+        memory.map(0);
+    }),
+    ("is attached over", |memory| memory.map(libc::MAP_FIXED)),
+];
+
 impl Mapping {
     fn new(len: usize) -> Self {
+        Self::backed(len, Backing::Private)
+    }
+
+    fn backed(len: usize, backing: Backing) -> Self {
         let mut memory = Self {
             at: ptr::null_mut(),
             len,
-            file: None,
+            backing,
         };
         memory.map(0);
         memory
+    }
+
+    /// A segment of System V's.
+    fn segment(len: usize) -> Self {
+        Self::backed(len, Backing::Segment)
     }
 
     /// Of a file in memory, shared with whoever has its descriptor.
@@ -90,25 +118,41 @@ impl Mapping {
             File::from_raw_fd(file)
         };
         file.set_len(len as u64).unwrap();
-        let mut memory = Self {
-            at: ptr::null_mut(),
-            len,
-            file: Some(file),
-        };
-        memory.map(0);
-        memory
+        Self::backed(len, Backing::File(file))
     }
 
     fn descriptor(&self) -> i32 {
-        self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+        match &self.backing {
+            Backing::File(file) => file.as_raw_fd(),
+            Backing::Private | Backing::Segment => -1,
+        }
+    }
+
+    /// Attaches a new segment.
+    fn attach(&mut self, flags: i32) {
+        let over = match flags & libc::MAP_FIXED {
+            0 => 0,
+            _ => libc::SHM_REMAP,
+        };
+        // SAFETY: a new segment, which goes with its last attachment, at a free place or in place of our own, to which nobody refers.
+        let at = unsafe {
+            let segment = libc::shmget(libc::IPC_PRIVATE, self.len, 0o600);
+            assert!(segment >= 0, "{}", std::io::Error::last_os_error());
+            let at = libc::shmat(segment, self.at.cast(), over);
+            libc::shmctl(segment, libc::IPC_RMID, ptr::null_mut());
+            at
+        };
+        assert_ne!(at as isize, -1, "{}", std::io::Error::last_os_error());
+        self.at = at.cast();
     }
 
     fn map(&mut self, flags: i32) {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let flags = flags
-            | match self.file {
-                None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                Some(_) => libc::MAP_SHARED,
+            | match self.backing {
+                Backing::Private => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                Backing::File(_) => libc::MAP_SHARED,
+                Backing::Segment => return self.attach(flags),
             };
         let file = self.descriptor();
         // SAFETY: new memory, or in place of our own, to which nobody refers.
@@ -119,7 +163,13 @@ impl Mapping {
 
     fn unmap(&self) {
         // SAFETY: the mapping is ours, and nobody refers to it.
-        assert_eq!(unsafe { libc::munmap(self.at.cast(), self.len) }, 0);
+        let rc = unsafe {
+            match self.backing {
+                Backing::Segment => libc::shmdt(self.at.cast()),
+                Backing::Private | Backing::File(_) => libc::munmap(self.at.cast(), self.len),
+            }
+        };
+        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
     }
 
     fn fill(&self, byte: u8) {
@@ -158,6 +208,13 @@ pub fn memory_that_goes_between_messages(fabric: &Fabric) {
 /// Covers: PEER-8
 pub fn shared_memory_that_is_punched_between_messages(fabric: &Fabric) {
     messages_between(fabric, Mapping::shared, &PUNCHES);
+}
+
+/// The same for segments of System V's.
+///
+/// Covers: PEER-8
+pub fn segments_that_are_detached_between_messages(fabric: &Fabric) {
+    messages_between(fabric, Mapping::segment, &DETACHMENTS);
 }
 
 fn messages_between(fabric: &Fabric, map: fn(usize) -> Mapping, renewals: &[Renewal]) {

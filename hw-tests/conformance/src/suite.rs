@@ -16,6 +16,7 @@ macro_rules! conformance {
             sends::a_send_that_is_refused_sends_nothing,
             remapping::memory_that_goes_between_messages,
             remapping::shared_memory_that_is_punched_between_messages,
+            remapping::segments_that_are_detached_between_messages,
             matches::directed_and_wildcard_receives,
             matches::tags_and_masks,
             matches::order_of_long_and_short_messages,

@@ -219,8 +219,28 @@ mod tests {
         }
     }
 
-    /// The two ways of asking agree about the mappings of this program, and about what lies across
-    /// them.
+    /// A segment of System V's is nobody's alone, whichever way is asked: `shmdt` may not be told of.
+    #[test]
+    fn segments_are_shared() {
+        const BYTES: usize = 1 << 16;
+        // SAFETY: a new segment at a free place, which goes with its attachment.
+        let at = unsafe {
+            let segment = libc::shmget(libc::IPC_PRIVATE, BYTES, 0o600);
+            assert!(segment >= 0, "{}", std::io::Error::last_os_error());
+            let at = libc::shmat(segment, std::ptr::null(), 0);
+            libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut());
+            at
+        };
+        assert_ne!(at as isize, -1, "{}", std::io::Error::last_os_error());
+        let range = at as u64..at as u64 + BYTES as u64;
+        let mappings = Mappings::open().unwrap();
+        let private = [mappings.are_private(&range), mappings.read(&range).unwrap()];
+        // SAFETY: attached above, and nobody refers to it.
+        assert_eq!(unsafe { libc::shmdt(at) }, 0);
+        assert_eq!(private, [false, false]);
+    }
+
+    /// The two ways of asking agree about the mappings of this program, and about what lies across them.
     #[test]
     fn answers_and_lists_agree() {
         let mappings = Mappings::open().unwrap();
