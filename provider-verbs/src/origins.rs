@@ -1,5 +1,6 @@
-//! Where counters begin: at 0, but for tests. Those of a session and of a queue pair go round after long use only; tests have them begin
-//! near that place. It counts for the whole process, for both ends of a session have to begin at the same numbers.
+//! Where counters begin: at 0, but for tests. Those of a session and of a queue pair go round after
+//! long use only; tests have them begin near that place. It counts for the whole process, for both
+//! ends of a session have to begin at the same numbers.
 
 #[cfg(feature = "counter-origins")]
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +25,8 @@ fn lock() -> MutexGuard<'static, (Origin, u32)> {
     ORIGINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on the counters of new sessions, and of the requests of new lanes and endpoints, begin there.
+/// From now on the counters of new sessions, and of the requests of new lanes and endpoints, begin
+/// there.
 #[cfg(feature = "counter-origins")]
 pub fn begin_counters_at(session: Origin, request: u32) {
     *lock() = (session, request);

@@ -51,8 +51,8 @@ pub struct Session {
     pub send_credit: SendCredit,
     /// Credit that the peer uses.
     pub receive_credit: ReceiveCredit,
-    /// Numbers of the next packet each way, counted on and on: what is on the wire is the low half. So a session in which 2³²
-    /// packets have gone is not taken for one in which none has.
+    /// Numbers of the next packet each way, counted on and on: what is on the wire is the low half.
+    /// So a session in which 2³² packets have gone is not taken for one in which none has.
     next: u64,
     expected: u64,
     confirmed: u32,
@@ -60,8 +60,8 @@ pub struct Session {
     begin: u32,
 }
 
-/// Where the counters of a session begin: at 0, but for tests, which begin near where counters go round. Both ends have to
-/// begin at the same numbers.
+/// Where the counters of a session begin: at 0, but for tests, which begin near where counters go
+/// round. Both ends have to begin at the same numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// Number of the first packet each way.
@@ -410,7 +410,8 @@ mod tests {
         );
     }
 
-    /// Numbers that are those of the beginning again, 2³² packets later each way, are not the beginning.
+    /// Numbers that are those of the beginning again, 2³² packets later each way, are not the
+    /// beginning.
     #[test]
     fn a_session_that_has_gone_round_is_used() {
         for begin in [0, 7, u32::MAX] {

@@ -134,7 +134,8 @@ impl Mapping {
             0 => 0,
             _ => libc::SHM_REMAP,
         };
-        // SAFETY: a new segment, which goes with its last attachment, at a free place or in place of our own, to which nobody refers.
+        // SAFETY: a new segment, which goes with its last attachment, at a free place or in place
+        // of our own, to which nobody refers.
         let at = unsafe {
             let segment = libc::shmget(libc::IPC_PRIVATE, self.len, 0o600);
             assert!(segment >= 0, "{}", std::io::Error::last_os_error());

@@ -219,7 +219,8 @@ mod tests {
         }
     }
 
-    /// A segment of System V's is nobody's alone, whichever way is asked: `shmdt` may not be told of.
+    /// A segment of System V's is nobody's alone, whichever way is asked: `shmdt` may not be told
+    /// of.
     #[test]
     fn segments_are_shared() {
         const BYTES: usize = 1 << 16;

@@ -1,5 +1,5 @@
-//! Counters that go round: sequence numbers, credit, requests. Tests begin near the places where they do; where, a seed says that is
-//! printed.
+//! Counters that go round: sequence numbers, credit, requests. Tests begin near the places where
+//! they do; where, a seed says that is printed.
 
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
@@ -23,7 +23,8 @@ struct Begin {
 }
 
 impl Begin {
-    /// At 0 for every other seed, else within a few messages of where a counter of 16, 31 or 32 bits goes round.
+    /// At 0 for every other seed, else within a few messages of where a counter of 16, 31 or 32
+    /// bits goes round.
     fn drawn(seed: u64) -> Self {
         if seed % 2 == 0 {
             return Self::default();
@@ -49,7 +50,8 @@ impl Begin {
     }
 }
 
-/// Where the counters of the suite begin: the same for all of its tests, for sessions of one end begin where the other's do.
+/// Where the counters of the suite begin: the same for all of its tests, for sessions of one end
+/// begin where the other's do.
 pub(crate) fn of_the_suite() {
     let (seed, begin) = suite();
     println!("{SEED}={seed}: {begin:?}");
@@ -106,7 +108,8 @@ impl Drop for Counters {
 
 const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud")];
 
-/// A Resume that is said again tells the credit of now: from 2³¹ returned units on, 0 would look like a return that never was.
+/// A Resume that is said again tells the credit of now: from 2³¹ returned units on, 0 would look
+/// like a return that never was.
 #[test]
 fn a_resume_is_said_again_after_much_credit() {
     for credit_units in [0x8000_0001, 0x9000_0000, 0xffff_ff00] {
@@ -133,8 +136,8 @@ fn a_resume_is_said_again_after_much_credit() {
     }
 }
 
-/// A session whose numbers have gone round, to where they began, is one that was used: if its lane breaks it gets another, for the
-/// message that its receiver was told of.
+/// A session whose numbers have gone round, to where they began, is one that was used: if its lane
+/// breaks it gets another, for the message that its receiver was told of.
 #[test]
 fn a_session_that_has_gone_round_is_resumed() {
     const BYTES: usize = 600_000;
@@ -182,8 +185,8 @@ fn a_session_that_has_gone_round_is_resumed() {
     assert_clean(&device);
 }
 
-/// A packet that is sent again long after tells the credit of then: more than half the circle of the short counter later, the credit
-/// of its first sending would look like a return that never was.
+/// A packet that is sent again tells the credit of that moment. The credit of its first sending, more
+/// than half the circle of the short counter ago, would look like a return that never was.
 #[test]
 fn a_packet_is_replayed_after_much_credit() {
     const MESSAGE: usize = 8192;

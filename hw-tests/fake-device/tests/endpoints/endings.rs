@@ -23,7 +23,8 @@ const TAKEN: u64 = 1;
 /// Token of one that it was told of.
 const TOLD: u64 = 2;
 
-/// What was taken was sent; what was not ends with the peer's goodbye, and so does whatever comes later.
+/// What was taken was sent; what was not ends with the peer's goodbye, and so does whatever comes
+/// later.
 fn ends_with_the_goodbye(end: &mut OwningEndpoint, to: FiAddr, done: Vec<Done>) {
     for done in done {
         match (done.token, done.outcome) {
@@ -36,7 +37,8 @@ fn ends_with_the_goodbye(end: &mut OwningEndpoint, to: FiAddr, done: Vec<Done>) 
     assert_eq!(next, Err(OpError::Failed(Errno::ESHUTDOWN)));
 }
 
-/// A peer says goodbye, and before its lane is given up, for others have much to say, the session is to move to an RC lane.
+/// A peer says goodbye, and before its lane is given up, for others have much to say, the session
+/// is to move to an RC lane.
 #[test]
 fn a_goodbye_that_meets_a_promotion() {
     /// So many completions come before the lane is given up.
@@ -129,8 +131,8 @@ fn connection_of(device: &FakeDevice, end: &OwningEndpoint) -> u32 {
     all.iter().find(is_it).unwrap().number
 }
 
-/// A receiver that grants more room than was asked for breaks the rules: the session ends, and with it the send that was to be
-/// written there.
+/// A receiver that grants more room than was asked for breaks the rules: the session ends, and with
+/// it the send that was to be written there.
 #[test]
 fn a_grant_that_makes_no_sense_ends_its_send() {
     /// In the length that may be written, behind the header and two numbers of eight bytes.

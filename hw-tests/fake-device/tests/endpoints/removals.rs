@@ -237,8 +237,8 @@ fn what_fifty_peers_took_is_given_back() {
     }
 }
 
-/// An endpoint that is in the address vector twice: removing one entry ends what was sent to that, and nothing of what was sent to the
-/// other, though both wait for the same connection.
+/// An endpoint that is in the address vector twice: removing one entry ends what was sent to that,
+/// and nothing of what was sent to the other, though both wait for the same connection.
 ///
 /// Covers: AV-17
 #[test]
@@ -248,7 +248,8 @@ fn one_of_two_entries_is_removed() {
     let shared = domain(&[("FERRO_SHM", "on")]);
     let mut b = OwningEndpoint::open(&*shared, &AvAttr::default()).unwrap();
     let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
-    // They differ in the name of the shared-memory endpoint, which an endpoint over verbs alone does not use.
+    // They differ in the name of the shared-memory endpoint, which an endpoint over verbs alone
+    // does not use.
     let name = b.name();
     let other = NativeAddr {
         shm: name.shm.map(|shm| shm ^ 1),

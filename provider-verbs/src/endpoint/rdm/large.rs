@@ -224,8 +224,8 @@ impl RdmTransport {
         };
         if let Err(send) = granted {
             let end = protocol_broken("the peer granted what was not asked for");
-            // It is none of the session's sends any more, with which it would end. The peer may have keys that it is not to use any
-            // more.
+            // It is none of the session's sends any more, with which it would end. The peer may
+            // have keys that it is not to use any more.
             if let Some(send) = send {
                 (send.regions.iter()).for_each(|region| self.poster.registrations.forget(region));
                 owner.fail_send(&send.done, end.errno, end.status, end.why);

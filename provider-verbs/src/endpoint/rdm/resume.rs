@@ -205,8 +205,8 @@ impl RdmTransport {
         self.service.request(request);
     }
 
-    /// A peer's endpoint has closed, which its goodbye on a lane says, and what it had taken of the session there. What hangs on a
-    /// lane ends with that; a session that has left it ends here.
+    /// A peer's endpoint has closed, which its goodbye on a lane says, and what it had taken of the
+    /// session there. What hangs on a lane ends with that; a session that has left it ends here.
     pub(super) fn peer_closed<O: Owner>(
         &mut self,
         at: u32,

@@ -1,4 +1,5 @@
-//! What operations wait for at the moment, in numbers: for whoever looks into an endpoint that does not go on.
+//! What operations wait for at the moment, in numbers: for whoever looks into an endpoint that does
+//! not go on.
 
 use super::RdmTransport;
 use crate::session::{Link, SessionState};
