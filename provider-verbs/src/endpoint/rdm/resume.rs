@@ -79,14 +79,17 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         let at = self.peers.at(peer);
-        if at.link == Link::Up(lane.session()) {
+        // Else another session has begun on another lane, which may be gone by now: nobody will go
+        // on with this one.
+        let is_latest =
+            [Link::Up(lane.session()), Link::Resuming(lane.session())].contains(&at.link);
+        if is_latest {
             at.link = Link::Idle;
         }
         let key = at.key;
-        // Another session has begun on another lane: nobody will go on with this one.
-        let end = match (end.then, at.link) {
-            (AfterLane::Resume | AfterLane::Change | AfterLane::Rest, Link::Up(_)) => LOST_BY_PEER,
-            (AfterLane::Resume | AfterLane::Change | AfterLane::Rest, _) if at.closed => {
+        let end = match end.then {
+            AfterLane::Resume | AfterLane::Change | AfterLane::Rest if !is_latest => LOST_BY_PEER,
+            AfterLane::Resume | AfterLane::Change | AfterLane::Rest if at.closed => {
                 evidence(Reason::PeerShuttingDown)
             }
             _ => end,
@@ -494,10 +497,10 @@ impl RdmTransport {
         }
         let peer = self.peers.at(lane.peer);
         if peer.link == Link::Resuming(session) {
-            peer.link = Link::Idle;
             if let Some(state) = peer.parked.take() {
                 return self.session_left_lane(lane.peer, lane.up.lane, *state, end, owner);
             }
+            peer.link = Link::Idle;
         }
         self.next_lane(lane.peer, owner);
     }
@@ -546,7 +549,6 @@ impl RdmTransport {
                         let end = protocol_broken("the peer confirmed what was never sent");
                         self.poster.outstanding -= usize::from(lane.under_way);
                         self.service.request(ToService::LaneBroken(lane.up.lane));
-                        self.peers.at(lane.peer).link = Link::Idle;
                         let (peer, key) = (lane.peer, lane.up.lane);
                         if let Carrier::Rc(qp) = lane.carrier {
                             self.part_with(qp);

@@ -113,11 +113,14 @@ impl RdmTransport {
             return 0;
         };
         self.poster.counters.promotions += 1;
-        if self.newer_lane(peer).is_some() || state.is_unused() {
+        if self.newer_lane(peer).is_some() {
             // What is sent on the next lane is chosen by what waits.
             self.session_left_lane(peer, key, state, CHANGE, owner);
             return 1;
         }
+        // The service thread has the lane yet, and makes no other beside it unless it is told that
+        // this one was left. Of a peer that we had no quarrel with silence means nothing.
+        let patience = self.reconnect_timeout.filter(|_| !state.is_unused());
         let at = self.peers.at(peer);
         at.parked = Some(Box::new(state));
         at.last_lane = Some(key);
@@ -126,7 +129,7 @@ impl RdmTransport {
         let request = ToService::Promote {
             peer: at.key,
             lane: key,
-            patience: self.reconnect_timeout,
+            patience,
         };
         self.service.request(request);
         1
