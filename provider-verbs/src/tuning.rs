@@ -20,9 +20,11 @@ pub(crate) struct Tuning {
     pub(crate) send_depth: usize,
     /// Work requests of all lanes together, from which on messages and chunks wait.
     pub(crate) send_total: usize,
-    /// Work requests of all lanes together, from which on a lane posts no more messages than its share.
+    /// Work requests of all lanes together, from which on a lane posts no more messages than its
+    /// share.
     pub(crate) send_free: usize,
-    /// The share of a lane: so few may be under way then. With one under way that is told of it waits.
+    /// The share of a lane: so few may be under way then. With one signalled request under way, it
+    /// waits.
     pub(crate) send_share: usize,
     /// Places that the completion queue has for requests: a part is left to what never waits.
     pub(crate) send_places: usize,

@@ -16,7 +16,7 @@ const LONG: usize = 640 << 10;
 /// What a receive's buffer holds before.
 const EMPTY: u8 = 0xee;
 
-/// What lies behind memory.
+/// The backing of a mapping.
 enum Backing {
     /// Nothing: it is this process's alone.
     Private,

@@ -132,15 +132,15 @@ impl FakeDevice {
         unsafe { (self.api.hold)(held) };
     }
 
-    /// Floods a queue pair with datagrams that mean nothing: who looks at its completion queue always finds as many completions
-    /// as are asked for. `None` ends that.
+    /// Floods a queue pair with datagrams that mean nothing: each poll of its completion queue
+    /// finds all the completions that it asks for. `None` ends that.
     pub fn flood(&self, qp: Option<u32>) {
         // SAFETY: takes a number.
         unsafe { (self.api.flood)(qp.unwrap_or(0)) };
     }
 
-    /// Stops the thread of this number (gettid(2)) in its next poll of a completion queue; `None` lets it go on. Who polls for
-    /// an endpoint has the lock of its domain.
+    /// Stops the thread of this number (gettid(2)) in its next poll of a completion queue; `None`
+    /// lets it go on. Who polls for an endpoint has the lock of its domain.
     pub fn stop_polls(&self, thread: Option<i32>) {
         // SAFETY: takes a number.
         unsafe { (self.api.stop_polls)(thread.unwrap_or(0)) };
@@ -218,7 +218,7 @@ fn holder() -> MutexGuard<'static, Option<(String, Instant)>> {
     HOLDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells of each test that hangs, and what the device has under way then.
+/// Names each test that hangs, and prints the requests that the device has under way then.
 fn watch() {
     let mut told = None;
     loop {

@@ -355,8 +355,8 @@ impl Model {
         }
     }
 
-    /// Before a look at a completion queue that would find less than it asks for: as many datagrams come to the queue pair that is
-    /// flooded as make up for that.
+    /// Before a look at a completion queue that would find less than it asks for: as many datagrams
+    /// come to the queue pair that is flooded as make up for that.
     pub(crate) fn flood(&mut self, queue: usize, wanted: usize) {
         let to = self.flooded;
         let is_its = |qp: &QueuePair| qp.recv_cq == queue && qp.listens();

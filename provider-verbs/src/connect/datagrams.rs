@@ -114,8 +114,9 @@ impl Datagrams {
         }
     }
 
-    /// Makes a queue pair that went to error work again, under its old number. What was under way is lost, as on the wire. Who only
-    /// answers sends nothing until something comes, so that this is not to wait for a send.
+    /// Makes a queue pair that went to error work again, under its old number. What was under way
+    /// is lost, as on the wire. An endpoint that only answers sends nothing until a packet arrives,
+    /// so this must not wait for a send.
     #[cold]
     pub(super) fn revive(&mut self) {
         if let Err(error) = self.qp.to_reset() {
@@ -144,7 +145,7 @@ impl Datagrams {
         self.broken
     }
 
-    /// Whether nothing may wake who waits for what comes: it is to be looked for every so often.
+    /// Whether packets may arrive without a wake-up: the thread is to poll every so often.
     pub(super) fn is_to_be_watched(&self) -> bool {
         !self.is_dead() && (self.unarmed || self.queue_failures > 0)
     }
@@ -222,7 +223,8 @@ impl Datagrams {
         }
     }
 
-    /// Takes up to [`LOOK`] completions, and hands each packet that has come to `take`. False: there was none.
+    /// Takes up to [`LOOK`] completions, and hands each packet that has come to `take`. False:
+    /// there was none.
     pub(super) fn receive(&mut self, mut take: impl FnMut(&[u8])) -> bool {
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); LOOK];
         let cq = self.cq.clone();

@@ -33,7 +33,7 @@ use lanes::lane_error;
 /// How often the engine is told to probe idle lanes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it looks for what nothing may wake it for, as a queue or a descriptor failed.
+/// How often the thread polls where no wake-up may come, because a queue or a descriptor failed.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Paths that it remembers to have parted from.
@@ -243,7 +243,8 @@ impl Worker {
             while let Some((path, outcome)) = self.handles.resolved() {
                 self.path_resolved(path, outcome);
             }
-            // What lay there now, whatever comes meanwhile: requests and timers are not to wait for an end of it.
+            // One full queue at most, whatever comes meanwhile: requests and timers are not to wait
+            // for the end of a flood.
             for _ in 0..LOOKS {
                 if !self.receive() {
                     break;

@@ -219,8 +219,8 @@ mod tests {
         }
     }
 
-    /// A segment of System V's is nobody's alone, whichever way is asked: `shmdt` may not be told
-    /// of.
+    /// A System V segment counts as shared by both ways of asking: the kernel may not report its
+    /// `shmdt`.
     #[test]
     fn segments_are_shared() {
         const BYTES: usize = 1 << 16;
@@ -241,7 +241,8 @@ mod tests {
         assert_eq!(private, [false, false]);
     }
 
-    /// The two ways of asking agree about the mappings of this program, and about what lies across them.
+    /// The two ways of asking agree about the mappings of this program, and about what lies across
+    /// them.
     #[test]
     fn answers_and_lists_agree() {
         let mappings = Mappings::open().unwrap();

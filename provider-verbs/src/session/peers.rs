@@ -437,7 +437,8 @@ impl Peers {
         self.peers.iter().map(|(_, peer)| peer)
     }
 
-    /// Whether there is one that has no number in the address vector and would use one: it has a lane, or a message that waits.
+    /// Whether there is one that has no number in the address vector and would use one: it has a
+    /// lane, or a message that waits.
     pub(crate) fn has_strangers(&self) -> bool {
         self.strangers != 0
     }

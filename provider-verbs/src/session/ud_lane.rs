@@ -37,7 +37,8 @@ pub(crate) struct UdLane {
     pub(crate) outgrown: bool,
     /// Whether the lane is in the list of those with work.
     pub(crate) listed: bool,
-    /// Whether it is in the list of those that wait for what all share.
+    /// Whether it is in the list of lanes that wait for a place or a buffer of those that all lanes
+    /// share.
     pub(crate) stalled: bool,
 }
 

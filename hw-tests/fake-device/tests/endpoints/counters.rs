@@ -108,8 +108,8 @@ impl Drop for Counters {
 
 const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud")];
 
-/// A Resume that is said again tells the credit of now: from 2³¹ returned units on, 0 would look
-/// like a return that never was.
+/// A Resume that is sent again holds the credit of that moment: from 2³¹ returned units on, 0 would
+/// look like a return that never was.
 #[test]
 fn a_resume_is_said_again_after_much_credit() {
     for credit_units in [0x8000_0001, 0x9000_0000, 0xffff_ff00] {
@@ -137,7 +137,7 @@ fn a_resume_is_said_again_after_much_credit() {
 }
 
 /// A session whose numbers have gone round, to where they began, is one that was used: if its lane
-/// breaks it gets another, for the message that its receiver was told of.
+/// breaks it gets another, for the message that was announced to its receiver.
 #[test]
 fn a_session_that_has_gone_round_is_resumed() {
     const BYTES: usize = 600_000;
@@ -185,8 +185,8 @@ fn a_session_that_has_gone_round_is_resumed() {
     assert_clean(&device);
 }
 
-/// A packet that is sent again tells the credit of that moment. The credit of its first sending, more
-/// than half the circle of the short counter ago, would look like a return that never was.
+/// A packet that is sent again holds the credit of that moment. The credit of its first sending,
+/// more than half the circle of the short counter ago, would look like a return that never was.
 #[test]
 fn a_packet_is_replayed_after_much_credit() {
     const MESSAGE: usize = 8192;

@@ -131,8 +131,8 @@ fn connection_of(device: &FakeDevice, end: &OwningEndpoint) -> u32 {
     all.iter().find(is_it).unwrap().number
 }
 
-/// A receiver that grants more room than was asked for breaks the rules: the session ends, and with
-/// it the send that was to be written there.
+/// A receiver that grants more room than the sender wanted breaks the rules: the session ends, and
+/// with it the send that was to be written there.
 #[test]
 fn a_grant_that_makes_no_sense_ends_its_send() {
     /// In the length that may be written, behind the header and two numbers of eight bytes.

@@ -26,8 +26,8 @@ impl Drop for Flood<'_> {
     }
 }
 
-/// A peer changes lanes while its receiver never finds the end of its completion queue. It has sent much, and nothing that the receiver
-/// itself wants another lane for.
+/// A peer changes lanes while its receiver never finds the end of its completion queue. It has sent
+/// much, and nothing that the receiver itself wants another lane for.
 #[test]
 fn a_peer_changes_lanes_to_a_busy_endpoint() {
     /// Messages that may be under way: fewer than wait at most.
@@ -82,7 +82,8 @@ fn an_endpoint_closes_under_a_flood_of_control_packets() {
     assert_clean(&device);
 }
 
-/// Control packets come without end to an endpoint that has to look at its timers: the first packet of its own is lost.
+/// Control packets come without end to an endpoint that has to look at its timers: the first packet
+/// of its own is lost.
 #[test]
 fn an_endpoint_connects_under_a_flood_of_control_packets() {
     let device = FakeDevice::take();

@@ -140,8 +140,8 @@ pub(crate) fn stat(endpoint: &OwningEndpoint, name: &str) -> u64 {
     stats.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
-/// What endpoints wait for, when a test has waited for too long: their operations, and of the
-/// counters those that tell of now.
+/// The operations and statistics of endpoints, for a test that has waited for too long: their
+/// operations, and of the counters those that tell of now.
 pub(crate) fn who_waits<'a>(ends: impl IntoIterator<Item = &'a OwningEndpoint>) -> String {
     let of = |(at, end): (usize, &OwningEndpoint)| {
         let stats = end.stats().unwrap().into_iter();

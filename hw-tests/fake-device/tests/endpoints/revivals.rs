@@ -1,4 +1,5 @@
-//! Queue pairs for datagrams that fail: they work again, whether their endpoint has something to send or only takes what comes.
+//! Queue pairs for datagrams that fail: they work again, whether their endpoint has something to
+//! send or only takes what comes.
 
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::owning::OwningEndpoint;
@@ -13,7 +14,7 @@ use crate::party::{Pair, assert_clean, check, first, message, room, run};
 enum Failure {
     /// With a datagram that it is to send.
     Sending,
-    /// With nothing under way, so that no completion tells of it.
+    /// With nothing under way, so that no completion reports it.
     Silent,
 }
 
@@ -53,8 +54,8 @@ fn stream(pair: &mut Pair, messages: u64) {
     }
 }
 
-/// A receiver over datagrams has nothing to send but acknowledgements. Where its queue pair fails nothing comes any more, and no
-/// acknowledgement falls due.
+/// A receiver over datagrams has nothing to send but acknowledgements. Where its queue pair fails
+/// nothing comes any more, and no acknowledgement falls due.
 #[test]
 fn a_receiver_whose_data_queue_pair_fails() {
     for failure in Failure::ALL {
@@ -86,8 +87,8 @@ fn a_sender_whose_data_queue_pair_fails() {
     }
 }
 
-/// Packets that came before the queue pair failed lie in the completion queue with the receive buffers of the endpoint. However often
-/// that happens, none of these is lost.
+/// Packets that came before the queue pair failed lie in the completion queue with the receive
+/// buffers of the endpoint. However often that happens, none of these is lost.
 #[test]
 fn a_data_queue_pair_that_fails_again_and_again() {
     let device = FakeDevice::take();
@@ -108,7 +109,7 @@ fn a_data_queue_pair_that_fails_again_and_again() {
     assert_clean(&device);
 }
 
-/// Who waits for others to connect sends nothing but answers.
+/// An endpoint that waits for others to connect sends nothing but answers.
 #[test]
 fn a_server_whose_control_queue_pair_fails() {
     for failure in Failure::ALL {
@@ -122,7 +123,8 @@ fn a_server_whose_control_queue_pair_fails() {
     }
 }
 
-/// The queue in which control packets complete fails for good: who wants a connection hears of it.
+/// The queue in which control packets complete fails for good: attempts to connect fail with an
+/// error.
 #[test]
 fn a_control_queue_that_fails_for_good() {
     for before in [true, false] {

@@ -1,5 +1,5 @@
-//! What all lanes of an endpoint share (places for completions, buffers), and peers that keep much of it: they are stopped, and their
-//! receive buffers are full.
+//! The places for completions and the buffers that all lanes of an endpoint share, and stopped
+//! peers that keep many of them: their receive buffers are full.
 
 use std::time::Instant;
 
@@ -98,8 +98,8 @@ fn stopped_peers_leave_room_for_others() {
     }
 }
 
-/// An endpoint takes messages of peers that are stopped then and want to know of their delivery: the words of that take no more
-/// places for completions than there are.
+/// An endpoint takes messages of peers that are stopped then and want to know of their delivery:
+/// the words of that take no more places for completions than there are.
 #[test]
 fn words_to_stopped_peers_leave_places_for_completions() {
     /// As many as the send queue of a lane takes in one go.
@@ -139,7 +139,8 @@ fn words_to_stopped_peers_leave_places_for_completions() {
             sent |= peer.tx.take().is_some();
         }
         for _ in 0..REQUESTS {
-            // Only the receiver can tell of these, so that they go as requests. There is nothing to be read.
+            // Only the receiver can tell of these, so that they go as requests. There is nothing to
+            // be read.
             let wanted = op(
                 MsgKind::Tagged,
                 Flags::COMPLETION | Flags::DELIVERY_COMPLETE,
@@ -194,8 +195,8 @@ fn words_to_stopped_peers_leave_places_for_completions() {
     }
 }
 
-/// All bounce buffers are with peers that are stopped. A lane over datagrams that wants one gets it in the call in which some come
-/// back.
+/// All bounce buffers are with peers that are stopped. A lane over datagrams that wants one gets it
+/// in the call in which some come back.
 #[test]
 fn a_lane_over_datagrams_gets_a_buffer_as_soon_as_there_is_one() {
     const BYTES: usize = 700;

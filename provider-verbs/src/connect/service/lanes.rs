@@ -16,8 +16,8 @@ use crate::qp::{RcConnect, RcInit, RcQp, RcTimers};
 /// How long to wait for an acknowledgement on a lane: 4.096 µs · 2^16 = 268 ms.
 const TIMEOUT_EXPONENT: u8 = 16;
 
-/// Times to send again without one: a peer is given up 2 s after its last word. (7 would be without end on Soft-RoCE, as
-/// the standard has it only for receivers that are not ready.)
+/// Times to send again without one: a peer is given up 2 s after its last word. (7 would be without
+/// end on Soft-RoCE, as the standard has it only for receivers that are not ready.)
 const RETRIES: u8 = 6;
 
 /// A peer with no receive posted is tried again for ever: it may only be slow, or stopped.

@@ -1,15 +1,18 @@
-//! What ends once all that had come by then was taken from the completion queue.
+//! Lanes that end, and queue pairs that start again, once all completions that had come by then
+//! were taken from the completion queue.
 //!
-//! Nobody can ask how much lies there. A look that finds less than it asks for has taken all. While so much comes that no look does,
-//! as many looks as empty a full queue have taken what lay there when the first of them began, for a queue gives its completions in
-//! their order. So no flood of others' packets keeps an ending waiting for ever.
+//! The length of a completion queue cannot be queried. A poll that finds less than it asks for has
+//! taken all. While packets come so fast that no poll does, a bounded number of polls is enough:
+//! that which empties a full queue. A queue gives its completions in order, so these polls have
+//! taken all that lay there when the first of them began. So no flood of packets from other peers
+//! keeps an ending waiting for ever.
 
 use std::collections::VecDeque;
 
 use super::POLL;
 use super::resume::Ending;
 
-/// What waits, in the order in which it came.
+/// The endings that wait, in the order in which they came.
 pub(super) struct Endings {
     /// With the count of looks at which its time has come.
     waiting: VecDeque<(u64, Ending)>,
@@ -49,7 +52,8 @@ impl Endings {
         self.waiting.push_back((self.looks + self.enough, ending));
     }
 
-    /// There was a look at the completion queue, which found so many. Says whether the time of any has come.
+    /// There was a poll of the completion queue, which found `found` completions. Says whether the
+    /// time of any has come.
     #[cold]
     pub(super) fn looked(&mut self, found: usize) -> bool {
         self.looks += 1;

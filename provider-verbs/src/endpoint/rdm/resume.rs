@@ -209,7 +209,7 @@ impl RdmTransport {
     }
 
     /// A peer's endpoint has closed, which its goodbye on a lane says, and what it had taken of the
-    /// session there. What hangs on a lane ends with that; a session that has left it ends here.
+    /// session there. A session on a lane ends with the lane; a session that has left it ends here.
     pub(super) fn peer_closed<O: Owner>(
         &mut self,
         at: u32,

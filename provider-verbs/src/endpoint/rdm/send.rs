@@ -681,8 +681,9 @@ impl Poster {
         self.outstanding >= self.tuning.send_free
     }
 
-    /// Whether a lane may post one more where places are scarce: it keeps to its share, or waits for no word yet. So stopped peers,
-    /// whose lanes are full for good, leave some to each of the others.
+    /// Whether a lane may post one more where places are scarce: it keeps to its share, or waits
+    /// for no word yet. So stopped peers, whose lanes are full for good, leave some to each of the
+    /// others.
     #[cold]
     pub(super) fn has_share(&self, lane: &Lane) -> bool {
         !self.is_full() && (lane.queue.len() < self.tuning.send_share || lane.expects_no_word())

@@ -1,5 +1,5 @@
-//! What operations wait for at the moment, in numbers: for whoever looks into an endpoint that does
-//! not go on.
+//! Counts of what operations wait for at the moment: statistics with which to look into an endpoint
+//! that makes no progress.
 
 use super::RdmTransport;
 use crate::session::{Link, SessionState};
@@ -27,7 +27,7 @@ impl Sums {
 }
 
 impl RdmTransport {
-    /// Tells what waits for what.
+    /// Reports the counts.
     pub(super) fn report_waits(&self, report: &mut dyn FnMut(&'static str, u64)) {
         let mut sums = Sums::default();
         let parked = self.peers.iter().filter_map(|peer| peer.parked.as_deref());

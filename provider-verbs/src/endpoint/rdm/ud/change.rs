@@ -118,8 +118,9 @@ impl RdmTransport {
             self.session_left_lane(peer, key, state, CHANGE, owner);
             return 1;
         }
-        // The service thread has the lane yet, and makes no other beside it unless it is told that
-        // this one was left. Of a peer that we had no quarrel with silence means nothing.
+        // The service thread still has the lane, and makes no other beside it until it learns that
+        // the engine has left this one. Of a peer that we had no quarrel with silence means
+        // nothing.
         let patience = self.reconnect_timeout.filter(|_| !state.is_unused());
         let at = self.peers.at(peer);
         at.parked = Some(Box::new(state));

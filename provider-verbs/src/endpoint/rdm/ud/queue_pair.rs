@@ -210,8 +210,8 @@ impl DataQueuePair {
         (self.qp.state()).is_ok_and(|state| state != ibv_qp_state::IBV_QPS_RTS)
     }
 
-    /// Makes the queue pair work again that went to error, under its number. What was under way is lost, as on the wire. `false`: it
-    /// does not work yet.
+    /// Makes the queue pair work again that went to error, under its number. What was under way is
+    /// lost, as on the wire. `false`: it does not work yet.
     #[cold]
     pub(in super::super) fn revive(&mut self, poster: &mut Poster) -> bool {
         let revived = self.qp.to_reset().and_then(|()| {

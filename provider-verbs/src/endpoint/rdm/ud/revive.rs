@@ -1,14 +1,17 @@
 //! The data queue pair when it has failed.
 //!
-//! An endpoint that only receives on lanes of the UD kind sends nothing but acknowledgements, and with the queue pair in error
-//! nothing comes for which one would fall due. So it is made to work again as soon as its failure is known, whoever has something to
-//! send: from a completion, or by a question to the device, each second that there are such lanes, and when a lane suspects its peer.
+//! An endpoint that only receives on lanes of the UD kind sends nothing but acknowledgements, and
+//! with the queue pair in error nothing comes for which one would fall due. So it is made to work
+//! again as soon as its failure is known, whoever has something to send: from a completion, or by a
+//! question to the device, each second that there are such lanes, and when a lane suspects its
+//! peer.
 
 use super::super::RdmTransport;
 use super::super::resume::Ending;
 
 impl RdmTransport {
-    /// Asks the device whether the data queue pair works. It may have failed with nothing under way, so that no completion says so.
+    /// Asks the device whether the data queue pair works. It may have failed with nothing under
+    /// way, so that no completion says so.
     #[cold]
     pub(in super::super) fn check_data_queue_pair(&mut self) {
         if self.ud.lanes.count() == 0 && self.resuming.is_empty() {
@@ -20,8 +23,8 @@ impl RdmTransport {
         self.look_after_data_queue_pair();
     }
 
-    /// The data queue pair may have failed: then it is made to work again once what came by it was taken. A reset would drop that, and
-    /// the receive buffers in which it lies.
+    /// The data queue pair may have failed: then it is made to work again once what came by it was
+    /// taken. A reset would drop that, and the receive buffers in which it lies.
     #[cold]
     pub(in super::super) fn look_after_data_queue_pair(&mut self) {
         let is_broken =
@@ -32,7 +35,8 @@ impl RdmTransport {
         }
     }
 
-    /// Makes the data queue pair work again, and gives each lane a turn. If that fails, the next check tries once more.
+    /// Makes the data queue pair work again, and gives each lane a turn. If that fails, the next
+    /// check tries once more.
     #[cold]
     pub(in super::super) fn revive_data_queue_pair(&mut self) {
         self.ud.reviving = false;

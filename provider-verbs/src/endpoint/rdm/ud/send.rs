@@ -218,7 +218,8 @@ impl RdmTransport {
         done
     }
 
-    /// A datagram could not be posted: for want of what all lanes share, or because the queue pair has failed.
+    /// A datagram could not be posted: there was no place or buffer left of those that all lanes
+    /// share, or the queue pair has failed.
     #[cold]
     fn datagram_refused(&mut self, session: SessionId) {
         self.look_after_data_queue_pair();
