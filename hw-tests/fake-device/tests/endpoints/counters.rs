@@ -71,7 +71,7 @@ fn suite() -> &'static (u64, Begin) {
 /// A seed that nobody knows.
 pub(crate) fn random() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let mut draw = Draw(now.unwrap().as_nanos() as u64 ^ u64::from(std::process::id()) << 32);
+    let mut draw = Draw(now.unwrap().as_nanos() as u64 ^ (u64::from(std::process::id()) << 32));
     draw.below(1 << 32)
 }
 

@@ -121,14 +121,13 @@ fn soak(statuses: &[Status]) {
 }
 
 #[test]
-#[ignore = "soak: more of the same; FERRO_STORM names one seed, FERRO_STORMS says how many there are of each lane"]
+#[ignore = "a phase of its own; FERRO_STORM names one seed, FERRO_STORMS a number of them"]
 fn many_connections_that_break() {
     soak(&BROKEN);
 }
 
-/// About one storm in a thousand still leaves sends without an end (835 went well in a row); why is not known.
 #[test]
-#[ignore = "soak: more of the same; FERRO_STORM names one seed, FERRO_STORMS says how many there are of each lane"]
+#[ignore = "a phase of its own; FERRO_STORM names one seed, FERRO_STORMS a number of them"]
 fn many_sessions_that_end() {
     soak(&STATUSES);
 }
