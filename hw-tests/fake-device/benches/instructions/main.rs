@@ -3,10 +3,11 @@
 //!
 //!     cargo bench -p ferrofabric-fake-device --bench instructions              # compares with the file
 //!     cargo bench -p ferrofabric-fake-device --bench instructions -- --write   # writes the file anew
+//!     … -- --against OTHER/instructions.json    # compares with the file of another commit
 //!     … -- --profile verbs/inject     # where the instructions of one count go, by function
 //!
 //! The file (`hw-tests/fake-device/instructions.json`) says with which compiler and on which processor the counts were taken:
-//! elsewhere the comparison is shown and nothing fails. Exit code 77: valgrind is not here.
+//! elsewhere the comparison is shown, and the exit code is 78. Exit code 77: valgrind is not here.
 
 #![allow(clippy::unwrap_used, reason = "a broken benchmark may panic")]
 
@@ -39,10 +40,10 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let wanted = match words[..] {
         [] => None,
-        ["--write"] => None,
+        ["--write"] | ["--against", _] => None,
         ["--profile", subject] => Some(subject),
         _ => {
-            eprintln!("usage: [--write | --profile TRANSPORT/WHAT]");
+            eprintln!("usage: [--write | --against FILE | --profile TRANSPORT/WHAT]");
             return ExitCode::from(2);
         }
     };
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
     match words[..] {
         ["--profile", _] => profile::print(&dumps),
         ["--write"] => counts::write(&dumps),
-        _ => counts::compare(&dumps),
+        ["--against", file] => counts::compare(&dumps, Some(file)),
+        _ => counts::compare(&dumps, None),
     }
 }
