@@ -15,7 +15,7 @@ pub(crate) use lane::{
     AfterLane, Lane, LaneEnd, Lanes, Place, Wqe, WqeKind, WrId, datagram_wr_id, is_datagram,
     receive_wr_id, send_wr_id,
 };
-pub(crate) use peers::{Fate, Link, Peers, Pending};
+pub(crate) use peers::{Fate, Goodbye, Link, Peers, Pending};
 pub(crate) use records::Records;
 pub(crate) use slots::SlotPool;
 pub(crate) use state::{

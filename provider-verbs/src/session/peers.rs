@@ -13,7 +13,7 @@ use slab::Slab;
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::SendDone;
-use ferrofabric_core::protocol::handshake::LaneKey;
+use ferrofabric_core::protocol::handshake::{LaneKey, Reason};
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::{PeerKey, Time, give_back_room};
 use ferrofabric_core::types::{FiAddr, IoBuf, SendOp, total_len};
@@ -108,6 +108,25 @@ impl Pending {
     }
 }
 
+/// What the goodbye of a peer's endpoint said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Goodbye {
+    /// The lane that it named; `None` for the one that carried the peer's session last.
+    pub(crate) lane: Option<LaneKey>,
+    /// The next number that the peer expected of the session there.
+    pub(crate) expected: Option<u32>,
+}
+
+impl Goodbye {
+    /// Why a session ends that has left its last lane, and what the peer had taken of it.
+    pub(crate) fn reason(&self, left: LaneKey) -> Reason {
+        let is_named = self.lane.is_none_or(|lane| lane == left);
+        Reason::PeerClosed {
+            expected: self.expected.filter(|_| is_named),
+        }
+    }
+}
+
 /// A peer.
 pub(crate) struct Peer {
     pub(crate) key: PeerKey,
@@ -123,8 +142,8 @@ pub(crate) struct Peer {
     pub(crate) falls_back: bool,
     /// The last lane was of the RC kind, and broke.
     pub(crate) lost_rc: bool,
-    /// Its endpoint has closed: it will never have a lane again.
-    pub(crate) closed: bool,
+    /// The goodbye of its endpoint, which has closed: it will never have a lane again.
+    pub(crate) closed: Option<Goodbye>,
     /// It is not in the address vector, or not any more: its lane goes once nothing happens on it.
     pub(crate) removed: bool,
     /// Times that it came back after its lane had gone for that.
@@ -311,7 +330,7 @@ impl Peers {
                 pending: VecDeque::new(),
                 falls_back: false,
                 lost_rc: false,
-                closed: false,
+                closed: None,
                 removed: true,
                 returns: RETURNS_OF_UNKNOWN,
                 rests: None,

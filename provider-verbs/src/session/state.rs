@@ -29,6 +29,8 @@ pub(crate) struct SessionState {
     pub(crate) name: u64,
     /// Sequence numbers and credit.
     pub(crate) numbers: Session,
+    /// A Resume has offered it on a lane that it has not taken: the peer may go on without it.
+    pub(crate) offered: bool,
     /// The peer's messages that it told us of and no receive has met.
     held_requests: usize,
     /// What that may be at most.
@@ -156,6 +158,7 @@ impl SessionState {
         Self {
             name,
             numbers: Session::begin_at(session_origin(), remote, quotas.theirs, quotas.ours),
+            offered: false,
             held_requests: 0,
             may_hold_requests: open_requests(quotas.ours),
             sends: SendTable::new(open_requests(quotas.theirs)),

@@ -6,7 +6,7 @@ use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::owning::{Done, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point, QueuePairView};
-use ferrofabric_verbs_sys::ibv_qp_type;
+use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type};
 
 use crate::breakage::data_queue_pair;
 use crate::datagrams::Spoke;
@@ -90,6 +90,16 @@ fn a_goodbye_that_meets_a_promotion() {
 /// A peer says goodbye that has not heard that the session is on its way to an RC lane.
 #[test]
 fn a_goodbye_that_crosses_a_promotion() {
+    goodbye_in_a_promotion(false);
+}
+
+/// A peer says goodbye on the RC lane, which its service thread has made while it computed.
+#[test]
+fn a_goodbye_on_the_lane_of_a_promotion() {
+    goodbye_in_a_promotion(true);
+}
+
+fn goodbye_in_a_promotion(is_heard: bool) {
     let device = FakeDevice::take();
     let mut pair = Pair::connected(&[("FERRO_LANE", "ud")]);
     let lose = |from| {
@@ -97,7 +107,9 @@ fn a_goodbye_that_crosses_a_promotion() {
         all.on(from)
     };
     device.script(lose(data_queue_pair(&device, &pair.b)));
-    device.script(lose(pair.a.name().verbs.unwrap().qpn));
+    if !is_heard {
+        device.script(lose(pair.a.name().verbs.unwrap().qpn));
+    }
     (pair.b.trecv(room(8), pair.to_a, 2, 0, 8))
         .map_err(first)
         .unwrap();
@@ -113,6 +125,14 @@ fn a_goodbye_that_crosses_a_promotion() {
         assert!(begun.elapsed() < PATIENCE, "{}", who_waits([&pair.a]));
         assert!(pair.a.poll().unwrap().is_none());
     }
+    while is_heard
+        && ![&pair.a, &pair.b]
+            .into_iter()
+            .all(|end| is_connected(&device, end))
+    {
+        assert!(begun.elapsed() < PATIENCE, "{}", who_waits([&pair.a]));
+        std::thread::yield_now();
+    }
     let Pair { mut a, b, to_b, .. } = pair;
     drop(b);
     let done = run(&mut [&mut a], 2);
@@ -122,13 +142,22 @@ fn a_goodbye_that_crosses_a_promotion() {
     assert_clean(&device);
 }
 
-/// The RC queue pair of an endpoint that has one.
-fn connection_of(device: &FakeDevice, end: &OwningEndpoint) -> u32 {
+/// The RC queue pair of an endpoint, if it has one.
+fn connection(device: &FakeDevice, end: &OwningEndpoint) -> Option<QueuePairView> {
     let all = device.queue_pairs();
     let control = end.name().verbs.unwrap().qpn;
     let domain = all.iter().find(|qp| qp.number == control).unwrap().pd;
     let is_it = |qp: &&QueuePairView| qp.pd == domain && qp.kind == ibv_qp_type::IBV_QPT_RC.0;
-    all.iter().find(is_it).unwrap().number
+    all.iter().find(is_it).copied()
+}
+
+fn connection_of(device: &FakeDevice, end: &OwningEndpoint) -> u32 {
+    connection(device, end).unwrap().number
+}
+
+fn is_connected(device: &FakeDevice, end: &OwningEndpoint) -> bool {
+    let ready = ibv_qp_state::IBV_QPS_RTS.0;
+    connection(device, end).is_some_and(|qp| qp.state == ready)
 }
 
 /// A receiver that grants more room than the sender wanted breaks the rules: the session ends, and

@@ -176,9 +176,11 @@ fn words_to_stopped_peers_leave_places_for_completions() {
         a.rx.pump();
         most = most.max(under_way(&device, control));
     }
+    // A fifth of the places is for what ends lanes.
+    let limit = PLACES - PLACES / 5;
     assert!(
-        most <= PLACES,
-        "{most} requests are under way, and there are places for {PLACES}"
+        most <= limit,
+        "{most} requests are under way, and {limit} may be"
     );
     // The peers go on, and hear of the end of each.
     let mut over = 0;

@@ -34,6 +34,12 @@ impl RdmTransport {
         self.end_lanes() + self.end_resumptions(owner) + self.end_waits(owner)
     }
 
+    /// Whether the last poll says how much there was, or none ever will.
+    #[inline]
+    pub(super) fn has_polled(&self) -> bool {
+        self.queue_failures == 0 || self.queue_is_dead()
+    }
+
     /// Whether the completion queue failed for good.
     pub(super) fn queue_is_dead(&self) -> bool {
         self.queue_failures >= QUEUE_FAILURES

@@ -20,8 +20,8 @@ pub(super) struct Endings {
     looks: u64,
     /// Looks that empty a full queue, and the one that is under way.
     enough: u64,
-    /// Whether the last look has found the queue's end.
-    found_end: bool,
+    /// How many of them the last look was for, if it has found the queue's end.
+    emptied: usize,
 }
 
 impl Endings {
@@ -31,7 +31,7 @@ impl Endings {
             waiting: VecDeque::new(),
             looks: 0,
             enough: u64::from(depth).div_ceil(POLL as u64) + 1,
-            found_end: false,
+            emptied: 0,
         }
     }
 
@@ -40,6 +40,7 @@ impl Endings {
         self.waiting.is_empty()
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -52,22 +53,20 @@ impl Endings {
         self.waiting.push_back((self.looks + self.enough, ending));
     }
 
-    /// There was a poll of the completion queue, which found `found` completions. Says whether the
-    /// time of any has come.
+    /// There was a poll of the completion queue, which found `found` completions. When it began,
+    /// `waiting` endings waited: those that came meanwhile may have completions behind it. Says
+    /// whether the time of any has come.
     #[cold]
-    pub(super) fn looked(&mut self, found: usize) -> bool {
+    pub(super) fn looked(&mut self, waiting: usize, found: usize) -> bool {
         self.looks += 1;
-        self.found_end = found < POLL;
-        self.found_end || (self.waiting.front()).is_some_and(|(due, _)| *due <= self.looks)
+        self.emptied = if found < POLL { waiting } else { 0 };
+        self.emptied > 0 || (self.waiting.front()).is_some_and(|(due, _)| *due <= self.looks)
     }
 
     /// Those whose time has come.
     pub(super) fn take_due(&mut self) -> VecDeque<(u64, Ending)> {
-        if self.found_end {
-            return std::mem::take(&mut self.waiting);
-        }
         let due = self.waiting.partition_point(|(due, _)| *due <= self.looks);
-        let later = self.waiting.split_off(due);
+        let later = self.waiting.split_off(due.max(self.emptied));
         std::mem::replace(&mut self.waiting, later)
     }
 }
@@ -93,23 +92,27 @@ mod tests {
         // Two looks empty it.
         let mut endings = Endings::new(POLL as u32 + 1);
         endings.push(Ending::Lane(SessionId(1), BROKEN));
-        assert!(!endings.looked(POLL));
+        assert!(!endings.looked(1, POLL));
         endings.push(Ending::Lane(SessionId(2), BROKEN));
-        assert!(!endings.looked(POLL));
-        assert!(endings.looked(POLL));
+        assert!(!endings.looked(2, POLL));
+        assert!(endings.looked(2, POLL));
         assert_eq!(sessions(endings.take_due()), [1]);
-        assert!(endings.looked(POLL));
+        assert!(endings.looked(1, POLL));
         assert_eq!(sessions(endings.take_due()), [2]);
         assert!(endings.is_empty());
     }
 
     #[test]
-    fn the_end_of_the_queue_is_the_time_of_all() {
+    fn the_end_of_the_queue_is_the_time_of_those_that_waited_for_it() {
         let mut endings = Endings::new(1 << 20);
         endings.push(Ending::Lane(SessionId(1), BROKEN));
-        assert!(!endings.looked(POLL));
+        assert!(!endings.looked(1, POLL));
         endings.push(Ending::Lane(SessionId(2), BROKEN));
-        assert!(endings.looked(POLL - 1));
+        // One comes while the poll's completions are handled.
+        endings.push(Ending::Lane(SessionId(3), BROKEN));
+        assert!(endings.looked(2, POLL - 1));
         assert_eq!(sessions(endings.take_due()), [1, 2]);
+        assert!(endings.looked(1, 0));
+        assert_eq!(sessions(endings.take_due()), [3]);
     }
 }

@@ -271,7 +271,7 @@ impl RdmTransport {
             if !lane.is_usable() || !lane.has_reserved_room() {
                 return done;
             }
-            if self.poster.is_full() {
+            if self.poster.is_scarce() && !self.poster.has_share(lane) {
                 self.stall(session);
                 return done;
             }
@@ -311,7 +311,7 @@ impl RdmTransport {
             if !lane.is_usable() || !lane.has_reserved_room() {
                 return done;
             }
-            if self.poster.is_full() {
+            if self.poster.is_scarce() && !self.poster.has_share(lane) {
                 self.stall(session);
                 return done;
             }

@@ -16,6 +16,7 @@ mod receive;
 mod resume;
 mod send;
 mod stalled;
+mod taken;
 mod ud;
 mod waits;
 
@@ -428,14 +429,7 @@ impl Drop for RdmTransport {
             return;
         }
         self.post_held_back();
-        for lane in self.lanes.iter_mut() {
-            self.service
-                .taken(lane.key, lane.session.numbers.expected());
-        }
-        for lane in self.ud.lanes.iter_mut() {
-            self.service
-                .taken(lane.key, lane.session.numbers.expected());
-        }
+        self.say_what_was_taken();
     }
 }
 
@@ -474,12 +468,13 @@ impl Transport for RdmTransport {
         if self.service.has_messages() {
             done += self.take_messages(owner);
         }
+        let ending = self.ending.len();
         let polled = self.poll(owner);
         done += polled;
         if polled > 0 && !self.stalled.is_empty() {
             self.go_on_stalled();
         }
-        if !self.ending.is_empty() && self.ending.looked(polled) {
+        if ending > 0 && self.has_polled() && self.ending.looked(ending, polled) {
             done += self.end_resuming(owner);
         }
         if self.ud.wait_for_time() {

@@ -26,8 +26,8 @@ use crate::origins::session_origin;
 use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{
-    AfterLane, Body, Grants, Held, KeptKind, LaneEnd, Link, Peers, SessionState, Target, WqeKind,
-    send_wr_id,
+    AfterLane, Body, Goodbye, Grants, Held, KeptKind, LaneEnd, Link, Peers, SessionState, Target,
+    WqeKind, send_wr_id,
 };
 
 /// A lane on which the session has yet to be taken up again.
@@ -87,10 +87,13 @@ impl RdmTransport {
             at.link = Link::Idle;
         }
         let key = at.key;
-        let end = match end.then {
-            AfterLane::Resume | AfterLane::Change | AfterLane::Rest if !is_latest => LOST_BY_PEER,
-            AfterLane::Resume | AfterLane::Change | AfterLane::Rest if at.closed => {
-                evidence(Reason::PeerShuttingDown)
+        let end = match (end.then, at.closed) {
+            (AfterLane::Resume | AfterLane::Change | AfterLane::Rest, _) if !is_latest => {
+                LOST_BY_PEER
+            }
+            // The goodbye came while the lane was given up for another reason.
+            (AfterLane::Resume | AfterLane::Change | AfterLane::Rest, Some(goodbye)) => {
+                evidence(goodbye.reason(lane))
             }
             _ => end,
         };
@@ -134,6 +137,12 @@ impl RdmTransport {
                 self.lies_idle(peer);
             }
         }
+    }
+
+    /// The lanes on which sessions are to be taken up, and their peers.
+    pub(super) fn lanes_that_resume(&self) -> Vec<(LaneKey, u32)> {
+        let lanes = self.resuming.values();
+        lanes.map(|newer| (newer.up.lane, newer.peer)).collect()
     }
 
     /// A lane to a peer on which the session is to be taken up.
@@ -217,7 +226,10 @@ impl RdmTransport {
         owner: &mut O,
     ) {
         let peer = self.peers.at(at);
-        peer.closed = true;
+        peer.closed = Some(Goodbye {
+            lane: Some(lane),
+            expected,
+        });
         if matches!(peer.link, Link::Up(_) | Link::Resuming(_)) {
             return;
         }
@@ -234,7 +246,10 @@ impl RdmTransport {
     pub(super) fn connect_failed<O: Owner>(&mut self, at: u32, reason: Reason, owner: &mut O) {
         let mut end = evidence(reason);
         let peer = self.peers.at(at);
-        peer.closed |= matches!(end.then, AfterLane::Closed { .. });
+        if let AfterLane::Closed { expected } = end.then {
+            let lane = None;
+            peer.closed.get_or_insert(Goodbye { lane, expected });
+        }
         if peer.link == Link::Connecting {
             peer.link = Link::Idle;
         }
@@ -369,9 +384,10 @@ impl RdmTransport {
         let Some(lane) = self.resuming.get_mut(&session) else {
             return;
         };
-        let state = self.peers.at(lane.peer).parked.as_ref();
+        let state = self.peers.at(lane.peer).parked.as_mut();
         let (name, expected, credit) = match state {
             Some(state) => {
+                state.offered = true;
                 let numbers = &state.numbers;
                 let credit = numbers.receive_credit.released_units();
                 (state.name, numbers.expected(), credit)
@@ -536,6 +552,7 @@ impl RdmTransport {
                 let before = state.numbers.unconfirmed();
                 match state.numbers.change_lane(lane.up.remote_session, expected) {
                     Ok(replay) => {
+                        state.offered = false;
                         arrived_after_all(&mut state, before - replay.count, owner);
                         for kept in &mut state.replay {
                             readdress(&mut kept.bytes, lane.up.remote_session);
@@ -595,8 +612,12 @@ impl RdmTransport {
             then,
         } = end;
         // Nothing was under way, and nothing is lost: the peer needs the session no more.
-        let rested = self.peers.at(peer).rests.is_some();
-        self.awaken(peer);
+        let at = self.peers.at(peer);
+        // One that is parked now is a newer session, and it is that one which rests.
+        let rested = at.rests.is_some() && at.parked.is_none();
+        if rested {
+            self.awaken(peer);
+        }
         let credit = &state.numbers.receive_credit;
         self.grants.end(credit.quota_units(), credit.held_units());
         if let AfterLane::Closed {

@@ -147,7 +147,7 @@ impl RdmTransport {
         iov: Readable<'_>,
     ) -> Result<(), OpError> {
         let peer = self.peers.at(at);
-        if peer.closed {
+        if peer.closed.is_some() {
             return Err(OpError::Failed(Errno::ESHUTDOWN));
         }
         peer.pending.push_back(Pending::new(op, iov));

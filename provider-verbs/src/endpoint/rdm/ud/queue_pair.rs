@@ -205,6 +205,16 @@ impl DataQueuePair {
         self.broken |= self.is_in_error();
     }
 
+    /// Sees to it that nothing arrives any more: a queue pair whose sends have failed may still
+    /// receive, and what arrives between the last poll and the reset would be lost, with its receive
+    /// buffers.
+    #[cold]
+    pub(in super::super) fn stop(&mut self) {
+        if let Err(error) = self.qp.to_error() {
+            tracing::debug!("{error}");
+        }
+    }
+
     fn is_in_error(&self) -> bool {
         // A device may have a state of its own for a send queue that failed (IBTA 1.5 §10.3.1.6).
         (self.qp.state()).is_ok_and(|state| state != ibv_qp_state::IBV_QPS_RTS)

@@ -27,9 +27,10 @@ impl RdmTransport {
     /// taken. A reset would drop that, and the receive buffers in which it lies.
     #[cold]
     pub(in super::super) fn look_after_data_queue_pair(&mut self) {
-        let is_broken =
-            (self.ud.queue_pair.as_ref()).is_some_and(|queue_pair| queue_pair.is_broken());
-        if is_broken && !self.ud.reviving {
+        let queue_pair = self.ud.queue_pair.as_mut();
+        let broken = queue_pair.filter(|queue_pair| queue_pair.is_broken());
+        if let (Some(queue_pair), false) = (broken, self.ud.reviving) {
+            queue_pair.stop();
             self.ud.reviving = true;
             self.ending.push(Ending::DataQueuePair);
         }

@@ -1,0 +1,58 @@
+//! The number of packets that each session has taken, which the goodbye of the endpoint holds: so no
+//! peer reports a message as lost that was delivered.
+
+use std::collections::HashSet;
+
+use super::RdmTransport;
+use crate::connect::ToEngine;
+use crate::session::Link;
+
+impl RdmTransport {
+    /// Gives the service thread the numbers, by lane, when the endpoint closes.
+    pub(super) fn say_what_was_taken(&mut self) {
+        for lane in self.lanes.iter_mut() {
+            (self.service).taken(lane.key, lane.session.numbers.expected());
+        }
+        for lane in self.ud.lanes.iter_mut() {
+            (self.service).taken(lane.key, lane.session.numbers.expected());
+        }
+        // The goodbye may go by a lane on which a session is to go on, and has not yet.
+        for (lane, peer) in self.lanes_that_resume() {
+            if let Some(expected) = self.expected_by(peer) {
+                self.service.taken(lane, expected);
+            }
+        }
+        // So it may by a lane that has just come up.
+        let mut begun = HashSet::new();
+        while let Some(message) = self.service.message() {
+            let ToEngine::LaneUp { up, .. } = message else {
+                continue;
+            };
+            if !up.resumes {
+                // From here on the peer has another session.
+                begun.insert(up.peer);
+            }
+            let peer = self.peers.find(&up.peer);
+            let peer = peer.filter(|_| !begun.contains(&up.peer));
+            if let Some(expected) = peer.and_then(|peer| self.expected_by(peer)) {
+                self.service.taken(up.lane, expected);
+            }
+        }
+    }
+
+    /// The next number that the session with a peer expects; `None` where the peer may have begun
+    /// another session by now.
+    fn expected_by(&mut self, peer: u32) -> Option<u32> {
+        let at = self.peers.at(peer);
+        if let Some(session) = &at.parked {
+            return (!session.offered).then(|| session.numbers.expected());
+        }
+        let Link::Up(session) = at.link else {
+            return None;
+        };
+        match self.lanes.of(session) {
+            Some(lane) => Some(lane.session.numbers.expected()),
+            None => (self.ud.lanes.of(session)).map(|lane| lane.session.numbers.expected()),
+        }
+    }
+}
