@@ -108,7 +108,7 @@ impl Pending {
     }
 }
 
-/// What the goodbye of a peer's endpoint said.
+/// The goodbye of a peer's endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goodbye {
     /// The lane that it named; `None` for the one that carried the peer's session last.
@@ -118,7 +118,8 @@ pub(crate) struct Goodbye {
 }
 
 impl Goodbye {
-    /// Why a session ends that has left its last lane, and what the peer had taken of it.
+    /// The reason for which a session ends that has left its last lane, with the count of packets
+    /// that the peer had taken.
     pub(crate) fn reason(&self, left: LaneKey) -> Reason {
         let is_named = self.lane.is_none_or(|lane| lane == left);
         Reason::PeerClosed {

@@ -176,7 +176,7 @@ fn words_to_stopped_peers_leave_places_for_completions() {
         a.rx.pump();
         most = most.max(under_way(&device, control));
     }
-    // A fifth of the places is for what ends lanes.
+    // A fifth of the places is kept for the requests that end lanes.
     let limit = PLACES - PLACES / 5;
     assert!(
         most <= limit,

@@ -1,5 +1,5 @@
-//! The number of packets that each session has taken, which the goodbye of the endpoint holds: so no
-//! peer reports a message as lost that was delivered.
+//! The number of packets that each session has taken, which the goodbye of the endpoint holds: so
+//! no peer reports a message as lost that was delivered.
 
 use std::collections::HashSet;
 

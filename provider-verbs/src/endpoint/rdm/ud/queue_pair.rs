@@ -206,8 +206,8 @@ impl DataQueuePair {
     }
 
     /// Sees to it that nothing arrives any more: a queue pair whose sends have failed may still
-    /// receive, and what arrives between the last poll and the reset would be lost, with its receive
-    /// buffers.
+    /// receive, and a packet that arrives between the last poll and the reset would be lost, with
+    /// its receive buffer.
     #[cold]
     pub(in super::super) fn stop(&mut self) {
         if let Err(error) = self.qp.to_error() {
