@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::measured::Counted;
 use crate::subjects::SUBJECTS;
@@ -15,7 +15,7 @@ const BOUND_PERCENT: f64 = 5.0;
 /// And so many instructions: of small counts, that is a larger part.
 const BOUND: f64 = 20.0;
 
-/// Exit code where the counts of the file were taken with another compiler or processor.
+/// Exit code where the file has no counts of this compiler and processor.
 const NOT_COMPARED: u8 = 78;
 
 /// The file in the tree.
@@ -48,25 +48,20 @@ fn kept(file: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Writes the file anew. Where libfabric is missing, the counts through it stay, if the others were
-/// taken with the same compiler and processor.
+/// Writes the table of this compiler and processor anew. The tables of other processors stay, and
+/// where libfabric is missing, the counts through it.
 pub(crate) fn write(dumps: &[Counted]) -> ExitCode {
-    let kept = kept(&file());
-    let mut counts = Map::new();
-    if kept["made_with"].as_str() == Some(&made_with()) {
-        counts.extend(
-            kept["instructions"]
-                .as_object()
-                .cloned()
-                .unwrap_or_default(),
-        );
-        counts.retain(|subject, _| SUBJECTS.contains(&subject.as_str()));
-    }
+    let here = made_with();
+    let compiler = here.split(',').next();
+    let mut tables = (kept(&file())["tables"].as_object().cloned()).unwrap_or_default();
+    tables.retain(|made_with, _| made_with.split(',').next() == compiler);
+    let table = tables.entry(here).or_insert_with(|| json!({}));
+    let table = table.as_object_mut().unwrap();
+    table.retain(|subject, _| SUBJECTS.contains(&subject.as_str()));
     for counted in dumps {
-        counts.insert(counted.subject.clone(), json!(counted.per_message()));
+        table.insert(counted.subject.clone(), json!(counted.per_message()));
     }
-    let text = json!({ "made_with": made_with(), "instructions": counts });
-    let text = serde_json::to_string_pretty(&text).unwrap() + "\n";
+    let text = serde_json::to_string_pretty(&json!({ "tables": tables })).unwrap() + "\n";
     std::fs::write(file(), &text).unwrap();
     print!("{text}");
     ExitCode::SUCCESS
@@ -75,8 +70,8 @@ pub(crate) fn write(dumps: &[Counted]) -> ExitCode {
 /// Compares with the counts of a file: the one in the tree, or one of another commit.
 pub(crate) fn compare(dumps: &[Counted], with: Option<&str>) -> ExitCode {
     let kept = kept(&with.map_or_else(file, PathBuf::from));
-    let taken_with = kept["made_with"].as_str().unwrap_or("nothing");
     let here = made_with();
+    let table = kept["tables"][&here].as_object();
     println!(
         "{:<20} {:>10} {:>10} {:>8}",
         "instructions", "kept", "now", "change"
@@ -85,7 +80,8 @@ pub(crate) fn compare(dumps: &[Counted], with: Option<&str>) -> ExitCode {
     for counted in dumps {
         let now = counted.per_message();
         let subject = &counted.subject;
-        let Some(kept) = kept["instructions"][subject].as_f64() else {
+        let kept = table.and_then(|table| table.get(subject)?.as_f64());
+        let Some(kept) = kept else {
             println!("{subject:<20} {:>10} {now:>10.2} {:>8}", "-", "new");
             less += 1;
             continue;
@@ -112,8 +108,8 @@ pub(crate) fn compare(dumps: &[Counted], with: Option<&str>) -> ExitCode {
         println!("SKIP: {subject}: there is no libfabric 2 here (libfabric1, or ci/mpich)");
     }
     let write = "cargo bench -p ferrofabric-fake-device --bench instructions -- --write";
-    if taken_with != here {
-        println!("The kept counts were taken with {taken_with}, these with {here}: not compared.");
+    if table.is_none() {
+        println!("No counts are kept of {here}: not compared.");
         return ExitCode::from(NOT_COMPARED);
     }
     if more > 0 {
