@@ -1,7 +1,7 @@
 //! Whether an object belongs to this process, or was inherited by a fork.
 //!
 //! A child has its parent's objects: the same sockets, the same shared memory, but none of its
-//! threads. What the child does with such an object would hit the parent. Each object that reaches
+//! threads. A use of such an object by the child would hit the parent. Each object that reaches
 //! beyond its process keeps the [`Birth`] of its process, and does nothing in any other one.
 
 use std::sync::OnceLock;

@@ -1,7 +1,8 @@
 //! Reading another process's memory (`process_vm_readv`): one copy in place of two, where the kernel lets us.
 //!
 //! The kernel fetches what is missing while the reader waits, and no signal but a deadly one ends
-//! that: where a page never comes, the reader never returns. So nothing is read but pages that are there ([`pages`](self::pages)).
+//! that: where a page never comes, the reader never returns. So nothing is read but pages that are
+//! there ([`pages`](self::pages)).
 
 mod pages;
 

@@ -28,7 +28,7 @@ impl Doorbell {
     }
 
     /// Rings at the endpoint `id`. False: that was not possible now, and is to be tried again.
-    /// Whoever has a full queue is woken already; whoever is gone is noticed elsewhere.
+    /// A receiver whose queue is full is awake already; whoever is gone is noticed elsewhere.
     #[must_use]
     pub(crate) fn ring(&self, id: u64) -> bool {
         let Ok(to) = address(id) else { return true };

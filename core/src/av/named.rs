@@ -85,8 +85,8 @@ impl Named {
     ///
     /// `ENOENT`: there is none, and none is to be made. `EACCES`: the file is not this user's
     /// alone. `EPROTO`: others have it open with another layout. `ENOSPC`: the folder is full.
-    /// `ETIMEDOUT`: another process is making it, and does not come to an end. What the system
-    /// lacks.
+    /// `ETIMEDOUT`: another process is making it, and does not come to an end. The part that the
+    /// system lacks.
     pub(super) fn open(wanted: &Wanted<'_>) -> Result<(Self, Store)> {
         let folder = FOLDERS.iter().map(Path::new).find(|f| f.is_dir());
         let folder = folder.unwrap_or(Path::new("/tmp"));

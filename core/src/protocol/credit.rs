@@ -214,7 +214,8 @@ impl ReceiveCredit {
         self.released
     }
 
-    /// The counter in full, for a packet that may get lost: what was told last stays as it was.
+    /// The counter in full, for a packet that may get lost: reading it does not count as telling the
+    /// peer.
     #[must_use]
     pub fn released_units(&self) -> u32 {
         self.released

@@ -56,7 +56,7 @@ pub struct Session {
     next: u64,
     expected: u64,
     confirmed: u32,
-    /// What both began with.
+    /// The number that both began with.
     begin: u32,
 }
 

@@ -140,7 +140,7 @@ impl FakeDevice {
     }
 
     /// Stops the thread of this number (gettid(2)) in its next poll of a completion queue; `None`
-    /// lets it go on. Who polls for an endpoint has the lock of its domain.
+    /// lets it go on. A thread that polls for an endpoint has the lock of its domain.
     pub fn stop_polls(&self, thread: Option<i32>) {
         // SAFETY: takes a number.
         unsafe { (self.api.stop_polls)(thread.unwrap_or(0)) };

@@ -1,5 +1,5 @@
-//! What a peer may make us keep: answers that it does not take, and unexpected messages over many
-//! links.
+//! Memory that a peer may make us keep: answers that it does not take, and unexpected messages over
+//! many links.
 
 use std::time::Instant;
 

@@ -49,8 +49,8 @@ impl Used {
     }
 }
 
-/// What may be kept of messages that nobody receives: of one peer, or of all peers of an endpoint.
-/// Above, they are asked for envelopes only.
+/// The bytes that may be kept of messages that nobody receives: of one peer, or of all peers of an
+/// endpoint. Above, they are asked for envelopes only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     bytes: usize,

@@ -252,8 +252,8 @@ impl Drop for Service {
             return;
         };
         if !self.shared.is_ours() {
-            // A child has no such thread: there is nothing to wait for, or to let go. What the
-            // thread owns it never drops here.
+            // A child has no such thread: there is nothing to wait for, or to let go. Objects of
+            // the thread are never dropped here.
             std::mem::forget(thread);
             for descriptor in self.descriptors {
                 let _ = nix::unistd::close(descriptor);

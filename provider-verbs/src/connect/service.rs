@@ -506,8 +506,8 @@ impl Worker {
             let released = handles.release_unused(path);
             if released {
                 if parted.len() >= MAX_PARTED {
-                    // Handles to them that are made again go with those of strangers, when there
-                    // are many.
+                    // Handles to them that are made again go with those of peers that are not in
+                    // the address vector, when there are many.
                     parted.clear();
                 }
                 parted.insert(*path);

@@ -2,8 +2,8 @@
 //! first.
 //!
 //! A region with a right of peers is kept for exactly its range and its rights: the key that a peer
-//! gets opens no byte and no right more than was asked for. All others serve this side alone; they
-//! are shared by whatever lies within them, and none of them lies within another.
+//! gets opens no byte and no right more than was asked for. All others serve this side alone; all
+//! ranges within them share them, and none of them lies within another.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

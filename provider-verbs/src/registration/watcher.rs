@@ -585,7 +585,7 @@ mod tests {
     }
 
     /// Memory of a file, in memory or not, may be punched or cut short through any descriptor of
-    /// it, and memory that a child shares by the child: the kernel tells nothing of that.
+    /// it, and memory that a child shares by the child: the kernel does not report that.
     #[test]
     fn what_others_may_take_away_is_not_watched() {
         let Some(watcher) = watcher() else {

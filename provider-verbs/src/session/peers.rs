@@ -29,8 +29,8 @@ const MAX_KEPT: usize = 1024;
 /// lane, and the peer comes back with it at once.
 const MIN_REST: Duration = Duration::from_secs(2);
 
-/// Who was never in the address vector is treated as if it had come back so often: it may be quiet
-/// for longer.
+/// A peer that was never in the address vector is treated as if it had come back this often: it may
+/// be quiet for longer.
 const RETURNS_OF_UNKNOWN: u32 = 3;
 
 /// How a peer is reached at the moment.
@@ -552,8 +552,8 @@ mod tests {
     }
 
     /// Of those that are kept for their sessions the oldest goes, once there are too many and it
-    /// has rested for a while; who comes back is no longer among them. None of them has to be told
-    /// who is inserted.
+    /// has rested for a while; who comes back is no longer among them. No insertion has to be
+    /// announced to any of them.
     #[test]
     fn the_oldest_of_too_many_goes() {
         let mut peers = Peers::default();

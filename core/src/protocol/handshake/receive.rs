@@ -316,8 +316,8 @@ impl Connector {
         let found = self.known(packet, |peer| ends || is_named(peer));
         let found = found.map(|(key, peer)| (key, peer.phase, is_named(peer)));
         self.answer_packet(packet, Body::ByeAck, out);
-        // What was taken of the session of another lane may be of another session; but for the lane
-        // that ours has left.
+        // The count of another lane may be of another session; only the lane that our session has
+        // left is sure to be of ours.
         let has_left = (self.sessions.get(&packet.from)).is_some_and(|of| of.is_named_by(packet));
         let expected = expected.filter(|_| has_left || found.is_some_and(|(.., named)| named));
         let reason = Reason::PeerClosed { expected };

@@ -414,7 +414,7 @@ fn who_closes_ends_attempts_that_it_has_not_heard_of() {
     assert!(b.connector.is_idle());
 }
 
-/// What the peer says to have taken of a session counts also if that has left its lane.
+/// The count of packets that a goodbye holds is used also where the session has left its lane.
 #[test]
 fn a_goodbye_tells_what_was_taken_of_a_session_that_has_left_its_lane() {
     for attempts in [false, true] {

@@ -457,8 +457,8 @@ pub fn readdress(packet: &mut [u8], session: SessionId) {
     packet[SESSION].copy_from_slice(&session.0.to_le_bytes());
 }
 
-/// Puts the credit of now into a packet that was written earlier: the field tells old values from
-/// new ones over a part of its circle only, and a packet that waits for its next lane may grow
+/// Puts the credit of now into a packet that was written earlier: old values of the field differ
+/// from new ones over a part of its circle only, and a packet that waits for its next lane may grow
 /// older than that.
 ///
 /// # Panics

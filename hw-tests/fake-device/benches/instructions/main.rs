@@ -2,13 +2,13 @@
 //! repeats to the digit, where times do not. Over verbs the device is the fake one, and what it does itself is not counted.
 //!
 //!     cargo bench -p ferrofabric-fake-device --bench instructions              # compares with the file
-//!     cargo bench -p ferrofabric-fake-device --bench instructions -- --write   # writes this machine's table anew
-//!     … -- --against OTHER/instructions.json    # compares with the file of another commit
+//!     … -- --write                     # writes this machine's table anew
+//!     … -- --against OTHER/instructions.json   # compares with the file of another commit
 //!     … -- --profile verbs/inject     # where the instructions of one count go, by function
 //!
-//! The file (`hw-tests/fake-device/instructions.json`) has a table for each kind of processor on which
-//! counts were taken, of one compiler: elsewhere the counts are shown, and the exit code is 78. Exit
-//! code 77: valgrind is not here.
+//! The file (`hw-tests/fake-device/instructions.json`) has a table for each kind of processor on
+//! which counts were taken, of one compiler: elsewhere the counts are shown, and the exit code is
+//! 78. Exit code 77: valgrind is not here.
 
 #![allow(clippy::unwrap_used, reason = "a broken benchmark may panic")]
 

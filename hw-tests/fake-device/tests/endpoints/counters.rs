@@ -193,7 +193,7 @@ fn a_packet_is_replayed_after_much_credit() {
     const LARGE: usize = 600_000;
     /// Of 129 units each: more than 2¹⁵, less than 2¹⁶.
     const MESSAGES: u64 = 260;
-    /// Length of an acknowledgement, with what is before it. All that has a number is longer.
+    /// Length of an acknowledgement, with the headers before it. All that has a number is longer.
     const ACK_BYTES: u32 = 88;
     let device = FakeDevice::take();
     let mut pair = Pair::connected(UD);

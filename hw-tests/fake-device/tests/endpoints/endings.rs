@@ -14,17 +14,17 @@ use crate::party::{
     PATIENCE, Pair, assert_clean, endpoint, first, message, room, run, stat, who_waits,
 };
 
-/// What goes over RC only.
+/// Length of a message that goes over RC only.
 const LARGE: usize = 600_000;
 
 /// Token of a message that its receiver has taken.
 const TAKEN: u64 = 1;
 
-/// Token of one that it was told of.
+/// Token of a message that was announced to it.
 const TOLD: u64 = 2;
 
-/// What was taken was sent; what was not ends with the peer's goodbye, and so does whatever comes
-/// later.
+/// A message that the peer took counts as sent; one that it did not take ends with the goodbye, and
+/// so does each later one.
 fn ends_with_the_goodbye(end: &mut OwningEndpoint, to: FiAddr, done: Vec<Done>) {
     for done in done {
         match (done.token, done.outcome) {

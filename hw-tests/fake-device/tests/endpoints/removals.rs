@@ -237,8 +237,9 @@ fn what_fifty_peers_took_is_given_back() {
     }
 }
 
-/// An endpoint that is in the address vector twice: removing one entry ends what was sent to that,
-/// and nothing of what was sent to the other, though both wait for the same connection.
+/// An endpoint that is in the address vector twice: removing one entry ends the messages that were
+/// sent to that entry, and none that was sent to the other, though both wait for the same
+/// connection.
 ///
 /// Covers: AV-17
 #[test]

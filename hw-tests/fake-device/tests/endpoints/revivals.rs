@@ -167,7 +167,7 @@ fn a_control_queue_that_can_not_be_armed() {
     let device = FakeDevice::take();
     let mut pair = Pair::open(&[]);
     device.fail_call("ibv_req_notify_cq", 0, u32::MAX, libc::EIO);
-    // Whatever wakes the threads that make connections: they find that they can not arm.
+    // The threads that make connections wake, and find that they can not arm.
     stream(&mut pair, 4);
     drop(pair);
     device.reset();

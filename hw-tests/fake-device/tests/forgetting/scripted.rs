@@ -21,8 +21,8 @@ use ferrofabric_verbs::pd::Pd;
 use ferrofabric_verbs::post::{RecvRequest, SendFlags, SendRequest, inline_sge};
 use ferrofabric_verbs::qp::{QpCaps, QpConfig, UdInit, UdQp};
 
-/// Receives that a queue pair has posted: room for two packets to each peer of a round. What is
-/// lost for want of room is not said again once the endpoint has left a lane.
+/// Receives that a queue pair has posted: room for two packets to each peer of a round. A packet
+/// that is lost for want of room is not sent again once the endpoint has left a lane.
 const DEPTH: usize = 1 << 15;
 
 /// Of each: a routing header, and what the endpoint sends.

@@ -112,7 +112,7 @@ impl RdmTransport {
     }
 
     /// A lane lives: its peer is to have its number. It may have been inserted since the lane came
-    /// up, which nobody was told.
+    /// up, and insertions of such peers are not announced.
     #[cold]
     pub(super) fn is_heard<O: Owner>(&mut self, peer: u32, owner: &mut O) {
         let (key, is_known) = {
