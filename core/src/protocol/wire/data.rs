@@ -14,8 +14,10 @@ pub const MAX_HEADER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
 /// Segments that a rendezvous request can name.
 pub const MAX_SEGMENTS: usize = 16;
 
+mod again;
 mod parts;
 
+pub use again::{readdress, renew_credit};
 pub use parts::MAX_FIRST_HEADER_BYTES;
 
 /// Size of the largest packet that is not eager, in bytes.
@@ -27,12 +29,6 @@ pub const MIN_RECEIVE_BYTES: u32 = 512;
 
 const _: () = assert!(HEADER_BYTES == 24 && MAX_RTS_BYTES <= MIN_RECEIVE_BYTES as usize);
 const _: () = assert!(MAX_HEADER_BYTES <= MAX_NOTICE_BYTES);
-
-/// Where the session lies in a packet.
-const SESSION: std::ops::Range<usize> = 4..8;
-
-/// Where the header holds the credit.
-const CREDIT_FIELD: std::ops::Range<usize> = 2..4;
 
 /// What every data packet starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -447,24 +443,6 @@ impl<'a> Packet<'a> {
     pub fn is_numbered(&self) -> bool {
         !matches!(self, Packet::Credit | Packet::Ack | Packet::Resume { .. })
     }
-}
-
-/// Puts the name of another session into a packet that was written for one that went before.
-///
-/// # Panics
-/// When `packet` is shorter than a header.
-pub fn readdress(packet: &mut [u8], session: SessionId) {
-    packet[SESSION].copy_from_slice(&session.0.to_le_bytes());
-}
-
-/// Puts the credit of now into a packet that was written earlier: old values of the field differ
-/// from new ones over a part of its circle only, and a packet that waits for its next lane may grow
-/// older than that.
-///
-/// # Panics
-/// When `packet` is shorter than a header.
-pub fn renew_credit(packet: &mut [u8], credit: u16) {
-    packet[CREDIT_FIELD].copy_from_slice(&credit.to_le_bytes());
 }
 
 impl<'a> Request<'a> {
