@@ -6,7 +6,7 @@ use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::owning::{Done, OwningEndpoint};
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point, QueuePairView};
-use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type};
+use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type, ibv_wc_status as Status};
 
 use crate::breakage::data_queue_pair;
 use crate::datagrams::Spoke;
@@ -135,6 +135,39 @@ fn goodbye_in_a_promotion(is_heard: bool) {
     }
     let Pair { mut a, b, to_b, .. } = pair;
     drop(b);
+    let done = run(&mut [&mut a], 2);
+    ends_with_the_goodbye(&mut a, to_b, done);
+    device.reset();
+    drop(a);
+    assert_clean(&device);
+}
+
+/// A peer says goodbye while its lane is given up, because a message failed that it has received.
+#[test]
+fn a_goodbye_on_a_lane_that_breaks() {
+    let device = FakeDevice::take();
+    let mut pair = Pair::connected(&[("FERRO_LANE", "rc")]);
+    let all = Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX);
+    device.script(all.on(pair.a.name().verbs.unwrap().qpn));
+    let fails = Effect::FailAfterwards(Status::IBV_WC_RETRY_EXC_ERR);
+    device.script(Fault::new(Point::Send, fails).on(connection_of(&device, &pair.a)));
+    (pair.b.trecv(room(8), pair.to_a, 2, 0, 8))
+        .map_err(first)
+        .unwrap();
+    (pair.a.tsend(message(8, 2), 8, pair.to_b, 2, TAKEN))
+        .map_err(first)
+        .unwrap();
+    assert!(run(&mut [&mut pair.b], 1)[0].outcome.is_ok());
+    let begun = Instant::now();
+    while stat(&pair.a, "verbs_lanes_ending_now") == 0 {
+        assert!(begun.elapsed() < PATIENCE, "{}", who_waits([&pair.a]));
+        assert!(pair.a.poll().unwrap().is_none());
+    }
+    let Pair { mut a, b, to_b, .. } = pair;
+    drop(b);
+    (a.tsend(message(8, 3), 8, to_b, 3, TOLD))
+        .map_err(first)
+        .unwrap();
     let done = run(&mut [&mut a], 2);
     ends_with_the_goodbye(&mut a, to_b, done);
     device.reset();
