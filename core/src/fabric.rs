@@ -117,7 +117,8 @@ pub trait Domain: Send + Sync {
 /// What a completion queue is opened with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CqAttr {
-    /// Entries to make room for; 0 takes the default. The queue grows beyond, nothing is lost.
+    /// Entries that the queue is for; 0 takes the default. Memory is taken as entries come, and for
+    /// more entries than these, too: nothing is lost as long as there is memory.
     pub size: usize,
 }
 
@@ -518,6 +519,8 @@ pub trait Cq: Send + Sync {
     /// # Errors
     ///
     /// `Again`: there is none. `EAVAIL`: an error is next, see [`read_error`](Self::read_error).
+    /// `ENOMEM`: completions were lost, for there was no memory to keep them; all that were kept
+    /// have been read, and no more will come.
     fn read(&self, out: &mut [Completion]) -> Result<usize, OpError>;
 
     /// Takes the error that is next, if one is.

@@ -9,12 +9,9 @@ use super::empty_polls::EmptyPolls;
 use super::waiting::{Awaited, Descriptor, deadline};
 use super::{Backend, Inner, Object};
 use crate::cq::CqQueue;
-use crate::error::{Errno, Error, OpError, Result};
+use crate::error::{Error, OpError, Result};
 use crate::fabric::{Cq, CqAttr, ObjectId};
 use crate::peer::{Completion, CqError};
-
-/// Larger queues are refused: a size is memory taken at once.
-const MAX_SIZE: usize = 1 << 24;
 
 const DEFAULT_SIZE: usize = 1024;
 
@@ -27,22 +24,19 @@ struct CqHandle<B: Backend> {
 }
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CqAttr) -> Result<Arc<dyn Cq>> {
-    if attr.size > MAX_SIZE {
-        return Err(Error::new(
-            Errno::EINVAL,
-            "open",
-            format!("completion queue of {} entries", attr.size),
-        )
-        .mend(format!("the largest has {MAX_SIZE}; 0 takes the default")));
-    }
     let size = match attr.size {
         0 => DEFAULT_SIZE,
         n => n,
     };
+    let queue = CqQueue::new(size).map_err(|errno| {
+        let object = format!("completion queue of {size} entries");
+        Error::new(errno, "open", object)
+            .mend("ask for fewer: a queue grows with what it holds, whatever its size")
+    })?;
     let index = domain
         .lock_to("open", "completion queue")?
         .cqs
-        .insert(CqQueue::new(size));
+        .insert(queue);
     Ok(Arc::new(CqHandle {
         domain: domain.clone(),
         index,

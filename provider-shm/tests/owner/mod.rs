@@ -204,7 +204,7 @@ impl Ep {
                     starts: VecDeque::new(),
                     failed: Vec::new(),
                 },
-                cq: CqQueue::new(4096),
+                cq: CqQueue::new(4096).unwrap(),
                 tx: Count::default(),
                 rx: Count::default(),
                 av: AvTable::new(&AvAttr::default()).unwrap(),
