@@ -80,8 +80,9 @@ impl CntrObject {
     ) -> Result<Arc<Self>, Refused> {
         let mut wait = WaitObject::NONE;
         let mut counted = CntrAttr::default();
-        // SAFETY: as the caller says.
-        if let Some(attr) = unsafe { attr.as_ref() } {
+        if !attr.is_null() {
+            // SAFETY: as the caller says. The structure is the same in all versions.
+            let attr = unsafe { attr.read() };
             if attr.flags != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }

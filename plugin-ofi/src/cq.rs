@@ -116,21 +116,26 @@ impl CqObject {
         let mut wanted = CqAttr::default();
         let mut entry_bytes = size_of::<fi_cq_entry>();
         let (mut wait, mut by_threshold) = (WaitObject::NONE, false);
-        // SAFETY: as the caller says.
-        if let Some(attr) = unsafe { attr.as_mut() } {
+        let mut tells_format = false;
+        if !attr.is_null() {
+            // SAFETY: as the caller says. The structure is the same in all versions. It may be a
+            // constant.
+            let attr = unsafe { attr.read() };
             if attr.flags & !FI_AFFINITY != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }
             wait = WaitObject::of(attr.wait_obj)?;
             by_threshold = match attr.wait_cond {
+                // Nobody waits: whatever stands there is ignored (fi_cq(3)).
+                _ if wait == WaitObject::NONE => false,
                 fi_cq_wait_cond::FI_CQ_COND_NONE => false,
                 fi_cq_wait_cond::FI_CQ_COND_THRESHOLD => true,
                 _ => return Err(Errno::EINVAL.into()),
             };
             wanted.size = attr.size;
+            tells_format = attr.format == fi_cq_format::FI_CQ_FORMAT_UNSPEC;
             entry_bytes = match attr.format {
                 fi_cq_format::FI_CQ_FORMAT_UNSPEC | fi_cq_format::FI_CQ_FORMAT_CONTEXT => {
-                    attr.format = fi_cq_format::FI_CQ_FORMAT_CONTEXT;
                     size_of::<fi_cq_entry>()
                 }
                 fi_cq_format::FI_CQ_FORMAT_MSG => size_of::<fi_cq_msg_entry>(),
@@ -140,6 +145,10 @@ impl CqObject {
             };
         }
         let cq = domain.domain.open_cq(&wanted)?;
+        if tells_format {
+            // SAFETY: as the caller says. Who leaves the choice open has to learn of it.
+            unsafe { (*attr).format = fi_cq_format::FI_CQ_FORMAT_CONTEXT };
+        }
         Ok(Arc::new(Self {
             raw: UnsafeCell::new(fid_cq {
                 fid: new_fid::<Self>(context, &FID_OPS),
@@ -316,8 +325,7 @@ unsafe extern "C" fn sreadfrom(
         let mut batch = [Completion::BLANK; BATCH];
         let want = count.min(BATCH);
         let least = match this.by_threshold {
-            // SAFETY: the condition of such a queue is a threshold.
-            true => unsafe { threshold(cond) },
+            true => threshold(cond),
             false => 1,
         };
         let timeout = timeout(timeout_ms);
@@ -328,20 +336,30 @@ unsafe extern "C" fn sreadfrom(
     })
 }
 
-/// The entries that a condition asks for. fi_cq(3) has it "interpreted as a size_t": some programs pass the number, some its address.
-///
-/// # Safety
-///
-/// It is NULL, a number, or the address of one.
-unsafe fn threshold(cond: *const c_void) -> usize {
-    /// No process has memory below this, and no queue gives so many entries at once.
+/// The entries that a condition asks for. fi_cq(3) has it "interpreted as a size_t": some programs
+/// pass the number, some its address. What no memory is at is a number.
+fn threshold(cond: *const c_void) -> usize {
+    /// The kernel gives no process memory below this, unless its administrator lets it.
     const LEAST_ADDRESS: usize = 1 << 16;
     match cond.addr() {
         0 => 1,
         number if number < LEAST_ADDRESS => number,
-        // SAFETY: the caller's promise.
-        _ => unsafe { cond.cast::<usize>().read_unaligned() },
+        number => word_at(cond.cast()).unwrap_or(number),
     }
+}
+
+/// What stands at an address that may be none: the kernel looks.
+fn word_at(at: *const usize) -> Option<usize> {
+    let mut word = 0usize;
+    let part = |at: *mut usize| libc::iovec {
+        iov_base: at.cast(),
+        iov_len: size_of::<usize>(),
+    };
+    let (to, from) = (part(&raw mut word), part(at.cast_mut()));
+    // SAFETY: there is room for a word; the other address is checked by the kernel.
+    let read =
+        unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
+    (read == size_of::<usize>() as isize).then_some(word)
 }
 
 unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags: u64) -> isize {

@@ -51,8 +51,9 @@ pub(crate) unsafe extern "C" fn getinfo(
         };
         let wanted = match hints.is_null() {
             true => None,
-            // SAFETY: hints are as C calls us.
-            false => Some(unsafe { wanted(hints, counting) }?),
+            // SAFETY: libfabric passes hints as long as they are in its own version, whatever the
+            // application's.
+            false => Some(unsafe { wanted(host.version(), hints, counting) }?),
         };
         query.hints = wanted.as_ref();
         // SAFETY: as above.
@@ -86,11 +87,14 @@ pub(crate) unsafe extern "C" fn getinfo(
 /// Hints are there or NULL, and their handle is an object or NULL.
 unsafe fn passive_endpoint(hints: *const fi_info) -> fid_t {
     // SAFETY: as the caller says.
-    let handle = unsafe { hints.as_ref() }.map_or(null_mut(), |hints| hints.handle);
-    // SAFETY: as above.
-    match unsafe { handle.as_ref() } {
-        Some(object) if object.fclass == FI_CLASS_PEP => handle,
-        _ => null_mut(),
+    unsafe {
+        if hints.is_null() || (*hints).handle.is_null() {
+            return null_mut();
+        }
+        match (*(*hints).handle).fclass {
+            FI_CLASS_PEP => (*hints).handle,
+            _ => null_mut(),
+        }
     }
 }
 
@@ -141,14 +145,14 @@ impl Drop for List<'_> {
 ///
 /// # Safety
 ///
-/// The info is as [`wanted`] asks.
+/// The info is as [`wanted`] asks of one of that version.
 ///
 /// # Errors
 ///
 /// When it describes none, or what the device or the system lacks.
-pub(crate) unsafe fn open(info: *const fi_info) -> Result<Arc<dyn Domain>, Refused> {
+pub(crate) unsafe fn open(version: u32, info: *const fi_info) -> Result<Arc<dyn Domain>, Refused> {
     // SAFETY: as the caller says.
-    let info = unsafe { wanted(info, Counting::BOTH) }?;
+    let info = unsafe { wanted(version, info, Counting::BOTH) }?;
     check_keys(&info)?;
     let settings = settings()?;
     for provider in PROVIDERS {

@@ -62,7 +62,8 @@ impl DomainObject {
     ///
     /// # Safety
     ///
-    /// `info` is one that discovery gave, perhaps changed.
+    /// `info` is one that discovery gave, perhaps changed, as long as it is in the version of the
+    /// fabric.
     pub(crate) unsafe fn open(
         fabric: Arc<FabricObject>,
         info: *const fi_info,
@@ -73,7 +74,7 @@ impl DomainObject {
             return Err(Errno::EBADFLAGS.into());
         }
         // SAFETY: as the caller says.
-        let domain = unsafe { discovery::open(info) }?;
+        let domain = unsafe { discovery::open(fabric.version(), info) }?;
         Ok(Arc::new(Self {
             raw: UnsafeCell::new(fid_domain {
                 fid: new_fid::<Self>(context, &FID_OPS),
@@ -87,6 +88,11 @@ impl DomainObject {
 }
 
 impl DomainObject {
+    /// As [`FabricObject::version`].
+    pub(crate) fn version(&self) -> u32 {
+        self.fabric.version()
+    }
+
     /// Whether the application was written for this version of the interface or a newer one.
     pub(crate) fn speaks(&self, version: u32) -> bool {
         self.fabric.speaks(version)

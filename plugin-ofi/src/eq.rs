@@ -102,8 +102,9 @@ impl EqObject {
     ) -> Result<Arc<Self>, Refused> {
         let mut writable = false;
         let mut wait = WaitObject::NONE;
-        // SAFETY: as the caller says.
-        if let Some(attr) = unsafe { attr.as_ref() } {
+        if !attr.is_null() {
+            // SAFETY: as the caller says. The structure is the same in all versions.
+            let attr = unsafe { attr.read() };
             if attr.flags & !(FI_WRITE | FI_AFFINITY) != 0 {
                 return Err(Errno::EBADFLAGS.into());
             }
@@ -194,7 +195,8 @@ unsafe extern "C" fn sread(
     }
 }
 
-/// Since then error entries have room for data of the application's, and say how much.
+/// Since then the application may have room of its own for error data. The entry has always said
+/// how much there is.
 const ERR_DATA_SIZE: u32 = FI_VERSION(1, 5);
 
 /// The error that is next. Its data go to the buffer that the entry brings; without one, to memory of the queue, where they
@@ -213,8 +215,8 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: 
         let mut last = this.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.reason = in_words(&error);
         let sized = this.fabric.speaks(ERR_DATA_SIZE);
-        // SAFETY: there is room for an entry of the application's version: never a reference, which would be to all of ours.
-        // The application says how much room there is for error data.
+        // SAFETY: there is room for an entry, which is the same in all versions. The application
+        // says how much room there is for error data.
         unsafe {
             (*buf).fid = error.source as *mut fid;
             (*buf).context = error.context as *mut c_void;
@@ -227,9 +229,7 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: 
                     true => std::ptr::null_mut(),
                     false => last.data.as_mut_ptr().cast(),
                 };
-                if sized {
-                    (*buf).err_data_size = last.data.len();
-                }
+                (*buf).err_data_size = last.data.len();
             } else {
                 let fit = match (*buf).err_data.is_null() {
                     true => 0,
@@ -240,10 +240,7 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: 
                 (*buf).err_data_size = fit;
             }
         }
-        Ok(match sized {
-            true => size_of::<fi_eq_err_entry>() as isize,
-            false => std::mem::offset_of!(fi_eq_err_entry, err_data_size) as isize,
-        })
+        Ok(size_of::<fi_eq_err_entry>() as isize)
     })
 }
 

@@ -38,9 +38,18 @@ unsafe impl Object for FabricObject {
 static FID_OPS: fi_ops = ops_of::<FabricObject>();
 
 impl FabricObject {
+    /// The version of the interface that the application was written for: greater than any where
+    /// that is the newest.
+    pub(crate) fn version(&self) -> u32 {
+        match self.api_version {
+            0 => u32::MAX,
+            version => version,
+        }
+    }
+
     /// Whether the application was written for this version of the interface or a newer one.
     pub(crate) fn speaks(&self, version: u32) -> bool {
-        self.api_version == 0 || self.api_version >= version
+        self.version() >= version
     }
 }
 
@@ -61,8 +70,12 @@ pub(crate) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     control(|| {
-        // SAFETY: attributes are there or NULL.
-        let api_version = unsafe { attr.as_ref() }.map_or(0, |attr| attr.api_version);
+        let api_version = match attr.is_null() {
+            true => 0,
+            // SAFETY: they are there; libfabric adds the version for applications whose structure
+            // has none.
+            false => unsafe { (*attr).api_version },
+        };
         let object = Arc::new(FabricObject {
             raw: UnsafeCell::new(fid_fabric {
                 fid: new_fid::<FabricObject>(context, &FID_OPS),

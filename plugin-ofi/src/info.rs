@@ -14,7 +14,7 @@ use ferrofabric_core::info::{
 
 use crate::abi::{
     fi_av_type, fi_domain_attr, fi_ep_attr, fi_ep_type, fi_fabric_attr, fi_info, fi_progress,
-    fi_resource_mgmt, fi_rx_attr, fi_threading, fi_tx_attr,
+    fi_resource_mgmt, fi_rx_attr, fi_threading, fi_tx_attr, read_as_of,
 };
 use crate::av::keys::key_bytes;
 use crate::guard::Refused;
@@ -36,21 +36,25 @@ impl Counting {
     };
 }
 
-/// What an application wants; NULL attributes want nothing.
+/// What an application wants that was written for a version of the interface; NULL attributes want
+/// nothing.
 ///
 /// # Safety
 ///
-/// `info` and all that it points to is there or NULL, and strings end.
+/// `info` and all that it points to is there or NULL, as long as it is in that version, and strings
+/// end.
 ///
 /// # Errors
 ///
 /// `EINVAL` for a number that stands for nothing, and an address that is none of its format.
-pub(crate) unsafe fn wanted(info: *const fi_info, counting: Counting) -> Result<Info, Refused> {
+pub(crate) unsafe fn wanted(
+    version: u32,
+    info: *const fi_info,
+    counting: Counting,
+) -> Result<Info, Refused> {
     // SAFETY: as the caller says, for all that follows.
     unsafe {
-        let Some(from) = info.as_ref() else {
-            return Err(Errno::EINVAL.into());
-        };
+        let from = read_as_of(version, info).ok_or(Errno::EINVAL)?;
         Ok(Info {
             caps: Flags::from_bits_retain(from.caps),
             mode: Mode::from_bits_retain(from.mode),
@@ -69,17 +73,17 @@ pub(crate) unsafe fn wanted(info: *const fi_info, counting: Counting) -> Result<
                 )?,
                 false => None,
             },
-            tx: from.tx_attr.as_ref().map(tx_wanted).unwrap_or_default(),
-            rx: from.rx_attr.as_ref().map(rx_wanted).unwrap_or_default(),
-            ep: match from.ep_attr.as_ref() {
-                Some(ep) => ep_wanted(ep)?,
+            tx: read_as_of(version, from.tx_attr).map_or_else(TxAttr::default, |tx| tx_wanted(&tx)),
+            rx: read_as_of(version, from.rx_attr).map_or_else(RxAttr::default, |rx| rx_wanted(&rx)),
+            ep: match read_as_of(version, from.ep_attr) {
+                Some(ep) => ep_wanted(&ep)?,
                 None => EpAttr::default(),
             },
-            domain: match from.domain_attr.as_ref() {
-                Some(domain) => domain_wanted(domain)?,
+            domain: match read_as_of(version, from.domain_attr) {
+                Some(domain) => domain_wanted(&domain)?,
                 None => DomainAttr::default(),
             },
-            fabric: match from.fabric_attr.as_ref() {
+            fabric: match read_as_of(version, from.fabric_attr) {
                 Some(fabric) => FabricAttr {
                     name: text(fabric.name).unwrap_or_default().into_owned(),
                     // libfabric has chosen us by it.
@@ -262,7 +266,7 @@ unsafe fn domain_wanted(from: &fi_domain_attr) -> Result<DomainAttr, Refused> {
         tclass: from.tclass,
         max_ep_auth_key: from.max_ep_auth_key,
         max_group_id: from.max_group_id,
-        // Beyond the structure of libfabric before 2.5.
+        // No caller chooses them.
         max_cntr_value: 0,
         max_err_cntr_value: 0,
     })

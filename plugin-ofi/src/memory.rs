@@ -13,7 +13,11 @@ const _: () = {
     assert!(std::mem::offset_of!(iovec, iov_len) == std::mem::offset_of!(IoBuf, len));
 };
 
-/// A list of buffers as ours.
+/// Entries of a list that are looked at. No endpoint takes as many (`iov_limit`), so that a longer
+/// list is refused for its length.
+pub(crate) const LISTED: usize = 16;
+
+/// A list of buffers as ours, or the beginning of one that is too long for any endpoint.
 ///
 /// # Safety
 ///
@@ -24,7 +28,7 @@ pub(crate) unsafe fn buffers<'a>(iov: *const iovec, count: usize) -> &'a [IoBuf]
         return &[];
     }
     // SAFETY: both look alike, which is checked above; an address is any number to us.
-    unsafe { std::slice::from_raw_parts(iov.cast(), count) }
+    unsafe { std::slice::from_raw_parts(iov.cast(), count.min(LISTED)) }
 }
 
 /// The text of a string; `None` for NULL.

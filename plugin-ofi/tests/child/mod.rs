@@ -48,7 +48,8 @@ pub fn run(test: &str, variables: &[(&str, &str)]) {
     }
     assert!(
         output.status.success(),
-        "with {variables:?}: {text}{}",
+        "with {variables:?} ({}): {text}{}",
+        output.status,
         String::from_utf8_lossy(&output.stderr)
     );
 }

@@ -16,8 +16,8 @@ use std::ptr::{null, null_mut};
 use ferro_fi::abi::{
     FI_DIRECTED_RECV, FI_ENABLE, FI_RECV, FI_SEND, FI_TAGGED, FI_VERSION, fi_addr_t, fi_av_attr,
     fi_av_type, fi_cntr_attr, fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_ep_type, fi_eq_attr,
-    fi_info, fi_threading, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq,
-    fid_fabric, fid_mr, fns,
+    fi_fabric_attr, fi_info, fi_threading, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_domain,
+    fid_ep, fid_eq, fid_fabric, fid_mr, fns,
 };
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -179,6 +179,25 @@ impl<'a> Info<'a> {
             library: self.library,
             info,
         }
+    }
+
+    /// The version of the library.
+    pub fn version(&self) -> u32 {
+        self.library.version
+    }
+
+    /// `fi_fabric`.
+    ///
+    /// # Safety
+    ///
+    /// As fi_fabric(3) has it.
+    pub unsafe fn open_fabric(
+        &self,
+        attr: *mut fi_fabric_attr,
+        fabric: *mut *mut fid_fabric,
+    ) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { (self.library.fabric)(attr, fabric, null_mut()) }
     }
 
     /// Each of the list.

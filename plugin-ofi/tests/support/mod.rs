@@ -15,6 +15,7 @@
 #[macro_use]
 mod jobs;
 pub mod counters;
+pub mod edge;
 pub mod folder;
 pub mod mpi;
 pub mod nodes;
