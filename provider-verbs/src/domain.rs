@@ -20,17 +20,17 @@ use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
 use crate::cm::{self, Listeners, Resolver};
 use crate::device::{Context, GidRequest, GidWish, slot_of};
 use crate::endpoint::rdm::{Patience, RdmTransport};
-use crate::mr::{Access, Mr};
+use crate::mr::Access;
 use crate::pairing::{Paired, SHM_TRANSPORT};
 use crate::pd::Pd;
 use crate::port::LocalPort;
-use crate::registration::{Registrations, Registry};
+use crate::registration::{DescribedRegion, Registrations, Registry};
 use crate::tuning::Tuning;
 
 /// What is under a verbs domain.
 pub(crate) struct VerbsBackend {
     pub(crate) pd: Arc<Pd>,
-    registry: Arc<Registry>,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) port: LocalPort,
     pub(crate) tuning: Tuning,
     settings: Settings,
@@ -222,7 +222,7 @@ impl Backend for VerbsBackend {
             rights |= Access::REMOTE_WRITE | Access::LOCAL_WRITE;
         }
         // SAFETY: the caller's promise.
-        let region = unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, rights)? };
+        let region = unsafe { self.registry.describe(buf, rights)? };
         Ok(Arc::new(Region(region)))
     }
 }
@@ -314,12 +314,11 @@ pub(crate) fn random() -> u64 {
 }
 
 /// Registered memory.
-struct Region(Mr);
+struct Region(DescribedRegion);
 
 impl fabric::Mr for Region {
-    /// Both keys: the local one in the low half, the remote one in the high half.
     fn desc(&self) -> u64 {
-        (u64::from(self.0.rkey()) << 32) | u64::from(self.0.lkey())
+        self.0.desc()
     }
 
     fn key(&self) -> u64 {

@@ -8,7 +8,7 @@
     reason = "each test program uses a part of it for itself, and a test may panic"
 )]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::{null, null_mut};
@@ -34,6 +34,7 @@ pub struct Libfabric {
     freeinfo: fns::fi_freeinfo,
     dupinfo: fns::fi_dupinfo,
     fabric: fns::fi_fabric,
+    tostr: unsafe extern "C" fn(*const c_void, u32) -> *const c_char,
     /// Its version.
     pub version: u32,
     _library: Library,
@@ -75,6 +76,7 @@ impl Libfabric {
                     freeinfo: *library.get(b"fi_freeinfo\0").ok()?,
                     dupinfo: *library.get(b"fi_dupinfo\0").ok()?,
                     fabric: *library.get(b"fi_fabric\0").ok()?,
+                    tostr: *library.get(b"fi_tostr\0").ok()?,
                     version,
                     _library: library,
                 })
@@ -198,6 +200,14 @@ impl<'a> Info<'a> {
     ) -> c_int {
         // SAFETY: the caller's promise.
         unsafe { (self.library.fabric)(attr, fabric, null_mut()) }
+    }
+
+    /// `fi_tostr`, which has one text for all threads.
+    pub fn text(&self) -> String {
+        // SAFETY: 0 is an info's kind (`FI_TYPE_INFO`); the text stays until the next call.
+        unsafe { CStr::from_ptr((self.library.tostr)(self.info.cast(), 0)) }
+            .to_string_lossy()
+            .into_owned()
     }
 
     /// Each of the list.

@@ -2,6 +2,7 @@
 //! kernel tells when the memory goes (userfaultfd(2)), made for each message elsewhere.
 
 mod cache;
+mod described;
 mod mappings;
 mod pages;
 mod userfault;
@@ -14,12 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use ferrofabric_core::config::{RegistrationCache, Settings};
 use ferrofabric_core::error::{Errno, Result};
 use ferrofabric_core::feed::Follower;
+use ferrofabric_core::types::IoBuf;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::device::{ForkSafety, fork_safety};
 use crate::mr::{Access, Mr};
 use crate::pd::Pd;
 use cache::{Cache, CacheLimits, Wanted};
+use described::Described;
 use pages::Pages;
 use watcher::{Gone, Watcher, page_bytes};
 
@@ -30,6 +33,8 @@ pub(crate) struct Registry {
     keeping: Keeping,
     /// What is kept, from the first message on that wants a region.
     kept: OnceLock<Option<Mutex<Kept>>>,
+    /// What the application has registered.
+    described: Described,
     counters: Counters,
 }
 
@@ -54,6 +59,36 @@ pub(crate) struct Region {
     mr: Mr,
     /// Where its pages were when it was registered, if that is looked at.
     pages: Option<Pages>,
+}
+
+/// A region that the application has registered, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct DescribedRegion {
+    desc: u64,
+    rkey: u32,
+    registry: Arc<Registry>,
+}
+
+impl DescribedRegion {
+    /// What operations on its memory bring.
+    pub(crate) fn desc(&self) -> u64 {
+        self.desc
+    }
+
+    /// The key for peers.
+    pub(crate) fn rkey(&self) -> u32 {
+        self.rkey
+    }
+}
+
+impl Drop for DescribedRegion {
+    fn drop(&mut self) {
+        // In a child of fork the lock may be held by a thread that is not there.
+        if self.registry.pd.context().is_own() {
+            // What still uses the region ends it.
+            drop(self.registry.described.remove(self.desc));
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -121,6 +156,22 @@ impl Registrations {
         region
     }
 
+    /// As [`Registry::described`].
+    #[inline]
+    pub(crate) fn described(&self, desc: u64, buf: IoBuf, access: Access) -> Option<Arc<Region>> {
+        self.registry.described(desc, buf, access)
+    }
+
+    /// The local key of a buffer, if its descriptor counts for a send.
+    #[inline]
+    pub(crate) fn described_key(&self, desc: u64, buf: IoBuf) -> Option<u32> {
+        if desc == 0 {
+            return None;
+        }
+        let described = &self.registry.described;
+        described.with(desc, buf, Access::empty(), |region| region.lkey())
+    }
+
     /// Keeps a region no longer: a peer may still write to it that should not.
     pub(crate) fn forget(&self, region: &Arc<Region>) {
         if let Some(mut kept) = self.registry.lock() {
@@ -166,6 +217,11 @@ impl Registrations {
 }
 
 impl Registry {
+    /// The protection domain.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
     /// Of this protection domain, kept if the settings and the kernel let them be.
     ///
     /// # Errors
@@ -182,6 +238,7 @@ impl Registry {
                 },
             },
             kept: OnceLock::new(),
+            described: Described::default(),
             counters: Counters::default(),
         };
         if matches!(
@@ -192,6 +249,42 @@ impl Registry {
             this.kept.get_or_init(|| Some(kept));
         }
         Ok(this)
+    }
+
+    /// Registers memory for the application.
+    ///
+    /// # Errors
+    ///
+    /// As [`Mr::register`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Mr::register`], until the region is dropped.
+    pub(crate) unsafe fn describe(
+        self: &Arc<Self>,
+        buf: IoBuf,
+        access: Access,
+    ) -> Result<DescribedRegion> {
+        // SAFETY: the caller's promise.
+        let mr = unsafe { Mr::register(&self.pd, buf.as_mut_ptr(), buf.len, access) }?;
+        let rkey = mr.rkey();
+        let desc = self.described.enter(Arc::new(Region { mr, pages: None }));
+        Ok(DescribedRegion {
+            desc,
+            rkey,
+            registry: Arc::clone(self),
+        })
+    }
+
+    /// The region of a descriptor, where it counts for that buffer and an operation that needs
+    /// these rights. It is registered as long as it is held here, even if the application closes
+    /// it.
+    #[inline]
+    pub(crate) fn described(&self, desc: u64, buf: IoBuf, access: Access) -> Option<Arc<Region>> {
+        if desc == 0 {
+            return None;
+        }
+        self.described.with(desc, buf, access, Arc::clone)
     }
 
     /// # Safety

@@ -87,7 +87,10 @@ impl DgramBackend {
         drawn: u64,
     ) -> Result<(DgramTransport, NativeAddr)> {
         let VerbsBackend {
-            pd, tuning, info, ..
+            registry,
+            tuning,
+            info,
+            ..
         } = &self.0;
         let config = DgramConfig {
             send_depth: info.tx.size.max(1),
@@ -100,7 +103,7 @@ impl DgramBackend {
             key,
             receiving,
         };
-        let mut transport = DgramTransport::open(pd, port, &config, opening.wait)?;
+        let mut transport = DgramTransport::open(registry, port, &config, opening.wait)?;
         if opening.counts_sends {
             transport.count_sends();
         }

@@ -30,9 +30,9 @@ use ferrofabric_verbs_sys::ibv_wc;
 
 use crate::cq::{CompChannel, Cq, CqConfig};
 use crate::mr::Access;
-use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
+use crate::registration::Registry;
 use crate::session::SlotPool;
 
 pub(crate) use backend::DgramBackend;
@@ -152,11 +152,12 @@ impl DgramTransport {
     ///
     /// What the device or a limit does not allow; the error names it.
     pub(crate) fn open(
-        pd: &Arc<Pd>,
+        registry: &Arc<Registry>,
         port: LocalPort,
         config: &DgramConfig,
         wait: &WaitSet,
     ) -> Result<Self> {
+        let pd = registry.pd();
         let context = pd.context();
         let channel = CompChannel::create(context)?;
         let cq = Cq::create(
@@ -209,8 +210,8 @@ impl DgramTransport {
             qp,
             cq,
             channel,
-            sends: Sends::new(config.send_depth, bounces, inline_bytes),
-            receives: Receives::new(config, mtu, slots),
+            sends: Sends::new(config.send_depth, bounces, registry.clone(), inline_bytes),
+            receives: Receives::new(config, mtu, slots, registry.clone()),
             handles: Handles::open(pd, wait)?,
             // Who has a key speaks with that alone.
             ways: Ways::new(config.key.map(AuthKey::qkey)),

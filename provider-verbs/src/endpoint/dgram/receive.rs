@@ -5,6 +5,7 @@
 //! leaves no gap. The order of receives is kept but for those that a taken-back one's slot serves.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use slab::Slab;
 
@@ -21,8 +22,10 @@ use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_status};
 use super::send::SEND;
 use super::source::{Sender, Source, sender_gid};
 use super::{DgramConfig, DgramTransport, MAX_BUFFERS, Receiving};
+use crate::mr::Access;
 use crate::post::RecvRequest;
 use crate::qp::UdQp;
+use crate::registration::{Region, Registry};
 use crate::session::SlotPool;
 
 /// In a work request ID: a receive into an application's buffer, by its place. Else the ID is the number of a slot.
@@ -40,6 +43,8 @@ pub(super) struct Receives {
     mtu: usize,
     receiving: Receiving,
     slots: SlotPool,
+    /// For buffers that the application has registered.
+    registry: Arc<Registry>,
     /// By slot: whether it is posted for a datagram.
     slot_posted: Box<[bool]>,
     slots_posted: usize,
@@ -59,7 +64,8 @@ struct Direct {
     context: u64,
     flags: Flags,
     buf: IoBuf,
-    lkey: u32,
+    /// What the buffer lies in.
+    region: Arc<Region>,
     /// Where the header goes that the application has no room for.
     header: Option<u32>,
     /// Taken back: it ends when the queue pair is reset.
@@ -78,7 +84,12 @@ struct Datagram {
 }
 
 impl Receives {
-    pub(super) fn new(config: &DgramConfig, mtu: usize, slots: SlotPool) -> Self {
+    pub(super) fn new(
+        config: &DgramConfig,
+        mtu: usize,
+        slots: SlotPool,
+        registry: Arc<Registry>,
+    ) -> Self {
         let depth = config.recv_depth;
         Self {
             depth,
@@ -86,6 +97,7 @@ impl Receives {
             mtu,
             receiving: config.receiving,
             slots,
+            registry,
             slot_posted: vec![false; depth].into(),
             slots_posted: 0,
             bounced: VecDeque::with_capacity(depth),
@@ -116,13 +128,15 @@ impl Receives {
         if self.bounced.len() + self.direct.len() >= self.depth {
             return Err(OpError::Again);
         }
-        let lkey = op.desc as u32;
         // Receives that were taken back may have left their slots in the queue.
         let has_room = self.slots_posted + self.direct.len() < self.depth;
         if let &[buf] = iov {
-            if lkey != 0 && buf.len >= self.prefix + self.mtu && has_room {
-                // SAFETY: the caller's promise.
-                return unsafe { self.post_direct(qp, op, buf, lkey) };
+            if op.desc != 0 && buf.len >= self.prefix + self.mtu && has_room {
+                let region = self.registry.described(op.desc, buf, Access::LOCAL_WRITE);
+                if let Some(region) = region {
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.post_direct(qp, op, buf, region) };
+                }
             }
         }
         if self.slots_posted <= self.bounced.len() {
@@ -148,7 +162,7 @@ impl Receives {
         qp: &UdQp,
         op: &RecvOp,
         buf: IoBuf,
-        lkey: u32,
+        region: Arc<Region>,
     ) -> Result<(), OpError> {
         let header = match self.prefix {
             0 => Some(self.slots.take().ok_or(OpError::Again)?),
@@ -158,7 +172,7 @@ impl Receives {
             context: op.context,
             flags: op.flags,
             buf,
-            lkey,
+            region,
             header,
             cancelled: false,
         });
@@ -180,7 +194,7 @@ impl Receives {
         let entry = &self.direct[at];
         let id = DIRECT | at as u64;
         let room = u32::try_from(entry.buf.len).unwrap_or(u32::MAX);
-        let buffer = sge(entry.buf.as_mut_ptr(), room, entry.lkey);
+        let buffer = sge(entry.buf.as_mut_ptr(), room, entry.region.lkey());
         match entry.header {
             Some(slot) => {
                 let header = sge(self.slots.address(slot), HEADER as u32, self.slots.lkey());

@@ -14,8 +14,10 @@ use super::super::gather::{Readable, entry};
 use super::handles::News;
 use super::{DgramTransport, MAX_BUFFERS};
 use crate::ah::{Ah, Path};
+use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, SendRequest};
 use crate::qp::UdQp;
+use crate::registration::{Region, Registry};
 use crate::session::SlotPool;
 
 /// Sends that wait for handles, at most; then the caller is told to try again.
@@ -40,6 +42,8 @@ pub(super) struct Sends {
     /// Requests posted since the last that was signalled.
     unsignaled: usize,
     bounces: SlotPool,
+    /// For buffers that the application has registered.
+    registry: Arc<Registry>,
     inline_bytes: usize,
     /// Sends that want no completion are to be told of soon all the same.
     pub(super) counted: bool,
@@ -57,6 +61,7 @@ struct Wqe {
     done: SendDone,
     /// Memory that it uses until it is over.
     slot: Option<u32>,
+    _region: Option<Arc<Region>>,
     /// The device uses it until the send is over.
     _handle: Arc<Ah>,
 }
@@ -115,7 +120,12 @@ impl Payload {
 }
 
 impl Sends {
-    pub(super) fn new(depth: usize, bounces: SlotPool, inline_bytes: usize) -> Self {
+    pub(super) fn new(
+        depth: usize,
+        bounces: SlotPool,
+        registry: Arc<Registry>,
+        inline_bytes: usize,
+    ) -> Self {
         Self {
             queue: VecDeque::with_capacity(depth),
             run: SendChain::new(),
@@ -124,6 +134,7 @@ impl Sends {
             next_number: 0,
             unsignaled: 0,
             bounces,
+            registry,
             inline_bytes: inline_bytes.min(MAX_GATHERED_BYTES),
             counted: false,
             waiting: HashMap::new(),
@@ -171,7 +182,7 @@ impl Sends {
         // What is held back is read when it goes.
         let outlives = !more || buffers.len() == 1 && !op.flags.contains(Flags::INJECT);
         let mut gathered = MaybeUninit::<[u8; MAX_GATHERED_BYTES]>::uninit();
-        let mut slot = None;
+        let (mut slot, mut region) = (None, None);
         let sge = if fits_inline && outlives {
             match buffers {
                 [one] => entry(one.addr as u64, len, 0),
@@ -182,10 +193,11 @@ impl Sends {
                 }
             }
         } else {
-            match (buffers, op.desc as u32) {
-                ([one], lkey) if lkey != 0 && !op.flags.contains(Flags::INJECT) => {
-                    entry(one.addr as u64, len, lkey)
-                }
+            if let ([one], false) = (buffers, op.flags.contains(Flags::INJECT)) {
+                region = self.registry.described(op.desc, *one, Access::empty());
+            }
+            match (buffers, &region) {
+                ([one], Some(region)) => entry(one.addr as u64, len, region.lkey()),
                 _ => {
                     let taken = self.bounces.take().ok_or(OpError::Again)?;
                     slot = Some(taken);
@@ -220,6 +232,7 @@ impl Sends {
             signaled,
             done: SendDone::of(op, len),
             slot,
+            _region: region,
             _handle: handle.clone(),
         });
         if joins && !more {

@@ -72,18 +72,23 @@ impl RdmTransport {
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
             return self.notify(peer, name, Notice::Fin(op, FinStatus::Ok));
         }
-        // A region of the application's may not allow what the peer has to do to it.
-        let access = match way {
-            Way::Read(_) if matched.desc as u32 != 0 => None,
-            Way::Read(_) => Some(Access::LOCAL_WRITE),
-            Way::Written => Some(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+        let (at, fit_bytes) = (matched.buf.as_mut_ptr(), fit as usize);
+        let registrations = &mut self.poster.registrations;
+        let (described, access) = match way {
+            Way::Read(_) => {
+                let (used, access) = (matched.buf.part(0, fit_bytes), Access::LOCAL_WRITE);
+                (registrations.described(matched.desc, used, access), access)
+            }
+            // A peer that writes gets exactly what it is to write.
+            Way::Written => (None, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
         };
-        let region = access.map(|access| {
-            let at = matched.buf.as_mut_ptr();
-            // SAFETY: the receiver keeps the buffer until the completion, and we give the region back before that.
-            unsafe { (self.poster.registrations).region(at, fit as usize, access) }
-        });
-        let region = match region.transpose() {
+        let region = match described {
+            Some(region) => Ok(region),
+            // SAFETY: the receiver keeps the buffer until the completion, and we give the region
+            // back before that.
+            None => unsafe { registrations.region(at, fit_bytes, access) },
+        };
+        let region = match region {
             Ok(region) => region,
             Err(error) => {
                 tracing::warn!("{error}");
@@ -99,10 +104,7 @@ impl RdmTransport {
                 );
             }
         };
-        let (lkey, rkey) = match &region {
-            Some(region) => (region.lkey(), region.rkey()),
-            None => (matched.desc as u32, 0),
-        };
+        let (lkey, rkey) = (region.lkey(), region.rkey());
         let address = matched.buf.addr as u64;
         let receiving = Receiving {
             op,
@@ -110,7 +112,7 @@ impl RdmTransport {
             arrived,
             matched,
             lkey,
-            region,
+            region: Some(region),
         };
         let Some((state, lane)) = self.session_named(peer, name) else {
             return;

@@ -72,10 +72,7 @@ impl Poster {
         self.counters.eager_sent += 1;
         self.counters.sent_in_parts += 1;
         self.counters.bytes_sent += len as u64;
-        let registered = match (iov.list(), op.desc as u32) {
-            ([one], lkey) if lkey != 0 => Some((*one, lkey)),
-            _ => None,
-        };
+        let registered = self.described(op, iov);
         let more = self.more_follow;
         let mut outcome = Ok(());
         for (number, range) in cut.ranges().enumerate() {

@@ -352,14 +352,14 @@ impl Poster {
         let at = self.bounces.address(slot);
         // SAFETY: the slot holds the largest header and message, and is ours until its request is over.
         unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
-        let place = match (iov.list(), op.desc as u32) {
-            ([one], desc) if desc != 0 => Place::Split {
+        let place = match self.described(op, iov) {
+            Some((rest, lkey)) => Place::Split {
                 slot,
                 head: head_len as u32,
-                rest: *one,
-                lkey: desc,
+                rest,
+                lkey,
             },
-            _ => {
+            None => {
                 // SAFETY: as above; the message behind the header fits as well.
                 unsafe { iov.gather(at.wrapping_add(head_len)) };
                 Place::Bounce {
@@ -369,6 +369,15 @@ impl Poster {
             }
         };
         self.bounced(lane, kind, header.sequence, place)
+    }
+
+    /// The one buffer of a message and its local key, if the application has registered it.
+    #[inline]
+    pub(super) fn described(&self, op: &SendOp, iov: Readable<'_>) -> Option<(IoBuf, u32)> {
+        match iov.list() {
+            [one] => (self.registrations.described_key(op.desc, *one)).map(|lkey| (*one, lkey)),
+            _ => None,
+        }
     }
 
     /// Posts a packet that lies in a bounce buffer, or starts there.
@@ -447,28 +456,23 @@ impl Poster {
         let writes = self.tuning.sender_writes;
         let mut regions = Vec::new();
         let mut segments = Vec::with_capacity(iov.len());
+        let access = match writes {
+            true => Access::empty(),
+            false => Access::REMOTE_READ,
+        };
         for buf in iov.iter().filter(|buf| buf.len != 0) {
-            let known = if writes {
-                desc as u32
-            } else {
-                (desc >> 32) as u32
-            };
-            let key = match known {
-                0 => {
-                    let access = match writes {
-                        true => Access::empty(),
-                        false => Access::REMOTE_READ,
-                    };
+            let region = match self.registrations.described(desc, *buf, access) {
+                Some(region) => region,
+                None => {
                     let at = buf.as_mut_ptr();
-                    // SAFETY: the buffer stays until the operation completes, and we give the region back before that.
+                    // SAFETY: the buffer stays until the operation completes, and we give the
+                    // region back before that.
                     let region = unsafe { self.registrations.region(at, buf.len, access) };
-                    let region = region.map_err(refused)?;
-                    let key = if writes { region.lkey() } else { region.rkey() };
-                    regions.push(region);
-                    key
+                    region.map_err(refused)?
                 }
-                known => known,
             };
+            let key = if writes { region.lkey() } else { region.rkey() };
+            regions.push(region);
             segments.push(Segment {
                 address: buf.addr as u64,
                 length_bytes: buf.len as u64,

@@ -1,0 +1,352 @@
+//! Memory descriptors of an application of libfabric's, through the stock library and the plugin. The domain asks for no
+//! registration (`mr_mode` 0), so that a descriptor may be anything (fi_mr(3), `FI_MR_LOCAL`): one that
+//! is no region, or not for that buffer or that use, counts as none.
+//!
+//! Item a.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "../../../plugin-ofi/tests/client/mod.rs"]
+mod client;
+
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::ptr::{null_mut, without_provenance_mut};
+use std::time::{Duration, Instant};
+
+use client::{Info, Libfabric, Opened, Party, close};
+use ferro_fi::abi::{
+    FI_MSG, FI_RECV, FI_SEND, fi_addr_t, fi_cq_tagged_entry, fi_ep_type, fi_threading, fid_mr,
+};
+use ferrofabric_fake_device::control::{FakeDevice, ROCE};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Messages that go eagerly, in parts, and read by their receiver.
+const LENGTHS: [usize; 4] = [40, 2_000, 9_000, 1 << 20];
+
+const LARGEST: usize = 1 << 20;
+
+/// One test, for it says by the environment where the plugin is.
+#[test]
+fn a_descriptor_that_is_not_the_buffers_is_none() {
+    let device = FakeDevice::take();
+    let plugin = Plugin::new();
+    for (name, value) in [
+        ("FI_PROVIDER_PATH", plugin.0.to_str().unwrap()),
+        ("FI_PROVIDER", "ferro"),
+        ("FERRO_SHM", "off"),
+    ] {
+        // SAFETY: no other thread looks at the environment yet.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let Some(libfabric) = Libfabric::load() else {
+        println!("SKIP: there is no libfabric 2 here (libfabric1, or ci/mpich)");
+        return;
+    };
+    // The library's threads may outlive the test.
+    let libfabric: &Libfabric = Box::leak(Box::new(libfabric));
+    the_device_is_shown(libfabric);
+    one_bad_descriptor_among_many(libfabric);
+    regions_without_the_right(libfabric);
+    descriptors_of_every_kind(libfabric);
+    datagrams(libfabric);
+    good_ones_are_used(libfabric, &device);
+    assert_eq!(device.misuse(), "");
+}
+
+/// Two endpoints, each with memory of its own.
+struct Pair {
+    opened: Opened,
+    from: Party,
+    to: Party,
+    to_to: fi_addr_t,
+    source: Vec<u8>,
+    sink: Vec<u8>,
+    tag: u64,
+}
+
+impl Pair {
+    fn open(info: &Info<'_>) -> Self {
+        let opened = Opened::new(info);
+        let (from, to) = (opened.uncounted_party(info), opened.uncounted_party(info));
+        let to_to = from.insert(&to.name());
+        to.insert(&from.name());
+        let source = (0..LARGEST).map(|n| (n * 7 + n / 251) as u8).collect();
+        Self {
+            opened,
+            from,
+            to,
+            to_to,
+            source,
+            sink: vec![0; LARGEST],
+            tag: 0,
+        }
+    }
+
+    fn post(&mut self, len: usize, sending: *mut c_void, receiving: *mut c_void) {
+        self.tag += 1;
+        let at = self.sink.as_mut_ptr();
+        assert_eq!(self.to.receive(at, len, receiving, self.tag), 0);
+        self.send(len, sending, self.tag);
+    }
+
+    fn send(&self, len: usize, desc: *mut c_void, tag: u64) {
+        let until = Instant::now() + PATIENCE;
+        let mut entry = fi_cq_tagged_entry::default();
+        while self.from.send(&self.source[..len], desc, self.to_to, tag) != 0 {
+            assert!(Instant::now() < until, "no way for {len} bytes");
+            assert_eq!(self.to.poll(&mut entry), -(libc::EAGAIN as isize));
+            assert_eq!(self.from.poll(&mut entry), -(libc::EAGAIN as isize));
+        }
+    }
+
+    /// Both sides complete as many operations, and none fails.
+    fn finish(&self, count: usize, what: &str) {
+        let until = Instant::now() + PATIENCE;
+        let mut entry = fi_cq_tagged_entry::default();
+        let (mut sent, mut received) = (0, 0);
+        while (sent, received) != (count, count) {
+            for (party, done) in [(&self.from, &mut sent), (&self.to, &mut received)] {
+                match party.poll(&mut entry) {
+                    1 => *done += 1,
+                    read => assert_eq!(
+                        read,
+                        -(libc::EAGAIN as isize),
+                        "{what}, after {count} operations"
+                    ),
+                }
+            }
+            assert!(
+                Instant::now() < until,
+                "{what}: {sent} sent and {received} received of {count}"
+            );
+        }
+    }
+
+    /// A message of each length arrives whole.
+    fn all_arrive(&mut self, sending: *mut c_void, receiving: *mut c_void, what: &str) {
+        for len in LENGTHS {
+            self.sink.fill(0xee);
+            self.post(len, sending, receiving);
+            self.finish(1, &format!("{what}, {len} bytes"));
+            assert!(
+                self.sink[..len] == self.source[..len],
+                "{what}, {len} bytes"
+            );
+            assert!(
+                self.sink[len..].iter().all(|x| *x == 0xee),
+                "{what}, {len} bytes"
+            );
+        }
+    }
+
+    fn close(self) {
+        self.from.close();
+        self.to.close();
+        self.opened.close();
+    }
+}
+
+/// Of 20 sends one has a descriptor that is none: all of them arrive.
+fn one_bad_descriptor_among_many(libfabric: &Libfabric) {
+    let mut pair = Pair::open(&offer(libfabric));
+    pair.all_arrive(null_mut(), null_mut(), "without descriptors");
+    for n in 0..20 {
+        let desc = without_provenance_mut(if n == 10 { 0xdead_beef } else { 0 });
+        pair.post(2_000, desc, null_mut());
+    }
+    pair.finish(20, "the 11th of 20 sends has a descriptor that is none");
+    assert!(pair.sink[..2_000] == pair.source[..2_000]);
+    pair.close();
+}
+
+/// Memory that was registered for receives is sent, and the other way round.
+fn regions_without_the_right(libfabric: &Libfabric) {
+    let mut pair = Pair::open(&offer(libfabric));
+    let for_receives = register(&pair.opened, &pair.source, FI_RECV);
+    let for_sends = register(&pair.opened, &pair.sink, FI_SEND);
+    let what = "regions for the other direction";
+    pair.all_arrive(desc_of(for_receives), desc_of(for_sends), what);
+    pair.all_arrive(null_mut(), null_mut(), "afterwards");
+    close(for_receives.cast());
+    close(for_sends.cast());
+    pair.close();
+}
+
+/// Numbers that are none, regions that are closed, regions of other memory and of other domains.
+fn descriptors_of_every_kind(libfabric: &Libfabric) {
+    let info = offer(libfabric);
+    let mut pair = Pair::open(&info);
+    let other = Pair::open(&info);
+    let both = FI_SEND | FI_RECV;
+    let closed = register(&pair.opened, &pair.source, both);
+    let was = desc_of(closed);
+    assert_eq!(close(closed.cast()), 0);
+    let elsewhere = vec![0u8; 4096];
+    let of_others = register(&pair.opened, &elsewhere, both);
+    let part = register(&pair.opened, &pair.source[..1_000], both);
+    let foreign = register(&other.opened, &pair.source, both);
+    let live = register(&pair.opened, &pair.source, both);
+    let bits = desc_of(live).addr();
+    let mut all = vec![
+        was,
+        desc_of(of_others),
+        desc_of(part),
+        desc_of(foreign),
+        desc_of(live),
+        live.cast(),
+    ];
+    all.extend((0..64).map(|bit| without_provenance_mut(bits ^ (1 << bit))));
+    all.extend([1, 2, 3, usize::MAX, usize::MAX - 1, 1 << 63, 1 << 32].map(without_provenance_mut));
+    for desc in all {
+        pair.all_arrive(desc, desc, &format!("descriptor {desc:p}"));
+    }
+    for mr in [of_others, part, foreign, live] {
+        assert_eq!(close(mr.cast()), 0);
+    }
+    other.close();
+    pair.close();
+}
+
+/// Datagrams, where receives with a descriptor lie with the device.
+fn datagrams(libfabric: &Libfabric) {
+    let hints = libfabric.hints();
+    let domain = format!("{ROCE}:1");
+    // SAFETY: the hints are the test's; the string is libc's.
+    unsafe {
+        (*hints.info).caps = FI_MSG;
+        (*(*hints.info).ep_attr).type_ = fi_ep_type::FI_EP_DGRAM;
+        let attr = &mut *(*hints.info).domain_attr;
+        attr.threading = fi_threading::FI_THREAD_DOMAIN;
+        attr.name = libc::strndup(domain.as_ptr().cast(), domain.len());
+    }
+    let info = libfabric.ask(libfabric.version, None, None, 0, Some(&hints));
+    let mut pair = Pair::open(&info.unwrap());
+    let both = FI_SEND | FI_RECV;
+    let regions = [
+        register(&pair.opened, &pair.source, both),
+        register(&pair.opened, &pair.sink, both),
+        register(&pair.opened, &pair.source, FI_RECV),
+        register(&pair.opened, &pair.sink, FI_SEND),
+    ];
+    let closed = register(&pair.opened, &pair.sink, both);
+    let was = desc_of(closed);
+    assert_eq!(close(closed.cast()), 0);
+    let mut descs = regions.map(desc_of).to_vec();
+    descs.extend([was, without_provenance_mut(0xdead_beef), null_mut()]);
+    const BYTES: usize = 1_000;
+    for &sending in &descs {
+        for &receiving in &descs {
+            pair.sink.fill(0xee);
+            let (ep, into) = (pair.to.ep, pair.sink.as_mut_ptr().cast());
+            // SAFETY: as fi_msg(3) has it; the pair keeps its memory.
+            unsafe {
+                let recv = (*(*ep).msg).recv.unwrap();
+                let posted = recv(ep, into, LARGEST, receiving, u64::MAX, null_mut());
+                assert_eq!(posted, 0);
+                let (ep, from) = (pair.from.ep, pair.source.as_ptr().cast());
+                let send = (*(*ep).msg).send.unwrap();
+                let until = Instant::now() + PATIENCE;
+                while send(ep, from, BYTES, sending, pair.to_to, null_mut()) != 0 {
+                    assert!(Instant::now() < until, "no way for a datagram");
+                    let mut entry = fi_cq_tagged_entry::default();
+                    pair.from.poll(&mut entry);
+                }
+            }
+            let what = format!("a datagram with {sending:p} into {receiving:p}");
+            pair.finish(1, &what);
+            assert!(pair.sink[..BYTES] == pair.source[..BYTES], "{what}");
+        }
+    }
+    for mr in regions {
+        assert_eq!(close(mr.cast()), 0);
+    }
+    pair.close();
+}
+
+/// With regions of their own, large messages register nothing.
+fn good_ones_are_used(libfabric: &Libfabric, device: &FakeDevice) {
+    let mut pair = Pair::open(&offer(libfabric));
+    let both = FI_SEND | FI_RECV;
+    let regions = [
+        register(&pair.opened, &pair.source, both),
+        register(&pair.opened, &pair.sink, both),
+    ];
+    let [sending, receiving] = regions.map(desc_of);
+    assert!(!sending.is_null() && !receiving.is_null());
+    pair.all_arrive(sending, receiving, "the first");
+    let before = device.live().regions;
+    for _ in 0..4 {
+        pair.all_arrive(sending, receiving, "with regions");
+    }
+    assert_eq!(device.live().regions, before);
+    // A region goes while a message that names it is under way: it is there until that is over.
+    pair.post(LARGEST, sending, receiving);
+    for mr in regions {
+        assert_eq!(close(mr.cast()), 0);
+    }
+    pair.finish(1, "regions that are closed meanwhile");
+    assert!(pair.sink == pair.source);
+    pair.all_arrive(sending, receiving, "afterwards");
+    pair.close();
+}
+
+/// `fi_info -v`: what it shows of an offer has the device (fi_nic(3)).
+///
+/// Item h.
+fn the_device_is_shown(libfabric: &Libfabric) {
+    let text = offer(libfabric).text();
+    for line in [
+        "nic:",
+        "fi_device_attr:",
+        "fi_link_attr:",
+        "state: FI_LINK_UP",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    let name = format!("name: {ROCE}\n");
+    assert!(text.contains(&name), "{name} in {text}");
+}
+
+fn register(opened: &Opened, memory: &[u8], access: u64) -> *mut fid_mr {
+    let mut mr = null_mut();
+    // SAFETY: as fi_mr(3) has it; the pair keeps its memory.
+    let registered = unsafe {
+        let reg = (*(*opened.domain).mr).reg.unwrap();
+        let (fid, at, len) = (opened.domain.cast(), memory.as_ptr().cast(), memory.len());
+        reg(fid, at, len, access, 0, 0, 0, &raw mut mr, null_mut())
+    };
+    assert_eq!(registered, 0);
+    mr
+}
+
+fn desc_of(mr: *mut fid_mr) -> *mut c_void {
+    // SAFETY: the region is open.
+    unsafe { (*mr).mem_desc }
+}
+
+fn offer(libfabric: &Libfabric) -> Info<'_> {
+    libfabric.discover(&format!("{ROCE}:1"), fi_threading::FI_THREAD_DOMAIN)
+}
+
+/// A folder with the plugin that cargo built for this program.
+struct Plugin(PathBuf);
+
+impl Plugin {
+    fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("ferro-descriptors-{}", std::process::id()));
+        std::fs::create_dir_all::<&Path>(&folder).unwrap();
+        let built = std::env::current_exe()
+            .unwrap()
+            .with_file_name("libferro_fi.so");
+        std::os::unix::fs::symlink(built, folder.join("libferro-fi.so")).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
