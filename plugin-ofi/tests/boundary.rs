@@ -11,7 +11,7 @@ mod client;
 mod support;
 mod two;
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null_mut, without_provenance};
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ use ferro_fi::abi::{
     fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr,
 };
 use support::edge::Edge;
-use two::{EAGAIN, PATIENCE, Two, alone, control, count, everywhere, next, shape};
+use two::{EAGAIN, PATIENCE, Two, alone, control, count, everywhere, next, read, shape};
 
 /// Bytes of a structure, from a version on.
 type Sizes = &'static [((u32, u32), usize)];
@@ -451,6 +451,128 @@ fn a_queue_without_memory_says_so() {
         assert!(read < sent && read > 8192, "{read} of {sent} entries");
         two.close();
     });
+}
+
+/// A message fills the buffers of a list where they are (fi_msg(3), `fi_recvv`). Where a device can
+/// not, and there is no memory for a copy, the receive fails, and the process goes on.
+///
+/// Item g.
+#[test]
+fn lists_of_buffers_are_filled_in_place() {
+    everywhere("lists_of_buffers_are_filled_in_place", |info| {
+        // More than an arena of the C library may still have.
+        const LARGEST: usize = 96 << 20;
+        // SAFETY: the offer is the test's.
+        let over_shm =
+            unsafe { CStr::from_ptr((*(*info.info).domain_attr).name).to_bytes() == b"shm" };
+        let two = Two::open(info, shape());
+        let message: Vec<u8> = (0..LARGEST).map(|n| (n * 3 + n / 1021) as u8).collect();
+        let mut memory = vec![0u8; LARGEST + 64];
+        // What every length needs once is there before there is no more.
+        for limited in [false, true] {
+            if limited {
+                limit_memory(16 << 20);
+            }
+            for len in [0, 1, 40, 64, 200, 2_000, 9_000, 100_000, 1 << 20, LARGEST] {
+                if len == LARGEST && !limited {
+                    continue;
+                }
+                for posted_first in [true, false] {
+                    memory.fill(0xee);
+                    let outcome = into_list(&two, &message[..len], &mut memory, posted_first);
+                    let what = format!("{len} bytes, posted first: {posted_first}");
+                    if outcome == Err(FI_ENOMEM) {
+                        assert!(limited && !over_shm && len == LARGEST, "{what}");
+                        continue;
+                    }
+                    assert_eq!(outcome, Ok(len), "{what}");
+                    // Between the buffers and behind them nothing is written.
+                    assert!(memory[..len / 3] == message[..len / 3], "{what}");
+                    let (from, gap) = (len / 3, 16);
+                    assert!(
+                        memory[from..from + gap].iter().all(|x| *x == 0xee),
+                        "{what}"
+                    );
+                    assert!(
+                        memory[from + gap..len + gap] == message[from..len],
+                        "{what}"
+                    );
+                    assert!(memory[len + gap..].iter().all(|x| *x == 0xee), "{what}");
+                }
+            }
+        }
+        two.close();
+    });
+}
+
+/// Sends a message into a list of three buffers, one of them empty, with a gap of 16 bytes.
+fn into_list(
+    two: &Two,
+    message: &[u8],
+    memory: &mut [u8],
+    posted_first: bool,
+) -> Result<usize, c_int> {
+    let third = message.len() / 3;
+    let at = memory.as_mut_ptr();
+    let part = |from: usize, len: usize| libc::iovec {
+        // SAFETY: within the memory.
+        iov_base: unsafe { at.add(from) }.cast(),
+        iov_len: len,
+    };
+    let list = [
+        part(0, third),
+        part(third, 0),
+        part(third + 16, message.len() - third),
+    ];
+    let post = || {
+        let ep = two.b.ep;
+        // SAFETY: the memory stays until the receive is over.
+        let posted = unsafe {
+            let recvv = (*(*ep).tagged).recvv.unwrap();
+            let at = list.as_ptr();
+            recvv(ep, at, null_mut(), 3, u64::MAX, 5, 0, null_mut())
+        };
+        assert_eq!(posted, 0);
+    };
+    if posted_first {
+        post();
+    }
+    two.a.senddata(message, 0, two.to_b, 5);
+    if !posted_first {
+        // It may be here before anybody waits for it.
+        for _ in 0..100 {
+            count(two.b.received);
+        }
+        post();
+    }
+    let until = Instant::now() + PATIENCE;
+    let (mut sent, mut received) = (false, None);
+    while !sent || received.is_none() {
+        assert!(
+            Instant::now() < until,
+            "{} bytes do not come",
+            message.len()
+        );
+        match read(two.a.tx) {
+            Ok(_) => sent = true,
+            Err(EAGAIN) => {}
+            Err(_) => sent = failure(two.a.tx) != 0,
+        }
+        match read(two.b.rx) {
+            Ok(entry) => received = Some(Ok(entry.len)),
+            Err(EAGAIN) => {}
+            Err(_) => received = Some(Err(failure(two.b.rx))),
+        }
+    }
+    received.unwrap()
+}
+
+/// The number of the error that is next.
+fn failure(cq: *mut fid_cq) -> c_int {
+    let mut entry = fi_cq_err_entry::default();
+    // SAFETY: there is room for it.
+    assert_eq!(unsafe { call!(cq, ops.readerr(&raw mut entry, 0)) }, 1);
+    entry.err
 }
 
 /// Lets the process have so many more bytes, and no more.

@@ -1,5 +1,6 @@
 //! Copies into and out of memory that another process may be writing to: raw pointers, never references.
 
+use ferrofabric_core::peer::parts;
 use ferrofabric_core::types::IoBuf;
 
 /// Copies `n` bytes, up to 64, without a call.
@@ -53,6 +54,20 @@ pub(crate) unsafe fn copy_short(src: *const u8, dst: *mut u8, n: usize) {
 pub(crate) unsafe fn copy_bulk(src: *const u8, dst: *mut u8, n: usize) {
     // SAFETY: the caller's promise. A racing write of the other process gives unspecified bytes, which is what it asked for.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, n) }
+}
+
+/// Copies `n` bytes into the buffers of a list, from `offset` of them all on.
+///
+/// # Safety
+///
+/// `src` is valid for reads of `n` bytes, and the buffers for writes; they do not overlap.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn copy_to_list(src: *const u8, segments: &[IoBuf], offset: usize, n: usize) {
+    for (part, at) in parts(segments, offset, n) {
+        // SAFETY: the caller's promise; all parts together have at most `n` bytes.
+        unsafe { copy_bulk(src.add(at), part.as_mut_ptr(), part.len) };
+    }
 }
 
 /// Bytes up to which the C library copies by loads and stores; above, by one instruction for all.

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token};
+use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, parts};
 use ferrofabric_core::types::{IoBuf, MsgKind};
 use slab::Slab;
 
 use crate::cma::Read;
-use crate::copy::{copy_bulk, copy_short, copy_soon};
+use crate::copy::{copy_bulk, copy_short, copy_soon, copy_to_list};
 use crate::incoming::Incoming;
 use crate::link::{Control, Farewell, Link, Quota, SPARE_BUFFERS, SPARE_BYTES, Used};
 use crate::outbox::Outbox;
@@ -189,8 +189,14 @@ impl Receiver {
         let from = seen.with_body(|body| body.wrapping_add(1).cast::<u8>());
         match owner.srx().arrive(kind, &arrived) {
             Some(matched) => {
-                // SAFETY: the slot has `INLINE_BYTES` there; whoever posted the receive vouched for its buffer.
-                unsafe { copy_short(from, matched.buf.as_mut_ptr(), len.min(matched.buf.len)) };
+                let fit = len.min(matched.buf.len);
+                match matched.piece.is_of_list() {
+                    // SAFETY: the slot has `INLINE_BYTES` there; whoever posted the receive vouched
+                    // for its buffer.
+                    false => unsafe { copy_short(from, matched.buf.as_mut_ptr(), fit) },
+                    // SAFETY: as above.
+                    true => unsafe { put_in_list(owner, &matched, 0, from, fit) },
+                }
                 self.consume(link, 0);
                 owner.complete_recv(kind, &matched, &arrived, || Some(link.native));
             }
@@ -269,11 +275,13 @@ impl Receiver {
                 let (into, fit) = (matched.buf.as_mut_ptr(), len.min(matched.buf.len));
                 let trial = (len >= paths::LEAST && link.cma.is_some() && link.paths.times(len))
                     .then(|| Trial::begin(self.moved));
-                match link.takes_turns(len) {
+                match (matched.piece.is_of_list(), link.takes_turns(len)) {
                     // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
-                    true => unsafe { copy_soon(from, into, fit) },
+                    (false, true) => unsafe { copy_soon(from, into, fit) },
                     // SAFETY: as above.
-                    false => unsafe { copy_bulk(from, into, fit) },
+                    (false, false) => unsafe { copy_bulk(from, into, fit) },
+                    // SAFETY: as above.
+                    (true, _) => unsafe { put_in_list(owner, &matched, 0, from, fit) },
                 }
                 if let Some(trial) = trial {
                     self.moved.ring_bytes += len as u64;
@@ -339,7 +347,7 @@ impl Receiver {
                 // The sender is told to go on before the first piece is copied.
                 self.deliver(link, kind, matched, arrived, 0, rest);
                 // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
-                unsafe { copy_bulk(from, matched.buf.as_mut_ptr(), len.min(matched.buf.len)) };
+                unsafe { put(owner, &matched, 0, from, len) };
                 self.moved.ring_bytes += len as u64;
                 self.consume(link, len);
                 self.got(link, id, len, owner)
@@ -373,9 +381,9 @@ impl Receiver {
                 if len == 0 || len > d.expected.saturating_sub(d.got) {
                     return Err(Broken("it sent a piece of no message"));
                 }
-                let to = d.matched.buf.part(d.got, len);
-                // SAFETY: the record was checked; `part` is within the buffer, for which whoever posted it vouched.
-                unsafe { copy_bulk(from, to.as_mut_ptr(), to.len) };
+                // SAFETY: the record was checked; whoever posted the receive vouched for its
+                // buffer.
+                unsafe { put(owner, &d.matched, d.got, from, len) };
                 self.consume(link, len);
                 self.got(link, id, len, owner)
             }
@@ -522,10 +530,16 @@ impl Receiver {
         let (Some(cma), Some(read)) = (link.cma.as_mut(), d.cma.as_mut()) else {
             return Ok(0);
         };
-        let into = d
-            .matched
-            .buf
-            .part(read.next, most.min(read.end - read.next));
+        let most = most.min(read.end - read.next);
+        let into = match d.matched.piece.is_of_list() {
+            false => d.matched.buf.part(read.next, most),
+            // One buffer at a time.
+            true => {
+                let segments = owner.srx().segments(d.matched.piece);
+                let first = parts(segments, read.next, most).next();
+                first.map_or(IoBuf::EMPTY, |(part, _)| part)
+            }
+        };
         let since = Instant::now();
         // SAFETY: `part` is within the buffer, for which whoever posted it vouched.
         let came = unsafe { cma.read(read.addr.wrapping_add(read.next as u64), into, since) };
@@ -736,9 +750,9 @@ impl Receiver {
         let Some(held) = self.take_held(start.token) else {
             return;
         };
-        let (into, len) = (start.matched.buf, held.bytes.len());
+        let len = held.bytes.len();
         // SAFETY: `bytes` has `len` bytes; the buffer is the caller's promise.
-        unsafe { copy_bulk(held.bytes.as_ptr(), into.as_mut_ptr(), len.min(into.len)) };
+        unsafe { put(owner, &start.matched, 0, held.bytes.as_ptr(), len) };
         match (held.rest, link) {
             (Some(rest), Some(link)) => {
                 self.deliver(link, start.kind, start.matched, start.arrived, len, rest);
@@ -830,6 +844,47 @@ impl Receiver {
             })
             .collect()
     }
+}
+
+/// Copies `len` bytes of a message, from `offset` of it on, into the receive that it has met, as
+/// far as there is room.
+///
+/// # Safety
+///
+/// `from` is valid for reads of `len` bytes, the receive's buffers for writes.
+#[inline]
+unsafe fn put<O: Owner>(
+    owner: &mut O,
+    matched: &Matched,
+    offset: usize,
+    from: *const u8,
+    len: usize,
+) {
+    let to = matched.buf.part(offset, len);
+    match matched.piece.is_of_list() {
+        // SAFETY: the caller's promise; `part` is within the buffer.
+        false => unsafe { copy_bulk(from, to.as_mut_ptr(), to.len) },
+        // SAFETY: the caller's promise.
+        true => unsafe { put_in_list(owner, matched, offset, from, to.len) },
+    }
+}
+
+/// As [`put`], of a list of buffers.
+///
+/// # Safety
+///
+/// As there.
+#[cold]
+unsafe fn put_in_list<O: Owner>(
+    owner: &mut O,
+    matched: &Matched,
+    offset: usize,
+    from: *const u8,
+    len: usize,
+) {
+    let segments = owner.srx().segments(matched.piece);
+    // SAFETY: the caller's promise.
+    unsafe { copy_to_list(from, segments, offset, len) };
 }
 
 #[inline(always)]

@@ -352,6 +352,14 @@ impl<O: Owner> PeerSrx for PartOwner<'_, O> {
         self.owner.srx().arrive_with_key(kind, arrived, key)
     }
 
+    fn segments(&mut self, piece: Piece) -> &[IoBuf] {
+        self.owner.srx().segments(piece)
+    }
+
+    fn in_one_piece(&mut self, matched: &Matched) -> Option<Matched> {
+        self.owner.srx().in_one_piece(matched)
+    }
+
     fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags {
         self.owner.srx().complete_piece(kind, piece)
     }

@@ -144,9 +144,13 @@ impl SharedRx {
         (context, flags): (u64, Flags),
         len: u64,
     ) -> Matched {
-        let (buf, piece) = self.lists.lend(segments, flags, len);
+        let (fill_bytes, piece) = self.lists.enter(segments, flags, len);
         Matched {
-            buf,
+            // No place is that of all of it.
+            buf: IoBuf {
+                addr: 0,
+                len: fill_bytes,
+            },
             desc: 0,
             context,
             // The list knows about the completion: it is filled first.
@@ -204,10 +208,25 @@ impl PeerSrx for SharedRx {
         Some(self.matched_of(matched, arrived.len))
     }
 
+    fn segments(&mut self, piece: Piece) -> &[IoBuf] {
+        match piece.list() {
+            Some(list) => self.lists.segments(list),
+            None => &[],
+        }
+    }
+
+    fn in_one_piece(&mut self, matched: &Matched) -> Option<Matched> {
+        let Some(list) = matched.piece.list() else {
+            return Some(*matched);
+        };
+        let buf = self.lists.lend(list, matched.buf.len)?;
+        Some(Matched { buf, ..*matched })
+    }
+
     fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags {
         if let Some(list) = piece.list() {
             // SAFETY: who posted the receive vouched for its buffers until its completion, which comes after this.
-            return unsafe { self.lists.fill(list) };
+            return unsafe { self.lists.end(list) };
         }
         match self.matcher(kind).complete_piece(piece) {
             PieceDone::InUse => Flags::empty(),

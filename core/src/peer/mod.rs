@@ -29,7 +29,7 @@ pub use transport::{SendDone, Transport};
 use crate::addr::NativeAddr;
 use crate::error::Errno;
 use crate::flags::Flags;
-use crate::types::{FiAddr, MsgKind, SendOp};
+use crate::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 /// All that an owner lends to the peers of one endpoint.
 pub trait Owner {
@@ -249,6 +249,23 @@ fn recv_completion(
         tag: a.tag,
         src,
     }
+}
+
+/// The parts of a list's buffers that bytes of a message go to, from `offset` of the message on,
+/// `len` of them: each with its place among these bytes.
+pub fn parts(
+    segments: &[IoBuf],
+    offset: usize,
+    len: usize,
+) -> impl Iterator<Item = (IoBuf, usize)> {
+    let (mut skip, mut done) = (offset, 0);
+    segments.iter().filter_map(move |segment| {
+        let part = segment.part(skip, len - done);
+        skip -= skip.min(segment.len);
+        let at = done;
+        done += part.len;
+        (part.len != 0).then_some((part, at))
+    })
 }
 
 /// Where a message lies, as far as that is one place of the application's.

@@ -22,7 +22,8 @@ pub struct Arrived {
 /// completion once. (What fi_peer(3) does by entries that stay with the owner until `free_entry`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matched {
-    /// Where the message goes.
+    /// Where the message goes. Of a list of buffers it is the length alone, of what the message
+    /// fills of them all: see [`PeerSrx::segments`].
     pub buf: IoBuf,
     /// Memory descriptor of the buffer, 0 for none.
     pub desc: u64,
@@ -48,6 +49,12 @@ impl Piece {
     /// Of the list with a number.
     pub(crate) fn of_list(number: usize) -> Self {
         Self(Self::LIST | number as u32)
+    }
+
+    /// Whether it is of a list of buffers ([`PeerSrx::segments`]).
+    #[inline]
+    pub fn is_of_list(self) -> bool {
+        self.0 & Self::LIST != 0
     }
 
     /// The number of the list that it is of.
@@ -95,6 +102,16 @@ pub trait PeerSrx {
         _key: FiAddr,
     ) -> Option<Matched> {
         self.arrive(kind, arrived)
+    }
+    /// The buffers of a list, in order; of anything else, none.
+    fn segments(&mut self, _piece: Piece) -> &[IoBuf] {
+        &[]
+    }
+    /// The same receive with one piece of memory of the owner's in place of its list, which is
+    /// filled from there when the piece is complete: for a device that fills only that. `None`:
+    /// there is no memory.
+    fn in_one_piece(&mut self, matched: &Matched) -> Option<Matched> {
+        Some(*matched)
     }
     /// A piece is complete (`free_entry`). Returns what its completion is to have besides: `MULTI_RECV` when it was the last
     /// of a multi-receive that was in use, so that the whole buffer is the application's again; `COMPLETION` when the

@@ -1,6 +1,7 @@
-//! Memory descriptors of an application of libfabric's, through the stock library and the plugin. The domain asks for no
-//! registration (`mr_mode` 0), so that a descriptor may be anything (fi_mr(3), `FI_MR_LOCAL`): one that
-//! is no region, or not for that buffer or that use, counts as none.
+//! Memory descriptors of an application of libfabric's, through the stock library and the plugin.
+//! The domain asks for no registration (`mr_mode` 0), so that a descriptor may be anything
+//! (fi_mr(3), `FI_MR_LOCAL`): one that is no region, or not for that buffer or that use, counts as
+//! none.
 //!
 //! Item a.
 

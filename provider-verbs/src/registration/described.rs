@@ -1,9 +1,10 @@
 //! Regions that the application has registered, by the descriptors that its operations bring.
 //!
-//! No operation needs a descriptor (`mr_mode` 0, fi_mr(3)), so that one may be anything. A descriptor
-//! is the place of a region in a table and the number of regions that had the place before: it is
-//! looked up, and never an address that is followed. It counts where its region is open, holds the
-//! buffer and has the rights that the operation needs. Elsewhere the operation goes on without.
+//! No operation needs a descriptor (`mr_mode` 0, fi_mr(3)), so that one may be anything. A
+//! descriptor is the place of a region in a table and the number of regions that had the place
+//! before: it is looked up, and never an address that is followed. It counts where its region is
+//! open, holds the buffer and has the rights that the operation needs. Elsewhere the operation goes
+//! on without.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -1,7 +1,7 @@
 //! Large messages: read by their receiver, or written by their sender.
 
 use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::{Arrived, Matched, Owner};
+use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx};
 use ferrofabric_core::protocol::rendezvous::Chunk;
 use ferrofabric_core::protocol::table::Key;
 use ferrofabric_core::protocol::wire::SessionId;
@@ -72,6 +72,18 @@ impl RdmTransport {
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
             return self.notify(peer, name, Notice::Fin(op, FinStatus::Ok));
         }
+        // Of a list the device fills one piece of memory.
+        let Some(matched) = owner.srx().in_one_piece(&matched) else {
+            self.notify(peer, name, Notice::Fin(op, FinStatus::ReadFailed));
+            return owner.fail_recv(
+                kind,
+                &matched,
+                &arrived,
+                Errno::ENOMEM,
+                0,
+                "there is no memory to receive the message for its list of buffers",
+            );
+        };
         let (at, fit_bytes) = (matched.buf.as_mut_ptr(), fit as usize);
         let registrations = &mut self.poster.registrations;
         let (described, access) = match way {

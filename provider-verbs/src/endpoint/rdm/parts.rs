@@ -221,7 +221,7 @@ impl RdmTransport {
             Target::Nowhere => {}
             Target::Receive(kind, arrived, matched) => {
                 // SAFETY: a part of the buffer of a receive that is under way.
-                unsafe { deliver(part, matched.buf.part(offset, matched.buf.len)) };
+                unsafe { deliver(owner, &matched, offset, part) };
                 if last {
                     incoming.target = Target::Nowhere;
                     owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
@@ -261,7 +261,7 @@ impl RdmTransport {
             );
         };
         // SAFETY: the buffer of a receive that is under way.
-        unsafe { deliver(have, matched.buf) };
+        unsafe { deliver(owner, &matched, 0, have) };
         state.incoming.target = Target::Receive(kind, arrived, matched);
     }
 

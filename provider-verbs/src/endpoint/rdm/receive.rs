@@ -2,12 +2,12 @@
 
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Arrived, Owner, PeerSrx, Start, Token};
+use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, parts};
 use ferrofabric_core::protocol::credit::CreditError;
 use ferrofabric_core::protocol::session::Accept;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{Envelope, FinStatus, Header, Packet};
-use ferrofabric_core::types::{IoBuf, MsgKind};
+use ferrofabric_core::types::MsgKind;
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::complete::{BROKEN, protocol_broken};
@@ -150,7 +150,7 @@ impl RdmTransport {
         let (kind, arrived) = self.announce(peer, envelope, payload.len() as u64);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             // SAFETY: the buffer of a receive that is under way.
-            unsafe { deliver(payload, matched.buf) };
+            unsafe { deliver(owner, &matched, 0, payload) };
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
             match self.lanes.of(lane) {
                 Some(of) => {
@@ -257,7 +257,7 @@ impl RdmTransport {
         match message.body {
             Body::Eager(payload) => {
                 // SAFETY: the buffer of a receive that is under way.
-                unsafe { deliver(&payload, matched.buf) };
+                unsafe { deliver(owner, &matched, 0, &payload) };
                 owner.complete_recv(kind, &matched, &arrived, || self.peers.name(from.0));
                 self.return_credit(from, payload.len());
             }
@@ -419,18 +419,46 @@ pub(super) fn token(value: u64) -> Token {
     }
 }
 
-/// Copies what fits.
+/// Copies bytes of a message, from `offset` of it on, into the receive that it has met, as far as
+/// there is room.
 ///
 /// # Safety
 ///
-/// `to` is the buffer of a receive that a message has met
-/// ([`Matched`](ferrofabric_core::peer::Matched)) and whose completion was not reported yet, or a
-/// part of it: so long it may be written, and nobody else uses it.
+/// The completion of the receive was not reported yet: so long its buffers may be written, and
+/// nobody else uses them.
 #[inline]
-pub(super) unsafe fn deliver(payload: &[u8], to: IoBuf) {
+pub(super) unsafe fn deliver<O: Owner>(
+    owner: &mut O,
+    matched: &Matched,
+    offset: usize,
+    payload: &[u8],
+) {
+    let to = matched.buf.part(offset, payload.len());
+    if matched.piece.is_of_list() {
+        // SAFETY: the caller's promise.
+        return unsafe { deliver_to_list(owner, matched.piece, offset, &payload[..to.len]) };
+    }
     // SAFETY: the caller's promise; the payload lies in memory of ours.
     unsafe {
         to.as_mut_ptr()
-            .copy_from_nonoverlapping(payload.as_ptr(), payload.len().min(to.len));
+            .copy_from_nonoverlapping(payload.as_ptr(), to.len);
+    }
+}
+
+/// As [`deliver`], of a list of buffers.
+///
+/// # Safety
+///
+/// As there.
+#[cold]
+unsafe fn deliver_to_list<O: Owner>(owner: &mut O, list: Piece, offset: usize, payload: &[u8]) {
+    let segments = owner.srx().segments(list);
+    for (part, at) in parts(segments, offset, payload.len()) {
+        let from = &payload[at..at + part.len];
+        // SAFETY: the caller's promise; the payload lies in memory of ours.
+        unsafe {
+            part.as_mut_ptr()
+                .copy_from_nonoverlapping(from.as_ptr(), from.len());
+        }
     }
 }
