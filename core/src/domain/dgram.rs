@@ -148,7 +148,10 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
     #[inline]
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
         check_kind(op.kind)?;
-        if op.flags.intersects(SPECIAL | Flags::AUTH_KEY) {
+        if op
+            .flags
+            .intersects(SPECIAL | Flags::AUTH_KEY | Flags::TRIGGER)
+        {
             return Err(OpError::Failed(Errno::EBADFLAGS));
         }
         let mut guard = self.domain.lock()?;

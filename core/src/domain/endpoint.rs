@@ -144,11 +144,13 @@ impl Receives {
     }
 }
 
-/// What not every transport keeps.
+/// What not every transport keeps, and what none does: to send later, or to many.
 pub(super) const PROMISES: Flags = Flags::DELIVERY_COMPLETE
     .union(Flags::MATCH_COMPLETE)
     .union(Flags::COMMIT_COMPLETE)
-    .union(Flags::FENCE);
+    .union(Flags::FENCE)
+    .union(Flags::TRIGGER)
+    .union(Flags::MULTICAST);
 
 pub(super) fn open<B: Backend>(
     domain: &Arc<Inner<B>>,
@@ -381,7 +383,10 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
 }
 
 /// Flags by which a receive is more than a buffer for one message.
-const SPECIAL: Flags = Probe::FLAGS.union(Flags::MULTI_RECV).union(Flags::AUTH_KEY);
+const SPECIAL: Flags = Probe::FLAGS
+    .union(Flags::MULTI_RECV)
+    .union(Flags::AUTH_KEY)
+    .union(Flags::TRIGGER);
 
 /// Calls to progress in which a probe looks for a message, at most.
 const PROBE_ROUNDS: usize = 16;
@@ -474,6 +479,9 @@ impl<B: Backend> EndpointHandle<B> {
     /// As [`Endpoint::recv`].
     #[inline(never)]
     unsafe fn recv_special(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        if op.flags.contains(Flags::TRIGGER) {
+            return Err(OpError::Failed(Errno::EOPNOTSUPP));
+        }
         let op = match (op.flags.contains(Flags::AUTH_KEY), self.limits.receives) {
             (true, receives) => {
                 let mut keyed = self.by_key(op)?;
