@@ -1,6 +1,6 @@
 //! Each call with each pointer NULL that the manual pages let be NULL, with each flag bit, and with
-//! each count at its limits: what the manual says, or an error, and nothing else. At the end of each
-//! table messages go as before.
+//! each count at its limits: what the manual says, or an error, and nothing else. At the end of
+//! each table messages go as before.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -371,8 +371,8 @@ fn received(two: &Two, tagged: bool, flags: u64) -> isize {
     code
 }
 
-/// `fi_sendmsg`, `fi_recvmsg` and their like, of 16 bytes that are there until the call is over: the
-/// others wait for what they have posted.
+/// `fi_sendmsg`, `fi_recvmsg` and their like, of 16 bytes that are there until the call is over:
+/// the others wait for what they have posted.
 fn post(
     side: &Side,
     tagged: bool,

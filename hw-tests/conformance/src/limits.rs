@@ -173,8 +173,8 @@ pub fn impossible_sizes(domain: &dyn Domain) {
     let size = usize::MAX;
     says(
         &refused(domain.open_cq(&CqAttr { size })),
-        Errno::EINVAL,
-        &["completion queue", &size.to_string(), "the largest has"],
+        Errno::ENOMEM,
+        &["completion queue", &size.to_string(), "ask for fewer"],
     );
     for count in [usize::MAX, 1 << 44] {
         let attr = AvAttr {
