@@ -45,5 +45,6 @@ pub mod protocol;
 #[allow(unsafe_code, reason = "a lock hands out exclusive access")]
 pub mod serial;
 mod sync;
+pub mod threads;
 pub mod types;
 pub mod wait;

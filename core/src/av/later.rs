@@ -17,6 +17,7 @@ use crate::addr::{Address, AuthKey};
 use crate::eq::{AV_COMPLETE, Done, EqError, EventQueue};
 use crate::error::{Errno, Error, Result};
 use crate::forked::{Birth, end_threads};
+use crate::threads;
 use crate::types::FiAddr;
 
 /// Calls of one address vector that are worked at at a time; more wait in line.
@@ -155,9 +156,8 @@ impl Later {
         let mut line = self.work.line.lock();
         if line.idle <= line.calls.len() && threads.len() < MOST_THREADS {
             let work = self.work.clone();
-            let thread = std::thread::Builder::new()
-                .name("ferro-insert".to_owned())
-                .spawn(move || work.run());
+            let named = std::thread::Builder::new().name("ferro-insert".to_owned());
+            let thread = threads::spawn(named, move || work.run());
             match thread {
                 Ok(thread) => threads.push(thread),
                 Err(error) if threads.is_empty() => {

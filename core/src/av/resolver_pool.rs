@@ -9,6 +9,7 @@ use super::service::{Closing, Question, Resolve};
 use super::table::AvTable;
 use crate::error::{Error, Result};
 use crate::forked::Birth;
+use crate::threads;
 use crate::types::FiAddr;
 
 /// Threads of one address vector. Each asks for many entries side by side; what comes meanwhile is the next one's.
@@ -90,9 +91,8 @@ impl Drop for ResolverPool {
 impl Work {
     fn add_to(self: &Arc<Self>, threads: &mut Vec<JoinHandle<()>>) -> Result<()> {
         let work = self.clone();
-        let thread = std::thread::Builder::new()
-            .name("ferro-resolve".to_owned())
-            .spawn(move || work.run())
+        let named = std::thread::Builder::new().name("ferro-resolve".to_owned());
+        let thread = threads::spawn(named, move || work.run())
             .map_err(|error| Error::from_io(&error, "start", "thread that resolves addresses"))?;
         threads.push(thread);
         Ok(())

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::{Backend, Shared, State};
 use crate::error::{Error, Result};
 use crate::forked::{Birth, end_threads};
+use crate::threads;
 use crate::wait::Sleeper;
 
 /// How often it looks whether the application still drives the domain: so long may what comes then wait.
@@ -47,12 +48,12 @@ impl<B: Backend> Progressor<B> {
         drop(shared.wait.sleeper()?);
         shared.lock_to("open", "domain")?.attendance.automatic = true;
         let stop = Arc::new(AtomicBool::new(false));
-        let thread = std::thread::Builder::new()
-            .name("ferro-progress".to_owned())
-            .spawn({
-                let (shared, stop) = (shared.clone(), stop.clone());
-                move || attend(&shared, &stop)
-            })
+        let named = std::thread::Builder::new().name("ferro-progress".to_owned());
+        let attending = {
+            let (shared, stop) = (shared.clone(), stop.clone());
+            move || attend(&shared, &stop)
+        };
+        let thread = threads::spawn(named, attending)
             .map_err(|e| Error::from_io(&e, "start", "thread for automatic progress"))?;
         Ok(Self {
             shared: shared.clone(),

@@ -26,6 +26,7 @@ use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::flag::Flag;
 use ferrofabric_core::forked::Birth;
+use ferrofabric_core::threads;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::cma::{CmaPeer, Cookie};
@@ -198,10 +199,10 @@ impl Service {
             bell,
             shared.wake.as_fd().as_raw_fd(),
         ];
-        let thread = std::thread::Builder::new()
+        let named = std::thread::Builder::new()
             .name("ferro-shm".into())
-            .stack_size(256 * 1024)
-            .spawn(move || server.run())
+            .stack_size(256 * 1024);
+        let thread = threads::spawn(named, move || server.run())
             .map_err(|e| Error::from_io(&e, "start", "the service thread of shared memory"))?;
         Ok(Self {
             shared,

@@ -14,7 +14,6 @@ use crossbeam_channel::{Receiver, Sender};
 use ferrofabric_core::error::Errno;
 use nix::errno::Errno as Sys;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use slab::Slab;
 
 use super::frame::{BUSY, OK, READY, REFUSED, WELCOME};
@@ -120,8 +119,6 @@ impl Server {
 
     /// Runs until told to stop.
     pub(super) fn run(mut self) {
-        // Signals are the application's, on its own threads.
-        let _ = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
         let mut ready = [EpollEvent::empty(); 64];
         loop {
             let n = match self.epoll.wait(&mut ready, self.timeout()) {

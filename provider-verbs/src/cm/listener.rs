@@ -11,6 +11,7 @@ use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::domain::Listening;
 use ferrofabric_core::error::{Error, Result};
 use ferrofabric_core::protocol::wire::sidr::{ANSWER_BYTES, Service};
+use ferrofabric_core::threads;
 use ferrofabric_core::wait::WaitSet;
 use ferrofabric_verbs_sys::rdma_cm_event_type;
 
@@ -61,12 +62,9 @@ impl Listeners {
             wait,
             closing: AtomicBool::new(false),
         });
-        let thread = std::thread::Builder::new()
-            .name("ferro-listen".to_owned())
-            .spawn({
-                let board = board.clone();
-                move || board.run()
-            })
+        let named = std::thread::Builder::new().name("ferro-listen".to_owned());
+        let running = board.clone();
+        let thread = threads::spawn(named, move || running.run())
             .map_err(|e| Error::from_io(&e, "start", "thread that listens"))?;
         Ok(Arc::new(Self {
             board,

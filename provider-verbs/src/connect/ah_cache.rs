@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use ferrofabric_core::error::{Error, Result};
+use ferrofabric_core::threads;
 
 use crate::ah::{Ah, Path};
 use crate::pd::Pd;
@@ -181,9 +182,9 @@ impl<D> AhCache<D> {
                 let _ = done.send(Resolved { path, handle });
                 wake();
             };
-            let thread = std::thread::Builder::new().name("ferro-resolve".to_owned());
+            let named = std::thread::Builder::new().name("ferro-resolve".to_owned());
             self.resolvers += 1;
-            if let Err(error) = thread.spawn(resolve) {
+            if let Err(error) = threads::spawn(named, resolve) {
                 let handle = Err(Error::from_io(&error, "start", "resolver thread"));
                 let _ = self.done.0.send(Resolved { path, handle });
                 (self.wake)();

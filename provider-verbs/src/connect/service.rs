@@ -18,6 +18,7 @@ use ferrofabric_core::forked::Birth;
 use ferrofabric_core::protocol::handshake::{Action, Config, Connector, LaneKey, Reason};
 use ferrofabric_core::protocol::wire::control::{CONTROL_BYTES, LaneKind};
 use ferrofabric_core::protocol::{PeerKey, Time};
+use ferrofabric_core::threads;
 use ferrofabric_core::wait::WaitSet;
 
 use super::ah_cache::{AhCache, Outcome};
@@ -119,9 +120,8 @@ impl Service {
             wait: wait.clone(),
             origin: Instant::now(),
         };
-        let thread = std::thread::Builder::new()
-            .name("ferro-service".to_owned())
-            .spawn(move || worker.run())
+        let named = std::thread::Builder::new().name("ferro-service".to_owned());
+        let thread = threads::spawn(named, move || worker.run())
             .map_err(|e| Error::from_io(&e, "start", "service thread"))?;
         Ok(Self {
             requests,

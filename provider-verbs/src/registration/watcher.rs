@@ -13,10 +13,10 @@ use std::thread::JoinHandle;
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::feed::{Follower, Told, Writer, feed};
 use ferrofabric_core::forked::Birth;
+use ferrofabric_core::threads;
 use memmap2::{MmapMut, UncheckedAdvice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::mappings::Mappings;
@@ -148,9 +148,8 @@ impl Monitor {
         let mappings = Mappings::open().map_err(|error| cannot(&error))?;
         let (writer, follower) = feed();
         let theirs = Arc::clone(&source);
-        let thread = std::thread::Builder::new()
-            .name("ferro-unmapped".to_owned())
-            .spawn(move || follow(&theirs, writer))
+        let named = std::thread::Builder::new().name("ferro-unmapped".to_owned());
+        let thread = threads::spawn(named, move || follow(&theirs, writer))
             .map_err(|error| cannot(&error))?;
         Ok(Self {
             source,
@@ -303,8 +302,6 @@ fn note(watched: &mut BTreeMap<u64, u64>, pages: Range<u64>) {
 
 /// Lists what goes until told to stop.
 fn follow(source: &Source, mut writer: Writer) {
-    // Signals are for the application's threads.
-    let _ = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
     loop {
         let mut ready = [
             PollFd::new(source.userfault.as_fd(), PollFlags::POLLIN),
