@@ -27,6 +27,7 @@ macro_rules! errnos {
 errnos! {
     EPERM = 1, "operation not permitted";
     ENOENT = 2, "no such entry";
+    EINTR = 4, "interrupted by a signal";
     EIO = 5, "input or output error";
     EBADF = 9, "bad file descriptor";
     EAGAIN = 11, "resource temporarily unavailable, try again";

@@ -13,6 +13,8 @@ pub const VERSION: u32 = 1;
 
 pub mod addr;
 pub mod av;
+#[allow(unsafe_code, reason = "a call of the C library")]
+pub mod cancel;
 pub mod config;
 pub mod cq;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]

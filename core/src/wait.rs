@@ -1,6 +1,6 @@
 //! Sleeping until a domain has something to do: descriptors that wake, a signal that wakes all who sleep.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -131,21 +131,27 @@ impl WaitSet {
     ///
     /// When no descriptor can be had.
     pub fn sleeper(&self) -> Result<Sleeper<'_>> {
-        let spare = self.spare.lock().pop();
-        let epoll = match spare {
-            Some(epoll) => epoll,
-            None => {
-                let epoll = epoll()?;
-                watch(&epoll, self.sources.0.as_fd(), EpollFlags::EPOLLIN)?;
-                let edge = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
-                watch(&epoll, self.signal.as_fd(), edge)?;
-                epoll
-            }
-        };
         Ok(Sleeper {
             set: self,
-            epoll: Some(epoll),
+            epoll: Some(self.take_set()?),
         })
+    }
+
+    /// A set for one who sleeps, to be [put back](Self::put_back).
+    pub(crate) fn take_set(&self) -> Result<Epoll> {
+        if let Some(epoll) = self.spare.lock().pop() {
+            return Ok(epoll);
+        }
+        let epoll = epoll()?;
+        watch(&epoll, self.sources.0.as_fd(), EpollFlags::EPOLLIN)?;
+        let edge = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        watch(&epoll, self.signal.as_fd(), edge)?;
+        Ok(epoll)
+    }
+
+    /// Keeps a set for the next who sleeps.
+    pub(crate) fn put_back(&self, epoll: Option<Epoll>) {
+        self.spare.lock().extend(epoll);
     }
 
     /// Sleeps as [`Sleeper::sleep`], where there is one who sleeps and no other: what woke since its last sleep ends this
@@ -188,31 +194,75 @@ impl Sleeper<'_> {
         let Some(epoll) = &self.epoll else {
             return Ok(true);
         };
-        let mut events = [EpollEvent::empty(); 2];
-        let timeout = match deadline {
-            None => EpollTimeout::NONE,
-            Some(at) => {
-                let left = at.saturating_duration_since(Instant::now());
-                // Rounded up: waking early would spin through the last millisecond.
-                let left_ms = left
-                    .saturating_add(Duration::from_nanos(999_999))
-                    .as_millis();
-                EpollTimeout::try_from(left_ms.min(i32::MAX as u128) as i32)
-                    .unwrap_or(EpollTimeout::ZERO)
-            }
-        };
-        match epoll.wait(&mut events, timeout) {
-            Ok(n) => Ok(n > 0),
-            Err(nix::errno::Errno::EINTR) => Ok(true),
-            Err(e) => Err(failed(e, "wait on", "epoll set")),
+        match sleep_on(epoll, deadline)? {
+            Woken::Interrupted => Ok(true),
+            woken => Ok(woken == Woken::BySomething),
         }
     }
 }
 
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
-        self.set.spare.lock().extend(self.epoll.take());
+        self.set.put_back(self.epoll.take());
     }
+}
+
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// A descriptor, or the signal of the set.
+    BySomething,
+    /// The deadline.
+    ByTime,
+    /// A signal came to the thread (signal(7)).
+    Interrupted,
+}
+
+/// Sleeps until something wakes the set, or the deadline is there.
+///
+/// # Errors
+///
+/// When the kernel can not wait.
+pub(crate) fn sleep_on(epoll: &Epoll, deadline: Option<Instant>) -> Result<Woken> {
+    let mut events = [EpollEvent::empty(); 2];
+    let timeout = EpollTimeout::try_from(ms_until(deadline)).unwrap_or(EpollTimeout::NONE);
+    match epoll.wait(&mut events, timeout) {
+        Ok(0) => Ok(Woken::ByTime),
+        Ok(_) => Ok(Woken::BySomething),
+        Err(nix::errno::Errno::EINTR) => Ok(Woken::Interrupted),
+        Err(e) => Err(failed(e, "wait on", "epoll set")),
+    }
+}
+
+/// How long a system call may sleep, in milliseconds: -1 for ever. Rounded up, for waking early
+/// would spin through the last millisecond.
+pub fn ms_until(deadline: Option<Instant>) -> i32 {
+    let Some(deadline) = deadline else {
+        return -1;
+    };
+    let left = deadline.saturating_duration_since(Instant::now());
+    let left_ms = left
+        .saturating_add(Duration::from_nanos(999_999))
+        .as_millis();
+    left_ms.min(i32::MAX as u128) as i32
+}
+
+/// What a caller of a wait sleeps on by itself, until it looks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nap {
+    /// On what.
+    pub on: NapOn,
+    /// At most so many milliseconds; negative: for ever.
+    pub timeout_ms: i32,
+}
+
+/// What wakes one who sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NapOn {
+    /// An epoll set, which tells some of its events once: to be waited on with epoll_wait(2).
+    Set(RawFd),
+    /// A descriptor that becomes readable.
+    Descriptor(RawFd),
 }
 
 fn epoll() -> Result<Epoll> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::empty_polls::EmptyPolls;
-use super::waiting::{Awaited, Descriptor, deadline};
+use super::waiting::{Awaited, Descriptor, Wait};
 use super::{Backend, Inner, Object};
 use crate::error::{Errno, OpError, Result};
 use crate::fabric::{Cntr, CntrAttr, CntrEvents, ObjectId};
@@ -110,15 +110,23 @@ impl<B: Backend> Cntr for CntrHandle<B> {
         self.change(|count| count.errors = value)
     }
 
-    fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<u64, OpError> {
-        let deadline = timeout.and_then(deadline);
-        let errors = self.domain.lock()?.cntrs[self.index].errors;
+    fn begin_wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<Wait, OpError> {
         let awaited = Awaited::Cntr {
             index: self.index,
             threshold,
-            errors,
+            errors: self.domain.lock()?.cntrs[self.index].errors,
         };
-        self.domain.wait_until(awaited, deadline, |state| {
+        Ok(self.domain.begin_wait(awaited, timeout))
+    }
+
+    fn look(&self, wait: &mut Wait) -> Result<Option<u64>, OpError> {
+        let Awaited::Cntr {
+            threshold, errors, ..
+        } = wait.awaited()
+        else {
+            return Err(OpError::Failed(Errno::EINVAL));
+        };
+        self.domain.look(wait, |state| {
             let count = state.cntrs[self.index];
             if count.value >= threshold {
                 Some(Ok(count.value))
@@ -128,6 +136,10 @@ impl<B: Backend> Cntr for CntrHandle<B> {
                 None
             }
         })
+    }
+
+    fn end_wait(&self, wait: &mut Wait) {
+        self.domain.end_wait(wait);
     }
 
     fn wait_fd(&self) -> Result<BorrowedFd<'_>> {

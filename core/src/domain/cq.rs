@@ -2,14 +2,16 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::empty_polls::EmptyPolls;
-use super::waiting::{Awaited, Descriptor, deadline};
+use super::waiting::{Awaited, Descriptor, Wait};
 use super::{Backend, Inner, Object};
 use crate::cq::CqQueue;
-use crate::error::{Error, OpError, Result};
+use crate::error::{Errno, Error, OpError, Result};
 use crate::fabric::{Cq, CqAttr, ObjectId};
 use crate::peer::{Completion, CqError};
 
@@ -18,7 +20,7 @@ const DEFAULT_SIZE: usize = 1024;
 struct CqHandle<B: Backend> {
     domain: Arc<Inner<B>>,
     index: usize,
-    signaled: AtomicBool,
+    signals: Signals,
     descriptor: Descriptor,
     polls: EmptyPolls,
 }
@@ -40,7 +42,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CqAttr) -> Result<
     Ok(Arc::new(CqHandle {
         domain: domain.clone(),
         index,
-        signaled: AtomicBool::new(false),
+        signals: Signals::default(),
         descriptor: Descriptor::default(),
         polls: EmptyPolls::new(),
     }))
@@ -63,34 +65,46 @@ impl<B: Backend> Cq for CqHandle<B> {
         Ok(self.domain.lock()?.cqs[self.index].read_error())
     }
 
-    fn sread_many(
-        &self,
-        out: &mut [Completion],
-        least: usize,
-        timeout: Option<Duration>,
-    ) -> Result<usize, OpError> {
-        let deadline = timeout.and_then(deadline);
+    fn begin_wait(&self, least: usize, timeout: Option<Duration>) -> Result<Wait, OpError> {
         let awaited = Awaited::Cq {
             index: self.index,
             least,
         };
-        let waited = self.domain.wait_until(awaited, deadline, |state| {
+        let mut wait = self.domain.begin_wait(awaited, timeout);
+        wait.signals_before = self.signals.enter();
+        Ok(wait)
+    }
+
+    fn look(&self, wait: &mut Wait, out: &mut [Completion]) -> Result<Option<usize>, OpError> {
+        let Awaited::Cq { least, .. } = wait.awaited() else {
+            return Err(OpError::Failed(Errno::EINVAL));
+        };
+        let signals_before = wait.signals_before;
+        let looked = self.domain.look(wait, |state| {
             let cq = &mut state.cqs[self.index];
             if cq.holds(least) {
                 return Some(cq.read(out));
             }
-            let signaled = self.signaled.swap(false, Ordering::Relaxed);
+            let signaled = self.signals.has_come_since(signals_before);
             signaled.then_some(Err(OpError::Again))
         });
-        match waited {
-            // It need not wait for the others.
-            Err(OpError::Again) => self.domain.lock()?.cqs[self.index].read(out),
-            waited => waited,
+        match looked {
+            // It need not wait for the others. fi_cq(3) tells a signal to the thread and the end of
+            // its time by the same number.
+            Err(OpError::Again | OpError::Failed(Errno::EINTR)) => {
+                self.domain.lock()?.cqs[self.index].read(out).map(Some)
+            }
+            looked => looked,
         }
     }
 
+    fn end_wait(&self, wait: &mut Wait) {
+        self.signals.leave();
+        self.domain.end_wait(wait);
+    }
+
     fn signal(&self) {
-        self.signaled.store(true, Ordering::Relaxed);
+        self.signals.send();
         self.domain.wait.signal();
         self.descriptor.ring();
     }
@@ -105,7 +119,7 @@ impl<B: Backend> Cq for CqHandle<B> {
             least: 1,
         };
         self.domain.try_wait(awaited, &self.descriptor)?;
-        match self.signaled.swap(false, Ordering::Relaxed) {
+        match self.signals.take_kept() {
             true => Err(OpError::Again),
             false => Ok(()),
         }
@@ -122,5 +136,50 @@ impl<B: Backend> Cq for CqHandle<B> {
 impl<B: Backend> Drop for CqHandle<B> {
     fn drop(&mut self) {
         self.domain.close(Object::Cq(self.index));
+    }
+}
+
+/// Signals to those who wait for a queue (`fi_cq_signal`): one ends all waits that are under way,
+/// or else the next.
+#[derive(Default)]
+struct Signals {
+    /// How many there were.
+    count: AtomicU64,
+    waits: Mutex<Waits>,
+}
+
+#[derive(Default)]
+struct Waits {
+    under_way: usize,
+    /// A signal came when there was none.
+    is_kept: bool,
+}
+
+impl Signals {
+    /// A wait begins: the signals that it need not mind.
+    fn enter(&self) -> u64 {
+        let mut waits = self.waits.lock();
+        waits.under_way += 1;
+        let count = self.count.load(Ordering::Relaxed);
+        // One that was kept is still to come.
+        count.wrapping_sub(u64::from(std::mem::take(&mut waits.is_kept)))
+    }
+
+    fn leave(&self) {
+        self.waits.lock().under_way -= 1;
+    }
+
+    fn send(&self) {
+        let mut waits = self.waits.lock();
+        self.count.fetch_add(1, Ordering::Relaxed);
+        waits.is_kept |= waits.under_way == 0;
+    }
+
+    fn has_come_since(&self, before: u64) -> bool {
+        self.count.load(Ordering::Relaxed) != before
+    }
+
+    fn take_kept(&self) -> bool {
+        std::mem::take(&mut self.waits.lock().is_kept)
     }
 }

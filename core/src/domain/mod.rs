@@ -30,6 +30,7 @@ use slab::Slab;
 use crate::addr::{AuthKey, KeyedAddr, NativeAddr};
 use crate::av::follow::Follower;
 use crate::av::{AvAttr, AvTable, HeldKey, Resolve};
+use crate::cancel::Uncancelled;
 use crate::config::Settings;
 use crate::cq::CqQueue;
 use crate::error::{Errno, Error, OpError, Result};
@@ -46,6 +47,7 @@ use crate::wait::{Bell, WaitSet};
 pub use dgram::DgramDomain;
 pub use keyed::{Keyed, KeyedBackend, KeyedParts};
 pub use keyed_dgram::KeyedDgramDomain;
+pub use waiting::Wait;
 
 use cntr::Count;
 use endpoint::EndpointState;
@@ -387,6 +389,8 @@ impl<B: Backend> Shared<B> {
 
     #[cold]
     fn run_errands(&self, state: &mut State<B::Transport>) {
+        // Endpoints that go wait for their threads, and leave their counters in files.
+        let _uncancelled = Uncancelled::begin();
         self.has_errands.lower();
         self.errand_bell.clear();
         let errands = std::mem::take(&mut *self.errands.lock());

@@ -4,10 +4,11 @@
 //! completes within a call wakes no descriptor. And whoever drives the transports while others sleep has them watched
 //! again afterwards: they take a call to progress for a sign that somebody looks.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use nix::sys::epoll::Epoll;
 use slab::Slab;
 
 use super::cntr::Count;
@@ -16,7 +17,7 @@ use super::{Backend, Object, Shared, State};
 use crate::cq::CqQueue;
 use crate::error::{Errno, OpError, Result};
 use crate::peer::Transport;
-use crate::wait::{Bell, WaitFd, WaitSet};
+use crate::wait::{Bell, Nap, NapOn, WaitFd, WaitSet, Woken, ms_until, sleep_on};
 
 /// Looks that are taken at transports that do not come to rest before their sleepers are woken for it.
 const LOOKS: usize = 4;
@@ -49,6 +50,61 @@ impl Awaited {
                 .get(index)
                 .is_some_and(|count| count.value >= threshold || count.errors != errors),
         }
+    }
+}
+
+/// A wait of one thread for something of a domain, between two looks whether it is there.
+///
+/// It holds a descriptor, and the domain knows of it: it has to be ended by the object that it was
+/// begun on (`Cq::end_wait`, `Cntr::end_wait`).
+#[derive(Debug)]
+pub struct Wait {
+    awaited: Awaited,
+    deadline: Option<Instant>,
+    spin_until: Instant,
+    polls: EmptyPolls,
+    /// What it sleeps on, from the first sleep on.
+    epoll: Option<Epoll>,
+    /// Its place among those who sleep, while it does.
+    asleep: Option<usize>,
+    is_interrupted: bool,
+    /// How often somebody had signalled the queue when the wait began.
+    pub(super) signals_before: u64,
+}
+
+impl Wait {
+    /// What to sleep on, after a look that found nothing.
+    pub fn nap(&self) -> Option<Nap> {
+        let set = self.epoll.as_ref()?.0.as_raw_fd();
+        Some(Nap {
+            on: NapOn::Set(set),
+            timeout_ms: ms_until(self.deadline),
+        })
+    }
+
+    pub(super) fn awaited(&self) -> Awaited {
+        self.awaited
+    }
+
+    /// A signal came to the thread: the next look is the last.
+    pub fn interrupt(&mut self) {
+        self.is_interrupted = true;
+    }
+
+    /// Sleeps, after a look that found nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel can not wait.
+    pub fn sleep(&mut self) -> Result<(), OpError> {
+        let Some(epoll) = &self.epoll else {
+            return Ok(());
+        };
+        let slept = sleep_on(epoll, self.deadline).map_err(|e| OpError::Failed(e.errno()))?;
+        if slept == Woken::Interrupted {
+            self.interrupt();
+        }
+        Ok(())
     }
 }
 
@@ -113,57 +169,82 @@ impl Descriptor {
 }
 
 /// When a wait is over; never, where that is beyond all that clocks can tell.
-pub(super) fn deadline(timeout: Duration) -> Option<Instant> {
+fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
 impl<B: Backend> Shared<B> {
-    /// Drives the domain until `done` has an answer or the deadline is there (`Again` then). `awaited` is what makes
-    /// `done` worth asking.
-    pub(super) fn wait_until<R>(
+    /// Begins a wait until the deadline.
+    pub(super) fn begin_wait(&self, awaited: Awaited, timeout: Option<Duration>) -> Wait {
+        Wait {
+            awaited,
+            deadline: timeout.and_then(deadline),
+            spin_until: Instant::now() + self.spin,
+            polls: EmptyPolls::new(),
+            epoll: None,
+            asleep: None,
+            is_interrupted: false,
+            signals_before: 0,
+        }
+    }
+
+    /// Drives the domain until `done` has an answer or the deadline is there (`Again` then), and no
+    /// longer than the wait spins: `None` asks the caller to sleep and to look again. After a signal
+    /// to the thread it looks once (`EINTR` then).
+    pub(super) fn look<R>(
         &self,
-        awaited: Awaited,
-        deadline: Option<Instant>,
+        wait: &mut Wait,
         mut done: impl FnMut(&mut State<B::Transport>) -> Option<Result<R, OpError>>,
-    ) -> Result<R, OpError> {
-        let mut spin_until = Instant::now() + self.spin;
-        let mut sleeper = None;
-        let polls = EmptyPolls::new();
+    ) -> Result<Option<R>, OpError> {
         loop {
             let mut state = self.lock()?;
+            if let Some(asleep) = wait.asleep.take() {
+                state.asleep.try_remove(asleep);
+                wait.spin_until = Instant::now() + self.spin;
+            }
             let moved = self.progress(&mut state);
             if let Some(answer) = done(&mut state) {
-                return answer;
+                return answer.map(Some);
             }
             let now = Instant::now();
-            if deadline.is_some_and(|at| now >= at) {
+            if wait.is_interrupted {
+                return Err(OpError::Failed(Errno::EINTR));
+            }
+            if wait.deadline.is_some_and(|at| now >= at) {
                 return Err(OpError::Again);
             }
-            if now < spin_until {
+            if now < wait.spin_until {
                 drop(state);
-                polls.count(moved);
+                wait.polls.count(moved);
                 continue;
             }
-            let Some(sleeper) = &sleeper else {
+            if wait.epoll.is_none() {
+                // It has to be there before the look after which it sleeps.
                 drop(state);
-                let new = self.wait.sleeper();
-                sleeper = Some(new.map_err(|e| OpError::Failed(e.errno()))?);
+                let set = self.wait.take_set();
+                wait.epoll = Some(set.map_err(|e| OpError::Failed(e.errno()))?);
                 continue;
-            };
+            }
             if !state.arm()? {
                 continue;
             }
-            let asleep = state.asleep.insert(Asleep {
-                awaited,
+            wait.asleep = Some(state.asleep.insert(Asleep {
+                awaited: wait.awaited,
                 woken: false,
                 bell: None,
-            });
-            drop(state);
-            let slept = sleeper.sleep(deadline);
-            self.lock()?.asleep.try_remove(asleep);
-            slept.map_err(|e| OpError::Failed(e.errno()))?;
-            spin_until = Instant::now() + self.spin;
+            }));
+            return Ok(None);
         }
+    }
+
+    /// Takes back what a wait holds.
+    pub(super) fn end_wait(&self, wait: &mut Wait) {
+        if let Some(asleep) = wait.asleep.take() {
+            if let Ok(mut state) = self.lock() {
+                state.asleep.try_remove(asleep);
+            }
+        }
+        self.wait.put_back(wait.epoll.take());
     }
 
     /// Prepares for a wait on a descriptor, which what is awaited ends: `Again` when it is there already.
