@@ -150,6 +150,7 @@ impl AvTable {
         self.interest.begin_to_await();
         let again = name.map_or(FiAddr::NOTAVAIL, |name| self.addr(&name));
         tell(&mut guard, again);
+        self.forget_id_of_removed(addr);
         if let Some(Reserved(entry)) = kept {
             self.interest.end_use(entry);
         }

@@ -147,6 +147,13 @@ impl AuthKeys {
         state.slot(handle)?.entry.as_ref().map(|entry| entry.key)
     }
 
+    /// The handle of the key by which receives are matched as by this source.
+    pub(crate) fn handle_of_source(&self, src: FiAddr) -> Option<FiAddr> {
+        let at = usize::try_from(src.0 & !KEY_SOURCE).ok()?;
+        let state = self.state.lock();
+        state.slots.get(at).map(|slot| slot.handle(at))
+    }
+
     /// The key that an entry's address has: as it was inserted, if it is still there.
     pub fn key_of(&self, name: &NativeAddr) -> Option<AuthKey> {
         let key = name.auth_key()?;

@@ -3,6 +3,7 @@
 //! A MAP address is index and generation, so that the use of a removed one is caught; a TABLE address is the bare index,
 //! lowest unused first. Readers take no lock, insertions and removals take turns among themselves.
 
+mod peer;
 mod turn;
 
 use std::cell::Cell;
@@ -25,7 +26,6 @@ use super::unresolved::UnresolvedEntries;
 use super::version::Busy;
 use crate::addr::{NATIVE_LEN, NativeAddr};
 use crate::error::{Errno, Error, Result};
-use crate::peer::PeerAv;
 use crate::sync::{Mutex, Ordering};
 use crate::types::FiAddr;
 
@@ -309,12 +309,24 @@ impl AvTable {
             }
             is_reusable
         });
-        self.ids.forget(entry);
+        match taken_out.get() {
+            // What was under way with it is still to be reported by its ID.
+            TakenOut::Kept(..) => {}
+            TakenOut::Free => self.ids.forget(entry),
+        }
         self.list(entry, FiAddr::NOTAVAIL);
         if let Some(keys) = &self.auth_keys {
             keys.forget(addr);
         }
         Ok(taken_out.get())
+    }
+
+    /// Nothing that was under way with an address is to be reported any more. Its entry is still the
+    /// caller's.
+    pub(super) fn forget_id_of_removed(&self, addr: FiAddr) {
+        if let Some(entry) = self.model.entry(addr) {
+            self.ids.forget(entry);
+        }
     }
 
     /// The entry of an address that is in, resolved or not.
@@ -559,36 +571,6 @@ impl Drop for Paused<'_> {
         let holes = std::mem::take(&mut self.holes);
         if !holes.is_empty() {
             self.table.release(holes.into_iter().map(Reserved));
-        }
-    }
-}
-
-impl PeerAv for AvTable {
-    #[inline]
-    fn lookup(&self, addr: FiAddr) -> Option<NativeAddr> {
-        self.use_addr(addr)
-    }
-
-    #[inline]
-    fn find(&self, name: &NativeAddr) -> FiAddr {
-        self.use_name(name)
-    }
-
-    #[inline]
-    fn reported(&self, addr: FiAddr) -> FiAddr {
-        match self.ids.are_any() && addr.is_some() {
-            false => addr,
-            true => self
-                .model
-                .entry(addr)
-                .map_or(addr, |entry| self.ids.of(entry, addr)),
-        }
-    }
-
-    fn reported_key(&self, handle: FiAddr) -> FiAddr {
-        match (self.has_user_ids(), &self.auth_keys) {
-            (true, Some(keys)) => keys.user_id(handle).unwrap_or(FiAddr::NOTAVAIL),
-            _ => handle,
         }
     }
 }

@@ -583,7 +583,11 @@ impl<B: Backend> EndpointHandle<B> {
         let (transport, mut owner) =
             state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
         match probed {
-            Probed::Missing => owner.rx_cq().write_error(probe::missing(probe, op)),
+            Probed::Missing => {
+                let mut error = probe::missing(probe, op);
+                error.completion.src = owner.av().reported_source(op.src);
+                owner.rx_cq().write_error(error);
+            }
             Probed::Found(arrived) => {
                 let src = owner.av().reported(arrived.src);
                 owner.rx_cq().write(&probe::found(op, &arrived, src));

@@ -46,7 +46,9 @@ impl EndpointOwner<'_> {
                     // SAFETY: whoever posted the receive vouched for its buffer until its completion.
                     unsafe { transport.start(start, self) };
                 }
-                super::srx::Deferred::Fail(error) => {
+                super::srx::Deferred::Fail(mut error) => {
+                    let src = self.av().reported_source(error.completion.src);
+                    error.completion.src = src;
                     self.rx_cq().write_error(error);
                     self.rx_cntr().inc_error();
                 }

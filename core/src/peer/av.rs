@@ -16,6 +16,13 @@ pub trait PeerAv {
         addr
     }
 
+    /// What errors say of the source that a receive was posted for: a peer's address, or a key
+    /// within matching.
+    #[cold]
+    fn reported_source(&self, src: FiAddr) -> FiAddr {
+        self.reported(src)
+    }
+
     /// What completions say of an authorization key: its handle, or the user's own ID for it.
     fn reported_key(&self, handle: FiAddr) -> FiAddr {
         handle

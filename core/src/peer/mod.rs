@@ -73,6 +73,7 @@ pub trait Owner {
     /// Reports a send that failed; errors are reported whether or not a completion was asked for.
     #[cold]
     fn fail_send(&mut self, done: &SendDone, errno: Errno, prov_errno: i32, why: &'static str) {
+        let src = self.av().reported(done.dest);
         self.tx_cq().write_error(CqError {
             completion: Completion {
                 context: done.context,
@@ -81,7 +82,7 @@ pub trait Owner {
                 buf: 0,
                 data: 0,
                 tag: done.tag,
-                src: done.dest,
+                src,
             },
             olen: 0,
             errno,

@@ -1,0 +1,47 @@
+//! What endpoints ask of their address vector.
+
+use super::AvTable;
+use crate::addr::NativeAddr;
+use crate::av::keys::is_key_source;
+use crate::peer::PeerAv;
+use crate::types::FiAddr;
+
+impl PeerAv for AvTable {
+    #[inline]
+    fn lookup(&self, addr: FiAddr) -> Option<NativeAddr> {
+        self.use_addr(addr)
+    }
+
+    #[inline]
+    fn find(&self, name: &NativeAddr) -> FiAddr {
+        self.use_name(name)
+    }
+
+    #[inline]
+    fn reported(&self, addr: FiAddr) -> FiAddr {
+        match self.ids.are_any() && addr.is_some() {
+            false => addr,
+            true => self
+                .model
+                .entry(addr)
+                .map_or(addr, |entry| self.ids.of(entry, addr)),
+        }
+    }
+
+    #[cold]
+    fn reported_source(&self, src: FiAddr) -> FiAddr {
+        if !is_key_source(src) {
+            return self.reported(src);
+        }
+        let keys = self.auth_keys.as_ref();
+        keys.and_then(|keys| keys.handle_of_source(src))
+            .map_or(FiAddr::NOTAVAIL, |handle| self.reported_key(handle))
+    }
+
+    fn reported_key(&self, handle: FiAddr) -> FiAddr {
+        match (self.has_user_ids(), &self.auth_keys) {
+            (true, Some(keys)) => keys.user_id(handle).unwrap_or(FiAddr::NOTAVAIL),
+            _ => handle,
+        }
+    }
+}
