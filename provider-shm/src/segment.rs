@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use ferrofabric_core::cancel::Uncancelled;
 use ferrofabric_core::error::{Errno, Error, Result};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
@@ -153,6 +154,8 @@ impl Segment {
 /// Has the system set the memory of a segment aside. Otherwise whoever touches it first, when none
 /// is left, is killed.
 fn allocate(fd: BorrowedFd<'_>) -> nix::Result<()> {
+    // The C library writes where the system can not do it at once.
+    let _uncancelled = Uncancelled::begin();
     loop {
         match posix_fallocate(fd, 0, SEGMENT_BYTES as i64) {
             Err(nix::Error::EINTR) => {}

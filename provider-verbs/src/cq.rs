@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use ferrofabric_core::cancel::Uncancelled;
 use ferrofabric_core::error::{Errno, Error, OpError, Result};
 use ferrofabric_verbs_sys::{
     self as sys, IBV_WC_STANDARD_FLAGS, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
@@ -256,6 +257,8 @@ impl Cq {
     /// When the device is gone.
     #[inline]
     pub fn arm(&self, solicited_only: bool) -> std::result::Result<(), OpError> {
+        // Some drivers ask by a write of their descriptor.
+        let _uncancelled = Uncancelled::begin();
         // SAFETY: the queue is live.
         match unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), i32::from(solicited_only)) } {
             0 => Ok(()),

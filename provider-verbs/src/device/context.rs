@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use ferrofabric_core::cancel::Uncancelled;
 use ferrofabric_core::error::{Errno, Error, Result};
 use ferrofabric_core::forked::Birth;
 use ferrofabric_verbs_sys::{
@@ -118,9 +119,12 @@ impl Context {
         self.birth.is_this_process()
     }
 
-    /// The loaded library.
-    pub fn verbs(&self) -> &'static Verbs {
-        self.verbs
+    /// The loaded library, for calls on the control path.
+    pub fn verbs(&self) -> Calls {
+        Calls {
+            verbs: self.verbs,
+            _uncancelled: Uncancelled::begin(),
+        }
     }
 
     /// The raw context, for calls that this layer does not have. It lives as long as `self`.
@@ -136,7 +140,7 @@ impl Context {
     pub fn port(&self, number: u8) -> Result<PortAttributes> {
         let mut raw = ibv_port_attr::default();
         // SAFETY: the context is open.
-        let rc = unsafe { self.verbs.query_port(self.as_ptr(), number, &raw mut raw) };
+        let rc = unsafe { self.verbs().query_port(self.as_ptr(), number, &raw mut raw) };
         if rc != 0 {
             let error = failed(rc, "query", format!("port {number} of {}", self.name));
             return Err(error.mend(format!("its ports are 1 to {}", self.limits.ports)));
@@ -186,7 +190,7 @@ impl Context {
             let mut raw = ibv_gid::default();
             // SAFETY: the context is open.
             let rc = unsafe {
-                (self.verbs.ibv_query_gid)(self.as_ptr(), port, index as i32, &raw mut raw)
+                (self.verbs().ibv_query_gid)(self.as_ptr(), port, index as i32, &raw mut raw)
             };
             let gid = Gid::from(raw);
             if rc != 0 || gid.is_empty() {
@@ -222,7 +226,7 @@ impl Context {
         let mut pkey = 0;
         // SAFETY: the context is open.
         let rc = unsafe {
-            (self.verbs.ibv_query_pkey)(self.as_ptr(), port, i32::from(index), &raw mut pkey)
+            (self.verbs().ibv_query_pkey)(self.as_ptr(), port, i32::from(index), &raw mut pkey)
         };
         if rc != 0 {
             // It returns -1, with errno in some versions only.
@@ -249,7 +253,7 @@ impl Context {
     pub fn take_event(&self) -> Result<Option<AsyncEvent>> {
         let mut raw = ibv_async_event::default();
         // SAFETY: the context is open.
-        if unsafe { (self.verbs.ibv_get_async_event)(self.as_ptr(), &raw mut raw) } != 0 {
+        if unsafe { (self.verbs().ibv_get_async_event)(self.as_ptr(), &raw mut raw) } != 0 {
             return match last_errno() {
                 libc::EAGAIN | libc::EINTR => Ok(None),
                 errno => Err(failed(
@@ -262,7 +266,7 @@ impl Context {
         // SAFETY: just read, acknowledged only below.
         let event = unsafe { AsyncEvent::from_raw(&raw) };
         // SAFETY: each event is acknowledged once.
-        unsafe { (self.verbs.ibv_ack_async_event)(&raw mut raw) };
+        unsafe { (self.verbs().ibv_ack_async_event)(&raw mut raw) };
         Ok(Some(event))
     }
 
@@ -276,6 +280,22 @@ impl Context {
     pub fn event_text(&self, kind: ibv_event_type) -> &'static str {
         // SAFETY: as above.
         unsafe { constant_text((self.verbs.ibv_event_type_str)(kind)) }
+    }
+}
+
+/// The loaded library. The calling thread is not cancelled while this is there: most calls are
+/// reads and writes of descriptors.
+#[derive(Debug)]
+pub struct Calls {
+    verbs: &'static Verbs,
+    _uncancelled: Uncancelled,
+}
+
+impl std::ops::Deref for Calls {
+    type Target = Verbs;
+
+    fn deref(&self) -> &Verbs {
+        self.verbs
     }
 }
 

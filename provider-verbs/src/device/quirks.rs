@@ -37,6 +37,9 @@ bitflags::bitflags! {
         /// A queue pair that moves to the error state while the last packet of a send completes takes that packet once more, now
         /// without a receive, and the kernel crashes: no send may take several packets.
         const LONG_SEND_CRASHES = 1 << 10;
+        /// A send is posted by a write of the device's descriptor, which is a cancellation point
+        /// (pthreads(7)).
+        const POSTS_BY_SYSTEM_CALL = 1 << 11;
     }
 }
 
@@ -53,8 +56,17 @@ const SOFT_ROCE: Match = Match {
     hardware: false,
 };
 
+/// The same for the software iWARP driver (siw).
+const SOFT_IWARP: Match = Match {
+    vendor_id: 0x0062_6d74,
+    hardware: false,
+};
+
 /// Seen on Linux 6.12; none is known to be mended since.
-const TABLE: &[(Match, Quirks)] = &[(SOFT_ROCE, Quirks::all())];
+const TABLE: &[(Match, Quirks)] = &[
+    (SOFT_ROCE, Quirks::all()),
+    (SOFT_IWARP, Quirks::POSTS_BY_SYSTEM_CALL),
+];
 
 impl Quirks {
     /// The defects of a device.
@@ -82,12 +94,18 @@ mod tests {
 
     #[test]
     fn a_card_has_none_of_them() {
-        // Mellanox, and the software iWARP driver.
-        for vendor in [0x02c9, 0x15b3, 0x62_6d74] {
+        for mellanox in [0x02c9, 0x15b3] {
             assert_eq!(
-                Quirks::matching(vendor, true) | Quirks::matching(vendor, false),
+                Quirks::matching(mellanox, true) | Quirks::matching(mellanox, false),
                 Quirks::empty()
             );
         }
+    }
+
+    #[test]
+    fn software_devices_post_by_system_calls() {
+        let soft_iwarp = Quirks::matching(0x62_6d74, false);
+        assert_eq!(soft_iwarp, Quirks::POSTS_BY_SYSTEM_CALL);
+        assert!(Quirks::matching(0xff_ffff, false).contains(soft_iwarp));
     }
 }

@@ -6,6 +6,7 @@ mod ud;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use ferrofabric_core::cancel::Uncancelled;
 use ferrofabric_core::error::{Error, Result};
 use ferrofabric_verbs_sys::{
     self as sys, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap,
@@ -14,7 +15,7 @@ use ferrofabric_verbs_sys::{
 };
 
 use crate::cq::Cq;
-use crate::device::{failed, last_errno};
+use crate::device::{Quirks, failed, last_errno};
 use crate::pd::Pd;
 use crate::post::{Rejected, SendBatch, rejected};
 use crate::srq::Srq;
@@ -91,6 +92,8 @@ pub struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
+    /// [`Quirks::POSTS_BY_SYSTEM_CALL`].
+    posts_by_system_call: bool,
 }
 
 // SAFETY: libibverbs takes calls on a queue pair from any thread; the driver locks its queues.
@@ -129,6 +132,7 @@ impl Qp {
             send_cq: Arc::clone(&config.send_cq),
             recv_cq: Arc::clone(&config.recv_cq),
             srq: config.srq.clone(),
+            posts_by_system_call: (pd.context().quirks()).contains(Quirks::POSTS_BY_SYSTEM_CALL),
         };
         if config.extended.is_some() {
             this.extended = pd
@@ -171,6 +175,7 @@ impl Qp {
         list: *mut ibv_send_wr,
     ) -> std::result::Result<(), Rejected<ibv_send_wr>> {
         let mut first = ptr::null_mut();
+        let _uncancelled = self.posts_by_system_call.then(Uncancelled::begin);
         // SAFETY: the queue pair is live; the rest is the caller's promise.
         match unsafe { sys::ibv_post_send(self.raw.as_ptr(), list, &raw mut first) } {
             0 => Ok(()),

@@ -409,7 +409,7 @@ impl Keeping {
     fn begin_if_possible(&self, pd: &Pd) -> Option<Mutex<Kept>> {
         // What a fork takes from the child it would take for as long as a region is kept.
         let is_allowed = self.choice != RegistrationCache::Off
-            && fork_safety(pd.context().verbs()) == ForkSafety::CopyOnFork;
+            && fork_safety(&pd.context().verbs()) == ForkSafety::CopyOnFork;
         let kept = is_allowed.then(|| self.begin())?;
         kept.map_err(|error| {
             tracing::info!("memory is registered anew for each large message: {error}");

@@ -32,7 +32,7 @@ impl SlotPool {
         access: Access,
     ) -> Result<Self> {
         let slot_bytes = slot_bytes.next_multiple_of(64);
-        let safety = fork_safety(pd.context().verbs());
+        let safety = fork_safety(&pd.context().verbs());
         let memory = Pages::allocate(count * slot_bytes, safety)?;
         // SAFETY: the memory is freed after the region is deregistered, and only raw pointers go to it.
         let mr = unsafe { Mr::register(pd, memory.ptr.as_ptr(), memory.layout.size(), access)? };
