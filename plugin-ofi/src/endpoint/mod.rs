@@ -144,10 +144,11 @@ impl EndpointObject {
     }
 
     fn enable(&self) -> Result<(), Refused> {
+        // One call at a time: another one finds that there is an endpoint.
+        let setup = self.setup();
         if self.endpoint.get().is_some() {
             return Ok(());
         }
-        let setup = self.setup();
         let missing = |what| Error::new(Errno::EINVAL, "enable", "endpoint").mend(what);
         let av = setup
             .av
@@ -245,6 +246,30 @@ fn offer_of(domain: &dyn ferrofabric_core::fabric::Domain) -> ferrofabric_core::
     info
 }
 
+/// Binds an object where it is asked for. What is bound stays: another object in its place is
+/// refused.
+///
+/// # Errors
+///
+/// `EINVAL`: there is one already.
+fn bind_to<T>(
+    to: &mut Option<Arc<T>>,
+    object: &Arc<T>,
+    asked: bool,
+    what: &str,
+) -> Result<(), Refused> {
+    if !asked {
+        return Ok(());
+    }
+    if to.is_some() {
+        return Err(Error::new(Errno::EINVAL, "bind", what)
+            .mend("the endpoint has one already, and keeps it")
+            .into());
+    }
+    *to = Some(object.clone());
+    Ok(())
+}
+
 /// `fi_ep_bind`.
 unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
     control(|| {
@@ -253,10 +278,10 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
         if to.is_null() {
             return Err(Errno::EINVAL.into());
         }
+        let mut setup = this.setup();
         if this.endpoint.get().is_some() {
             return Err(Errno::EOPBADSTATE.into());
         }
-        let mut setup = this.setup();
         let flags = Flags::from_bits_retain(flags);
         // SAFETY: what is bound is an object of ours, not closed.
         let (av, cq, cntr, eq) = unsafe {
@@ -267,31 +292,32 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 share_if::<EqObject>(to),
             )
         };
+        let (sends, receives) = (flags.contains(Flags::SEND), flags.contains(Flags::RECV));
         if let Some(av) = av {
-            setup.av = Some(av);
+            bind_to(&mut setup.av, &av, true, "address vector")?;
         } else if let Some(cq) = cq {
             let selective = flags.bits() & FI_SELECTIVE_COMPLETION != 0;
-            if !flags.intersects(Flags::SEND | Flags::RECV) {
+            if !sends && !receives {
                 return Err(Errno::EBADFLAGS.into());
             }
-            if flags.contains(Flags::SEND) {
+            let (mut tx_cq, mut rx_cq) = (setup.tx_cq.clone(), setup.rx_cq.clone());
+            bind_to(&mut tx_cq, &cq, sends, "completion queue of sends")?;
+            bind_to(&mut rx_cq, &cq, receives, "completion queue of receives")?;
+            (setup.tx_cq, setup.rx_cq) = (tx_cq, rx_cq);
+            if sends {
                 this.tx.bind(selective);
-                setup.tx_cq = Some(cq.clone());
             }
-            if flags.contains(Flags::RECV) {
+            if receives {
                 this.rx.bind(selective);
-                setup.rx_cq = Some(cq);
             }
         } else if let Some(cntr) = cntr {
-            if flags.contains(Flags::SEND) {
-                setup.tx_cntr = Some(cntr.clone());
-            }
-            if flags.contains(Flags::RECV) {
-                setup.rx_cntr = Some(cntr);
-            }
+            let (mut tx_cntr, mut rx_cntr) = (setup.tx_cntr.clone(), setup.rx_cntr.clone());
+            bind_to(&mut tx_cntr, &cntr, sends, "counter of sends")?;
+            bind_to(&mut rx_cntr, &cntr, receives, "counter of receives")?;
+            (setup.tx_cntr, setup.rx_cntr) = (tx_cntr, rx_cntr);
             // What counts remote accesses alone has nothing to count yet.
-        } else if eq.is_some() {
-            setup.eq = eq;
+        } else if let Some(eq) = eq {
+            bind_to(&mut setup.eq, &eq, true, "event queue")?;
         } else {
             return Err(Refused(Errno::ENOSYS));
         }
