@@ -2,19 +2,21 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Cntr, CntrAttr, CntrEvents};
+use ferrofabric_core::fabric::{Cntr, CntrAttr, CntrEvents, Wait};
 
 use crate::abi::{
     FI_CLASS_CNTR, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid_cntr,
 };
+use crate::cancel::{self, Looked, Waiter, unwinding};
 use crate::domain::DomainObject;
 use crate::fid::{Object, new_fid, object, ops_of};
-use crate::guard::{Refused, control, value};
+use crate::guard::{Refused, control, data, value};
 use crate::wait::{self, WaitObject, Waitable};
 
 /// A counter.
@@ -62,7 +64,9 @@ static OPS: Roomy<fi_ops_cntr> = Roomy::new(fi_ops_cntr {
     readerr: Some(read_errors),
     add: Some(add),
     set: Some(set),
-    wait: Some(wait_for),
+    wait: Some(unwinding!(
+        wait_for as fn(*mut fid_cntr, u64, c_int) -> c_int
+    )),
     adderr: Some(add_errors),
     seterr: Some(set_errors),
 });
@@ -144,15 +148,73 @@ unsafe extern "C" fn set_errors(cntr: *mut fid_cntr, value: u64) -> c_int {
     control(|| unsafe { of(cntr) }.set_errors(value))
 }
 
-unsafe extern "C" fn wait_for(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
-    control(|| {
-        // SAFETY: as C calls us.
-        match unsafe { of(cntr) }.wait(threshold, timeout(timeout_ms)) {
-            Ok(_) => Ok(()),
-            Err(OpError::Again) => Err(Errno::ETIMEDOUT),
-            Err(error) => Err(error.errno()),
+unsafe extern "C-unwind" fn wait_for(
+    cntr: *mut fid_cntr,
+    threshold: u64,
+    timeout_ms: c_int,
+) -> c_int {
+    let mut counting = MaybeUninit::<Counting>::uninit();
+    // SAFETY: as C calls us; the thread may be cancelled. A wait that has begun is there.
+    let returned = unsafe {
+        match begin_wait(cntr, threshold, timeout_ms, &mut counting) {
+            0 => cancel::wait(counting.as_mut_ptr()),
+            error => error,
         }
+    };
+    returned as c_int
+}
+
+/// A wait for a value.
+struct Counting {
+    cntr: *const dyn Cntr,
+    wait: Wait,
+}
+
+/// Begins a wait for a value: 0, or an error.
+///
+/// # Safety
+///
+/// As C calls us.
+unsafe fn begin_wait(
+    cntr: *mut fid_cntr,
+    threshold: u64,
+    timeout_ms: c_int,
+    counting: &mut MaybeUninit<Counting>,
+) -> isize {
+    data(|| {
+        // SAFETY: as C calls us.
+        let cntr = unsafe { of(cntr) };
+        counting.write(Counting {
+            cntr,
+            wait: cntr.begin_wait(threshold, timeout(timeout_ms))?,
+        });
+        Ok(0)
     })
+}
+
+impl Waiter for Counting {
+    fn look(&mut self) -> Looked {
+        // SAFETY: C does not close a counter in a call that waits for it.
+        let looked = unsafe { &*self.cntr }.look(&mut self.wait);
+        Looked::Over(match looked {
+            Ok(None) => match self.wait.nap() {
+                Some(nap) => return Looked::Sleep(nap),
+                None => -(Errno::EINVAL.0 as isize),
+            },
+            Ok(Some(_)) => 0,
+            Err(OpError::Again) => -(Errno::ETIMEDOUT.0 as isize),
+            Err(error) => -(error.errno().0 as isize),
+        })
+    }
+
+    fn interrupt(&mut self) {
+        self.wait.interrupt();
+    }
+
+    fn end(&mut self) {
+        // SAFETY: as above.
+        unsafe { &*self.cntr }.end_wait(&mut self.wait);
+    }
 }
 
 /// Milliseconds as libfabric has them: negative ones never end.

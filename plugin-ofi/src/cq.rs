@@ -2,13 +2,14 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferrofabric_core::addr::AddrFormats;
 use ferrofabric_core::av::format;
 use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Cq, CqAttr};
+use ferrofabric_core::fabric::{Cq, CqAttr, Wait};
 use ferrofabric_core::peer::{Completion, CqError};
 
 use crate::abi::{
@@ -16,11 +17,13 @@ use crate::abi::{
     fi_cq_entry, fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry,
     fi_cq_wait_cond, fi_ops, fi_ops_cq, fid_cq,
 };
+use crate::cancel::{self, Looked, Waiter, testing, unwinding};
 use crate::cntr::timeout;
 use crate::domain::DomainObject;
 use crate::fid::{Object, new_fid, object, ops_of};
 use crate::guard::{Refused, control, data, value};
-use crate::memory::copy_text;
+use crate::memory::say;
+use crate::reasons::{number_of, words_of};
 use crate::wait::{self, WaitObject, Waitable};
 
 // Every format is a prefix of the longest, and that is how a completion begins.
@@ -49,16 +52,9 @@ pub(crate) struct CqObject {
     wait: WaitObject,
     /// Waits say how many entries they want (`FI_CQ_COND_THRESHOLD`).
     by_threshold: bool,
-    last_error: Mutex<LastError>,
+    /// The error data of the error that was read last, which C may still look at.
+    last_error: Mutex<Vec<u8>>,
     domain: Arc<DomainObject>,
-}
-
-/// What C may still look at of the error that was read last.
-struct LastError {
-    /// What went wrong, in words, as a string.
-    reason: Vec<u8>,
-    /// Its error data.
-    data: Vec<u8>,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -93,11 +89,20 @@ impl Waitable for CqObject {
 
 static OPS: Roomy<fi_ops_cq> = Roomy::new(fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
-    read: Some(read),
-    readfrom: Some(readfrom),
+    read: Some(unwinding!(
+        read as fn(*mut fid_cq, *mut c_void, usize) -> isize
+    )),
+    readfrom: Some(unwinding!(
+        readfrom as fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t) -> isize
+    )),
     readerr: Some(readerr),
-    sread: Some(sread),
-    sreadfrom: Some(sreadfrom),
+    sread: Some(unwinding!(
+        sread as fn(*mut fid_cq, *mut c_void, usize, *const c_void, c_int) -> isize
+    )),
+    sreadfrom: Some(unwinding!(
+        sreadfrom
+            as fn(*mut fid_cq, *mut c_void, usize, *mut fi_addr_t, *const c_void, c_int) -> isize
+    )),
     signal: Some(signal),
     strerror: Some(strerror),
 });
@@ -158,10 +163,7 @@ impl CqObject {
             entry_bytes,
             wait,
             by_threshold,
-            last_error: Mutex::new(LastError {
-                reason: b"\0".to_vec(),
-                data: Vec::new(),
-            }),
+            last_error: Mutex::default(),
             domain,
         }))
     }
@@ -192,7 +194,7 @@ const ERR_DATA_SIZE: u32 = FI_VERSION(1, 5);
 const ERR_SOURCE: u32 = FI_VERSION(1, 20);
 
 impl CqObject {
-    fn last_error(&self) -> MutexGuard<'_, LastError> {
+    fn last_error(&self) -> MutexGuard<'_, Vec<u8>> {
         (self.last_error.lock()).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -204,12 +206,9 @@ impl CqObject {
     #[cold]
     unsafe fn write_error(&self, error: &CqError, to: *mut fi_cq_err_entry) {
         let mut last = self.last_error();
-        last.reason.clear();
-        last.reason.extend_from_slice(error.why.as_bytes());
-        last.reason.push(0);
         // Error data is the address of a sender; of all else `fi_cq_strerror` has what is known.
         let addr_format = self.domain.domain.info().addr_format;
-        last.data = match &error.sender {
+        *last = match &error.sender {
             Some(sender) => format::endpoint_to_bytes(addr_format, sender),
             None => Vec::new(),
         };
@@ -224,32 +223,29 @@ impl CqObject {
             (*to).tag = done.tag;
             (*to).olen = error.olen;
             (*to).err = error.errno.0;
-            (*to).prov_errno = error.prov_errno;
+            (*to).prov_errno = number_of(error.why, error.prov_errno);
             let sized = self.domain.speaks(ERR_DATA_SIZE);
             if sized && (*to).err_data_size != 0 {
                 let room = match (*to).err_data.is_null() {
                     true => 0,
                     false => (*to).err_data_size,
                 };
-                let fit = match room < last.data.len() {
+                let fit = match room < last.len() {
                     // Such addresses are as long as their beginning says: whoever inserts half of one has us read beyond it.
                     true if AddrFormats::SOCKADDR.has(addr_format) => 0,
                     true => room,
-                    false => last.data.len(),
+                    false => last.len(),
                 };
-                (*to)
-                    .err_data
-                    .cast::<u8>()
-                    .copy_from(last.data.as_ptr(), fit);
+                (*to).err_data.cast::<u8>().copy_from(last.as_ptr(), fit);
                 (*to).err_data_size = fit;
             } else {
                 // In memory of ours, good until the next error is read.
-                (*to).err_data = match last.data.is_empty() {
+                (*to).err_data = match last.is_empty() {
                     true => std::ptr::null_mut(),
-                    false => last.data.as_mut_ptr().cast(),
+                    false => last.as_mut_ptr().cast(),
                 };
                 if sized {
-                    (*to).err_data_size = last.data.len();
+                    (*to).err_data_size = last.len();
                 }
             }
             if self.domain.speaks(ERR_SOURCE) {
@@ -259,12 +255,25 @@ impl CqObject {
     }
 }
 
-unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: as C calls us.
-    unsafe { readfrom(cq, buf, count, std::ptr::null_mut()) }
+unsafe extern "C-unwind" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: as C calls us; the thread may be cancelled.
+    unsafe { testing(read_entries(cq, buf, count, std::ptr::null_mut())) }
 }
 
-unsafe extern "C" fn readfrom(
+unsafe extern "C-unwind" fn readfrom(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    sources: *mut fi_addr_t,
+) -> isize {
+    // SAFETY: as C calls us; the thread may be cancelled.
+    unsafe { testing(read_entries(cq, buf, count, sources)) }
+}
+
+/// # Safety
+///
+/// As C calls us: there is room for `count` entries, and sources where those are wanted.
+unsafe fn read_entries(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -300,18 +309,18 @@ unsafe extern "C" fn readfrom(
     })
 }
 
-unsafe extern "C" fn sread(
+unsafe extern "C-unwind" fn sread(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
     cond: *const c_void,
     timeout_ms: c_int,
 ) -> isize {
-    // SAFETY: as C calls us.
+    // SAFETY: as C calls us; the thread may be cancelled.
     unsafe { sreadfrom(cq, buf, count, std::ptr::null_mut(), cond, timeout_ms) }
 }
 
-unsafe extern "C" fn sreadfrom(
+unsafe extern "C-unwind" fn sreadfrom(
     cq: *mut fid_cq,
     buf: *mut c_void,
     count: usize,
@@ -319,21 +328,84 @@ unsafe extern "C" fn sreadfrom(
     cond: *const c_void,
     timeout_ms: c_int,
 ) -> isize {
+    let mut reader = MaybeUninit::<Reader>::uninit();
+    // SAFETY: as C calls us; the thread may be cancelled. A wait that has begun has a reader.
+    unsafe {
+        match begin_read(cq, (buf, count, sources), cond, timeout_ms, &mut reader) {
+            0 => cancel::wait(reader.as_mut_ptr()),
+            error => error,
+        }
+    }
+}
+
+/// A wait for entries.
+struct Reader {
+    cq: *const CqObject,
+    buf: *mut c_void,
+    count: usize,
+    sources: *mut fi_addr_t,
+    wait: Wait,
+}
+
+/// Begins a wait for entries: 0, or an error.
+///
+/// # Safety
+///
+/// As C calls us: there is room for `count` entries, and sources where those are wanted, until the
+/// wait is over.
+unsafe fn begin_read(
+    cq: *mut fid_cq,
+    (buf, count, sources): (*mut c_void, usize, *mut fi_addr_t),
+    cond: *const c_void,
+    timeout_ms: c_int,
+    reader: &mut MaybeUninit<Reader>,
+) -> isize {
     data(|| {
         // SAFETY: as C calls us.
         let this = unsafe { object::<CqObject>(cq) };
-        let mut batch = [Completion::BLANK; BATCH];
-        let want = count.min(BATCH);
         let least = match this.by_threshold {
             true => threshold(cond),
             false => 1,
         };
-        let timeout = timeout(timeout_ms);
-        let got = this.cq.sread_many(&mut batch[..want], least, timeout)?;
-        // SAFETY: C has room for `count` entries.
-        unsafe { this.write_out(&batch[..got], buf.cast(), sources) };
-        Ok(got as isize)
+        reader.write(Reader {
+            cq: this,
+            buf,
+            count,
+            sources,
+            wait: this.cq.begin_wait(least, timeout(timeout_ms))?,
+        });
+        Ok(0)
     })
+}
+
+impl Waiter for Reader {
+    fn look(&mut self) -> Looked {
+        // SAFETY: C does not close a queue in a call that waits for it.
+        let this = unsafe { &*self.cq };
+        let mut batch = [Completion::BLANK; BATCH];
+        let want = self.count.min(BATCH);
+        match this.cq.look(&mut self.wait, &mut batch[..want]) {
+            Ok(None) => match self.wait.nap() {
+                Some(nap) => Looked::Sleep(nap),
+                None => Looked::Over(-(Errno::EINVAL.0 as isize)),
+            },
+            Ok(Some(got)) => {
+                // SAFETY: C has room for `count` entries.
+                unsafe { this.write_out(&batch[..got], self.buf.cast(), self.sources) };
+                Looked::Over(got as isize)
+            }
+            Err(error) => Looked::Over(-(error.errno().0 as isize)),
+        }
+    }
+
+    fn interrupt(&mut self) {
+        self.wait.interrupt();
+    }
+
+    fn end(&mut self) {
+        // SAFETY: as above.
+        unsafe { &*self.cq }.cq.end_wait(&mut self.wait);
+    }
 }
 
 /// The entries that a condition asks for. fi_cq(3) has it "interpreted as a size_t": some programs
@@ -385,25 +457,15 @@ unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     })
 }
 
-/// The words of the error that was read last.
 unsafe extern "C" fn strerror(
-    cq: *mut fid_cq,
-    _prov_errno: c_int,
+    _cq: *mut fid_cq,
+    prov_errno: c_int,
     _err_data: *const c_void,
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    value(std::ptr::null(), || {
-        // SAFETY: as C calls us.
-        let this = unsafe { object::<CqObject>(cq) };
-        let reason = &this.last_error().reason;
-        if !buf.is_null() && len != 0 {
-            let text = String::from_utf8_lossy(&reason[..reason.len() - 1]);
-            // SAFETY: C has that much room.
-            unsafe { copy_text(&text, buf, len) };
-            return buf;
-        }
-        // Good until the next error is read.
-        reason.as_ptr().cast()
+    // SAFETY: C has that much room.
+    value(c"".as_ptr(), || unsafe {
+        say(words_of(prov_errno), buf, len)
     })
 }

@@ -1,23 +1,26 @@
 //! Event queues (fi_eq(3)): the application's own events, and those of asynchronous insertions.
 
 use std::cell::UnsafeCell;
-use std::ffi::{CString, c_char, c_int, c_void};
-use std::os::fd::BorrowedFd;
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::Instant;
 
-use ferrofabric_core::eq::{EqError, Event, EventQueue, Reading};
+use ferrofabric_core::eq::{Event, EventQueue, Reading};
 use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::wait::{Nap, NapOn, ms_until};
 
 use crate::abi::{
     FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_VERSION, FI_WRITE, Roomy, fi_eq_attr, fi_eq_err_entry,
     fi_ops, fi_ops_eq, fid, fid_eq,
 };
+use crate::cancel::{self, Looked, Waiter, testing, unwinding};
 use crate::cntr::timeout;
 use crate::fabric::FabricObject;
 use crate::fid::{Object, new_fid, object, ops_of};
 use crate::guard::{Refused, data, value};
-use crate::memory::copy_text;
+use crate::memory::say;
+use crate::reasons::words_of;
 use crate::wait::{self, WaitObject, Waitable};
 
 /// Longest entry that an application may write, in bytes.
@@ -28,21 +31,12 @@ const MAX_ENTRY_BYTES: usize = 64 << 10;
 pub(crate) struct EqObject {
     raw: UnsafeCell<fid_eq>,
     queue: Arc<EventQueue>,
-    /// Of the error that was read last.
-    last: Mutex<LastError>,
+    /// The data of the error that was read last, for who left no room for that.
+    last: Mutex<Box<[u8]>>,
     wait: WaitObject,
     /// Whether the application may write.
     writable: bool,
     fabric: Arc<FabricObject>,
-}
-
-/// What stays of an error for later calls.
-#[derive(Default)]
-struct LastError {
-    /// What belongs to it, for who left no room for that.
-    data: Box<[u8]>,
-    /// What went wrong, in words.
-    reason: CString,
 }
 
 // SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
@@ -77,10 +71,14 @@ impl Waitable for EqObject {
 
 static OPS: Roomy<fi_ops_eq> = Roomy::new(fi_ops_eq {
     size: size_of::<fi_ops_eq>(),
-    read: Some(read),
+    read: Some(unwinding!(
+        read as fn(*mut fid_eq, *mut u32, *mut c_void, usize, u64) -> isize
+    )),
     readerr: Some(readerr),
     write: Some(write),
-    sread: Some(sread),
+    sread: Some(unwinding!(
+        sread as fn(*mut fid_eq, *mut u32, *mut c_void, usize, c_int, u64) -> isize
+    )),
     strerror: Some(strerror),
 });
 
@@ -133,47 +131,59 @@ fn reading(flags: u64) -> Reading {
     }
 }
 
-/// Reads as `how` does it.
-///
-/// # Safety
-///
-/// As C calls us: there is room for the event's number, and `len` bytes at `buf`.
-unsafe fn read_by(
-    (eq, event): (*mut fid_eq, *mut u32),
-    (buf, len): (*mut c_void, usize),
+/// Where a call wants an event.
+#[derive(Clone, Copy)]
+struct Wanted {
+    eq: *const EqObject,
+    event: *mut u32,
+    buf: *mut c_void,
+    len: usize,
     flags: u64,
-    how: impl FnOnce(&EventQueue, &mut [u8], Reading) -> Result<(u32, usize), OpError>,
-) -> isize {
-    data(|| {
-        if event.is_null() || buf.is_null() && len != 0 {
-            return Err(OpError::Failed(Errno::EINVAL));
-        }
-        // SAFETY: as the caller says.
-        let queue = unsafe { &object::<EqObject>(eq).queue };
-        let out = match len {
-            0 => &mut [],
-            // SAFETY: as above; whatever bytes are there are some.
-            _ => unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len) },
-        };
-        let (number, bytes) = how(queue, out, reading(flags))?;
-        // SAFETY: as above.
-        unsafe { event.write(number) };
-        Ok(bytes as isize)
-    })
 }
 
-unsafe extern "C" fn read(
+impl Wanted {
+    /// Reads the event that is next, and returns the bytes of its entry.
+    ///
+    /// # Safety
+    ///
+    /// As C calls us: there is room for the event's number, and `len` bytes at `buf`.
+    unsafe fn read(&self) -> Result<isize, OpError> {
+        if self.event.is_null() || self.buf.is_null() && self.len != 0 {
+            return Err(OpError::Failed(Errno::EINVAL));
+        }
+        let out = match self.len {
+            0 => &mut [],
+            // SAFETY: as the caller says; whatever bytes are there are some.
+            _ => unsafe { std::slice::from_raw_parts_mut(self.buf.cast::<u8>(), self.len) },
+        };
+        // SAFETY: as C calls us.
+        let queue = unsafe { &(*self.eq).queue };
+        let (number, bytes) = queue.read(out, reading(self.flags))?;
+        // SAFETY: as the caller says.
+        unsafe { self.event.write(number) };
+        Ok(bytes as isize)
+    }
+}
+
+unsafe extern "C-unwind" fn read(
     eq: *mut fid_eq,
     event: *mut u32,
     buf: *mut c_void,
     len: usize,
     flags: u64,
 ) -> isize {
-    // SAFETY: as C calls us.
-    unsafe { read_by((eq, event), (buf, len), flags, EventQueue::read) }
+    let wanted = Wanted {
+        eq: eq.cast(),
+        event,
+        buf,
+        len,
+        flags,
+    };
+    // SAFETY: as C calls us; the thread may be cancelled.
+    unsafe { testing(data(|| wanted.read())) }
 }
 
-unsafe extern "C" fn sread(
+unsafe extern "C-unwind" fn sread(
     eq: *mut fid_eq,
     event: *mut u32,
     buf: *mut c_void,
@@ -181,18 +191,67 @@ unsafe extern "C" fn sread(
     timeout_ms: c_int,
     flags: u64,
 ) -> isize {
-    let patience: Option<Duration> = timeout(timeout_ms);
     // SAFETY: as C calls us.
-    let wait = unsafe { object::<EqObject>(eq) }.wait;
-    if wait == WaitObject::NONE {
+    if unsafe { object::<EqObject>(eq) }.wait == WaitObject::NONE {
         return -(Errno::ENOSYS.0 as isize);
     }
-    // SAFETY: as C calls us.
-    unsafe {
-        read_by((eq, event), (buf, len), flags, |queue, out, reading| {
-            queue.sread(out, reading, patience)
+    let wanted = Wanted {
+        eq: eq.cast(),
+        event,
+        buf,
+        len,
+        flags,
+    };
+    let mut reader = Reader {
+        wanted,
+        deadline: timeout(timeout_ms).and_then(|timeout| Instant::now().checked_add(timeout)),
+        is_interrupted: false,
+    };
+    // SAFETY: as C calls us; the thread may be cancelled.
+    unsafe { cancel::wait(&raw mut reader) }
+}
+
+/// A wait for an event.
+struct Reader {
+    wanted: Wanted,
+    deadline: Option<Instant>,
+    is_interrupted: bool,
+}
+
+impl Reader {
+    /// What to sleep on.
+    fn nap(&self) -> Result<Nap, OpError> {
+        // SAFETY: C does not close a queue in a call that waits for it.
+        let fd = unsafe { &(*self.wanted.eq).queue }.wait_fd();
+        // Another reader may take what makes it readable: then this one sleeps again.
+        let fd = fd.map_err(|e| OpError::Failed(e.errno()))?;
+        Ok(Nap {
+            on: NapOn::Descriptor(fd.as_raw_fd()),
+            timeout_ms: ms_until(self.deadline),
         })
     }
+}
+
+impl Waiter for Reader {
+    fn look(&mut self) -> Looked {
+        // SAFETY: as C calls us, until the wait is over.
+        let found = unsafe { self.wanted.read() };
+        let is_late = || self.deadline.is_some_and(|at| Instant::now() >= at);
+        let returned = match found {
+            Err(OpError::Again) if !self.is_interrupted && !is_late() => match self.nap() {
+                Ok(nap) => return Looked::Sleep(nap),
+                Err(error) => Err(error),
+            },
+            found => found,
+        };
+        Looked::Over(returned.unwrap_or_else(|error| -(error.errno().0 as isize)))
+    }
+
+    fn interrupt(&mut self) {
+        self.is_interrupted = true;
+    }
+
+    fn end(&mut self) {}
 }
 
 /// Since then the application may have room of its own for error data. The entry has always said
@@ -213,7 +272,6 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: 
             .read_error(reading(flags))
             .ok_or(OpError::Again)?;
         let mut last = this.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.reason = in_words(&error);
         let sized = this.fabric.speaks(ERR_DATA_SIZE);
         // SAFETY: there is room for an entry, which is the same in all versions. The application
         // says how much room there is for error data.
@@ -224,12 +282,12 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: 
             (*buf).err = error.errno.0;
             (*buf).prov_errno = error.prov_errno;
             if !sized || (*buf).err_data_size == 0 {
-                last.data = error.err_data;
-                (*buf).err_data = match last.data.is_empty() {
+                *last = error.err_data;
+                (*buf).err_data = match last.is_empty() {
                     true => std::ptr::null_mut(),
-                    false => last.data.as_mut_ptr().cast(),
+                    false => last.as_mut_ptr().cast(),
                 };
-                (*buf).err_data_size = last.data.len();
+                (*buf).err_data_size = last.len();
             } else {
                 let fit = match (*buf).err_data.is_null() {
                     true => 0,
@@ -242,17 +300,6 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: 
         }
         Ok(size_of::<fi_eq_err_entry>() as isize)
     })
-}
-
-/// What went wrong: what the error's data say, and else the meaning of its numbers.
-fn in_words(error: &EqError) -> CString {
-    let text = match (&error.err_data[..], error.prov_errno) {
-        ([], 0) => error.errno.message().into(),
-        ([], number) => Errno(number).message().into(),
-        (data, _) => String::from_utf8_lossy(data),
-    };
-    let before_nul = text.split('\0').next().unwrap_or_default();
-    CString::new(before_nul).unwrap_or_default()
 }
 
 unsafe extern "C" fn write(
@@ -281,24 +328,15 @@ unsafe extern "C" fn write(
     })
 }
 
-/// The words of the error that was read last.
 unsafe extern "C" fn strerror(
-    eq: *mut fid_eq,
-    _prov_errno: c_int,
+    _eq: *mut fid_eq,
+    prov_errno: c_int,
     _err_data: *const c_void,
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    value(std::ptr::null(), || {
-        // SAFETY: as C calls us.
-        let this = unsafe { object::<EqObject>(eq) };
-        let last = this.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if !buf.is_null() && len != 0 {
-            // SAFETY: C has that much room.
-            unsafe { copy_text(&last.reason.to_string_lossy(), buf, len) };
-            return buf;
-        }
-        // Good until the next error is read.
-        last.reason.as_ptr()
+    // SAFETY: C has that much room.
+    value(c"".as_ptr(), || unsafe {
+        say(words_of(prov_errno), buf, len)
     })
 }

@@ -1,9 +1,11 @@
-//! What every call from C goes through: results become numbers, and a panic ends here.
+//! What every call from C goes through: results become numbers, a panic ends here, and no thread is
+//! cancelled in here (see [`crate::cancel`]).
 
 use std::any::Any;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use ferrofabric_core::cancel::Uncancelled;
 use ferrofabric_core::error::{Errno, Error, OpError};
 
 /// Why a call is refused, as the number that C gets. Errors that explain themselves are logged on their way here.
@@ -36,6 +38,7 @@ pub(crate) fn control<E: Into<Refused>>(call: impl FnOnce() -> Result<(), E>) ->
 
 /// A call that returns a count or a negative error.
 pub(crate) fn counted<E: Into<Refused>>(call: impl FnOnce() -> Result<c_int, E>) -> c_int {
+    let _uncancelled = Uncancelled::begin();
     match catch_unwind(AssertUnwindSafe(|| call().map_err(Into::into))) {
         Ok(Ok(count)) => count,
         Ok(Err(Refused(errno))) => -errno.0,
@@ -43,7 +46,7 @@ pub(crate) fn counted<E: Into<Refused>>(call: impl FnOnce() -> Result<c_int, E>)
     }
 }
 
-/// A call on the data path.
+/// A call on the data path. It puts cancellation off only where it calls other libraries that may be cancelled.
 #[inline(always)]
 pub(crate) fn data(call: impl FnOnce() -> Result<isize, OpError>) -> isize {
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -53,7 +56,7 @@ pub(crate) fn data(call: impl FnOnce() -> Result<isize, OpError>) -> isize {
     }
 }
 
-/// A call whose result has no room for an error.
+/// A call whose result has no room for an error, which does no more than a call on the data path.
 pub(crate) fn value<T>(or: T, call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
         panicked(payload);
@@ -64,7 +67,7 @@ pub(crate) fn value<T>(or: T, call: impl FnOnce() -> T) -> T {
 /// The panic itself was reported by the panic hook.
 #[cold]
 #[inline(never)]
-fn panicked(payload: Box<dyn Any + Send>) -> isize {
+pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> isize {
     // Nobody catches what its destructor might throw.
     std::mem::forget(payload);
     tracing::error!("a defect of the provider ended a call; the operation is not done");

@@ -2,6 +2,7 @@
 
 pub mod abi;
 mod av;
+mod cancel;
 mod cntr;
 mod cq;
 mod discovery;
@@ -18,6 +19,7 @@ mod memory;
 mod mr;
 mod nic;
 pub mod provider;
+mod reasons;
 pub mod settings;
 mod unsupported;
 mod wait;

@@ -90,6 +90,20 @@ pub(crate) unsafe fn copy_text(text: &str, to: *mut c_char, len: usize) {
     }
 }
 
+/// Words for C: copied where there is room, else as they are.
+///
+/// # Safety
+///
+/// There is room for `len` bytes at `buf`, or that is NULL.
+pub(crate) unsafe fn say(words: &'static CStr, buf: *mut c_char, len: usize) -> *const c_char {
+    if buf.is_null() || len == 0 {
+        return words.as_ptr();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy_text(&words.to_string_lossy(), buf, len) };
+    buf
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

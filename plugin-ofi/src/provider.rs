@@ -4,6 +4,8 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
+use ferrofabric_core::cancel::Uncancelled;
+
 use crate::abi::{fi_context, fi_provider};
 use crate::guard::value;
 use crate::host::Host;
@@ -40,6 +42,7 @@ const NOTHING_ON_TOP: *mut c_void =
 /// Called by libfabric, which is loaded, and one call after the other.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fi_prov_ini() -> *mut fi_provider {
+    let _uncancelled = Uncancelled::begin();
     value(null_mut(), || {
         let provider = PROVIDER.0.get();
         // SAFETY: it is a static, and has its name.
@@ -57,5 +60,6 @@ pub unsafe extern "C" fn fi_prov_ini() -> *mut fi_provider {
 
 /// All that there is belongs to objects, which are closed; the log is libfabric's.
 unsafe extern "C" fn cleanup() {
+    let _uncancelled = Uncancelled::begin();
     value((), crate::log::stop);
 }

@@ -245,7 +245,7 @@ impl Work {
                 context,
                 data,
                 errno: error.errno(),
-                prov_errno: 0,
+                prov_errno: error.errno().0,
                 err_data: error.to_string().into_bytes().into(),
             });
         }

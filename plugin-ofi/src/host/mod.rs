@@ -9,6 +9,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
+use ferrofabric_core::cancel::Uncancelled;
 use ferrofabric_core::error::Errno;
 use libloading::os::unix::Library;
 
@@ -169,6 +170,8 @@ impl Host {
         line: u32,
         text: &str,
     ) {
+        // It writes to a stream, also within a call on the data path.
+        let _uncancelled = Uncancelled::begin();
         let (function, text) = (c_string(function), c_string(&one_line(text)));
         // SAFETY: strings ended by 0; the text is the one argument that the format asks for.
         unsafe {

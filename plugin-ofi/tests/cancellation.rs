@@ -1,0 +1,250 @@
+//! Threads of an application that are cancelled in calls of the provider (pthread_cancel(3)). The
+//! threads are those of C code (`cancellation/threads.c`), for Rust has no such thing.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod child;
+#[macro_use]
+mod client;
+mod support;
+mod two;
+
+use std::ffi::{c_int, c_long, c_void};
+use std::path::Path;
+use std::process::Command;
+
+use client::Info;
+use ferro_fi::abi::{fi_cq_tagged_entry, fi_wait_obj};
+use goblin::elf::Elf;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use support::folder::Folder;
+use two::{Two, everywhere, next, shape};
+
+/// As in the C file.
+#[repr(C)]
+struct Calls {
+    cq: *mut c_void,
+    cq_read: *const c_void,
+    cq_sread: *const c_void,
+    eq: *mut c_void,
+    eq_sread: *const c_void,
+    cntr: *mut c_void,
+    cntr_wait: *const c_void,
+    ep: *mut c_void,
+    send: *const c_void,
+    to: u64,
+    tag: u64,
+}
+
+/// What a thread is in when it is cancelled, with the numbers of the C file.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    CqSread = 0,
+    EqSread = 1,
+    CntrWait = 2,
+    SendAndRead = 3,
+}
+
+type CancelIn = unsafe extern "C" fn(*const Calls, c_int, c_long) -> c_int;
+
+/// The C code: as C programs are compiled, or as those whose code may be unwound.
+fn compiled(folder: &Folder, options: &[&str]) -> Library {
+    let path = folder.path().join("threads.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cancellation/threads.c");
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-pthread"])
+        .args(options)
+        .arg("-o")
+        .args([&path, &source])
+        .status()
+        .expect("a C compiler is installed");
+    assert!(status.success());
+    // SAFETY: it has no initialisers.
+    unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.expect("it loads")
+}
+
+/// Pauses before a cancellation: the first until the thread sleeps, in the others it is anywhere.
+fn pauses(rounds: usize) -> impl Iterator<Item = c_long> {
+    // Any numbers will do that are spread from none to some ten microseconds.
+    (0..rounds).map(|round| match round % 4 {
+        0 => -1,
+        _ => (round * 7919 % 50_000) as c_long,
+    })
+}
+
+/// The queues of both sides are such that one can wait in calls.
+fn open(info: &Info<'_>) -> Two {
+    let mut waits = shape();
+    waits.cq.wait_obj = fi_wait_obj::FI_WAIT_UNSPEC;
+    waits.cntr.wait_obj = fi_wait_obj::FI_WAIT_UNSPEC;
+    Two::open(info, waits)
+}
+
+fn calls(two: &Two) -> Calls {
+    // SAFETY: the objects are open, and their tables full.
+    unsafe {
+        let (cq, eq, cntr) = (two.a.tx, two.opened.eq, two.a.received);
+        let (cq_ops, eq_ops, cntr_ops) = (*(*cq).ops, *(*eq).ops, *(*cntr).ops);
+        Calls {
+            cq: cq.cast(),
+            cq_read: cq_ops.read.unwrap() as *const c_void,
+            cq_sread: cq_ops.sread.unwrap() as *const c_void,
+            eq: eq.cast(),
+            eq_sread: eq_ops.sread.unwrap() as *const c_void,
+            cntr: cntr.cast(),
+            cntr_wait: cntr_ops.wait.unwrap() as *const c_void,
+            ep: two.a.ep.cast(),
+            send: (*(*two.a.ep).tagged).send.unwrap() as *const c_void,
+            to: two.to_b,
+            tag: 1,
+        }
+    }
+}
+
+/// Has threads cancelled in a call, and checks each time that the objects still work.
+fn cancel_in(info: &Info<'_>, call: Call, rounds: usize) {
+    for options in [&["-fno-exceptions"][..], &["-fexceptions"]] {
+        let folder = Folder::new();
+        let library = compiled(&folder, options);
+        // SAFETY: the signature is that of the C file.
+        let cancel_in = unsafe {
+            *library
+                .get::<CancelIn>(b"cancel_in\0")
+                .expect("it is there")
+        };
+        let two = open(info);
+        let calls = calls(&two);
+        for pause in pauses(rounds) {
+            let pause = match call {
+                // It never sleeps.
+                Call::SendAndRead => pause.max(0),
+                _ => pause,
+            };
+            // SAFETY: the objects are open, and used as FI_THREAD_SAFE allows.
+            let step = unsafe { cancel_in(&raw const calls, call as c_int, pause) };
+            assert_eq!(step, 0, "{call:?} with {options:?} after {pause}");
+            still_works(&two, calls.tag);
+        }
+        two.close();
+    }
+}
+
+/// A message goes through, behind whatever the threads have sent.
+fn still_works(two: &Two, tag: u64) {
+    const LAST: u64 = 77;
+    let mut into = [0u8; 8];
+    two.b.receive(&mut into, LAST, 1);
+    two.a.senddata(&[9; 8], 0, two.to_b, LAST);
+    assert_eq!(next(two.b.rx).map(|entry| entry.tag), Ok(LAST));
+    assert_eq!(into, [9; 8]);
+    // A completion may be gone with a cancelled read, but no more than one.
+    let mut entry = fi_cq_tagged_entry::default();
+    loop {
+        // SAFETY: there is room for one.
+        let read = unsafe { call!(two.a.tx, ops.read((&raw mut entry).cast(), 1)) };
+        if read == two::EAGAIN {
+            break;
+        }
+        assert_eq!(read, 1);
+    }
+    // What the threads have sent does not pile up.
+    drain(two, tag);
+}
+
+/// Receives what has come with a tag.
+fn drain(two: &Two, tag: u64) {
+    let mut into = [0u8; 8];
+    loop {
+        two.b.receive(&mut into, tag, 2);
+        if two::read(two.b.rx).is_err() {
+            break;
+        }
+    }
+    // SAFETY: as fi_endpoint(3) has it.
+    let cancelled =
+        unsafe { (*(*two.b.ep).ops).cancel.unwrap()(two.b.ep.cast(), 2 as *mut c_void) };
+    assert_eq!(cancelled, 0);
+    let mut error = ferro_fi::abi::fi_cq_err_entry::default();
+    match next(two.b.rx) {
+        // It came meanwhile.
+        Ok(_) => drain(two, tag),
+        // SAFETY: there is room for it.
+        Err(_) => assert_eq!(
+            unsafe { call!(two.b.rx, ops.readerr(&raw mut error, 0)) },
+            1
+        ),
+    }
+}
+
+/// Issue 19 b: a thread that is cancelled in `fi_cq_sread` ends, and nothing else does.
+#[test]
+fn in_a_wait_for_a_completion() {
+    everywhere("in_a_wait_for_a_completion", |info| {
+        cancel_in(info, Call::CqSread, 40);
+    });
+}
+
+/// Issue 19 b: the same in `fi_eq_sread`.
+#[test]
+fn in_a_wait_for_an_event() {
+    everywhere("in_a_wait_for_an_event", |info| {
+        cancel_in(info, Call::EqSread, 40);
+    });
+}
+
+/// Issue 19 b: the same in `fi_cntr_wait`.
+#[test]
+fn in_a_wait_for_a_count() {
+    everywhere("in_a_wait_for_a_count", |info| {
+        cancel_in(info, Call::CntrWait, 40);
+    });
+}
+
+/// Issue 19 b: the same in a loop of `fi_tsend` and `fi_cq_read`, which never sleeps.
+#[test]
+fn in_a_loop_of_sends_and_polls() {
+    everywhere("in_a_loop_of_sends_and_polls", |info| {
+        cancel_in(info, Call::SendAndRead, 40);
+    });
+}
+
+/// Issue 19 b: the library calls no function that is a cancellation point (pthreads(7)), but where
+/// it waits on purpose, or puts cancellation off: threads are joined, names resolved and files
+/// made longer in calls on the control path, or in few functions.
+#[test]
+#[cfg_attr(
+    not(all(
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        target_pointer_width = "64"
+    )),
+    ignore = "there it puts cancellation off on the control path alone"
+)]
+fn no_system_call_is_a_cancellation_point() {
+    const ON_PURPOSE: [&str; 3] = ["epoll_pwait", "ppoll", "pthread_testcancel"];
+    const PUT_OFF: [&str; 3] = ["getaddrinfo", "posix_fallocate", "pthread_join"];
+    const POINTS: &str = "
+        accept accept4 aio_suspend clock_nanosleep close connect copy_file_range creat
+        epoll_pwait epoll_pwait2 epoll_wait fallocate fcntl fdatasync fsync futimes getaddrinfo
+        gethostbyname_r getnameinfo getrandom getentropy lockf mq_receive mq_send msgrcv msgsnd msync
+        nanosleep open open64 openat openat64 pause poll posix_fallocate ppoll pread pread64 preadv
+        preadv2 preadv64 preadv64v2 pselect pthread_cond_clockwait pthread_cond_timedwait
+        pthread_cond_wait pthread_join pthread_testcancel pthread_timedjoin_np pwrite pwrite64
+        pwritev pwritev2 pwritev64 read readv recv recvfrom recvmmsg recvmsg select sem_clockwait
+        sem_timedwait sem_wait send sendmmsg sendmsg sendto sigpause sigsuspend sigtimedwait sigwait
+        sigwaitinfo sleep splice sync_file_range system tcdrain tee usleep vmsplice wait wait3 wait4
+        waitid waitpid write writev fallocate64 fcntl64 posix_fallocate64
+        fopen fopen64 fclose fflush fprintf fputc fputs fread fwrite getc gets perror printf putc
+        puts syslog tmpfile vfprintf";
+    let program = std::env::current_exe().expect("this program");
+    let library = std::fs::read(program.with_file_name("libferro_fi.so")).expect("the library");
+    let elf = Elf::parse(&library).expect("an ELF file");
+    let imported = elf.dynsyms.iter().filter(|symbol| symbol.is_import());
+    let points: Vec<&str> = imported
+        .filter_map(|symbol| elf.dynstrtab.get_at(symbol.st_name))
+        .filter(|name| POINTS.split_whitespace().any(|point| point == *name))
+        .filter(|name| !PUT_OFF.contains(name))
+        .collect();
+    let mut sorted = points.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, ON_PURPOSE);
+}

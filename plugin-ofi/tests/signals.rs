@@ -1,0 +1,206 @@
+//! Signals of the system (signal(7)), which belong to the application: no thread of ours takes one,
+//! and one that comes to a thread in a wait ends that. And those of `fi_cq_signal`.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod child;
+#[macro_use]
+mod client;
+mod support;
+mod two;
+
+use std::collections::HashSet;
+use std::ffi::c_int;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Instant;
+
+use ferro_fi::abi::{fi_cq_tagged_entry, fi_progress, fi_wait_obj, fid_cntr, fid_cq, fid_eq};
+use two::{EAGAIN, PATIENCE, Two, everywhere, next, shape};
+
+/// An object of libfabric's, which a thread may use that did not open it (`FI_THREAD_SAFE`).
+#[derive(Clone, Copy)]
+struct Address(usize);
+
+impl Address {
+    fn get<T>(self) -> *mut T {
+        self.0 as *mut T
+    }
+}
+
+fn open(info: &client::Info<'_>) -> Two {
+    let mut waits = shape();
+    waits.cq.wait_obj = fi_wait_obj::FI_WAIT_UNSPEC;
+    waits.cntr.wait_obj = fi_wait_obj::FI_WAIT_UNSPEC;
+    Two::open(info, waits)
+}
+
+/// The threads of this process.
+fn threads() -> HashSet<String> {
+    let all = std::fs::read_dir("/proc/self/task").unwrap();
+    all.map(|one| one.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+/// A line of what the system says of a thread; `None`: it has ended.
+fn status(thread: &str, line: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
+    let value = text.lines().find_map(|all| all.strip_prefix(line));
+    Some(value.unwrap().trim().to_owned())
+}
+
+/// Issue 19 c: a signal of the process goes to any thread that does not block it; so ours block all.
+/// Those that no mask can hold are SIGKILL and SIGSTOP, and the two that glibc keeps for itself.
+#[test]
+fn no_thread_of_ours_takes_a_signal() {
+    everywhere("no_thread_of_ours_takes_a_signal", |info| {
+        const NEVER_BLOCKED: [u32; 4] = [9, 19, 32, 33];
+        let all = NEVER_BLOCKED
+            .iter()
+            .fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
+        let before = threads();
+        // Automatic progress takes a thread, too.
+        // SAFETY: the offer is the test's.
+        unsafe {
+            let domain = &mut *(*info.info).domain_attr;
+            domain.__bindgen_anon_1.data_progress = fi_progress::FI_PROGRESS_AUTO;
+        }
+        let two = open(info);
+        // Whatever is started for a peer is there once a message has come.
+        let mut into = [0u8; 100_000];
+        two.b.receive(&mut into, 0, 1);
+        two.a.senddata(&[1; 100_000], 0, two.to_b, 0);
+        next(two.b.rx).unwrap();
+        let ours: Vec<String> = threads().difference(&before).cloned().collect();
+        assert!(ours.len() > 1, "{ours:?}");
+        for thread in &ours {
+            let (Some(name), Some(mask)) = (status(thread, "Name:"), status(thread, "SigBlk:"))
+            else {
+                continue;
+            };
+            let mask = u64::from_str_radix(&mask, 16).unwrap();
+            assert_eq!(mask & all, all, "{name} blocks {mask:x} alone");
+        }
+        two.close();
+    });
+}
+
+extern "C" fn nothing(_: c_int) {}
+
+/// Has a thread wait, and signals of the system come to it until it returns; what the wait returned.
+fn interrupted(wait: impl FnOnce() -> isize + Send) -> isize {
+    // SAFETY: the handler does nothing, and no other thread has this signal.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
+        // As signal(3) installs handlers.
+        action.sa_flags = libc::SA_RESTART;
+        let installed = libc::sigaction(libc::SIGUSR1, &raw const action, null_mut());
+        assert_eq!(installed, 0);
+    }
+    let (id, over) = (AtomicI32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            // SAFETY: asks for a number.
+            id.store(unsafe { libc::gettid() }, Ordering::Release);
+            let returned = wait();
+            over.store(true, Ordering::Release);
+            returned
+        });
+        let until = Instant::now() + PATIENCE;
+        while !over.load(Ordering::Acquire) {
+            assert!(Instant::now() < until, "no signal ends the wait");
+            // It may not sleep yet when the first one comes.
+            let thread = id.load(Ordering::Acquire);
+            if thread != 0 {
+                // SAFETY: a thread of this process, which is not joined yet.
+                unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
+            }
+            std::thread::yield_now();
+        }
+        waiter.join().unwrap()
+    })
+}
+
+/// Issue 19 d: a thread that waits returns when a signal comes to it, with the number that fi_cq(3)
+/// and fi_eq(3) give; fi_cntr(3) gives none, where libfabric's own providers have that of the signal.
+#[test]
+fn a_signal_ends_a_wait() {
+    everywhere("a_signal_ends_a_wait", |info| {
+        let two = open(info);
+        let [cq, eq, cntr] = [
+            Address(two.a.tx as usize),
+            Address(two.opened.eq as usize),
+            Address(two.a.received as usize),
+        ];
+        let of_cq = interrupted(move || {
+            let (cq, mut out): (*mut fid_cq, _) = (cq.get(), fi_cq_tagged_entry::default());
+            // SAFETY: there is room for one.
+            unsafe { call!(cq, ops.sread((&raw mut out).cast(), 1, null(), -1)) }
+        });
+        assert_eq!(of_cq, EAGAIN);
+        let of_eq = interrupted(move || {
+            let (eq, mut event, mut out): (*mut fid_eq, _, _) = (eq.get(), 0, [0u8; 64]);
+            let at = out.as_mut_ptr().cast();
+            // SAFETY: there is room for as much.
+            unsafe { call!(eq, ops.sread(&raw mut event, at, 64, -1, 0)) }
+        });
+        assert_eq!(of_eq, EAGAIN);
+        let of_cntr = interrupted(move || {
+            let cntr: *mut fid_cntr = cntr.get();
+            // SAFETY: the counter is open.
+            unsafe { call!(cntr, ops.wait(u64::MAX, -1)) as isize }
+        });
+        assert_eq!(of_cntr, -(libc::EINTR as isize));
+        two.close();
+    });
+}
+
+/// Issue 19 h: `fi_cq_signal` ends the waits of all threads, and is not left for later waits then.
+#[test]
+fn a_signal_of_the_queue_ends_all_waits() {
+    const WAITERS: usize = 4;
+    everywhere("a_signal_of_the_queue_ends_all_waits", |info| {
+        let two = open(info);
+        let queue = Address(two.b.rx as usize);
+        let sread = move |timeout| {
+            let (cq, mut out): (*mut fid_cq, _) = (queue.get(), fi_cq_tagged_entry::default());
+            // SAFETY: there is room for one.
+            unsafe { call!(cq, ops.sread((&raw mut out).cast(), 1, null(), timeout)) }
+        };
+        let since = Instant::now();
+        let ids: [AtomicI32; WAITERS] = Default::default();
+        std::thread::scope(|scope| {
+            let waiters: Vec<_> = (ids.iter())
+                .map(|id| {
+                    scope.spawn(move || {
+                        // SAFETY: asks for a number.
+                        id.store(unsafe { libc::gettid() }, Ordering::Release);
+                        sread(60_000)
+                    })
+                })
+                .collect();
+            for id in &ids {
+                let is_asleep = || {
+                    let thread = id.load(Ordering::Acquire);
+                    let state = status(&thread.to_string(), "State:");
+                    thread != 0 && state.is_some_and(|state| state.starts_with('S'))
+                };
+                while !is_asleep() {
+                    assert!(since.elapsed() < PATIENCE / 2, "a waiter does not sleep");
+                    std::thread::yield_now();
+                }
+            }
+            // SAFETY: the queue is open.
+            assert_eq!(unsafe { call!(two.b.rx, ops.signal()) }, 0);
+            for waiter in waiters {
+                assert_eq!(waiter.join().unwrap(), EAGAIN);
+            }
+        });
+        assert!(since.elapsed() < PATIENCE / 2, "the signal freed only some");
+        let later = Instant::now();
+        assert_eq!(sread(20), EAGAIN);
+        assert!(later.elapsed().as_millis() >= 20, "a signal was left over");
+        two.close();
+    });
+}
