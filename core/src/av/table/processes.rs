@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::av::store::tests::ended_after;
+use crate::peer::PeerAv;
 
 /// Set in the processes of the test: their number, and the name of the address vector.
 const CHILD: &str = "FERRO_TEST_NAMED_AV";

@@ -1,5 +1,6 @@
 use super::*;
 use crate::addr::{GidKind, VerbsAddr};
+use crate::peer::PeerAv;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
