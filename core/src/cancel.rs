@@ -28,8 +28,8 @@ impl Uncancelled {
     #[inline]
     pub fn begin() -> Self {
         let mut before = DISABLE;
-        // SAFETY: a place for the state of before. The call fails for an unknown state alone, and is
-        // none that unwinds.
+        // SAFETY: a place for the state of before. The call fails for an unknown state alone, and
+        // is none that unwinds.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
         Self {
             before,

@@ -46,7 +46,8 @@ pub(crate) fn counted<E: Into<Refused>>(call: impl FnOnce() -> Result<c_int, E>)
     }
 }
 
-/// A call on the data path. It puts cancellation off only where it calls other libraries that may be cancelled.
+/// A call on the data path. It puts cancellation off only where it calls other libraries that may
+/// be cancelled.
 #[inline(always)]
 pub(crate) fn data(call: impl FnOnce() -> Result<isize, OpError>) -> isize {
     match catch_unwind(AssertUnwindSafe(call)) {

@@ -1,9 +1,9 @@
 //! Numbers for the reasons of errors (`prov_errno`), and the words of a number (`fi_cq_strerror`,
 //! `fi_eq_strerror`).
 //!
-//! fi_cq_strerror(3) gets nothing but the number, from any thread, and what it returns is never given
-//! back. So each reason has a number of its own in the process, and words that stay for ever. There
-//! are as many reasons as this project's sources have.
+//! fi_cq_strerror(3) gets nothing but the number, from any thread, and what it returns is never
+//! given back. So each reason has a number of its own in the process, and words that stay for ever.
+//! There are as many reasons as this project's sources have.
 //!
 //! A number has the reason in its upper bits; the lowest [`STATUS_BITS`] are the transport's own
 //! number for the error, a work completion status, 0 for none.

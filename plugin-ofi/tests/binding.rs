@@ -166,7 +166,8 @@ fn words(
     unsafe { CStr::from_ptr(call!(cq, ops.strerror(number, null(), buf, len))) }
 }
 
-/// Issue 19 f: `fi_cq_strerror` has the words of the number that is passed, whatever was read since.
+/// Issue 19 f: `fi_cq_strerror` has the words of the number that is passed, whatever was read
+/// since.
 #[test]
 fn words_are_those_of_the_number() {
     everywhere("words_are_those_of_the_number", |info| {
@@ -221,8 +222,8 @@ fn cancel(ep: *mut fid_ep, context: usize) {
 }
 
 /// Issue 19 h: with `FI_AV_USER_ID`, errors name a peer by the ID that the user gave it, as
-/// completions do: of a receive that was cancelled, of a look that found nothing, and of a send to a
-/// peer that is removed.
+/// completions do: of a receive that was cancelled, of a look that found nothing, and of a send to
+/// a peer that is removed.
 #[test]
 fn errors_name_peers_by_the_users_ids() {
     const ID: fi_addr_t = 4711;

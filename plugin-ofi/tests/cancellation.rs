@@ -46,10 +46,13 @@ enum Call {
     SendAndRead = 3,
 }
 
+/// As C programs are compiled, and as those whose code may be unwound.
+const OPTIONS: [&str; 2] = ["-fno-exceptions", "-fexceptions"];
+
 type CancelIn = unsafe extern "C" fn(*const Calls, c_int, c_long) -> c_int;
 
-/// The C code: as C programs are compiled, or as those whose code may be unwound. The Soft-RoCE
-/// machine has no compiler, and takes what the machine around it has compiled.
+/// The C code, compiled with one of the [`OPTIONS`]. The Soft-RoCE machine has no compiler, and
+/// takes the libraries that the machine around it has compiled.
 fn compiled(folder: &Folder, options: &str) -> Library {
     let kept =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cancelled-threads{options}.so"));
@@ -70,6 +73,15 @@ fn compiled(folder: &Folder, options: &str) -> Library {
     // SAFETY: it has no initialisers.
     let library = unsafe { Library::open(Some(&kept), RTLD_NOW | RTLD_LOCAL) };
     library.expect("a C compiler has compiled it")
+}
+
+/// For the Soft-RoCE machine, before it starts.
+#[test]
+fn the_c_code_is_compiled() {
+    let folder = Folder::new();
+    for options in OPTIONS {
+        drop(compiled(&folder, options));
+    }
 }
 
 /// Pauses before a cancellation: the first until the thread sleeps, in the others it is anywhere.
@@ -117,7 +129,7 @@ fn cancel_in(info: &Info<'_>, call: Call) {
         Some(_) => 6,
         None => 40,
     };
-    for options in ["-fno-exceptions", "-fexceptions"] {
+    for options in OPTIONS {
         let folder = Folder::new();
         let library = compiled(&folder, options);
         // SAFETY: the signature is that of the C file.

@@ -49,8 +49,9 @@ fn status(thread: &str, line: &str) -> Option<String> {
     Some(value.unwrap().trim().to_owned())
 }
 
-/// Issue 19 c: a signal of the process goes to any thread that does not block it; so ours block all.
-/// Those that no mask can hold are SIGKILL and SIGSTOP, and the two that glibc keeps for itself.
+/// Issue 19 c: a signal of the process goes to any thread that does not block it; so ours block
+/// all. Those that no mask can hold are SIGKILL and SIGSTOP, and the two that glibc keeps for
+/// itself.
 #[test]
 fn no_thread_of_ours_takes_a_signal() {
     everywhere("no_thread_of_ours_takes_a_signal", |info| {
@@ -87,7 +88,8 @@ fn no_thread_of_ours_takes_a_signal() {
 
 extern "C" fn nothing(_: c_int) {}
 
-/// Has a thread wait, and signals of the system come to it until it returns; what the wait returned.
+/// Has a thread wait, and signals of the system come to it until it returns; what the wait
+/// returned.
 fn interrupted(wait: impl FnOnce() -> isize + Send) -> isize {
     // SAFETY: the handler does nothing, and no other thread has this signal.
     unsafe {
@@ -123,7 +125,8 @@ fn interrupted(wait: impl FnOnce() -> isize + Send) -> isize {
 }
 
 /// Issue 19 d: a thread that waits returns when a signal comes to it, with the number that fi_cq(3)
-/// and fi_eq(3) give; fi_cntr(3) gives none, where libfabric's own providers have that of the signal.
+/// and fi_eq(3) give; fi_cntr(3) gives none, where libfabric's own providers have that of the
+/// signal.
 #[test]
 fn a_signal_ends_a_wait() {
     everywhere("a_signal_ends_a_wait", |info| {

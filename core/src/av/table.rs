@@ -321,8 +321,8 @@ impl AvTable {
         Ok(taken_out.get())
     }
 
-    /// Nothing that was under way with an address is to be reported any more. Its entry is still the
-    /// caller's.
+    /// Nothing that was under way with an address is to be reported any more. Its entry is still
+    /// the caller's.
     pub(super) fn forget_id_of_removed(&self, addr: FiAddr) {
         if let Some(entry) = self.model.entry(addr) {
             self.ids.forget(entry);

@@ -189,8 +189,8 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Drives the domain until `done` has an answer or the deadline is there (`Again` then), and no
-    /// longer than the wait spins: `None` asks the caller to sleep and to look again. After a signal
-    /// to the thread it looks once (`EINTR` then).
+    /// longer than the wait spins: `None` asks the caller to sleep and to look again. After a
+    /// signal to the thread it looks once (`EINTR` then).
     pub(super) fn look<R>(
         &self,
         wait: &mut Wait,

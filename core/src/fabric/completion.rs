@@ -30,13 +30,14 @@ pub trait Cq: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `Again`: none came in time, somebody called [`signal`](Self::signal), or a signal came to the thread.
+    /// `Again`: none came in time, somebody called [`signal`](Self::signal), or a signal came to
+    /// the thread.
     fn sread(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize, OpError> {
         self.sread_many(out, 1, timeout)
     }
 
-    /// As `sread`, and waits until so many completions are there (`FI_CQ_COND_THRESHOLD`), or an error among them. When the
-    /// time is over, or at a signal, it takes those that are.
+    /// As `sread`, and waits until so many completions are there (`FI_CQ_COND_THRESHOLD`), or an
+    /// error among them. When the time is over, or at a signal, it takes those that are.
     ///
     /// # Errors
     ///
@@ -70,7 +71,8 @@ pub trait Cq: Send + Sync {
     /// As `sread`.
     fn begin_wait(&self, least: usize, timeout: Option<Duration>) -> Result<Wait, OpError>;
 
-    /// Looks whether a wait is over, and reads then. `None`: the caller is to sleep, and to look again.
+    /// Looks whether a wait is over, and reads then. `None`: the caller is to sleep, and to look
+    /// again.
     ///
     /// # Errors
     ///
@@ -80,11 +82,13 @@ pub trait Cq: Send + Sync {
     /// Takes back what a wait holds, whatever it came to.
     fn end_wait(&self, wait: &mut Wait);
 
-    /// Ends every `sread` that waits; where none does, the next one, or the next wait on the descriptor.
+    /// Ends every `sread` that waits; where none does, the next one, or the next wait on the
+    /// descriptor.
     fn signal(&self);
 
-    /// A descriptor to wait on with poll(2) and its like (`FI_WAIT_FD`), after each [`try_wait`](Self::try_wait) that allows
-    /// it: readable when there may be something to read from the queue.
+    /// A descriptor to wait on with poll(2) and its like (`FI_WAIT_FD`), after each
+    /// [`try_wait`](Self::try_wait) that allows it: readable when there may be something to read
+    /// from the queue.
     ///
     /// # Errors
     ///
@@ -95,8 +99,8 @@ pub trait Cq: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `Again`: there is something to read, or somebody has called [`signal`](Self::signal): read first. `EINVAL`: nobody has
-    /// taken the descriptor.
+    /// `Again`: there is something to read, or somebody has called [`signal`](Self::signal): read
+    /// first. `EINVAL`: nobody has taken the descriptor.
     fn try_wait(&self) -> Result<(), OpError>;
 
     /// Which object this is.
@@ -151,7 +155,8 @@ pub trait Cntr: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `Again`: not in time. `EAVAIL`: an operation failed meanwhile. `EINTR`: a signal came to the thread.
+    /// `Again`: not in time. `EAVAIL`: an operation failed meanwhile. `EINTR`: a signal came to the
+    /// thread.
     fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<u64, OpError> {
         let mut wait = self.begin_wait(threshold, timeout)?;
         let reached = loop {
@@ -175,7 +180,8 @@ pub trait Cntr: Send + Sync {
     /// `EBUSY` when the domain belongs to another thread.
     fn begin_wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<Wait, OpError>;
 
-    /// Looks whether a wait is over, and returns the value then. `None`: the caller is to sleep, and to look again.
+    /// Looks whether a wait is over, and returns the value then. `None`: the caller is to sleep,
+    /// and to look again.
     ///
     /// # Errors
     ///
@@ -196,7 +202,8 @@ pub trait Cntr: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `Again`: a number is not what was read last; says so once for each change. `EINVAL`: nobody has taken the descriptor.
+    /// `Again`: a number is not what was read last; says so once for each change. `EINVAL`: nobody
+    /// has taken the descriptor.
     fn try_wait(&self) -> Result<(), OpError>;
 
     /// Which object this is.

@@ -31,8 +31,8 @@ struct CleanupBuffer {
     before: *mut CleanupBuffer,
 }
 
-// Functions that may unwind a cancelled thread. The cleanup handlers are those of the Linux Standard
-// Base, which C programs reach by a macro.
+// Functions that may unwind a cancelled thread. The cleanup handlers are those of the Linux
+// Standard Base, which C programs reach by a macro.
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
     fn epoll_pwait(
@@ -81,8 +81,8 @@ pub(crate) trait Waiter {
 ///
 /// # Safety
 ///
-/// Only functions that own nothing lie between this and C. The waiter is there, and nobody else uses
-/// it; this ends it, but does not drop it.
+/// Only functions that own nothing lie between this and C. The waiter is there, and nobody else
+/// uses it; this ends it, but does not drop it.
 #[inline(never)]
 pub(crate) unsafe fn wait<W: Waiter>(waiter: *mut W) -> isize {
     let mut cleanup = MaybeUninit::<CleanupBuffer>::uninit();
@@ -189,8 +189,8 @@ unsafe extern "C" fn end<W: Waiter>(waiter: *mut c_void) {
     crate::guard::value((), || unsafe { (*waiter.cast::<W>()).end() });
 }
 
-/// What libfabric's tables take: its headers know nothing of unwinding, and C code, which is all that
-/// calls through them, lets it pass.
+/// What libfabric's tables take: its headers know nothing of unwinding, and C code, which is all
+/// that calls through them, lets it pass.
 macro_rules! unwinding {
     ($function:ident as fn($($argument:ty),*) -> $returned:ty) => {{
         let function: unsafe extern "C-unwind" fn($($argument),*) -> $returned = $function;

@@ -17,8 +17,8 @@ macro_rules! calls {
         $(
             $(#[$doc])*
             unsafe extern "C" fn $name($($argument: $kind),*) -> $returned {
-                // SAFETY: the kernel takes what the C library's function takes, and the caller keeps
-                // to its manual page.
+                // SAFETY: the kernel takes what the C library's function takes, and the caller
+                // keeps to its manual page.
                 unsafe { ($body) as $returned }
             }
 
