@@ -43,7 +43,7 @@ pub(crate) fn number_of(why: &'static str, status: i32) -> c_int {
         }
     };
     let number = c_int::try_from(at + 1).unwrap_or(0);
-    number << STATUS_BITS | status & STATUSES
+    (number << STATUS_BITS) | (status & STATUSES)
 }
 
 /// The words of a number: a reason's; of others those of the error number that it may be.
