@@ -2,8 +2,8 @@
 
 use std::env::var;
 
-/// Functions of the C library that are cancellation points (pthreads(7)). What the library calls by
-/// these names is ours (`src/cancel/system_calls.rs`).
+/// Functions of the C library that are cancellation points (pthreads(7)). The library calls its own
+/// functions by these names (`src/cancel/system_calls.rs`).
 const CANCELLATION_POINTS: [&str; 27] = [
     "accept4",
     "clock_nanosleep",

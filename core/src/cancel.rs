@@ -14,8 +14,8 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// The calling thread is not cancelled as long as this is there. What it was to begin with, it is
-/// again afterwards; so these nest. A cancellation that comes meanwhile stays pending.
+/// The calling thread is not cancelled as long as this is there. Afterwards its state is as before,
+/// so these nest. A cancellation that comes meanwhile stays pending.
 #[derive(Debug)]
 pub struct Uncancelled {
     before: c_int,

@@ -207,7 +207,7 @@ impl Drop for Sleeper<'_> {
     }
 }
 
-/// What ended a sleep.
+/// The event that ended a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
     /// A descriptor, or the signal of the set.
@@ -247,7 +247,7 @@ pub fn ms_until(deadline: Option<Instant>) -> i32 {
     left_ms.min(i32::MAX as u128) as i32
 }
 
-/// What a caller of a wait sleeps on by itself, until it looks again.
+/// A sleep that the caller of a wait carries out itself, before it looks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nap {
     /// On what.
@@ -256,10 +256,10 @@ pub struct Nap {
     pub timeout_ms: i32,
 }
 
-/// What wakes one who sleeps.
+/// The object whose event ends the sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NapOn {
-    /// An epoll set, which tells some of its events once: to be waited on with epoll_wait(2).
+    /// An epoll set, which reports some of its events once: to be waited on with epoll_wait(2).
     Set(RawFd),
     /// A descriptor that becomes readable.
     Descriptor(RawFd),

@@ -151,7 +151,8 @@ impl CqObject {
         }
         let cq = domain.domain.open_cq(&wanted)?;
         if tells_format {
-            // SAFETY: as the caller says. Who leaves the choice open has to learn of it.
+            // SAFETY: as the caller says. An application that leaves the choice open has to learn
+            // of it.
             unsafe { (*attr).format = fi_cq_format::FI_CQ_FORMAT_CONTEXT };
         }
         Ok(Arc::new(Self {
@@ -420,7 +421,7 @@ fn threshold(cond: *const c_void) -> usize {
     }
 }
 
-/// What stands at an address that may be none: the kernel looks.
+/// The number at an address that may be none: the kernel looks.
 fn word_at(at: *const usize) -> Option<usize> {
     let mut word = 0usize;
     let part = |at: *mut usize| libc::iovec {

@@ -31,7 +31,7 @@ const MAX_ENTRY_BYTES: usize = 64 << 10;
 pub(crate) struct EqObject {
     raw: UnsafeCell<fid_eq>,
     queue: Arc<EventQueue>,
-    /// The data of the error that was read last, for who left no room for that.
+    /// The data of the error that was read last, for an application that left no room for them.
     last: Mutex<Box<[u8]>>,
     wait: WaitObject,
     /// Whether the application may write.
@@ -219,7 +219,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// What to sleep on.
+    /// The descriptor to sleep on.
     fn nap(&self) -> Result<Nap, OpError> {
         // SAFETY: C does not close a queue in a call that waits for it.
         let fd = unsafe { &(*self.wanted.eq).queue }.wait_fd();

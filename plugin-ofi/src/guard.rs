@@ -1,4 +1,4 @@
-//! What every call from C goes through: results become numbers, a panic ends here, and no thread is
+//! The way of every call from C: results become numbers, a panic ends here, and no thread is
 //! cancelled in here (see [`crate::cancel`]).
 
 use std::any::Any;

@@ -36,8 +36,8 @@ impl Counting {
     };
 }
 
-/// What an application wants that was written for a version of the interface; NULL attributes want
-/// nothing.
+/// The hints of an application that was written for a version of the interface; NULL attributes
+/// want nothing.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
-//! What an application written in C may pass, at its limits: structures as long as they were in
-//! each version of the interface, constants, pointers that are NULL, numbers that are large. An
-//! error or what the manual says, and nothing else. The letters are those of the faults that the
-//! tests have found.
+//! The arguments that an application written in C may pass, at their limits: structures as long as
+//! they were in each version of the interface, constants, pointers that are NULL, numbers that are
+//! large. An error or what the manual says, and nothing else. The letters are those of the faults
+//! that the tests have found.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -472,7 +472,7 @@ fn lists_of_buffers_are_filled_in_place() {
         let two = Two::open(info, shape());
         let message: Vec<u8> = (0..largest).map(|n| (n * 3 + n / 1021) as u8).collect();
         let mut memory = vec![0u8; largest + 64];
-        // What every length needs once is there before there is no more.
+        // Memory that every length needs once is there before there is no more.
         for limited in [false, true] {
             if limited {
                 limit_memory(16 << 20);
@@ -580,7 +580,7 @@ fn failure(cq: *mut fid_cq) -> c_int {
     entry.err
 }
 
-/// Lets the process have so many more bytes, and no more.
+/// Limits the memory of the process to this many bytes more.
 fn limit_memory(more: u64) {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = text.split(' ').next().unwrap().parse().unwrap();

@@ -37,7 +37,7 @@ struct Calls {
     tag: u64,
 }
 
-/// What a thread is in when it is cancelled, with the numbers of the C file.
+/// The call that a thread is in when it is cancelled, with the numbers of the C file.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     CqSread = 0,
@@ -173,7 +173,7 @@ fn still_works(two: &Two, tag: u64) {
         }
         assert_eq!(read, 1);
     }
-    // What the threads have sent does not pile up.
+    // The messages of the threads do not pile up.
     drain(two, tag);
 }
 

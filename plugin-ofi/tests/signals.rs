@@ -42,7 +42,7 @@ fn threads() -> HashSet<String> {
         .collect()
 }
 
-/// A line of what the system says of a thread; `None`: it has ended.
+/// A line of the status of a thread; `None`: it has ended.
 fn status(thread: &str, line: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
     let value = text.lines().find_map(|all| all.strip_prefix(line));
@@ -67,7 +67,7 @@ fn no_thread_of_ours_takes_a_signal() {
             domain.__bindgen_anon_1.data_progress = fi_progress::FI_PROGRESS_AUTO;
         }
         let two = open(info);
-        // Whatever is started for a peer is there once a message has come.
+        // Every thread that is started for a peer is there once a message has come.
         let mut into = [0u8; 100_000];
         two.b.receive(&mut into, 0, 1);
         two.a.senddata(&[1; 100_000], 0, two.to_b, 0);

@@ -310,7 +310,7 @@ impl AvTable {
             is_reusable
         });
         match taken_out.get() {
-            // What was under way with it is still to be reported by its ID.
+            // Operations that are under way with it are still reported by its ID.
             TakenOut::Kept(..) => {}
             TakenOut::Free => self.ids.forget(entry),
         }

@@ -55,7 +55,7 @@ impl Lists {
         Some(IoBuf::new(list.memory.as_mut_ptr(), len))
     }
 
-    /// A message is complete: fills its list with what lies in memory of ours. Returns the
+    /// A message is complete: fills its list from memory of ours. Returns the
     /// receive's `COMPLETION`.
     ///
     /// # Safety

@@ -63,7 +63,7 @@ pub struct Wait {
     deadline: Option<Instant>,
     spin_until: Instant,
     polls: EmptyPolls,
-    /// What it sleeps on, from the first sleep on.
+    /// The set that it sleeps on, from the first sleep on.
     epoll: Option<Epoll>,
     /// Its place among those who sleep, while it does.
     asleep: Option<usize>,
@@ -73,7 +73,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// What to sleep on, after a look that found nothing.
+    /// The descriptor to sleep on, after a look that found nothing.
     pub fn nap(&self) -> Option<Nap> {
         let set = self.epoll.as_ref()?.0.as_raw_fd();
         Some(Nap {

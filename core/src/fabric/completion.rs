@@ -1,4 +1,4 @@
-//! What tells that operations are over: completion queues and counters.
+//! Objects that report the end of operations: completion queues and counters.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -16,8 +16,8 @@ pub trait PeerAv {
         addr
     }
 
-    /// What errors say of the source that a receive was posted for: a peer's address, or a key
-    /// within matching.
+    /// The source that an error names, of the one that a receive was posted for: a peer's address,
+    /// or a key within matching.
     #[cold]
     fn reported_source(&self, src: FiAddr) -> FiAddr {
         self.reported(src)

@@ -1,7 +1,8 @@
 //! Structures that callers pass, and that later versions of the interface have made longer.
 //!
 //! An application has them as long as they were when it was compiled: behind their end may be
-//! nothing that can be read. What its version does not have is 0 here, which asks for nothing.
+//! nothing that can be read. Fields that its version does not have are 0 here, which asks for
+//! nothing.
 
 use std::mem::{MaybeUninit, offset_of};
 
@@ -86,7 +87,7 @@ unsafe impl Grown for fi_mr_attr {
 
 const _: () = assert!(fi_hmem_iface::FI_HMEM_SYSTEM.0 == 0);
 
-/// What the structure of an application that was written for a version holds; `None` for NULL.
+/// The structure of an application that was written for a version; `None` for NULL.
 ///
 /// # Safety
 ///

@@ -56,7 +56,7 @@ unsafe extern "C-unwind" {
     fn _pthread_cleanup_pop(buffer: *mut CleanupBuffer, execute: c_int);
 }
 
-/// What a look at a wait came to.
+/// The result of a look at a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looked {
     /// The call returns this.
@@ -189,8 +189,8 @@ unsafe extern "C" fn end<W: Waiter>(waiter: *mut c_void) {
     crate::guard::value((), || unsafe { (*waiter.cast::<W>()).end() });
 }
 
-/// What libfabric's tables take: its headers know nothing of unwinding, and C code, which is all
-/// that calls through them, lets it pass.
+/// A function as libfabric's tables take it: its headers know nothing of unwinding, and C code,
+/// which is all that calls through them, lets it pass.
 macro_rules! unwinding {
     ($function:ident as fn($($argument:ty),*) -> $returned:ty) => {{
         let function: unsafe extern "C-unwind" fn($($argument),*) -> $returned = $function;

@@ -246,7 +246,7 @@ fn offer_of(domain: &dyn ferrofabric_core::fabric::Domain) -> ferrofabric_core::
     info
 }
 
-/// Binds an object where it is asked for. What is bound stays: another object in its place is
+/// Binds an object in its place. What is bound stays: another object in its place is
 /// refused.
 ///
 /// # Errors

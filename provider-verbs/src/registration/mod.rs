@@ -33,7 +33,7 @@ pub(crate) struct Registry {
     keeping: Keeping,
     /// What is kept, from the first message on that wants a region.
     kept: OnceLock<Option<Mutex<Kept>>>,
-    /// What the application has registered.
+    /// The regions that the application has registered.
     described: Described,
     counters: Counters,
 }
@@ -70,7 +70,7 @@ pub(crate) struct DescribedRegion {
 }
 
 impl DescribedRegion {
-    /// What operations on its memory bring.
+    /// The descriptor that operations on its memory bring.
     pub(crate) fn desc(&self) -> u64 {
         self.desc
     }
@@ -85,7 +85,7 @@ impl Drop for DescribedRegion {
     fn drop(&mut self) {
         // In a child of fork the lock may be held by a thread that is not there.
         if self.registry.pd.context().is_own() {
-            // What still uses the region ends it.
+            // The last operation that uses the region ends it.
             drop(self.registry.described.remove(self.desc));
         }
     }

@@ -1,4 +1,4 @@
-//! What endpoints ask of their address vector.
+//! The look-ups that endpoints make in their address vector.
 
 use super::AvTable;
 use crate::addr::NativeAddr;

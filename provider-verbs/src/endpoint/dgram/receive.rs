@@ -64,7 +64,7 @@ struct Direct {
     context: u64,
     flags: Flags,
     buf: IoBuf,
-    /// What the buffer lies in.
+    /// The region that the buffer lies in.
     region: Arc<Region>,
     /// Where the header goes that the application has no room for.
     header: Option<u32>,
