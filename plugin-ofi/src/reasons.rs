@@ -18,7 +18,11 @@ use ferrofabric_core::error::Errno;
 const STATUS_BITS: u32 = 8;
 const STATUSES: c_int = (1 << STATUS_BITS) - 1;
 
-/// The reasons so far. A reason's number is its place, from 1.
+/// libfabric's own error numbers begin at 256, so that the lowest reason leaves them free.
+const FIRST: usize = 2;
+const ERRNOS: c_int = ((FIRST as c_int) << STATUS_BITS) - 1;
+
+/// The reasons so far. A reason's number is its place, from [`FIRST`].
 static REASONS: Mutex<Vec<Reason>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Copy)]
@@ -42,14 +46,14 @@ pub(crate) fn number_of(why: &'static str, status: i32) -> c_int {
             reasons.len() - 1
         }
     };
-    let number = c_int::try_from(at + 1).unwrap_or(0);
+    let number = c_int::try_from(at + FIRST).unwrap_or(0);
     (number << STATUS_BITS) | (status & STATUSES)
 }
 
 /// The words of a number: a reason's; of others those of the error number that it may be.
 pub(crate) fn words_of(number: c_int) -> &'static CStr {
     let known = usize::try_from(number >> STATUS_BITS).ok();
-    if let Some(at) = known.and_then(|known| known.checked_sub(1)) {
+    if let Some(at) = known.and_then(|known| known.checked_sub(FIRST)) {
         let reasons = REASONS.lock().unwrap_or_else(PoisonError::into_inner);
         return reasons
             .get(at)
@@ -57,15 +61,15 @@ pub(crate) fn words_of(number: c_int) -> &'static CStr {
     }
     match number {
         0 => c"no further reason is known",
-        1..=STATUSES => words_of_errno(Errno(number)),
+        1..=ERRNOS => words_of_errno(Errno(number)),
         _ => c"unknown error",
     }
 }
 
 /// The words of an error number. They are made once.
 fn words_of_errno(errno: Errno) -> &'static CStr {
-    static WORDS: Mutex<[Option<&'static CStr>; STATUSES as usize + 1]> =
-        Mutex::new([None; STATUSES as usize + 1]);
+    static WORDS: Mutex<[Option<&'static CStr>; ERRNOS as usize + 1]> =
+        Mutex::new([None; ERRNOS as usize + 1]);
     let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
     let place = usize::try_from(errno.0)
         .ok()
@@ -101,7 +105,9 @@ mod tests {
         for number in (-300..300).chain([c_int::MIN, c_int::MAX]) {
             assert!(!words_of(number).is_empty(), "{number}");
         }
-        let invalid = words_of(Errno::EINVAL.0).to_str().unwrap();
-        assert_eq!(invalid, Errno::EINVAL.message());
+        number_of("a reason", 0);
+        for errno in [Errno::EINVAL, Errno::EBADFLAGS, Errno::ETRUNC] {
+            assert_eq!(words_of(errno.0).to_str().unwrap(), errno.message());
+        }
     }
 }

@@ -10,7 +10,7 @@ mod support;
 mod two;
 
 use std::ffi::{c_int, c_long, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use client::Info;
@@ -51,13 +51,20 @@ const OPTIONS: [&str; 2] = ["-fno-exceptions", "-fexceptions"];
 
 type CancelIn = unsafe extern "C" fn(*const Calls, c_int, c_long) -> c_int;
 
+/// Set where libraries are to be kept for the Soft-RoCE machine.
+const KEEP: &str = "FERRO_KEEP_COMPILED";
+
+/// Where it finds them.
+fn kept(options: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cancelled-threads{options}.so"))
+}
+
 /// The C code, compiled with one of the [`OPTIONS`]. The Soft-RoCE machine has no compiler, and
 /// takes the libraries that the machine around it has compiled.
 fn compiled(folder: &Folder, options: &str) -> Library {
-    let kept =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cancelled-threads{options}.so"));
+    let mut path = kept(options);
     if has_program("cc") {
-        let path = folder.path().join("threads.so");
+        path = folder.path().join("threads.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cancellation/threads.c");
         let status = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-pthread", options, "-o"])
@@ -65,13 +72,9 @@ fn compiled(folder: &Folder, options: &str) -> Library {
             .status()
             .unwrap();
         assert!(status.success());
-        // Tests of other processes may read it.
-        let copy = kept.with_extension(std::process::id().to_string());
-        std::fs::copy(&path, &copy).unwrap();
-        std::fs::rename(&copy, &kept).unwrap();
     }
     // SAFETY: it has no initialisers.
-    let library = unsafe { Library::open(Some(&kept), RTLD_NOW | RTLD_LOCAL) };
+    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
     library.expect("a C compiler has compiled it")
 }
 
@@ -81,6 +84,9 @@ fn the_c_code_is_compiled() {
     let folder = Folder::new();
     for options in OPTIONS {
         drop(compiled(&folder, options));
+        if has_program("cc") && std::env::var_os(KEEP).is_some() {
+            std::fs::copy(folder.path().join("threads.so"), kept(options)).unwrap();
+        }
     }
 }
 
@@ -197,6 +203,7 @@ fn drain(two: &Two, tag: u64) {
     let mut error = fi_cq_err_entry::default();
     // SAFETY: there is room for it.
     assert_eq!(
+        // SAFETY: the queue is open, and there is room for an entry.
         unsafe { call!(two.b.rx, ops.readerr(&raw mut error, 0)) },
         1
     );

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::empty_polls::EmptyPolls;
 use super::waiting::{Awaited, Descriptor, Wait};
 use super::{Backend, Inner, Object};
@@ -99,7 +97,6 @@ impl<B: Backend> Cq for CqHandle<B> {
     }
 
     fn end_wait(&self, wait: &mut Wait) {
-        self.signals.leave();
         self.domain.end_wait(wait);
     }
 
@@ -119,7 +116,7 @@ impl<B: Backend> Cq for CqHandle<B> {
             least: 1,
         };
         self.domain.try_wait(awaited, &self.descriptor)?;
-        match self.signals.take_kept() {
+        match self.signals.has_come_since(self.signals.enter()) {
             true => Err(OpError::Again),
             false => Ok(()),
         }
@@ -139,47 +136,56 @@ impl<B: Backend> Drop for CqHandle<B> {
     }
 }
 
-/// Signals to those who wait for a queue (`fi_cq_signal`): one ends all waits that are under way,
-/// or else the next.
+/// Signals to the threads that wait for a queue (`fi_cq_signal`): one ends all waits that are under
+/// way, or else the next. A wait that ends for another reason leaves it to the next.
 #[derive(Default)]
 struct Signals {
-    /// How many there were.
+    /// The count of signals so far.
     count: AtomicU64,
-    waits: Mutex<Waits>,
-}
-
-#[derive(Default)]
-struct Waits {
-    under_way: usize,
-    /// A signal came when there was none.
-    is_kept: bool,
+    /// The count up to which they have ended a wait.
+    answered: AtomicU64,
 }
 
 impl Signals {
-    /// A wait begins: the signals that it need not mind.
+    /// A wait begins: the count of the signals that do not end it.
     fn enter(&self) -> u64 {
-        let mut waits = self.waits.lock();
-        waits.under_way += 1;
-        let count = self.count.load(Ordering::Relaxed);
-        // One that was kept is still to come.
-        count.wrapping_sub(u64::from(std::mem::take(&mut waits.is_kept)))
-    }
-
-    fn leave(&self) {
-        self.waits.lock().under_way -= 1;
+        self.answered.load(Ordering::Relaxed)
     }
 
     fn send(&self) {
-        let mut waits = self.waits.lock();
         self.count.fetch_add(1, Ordering::Relaxed);
-        waits.is_kept |= waits.under_way == 0;
     }
 
+    /// Whether there was one beyond this count, which is answered then.
     fn has_come_since(&self, before: u64) -> bool {
-        self.count.load(Ordering::Relaxed) != before
+        let count = self.count.load(Ordering::Relaxed);
+        if count != before {
+            self.answered.fetch_max(count, Ordering::Relaxed);
+        }
+        count != before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_ends_all_waits_and_none_that_comes_later() {
+        let signals = Signals::default();
+        let waits = [signals.enter(), signals.enter()];
+        signals.send();
+        assert!(waits.iter().all(|&before| signals.has_come_since(before)));
+        assert!(!signals.has_come_since(signals.enter()));
     }
 
-    fn take_kept(&self) -> bool {
-        std::mem::take(&mut self.waits.lock().is_kept)
+    #[test]
+    fn a_signal_that_ended_no_wait_ends_the_next() {
+        let signals = Signals::default();
+        // It finds a completion, and does not look for signals.
+        let _wait = signals.enter();
+        signals.send();
+        assert!(signals.has_come_since(signals.enter()));
+        assert!(!signals.has_come_since(signals.enter()));
     }
 }

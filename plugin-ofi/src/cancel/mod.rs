@@ -146,7 +146,7 @@ unsafe fn sleep(nap: Nap) -> bool {
     woken >= 0
 }
 
-/// Ends the thread if it is cancelled and the call is to be tried again; else hands the result
+/// Ends the thread if it is cancelled and the call has found nothing; else hands the result
 /// through.
 ///
 /// # Safety
@@ -154,7 +154,8 @@ unsafe fn sleep(nap: Nap) -> bool {
 /// Only functions that own nothing lie between this and C.
 #[inline]
 pub(crate) unsafe fn testing(returned: isize) -> isize {
-    if returned == -(Errno::EAGAIN.0 as isize) {
+    let errnos = [Errno::EAGAIN, Errno::ETIMEDOUT];
+    if errnos.iter().any(|errno| returned == -(errno.0 as isize)) {
         // SAFETY: the caller's promise.
         unsafe { pthread_testcancel() };
     }
