@@ -20,6 +20,7 @@ use ferro_fi::abi::{
     FI_MSG, FI_RECV, FI_SEND, fi_addr_t, fi_cq_tagged_entry, fi_ep_type, fi_threading, fid_mr,
 };
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
+use ferrofabric_verbs_sys::ibv_qp_type;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -53,6 +54,7 @@ fn a_descriptor_that_is_not_the_buffers_is_none() {
     descriptors_of_every_kind(libfabric);
     datagrams(libfabric);
     good_ones_are_used(libfabric, &device);
+    regions_that_are_closed_meanwhile(libfabric, &device);
     assert_eq!(device.misuse(), "");
 }
 
@@ -140,6 +142,15 @@ impl Pair {
                 "{what}, {len} bytes"
             );
         }
+    }
+
+    /// A region of each side's memory, and their descriptors.
+    fn registered(&self) -> ([*mut fid_mr; 2], [*mut c_void; 2]) {
+        let both = FI_SEND | FI_RECV;
+        let regions = [&self.source, &self.sink].map(|memory| register(&self.opened, memory, both));
+        let descs = regions.map(desc_of);
+        assert!(descs.iter().all(|desc| !desc.is_null()));
+        (regions, descs)
     }
 
     fn close(self) {
@@ -269,27 +280,50 @@ fn datagrams(libfabric: &Libfabric) {
 /// With regions of their own, large messages register nothing.
 fn good_ones_are_used(libfabric: &Libfabric, device: &FakeDevice) {
     let mut pair = Pair::open(&offer(libfabric));
-    let both = FI_SEND | FI_RECV;
-    let regions = [
-        register(&pair.opened, &pair.source, both),
-        register(&pair.opened, &pair.sink, both),
-    ];
-    let [sending, receiving] = regions.map(desc_of);
-    assert!(!sending.is_null() && !receiving.is_null());
-    pair.all_arrive(sending, receiving, "the first");
+    pair.all_arrive(null_mut(), null_mut(), "the first, without regions");
+    let unregistered = device.live().regions;
+    let (regions, [sending, receiving]) = pair.registered();
     let before = device.live().regions;
     for _ in 0..4 {
         pair.all_arrive(sending, receiving, "with regions");
     }
     assert_eq!(device.live().regions, before);
-    // A region goes while a message that names it is under way: it is there until that is over.
-    pair.post(LARGEST, sending, receiving);
-    for mr in regions {
-        assert_eq!(close(mr.cast()), 0);
+    close_all(regions);
+    assert_eq!(device.live().regions, unregistered);
+    pair.close();
+}
+
+/// A region is closed while messages that name it are under way: the device has it until they are
+/// over.
+///
+/// Item a.
+fn regions_that_are_closed_meanwhile(libfabric: &Libfabric, device: &FakeDevice) {
+    let mut pair = Pair::open(&offer(libfabric));
+    pair.all_arrive(null_mut(), null_mut(), "the first, without regions");
+    let unregistered = device.live().regions;
+    for breaks in [false, true] {
+        for len in LENGTHS {
+            let what = format!("regions closed meanwhile, {len} bytes, breaks: {breaks}");
+            let (regions, [sending, receiving]) = pair.registered();
+            pair.sink.fill(0xee);
+            device.hold(true);
+            for _ in 0..3 {
+                pair.post(len, sending, receiving);
+            }
+            close_all(regions);
+            if breaks {
+                // What was posted is sent again, over another connection.
+                let all = device.queue_pairs();
+                let connection = all.iter().find(|qp| qp.kind == ibv_qp_type::IBV_QPT_RC.0);
+                device.break_queue_pair(connection.expect("a connection").number);
+            }
+            device.hold(false);
+            pair.finish(3, &what);
+            assert!(pair.sink[..len] == pair.source[..len], "{what}");
+            pair.all_arrive(sending, receiving, "afterwards");
+        }
     }
-    pair.finish(1, "regions that are closed meanwhile");
-    assert!(pair.sink == pair.source);
-    pair.all_arrive(sending, receiving, "afterwards");
+    assert_eq!(device.live().regions, unregistered);
     pair.close();
 }
 
@@ -320,6 +354,12 @@ fn register(opened: &Opened, memory: &[u8], access: u64) -> *mut fid_mr {
     };
     assert_eq!(registered, 0);
     mr
+}
+
+fn close_all(regions: [*mut fid_mr; 2]) {
+    for mr in regions {
+        assert_eq!(close(mr.cast()), 0);
+    }
 }
 
 fn desc_of(mr: *mut fid_mr) -> *mut c_void {

@@ -61,21 +61,15 @@ impl Described {
         Some(region)
     }
 
-    /// What `of` makes of the region of a descriptor, if that counts.
-    pub(super) fn with<T>(
-        &self,
-        desc: u64,
-        buf: IoBuf,
-        access: Access,
-        of: impl FnOnce(&Arc<Region>) -> T,
-    ) -> Option<T> {
+    /// The region of a descriptor, if that counts.
+    pub(super) fn get(&self, desc: u64, buf: IoBuf, access: Access) -> Option<Arc<Region>> {
         let guard = self.read();
         let place = guard.places.get(index(desc)?)?;
         let region = place.region.as_ref()?;
         let counts = place.generation == generation(desc)
             && region.mr.access().contains(access)
             && region.holds(buf);
-        counts.then(|| of(region))
+        counts.then(|| Arc::clone(region))
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Places> {

@@ -162,16 +162,6 @@ impl Registrations {
         self.registry.described(desc, buf, access)
     }
 
-    /// The local key of a buffer, if its descriptor counts for a send.
-    #[inline]
-    pub(crate) fn described_key(&self, desc: u64, buf: IoBuf) -> Option<u32> {
-        if desc == 0 {
-            return None;
-        }
-        let described = &self.registry.described;
-        described.with(desc, buf, Access::empty(), |region| region.lkey())
-    }
-
     /// Keeps a region no longer: a peer may still write to it that should not.
     pub(crate) fn forget(&self, region: &Arc<Region>) {
         if let Some(mut kept) = self.registry.lock() {
@@ -284,7 +274,7 @@ impl Registry {
         if desc == 0 {
             return None;
         }
-        self.described.with(desc, buf, access, Arc::clone)
+        self.described.get(desc, buf, access)
     }
 
     /// # Safety

@@ -15,6 +15,7 @@ use ferrofabric_core::types::IoBuf;
 use super::records::{Record, Records};
 use super::state::SessionState;
 use crate::qp::RcQp;
+use crate::registration::Region;
 
 /// What lies in the send queue, in the order of posting.
 pub(crate) struct Wqe {
@@ -45,7 +46,7 @@ pub(crate) enum WqeKind {
 }
 
 /// Where a posted packet lies.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Place {
     /// Nowhere: it need not be sent again.
     Nowhere,
@@ -57,17 +58,24 @@ pub(crate) enum Place {
     Split {
         slot: u32,
         head: u32,
-        rest: IoBuf,
-        lkey: u32,
+        rest: Registered,
     },
+}
+
+/// Memory of the application's that it has registered.
+#[derive(Clone, Debug)]
+pub(crate) struct Registered {
+    pub(crate) buf: IoBuf,
+    /// The application may close its region meanwhile: this one stays until the packet has arrived.
+    pub(crate) region: Arc<Region>,
 }
 
 impl Place {
     /// The bounce buffer that it takes.
     #[inline]
-    pub(crate) fn slot(self) -> Option<u32> {
+    pub(crate) fn slot(&self) -> Option<u32> {
         match self {
-            Place::Bounce { slot, .. } | Place::Split { slot, .. } => Some(slot),
+            Place::Bounce { slot, .. } | Place::Split { slot, .. } => Some(*slot),
             Place::Nowhere | Place::Record(_) => None,
         }
     }

@@ -12,8 +12,8 @@ mod unexpected;
 
 pub(crate) use grants::{Grants, QUOTA_UNITS};
 pub(crate) use lane::{
-    AfterLane, Lane, LaneEnd, Lanes, Place, Wqe, WqeKind, WrId, datagram_wr_id, is_datagram,
-    receive_wr_id, send_wr_id,
+    AfterLane, Lane, LaneEnd, Lanes, Place, Registered, Wqe, WqeKind, WrId, datagram_wr_id,
+    is_datagram, receive_wr_id, send_wr_id,
 };
 pub(crate) use peers::{Fate, Goodbye, Link, Peers, Pending};
 pub(crate) use records::Records;

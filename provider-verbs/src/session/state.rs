@@ -12,8 +12,9 @@ use ferrofabric_core::protocol::session::Session;
 use ferrofabric_core::protocol::table::{Key, Table};
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{FinStatus, Grant, Segment};
-use ferrofabric_core::types::{IoBuf, MsgKind};
+use ferrofabric_core::types::MsgKind;
 
+use super::lane::Registered;
 use crate::origins::session_origin;
 use crate::registration::Region;
 
@@ -133,8 +134,8 @@ pub(crate) struct Kept {
     pub(crate) kind: KeptKind,
     /// The packet, or its start.
     pub(crate) bytes: Box<[u8]>,
-    /// The rest of it, in the application's memory, and its local key.
-    pub(crate) rest: Option<(IoBuf, u32)>,
+    /// The rest of it, in the application's memory.
+    pub(crate) rest: Option<Registered>,
 }
 
 /// What ends with a packet's arrival.

@@ -293,9 +293,9 @@ impl RdmTransport {
                 }
                 WqeKind::Marker => {}
                 WqeKind::Message(_) | WqeKind::Done(_) | WqeKind::Notice => {
-                    let packet = wqe.packet;
+                    let slot = wqe.packet.slot();
                     unsure.extend(self.poster.kept(&lane.records, wqe));
-                    if let Some(slot) = packet.slot() {
+                    if let Some(slot) = slot {
                         self.poster.bounces.give(slot);
                     }
                 }

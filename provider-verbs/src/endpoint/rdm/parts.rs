@@ -4,6 +4,8 @@
 //! goes straight into the receive that it has met. A message that nobody waits for is put together in memory of ours, as
 //! much as the credit that it has cost, and moves when a receive comes, whole or not.
 
+use std::sync::Arc;
+
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, SendDone};
 use ferrofabric_core::protocol::credit::Admission;
@@ -19,7 +21,7 @@ use super::receive::{deliver, token};
 use super::send::{Poster, Stop, envelope};
 use crate::device::Mtu;
 use crate::endpoint::gather::Readable;
-use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Target, Wqe, WqeKind};
+use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Registered, Target, Wqe, WqeKind};
 
 /// Packets that one doorbell is rung for: the device sends these while the next are filled.
 const AT_A_DOORBELL: usize = 4;
@@ -94,12 +96,14 @@ impl Poster {
             let at = self.bounces.address(slot);
             // SAFETY: the slot holds the largest packet, and is ours until its request is over.
             unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
-            let place = match registered {
-                Some((one, lkey)) => Place::Split {
+            let place = match &registered {
+                Some(whole) => Place::Split {
                     slot,
                     head: head_len as u32,
-                    rest: one.part(start, bytes),
-                    lkey,
+                    rest: Registered {
+                        buf: whole.buf.part(start, bytes),
+                        region: Arc::clone(&whole.region),
+                    },
                 },
                 None => {
                     // SAFETY: as above; the part behind the header fits as well.

@@ -21,8 +21,8 @@ use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, inline_sge};
 use crate::registration::Registrations;
 use crate::session::{
-    Kept, KeptKind, Lane, Link, Notice, Pending, Place, Records, RendezvousSend, SessionState,
-    SlotPool, Wqe, WqeKind,
+    Kept, KeptKind, Lane, Link, Notice, Pending, Place, Records, Registered, RendezvousSend,
+    SessionState, SlotPool, Wqe, WqeKind,
 };
 use crate::tuning::Tuning;
 
@@ -353,11 +353,10 @@ impl Poster {
         // SAFETY: the slot holds the largest header and message, and is ours until its request is over.
         unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
         let place = match self.described(op, iov) {
-            Some((rest, lkey)) => Place::Split {
+            Some(rest) => Place::Split {
                 slot,
                 head: head_len as u32,
                 rest,
-                lkey,
             },
             None => {
                 // SAFETY: as above; the message behind the header fits as well.
@@ -371,13 +370,12 @@ impl Poster {
         self.bounced(lane, kind, header.sequence, place)
     }
 
-    /// The one buffer of a message and its local key, if the application has registered it.
+    /// The one buffer of a message, if the application has registered it.
     #[inline]
-    pub(super) fn described(&self, op: &SendOp, iov: Readable<'_>) -> Option<(IoBuf, u32)> {
-        match iov.list() {
-            [one] => (self.registrations.described_key(op.desc, *one)).map(|lkey| (*one, lkey)),
-            _ => None,
-        }
+    pub(super) fn described(&self, op: &SendOp, iov: Readable<'_>) -> Option<Registered> {
+        let [buf] = *iov.list() else { return None };
+        let region = (self.registrations).described(op.desc, buf, Access::empty())?;
+        Some(Registered { buf, region })
     }
 
     /// Posts a packet that lies in a bounce buffer, or starts there.
@@ -400,10 +398,9 @@ impl Poster {
             Place::Split {
                 slot,
                 head,
-                rest,
-                lkey: desc,
+                ref rest,
             } => {
-                let rest = entry(rest.addr as u64, rest.len, desc);
+                let rest = entry(rest.buf.addr as u64, rest.buf.len, rest.region.lkey());
                 let entries = [of_slot(slot, head), rest];
                 self.post(lane, entries, flags, kind, place, Some(sequence))
             }
@@ -600,12 +597,7 @@ impl Poster {
             Place::Nowhere => return None,
             Place::Record(record) => (records.bytes(record).into(), None),
             Place::Bounce { slot, len } => (slot_bytes(slot, len), None),
-            Place::Split {
-                slot,
-                head,
-                rest,
-                lkey,
-            } => (slot_bytes(slot, head), Some((rest, lkey))),
+            Place::Split { slot, head, rest } => (slot_bytes(slot, head), Some(rest)),
         };
         let kind = match wqe.kind {
             WqeKind::Message(done) => KeptKind::Message(done),
@@ -663,11 +655,10 @@ impl Poster {
         let len = bytes.len() as u32;
         let place = match rest {
             None => Place::Bounce { slot, len },
-            Some((rest, lkey)) => Place::Split {
+            Some(rest) => Place::Split {
                 slot,
                 head: len,
                 rest,
-                lkey,
             },
         };
         self.bounced(lane, kind, sequence, place)
