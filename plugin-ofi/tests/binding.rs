@@ -8,7 +8,7 @@ mod client;
 mod support;
 mod two;
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::Barrier;
 
@@ -226,81 +226,91 @@ fn cancel(ep: *mut fid_ep, context: usize) {
 /// a peer that is removed.
 #[test]
 fn errors_name_peers_by_the_users_ids() {
-    const ID: fi_addr_t = 4711;
     everywhere("errors_name_peers_by_the_users_ids", |info| {
-        let two = Two::open(info, shape());
-        let (domain, mut av) = (two.opened.domain, null_mut());
-        let mut attr = fi_av_attr {
-            type_: fi_av_type::FI_AV_TABLE,
-            flags: FI_AV_USER_ID,
-            ..fi_av_attr::default()
-        };
-        // SAFETY: as fi_av(3) has it.
-        unsafe {
-            let made = call!(domain, ops.av_open(&raw mut attr, &raw mut av, null_mut()));
-            assert_eq!(made, 0);
+        let shared = format!("ferro-ids-{}", std::process::id());
+        let shared = CString::new(shared).unwrap();
+        for name in [None, Some(shared.as_c_str())] {
+            errors_name_a_peer_by_its_id(info, name);
         }
-        let ep = bare(&two.opened, info);
-        assert_eq!(bind(ep, av.cast(), 0), 0);
-        assert_eq!(bind(ep, two.a.tx.cast(), FI_TRANSMIT), 0);
-        assert_eq!(bind(ep, two.a.rx.cast(), FI_RECV), 0);
-        assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
-        let name = name_of(two.b.ep);
-        let peer = two::insert_bytes(av, name.as_ptr().cast());
-        assert_ne!(peer, ID);
-        // SAFETY: as fi_av(3) has it.
-        assert_eq!(unsafe { call!(av, ops.set_user_id(peer, ID, 0)) }, 0);
-
-        let mut into = [0u8; 8];
-        // SAFETY: as fi_tagged(3) has it; the memory stays.
-        unsafe {
-            let recv = (*(*ep).tagged).recv.unwrap();
-            let at = into.as_mut_ptr().cast();
-            assert_eq!(
-                recv(ep, at, 8, null_mut(), peer, 1, 0, 21 as *mut c_void),
-                0
-            );
-        }
-        cancel(ep, 21);
-        let error = error_of(two.a.rx);
-        assert_eq!((error.err, error.src_addr), (FI_ECANCELED, ID));
-
-        let looked = fi_msg_tagged {
-            msg_iov: null(),
-            desc: null_mut(),
-            iov_count: 0,
-            addr: peer,
-            tag: 1,
-            ignore: 0,
-            context: 22 as *mut c_void,
-            data: 0,
-        };
-        // SAFETY: as fi_tagged(3) has it.
-        unsafe {
-            let recvmsg = (*(*ep).tagged).recvmsg.unwrap();
-            assert_eq!(recvmsg(ep, &raw const looked, FI_PEEK), 0);
-        }
-        let error = error_of(two.a.rx);
-        assert_eq!((error.err, error.src_addr), (FI_ENOMSG, ID));
-
-        // Nobody receives it, so it is under way when the peer is removed.
-        let large = vec![1u8; 4 << 20];
-        // SAFETY: as fi_tagged(3) has it; the bytes stay.
-        unsafe {
-            let send = (*(*ep).tagged).send.unwrap();
-            let (at, len) = (large.as_ptr().cast(), large.len());
-            while send(ep, at, len, null_mut(), peer, 2, 23 as *mut c_void) != 0 {
-                two::count(two.a.sent);
-            }
-            let mut removed = peer;
-            assert_eq!(call!(av, ops.remove(&raw mut removed, 1, 0)), 0);
-        }
-        let error = error_of(two.a.tx);
-        assert_eq!((error.op_context as usize, error.src_addr), (23, ID));
-        assert_eq!(error.err, FI_ECANCELED);
-        for fid in [ep.cast(), av.cast()] {
-            assert_eq!(close(fid), 0);
-        }
-        two.close();
     });
+}
+
+/// The same with an address vector of this name, which other processes may share.
+fn errors_name_a_peer_by_its_id(info: &Info<'_>, name: Option<&CStr>) {
+    const ID: fi_addr_t = 4711;
+    let two = Two::open(info, shape());
+    let (domain, mut av) = (two.opened.domain, null_mut());
+    let mut attr = fi_av_attr {
+        type_: fi_av_type::FI_AV_TABLE,
+        flags: FI_AV_USER_ID,
+        name: name.map_or_else(null, CStr::as_ptr),
+        ..fi_av_attr::default()
+    };
+    // SAFETY: as fi_av(3) has it.
+    unsafe {
+        let made = call!(domain, ops.av_open(&raw mut attr, &raw mut av, null_mut()));
+        assert_eq!(made, 0);
+    }
+    let ep = bare(&two.opened, info);
+    assert_eq!(bind(ep, av.cast(), 0), 0);
+    assert_eq!(bind(ep, two.a.tx.cast(), FI_TRANSMIT), 0);
+    assert_eq!(bind(ep, two.a.rx.cast(), FI_RECV), 0);
+    assert_eq!(control(ep.cast(), FI_ENABLE, null_mut()), 0);
+    let name = name_of(two.b.ep);
+    let peer = two::insert_bytes(av, name.as_ptr().cast());
+    assert_ne!(peer, ID);
+    // SAFETY: as fi_av(3) has it.
+    assert_eq!(unsafe { call!(av, ops.set_user_id(peer, ID, 0)) }, 0);
+
+    let mut into = [0u8; 8];
+    // SAFETY: as fi_tagged(3) has it; the memory stays.
+    unsafe {
+        let recv = (*(*ep).tagged).recv.unwrap();
+        let at = into.as_mut_ptr().cast();
+        assert_eq!(
+            recv(ep, at, 8, null_mut(), peer, 1, 0, 21 as *mut c_void),
+            0
+        );
+    }
+    cancel(ep, 21);
+    let error = error_of(two.a.rx);
+    assert_eq!((error.err, error.src_addr), (FI_ECANCELED, ID));
+
+    let looked = fi_msg_tagged {
+        msg_iov: null(),
+        desc: null_mut(),
+        iov_count: 0,
+        addr: peer,
+        tag: 1,
+        ignore: 0,
+        context: 22 as *mut c_void,
+        data: 0,
+    };
+    // SAFETY: as fi_tagged(3) has it.
+    unsafe {
+        let recvmsg = (*(*ep).tagged).recvmsg.unwrap();
+        assert_eq!(recvmsg(ep, &raw const looked, FI_PEEK), 0);
+    }
+    let error = error_of(two.a.rx);
+    assert_eq!((error.err, error.src_addr), (FI_ENOMSG, ID));
+
+    // Nobody receives it, so it is under way when the peer is removed.
+    let large = vec![1u8; 4 << 20];
+    // SAFETY: as fi_tagged(3) has it; the bytes stay.
+    unsafe {
+        let send = (*(*ep).tagged).send.unwrap();
+        let (at, len) = (large.as_ptr().cast(), large.len());
+        while send(ep, at, len, null_mut(), peer, 2, 23 as *mut c_void) != 0 {
+            two::count(two.a.sent);
+        }
+        let mut removed = peer;
+        assert_eq!(call!(av, ops.remove(&raw mut removed, 1, 0)), 0);
+    }
+    let error = error_of(two.a.tx);
+    assert_eq!((error.op_context as usize, error.src_addr), (23, ID));
+    assert_eq!(error.err, FI_ECANCELED);
+    for fid in [ep.cast(), av.cast()] {
+        assert_eq!(close(fid), 0);
+    }
+    two.close();
 }

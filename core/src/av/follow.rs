@@ -18,6 +18,9 @@ pub(crate) struct Changes {
     pub(crate) removed: Vec<FiAddr>,
     /// Those that are there since.
     pub(crate) inserted: Vec<(FiAddr, NativeAddr)>,
+    /// The entries that have changed, with the generations that they are of now: IDs of earlier ones
+    /// are no more, once the transports have heard of what is removed.
+    pub(crate) changed: Vec<(u32, u32)>,
 }
 
 impl Follower {
@@ -62,7 +65,7 @@ impl Follower {
             self.generations.resize(at + 1, 0);
         }
         self.generations[at] = now;
-        table.forget_id(entry, now);
+        changes.changed.push((entry, now));
         if before & 1 == 1 {
             changes.removed.push(table.addr_of(entry, before));
         }
@@ -113,8 +116,17 @@ mod tests {
             let changes = Changes {
                 removed: before.to_vec(),
                 inserted: vec![(after, name(2))],
+                changed: vec![],
             };
-            assert_eq!(follower.changes(&reader), changes);
+            let seen = follower.changes(&reader);
+            assert!(!seen.changed.is_empty());
+            assert_eq!(
+                Changes {
+                    changed: vec![],
+                    ..seen
+                },
+                changes
+            );
             assert!(!follower.is_behind(&reader));
         }
     }

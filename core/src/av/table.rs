@@ -312,6 +312,8 @@ impl AvTable {
         match taken_out.get() {
             // Operations that are under way with it are still reported by its ID.
             TakenOut::Kept(..) => {}
+            // They may be, until the transports have followed the change.
+            TakenOut::Free if self.is_shared() => {}
             TakenOut::Free => self.ids.forget(entry),
         }
         self.list(entry, FiAddr::NOTAVAIL);
@@ -367,8 +369,8 @@ impl AvTable {
         }
     }
 
-    /// An entry is of this generation by another process: an ID of an earlier one is no more.
-    pub(super) fn forget_id(&self, entry: u32, generation: u32) {
+    /// An entry of a shared table is of this generation: an ID of an earlier one is no more.
+    pub(crate) fn forget_id(&self, entry: u32, generation: u32) {
         self.ids.forget_before(entry, generation);
     }
 

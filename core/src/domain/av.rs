@@ -118,6 +118,10 @@ impl<T: Transport> State<T> {
             for addr in changes.removed {
                 self.retract(*av, addr);
             }
+            // What was under way with those that are removed is over, and was reported by their IDs.
+            for (entry, generation) in changes.changed {
+                table.forget_id(entry, generation);
+            }
             for (addr, name) in changes.inserted {
                 self.announce(*av, addr, &name);
             }
