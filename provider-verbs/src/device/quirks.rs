@@ -62,10 +62,20 @@ const SOFT_IWARP: Match = Match {
     hardware: false,
 };
 
-/// Seen on Linux 6.12; none is known to be mended since.
+/// Omni-Path (hfi1) and the InfiniBand adapters before it (qib), by the vendor that both drivers
+/// give.
+const PATHSCALE: Match = Match {
+    vendor_id: 0x0000_1175,
+    hardware: true,
+};
+
+/// Soft-RoCE's are seen on Linux 6.12; none is known to be mended since. That the others post by
+/// system calls is read in the drivers of rdma-core: all those of other devices ring doorbells in
+/// mapped memory.
 const TABLE: &[(Match, Quirks)] = &[
     (SOFT_ROCE, Quirks::all()),
     (SOFT_IWARP, Quirks::POSTS_BY_SYSTEM_CALL),
+    (PATHSCALE, Quirks::POSTS_BY_SYSTEM_CALL),
 ];
 
 impl Quirks {
@@ -103,9 +113,10 @@ mod tests {
     }
 
     #[test]
-    fn software_devices_post_by_system_calls() {
+    fn devices_whose_kernel_posts_are_known() {
         let soft_iwarp = Quirks::matching(0x62_6d74, false);
         assert_eq!(soft_iwarp, Quirks::POSTS_BY_SYSTEM_CALL);
         assert!(Quirks::matching(0xff_ffff, false).contains(soft_iwarp));
+        assert_eq!(Quirks::matching(0x1175, true), soft_iwarp);
     }
 }
