@@ -31,7 +31,9 @@ pub trait Cq: Send + Sync {
     /// # Errors
     ///
     /// `Again`: none came in time, somebody called [`signal`](Self::signal), or a signal came to
-    /// the thread.
+    /// the thread while it slept. One that comes before, while the thread looks, runs its handler
+    /// and does not end the wait: a handler that must end it calls [`signal`](Self::signal), or
+    /// the application waits with a timeout.
     fn sread(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize, OpError> {
         self.sread_many(out, 1, timeout)
     }
