@@ -132,7 +132,8 @@ impl SharedRx {
                 piece: matched.piece,
             },
             Buffers::Many(segments) => {
-                self.matched_list(segments, (matched.context, matched.flags), len)
+                let of = (matched.desc, matched.context, matched.flags);
+                self.matched_list(segments, of, len)
             }
         }
     }
@@ -141,7 +142,7 @@ impl SharedRx {
     fn matched_list(
         &mut self,
         segments: Box<[IoBuf]>,
-        (context, flags): (u64, Flags),
+        (desc, context, flags): (u64, u64, Flags),
         len: u64,
     ) -> Matched {
         let (fill_bytes, piece) = self.lists.enter(segments, flags, len);
@@ -151,7 +152,8 @@ impl SharedRx {
                 addr: 0,
                 len: fill_bytes,
             },
-            desc: 0,
+            // It counts for the buffers that its region holds.
+            desc,
             context,
             // The list knows about the completion: it is filled first.
             flags: flags - Flags::COMPLETION,

@@ -108,7 +108,7 @@ pub trait PeerSrx {
         &[]
     }
     /// The same receive with one piece of memory of the owner's in place of its list, which is
-    /// filled from there when the piece is complete: for a device that fills only that. `None`:
+    /// filled from there when the piece is complete: for a sender that writes to it. `None`:
     /// there is no memory.
     fn in_one_piece(&mut self, matched: &Matched) -> Option<Matched> {
         Some(*matched)

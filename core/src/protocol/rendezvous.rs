@@ -30,6 +30,31 @@ use thiserror::Error;
 use super::table::{Key, Table};
 use super::wire::data::Segment;
 
+/// Cuts pieces of a message where the receiver's buffers end, so that no piece goes to two of them.
+/// `lens` are the lengths of the buffers in bytes, in order; what is beyond the last stays whole.
+#[must_use]
+pub fn cut_at_buffers(segments: Vec<Segment>, lens: impl IntoIterator<Item = u64>) -> Vec<Segment> {
+    let mut lens = lens.into_iter();
+    let mut room = lens.next().unwrap_or(u64::MAX);
+    let mut cut = Vec::with_capacity(segments.len());
+    for mut rest in segments {
+        while rest.length_bytes > 0 {
+            while room == 0 {
+                room = lens.next().unwrap_or(u64::MAX);
+            }
+            let length_bytes = rest.length_bytes.min(room);
+            cut.push(Segment {
+                length_bytes,
+                ..rest
+            });
+            rest.address += length_bytes;
+            rest.length_bytes -= length_bytes;
+            room -= length_bytes;
+        }
+    }
+    cut
+}
+
 /// The sender's messages of one session that wait for their Fin. A table per session: a peer can end only what was
 /// sent to it.
 #[derive(Clone, Debug)]

@@ -54,6 +54,7 @@ fn a_descriptor_that_is_not_the_buffers_is_none() {
     descriptors_of_every_kind(libfabric);
     datagrams(libfabric);
     good_ones_are_used(libfabric, &device);
+    lists_are_read_in_place(libfabric, &device);
     regions_that_are_closed_meanwhile(libfabric, &device);
     assert_eq!(device.misuse(), "");
 }
@@ -290,6 +291,50 @@ fn good_ones_are_used(libfabric: &Libfabric, device: &FakeDevice) {
     assert_eq!(device.live().regions, before);
     close_all(regions);
     assert_eq!(device.live().regions, unregistered);
+    pair.close();
+}
+
+/// A large message is read into the buffers of a list themselves, wherever they lie: with regions
+/// of the application's the device needs no other memory.
+///
+/// Item g.
+fn lists_are_read_in_place(libfabric: &Libfabric, device: &FakeDevice) {
+    let mut pair = Pair::open(&offer(libfabric));
+    pair.all_arrive(null_mut(), null_mut(), "the first, without regions");
+    let (regions, [sending, receiving]) = pair.registered();
+    let before = device.live().regions;
+    // Places in the sink and lengths, in the order of the list.
+    let list = [
+        (900_000, 70_001),
+        (0, 1),
+        (100, 200_000),
+        (300_000, 400_000),
+    ];
+    let len = list.iter().map(|(_, len)| len).sum();
+    pair.sink.fill(0xee);
+    let at = pair.sink.as_mut_ptr();
+    let iov = list.map(|(start, len)| libc::iovec {
+        iov_base: at.wrapping_add(start).cast(),
+        iov_len: len,
+    });
+    let mut descs = [receiving; 4];
+    let ep = pair.to.ep;
+    // SAFETY: as fi_tagged(3) has it; the pair keeps its memory.
+    let posted = unsafe {
+        let recvv = (*(*ep).tagged).recvv.unwrap();
+        let (iov, descs, any) = (iov.as_ptr(), descs.as_mut_ptr(), u64::MAX);
+        recvv(ep, iov.cast(), descs, list.len(), any, 77, 0, null_mut())
+    };
+    assert_eq!(posted, 0);
+    pair.send(len, sending, 77);
+    pair.finish(1, "a message for a list");
+    let mut sent = pair.source.iter();
+    for (start, len) in list {
+        let came = &pair.sink[start..start + len];
+        assert!(came.iter().eq(sent.by_ref().take(len)), "{len} bytes");
+    }
+    assert_eq!(device.live().regions, before);
+    close_all(regions);
     pair.close();
 }
 

@@ -104,9 +104,23 @@ pub(crate) struct Receiving {
     pub(crate) kind: MsgKind,
     pub(crate) arrived: Arrived,
     pub(crate) matched: Matched,
-    pub(crate) lkey: u32,
-    /// Where it goes, unless the application's own registration serves.
-    pub(crate) region: Option<Arc<Region>>,
+    /// Where it goes, in order: each buffer of a list that we read into, else one piece of memory.
+    pub(crate) places: Vec<Registered>,
+}
+
+impl Receiving {
+    /// Where a chunk goes that begins at `offset_bytes` of the message, and its local key.
+    pub(crate) fn place(&self, offset_bytes: u64) -> Option<(u64, u32)> {
+        let mut offset = offset_bytes;
+        for Registered { buf, region } in &self.places {
+            let len = buf.len as u64;
+            if offset < len {
+                return Some((buf.addr as u64 + offset, region.lkey()));
+            }
+            offset -= len;
+        }
+        None
+    }
 }
 
 /// A message that comes in parts: how much of it is here, and where the rest goes.

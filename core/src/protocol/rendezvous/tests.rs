@@ -18,6 +18,34 @@ fn segment(address: u64, length_bytes: u64) -> Segment {
     }
 }
 
+proptest! {
+    /// Pieces that are cut at buffers are the same bytes in the same order, and none goes to two
+    /// buffers.
+    #[test]
+    fn cut_pieces_go_to_one_buffer_each(
+        lengths in prop::collection::vec(1..40u64, 0..5),
+        lens in prop::collection::vec(0..50u64, 0..5),
+    ) {
+        let segments: Vec<Segment> =
+            lengths.iter().zip(1..).map(|(&length, n)| segment(n * 1000, length)).collect();
+        let bytes = |segments: &[Segment]| -> Vec<u64> {
+            segments.iter().flat_map(|s| s.address..s.address + s.length_bytes).collect()
+        };
+        let cut = cut_at_buffers(segments.clone(), lens.iter().copied());
+        prop_assert_eq!(bytes(&cut), bytes(&segments));
+        prop_assert!(cut.iter().all(|piece| piece.length_bytes != 0));
+        let ends = |lens: &mut dyn Iterator<Item = u64>| -> Vec<u64> {
+            lens.scan(0, |at, len| { *at += len; Some(*at) }).collect()
+        };
+        let ends_of_pieces = ends(&mut cut.iter().map(|piece| piece.length_bytes));
+        let total: u64 = lengths.iter().sum();
+        let ends_of_buffers = ends(&mut lens.into_iter());
+        for end in ends_of_buffers.into_iter().filter(|end| (1..total).contains(end)) {
+            prop_assert!(ends_of_pieces.contains(&end), "{end} in {ends_of_pieces:?}");
+        }
+    }
+}
+
 /// A message: the address of each byte that fits, and how often each has arrived.
 struct Message {
     key: Key,

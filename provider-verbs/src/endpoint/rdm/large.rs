@@ -1,19 +1,19 @@
 //! Large messages: read by their receiver, or written by their sender.
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx};
-use ferrofabric_core::protocol::rendezvous::Chunk;
+use ferrofabric_core::error::{Errno, Result};
+use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, parts};
+use ferrofabric_core::protocol::rendezvous::{Chunk, cut_at_buffers};
 use ferrofabric_core::protocol::table::Key;
 use ferrofabric_core::protocol::wire::SessionId;
 use ferrofabric_core::protocol::wire::data::{FinStatus, Grant};
-use ferrofabric_core::types::MsgKind;
+use ferrofabric_core::types::{IoBuf, MsgKind};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::RdmTransport;
 use super::complete::{entered, protocol_broken};
 use crate::mr::Access;
 use crate::post::{Remote, SendFlags, SendRequest};
-use crate::session::{Link, Notice, Receiving, SessionState, Way, WqeKind, Writing};
+use crate::session::{Link, Notice, Receiving, Registered, SessionState, Way, WqeKind, Writing};
 
 impl RdmTransport {
     /// The session of a peer that has this name, and its lane if it has one.
@@ -72,36 +72,31 @@ impl RdmTransport {
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
             return self.notify(peer, name, Notice::Fin(op, FinStatus::Ok));
         }
-        // Of a list the device fills one piece of memory.
-        let Some(matched) = owner.srx().in_one_piece(&matched) else {
-            self.notify(peer, name, Notice::Fin(op, FinStatus::ReadFailed));
-            return owner.fail_recv(
-                kind,
-                &matched,
-                &arrived,
-                Errno::ENOMEM,
-                0,
-                "there is no memory to receive the message for its list of buffers",
-            );
+        let in_its_list = matched.piece.is_of_list() && matches!(way, Way::Read(_));
+        let (matched, buffers) = if in_its_list {
+            let list = parts(owner.srx().segments(matched.piece), 0, fit as usize);
+            (matched, list.map(|(part, _)| part).collect())
+        } else {
+            // A peer that writes has one address: in place of a list it gets one piece of memory.
+            let Some(matched) = owner.srx().in_one_piece(&matched) else {
+                self.notify(peer, name, Notice::Fin(op, FinStatus::ReadFailed));
+                return owner.fail_recv(
+                    kind,
+                    &matched,
+                    &arrived,
+                    Errno::ENOMEM,
+                    0,
+                    "there is no memory to receive the message for its list of buffers",
+                );
+            };
+            (matched, vec![matched.buf.part(0, fit as usize)])
         };
-        let (at, fit_bytes) = (matched.buf.as_mut_ptr(), fit as usize);
-        let registrations = &mut self.poster.registrations;
-        let (described, access) = match way {
-            Way::Read(_) => {
-                let (used, access) = (matched.buf.part(0, fit_bytes), Access::LOCAL_WRITE);
-                (registrations.described(matched.desc, used, access), access)
-            }
-            // A peer that writes gets exactly what it is to write.
-            Way::Written => (None, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
-        };
-        let region = match described {
-            Some(region) => Ok(region),
-            // SAFETY: the receiver keeps the buffer until the completion, and we give the region
-            // back before that.
-            None => unsafe { registrations.region(at, fit_bytes, access) },
-        };
-        let region = match region {
-            Ok(region) => region,
+        let places: Result<Vec<Registered>> = buffers
+            .iter()
+            .map(|buf| self.place_for(&way, *buf, matched.desc))
+            .collect();
+        let places = match places {
+            Ok(places) => places,
             Err(error) => {
                 tracing::warn!("{error}");
                 self.notify(peer, name, Notice::Fin(op, FinStatus::ReadFailed));
@@ -116,21 +111,26 @@ impl RdmTransport {
                 );
             }
         };
-        let (lkey, rkey) = (region.lkey(), region.rkey());
+        let rkey = places.first().map_or(0, |place| place.region.rkey());
         let address = matched.buf.addr as u64;
         let receiving = Receiving {
             op,
             kind,
             arrived,
             matched,
-            lkey,
-            region: Some(region),
+            places,
         };
         let Some((state, lane)) = self.session_named(peer, name) else {
             return;
         };
         let begun = match way {
-            Way::Read(segments) => state.reads.start(receiving, segments, fit).map(|_| ()),
+            Way::Read(segments) => {
+                let segments = match buffers.len() {
+                    1 => segments,
+                    _ => cut_at_buffers(segments, buffers.iter().map(|buf| buf.len as u64)),
+                };
+                state.reads.start(receiving, segments, fit).map(|_| ())
+            }
             Way::Written => state.receives.insert(receiving).map(|receive| {
                 let grant = Grant {
                     op,
@@ -164,6 +164,26 @@ impl RdmTransport {
         }
     }
 
+    /// Memory that a message is read into, or that its sender is to write, registered for that.
+    fn place_for(&mut self, way: &Way, buf: IoBuf, desc: u64) -> Result<Registered> {
+        let registrations = &mut self.poster.registrations;
+        let (described, access) = match way {
+            Way::Read(_) => {
+                let access = Access::LOCAL_WRITE;
+                (registrations.described(desc, buf, access), access)
+            }
+            // A peer that writes gets exactly what it is to write.
+            Way::Written => (None, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+        };
+        let region = match described {
+            Some(region) => region,
+            // SAFETY: the receiver keeps the buffer until the completion, and we give the region
+            // back before that.
+            None => unsafe { registrations.region(buf.as_mut_ptr(), buf.len, access) }?,
+        };
+        Ok(Registered { buf, region })
+    }
+
     /// A message was read.
     pub(super) fn was_read<O: Owner>(&mut self, session: SessionId, read: Key, owner: &mut O) {
         let Some(lane) = self.lanes.of(session) else {
@@ -175,7 +195,7 @@ impl RdmTransport {
         (lane.session.notices).push_back(Notice::Fin(r.op, FinStatus::Ok));
         let peer = lane.peer;
         self.list(session);
-        drop(r.region);
+        drop(r.places);
         owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
     }
 
@@ -263,7 +283,7 @@ impl RdmTransport {
         };
         match state.receives.remove(Key::from_bits(receive)) {
             Some(r) => {
-                drop(r.region);
+                drop(r.places);
                 owner.complete_recv(r.kind, &r.matched, &r.arrived, || self.peers.name(peer));
             }
             None => self.break_lane(
@@ -292,13 +312,14 @@ impl RdmTransport {
             let Some(read) = lane.session.reads.next_chunk() else {
                 return done;
             };
-            let Some(r) = lane.session.reads.owner(read.transfer) else {
+            let owner = lane.session.reads.owner(read.transfer);
+            let Some((addr, lkey)) = owner.and_then(|r| r.place(read.offset_bytes)) else {
                 return done;
             };
             let entry = ibv_sge {
-                addr: r.matched.buf.addr as u64 + read.offset_bytes,
+                addr,
                 length: read.source.length_bytes as u32,
-                lkey: r.lkey,
+                lkey,
             };
             let remote = Remote {
                 addr: read.source.address,

@@ -641,9 +641,8 @@ impl RdmTransport {
         }
         let receives = state.receives.drain().into_iter().map(|(_, r)| r);
         for r in state.reads.drain().chain(receives) {
-            if let Some(region) = r.region {
-                self.poster.registrations.forget(&region);
-            }
+            let regions = r.places.iter().map(|place| &place.region);
+            regions.for_each(|region| self.poster.registrations.forget(region));
             owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
         }
         if let Target::Receive(kind, arrived, matched) = state.incoming.target {
