@@ -261,7 +261,10 @@ mod tests {
         cq.overrun();
         cq.write(&entry(5));
         cq.write_error(error(6));
-        assert!(cq.holds(100), "nobody waits for what can not come");
+        assert!(
+            cq.holds(100),
+            "a wait for 100 entries ends, which can not come any more"
+        );
         let mut out = [entry(0); 8];
         assert_eq!(cq.read(&mut out), Ok(3));
         cq.write(&entry(7));

@@ -1,4 +1,4 @@
-//! What an endpoint is bound to, once; and what errors say: of peers, and in words.
+//! Endpoints are bound once. Errors name peers, and give their reasons in words.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -18,8 +18,8 @@ pub(crate) struct Changes {
     pub(crate) removed: Vec<FiAddr>,
     /// Those that are there since.
     pub(crate) inserted: Vec<(FiAddr, NativeAddr)>,
-    /// The entries that have changed, with the generations that they are of now: IDs of earlier ones
-    /// are no more, once the transports have heard of what is removed.
+    /// The entries that have changed, with their generations now. The IDs of earlier generations go
+    /// once the transports have heard of the addresses that are removed.
     pub(crate) changed: Vec<(u32, u32)>,
 }
 

@@ -118,7 +118,7 @@ impl<T: Transport> State<T> {
             for addr in changes.removed {
                 self.retract(*av, addr);
             }
-            // What was under way with those that are removed is over, and was reported by their IDs.
+            // The operations with the removed addresses have ended by now, reported by their IDs.
             for (entry, generation) in changes.changed {
                 table.forget_id(entry, generation);
             }

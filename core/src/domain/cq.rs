@@ -87,8 +87,8 @@ impl<B: Backend> Cq for CqHandle<B> {
             signaled.then_some(Err(OpError::Again))
         });
         match looked {
-            // It need not wait for the others. fi_cq(3) tells a signal to the thread and the end of
-            // its time by the same number.
+            // It need not wait for the others. A signal to the thread and the end of the
+            // wait's time have the same number in fi_cq(3).
             Err(OpError::Again | OpError::Failed(Errno::EINTR)) => {
                 self.domain.lock()?.cqs[self.index].read(out).map(Some)
             }

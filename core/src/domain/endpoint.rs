@@ -144,7 +144,8 @@ impl Receives {
     }
 }
 
-/// What not every transport keeps, and what none does: to send later, or to many.
+/// Flags of operations that some transports do not offer, and those that none offers (deferred and
+/// multicast sends).
 pub(super) const PROMISES: Flags = Flags::DELIVERY_COMPLETE
     .union(Flags::MATCH_COMPLETE)
     .union(Flags::COMMIT_COMPLETE)

@@ -1,9 +1,9 @@
 //! Receives into a list of buffers (fi_recvv(3)).
 //!
-//! A transport that copies or reads puts each byte where it belongs: it asks for the list's buffers.
-//! A sender that writes the message itself has one address alone. It gets one piece of our memory,
-//! taken when the message has met the receive, and the list is filled from there when the message
-//! is complete.
+//! A transport that copies or reads puts each byte where it belongs: it asks for the list's
+//! buffers. A sender that writes the message itself has one address alone. It gets one piece of our
+//! memory, taken when the message has met the receive, and the list is filled from there when the
+//! message is complete.
 
 use std::alloc::{Layout, alloc_zeroed};
 

@@ -22,8 +22,8 @@ pub struct Arrived {
 /// completion once. (What fi_peer(3) does by entries that stay with the owner until `free_entry`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matched {
-    /// Where the message goes. Of a list of buffers it is the length alone, of what the message
-    /// fills of them all: see [`PeerSrx::segments`].
+    /// Where the message goes. For a list of buffers it has no address, and its length is the part
+    /// of the whole list that the message fills: see [`PeerSrx::segments`].
     pub buf: IoBuf,
     /// Memory descriptor of the buffer, 0 for none.
     pub desc: u64,

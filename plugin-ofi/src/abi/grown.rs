@@ -75,9 +75,9 @@ unsafe impl Grown for fi_fabric_attr {
     ];
 }
 
-// SAFETY: as above; the interface of the memory is that of the system. It and what is behind it
-// count only where an application has asked for `FI_HMEM`, which is not offered, and hold anything
-// elsewhere.
+// SAFETY: as above; the interface of the memory is that of the system. It and the fields behind
+// it count only where an application has asked for `FI_HMEM`, which is not offered. Elsewhere they
+// may hold anything.
 unsafe impl Grown for fi_mr_attr {
     const BYTES: &'static [(u32, usize)] = &[
         (V1_0, offset_of!(fi_mr_attr, auth_key_size)),
@@ -91,7 +91,7 @@ const _: () = assert!(fi_hmem_iface::FI_HMEM_SYSTEM.0 == 0);
 ///
 /// # Safety
 ///
-/// The pointer is NULL, or what is behind it is as long as the structure is in that version.
+/// The pointer is NULL, or leads to a structure that is as long as that version has it.
 pub(crate) unsafe fn read_as_of<T: Grown>(version: u32, from: *const T) -> Option<T> {
     if from.is_null() {
         return None;

@@ -88,8 +88,8 @@ impl AvObject {
         };
         let av = domain.domain.open_av(&wanted)?;
         if !attr.is_null() {
-            // SAFETY: as above; what was left open, or differs from what was asked for, is the
-            // caller's to learn.
+            // SAFETY: as above. The caller learns the attributes that it left open, and those that
+            // differ from its own.
             unsafe { tell(attr, &wanted, &*av) };
         }
         Ok(Arc::new(Self {

@@ -6,8 +6,8 @@
 //! - System calls of this library are no cancellation points ([`system_calls`]).
 //! - Calls that may take a while in other libraries put cancellation off
 //!   ([`Uncancelled`](ferrofabric_core::cancel::Uncancelled), by [`crate::guard`]).
-//! - Waits sleep here, at the edge to C, in functions that own nothing. What a wait holds is given
-//!   back by a cleanup handler, before any handler of the application runs.
+//! - Waits sleep here, at the edge to C, in functions that own nothing. A cleanup handler
+//!   gives back the wait and all that it holds, before any handler of the application runs.
 //! - Polls that found nothing test for cancellation here: a thread that does nothing else would
 //!   otherwise never end.
 
