@@ -174,8 +174,24 @@ impl Qp {
         &self,
         list: *mut ibv_send_wr,
     ) -> std::result::Result<(), Rejected<ibv_send_wr>> {
+        if self.posts_by_system_call {
+            let _uncancelled = Uncancelled::begin();
+            // SAFETY: the caller's promise.
+            return unsafe { self.post_sends(list) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.post_sends(list) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`post_send`](Self::post_send).
+    #[inline]
+    unsafe fn post_sends(
+        &self,
+        list: *mut ibv_send_wr,
+    ) -> std::result::Result<(), Rejected<ibv_send_wr>> {
         let mut first = ptr::null_mut();
-        let _uncancelled = self.posts_by_system_call.then(Uncancelled::begin);
         // SAFETY: the queue pair is live; the rest is the caller's promise.
         match unsafe { sys::ibv_post_send(self.raw.as_ptr(), list, &raw mut first) } {
             0 => Ok(()),

@@ -46,7 +46,7 @@ pub(crate) enum WqeKind {
 }
 
 /// Where a posted packet lies.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     /// Nowhere: it need not be sent again.
     Nowhere,
@@ -54,28 +54,25 @@ pub(crate) enum Place {
     Record(Record),
     /// In a bounce buffer.
     Bounce { slot: u32, len: u32 },
-    /// Its header in a bounce buffer, the rest where the application has it.
-    Split {
-        slot: u32,
-        head: u32,
-        rest: Registered,
-    },
+    /// Its header in a bounce buffer, the rest where the application has it: in the next of the
+    /// lane's [`described`](Lane::described) regions.
+    Split { slot: u32, head: u32, rest: IoBuf },
 }
 
 /// Memory of the application's that it has registered.
 #[derive(Clone, Debug)]
 pub(crate) struct Registered {
     pub(crate) buf: IoBuf,
-    /// The application may close its region meanwhile: this one stays until the packet has arrived.
+    /// The application may close it meanwhile.
     pub(crate) region: Arc<Region>,
 }
 
 impl Place {
     /// The bounce buffer that it takes.
     #[inline]
-    pub(crate) fn slot(&self) -> Option<u32> {
+    pub(crate) fn slot(self) -> Option<u32> {
         match self {
-            Place::Bounce { slot, .. } | Place::Split { slot, .. } => Some(*slot),
+            Place::Bounce { slot, .. } | Place::Split { slot, .. } => Some(slot),
             Place::Nowhere | Place::Record(_) => None,
         }
     }
@@ -125,6 +122,9 @@ pub(crate) struct Lane {
     pub(crate) heard: bool,
     pub(crate) queue: VecDeque<Wqe>,
     pub(crate) records: Records,
+    /// The regions of the split packets in the queue, in the same order. The application may close
+    /// them meanwhile.
+    pub(crate) described: VecDeque<Arc<Region>>,
     pub(crate) depth: usize,
     pub(crate) next_number: u32,
     /// Requests posted since the last that was signalled.

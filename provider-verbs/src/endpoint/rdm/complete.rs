@@ -29,8 +29,10 @@ impl RdmTransport {
             match wqe.packet {
                 Place::Nowhere => {}
                 Place::Record(record) => lane.records.release(record),
-                Place::Bounce { slot, .. } | Place::Split { slot, .. } => {
+                Place::Bounce { slot, .. } => self.poster.bounces.give(slot),
+                Place::Split { slot, .. } => {
                     self.poster.bounces.give(slot);
+                    drop(lane.described.pop_front());
                 }
             }
             if let Some(sequence) = wqe.sequence {

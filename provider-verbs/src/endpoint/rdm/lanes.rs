@@ -189,6 +189,7 @@ impl RdmTransport {
             // It grows to what is under way: most peers of many never have much.
             queue: VecDeque::new(),
             records: Records::default(),
+            described: VecDeque::new(),
             depth,
             next_number: first_request(),
             unsignaled: 0,
@@ -294,7 +295,8 @@ impl RdmTransport {
                 WqeKind::Marker => {}
                 WqeKind::Message(_) | WqeKind::Done(_) | WqeKind::Notice => {
                     let slot = wqe.packet.slot();
-                    unsure.extend(self.poster.kept(&lane.records, wqe));
+                    let (records, described) = (&lane.records, &mut lane.described);
+                    unsure.extend(self.poster.kept(records, described, wqe));
                     if let Some(slot) = slot {
                         self.poster.bounces.give(slot);
                     }

@@ -97,14 +97,14 @@ impl Poster {
             // SAFETY: the slot holds the largest packet, and is ours until its request is over.
             unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
             let place = match &registered {
-                Some(whole) => Place::Split {
-                    slot,
-                    head: head_len as u32,
-                    rest: Registered {
-                        buf: whole.buf.part(start, bytes),
-                        region: Arc::clone(&whole.region),
-                    },
-                },
+                Some(Registered { buf, region }) => {
+                    lane.described.push_back(Arc::clone(region));
+                    Place::Split {
+                        slot,
+                        head: head_len as u32,
+                        rest: buf.part(start, bytes),
+                    }
+                }
                 None => {
                     // SAFETY: as above; the part behind the header fits as well.
                     unsafe { iov.gather_part(start, bytes, at.wrapping_add(head_len)) };

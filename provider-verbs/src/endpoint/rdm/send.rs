@@ -1,5 +1,8 @@
 //! Sending: at once when the lane has room, else in line.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::flags::Flags;
@@ -19,7 +22,7 @@ use super::{Counters, MAX_PENDING, RdmTransport};
 use crate::device::Mtu;
 use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, inline_sge};
-use crate::registration::Registrations;
+use crate::registration::{Region, Registrations};
 use crate::session::{
     Kept, KeptKind, Lane, Link, Notice, Pending, Place, Records, Registered, RendezvousSend,
     SessionState, SlotPool, Wqe, WqeKind,
@@ -353,11 +356,14 @@ impl Poster {
         // SAFETY: the slot holds the largest header and message, and is ours until its request is over.
         unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
         let place = match self.described(op, iov) {
-            Some(rest) => Place::Split {
-                slot,
-                head: head_len as u32,
-                rest,
-            },
+            Some(Registered { buf, region }) => {
+                lane.described.push_back(region);
+                Place::Split {
+                    slot,
+                    head: head_len as u32,
+                    rest: buf,
+                }
+            }
             None => {
                 // SAFETY: as above; the message behind the header fits as well.
                 unsafe { iov.gather(at.wrapping_add(head_len)) };
@@ -395,12 +401,10 @@ impl Poster {
         }
         let of_slot = |slot, len| entry(self.bounces.address(slot) as u64, len as usize, lkey);
         match place {
-            Place::Split {
-                slot,
-                head,
-                ref rest,
-            } => {
-                let rest = entry(rest.buf.addr as u64, rest.buf.len, rest.region.lkey());
+            Place::Split { slot, head, rest } => {
+                // Its region was entered just now.
+                let lkey = lane.described.back().map_or(0, |region| region.lkey());
+                let rest = entry(rest.addr as u64, rest.len, lkey);
                 let entries = [of_slot(slot, head), rest];
                 self.post(lane, entries, flags, kind, place, Some(sequence))
             }
@@ -588,7 +592,12 @@ impl Poster {
 
     /// What is to be kept of a request that was flushed, should its packet have to be sent again.
     #[cold]
-    pub(super) fn kept(&self, records: &Records, wqe: Wqe) -> Option<Kept> {
+    pub(super) fn kept(
+        &self,
+        records: &Records,
+        described: &mut VecDeque<Arc<Region>>,
+        wqe: Wqe,
+    ) -> Option<Kept> {
         let slot_bytes = |slot: u32, len: u32| -> Box<[u8]> {
             // SAFETY: the slot holds so much, and is ours as long as the request is entered.
             unsafe { std::slice::from_raw_parts(self.bounces.address(slot), len as usize) }.into()
@@ -597,7 +606,11 @@ impl Poster {
             Place::Nowhere => return None,
             Place::Record(record) => (records.bytes(record).into(), None),
             Place::Bounce { slot, len } => (slot_bytes(slot, len), None),
-            Place::Split { slot, head, rest } => (slot_bytes(slot, head), Some(rest)),
+            Place::Split { slot, head, rest } => {
+                let region = described.pop_front();
+                let rest = region.map(|region| Registered { buf: rest, region });
+                (slot_bytes(slot, head), rest)
+            }
         };
         let kind = match wqe.kind {
             WqeKind::Message(done) => KeptKind::Message(done),
@@ -655,11 +668,14 @@ impl Poster {
         let len = bytes.len() as u32;
         let place = match rest {
             None => Place::Bounce { slot, len },
-            Some(rest) => Place::Split {
-                slot,
-                head: len,
-                rest,
-            },
+            Some(Registered { buf, region }) => {
+                lane.described.push_back(region);
+                Place::Split {
+                    slot,
+                    head: len,
+                    rest: buf,
+                }
+            }
         };
         self.bounced(lane, kind, sequence, place)
     }
