@@ -44,7 +44,7 @@ fn random_programs(cases: u32) {
     }
 }
 
-/// Covers: GI-4, AV-17, AV-25
+/// Covers: AV-17, AV-25
 #[test]
 #[file_serial(verbs)]
 fn random_programs_do_as_the_model() {

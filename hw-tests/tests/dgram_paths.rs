@@ -13,7 +13,6 @@ use serial_test::file_serial;
 
 const BOTH: [Prefix; 2] = [Prefix::None, Prefix::Room];
 
-/// Covers: GI-4
 #[test]
 #[file_serial(verbs)]
 fn more_than_the_port_of_a_peer_takes_is_refused() {

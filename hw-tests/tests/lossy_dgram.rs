@@ -183,7 +183,6 @@ fn on_lossy(scenario: impl Fn(&Fabric)) {
     }
 }
 
-/// Covers: GI-4
 #[test]
 #[file_serial(verbs)]
 fn each_form_of_send_and_receive() {
@@ -191,7 +190,6 @@ fn each_form_of_send_and_receive() {
     on_lossy(forms::each_form_of_receive);
 }
 
-/// Covers: GI-4
 #[test]
 #[file_serial(verbs)]
 fn truncation() {
@@ -205,7 +203,7 @@ fn known_and_unknown_senders() {
     on_lossy(senders::known_and_unknown);
 }
 
-/// Covers: GI-4, AV-17, AV-25
+/// Covers: AV-17, AV-25
 #[test]
 #[file_serial(verbs)]
 fn random_programs_do_as_the_model() {

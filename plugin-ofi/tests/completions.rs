@@ -618,8 +618,6 @@ fn automatic_progress() {
 
 /// A counter of operations and one of bytes (`FI_CNTR_EVENTS_BYTES`): what succeeds, what fails, what the application writes,
 /// and waits (fi_cntr(3)).
-///
-/// Covers: PEER-5
 #[test]
 fn counters() {
     everywhere("counters", |info| {

@@ -155,7 +155,7 @@ fn a_malformed_class_is_no_data() {
 /// The class of an endpoint is on its packets: on RoCE the receiver of a datagram sees it in the header, where the application
 /// has left room for that.
 ///
-/// Covers: GI-2, GI-4
+/// Covers: GI-2
 #[test]
 fn a_dscp_is_on_the_wire() {
     if !child::is_here() && !has_device() {

@@ -1,15 +1,24 @@
-//! `docs/conformance.md`: prose, tables of three columns (ID, behaviour, tests), and one line `Not built yet: ID, ID.`
+//! `docs/conformance.md`: prose, tables, one line `Not built yet: ID, ID.`, and the reasons for
+//! tests that are missing ([`crate::reasons`]).
 //!
-//! The third column is written by the program, all else by hand.
+//! A table says what its columns are: ID, behaviour, and either all tests in one, or one for each
+//! [`Place`]. The columns of tests are written by the program, all else by hand.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
 use crate::id::{self, Id, NotAnId};
-use crate::scan::Marks;
+use crate::place::Place;
+use crate::reasons::{Reasons, reason};
+use crate::scan::{Marks, Test};
+use crate::scenarios;
 
 const NOT_BUILT: &str = "Not built yet: ";
 const NO_TESTS: &str = "none yet";
+const NO_TEST_HERE: &str = "none: the reason is above";
+
+/// Their rows need a test in each place, or a reason.
+const GROUPS_BY_PLACE: [&str; 2] = ["AV", "GI"];
 
 /// The document, line by line.
 #[derive(Debug)]
@@ -23,8 +32,15 @@ enum Line {
     Row {
         id: Id,
         behaviour: String,
-        tests: String,
+        tests: Cells,
     },
+}
+
+/// The columns of tests.
+#[derive(Clone, Debug)]
+enum Cells {
+    Together(String),
+    ByPlace([String; Place::ALL.len()]),
 }
 
 /// What is wrong with the document, or between it and the tests.
@@ -35,6 +51,10 @@ pub enum DocumentError {
     Id { line: usize, source: NotAnId },
     #[error("line {line}: a row has an ID, a behaviour and its tests, between vertical bars")]
     Row { line: usize },
+    #[error("line {line}: the columns are ID, behaviour, and `tests` or each of {:?}", Place::ALL.map(|place| place.to_string()))]
+    Columns { line: usize },
+    #[error("{0} stands in a table that has its tests in one column: its group has one a place")]
+    Together(Id),
     #[error("{0} has two rows")]
     Twice(Id),
     #[error("no test says `Covers: {0}`, and it is not among what is not built")]
@@ -45,35 +65,38 @@ pub enum DocumentError {
     UnknownNotBuilt(Id),
     #[error("`{test}` in {file} covers {id}, which has no row")]
     Unknown { id: Id, file: String, test: String },
+    #[error("line {line}: `- {}ID, ID: reason` was expected, or another place", Place::SharedMemory.lacks().unwrap_or_default())]
+    Reason { line: usize },
+    #[error("without a test and without a reason: {}", shown(.0))]
+    Missing(Vec<(Id, Place)>),
+    #[error("{id} has a test in the column `{place}`: take it off the reasons why it has none")]
+    NeedlessReason { id: Id, place: Place },
+    #[error("a reason is given why {id} has no test in the column `{place}`, which it has not")]
+    ReasonForNothing { id: Id, place: Place },
 }
 
 impl Document {
     /// Reads it.
     ///
     /// # Errors
-    /// A row that can not be read.
+    /// A row or a table's head that can not be read.
     pub fn parse(text: &str) -> Result<Self, DocumentError> {
-        let lines = text.lines().enumerate().map(|(index, line)| {
-            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-            let is_row = cells.len() > 1 && cells[1].starts_with(|c: char| c.is_ascii_uppercase());
-            if !is_row || cells[1] == "ID" {
-                return Ok(Line::Text(line.to_owned()));
-            }
+        let mut columns = None;
+        let mut lines = Vec::new();
+        for (index, text) in text.lines().enumerate() {
             let line = index + 1;
-            let id = cells[1].parse();
-            let id = id.map_err(|source| DocumentError::Id { line, source })?;
-            let ["", _, behaviour, tests, ""] = cells[..] else {
-                return Err(DocumentError::Row { line });
-            };
-            Ok(Line::Row {
-                id,
-                behaviour: behaviour.to_owned(),
-                tests: tests.to_owned(),
-            })
-        });
-        let document = Document {
-            lines: lines.collect::<Result<_, _>>()?,
-        };
+            let cells: Vec<&str> = text.split('|').map(str::trim).collect();
+            let is_row = cells.len() > 1 && cells[1].starts_with(|c: char| c.is_ascii_uppercase());
+            if is_row && cells[1] == "ID" {
+                columns = Some(Cells::headed(&cells).ok_or(DocumentError::Columns { line })?);
+            }
+            lines.push(match &columns {
+                Some(columns) if is_row && cells[1] != "ID" => row(line, &cells, columns)?,
+                _ if is_row && cells[1] != "ID" => return Err(DocumentError::Columns { line }),
+                _ => Line::Text(text.to_owned()),
+            });
+        }
+        let document = Document { lines };
         let mut seen = BTreeSet::new();
         let twice = document.ids().find(|&id| !seen.insert(id)).cloned();
         twice.map_or(Ok(document), |id| Err(DocumentError::Twice(id)))
@@ -86,75 +109,193 @@ impl Document {
         })
     }
 
+    /// Its text beside the rows, with the numbers of the lines.
+    fn texts(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.lines.iter().enumerate();
+        lines.filter_map(|(index, line)| match line {
+            Line::Text(text) => Some((index + 1, text.as_str())),
+            Line::Row { .. } => None,
+        })
+    }
+
     /// The requirements that it says are not built.
     fn not_built(&self) -> Result<BTreeSet<Id>, DocumentError> {
         let mut ids = BTreeSet::new();
-        for (index, line) in self.lines.iter().enumerate() {
-            let Line::Text(text) = line else { continue };
+        for (line, text) in self.texts() {
             let Some(listed) = text.strip_prefix(NOT_BUILT) else {
                 continue;
             };
             let listed = id::list(listed.trim_end_matches('.'));
-            ids.extend(listed.map_err(|source| DocumentError::Id {
-                line: index + 1,
-                source,
-            })?);
+            ids.extend(listed.map_err(|source| DocumentError::Id { line, source })?);
         }
         Ok(ids)
     }
 
-    /// The document with the third column that the marks give.
+    /// The columns that need no test, by the reasons that it gives.
+    fn reasons(&self) -> Result<Reasons, DocumentError> {
+        let mut reasons = Reasons::new();
+        for (line, text) in self.texts() {
+            reasons.extend(reason(line, text)?);
+        }
+        Ok(reasons)
+    }
+
+    /// The document with the columns of tests that the marks give.
     ///
     /// # Errors
-    /// A requirement that is neither proven nor called not built, or both; a mark of a requirement that has no row.
+    /// A requirement that is neither proven nor called not built, or both; an empty column without a
+    /// reason, and a reason for a column that is not empty; a mark of a requirement that has no row.
     pub fn with_tests(mut self, marks: &Marks) -> Result<Self, DocumentError> {
         let not_built = self.not_built()?;
+        let mut reasons = self.reasons()?;
         let known: BTreeSet<Id> = self.ids().cloned().collect();
         for (id, tests) in marks {
-            if let (false, Some((file, test))) = (known.contains(id), tests.first()) {
+            if let (false, Some(test)) = (known.contains(id), tests.first()) {
                 return Err(DocumentError::Unknown {
                     id: id.clone(),
-                    file: file.clone(),
-                    test: test.clone(),
+                    file: test.file.clone(),
+                    test: test.name.clone(),
                 });
             }
         }
         if let Some(id) = not_built.difference(&known).next() {
             return Err(DocumentError::UnknownNotBuilt(id.clone()));
         }
+        let mut missing = Vec::new();
         for line in &mut self.lines {
             let Line::Row { id, tests, .. } = line else {
                 continue;
             };
-            *tests = match (marks.get(id), not_built.contains(id)) {
+            let proofs = match (marks.get(id), not_built.contains(id)) {
                 (Some(_), true) => return Err(DocumentError::Built(id.clone())),
                 (None, false) => return Err(DocumentError::Unproven(id.clone())),
-                (None, true) => NO_TESTS.to_owned(),
-                (Some(proofs), false) => cell(proofs),
+                (None, true) => None,
+                (Some(proofs), false) => Some(proofs),
             };
+            match (tests, proofs) {
+                (Cells::Together(_), _) if GROUPS_BY_PLACE.contains(&id.group()) => {
+                    return Err(DocumentError::Together(id.clone()));
+                }
+                (Cells::Together(all), None) => *all = NO_TESTS.to_owned(),
+                (Cells::Together(all), Some(proofs)) => *all = cell(proofs, None),
+                (Cells::ByPlace(places), None) => places.fill(NO_TESTS.to_owned()),
+                (Cells::ByPlace(places), Some(proofs)) => {
+                    for (place, tests) in Place::ALL.into_iter().zip(places) {
+                        match by_place(id, place, proofs, &mut reasons)? {
+                            Some(found) => *tests = found,
+                            None => missing.push((id.clone(), place)),
+                        }
+                    }
+                }
+            }
         }
-        Ok(self)
+        match (missing.is_empty(), reasons.pop_first()) {
+            (false, _) => Err(DocumentError::Missing(missing)),
+            (true, Some((id, place))) => Err(DocumentError::ReasonForNothing { id, place }),
+            (true, None) => Ok(self),
+        }
     }
 }
 
-/// Tests by file.
-fn cell(tests: &BTreeSet<(String, String)>) -> String {
+impl Cells {
+    /// Those of a table with this head. `None`: it has others.
+    fn headed(cells: &[&str]) -> Option<Self> {
+        let ["", "ID", "behaviour", titles @ .., ""] = cells else {
+            return None;
+        };
+        let places = Place::ALL.map(|place| place.to_string());
+        match titles {
+            ["tests"] => Some(Self::Together(String::new())),
+            titles if titles == places => Some(Self::ByPlace(Default::default())),
+            _ => None,
+        }
+    }
+
+    /// The texts of a row. `None`: it has more or fewer.
+    fn with(&self, texts: &[&str]) -> Option<Self> {
+        let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        match self {
+            Self::Together(_) => <[String; 1]>::try_from(texts)
+                .ok()
+                .map(|[text]| Self::Together(text)),
+            Self::ByPlace(_) => texts.try_into().ok().map(Self::ByPlace),
+        }
+    }
+}
+
+fn row(line: usize, cells: &[&str], columns: &Cells) -> Result<Line, DocumentError> {
+    let id = cells[1].parse();
+    let id = id.map_err(|source| DocumentError::Id { line, source })?;
+    let ["", _, behaviour, texts @ .., ""] = cells else {
+        return Err(DocumentError::Row { line });
+    };
+    Ok(Line::Row {
+        id,
+        behaviour: (*behaviour).to_owned(),
+        tests: columns.with(texts).ok_or(DocumentError::Row { line })?,
+    })
+}
+
+/// Names columns of rows.
+fn shown(columns: &[(Id, Place)]) -> String {
+    let each = columns.iter().map(|(id, place)| format!("{id} ({place})"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// The tests of a requirement in one place. The reason why there is none is taken. `None`: there is
+/// neither.
+fn by_place(
+    id: &Id,
+    place: Place,
+    proofs: &BTreeSet<Test>,
+    reasons: &mut Reasons,
+) -> Result<Option<String>, DocumentError> {
+    let here = proofs.iter().filter(|test| match place {
+        // Scenarios that also run on the fake device stand in the other columns.
+        Place::Elsewhere => test.places.iter().all(|one| *one == place),
+        _ => test.places.contains(&place),
+    });
+    let here: BTreeSet<Test> = here.cloned().collect();
+    let excused = reasons.remove(&(id.clone(), place));
+    let id = id.clone();
+    match (here.is_empty(), excused) {
+        (false, false) => Ok(Some(cell(&here, Some(place)))),
+        (false, true) => Err(DocumentError::NeedlessReason { id, place }),
+        (true, true) => Ok(Some(NO_TEST_HERE.to_owned())),
+        (true, false) if place.lacks().is_none() => Ok(Some(String::new())),
+        (true, false) => Ok(None),
+    }
+}
+
+/// Tests by file. A column of a place leaves out its folder.
+fn cell(tests: &BTreeSet<Test>, place: Option<Place>) -> String {
+    let separator = if place.is_some() { "<br>" } else { "; " };
     let mut out = String::new();
     let mut last = None;
-    for (file, name) in tests {
-        let separator = match last {
-            Some(before) if before == file => ", ",
-            Some(_) => "; ",
-            None => "",
-        };
-        out.push_str(separator);
-        if last != Some(file) {
-            let _ = write!(out, "[{file}](../{file}): ");
+    for Test { file, name, .. } in tests {
+        if last == Some(file) {
+            out.push_str(", ");
+        } else {
+            let label = place.map_or_else(|| file.clone(), |place| label(file, place));
+            let before = if last.is_some() { separator } else { "" };
+            let _ = write!(out, "{before}[{label}](../{file}): ");
         }
         let _ = write!(out, "`{name}`");
         last = Some(file);
     }
     out
+}
+
+/// What a column calls a file: it leaves out what all files there have in common.
+fn label(file: &str, place: Place) -> String {
+    let file_name = file.trim_end_matches(".rs");
+    if let Some(scenarios) = file_name.strip_prefix(scenarios::FOLDER) {
+        return format!("conformance/{scenarios}");
+    }
+    let within = place
+        .folder()
+        .and_then(|folder| file_name.strip_prefix(folder));
+    within.unwrap_or(file_name).to_owned()
 }
 
 impl fmt::Display for Document {
@@ -173,85 +314,14 @@ impl fmt::Display for Document {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str = "\
-# Title
-
-Not built yet: AV-3.
-
-| ID | behaviour | tests |
-|---|---|---|
-| AV-1 | one | |
-| AV-2 | two | stale |
-| AV-3 | three | |
-";
-
-    fn marks(of: &[(&str, &str, &str)]) -> Marks {
-        let mut marks = Marks::new();
-        for (id, file, test) in of {
-            let id = id.parse().expect("a name");
-            let test = ((*file).to_owned(), (*test).to_owned());
-            marks.entry(id).or_default().insert(test);
-        }
-        marks
-    }
-
-    fn written(text: &str, of: &[(&str, &str, &str)]) -> Result<String, String> {
-        let document = Document::parse(text).and_then(|it| it.with_tests(&marks(of)));
-        document.map(|it| it.to_string()).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn tests_are_listed_by_file() {
-        let of = [
-            ("AV-1", "a.rs", "x"),
-            ("AV-2", "a.rs", "x"),
-            ("AV-2", "a.rs", "y"),
-            ("AV-2", "b.rs", "z"),
-        ];
-        let expected = "\
-# Title
-
-Not built yet: AV-3.
-
-| ID | behaviour | tests |
-|---|---|---|
-| AV-1 | one | [a.rs](../a.rs): `x` |
-| AV-2 | two | [a.rs](../a.rs): `x`, `y`; [b.rs](../b.rs): `z` |
-| AV-3 | three | none yet |
-";
-        assert_eq!(written(TEXT, &of).as_deref(), Ok(expected));
-        assert_eq!(written(expected, &of).as_deref(), Ok(expected));
-    }
-
-    #[test]
-    fn what_does_not_agree_is_named() {
-        let both = [("AV-1", "a.rs", "x"), ("AV-2", "a.rs", "x")];
-        for (of, part) in [
-            (&both[..1], "Covers: AV-2"),
-            (
-                &[both[0], both[1], ("AV-3", "a.rs", "x")],
-                "AV-3 is called not built",
-            ),
-            (
-                &[both[0], both[1], ("AV-4", "a.rs", "x")],
-                "AV-4, which has no row",
-            ),
-        ] {
-            let refused = written(TEXT, of).expect_err(part);
-            assert!(refused.contains(part), "{refused}");
-        }
-        for (from, to, part) in [
-            ("AV-2 |", "AV-1 |", "AV-1 has two rows"),
-            ("AV-2 |", "AVX |", "AVX"),
-            ("| two", "two", "line 8"),
-            ("yet: AV-3", "yet: AV-3, AV-9", "AV-9"),
-        ] {
-            let refused = written(&TEXT.replace(from, to), &both).expect_err(part);
-            assert!(refused.contains(part), "{refused}");
+impl fmt::Display for Cells {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Together(tests) => out.write_str(tests),
+            Self::ByPlace(places) => out.write_str(&places.join(" | ")),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

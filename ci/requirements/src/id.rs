@@ -34,6 +34,13 @@ impl FromStr for Id {
     }
 }
 
+impl Id {
+    /// Its group, as `AV`.
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+}
+
 impl fmt::Display for Id {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}-{}", self.group, self.number)

@@ -2,7 +2,10 @@
 
 pub mod document;
 pub mod id;
+pub mod place;
+mod reasons;
 pub mod scan;
+mod scenarios;
 
 use std::path::{Path, PathBuf};
 

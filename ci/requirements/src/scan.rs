@@ -1,16 +1,35 @@
-//! Finds the marks in the sources: a doc comment `Covers: ID, ID` on a test, or on a scenario that tests run.
+//! Finds the marks in the sources: `Covers: ID, ID` at the end of a line in the doc comment of a
+//! test, or of a scenario that tests run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::id::{self, Id, NotAnId};
+use crate::place::Place;
+use crate::scenarios::{FOLDER as SCENARIOS, Runners};
 
-/// For each requirement the tests that prove it: file, from the root of the tree, and name.
-pub type Marks = BTreeMap<Id, BTreeSet<(String, String)>>;
+/// For each requirement the tests that prove it.
+pub type Marks = BTreeMap<Id, BTreeSet<Test>>;
 
-/// Scenarios of the suite stand here; each is run by several tests that only name it.
-const SCENARIOS: &str = "hw-tests/conformance/src/";
+/// A test, or a scenario that tests run.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Test {
+    /// Its file, from the root of the tree.
+    pub file: String,
+    /// The name of its function.
+    pub name: String,
+    /// Where it runs. A scenario may run in several places.
+    pub places: BTreeSet<Place>,
+}
+
+/// A source file.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Its path, from the root of the tree.
+    pub(crate) file: String,
+    pub(crate) text: String,
+}
 
 /// A mark that says nothing.
 #[derive(Debug, thiserror::Error)]
@@ -31,14 +50,21 @@ enum Why {
         "`Covers:` stands on `{0}`, which is neither a `#[test]` nor a scenario in {SCENARIOS}"
     )]
     NoTest(String),
+    #[error("`Covers:` stands on the scenario `{0}`, which no test runs")]
+    NotRun(String),
 }
 
-/// Reads all sources below `root`.
+/// Finds the marks in all sources below `root`.
 ///
 /// # Errors
 /// A file that can not be read, or a mark that says nothing.
 pub fn tree(root: &Path) -> Result<Marks, Error> {
-    let mut marks = Marks::new();
+    Ok(marks(&sources(root)?)?)
+}
+
+/// Reads all sources below `root`.
+fn sources(root: &Path) -> Result<Vec<Source>, Error> {
+    let mut sources = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
         for path in entries(&folder)? {
@@ -50,12 +76,13 @@ pub fn tree(root: &Path) -> Result<Marks, Error> {
                 }
             } else if name.ends_with(".rs") {
                 let text = std::fs::read_to_string(&path).map_err(|e| io(&path, e))?;
-                let file = path.strip_prefix(root).unwrap_or(&path).to_string_lossy();
-                source(&file, &text, &mut marks)?;
+                let file = path.strip_prefix(root).unwrap_or(&path);
+                let file = file.to_string_lossy().into_owned();
+                sources.push(Source { file, text });
             }
         }
     }
-    Ok(marks)
+    Ok(sources)
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
@@ -72,8 +99,21 @@ fn io(path: &Path, source: std::io::Error) -> Error {
     }
 }
 
-/// Adds the marks of one file. It is read by lines, since many tests stand in macros (`proptest!`, `conformance!`).
-fn source(file: &str, text: &str, marks: &mut Marks) -> Result<(), MarkError> {
+/// The marks of these sources.
+fn marks(sources: &[Source]) -> Result<Marks, MarkError> {
+    let runners = Runners::among(sources);
+    let mut marks = Marks::new();
+    for source in sources {
+        add(source, &runners, &mut marks)?;
+    }
+    Ok(marks)
+}
+
+/// Adds the marks of one file. It is read by lines, since many tests stand in macros (`proptest!`,
+/// `conformance!`).
+fn add(source: &Source, runners: &Runners<'_>, marks: &mut Marks) -> Result<(), MarkError> {
+    let Source { file, text } = source;
+    let is_scenario = file.starts_with(SCENARIOS);
     let mut open = Open::default();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -82,7 +122,7 @@ fn source(file: &str, text: &str, marks: &mut Marks) -> Result<(), MarkError> {
             line,
             why,
         };
-        if let Some(covered) = line.strip_prefix("/// Covers:") {
+        if let Some(covered) = covered(line) {
             let ids = id::list(covered.trim().trim_end_matches('.'));
             open.ids.extend(ids.map_err(|e| fail(index + 1, e.into()))?);
             open.line = index + 1;
@@ -90,12 +130,24 @@ fn source(file: &str, text: &str, marks: &mut Marks) -> Result<(), MarkError> {
         } else if line.starts_with("#[") {
             open.is_test |= line == "#[test]";
         } else if let Some(name) = function(line) {
-            if !open.ids.is_empty() && !open.is_test && !file.starts_with(SCENARIOS) {
-                return Err(fail(open.line, Why::NoTest(name.to_owned())));
+            let open = std::mem::take(&mut open);
+            if open.ids.is_empty() {
+                continue;
             }
-            for id in std::mem::take(&mut open).ids {
-                let test = (file.to_owned(), name.to_owned());
-                marks.entry(id).or_default().insert(test);
+            let places = match is_scenario {
+                true => runners.places(file, name),
+                false if open.is_test => BTreeSet::from([Place::of(file)]),
+                false => return Err(fail(open.line, Why::NoTest(name.to_owned()))),
+            };
+            if places.is_empty() {
+                return Err(fail(open.line, Why::NotRun(name.to_owned())));
+            }
+            for id in open.ids {
+                marks.entry(id).or_default().insert(Test {
+                    file: file.clone(),
+                    name: name.to_owned(),
+                    places: places.clone(),
+                });
             }
         } else if !open.ids.is_empty() && !open.is_test {
             return Err(fail(open.line, Why::NoFunction));
@@ -105,6 +157,13 @@ fn source(file: &str, text: &str, marks: &mut Marks) -> Result<(), MarkError> {
         // Else a line of an attribute that takes several.
     }
     Ok(())
+}
+
+/// What a line of a doc comment says behind `Covers:`.
+fn covered(line: &str) -> Option<&str> {
+    let (before, covered) = line.strip_prefix("///")?.split_once("Covers:")?;
+    // Texts about marks have them between backticks.
+    (!before.ends_with('`')).then_some(covered)
 }
 
 /// A mark whose function has not come yet.
@@ -130,12 +189,16 @@ fn function(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn marks(file: &str, text: &str) -> Result<Vec<String>, String> {
-        let mut marks = Marks::new();
-        source(file, text, &mut marks).map_err(|e| e.to_string())?;
+    fn found(sources: &[(&str, &str)]) -> Result<Vec<String>, String> {
+        let source = |(file, text): &(&str, &str)| Source {
+            file: (*file).to_owned(),
+            text: (*text).to_owned(),
+        };
+        let sources: Vec<Source> = sources.iter().map(source).collect();
+        let marks = marks(&sources).map_err(|e| e.to_string())?;
         let pairs = marks.iter().flat_map(|(id, tests)| {
             let tests = tests.iter();
-            tests.map(move |(file, name)| format!("{id} {file} {name}"))
+            tests.map(move |test| format!("{id} {} {} {:?}", test.file, test.name, test.places))
         });
         Ok(pairs.collect())
     }
@@ -157,11 +220,19 @@ mod tests {
             "    #[test]",
             "    fn second(x in 0..3) {}",
             "}",
+            "/// In one line with its text. Covers: GI-2",
+            "#[test]",
+            "fn third() {}",
         ]
         .join("\n");
-        let expected = ["AV-2 a.rs first", "AV-2 a.rs second", "GI-1 a.rs first"];
+        let expected = [
+            "AV-2 a.rs first {Elsewhere}",
+            "AV-2 a.rs second {Elsewhere}",
+            "GI-1 a.rs first {Elsewhere}",
+            "GI-2 a.rs third {Elsewhere}",
+        ];
         assert_eq!(
-            marks("a.rs", &text),
+            found(&[("a.rs", &text)]),
             Ok(expected.map(str::to_owned).to_vec())
         );
     }
@@ -170,8 +241,19 @@ mod tests {
     fn a_scenario_is_a_test_of_its_suite() {
         let text = "/// Covers: AV-2\npub fn scenario(a: &dyn Domain) {}";
         let file = "hw-tests/conformance/src/a.rs";
-        assert_eq!(marks(file, text), Ok(vec![format!("AV-2 {file} scenario")]));
-        let refused = marks("core/src/a.rs", text).expect_err("it is no test");
+        let runs = [
+            ("provider-shm/tests/x.rs", "a::scenario(&domain)"),
+            ("hw-tests/tests/x.rs", "run(a::scenario)"),
+        ];
+        assert_eq!(
+            found(&[(file, text), runs[0], runs[1]]),
+            Ok(vec![format!(
+                "AV-2 {file} scenario {{SharedMemory, SoftRoce}}"
+            )])
+        );
+        let refused = found(&[(file, text)]).expect_err("no test runs it");
+        assert!(refused.contains("no test runs"), "{refused}");
+        let refused = found(&[("core/src/a.rs", text)]).expect_err("it is no test");
         assert!(
             refused.contains("core/src/a.rs:1") && refused.contains("scenario"),
             "{refused}"
@@ -185,7 +267,7 @@ mod tests {
             ("/// Covers:\n#[test]\nfn a() {}", "``"),
             ("/// Covers: AV-2\nstruct A;", "no function"),
         ] {
-            let refused = marks("a.rs", text).expect_err(text);
+            let refused = found(&[("a.rs", text)]).expect_err(text);
             assert!(
                 refused.contains("a.rs:1") && refused.contains(part),
                 "{refused}"

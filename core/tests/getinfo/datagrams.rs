@@ -100,7 +100,7 @@ fn a_prefix_is_for_who_leaves_room_for_one() {
     granted(&large, &prefixed());
 }
 
-/// Covers: GI-2, GI-4
+/// Covers: GI-2
 #[test]
 fn offers_of_datagrams_taken_as_hints_give_themselves() {
     for (candidate, other) in [(datagrams(), prefixed()), (prefixed(), datagrams())] {

@@ -52,7 +52,7 @@ fn what_targets_need_must_be_among_what_is_asked() {
     assert_eq!(registered(Flags::ATOMIC, MrMode::RAW, NONE), None);
 }
 
-/// Covers: GI-2, GI-4
+/// Covers: GI-2
 #[test]
 fn messages_need_registration_only_where_local_buffers_do() {
     let msg = Flags::MSG;

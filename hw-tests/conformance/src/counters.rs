@@ -93,6 +93,11 @@ impl Counted {
 
 /// Counters of bytes (`FI_CNTR_EVENTS_BYTES`) count what messages hold, without CQ data and prefixes, of every size and form of
 /// send, with completions and without; a failure counts as one error. Datagrams too.
+///
+/// Where both ends are verbs domains with shared memory, the peer provider counts on the owner's
+/// counters.
+///
+/// Covers: PEER-5
 pub fn of_bytes(ours: &dyn Domain, theirs: &dyn Domain) {
     let (mut a, mut b) = (Counted::open(ours), Counted::open(theirs));
     let (to_b, _) = (a.insert(&b), b.insert(&a));

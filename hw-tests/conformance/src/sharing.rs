@@ -30,8 +30,6 @@ fn to(dest: FiAddr, context: u64, tag: u64) -> SendOp {
 }
 
 /// An endpoint sends to itself as to any other (fi_endpoint(3)), before and after the receive.
-///
-/// Covers: PEER-2
 pub fn an_endpoint_sends_to_itself(fabric: &Fabric) {
     for rank in 0..2 {
         let end = End::open(fabric.domain(rank));

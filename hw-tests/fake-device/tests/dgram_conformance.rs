@@ -85,7 +85,7 @@ mod over_infiniband_with_prefix {
 const ALL: [fn() -> Option<Fabric>; 4] =
     [roce, roce_with_prefix, infiniband, infiniband_with_prefix];
 
-/// Covers: GI-4, AV-17, AV-25
+/// Covers: AV-17, AV-25
 #[test]
 fn random_programs_do_as_the_model() {
     for fabric in ALL {

@@ -7,8 +7,6 @@ use super::pair::{Form, Pair, Posted, Room, SEND, SENDDATA};
 use crate::fabric::Fabric;
 
 /// A receive that is taken back completes with `ECANCELED` and takes no datagram; the others take theirs.
-///
-/// Covers: GI-4
 pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     // Such as the device has, such as it has not, and both by turns.
@@ -58,8 +56,6 @@ pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
 }
 
 /// What was sent before a sender takes back a receive of its own is sent, and completes; what comes after it, too.
-///
-/// Covers: GI-4
 pub fn sends_around_a_cancellation(fabric: &Fabric) {
     const SENDS: usize = 20;
     let pair = Pair::open(fabric);

@@ -52,8 +52,6 @@ fn sizes(pair: &Pair<'_>, form: Form) -> Vec<usize> {
 
 /// Each call delivers what it was given, with source, length and CQ data; a buffer is free when its send completes, that of an
 /// inject when the call returns.
-///
-/// Covers: GI-4
 pub fn each_form_of_send(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     for form in FORMS {
@@ -69,7 +67,7 @@ pub fn each_form_of_send(fabric: &Fabric) {
 
 /// Buffers that just fit, longer ones, such as the device gets itself, and lists: the datagram is there, and nothing behind it.
 ///
-/// Covers: GI-4, AV-25
+/// Covers: AV-25
 pub fn each_form_of_receive(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let limit = fabric.info().rx.iov_limit;
@@ -92,8 +90,6 @@ pub fn each_form_of_receive(fabric: &Fabric) {
 }
 
 /// CQ data arrives in as many bytes as `cq_data_size` says; what is above is cut off.
-///
-/// Covers: GI-4
 pub fn cq_data_has_as_many_bytes_as_offered(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let bytes = fabric.info().domain.cq_data_size;
@@ -119,8 +115,6 @@ pub fn cq_data_has_as_many_bytes_as_offered(fabric: &Fabric) {
 }
 
 /// Without `FI_COMPLETION` nothing completes that goes well, and counters count it all the same.
-///
-/// Covers: GI-4
 pub fn only_who_asks_is_told(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     const COUNT: u64 = 10;

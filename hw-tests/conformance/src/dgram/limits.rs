@@ -117,8 +117,6 @@ pub fn too_short_for_the_prefix(fabric: &Fabric) {
 }
 
 /// So many receives can be posted as `rx_attr->size` says, whatever their buffers, and each gets a datagram.
-///
-/// Covers: GI-4
 pub fn as_many_receives_as_offered(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let depth = fabric.info().rx.size;
@@ -146,8 +144,6 @@ pub fn as_many_receives_as_offered(fabric: &Fabric) {
 }
 
 /// As many sends as `tx_attr->size` says find room; those that find none are refused with `EAGAIN`, and can be sent later.
-///
-/// Covers: GI-4
 pub fn more_sends_than_there_is_room_for(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let count = 4 * fabric.info().tx.size;

@@ -10,8 +10,6 @@ use crate::fabric::Fabric;
 use crate::memory::Memory;
 
 /// A datagram that is longer than its receive fills it, and the error says by how much it was longer (fi_cq(3), `olen`).
-///
-/// Covers: GI-4
 pub fn truncation(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     for (len, room) in [
@@ -47,8 +45,6 @@ pub fn truncation(fabric: &Fabric) {
 }
 
 /// A datagram that finds no receive is lost; its send completes as any other; a receive that is posted later gets a later one.
-///
-/// Covers: GI-4
 pub fn without_a_receive_it_is_lost(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     for number in 0..20 {
@@ -81,8 +77,6 @@ pub fn without_a_receive_it_is_lost(fabric: &Fabric) {
 }
 
 /// Both send to each other as many as have receives: all arrive, each once.
-///
-/// Covers: GI-4
 pub fn both_ways_at_once(fabric: &Fabric) {
     const WINDOW: usize = 32;
     let pair = Pair::open(fabric);
@@ -142,15 +136,11 @@ pub fn both_ways_at_once(fabric: &Fabric) {
 }
 
 /// Counters of bytes count what datagrams hold, without prefixes.
-///
-/// Covers: GI-4
 pub fn counters_of_bytes(fabric: &Fabric) {
     counters::of_bytes(fabric.domain(0), fabric.domain(1));
 }
 
 /// Receives that fail count as errors, those that are served as successes (fi_cntr(3)).
-///
-/// Covers: GI-4
 pub fn what_fails_is_counted(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     pair.deliver(SEND, 50, Room::of(50)).event.unwrap();

@@ -30,8 +30,6 @@ fn send_alone(pair: &Pair<'_>) {
 }
 
 /// Who sleeps in `fi_cq_sread` is woken by a datagram, by a send that is over, by a signal and by a timeout.
-///
-/// Covers: GI-13
 pub fn a_queue_wakes(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let (a, b) = (&pair.a, &pair.b);
@@ -69,8 +67,6 @@ pub fn a_queue_wakes(fabric: &Fabric) {
 }
 
 /// Who sleeps in `fi_cntr_wait` is woken when the counter is at the threshold, and when a receive fails.
-///
-/// Covers: GI-13
 pub fn a_counter_wakes(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let b = &pair.b;
@@ -100,8 +96,6 @@ pub fn a_counter_wakes(fabric: &Fabric) {
 }
 
 /// The descriptors of queue and counter are readable when a datagram has come, and not before.
-///
-/// Covers: GI-13
 pub fn descriptors_wake(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let b = &pair.b;
