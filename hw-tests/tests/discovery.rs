@@ -2,9 +2,11 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::process::Command;
+mod devices;
+
 use std::time::{Duration, Instant};
 
+use devices::{Devices, Port, gid_of, run};
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_core::addr::{AddrFormat, Address, IbUdAddr, NativeAddr};
 use ferrofabric_core::av::AvAttr;
@@ -16,94 +18,8 @@ use ferrofabric_core::types::FiAddr;
 use ferrofabric_hw_tests::{Rig, dgram};
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
+use ferrofabric_verbs::device::{Device, GidReason};
 use serial_test::file_serial;
-
-/// Soft-RoCE devices beside the machine's own, gone at the end of a test.
-struct Devices(Vec<(String, String)>);
-
-impl Devices {
-    /// Each with an address of either family, `10.77.N.1` and `fd77:N::1`. `None` where devices can not be made.
-    fn new(count: usize) -> Option<Self> {
-        let mut all = Self(Vec::new());
-        for n in 0..count {
-            let (interface, device) = (format!("ferrod{n}"), format!("ferro_more{n}"));
-            all.0.push((interface.clone(), device.clone()));
-            let steps = [
-                format!("ip link add {interface} type dummy"),
-                format!("ip address add 10.77.{n}.1/24 dev {interface}"),
-                format!("ip -6 address add fd77:{n}::1/64 dev {interface} nodad"),
-                format!("ip link set {interface} up"),
-                format!("rdma link add {device} type rxe netdev {interface}"),
-            ];
-            if let Some(why) = steps.iter().find_map(|step| run(step).err()) {
-                // In the machine they can.
-                assert!(std::env::var_os("FERRO_REQUIRE_DEVICE").is_none(), "{why}");
-                println!("SKIP: {why}");
-                return None;
-            }
-        }
-        all.wait_for_addresses();
-        Some(all)
-    }
-
-    /// A GID comes some time after the address that it stands for.
-    fn wait_for_addresses(&self) {
-        let until = Instant::now() + Duration::from_secs(30);
-        let has_both = |n: usize| {
-            let there = gids(&format!("ferro_more{n}"));
-            let wanted = [format!("10.77.{n}.1"), format!("fd77:{n}::1")];
-            wanted.iter().all(|ip| there.contains(&gid_of(ip)))
-        };
-        while !(0..self.0.len()).all(has_both) {
-            assert!(
-                Instant::now() < until,
-                "no GIDs for the addresses of {:?}",
-                self.0
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Devices {
-    fn drop(&mut self) {
-        for (interface, device) in &self.0 {
-            let _ = run(&format!("rdma link delete {device}"));
-            let _ = run(&format!("ip link delete {interface}"));
-        }
-    }
-}
-
-fn run(line: &str) -> Result<(), String> {
-    let words: Vec<_> = line.split(' ').collect();
-    let output = Command::new(words[0]).args(&words[1..]).output();
-    let output = output.map_err(|error| format!("{line}: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!(
-            "{line}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        )),
-    }
-}
-
-fn gid_of(ip: &str) -> [u8; 16] {
-    match ip.parse().unwrap() {
-        std::net::IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        std::net::IpAddr::V6(ip) => ip.octets(),
-    }
-}
-
-fn gids(device: &str) -> Vec<[u8; 16]> {
-    let devices = ferrofabric_verbs::device::Device::list().unwrap();
-    let device = devices.into_iter().find(|one| one.name == device).unwrap();
-    let ports = device.opened.unwrap().ports;
-    ports
-        .iter()
-        .flat_map(|port| &port.gids)
-        .map(|entry| entry.gid.0)
-        .collect()
-}
 
 fn ask(query: &Query<'_>, pairs: &[(&str, &str)]) -> Found {
     let all: [&dyn Provider; 2] = [&VerbsProvider::new(), &ShmProvider::new()];
@@ -165,7 +81,7 @@ fn each_device_and_port_is_one_domain_and_the_choice_can_be_overridden() {
         assert_eq!(gid(one), gid_of(&format!("10.77.{n}.1")));
         let nic = one.nic.as_ref().unwrap();
         assert_eq!((&nic.device, nic.up), (device, true));
-        let table = gids(device);
+        let table = Port(device).gids();
         assert!(table.len() >= 3, "{table:?}");
         for (index, expected) in table.iter().enumerate() {
             let pairs = [
@@ -178,6 +94,152 @@ fn each_device_and_port_is_one_domain_and_the_choice_can_be_overridden() {
             assert_eq!(gid(one), *expected);
         }
         assert!(messages(&[("FERRO_DEVICE", device), ("FERRO_PORT", "2")]).is_empty());
+    }
+}
+
+/// A port is as fast as its interface, and devices are found in the order of their names: the last
+/// of these is the fastest.
+///
+/// Covers: GI-14
+#[test]
+#[file_serial(verbs)]
+fn the_fastest_port_comes_first() {
+    let Some(_rig) = Rig::open() else { return };
+    let Some(_more) = Devices::with_a_fast_one(2) else {
+        return;
+    };
+    let all = messages(&[]);
+    let rates = all.iter().map(|info| {
+        let nic = info.nic.as_ref().unwrap();
+        assert_eq!(nic.speed_bps, Port(&nic.device).bits_per_second());
+        (nic.speed_bps, nic.device.as_str())
+    });
+    let rates: Vec<_> = rates.collect();
+    assert_eq!(rates[0].1, "ferro_more1", "{rates:?}");
+    assert!(rates[0].0 > rates[1].0, "{rates:?}");
+    assert!(
+        rates.windows(2).all(|two| two[0].0 >= two[1].0),
+        "{rates:?}"
+    );
+    let found = ask(&Query::default(), &[]).infos;
+    let fastest = found.iter().filter(|info| info.ep.ep_type == EpType::Dgram);
+    let devices: Vec<_> = fastest
+        .map(|info| &info.nic.as_ref().unwrap().device)
+        .collect();
+    assert_eq!(devices[0], "ferro_more1", "{devices:?}");
+}
+
+/// A choice that can not be met finds nothing on the device and says what there is instead; the tools
+/// have a verdict on each GID.
+///
+/// Covers: GI-14
+#[test]
+#[file_serial(verbs)]
+fn choices_are_explained() {
+    let Some(rig) = Rig::open() else { return };
+    let Some(more) = Devices::new(1) else { return };
+    let device = &*more.0[0].1;
+    let missing = |pairs: &[(&str, &str)]| {
+        let found = ask(&Query::default(), pairs);
+        let on_device = found.infos.iter().any(|info| info.nic.is_some());
+        assert!(!on_device, "{pairs:?}: {:?}", found.infos);
+        let notices: Vec<String> = found.notices.iter().map(ToString::to_string).collect();
+        notices.join("\n")
+    };
+    let text = missing(&[("FERRO_DEVICE", "nowhere")]);
+    for word in ["device nowhere", rig.context.name(), device] {
+        assert!(text.contains(word), "{word} is not in: {text}");
+    }
+    let table = Port(device).gids();
+    let beyond = table.len().to_string();
+    let text = missing(&[("FERRO_DEVICE", device), ("FERRO_GID_INDEX", &beyond)]);
+    for gid in &table {
+        let gid = std::net::Ipv6Addr::from(*gid).to_string();
+        assert!(text.contains(&gid), "{gid} is not in: {text}");
+    }
+
+    let all = Device::list().unwrap();
+    let opened = all.into_iter().find(|one| one.name == device).unwrap();
+    let ports = opened.opened.unwrap().ports;
+    let selection = ports[0].selection.as_ref().unwrap();
+    let chosen = selection.chosen;
+    assert_eq!(chosen.reason, GidReason::Best);
+    assert_eq!(chosen.gid.0, gid_of("10.77.0.1"));
+    assert_eq!(Port(device).kind(chosen.index), "RoCE v2");
+    assert_eq!(selection.passed_over.len() + 1, table.len());
+    for other in &selection.passed_over {
+        let said = [
+            GidReason::RankedBelow {
+                chosen: chosen.index,
+            },
+            GidReason::Later {
+                chosen: chosen.index,
+            },
+        ];
+        assert!(said.contains(&other.reason), "{other:?}");
+    }
+}
+
+/// Name, firmware, bus, address, speed, MTU and kind of link are what the kernel says of the device,
+/// and stay so when they change; a port that is down is not offered, and that is said.
+///
+/// Covers: GI-12
+#[test]
+#[file_serial(verbs)]
+fn the_card_is_as_the_kernel_has_it() {
+    let Some(rig) = Rig::open() else { return };
+    let Some(more) = Devices::new(1) else { return };
+    let (interface, device) = &more.0[0];
+    for name in [rig.context.name(), device] {
+        let info = messages(&[("FERRO_DEVICE", name)]).remove(0);
+        let nic = info.nic.as_ref().unwrap();
+        let port = Port(name);
+        assert_eq!(nic.device, name);
+        assert!(port.firmware().is_none_or(|it| it == nic.firmware));
+        assert_eq!(nic.speed_bps, port.bits_per_second());
+        assert_eq!(nic.network, port.text("link_layer"));
+        assert_eq!((nic.up, port.text("state")), (true, "4: ACTIVE".to_owned()));
+        let own = std::net::Ipv6Addr::from(gid(&info));
+        assert_eq!(nic.address.parse(), Ok(own));
+        assert!(port.gids().contains(&own.octets()), "{own}");
+        // A software device has no place on a bus, and no driver but itself.
+        assert!(nic.pci.is_none() && !port.is_on_a_bus());
+        assert_eq!(nic.numa_node, None);
+    }
+
+    let mtu = || {
+        let found = messages(&[("FERRO_DEVICE", device)]);
+        let info = found.first()?;
+        Some((info.nic.as_ref()?.mtu_bytes, native(info).verbs?.mtu_bytes))
+    };
+    for (of_interface, expected) in [(1500, 1024), (9000, 4096), (2400, 2048)] {
+        run(&format!("ip link set {interface} mtu {of_interface}")).unwrap();
+        until("the MTU changes", || {
+            mtu() == Some((expected, expected as u16))
+        });
+    }
+    run(&format!("ip link set {interface} mtu 1500")).unwrap();
+
+    run(&format!("ip link set {interface} down")).unwrap();
+    until("the port goes down", || {
+        let found = ask(&Query::default(), &[("FERRO_DEVICE", device)]);
+        let text = found.notices.iter().map(ToString::to_string);
+        let said = text.collect::<Vec<_>>().join("\n");
+        let offered = found.infos.iter().any(|info| info.nic.is_some());
+        !offered && said.contains(&format!("port 1 of {device}"))
+    });
+    run(&format!("ip link set {interface} up")).unwrap();
+    until("the port comes up", || mtu().is_some());
+    let info = messages(&[("FERRO_DEVICE", device)]).remove(0);
+    assert!(info.nic.unwrap().up);
+}
+
+/// The kernel tells a device of changes of its interface some time after them.
+fn until(what: &str, so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !so() {
+        assert!(Instant::now() < until, "{what}: it does not");
+        std::thread::yield_now();
     }
 }
 

@@ -4,6 +4,7 @@
 
 #[path = "../../core/tests/getinfo/clients.rs"]
 mod clients;
+use ferrofabric_conformance::discovery;
 use ferrofabric_conformance::limits::{nobody, refused, says, settings};
 use ferrofabric_core::addr::{Address, NativeAddr};
 use ferrofabric_core::error::{Errno, Error};
@@ -206,4 +207,58 @@ fn datagrams_come_after_messages_that_arrive() {
     hints.caps = Flags::MSG | Flags::LOCAL_COMM;
     let error = refused(find(Some(&hints), &[]));
     says(&error, Errno::ENODATA, &["shm", "FI_LOCAL_COMM alone"]);
+}
+
+/// What endpoints over the device can do. Who asks for this node alone gets shared memory.
+const OFFERED: Flags = Flags::MSG
+    .union(Flags::TAGGED)
+    .union(Flags::SEND)
+    .union(Flags::RECV)
+    .union(Flags::DIRECTED_RECV)
+    .union(Flags::MULTI_RECV)
+    .union(Flags::SOURCE)
+    .union(Flags::SOURCE_ERR)
+    .union(Flags::SHARED_AV)
+    .union(Flags::AV_USER_ID)
+    .union(Flags::FENCE)
+    .union(Flags::REMOTE_COMM);
+
+/// A question to the provider of devices alone.
+fn of_devices(question: impl FnOnce(&dyn Provider)) {
+    if Rig::open().is_some() {
+        question(&VerbsProvider::new());
+    }
+}
+
+#[test]
+#[file_serial(verbs)]
+fn each_capability_is_granted_or_no_data() {
+    of_devices(|devices| {
+        discovery::each_capability(devices, OFFERED);
+        discovery::what_is_left_open(devices, OFFERED, REACH);
+    });
+}
+
+#[test]
+#[file_serial(verbs)]
+fn bad_flags_and_texts_are_errors() {
+    of_devices(discovery::bad_flags_and_texts);
+}
+
+#[test]
+#[file_serial(verbs)]
+fn each_version_is_answered() {
+    of_devices(discovery::versions);
+}
+
+#[test]
+#[file_serial(verbs)]
+fn an_address_as_text_goes_without_a_service() {
+    of_devices(discovery::addresses_as_text);
+}
+
+#[test]
+#[file_serial(verbs)]
+fn any_number_of_threads_may_ask_at_once() {
+    of_devices(|devices| discovery::many_threads(devices, 3));
 }

@@ -12,11 +12,15 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use child::alone;
-use client::{Info, Opened};
+use client::{Info, Opened, Party};
 use ferro_fi::abi::{
-    FI_ADDR_STR, FI_CLASS_PEP, FI_FORMAT_UNSPEC, FI_HMEM, FI_LOCAL_COMM, FI_MSG, FI_NUMERICHOST,
-    FI_PROV_ATTR_ONLY, FI_REMOTE_COMM, FI_SOCKADDR_IN, FI_SOURCE, FI_TAGGED, FI_VERSION,
-    fi_bus_type, fi_cq_tagged_entry, fi_info, fi_link_state, fid,
+    FI_ADDR_STR, FI_ASYNC_IOV, FI_ATOMIC, FI_AV_USER_ID, FI_CLASS_PEP, FI_COLLECTIVE, FI_CONTEXT,
+    FI_CONTEXT2, FI_DIRECTED_RECV, FI_FENCE, FI_FORMAT_UNSPEC, FI_HMEM, FI_LOCAL_COMM, FI_LOCAL_MR,
+    FI_MSG, FI_MSG_PREFIX, FI_MULTI_RECV, FI_MULTICAST, FI_NAMED_RX_CTX, FI_NOTIFY_FLAGS_ONLY,
+    FI_NUMERICHOST, FI_PROV_ATTR_ONLY, FI_RECV, FI_REMOTE_COMM, FI_RESCAN, FI_RESTRICTED_COMP,
+    FI_RMA, FI_RX_CQ_DATA, FI_SEND, FI_SHARED_AV, FI_SOCKADDR_IN, FI_SOURCE, FI_SOURCE_ERR,
+    FI_TAGGED, FI_VERSION, fi_bus_type, fi_cq_tagged_entry, fi_ep_type, fi_info, fi_link_state,
+    fid,
 };
 use ferrofabric_core::addr::{AddrFormat, Address, NativeAddr};
 use support::has_device;
@@ -199,6 +203,209 @@ fn what_can_not_be_had_is_no_data() {
         if !has_device() {
             let at_ip = ask(&|hints| hints.addr_format = FI_SOCKADDR_IN, 0);
             assert_eq!(at_ip, Err(ENODATA));
+        }
+    });
+}
+
+/// What endpoints of any domain here can do.
+fn capabilities() -> u64 {
+    let reach = match has_device() {
+        true => FI_LOCAL_COMM | FI_REMOTE_COMM,
+        false => FI_LOCAL_COMM,
+    };
+    let messages = FI_MSG | FI_TAGGED | FI_SEND | FI_RECV | FI_DIRECTED_RECV | FI_MULTI_RECV;
+    let naming = FI_SOURCE | FI_SOURCE_ERR | FI_SHARED_AV | FI_AV_USER_ID;
+    messages | naming | FI_FENCE | reach
+}
+
+/// Each of the 64 bits is a capability that is granted, or no data.
+///
+/// Covers: GI-3, GI-8
+#[test]
+fn each_capability_is_granted_or_no_data() {
+    const PRIMARY: u64 = FI_MSG
+        | FI_RMA
+        | FI_TAGGED
+        | FI_ATOMIC
+        | FI_MULTICAST
+        | FI_COLLECTIVE
+        | FI_HMEM
+        | FI_NAMED_RX_CTX
+        | FI_DIRECTED_RECV
+        | FI_AV_USER_ID;
+    const DIRECTIONS: u64 = FI_SEND | FI_RECV;
+    alone("each_capability_is_granted_or_no_data", |fi| {
+        let offered = capabilities();
+        for bit in 0..64 {
+            let flag = 1 << bit;
+            let asked = match flag {
+                FI_TAGGED | FI_RMA | FI_ATOMIC => flag,
+                FI_SOURCE_ERR => flag | FI_MSG | FI_SOURCE,
+                _ => flag | FI_MSG,
+            };
+            let hints = fi.hints();
+            // SAFETY: the hints are ours.
+            unsafe { (*hints.info).caps = asked };
+            let answer = fi.ask(fi.version, None, None, 0, Some(&hints));
+            if offered & flag == 0 {
+                assert_eq!(answer.err(), Some(ENODATA), "bit {bit}");
+                continue;
+            }
+            let found = answer.unwrap_or_else(|error| panic!("bit {bit}: {error}"));
+            for info in found.all() {
+                let caps = info.caps;
+                assert_eq!(caps & asked, asked, "bit {bit}: {caps:#x}");
+                assert_eq!(caps & PRIMARY, asked & PRIMARY, "bit {bit}: {caps:#x}");
+                let directions = match asked & DIRECTIONS {
+                    0 => DIRECTIONS,
+                    named => named,
+                };
+                assert_eq!(caps & DIRECTIONS, directions, "bit {bit}: {caps:#x}");
+            }
+        }
+    });
+}
+
+/// Without `FI_DIRECTED_RECV` a receive that names one peer takes the message of another.
+///
+/// Covers: GI-3
+#[test]
+fn the_source_of_a_receive_is_ignored_unless_asked_for() {
+    const NAME: &str = "the_source_of_a_receive_is_ignored_unless_asked_for";
+    alone(NAME, |fi| {
+        for caps in [FI_TAGGED, FI_TAGGED | FI_DIRECTED_RECV] {
+            let hints = fi.hints();
+            // SAFETY: the hints are ours; strings are libc's.
+            unsafe {
+                (*hints.info).caps = caps;
+                (*(*hints.info).domain_attr).name = libc::strdup(c"shm".as_ptr());
+            }
+            let shm = fi.ask(fi.version, None, None, 0, Some(&hints)).unwrap();
+            let opened = Opened::new(&shm);
+            let [a, b, other] = [(); 3].map(|()| opened.party(&shm));
+            let (to_b, named) = (a.insert(&b.name()), b.insert(&other.name()));
+            b.insert(&a.name());
+            let counts = caps & FI_DIRECTED_RECV != 0;
+            let mut into = [0u8; 5];
+            // SAFETY: as fi_tagged(3) has it; the memory is there until the endpoint is closed.
+            let posted = unsafe {
+                let table = &*(*b.ep).tagged;
+                let (at, len) = (into.as_mut_ptr().cast(), into.len());
+                let context = 9 as *mut std::ffi::c_void;
+                table.recv.unwrap()(b.ep, at, len, null_mut(), named, 3, 0, context)
+            };
+            assert_eq!(posted, 0);
+            let until = Instant::now() + Duration::from_secs(60);
+            let mut entry = fi_cq_tagged_entry::default();
+            let send = |from: &Party, to| {
+                let mut entry = fi_cq_tagged_entry::default();
+                while from.inject(b"hello", to, 3) != 0 {
+                    assert!(Instant::now() < until, "the message is not sent");
+                    from.poll(&mut entry);
+                }
+            };
+            send(&a, to_b);
+            if counts {
+                // It waits for its source. Its source sends behind the other.
+                send(&other, other.insert(&b.name()));
+            }
+            while b.poll(&mut entry) != 1 {
+                assert!(Instant::now() < until, "the message does not arrive");
+                a.poll(&mut fi_cq_tagged_entry::default());
+            }
+            assert_eq!((&into, entry.len), (b"hello", 5));
+            // With directed receives the other message is still there, without it there was none.
+            let posted = b.receive(into.as_mut_ptr(), 5, null_mut(), 3);
+            assert_eq!(posted, 0);
+            if counts {
+                while b.poll(&mut entry) != 1 {
+                    assert!(Instant::now() < until, "the first message is lost");
+                    a.poll(&mut fi_cq_tagged_entry::default());
+                }
+            } else {
+                assert_ne!(b.poll(&mut entry), 1, "a message that nobody has sent");
+            }
+            for party in [a, b, other] {
+                party.close();
+            }
+            opened.close();
+        }
+    });
+}
+
+/// Whatever modes an application supports, none stays set but that of a prefix, which datagrams may
+/// have: then it has a size, of a multiple of 8 bytes.
+///
+/// Covers: GI-4
+#[test]
+fn no_mode_is_asked_of_the_application() {
+    // Headers of libfabric 2 have no name for it.
+    const FI_BUFFERED_RECV: u64 = 1 << 51;
+    const ALL: [u64; 9] = [
+        FI_CONTEXT,
+        FI_CONTEXT2,
+        FI_MSG_PREFIX,
+        FI_ASYNC_IOV,
+        FI_RX_CQ_DATA,
+        FI_LOCAL_MR,
+        FI_NOTIFY_FLAGS_ONLY,
+        FI_RESTRICTED_COMP,
+        FI_BUFFERED_RECV,
+    ];
+    alone("no_mode_is_asked_of_the_application", |fi| {
+        let all = ALL.iter().fold(0, |modes, mode| modes | mode);
+        for mode in ALL.into_iter().chain([0, all]) {
+            // Before 1.5 registration of local buffers was a mode.
+            for version in [FI_VERSION(1, 4), fi.version] {
+                let hints = fi.hints();
+                // SAFETY: the hints are ours.
+                unsafe { (*hints.info).mode = mode };
+                let found = fi.ask(version, None, None, 0, Some(&hints)).unwrap();
+                check_modes(&found, mode);
+            }
+        }
+        check_modes(&fi.ask(fi.version, None, None, 0, None).unwrap(), all);
+    });
+}
+
+fn check_modes(found: &Info<'_>, supported: u64) {
+    for info in found.all() {
+        // SAFETY: an offer has all attributes.
+        let (tx, rx, ep, of_domain) = unsafe {
+            (
+                &*info.tx_attr,
+                &*info.rx_attr,
+                &*info.ep_attr,
+                &*info.domain_attr,
+            )
+        };
+        let prefix = ep.msg_prefix_size;
+        let expected = if prefix > 0 { FI_MSG_PREFIX } else { 0 };
+        assert_eq!((info.mode, of_domain.mode), (expected, 0));
+        assert_eq!((tx.mode, rx.mode), (expected, expected));
+        assert!(expected & !supported == 0 && prefix % 8 == 0);
+        assert!(prefix == 0 || ep.type_ == fi_ep_type::FI_EP_DGRAM);
+    }
+}
+
+/// Each of the 64 bits: flags of fi_getinfo(3) find what there is; others are no data, as libfabric
+/// has it, and so is a source without a name.
+///
+/// Covers: GI-8
+#[test]
+fn each_flag_finds_something_or_nothing() {
+    alone("each_flag_finds_something_or_nothing", |fi| {
+        for bit in 0..64 {
+            let flag = 1 << bit;
+            let found = fi.ask(fi.version, None, None, flag, Some(&fi.hints()));
+            match flag {
+                FI_NUMERICHOST | FI_PROV_ATTR_ONLY | FI_RESCAN => {
+                    assert!(found.is_ok(), "bit {bit}: {:?}", found.err());
+                }
+                // By these libfabric chooses among providers before it asks one.
+                _ if bit >= 58 => assert!([None, Some(ENODATA)].contains(&found.err())),
+                _ => assert_eq!(found.err(), Some(ENODATA), "bit {bit}"),
+            }
         }
     });
 }

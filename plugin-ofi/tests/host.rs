@@ -5,11 +5,14 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::process::Command;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null, null_mut};
 
-use ferro_fi::abi::{FI_VERSION, fi_info, fi_log_level, fi_log_subsys, fi_provider};
+use ferro_fi::abi::{
+    FI_EBADFLAGS, FI_VERSION, fi_info, fi_log_level, fi_log_subsys, fi_provider, fi_rx_attr,
+    fi_tx_attr,
+};
 use ferro_fi::host::Host;
-use ferro_fi::{log, settings};
+use ferro_fi::{log, provider, settings};
 use ferrofabric_core::config::SETTINGS;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -217,6 +220,78 @@ fn it_stays_loaded_and_makes_infos() {
         // SAFETY: a string of the library, which is still there.
         let text = unsafe { CStr::from_ptr(record()) };
         assert!(text.to_bytes().ends_with(b"freed mark\n"), "{text:?}");
+    });
+}
+
+/// libfabric makes "no data" of every error of a provider; here the provider itself is asked.
+///
+/// Covers: GI-8
+#[test]
+fn bad_flags_and_a_lack_of_memory_are_said() {
+    alone("bad_flags_and_a_lack_of_memory_are_said", || {
+        // SAFETY: no other thread of this process looks at the environment.
+        unsafe { std::env::set_var("FERRO_VERBS", "off") };
+        let double = Double::load("asked", "libfabric.so.1", FI_VERSION(2, 1));
+        // SAFETY: the double is the libfabric that calls.
+        let provider = double.call(|| unsafe { provider::fi_prov_ini() });
+        // SAFETY: it is the plugin's, which has one.
+        let getinfo = unsafe { (*provider).getinfo }.expect("a provider is asked");
+        let ask = |flags: u64, hints: *const fi_info| {
+            let mut info = null_mut();
+            // SAFETY: as fi_getinfo(3) has it.
+            let result = unsafe {
+                getinfo(
+                    FI_VERSION(2, 1),
+                    null(),
+                    null(),
+                    flags,
+                    hints,
+                    &raw mut info,
+                )
+            };
+            assert_eq!(result == 0, !info.is_null());
+            (result, info)
+        };
+        let free: unsafe extern "C" fn(*mut fi_info) = double.symbol(c"fi_freeinfo");
+        let (found, info) = ask(0, null());
+        assert_eq!(found, 0);
+        // SAFETY: it is the double's.
+        unsafe { free(info) };
+
+        // Of each flag that is none, and of a capability that is none in each field.
+        for bit in [0, 1, 20, 34, 36, 53, 56] {
+            assert_eq!(ask(1 << bit, null()).0, -FI_EBADFLAGS, "bit {bit}");
+        }
+        let none = 1 << 24;
+        for (caps, of_tx, of_rx) in [(none, 0, 0), (0, none, 0), (0, 0, none)] {
+            let mut tx = fi_tx_attr {
+                caps: of_tx,
+                ..fi_tx_attr::default()
+            };
+            let mut rx = fi_rx_attr {
+                caps: of_rx,
+                ..fi_rx_attr::default()
+            };
+            let hints = fi_info {
+                caps,
+                tx_attr: &raw mut tx,
+                rx_attr: &raw mut rx,
+                ..fi_info::default()
+            };
+            let refused = ask(0, &raw const hints).0;
+            assert_eq!(refused, -FI_EBADFLAGS, "{caps:#x} {of_tx:#x} {of_rx:#x}");
+        }
+
+        let starve: unsafe extern "C" fn(c_int) = double.symbol(c"double_starve");
+        // SAFETY: as declared.
+        unsafe { starve(1) };
+        assert_eq!(ask(0, null()).0, -libc::ENOMEM);
+        // SAFETY: as above.
+        unsafe { starve(0) };
+        let (found, info) = ask(0, null());
+        assert_eq!(found, 0);
+        // SAFETY: as above.
+        unsafe { free(info) };
     });
 }
 

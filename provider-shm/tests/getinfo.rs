@@ -5,12 +5,13 @@
 
 #[path = "../../core/tests/getinfo/clients.rs"]
 mod clients;
+use ferrofabric_conformance::discovery;
 use ferrofabric_conformance::limits::{nobody, refused, says, settings};
-use ferrofabric_core::addr::Address;
+use ferrofabric_core::addr::{AddrFormat, Address};
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::fabric::Provider;
 use ferrofabric_core::flags::{Flags, Mode, MrMode};
-use ferrofabric_core::info::{Found, Info, RX_CAPS, TX_CAPS, getinfo};
+use ferrofabric_core::info::{Found, Info, NicAttr, RX_CAPS, TX_CAPS, getinfo};
 use ferrofabric_shm::ShmProvider;
 
 fn find(hints: Option<&Info>) -> Result<Found, ferrofabric_core::error::Error> {
@@ -104,43 +105,109 @@ fn mpich_is_served_and_open_mpi_but_for_other_nodes() {
     }
 }
 
-/// Covers: GI-8
+/// What endpoints over shared memory can do.
+const OFFERED: Flags = Flags::MSG
+    .union(Flags::TAGGED)
+    .union(Flags::SEND)
+    .union(Flags::RECV)
+    .union(Flags::DIRECTED_RECV)
+    .union(Flags::MULTI_RECV)
+    .union(Flags::SOURCE)
+    .union(Flags::SOURCE_ERR)
+    .union(Flags::SHARED_AV)
+    .union(Flags::AV_USER_ID)
+    .union(Flags::FENCE)
+    .union(Flags::LOCAL_COMM);
+
 #[test]
-fn bits_that_are_no_capability_are_bad_flags() {
-    let bad = Flags::COMPLETION;
-    let mut sides = [
-        asking(bad),
-        Info::default(),
-        Info::default(),
-        Info::default(),
-    ];
-    sides[1].tx.caps = bad;
-    sides[2].rx.caps = bad;
-    sides[3].domain.caps = bad;
-    for hints in &sides {
-        says(
-            &refused(find(Some(hints))),
-            Errno::EBADFLAGS,
-            &["caps has 0x1000000"],
-        );
-    }
-    // What libfabric and its providers keep among themselves is only not there.
-    let private = asking(Flags::from_bits_retain(1 << 60));
-    says(
-        &refused(find(Some(&private))),
-        Errno::ENODATA,
-        &["shm: caps"],
-    );
+fn each_capability_is_granted_or_no_data() {
+    discovery::each_capability(&ShmProvider::new(), OFFERED);
+    discovery::what_is_left_open(&ShmProvider::new(), OFFERED, Flags::LOCAL_COMM);
 }
 
-/// Covers: GI-13
+#[test]
+fn bad_flags_and_texts_are_errors() {
+    discovery::bad_flags_and_texts(&ShmProvider::new());
+}
+
+#[test]
+fn each_version_is_answered() {
+    discovery::versions(&ShmProvider::new());
+}
+
+#[test]
+fn an_address_as_text_goes_without_a_service() {
+    discovery::addresses_as_text(&ShmProvider::new());
+}
+
+/// Addresses are native ones or text, and those of other formats are refused by the field. Bytes of
+/// any other length, and of a socket's family, are no native address.
+///
+/// Covers: GI-5
+#[test]
+fn addresses_have_two_formats() {
+    for number in 0..32 {
+        let format = AddrFormat(number);
+        let hints = Info {
+            addr_format: format,
+            ..Info::default()
+        };
+        if ![AddrFormat::UNSPEC, AddrFormat::STR].contains(&format) {
+            let error = refused(find(Some(&hints)));
+            says(&error, Errno::ENODATA, &["shm: addr_format"]);
+            continue;
+        }
+        let info = found(Some(&hints));
+        assert_eq!(info.addr_format, format);
+        let own = info.src_addr.unwrap();
+        let bytes = own.to_bytes(format).unwrap();
+        assert_eq!(Address::from_bytes(format, &bytes), Ok(own));
+    }
+    let own = found(None).src_addr.unwrap();
+    let bytes = own.to_bytes(AddrFormat::UNSPEC).unwrap();
+    let longer = [&bytes[..], &[0]].concat();
+    for wrong in (0..bytes.len())
+        .map(|len| &bytes[..len])
+        .chain([&longer[..]])
+    {
+        assert!(Address::from_bytes(AddrFormat::UNSPEC, wrong).is_err());
+    }
+    let socket = Address::In("10.1.0.1:7".parse().unwrap());
+    for (source, field) in [(true, "shm: src_addr"), (false, "shm: dest_addr")] {
+        let mut hints = Info::default();
+        match source {
+            true => hints.src_addr = Some(socket),
+            false => hints.dest_addr = Some(socket),
+        }
+        let error = refused(find(Some(&hints)));
+        assert_eq!(error.errno(), Errno::ENODATA);
+        let text = error.to_string();
+        assert!(
+            text.contains(field) || text.contains("shm: addr_format"),
+            "{text}"
+        );
+    }
+}
+
+/// There is no network card behind shared memory, and one in the hints restricts nothing.
+///
+/// Covers: GI-12
+#[test]
+fn no_offer_has_a_network_card() {
+    let hints = Info {
+        nic: Some(NicAttr {
+            device: "rxe0".to_owned(),
+            speed_bps: 1,
+            ..NicAttr::default()
+        }),
+        ..Info::default()
+    };
+    let info = found(Some(&hints));
+    assert_eq!(info.nic, None);
+    assert_eq!(info, found(None));
+}
+
 #[test]
 fn any_number_of_threads_may_ask_at_once() {
-    let alone = found(None);
-    std::thread::scope(|scope| {
-        let all: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| (0..100).all(|_| found(None) == alone)))
-            .collect();
-        assert!(all.into_iter().all(|one| one.join().unwrap()));
-    });
+    discovery::many_threads(&ShmProvider::new(), 100);
 }

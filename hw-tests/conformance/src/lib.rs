@@ -12,6 +12,7 @@ pub mod completions;
 pub mod counters;
 pub mod descriptors;
 pub mod dgram;
+pub mod discovery;
 pub mod ends;
 pub mod fabric;
 pub mod levels;

@@ -1,8 +1,11 @@
 //! Which receive gets which message: sources, tags, masks, and the order of each sender's messages (fi_msg(3), fi_tagged(3),
 //! `FI_ORDER_SAS` of fi_endpoint(3)).
 
+use std::time::Instant;
+
+use ferrofabric_core::av::AvAttr;
 use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::RecvOp;
+use ferrofabric_core::fabric::{Domain, RecvOp};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
 
@@ -334,5 +337,65 @@ pub fn a_sender_that_is_inserted_late(fabric: &Fabric) {
         // SAFETY: no buffer.
         let refused = unsafe { star.hub.endpoint.send(&nowhere, &[]) };
         assert_eq!(refused, Err(OpError::Failed(Errno::EADDRNOTAVAIL)));
+    }
+}
+
+/// Without `FI_DIRECTED_RECV` the source of a receive is ignored (fi_getinfo(3)): a receive that
+/// names one peer takes the message of another, and says whose it is.
+///
+/// Covers: GI-3
+pub fn sources_that_do_not_count(domain_a: &dyn Domain, domain_b: &dyn Domain) {
+    let hub = End::open_with(domain_b, &AvAttr::default(), |config| {
+        config.directed_recv = false;
+    });
+    let (sender, other) = (End::open(domain_a), End::open(domain_a));
+    let name = |end: &End| end.endpoint.name().to_bytes();
+    let to_hub = sender.av.insert(&name(&hub)).unwrap();
+    let [from, named] = [&sender, &other].map(|end| hub.av.insert(&name(end)).unwrap());
+    for kind in [MsgKind::Msg, MsgKind::Tagged] {
+        for (len, early) in [(8, true), (8, false), (100_000, true), (100_000, false)] {
+            let recv = RecvOp {
+                kind,
+                src: named,
+                ..any_tagged(hub.context())
+            };
+            let room = [hub.memory(len, 0)];
+            if early {
+                hub.recv(&recv, &room).unwrap();
+            }
+            let op = SendOp {
+                kind,
+                dest: to_hub,
+                tag: 0,
+                data: 0,
+                desc: 0,
+                context: sender.context(),
+                flags: Flags::COMPLETION,
+            };
+            sender.send(&hub, op, len, 0x5a);
+            if !early {
+                hub.rx.pump();
+                hub.recv(&recv, &room).unwrap();
+            }
+            let until = Instant::now() + PATIENCE;
+            let received = loop {
+                sender.tx.pump();
+                hub.rx.pump();
+                if let Some(event) = hub.rx.take_of(recv.context) {
+                    break event.unwrap();
+                }
+                assert!(
+                    Instant::now() < until,
+                    "{kind:?} of {len} bytes waits for the source that its receive names"
+                );
+            };
+            assert_eq!((received.src, received.len), (from, len), "{kind:?}");
+            assert_eq!(hub.bytes(room[0].addr, len), vec![0x5a; len]);
+            while sender.tx.take_of(op.context).is_none() {
+                sender.tx.pump();
+                hub.rx.pump();
+                assert!(Instant::now() < until, "a send of {len} bytes does not end");
+            }
+        }
     }
 }

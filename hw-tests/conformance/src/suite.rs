@@ -29,6 +29,7 @@ macro_rules! conformance {
             sharing::a_full_queue_says_so_and_recovers,
         }
         $crate::conformance! { @pairs ($fabric) ($($attr),*)
+            matches::sources_that_do_not_count,
             probes::each_flag,
             multi_receives::pieces_of_a_buffer,
             multi_receives::the_last_to_complete_frees_the_buffer,
