@@ -1,13 +1,15 @@
-//! The steady state of short messages over verbs: no allocation, and no system call but the driver's doorbell.
+//! The steady state of short messages over verbs, by connections and by datagrams: no allocation, and no system call but the
+//! driver's doorbell.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::steady::{
-    Counting, Exchange, Trace, allocates_nothing, measure, trace,
+    Call, Counting, Exchange, Trace, allocates_nothing, measure, trace,
 };
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::serial::Threading;
@@ -18,9 +20,12 @@ use serial_test::file_serial;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Connections for all peers, and those of this node over shared memory. (A packet that goes by datagrams is kept on the heap
-/// until it is confirmed, and a call of its own acknowledges.)
-const PATHS: [&[(&str, &str)]; 2] = [&[("FERRO_SHM", "off"), ("FERRO_LANE", "rc")], &[]];
+/// Connections for all peers, those of this node over shared memory, and datagrams for all peers.
+const PATHS: [&[(&str, &str)]; 3] = [
+    &[("FERRO_SHM", "off"), ("FERRO_LANE", "rc")],
+    &[],
+    &[("FERRO_SHM", "off"), ("FERRO_LANE", "ud")],
+];
 
 const ROUNDS: usize = 120;
 
@@ -119,6 +124,83 @@ fn short_messages_on_this_node_make_no_system_call() {
             &calls[..calls.len().min(4)]
         );
     }
+}
+
+/// What both ends of an exchange have sent.
+#[derive(Clone, Copy, Debug)]
+struct Datagrams {
+    /// All of them, acknowledgements among them.
+    sent: usize,
+    /// Packets that were sent again.
+    repeated: usize,
+}
+
+impl Datagrams {
+    fn of(exchange: &Exchange) -> Self {
+        let count = |name| exchange.counted(name) as usize;
+        Self {
+            sent: count("verbs_datagrams_sent"),
+            repeated: count("verbs_datagrams_repeated"),
+        }
+    }
+}
+
+/// Over datagrams each packet rings, a repeated one again, and each acknowledgement that no packet carries: it answers at
+/// least one packet, or returns credit (docs/wire-protocol.md).
+#[test]
+fn short_messages_by_datagrams_call_the_driver_alone() {
+    let name = "short_messages_by_datagrams_call_the_driver_alone";
+    let messages = ROUNDS * 10;
+    if Rig::open().is_none() {
+        return;
+    }
+    let told = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let seen = trace(name, || {
+        let exchange = Exchange::new(&*domain(PATHS[2]), &*domain(PATHS[2]), ROUNDS);
+        let before = Datagrams::of(&exchange);
+        measure(|| exchange.rounds(ROUNDS));
+        let after = Datagrams::of(&exchange);
+        let sent = after.sent - before.sent;
+        let repeated = after.repeated - before.repeated;
+        std::fs::write(&told, format!("{sent} {repeated}")).unwrap();
+    });
+    let Some(Trace { calls, took }) = seen else {
+        return;
+    };
+    let told = std::fs::read_to_string(&told).unwrap();
+    let (sent, repeated) = told.split_once(' ').unwrap();
+    let [sent, repeated]: [usize; 2] = [sent, repeated].map(|count| count.parse().unwrap());
+    let of_the_driver = |call: &&Call| {
+        let file = call.file.as_deref();
+        file.is_some_and(|file| file.starts_with("/dev/infiniband"))
+    };
+    let (ours, others): (Vec<_>, Vec<_>) = calls.iter().partition(of_the_driver);
+    println!(
+        "{} calls for {messages} messages in {took:?}: {sent} datagrams, {repeated} repeated",
+        ours.len()
+    );
+    assert!(
+        others.is_empty(),
+        "{} calls besides: {:?}",
+        others.len(),
+        &others[..others.len().min(4)]
+    );
+    let asks = besides(messages, took);
+    assert!(
+        ours.len() <= sent + asks,
+        "{} for {sent} datagrams in {took:?}",
+        ours.len()
+    );
+    // Nothing is lost here: only an end that had no processor for long looks lost.
+    assert!(
+        repeated <= messages / 4,
+        "{repeated} of {messages} repeated"
+    );
+    let packets = messages + repeated;
+    assert!(
+        sent <= 2 * packets + asks,
+        "{sent} datagrams for {packets} packets"
+    );
 }
 
 fn traced(name: &str, path: &[(&str, &str)]) -> Option<Trace> {

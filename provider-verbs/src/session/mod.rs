@@ -2,6 +2,7 @@
 
 mod grants;
 mod lane;
+mod packet_pool;
 mod payload;
 mod peers;
 mod records;
@@ -15,6 +16,7 @@ pub(crate) use lane::{
     AfterLane, Lane, LaneEnd, Lanes, Place, Registered, Wqe, WqeKind, WrId, datagram_wr_id,
     is_datagram, receive_wr_id, send_wr_id,
 };
+pub(crate) use packet_pool::PacketPool;
 pub(crate) use peers::{Fate, Goodbye, Link, Peers, Pending};
 pub(crate) use records::Records;
 pub(crate) use slots::SlotPool;

@@ -146,8 +146,9 @@ pub(crate) enum Target {
 pub(crate) struct Kept {
     pub(crate) sequence: u32,
     pub(crate) kind: KeptKind,
-    /// The packet, or its start.
-    pub(crate) bytes: Box<[u8]>,
+    /// The packet, or its start. On lanes of the UD kind the memory comes from a
+    /// [`super::PacketPool`].
+    pub(crate) bytes: Vec<u8>,
     /// The rest of it, in the application's memory.
     pub(crate) rest: Option<Registered>,
 }

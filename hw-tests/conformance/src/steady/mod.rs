@@ -12,9 +12,10 @@ use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 pub use allocations::{Counting, allocations};
-pub use syscalls::{Trace, measure, trace};
+pub use syscalls::{Call, Trace, measure, trace};
 
 use crate::ends::{BLANK, End, PATIENCE, Pair, any_tagged};
+use crate::reports::counter;
 
 /// Bytes of a message.
 const LEN: usize = 8;
@@ -75,6 +76,13 @@ impl Exchange {
             }
         }
         rounds * WAYS.len() * 2
+    }
+
+    /// What both ends together have counted under a name.
+    pub fn counted(&self, name: &str) -> u64 {
+        let ends = [&self.pair.a, &self.pair.b];
+        let counts = ends.map(|end| counter(&end.endpoint.stats().unwrap(), name));
+        counts.iter().sum()
     }
 
     /// So many messages one way, at most 32, as one run: all but the last with `MORE`.

@@ -26,8 +26,8 @@ use crate::origins::session_origin;
 use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{
-    AfterLane, Body, Goodbye, Grants, Held, KeptKind, LaneEnd, Link, Peers, SessionState, Target,
-    WqeKind, send_wr_id,
+    AfterLane, Body, Goodbye, Grants, Held, KeptKind, LaneEnd, Link, PacketPool, Peers,
+    SessionState, Target, WqeKind, send_wr_id,
 };
 
 /// A lane on which the session has yet to be taken up again.
@@ -553,7 +553,8 @@ impl RdmTransport {
                 match state.numbers.change_lane(lane.up.remote_session, expected) {
                     Ok(replay) => {
                         state.offered = false;
-                        arrived_after_all(&mut state, before - replay.count, owner);
+                        let count = before - replay.count;
+                        arrived_after_all(&mut state, count, &mut self.ud.packets, owner);
                         for kept in &mut state.replay {
                             readdress(&mut kept.bytes, lane.up.remote_session);
                         }
@@ -625,7 +626,7 @@ impl RdmTransport {
         } = then
         {
             if let Ok(count) = state.numbers.confirm(expected) {
-                arrived_after_all(&mut state, count, owner);
+                arrived_after_all(&mut state, count, &mut self.ud.packets, owner);
             }
         }
         for kept in state.replay.drain(..) {
@@ -723,7 +724,12 @@ fn lost(
 }
 
 /// The oldest of a session's packets that were unsure have arrived.
-pub(super) fn arrived_after_all<O: Owner>(state: &mut SessionState, count: u32, owner: &mut O) {
+pub(super) fn arrived_after_all<O: Owner>(
+    state: &mut SessionState,
+    count: u32,
+    packets: &mut PacketPool,
+    owner: &mut O,
+) {
     let count = (count as usize).min(state.replay.len());
     for kept in state.replay.drain(..count) {
         match kept.kind {
@@ -735,5 +741,6 @@ pub(super) fn arrived_after_all<O: Owner>(state: &mut SessionState, count: u32, 
             }
             KeptKind::Notice => {}
         }
+        packets.give(kept.bytes);
     }
 }

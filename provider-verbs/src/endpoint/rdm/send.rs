@@ -620,7 +620,7 @@ impl Poster {
         Some(Kept {
             sequence: wqe.sequence?,
             kind,
-            bytes,
+            bytes: bytes.into(),
             rest,
         })
     }

@@ -2,7 +2,8 @@
 //! ([`ferrofabric_core::protocol::datagram_lane`]).
 //!
 //! A packet that is not confirmed is kept as bytes, among the session's `replay`, and copied into a work request each time
-//! that it is sent; so nothing has to wait for the device, and another lane can take the packets over as they are.
+//! that it is sent; so nothing has to wait for the device, and another lane can take the packets over as they are. The
+//! memory goes back to the endpoint's [`PacketPool`] when the packet is confirmed.
 
 mod change;
 mod queue_pair;
@@ -29,7 +30,7 @@ use super::RdmTransport;
 use crate::connect::{ToService, Way};
 use crate::device::Mtu;
 use crate::qp::UdQp;
-use crate::session::{Lanes, Link, Route, SessionState, UdLane};
+use crate::session::{Lanes, Link, PacketPool, Route, SessionState, UdLane};
 
 pub(super) use change::{CHANGE, REST};
 pub(super) use queue_pair::DataQueuePair;
@@ -48,6 +49,8 @@ pub(super) struct UdLanes {
     pub(super) lanes: Lanes<UdLane>,
     pub(super) shared: Shared,
     pub(super) deadlines: Timers,
+    /// Memory for the packets that are not confirmed.
+    pub(super) packets: PacketPool,
     /// Receive slots that lanes hold.
     held_slots: usize,
     /// Ours, as the handshake tells them: the longest datagram.
@@ -75,6 +78,7 @@ impl UdLanes {
             lanes: Lanes::default(),
             shared: Shared::default(),
             deadlines: Timers::default(),
+            packets: PacketPool::default(),
             held_slots: 0,
             datagram_bytes: mtu.bytes().min(slot_bytes - UdQp::HEADER_BYTES),
             reviving: false,

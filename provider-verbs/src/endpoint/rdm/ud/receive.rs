@@ -104,7 +104,7 @@ impl RdmTransport {
         match (lane.window).on_ack(&mut self.ud.shared, numbers, prefix.ack, now) {
             Ok(0) => true,
             Ok(count) => {
-                arrived_after_all(&mut lane.session, count, owner);
+                arrived_after_all(&mut lane.session, count, &mut self.ud.packets, owner);
                 true
             }
             Err(why) => {

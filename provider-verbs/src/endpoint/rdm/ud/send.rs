@@ -15,7 +15,7 @@ use ferrofabric_core::types::SendOp;
 use super::super::RdmTransport;
 use super::super::send::{Poster, Stop, TELLS, envelope};
 use crate::endpoint::gather::Readable;
-use crate::session::{Kept, KeptKind, Notice, UdLane};
+use crate::session::{Kept, KeptKind, Notice, PacketPool, UdLane};
 
 /// What was done with a message.
 enum Stamped {
@@ -40,7 +40,8 @@ impl RdmTransport {
         if let Some(lane) = self.ud.lanes.of(session).filter(|lane| lane.has_room()) {
             let fenced = op.flags.contains(Flags::FENCE) && lane.session.has_unfinished();
             if !fenced {
-                match stamp_message(lane, &mut self.poster, op, iov, None) {
+                let packets = &mut self.ud.packets;
+                match stamp_message(lane, &mut self.poster, packets, op, iov, None) {
                     Err(Stop::Refused(errno, _)) => return Err(OpError::Failed(errno)),
                     Err(_) => {}
                     Ok(stamped) => {
@@ -119,7 +120,7 @@ impl RdmTransport {
             lane.session.replay.push_back(Kept {
                 sequence: header.sequence,
                 kind,
-                bytes: bytes[..len].into(),
+                bytes: self.ud.packets.copy(&bytes[..len]),
                 rest: None,
             });
             done += 1;
@@ -142,9 +143,10 @@ impl RdmTransport {
             if fenced || !lane.has_room() {
                 return done;
             }
-            let (len, poster) = (pending.len(), &mut self.poster);
-            let stamped =
-                pending.with_buffers(|op, iov, copy| stamp_message(lane, poster, op, iov, copy));
+            let len = pending.len();
+            let (poster, packets) = (&mut self.poster, &mut self.ud.packets);
+            let stamped = pending
+                .with_buffers(|op, iov, copy| stamp_message(lane, poster, packets, op, iov, copy));
             match stamped {
                 Ok(stamped) => {
                     if !matches!(stamped, Stamped::Outgrown) {
@@ -269,6 +271,7 @@ impl RdmTransport {
 fn stamp_message(
     lane: &mut UdLane,
     poster: &mut Poster,
+    packets: &mut PacketPool,
     op: &SendOp,
     iov: Readable<'_>,
     copy: Option<&[u8]>,
@@ -288,7 +291,7 @@ fn stamp_message(
         lane.session.replay.push_back(Kept {
             sequence: header.sequence,
             kind: KeptKind::Notice,
-            bytes: bytes[..len].into(),
+            bytes: packets.copy(&bytes[..len]),
             rest: None,
         });
         return Ok(Stamped::Announced);
@@ -314,11 +317,13 @@ fn stamp_message(
         if cut.packets() == 1 || start != 0 {
             head[..head_len].copy_from_slice(&plain[..head_len]);
         }
-        let mut packet = vec![0; head_len + bytes].into_boxed_slice();
-        packet[..head_len].copy_from_slice(&head[..head_len]);
-        let behind = &mut packet[head_len..][..bytes];
-        // SAFETY: it has so many bytes.
-        unsafe { iov.gather_part(start, bytes, behind.as_mut_ptr()) };
+        let mut packet = packets.take(head_len + bytes);
+        packet.extend_from_slice(&head[..head_len]);
+        // SAFETY: there is room for so many bytes behind the header, and all are written: `range` lies within the message.
+        unsafe {
+            iov.gather_part(start, bytes, packet.as_mut_ptr().add(head_len));
+            packet.set_len(head_len + bytes);
+        }
         let kind = match range.end as usize == len {
             true => KeptKind::Message(SendDone::of(op, len)),
             false => KeptKind::Notice,
