@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_conformance::dgram::{forms, model, receives, senders};
+use ferrofabric_conformance::dgram::model;
+use ferrofabric_conformance::dgram_conformance;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
 use ferrofabric_core::error::Errno;
@@ -176,43 +177,44 @@ fn fabric(name: &'static str, prefix: Prefix) -> Fabric {
         .with_patience(Duration::from_secs(30))
 }
 
-fn on_lossy(scenario: impl Fn(&Fabric)) {
-    if Rig::open().is_some() {
-        scenario(&fabric("datagrams with losses", Prefix::None));
-        scenario(&fabric("datagrams with a prefix and losses", Prefix::Room));
+fn plain() -> Option<Fabric> {
+    Rig::open()?;
+    Some(fabric("datagrams with losses", Prefix::None))
+}
+
+fn with_prefix() -> Option<Fabric> {
+    Rig::open()?;
+    Some(fabric("datagrams with a prefix and losses", Prefix::Room))
+}
+
+mod without_prefix {
+    use super::*;
+
+    dgram_conformance!(@lossy plain(), file_serial(verbs));
+}
+
+mod behind_a_prefix {
+    use super::*;
+
+    dgram_conformance!(@lossy with_prefix(), file_serial(verbs));
+}
+
+fn random_programs(cases: u32) {
+    for fabric in [plain(), with_prefix()].into_iter().flatten() {
+        model::random_programs(&fabric, cases);
     }
-}
-
-#[test]
-#[file_serial(verbs)]
-fn each_form_of_send_and_receive() {
-    on_lossy(forms::each_form_of_send);
-    on_lossy(forms::each_form_of_receive);
-}
-
-#[test]
-#[file_serial(verbs)]
-fn truncation() {
-    on_lossy(receives::truncation);
-}
-
-/// Covers: AV-17, AV-25
-#[test]
-#[file_serial(verbs)]
-fn known_and_unknown_senders() {
-    on_lossy(senders::known_and_unknown);
 }
 
 /// Covers: AV-17, AV-25
 #[test]
 #[file_serial(verbs)]
 fn random_programs_do_as_the_model() {
-    on_lossy(|fabric| model::random_programs(fabric, 10));
+    random_programs(10);
 }
 
 #[test]
 #[ignore = "soak: hundreds of programs over a lossy network"]
 #[file_serial(verbs)]
 fn many_random_programs_do_as_the_model() {
-    on_lossy(|fabric| model::random_programs(fabric, 300));
+    random_programs(300);
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ferrofabric_verbs_sys::{Verbs, fns, ibv_event_type};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-pub use crate::fault::{Effect, Fault, HandleView, Live, Point, QueuePairView};
+pub use crate::fault::{Crossed, Effect, Fault, HandleView, Live, Network, Point, QueuePairView};
 
 /// Name of the RoCE device.
 pub const ROCE: &str = "fake_roce0";
@@ -43,6 +43,8 @@ api! {
     reset: "ferro_fake_reset", fn();
     hold: "ferro_fake_hold", fn(bool);
     flood: "ferro_fake_flood", fn(u32);
+    network: "ferro_fake_network", fn(*const Network);
+    crossed: "ferro_fake_crossed", fn(*mut Crossed);
     stop_polls: "ferro_fake_stop_polls", fn(i32);
     poll_stands: "ferro_fake_poll_stands", fn() -> bool;
     fault: "ferro_fake_fault", fn(u32, u32, u64, u32, u32, u32) -> bool;
@@ -85,7 +87,7 @@ impl FakeDevice {
         this
     }
 
-    /// Forgets all faults, lets go what is held, and clears what was seen.
+    /// Forgets all faults, lets go what is held, clears what was seen, and makes the network quiet.
     pub fn reset(&self) {
         // SAFETY: takes nothing.
         unsafe { (self.api.reset)() };
@@ -137,6 +139,20 @@ impl FakeDevice {
     pub fn flood(&self, qp: Option<u32>) {
         // SAFETY: takes a number.
         unsafe { (self.api.flood)(qp.unwrap_or(0)) };
+    }
+
+    /// Has datagrams cross this network from now on. What was under way on the last one is lost.
+    pub fn network(&self, network: &Network) {
+        // SAFETY: it can be read.
+        unsafe { (self.api.network)(network) };
+    }
+
+    /// What the network has done with datagrams.
+    pub fn crossed(&self) -> Crossed {
+        let mut crossed = Crossed::default();
+        // SAFETY: there is room for it.
+        unsafe { (self.api.crossed)(&raw mut crossed) };
+        crossed
     }
 
     /// Stops the thread of this number (gettid(2)) in its next poll of a completion queue; `None`

@@ -129,6 +129,34 @@ impl Fault {
     }
 }
 
+/// How a network treats datagrams: the parts of them that each thing happens to, in percent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Network {
+    /// Of the pseudo-random numbers that choose them.
+    pub seed: u64,
+    /// Never arrive.
+    pub lost: u32,
+    /// Arrive twice.
+    pub repeated: u32,
+    /// Arrive later, so that others overtake them.
+    pub delayed: u32,
+}
+
+/// What a network has done with datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Crossed {
+    /// That were sent.
+    pub sent: u64,
+    /// That it has lost.
+    pub lost: u64,
+    /// That it has sent twice.
+    pub repeated: u64,
+    /// That arrived after a later one.
+    pub overtaken: u64,
+}
+
 /// A queue pair, as the device has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

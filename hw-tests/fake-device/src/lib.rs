@@ -3,7 +3,7 @@
 //!
 //! It is a libibverbs: a program that loads it first (by [`control::FakeDevice::take`]) gets it whenever it loads
 //! `libibverbs.so.1`, for the loader goes by that name. It has one RoCE and one InfiniBand device. Their queue pairs
-//! reach those of the same process, in order and at once: a request is carried out by the call that posts it, or by the
+//! reach those of the same process, in order and at once (datagrams unless a test has them lost, repeated and reordered): a request is carried out by the call that posts it, or by the
 //! one that gives its receiver a buffer. What an application must not do (a queue that overflows, memory that is not
 //! registered, an object that is destroyed under another) is kept as misuse, for the test to find.
 //!
@@ -18,6 +18,7 @@
 //! | `gate` | where a thread can be made to stand |
 //! | `model` | all objects, behind one lock |
 //! | `memory`, `completion`, `queue_pair` | regions; completion queues and events; queue pairs and receive queues |
+//! | `network` | loses, repeats and reorders datagrams |
 //! | `route` | what datagrams say of where they come from |
 //! | `wire` | carries requests out |
 
@@ -29,6 +30,7 @@ mod gate;
 mod library;
 mod memory;
 mod model;
+mod network;
 mod queue_pair;
 mod route;
 mod script;

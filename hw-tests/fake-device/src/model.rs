@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::completion::{Channel, CompletionQueue, Context};
 use crate::fault::{Effect, Fault, Live, Point};
 use crate::memory::Region;
+use crate::network::Crossing;
 use crate::queue_pair::{QueuePair, ReceiveQueue};
 use crate::route::Route;
 
@@ -30,6 +31,8 @@ pub(crate) struct Model {
     pub(crate) held: bool,
     /// The queue pair that datagrams without meaning come to all the time; 0: none.
     pub(crate) flooded: u32,
+    /// The datagrams on the network.
+    pub(crate) crossing: Crossing,
     faults: Vec<Fault>,
     failing_calls: Vec<FailingCall>,
     calls: BTreeMap<&'static str, u64>,
@@ -65,6 +68,7 @@ static MODEL: Mutex<Model> = Mutex::new(Model {
     next_number: 0,
     held: false,
     flooded: 0,
+    crossing: Crossing::quiet(),
     faults: Vec::new(),
     failing_calls: Vec::new(),
     calls: BTreeMap::new(),
@@ -165,6 +169,7 @@ impl Model {
         self.calls.clear();
         self.misuse.clear();
         self.flooded = 0;
+        self.crossing = Crossing::quiet();
         self.hold(false);
     }
 

@@ -2,8 +2,9 @@
 
 use ferrofabric_verbs_sys::ibv_event_type;
 
-use crate::fault::{Effect, Fault, HandleView, Live, Point, QueuePairView};
+use crate::fault::{Crossed, Effect, Fault, HandleView, Live, Network, Point, QueuePairView};
 use crate::model::model;
+use crate::network::Crossing;
 
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_reset() {
@@ -25,6 +26,26 @@ extern "C" fn ferro_fake_stop_polls(thread: i32) {
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_flood(qp: u32) {
     model().flooded = qp;
+}
+
+/// Has datagrams cross a network from now on.
+///
+/// # Safety
+///
+/// `network` can be read.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_network(network: *const Network) {
+    // SAFETY: the caller's promise.
+    model().crossing = Crossing::of(unsafe { network.read() });
+}
+
+/// # Safety
+///
+/// `into` can be written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ferro_fake_crossed(into: *mut Crossed) {
+    // SAFETY: the caller's promise.
+    unsafe { into.write(model().crossing.crossed) };
 }
 
 /// Whether the thread stands in a poll.

@@ -24,7 +24,8 @@ enum Outcome {
 }
 
 /// A message on its way.
-struct Message {
+#[derive(Clone)]
+pub(crate) struct Message {
     from: u32,
     /// Of a datagram.
     route: Option<Route>,
@@ -37,7 +38,7 @@ struct Message {
 }
 
 /// Why a message was not taken.
-enum Refusal {
+pub(crate) enum Refusal {
     NotReady,
     /// What the sender hears.
     Status(Status),
@@ -243,25 +244,18 @@ impl Model {
         let Some(payload) = self.payload(pd, request) else {
             return Outcome::Over(Status::IBV_WC_LOC_PROT_ERR, 0);
         };
-        let taken = self.queue_pairs.get(&to).is_some_and(|peer| {
-            peer.kind == ibv_qp_type::IBV_QPT_UD && peer.listens() && peer.qkey == qkey
-        });
-        if taken {
-            let mut bytes = route.before().to_vec();
-            bytes.extend_from_slice(&payload);
-            let message = Message {
-                from: number,
-                route: Some(route),
-                bytes,
-                immediate: (request.opcode == Op::IBV_WR_SEND_WITH_IMM)
-                    .then_some(request.immediate),
-                invalidates: None,
-                solicited: request.solicited,
-                written: None,
-            };
-            // What is not taken is lost; the sender never hears.
-            let _ = self.deliver(to, message);
-        }
+        let mut bytes = route.before().to_vec();
+        bytes.extend_from_slice(&payload);
+        let message = Message {
+            from: number,
+            route: Some(route),
+            bytes,
+            immediate: (request.opcode == Op::IBV_WR_SEND_WITH_IMM).then_some(request.immediate),
+            invalidates: None,
+            solicited: request.solicited,
+            written: None,
+        };
+        self.cross(to, qkey, message);
         Outcome::Over(Status::IBV_WC_SUCCESS, 0)
     }
 
@@ -379,7 +373,7 @@ impl Model {
     }
 
     /// Hands a message to a queue pair's next receive.
-    fn deliver(&mut self, to: u32, mut message: Message) -> Result<(), Refusal> {
+    pub(crate) fn deliver(&mut self, to: u32, mut message: Message) -> Result<(), Refusal> {
         let receive = self.next_receive(to).ok_or(Refusal::NotReady)?;
         let Some(qp) = self.queue_pairs.get(&to) else {
             return Err(Refusal::NotReady);

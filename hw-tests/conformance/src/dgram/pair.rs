@@ -140,6 +140,11 @@ pub(super) fn data_of(number: usize) -> u64 {
     0xda7a_0000 ^ number as u64
 }
 
+/// The number of the datagram with such CQ data.
+fn number_of(data: u64) -> usize {
+    (data ^ data_of(0)) as usize
+}
+
 /// An untagged receive from anybody.
 pub(super) fn any(context: u64) -> RecvOp {
     RecvOp {
@@ -313,10 +318,14 @@ impl<'a> Pair<'a> {
                             .memory
                             .message(self.prefix, Memory::NAMED_BYTES)
                     });
-                let number = match named {
-                    Some(Ok(Some(number))) if self.fabric.silence.is_some() => number,
+                // An earlier one may come late. One without room for its number has it as CQ data.
+                let number = match (named, &event) {
+                    _ if self.fabric.silence.is_none() => number,
+                    (Some(Ok(Some(number))), _) => number,
+                    (None, Ok(c)) if c.flags.contains(Flags::REMOTE_CQ_DATA) => number_of(c.data),
                     _ => number,
                 };
+                assert!(number <= self.numbers.get(), "{event:?} was never sent");
                 if number < first {
                     // Very late.
                     self.keep(posted.buffer);
