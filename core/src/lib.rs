@@ -33,6 +33,7 @@ pub mod flags;
 #[allow(unsafe_code, reason = "a handler that runs in forked children")]
 pub mod forked;
 pub mod info;
+mod listed;
 mod lock_order;
 pub mod matching;
 #[allow(

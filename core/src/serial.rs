@@ -12,28 +12,30 @@ use parking_lot::RawMutex;
 use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _};
 
 use crate::error::Errno;
+use crate::listed_enum;
 use crate::lock_order;
 use crate::sync::{AtomicUsize, Ordering};
 
-/// How the calls into one domain are serialized (`fi_domain_attr::threading`), with libfabric's numbers.
-///
-/// `Domain` is served without a lock, everything else as `Safe`, which is stricter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(u32)]
-pub enum Threading {
-    /// In hints: the level that allows most, which is `Safe`.
-    #[default]
-    Unspec = 0,
-    /// Any thread may call at any time.
-    Safe = 1,
-    /// One thread at a time uses an object.
-    Fid = 2,
-    /// All calls come from one thread, the first that calls; others get `FI_EBUSY`.
-    Domain = 3,
-    /// One thread at a time uses the objects that share a completion queue or counter.
-    Completion = 4,
-    /// One thread at a time uses an endpoint.
-    Endpoint = 5,
+listed_enum! {
+    /// How the calls into one domain are serialized (`fi_domain_attr::threading`), with libfabric's numbers.
+    ///
+    /// `Domain` is served without a lock, everything else as `Safe`, which is stricter.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum Threading: u32 {
+        /// In hints: the level that allows most, which is `Safe`.
+        #[default]
+        Unspec = 0,
+        /// Any thread may call at any time.
+        Safe = 1,
+        /// One thread at a time uses an object.
+        Fid = 2,
+        /// All calls come from one thread, the first that calls; others get `FI_EBUSY`.
+        Domain = 3,
+        /// One thread at a time uses the objects that share a completion queue or counter.
+        Completion = 4,
+        /// One thread at a time uses an endpoint.
+        Endpoint = 5,
+    }
 }
 
 enum Mode {

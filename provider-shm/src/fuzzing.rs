@@ -10,11 +10,13 @@ use zerocopy::IntoBytes;
 
 use crate::ShmConfig;
 use crate::cma::CmaPeer;
+use crate::link::Farewell;
 use crate::owner::Ep;
 use crate::ring::SLOTS;
 use crate::segment::{Segment, Side};
 use crate::service::NewLink;
-use crate::service::frame::Frame;
+use crate::service::frame::{Frame, KINDS, VERDICTS};
+use crate::wire;
 
 /// A record of the handshake that is as it should be, of each kind.
 pub fn records() -> Vec<Vec<u8>> {
@@ -24,8 +26,9 @@ pub fn records() -> Vec<Vec<u8>> {
         shm: Some(3),
         verbs: None,
     };
-    (1..=4)
-        .map(|kind| Frame::new(kind, 4, name.to_bytes()).as_bytes().to_vec())
+    KINDS
+        .iter()
+        .map(|&kind| Frame::new(kind, 4, name.to_bytes()).as_bytes().to_vec())
         .collect()
 }
 
@@ -37,11 +40,28 @@ pub fn handshake(bytes: &[u8]) -> u64 {
     match Frame::parse(bytes, *due) {
         Some(frame) => {
             assert_eq!(frame.as_bytes(), bytes);
+            assert!(VERDICTS.contains(&frame.verdict));
             let named = NativeAddr::from_bytes(&frame.from).is_ok();
             2 + u64::from(frame.kind) * 2 + u64::from(named)
         }
         None => 1,
     }
+}
+
+/// Each kind of message with each flag that there is: the kind, the flags, and a first word.
+pub fn slots() -> Vec<(u8, u8, u8)> {
+    let mut slots = Vec::new();
+    for &kind in wire::KINDS {
+        for flags in wire::FLAGS.iter().copied().chain([0]) {
+            slots.push((kind, flags, 1));
+        }
+    }
+    slots.extend(
+        Farewell::ALL
+            .iter()
+            .map(|what| (wire::FAREWELL, 0, *what as u8)),
+    );
+    slots
 }
 
 /// What the other side of a segment writes into it, step by step: a byte says what, and what it needs follows.
@@ -81,7 +101,7 @@ pub fn segment(bytes: &[u8]) -> u64 {
         steps_left -= 1;
         match steps.byte() % 9 {
             0..=2 => {
-                let (kind, flags) = (steps.byte() % 8, steps.byte());
+                let (kind, flags) = (steps.kind(), steps.byte());
                 let len = steps.number() as u32;
                 let lap = position / SLOTS as u64 + 1;
                 let head = lap & 0xffff
@@ -171,6 +191,12 @@ impl Steps<'_> {
             }
             None => 0,
         }
+    }
+
+    /// One of the kinds of messages, or 0, which is none. A kind in the range stands for itself.
+    fn kind(&mut self) -> u8 {
+        let largest = wire::KINDS.iter().copied().max().unwrap_or(0);
+        self.byte() % (largest + 1)
     }
 
     /// Mostly small: the first byte says how many follow.

@@ -1,31 +1,38 @@
 //! What lies in a slot: the kinds of messages and the words of their bodies (`docs/shared-memory.md`).
 
-/// A whole message: tag, then up to 48 bytes; the last 8 of them are the CQ data where there are.
-pub(crate) const INLINE: u8 = 1;
-/// A whole message in one record: tag, offset of the record, CQ data.
-pub(crate) const EAGER: u8 = 2;
-/// Start of a message in pieces: tag, id and offset of the first piece, whole length, CQ data, window, address for CMA.
-pub(crate) const START: u8 = 3;
-/// The next piece of a message: id and offset.
-pub(crate) const CHUNK: u8 = 4;
-/// Receiver to sender: id, up to where the message is wanted, which lengths the receiver would rather read.
-pub(crate) const GO: u8 = 5;
+use ferrofabric_core::listed_constants;
 
-/// Receiver to sender: the message with this id stands in its receive's buffer.
-pub(crate) const DELIVERED: u8 = 6;
+listed_constants! {
+    /// The kinds of messages.
+    pub(crate) const KINDS: [u8];
+    /// A whole message: tag, then up to 48 bytes; the last 8 of them are the CQ data where there are.
+    pub(crate) const INLINE = 1;
+    /// A whole message in one record: tag, offset of the record, CQ data.
+    pub(crate) const EAGER = 2;
+    /// Start of a message in pieces: tag, id and offset of the first piece, whole length, CQ data, window, address for CMA.
+    pub(crate) const START = 3;
+    /// The next piece of a message: id and offset.
+    pub(crate) const CHUNK = 4;
+    /// Receiver to sender: id, up to where the message is wanted, which lengths the receiver would rather read.
+    pub(crate) const GO = 5;
+    /// Receiver to sender: the message with this id stands in its receive's buffer.
+    pub(crate) const DELIVERED = 6;
+    /// The link is to end, or what the other side says to that: which of both, see [`Farewell`](crate::link::Farewell).
+    pub(crate) const FAREWELL = 7;
+}
 
-/// The link is to end, or what the other side says to that: which of both, see [`Farewell`](crate::link::Farewell).
-pub(crate) const FAREWELL: u8 = 7;
-
-/// The message is tagged.
-pub(crate) const TAGGED: u8 = 1;
-/// The message has CQ data.
-pub(crate) const DATA: u8 = 2;
-/// The sender wants `DELIVERED`; only with `START`.
-pub(crate) const TOLD: u8 = 4;
-
-/// The receiver is to read the message out of the sender's memory; only with `START`, whose window is 0 then.
-pub(crate) const READ: u8 = 8;
+listed_constants! {
+    /// The flags of messages.
+    pub(crate) const FLAGS: [u8];
+    /// The message is tagged.
+    pub(crate) const TAGGED = 1;
+    /// The message has CQ data.
+    pub(crate) const DATA = 2;
+    /// The sender wants `DELIVERED`; only with `START`.
+    pub(crate) const TOLD = 4;
+    /// The receiver is to read the message out of the sender's memory; only with `START`, whose window is 0 then.
+    pub(crate) const READ = 8;
+}
 
 /// Bytes of payload in an inline slot.
 pub(crate) const INLINE_BYTES: usize = 48;

@@ -10,36 +10,38 @@ use super::{IB_UD_LEN, NATIVE_LEN, SOCKADDR_IB_LEN, SOCKADDR_IN_LEN, SOCKADDR_IN
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct AddrFormat(pub u32);
 
-impl AddrFormat {
+/// The formats that are known, and the list of them.
+macro_rules! formats {
+    ($($(#[$meta:meta])* $name:ident = $number:literal;)+) => {
+        impl AddrFormat {
+            $($(#[$meta])* pub const $name: Self = Self($number);)+
+
+            /// Those that addresses can be read and printed in.
+            pub const KNOWN: &'static [Self] = &[$(Self::$name),+];
+        }
+    };
+}
+
+formats! {
     /// The provider's own format, for us [`NativeAddr`](super::NativeAddr) as bytes; in hints: whatever there is.
-    pub const UNSPEC: Self = Self(0);
+    UNSPEC = 0;
     /// Any `sockaddr`, told by its family.
-    pub const SOCKADDR: Self = Self(1);
+    SOCKADDR = 1;
     /// `sockaddr_in`.
-    pub const SOCKADDR_IN: Self = Self(2);
+    SOCKADDR_IN = 2;
     /// `sockaddr_in6`.
-    pub const SOCKADDR_IN6: Self = Self(3);
+    SOCKADDR_IN6 = 3;
     /// `sockaddr_ib`.
-    pub const SOCKADDR_IB: Self = Self(4);
+    SOCKADDR_IB = 4;
     /// Text, a [`Uri`](super::Uri).
-    pub const STR: Self = Self(9);
+    STR = 9;
     /// [GID, queue pair number and path](super::IbUdAddr) of a datagram queue pair.
-    pub const IB_UD: Self = Self(11);
+    IB_UD = 11;
     /// `sockaddr_in` or `sockaddr_in6`.
-    pub const SOCKADDR_IP: Self = Self(17);
+    SOCKADDR_IP = 17;
+}
 
-    /// Those that addresses can be read and printed in.
-    pub const KNOWN: [Self; 8] = [
-        Self::UNSPEC,
-        Self::SOCKADDR,
-        Self::SOCKADDR_IN,
-        Self::SOCKADDR_IN6,
-        Self::SOCKADDR_IB,
-        Self::STR,
-        Self::IB_UD,
-        Self::SOCKADDR_IP,
-    ];
-
+impl AddrFormat {
     /// Bytes of each address of the format. `None` where they differ: text, a `sockaddr` of any family, and formats that are
     /// not known.
     pub const fn fixed_len(self) -> Option<usize> {

@@ -3,15 +3,20 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
 use super::AddrError;
+use crate::listed_constants;
 
 /// Size of a `sockaddr_in` in bytes.
 pub const SOCKADDR_IN_LEN: usize = 16;
 /// Size of a `sockaddr_in6` in bytes.
 pub const SOCKADDR_IN6_LEN: usize = 28;
 
-pub(super) const AF_INET: u16 = 2;
-pub(super) const AF_INET6: u16 = 10;
-pub(super) const AF_IB: u16 = 27;
+listed_constants! {
+    /// The families of addresses that are known.
+    pub(super) const FAMILIES: [u16];
+    pub(super) const AF_INET = 2;
+    pub(super) const AF_INET6 = 10;
+    pub(super) const AF_IB = 27;
+}
 
 /// The `N` bytes from `at` on, of an address that is long enough.
 pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], AddrError> {

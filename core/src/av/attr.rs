@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use super::service::Resolve;
 use crate::error::{Errno, Error, Result};
+use crate::listed_enum;
 use crate::types::FiAddr;
 
-/// How `FiAddr` values are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum AvType {
-    /// Opaque values with a generation inside (`FI_AV_MAP`).
-    #[default]
-    Map,
-    /// Indices from 0 (`FI_AV_TABLE`).
-    Table,
+listed_enum! {
+    /// How `FiAddr` values are made, with libfabric's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum AvType: u32 {
+        /// Opaque values with a generation inside (`FI_AV_MAP`).
+        #[default]
+        Map = 1,
+        /// Indices from 0 (`FI_AV_TABLE`).
+        Table = 2,
+    }
 }
 
 /// What to open. By default a MAP, whose stale addresses are caught.

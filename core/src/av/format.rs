@@ -221,7 +221,7 @@ mod tests {
             shm: Some(7),
             verbs: None,
         };
-        for format in AddrFormat::KNOWN {
+        for &format in AddrFormat::KNOWN {
             let bytes = endpoint_to_bytes(format, &name);
             let naming = Naming {
                 format,

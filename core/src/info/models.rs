@@ -1,73 +1,67 @@
 //! The small choices that domains and endpoints are described by, with libfabric's numbers.
 
 pub use crate::addr::AddrFormat;
+use crate::listed_enum;
 pub use crate::serial::Threading;
 
-/// What an endpoint is like (`fi_ep_attr::type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(u32)]
-pub enum EpType {
-    /// In hints: whatever there is.
-    #[default]
-    Unspec = 0,
-    /// Connected.
-    Msg = 1,
-    /// Unreliable datagrams.
-    Dgram = 2,
-    /// Reliable, unconnected.
-    Rdm = 3,
+listed_enum! {
+    /// What an endpoint is like (`fi_ep_attr::type`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum EpType: u32 {
+        /// In hints: whatever there is.
+        #[default]
+        Unspec = 0,
+        /// Connected.
+        Msg = 1,
+        /// Unreliable datagrams.
+        Dgram = 2,
+        /// Reliable, unconnected.
+        Rdm = 3,
+    }
 }
 
-/// Who moves operations on (fi_domain(3)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(u32)]
-pub enum Progress {
-    /// In hints: whatever there is.
-    #[default]
-    Unspec = 0,
-    /// Nobody needs to call.
-    Auto = 1,
-    /// The application, by reading queues and counters.
-    Manual = 2,
-    /// As `Manual`, and the application serializes control calls with them too.
-    ControlUnified = 3,
+listed_enum! {
+    /// Who moves operations on (fi_domain(3)).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum Progress: u32 {
+        /// In hints: whatever there is.
+        #[default]
+        Unspec = 0,
+        /// Nobody needs to call.
+        Auto = 1,
+        /// The application, by reading queues and counters.
+        Manual = 2,
+        /// As `Manual`, and the application serializes control calls with them too.
+        ControlUnified = 3,
+    }
 }
 
-/// Whether queues and buffers are guarded against too much (fi_domain(3)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(u32)]
-pub enum ResourceMgmt {
-    /// In hints: whatever there is.
-    #[default]
-    Unspec = 0,
-    /// The application sees to it that nothing overruns.
-    Disabled = 1,
-    /// The provider does.
-    Enabled = 2,
+listed_enum! {
+    /// Whether queues and buffers are guarded against too much (fi_domain(3)).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum ResourceMgmt: u32 {
+        /// In hints: whatever there is.
+        #[default]
+        Unspec = 0,
+        /// The application sees to it that nothing overruns.
+        Disabled = 1,
+        /// The provider does.
+        Enabled = 2,
+    }
 }
 
 macro_rules! numbers {
-    ($($kind:ident { $($variant:ident),+ })+) => {$(
+    ($($kind:ident)+) => {$(
         impl $kind {
             /// libfabric's number for it.
             pub const fn number(self) -> u32 {
                 self as u32
             }
-
-            /// What has this number in libfabric; `None` for a number that is not known.
-            pub fn from_number(number: u32) -> Option<Self> {
-                [$(Self::$variant),+].into_iter().find(|one| one.number() == number)
-            }
         }
     )+};
 }
 
-numbers! {
-    EpType { Unspec, Msg, Dgram, Rdm }
-    Progress { Unspec, Auto, Manual, ControlUnified }
-    ResourceMgmt { Unspec, Disabled, Enabled }
-    Threading { Unspec, Safe, Fid, Domain, Completion, Endpoint }
-}
+numbers! { EpType Progress ResourceMgmt Threading }
 
 /// What endpoints speak (`fi_ep_attr::protocol`): libfabric's numbers, and those of this provider, marked so by the top bit.
 pub mod protocol {

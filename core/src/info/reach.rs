@@ -47,7 +47,8 @@ pub(super) fn addresses(
 
 fn not_in_format(hints: &Info, candidate: &Info, format: AddrFormat) -> Mismatch {
     let there = AddrFormat::KNOWN
-        .into_iter()
+        .iter()
+        .copied()
         .filter(|one| *one == candidate.addr_format || candidate.addr_formats.has(*one));
     let there: Vec<_> = there.map(|one| one.to_string()).collect();
     let mend = match hints.addr_format {

@@ -3,13 +3,15 @@
 
 use ferrofabric_core::peer::Transport;
 use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
 
 use super::{Enemy, ID};
 use crate::ShmConfig;
+use crate::link::Farewell;
 use crate::owner::Ep;
 use crate::ring::SLOTS;
 use crate::segment::Side;
-use crate::wire::{CHUNK, START, TAGGED, pack};
+use crate::wire::{CHUNK, FAREWELL, FLAGS, KINDS, START, TAGGED, pack};
 
 #[derive(Clone, Debug)]
 enum Move {
@@ -19,6 +21,8 @@ enum Move {
     Begin(u64, u32, u8, bool),
     /// The next piece of the oldest message, as it should be, or one more.
     Piece(u32),
+    /// What it says about the end of the link.
+    Farewell(Farewell),
     Scribble(Vec<(usize, usize, u64)>),
     Claim(u64),
     Receive(u64, usize),
@@ -38,14 +42,29 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
+/// Mostly a kind that exists.
+fn kind() -> impl Strategy<Value = u8> {
+    prop_oneof![20 => select(KINDS), 1 => any::<u8>()]
+}
+
+/// Mostly flags that exist.
+fn flags() -> impl Strategy<Value = u8> {
+    let some = subsequence(FLAGS, 0..=FLAGS.len());
+    prop_oneof![
+        20 => some.prop_map(|some| some.iter().fold(0, |all, flag| all | flag)),
+        1 => any::<u8>(),
+    ]
+}
+
 fn a_move() -> impl Strategy<Value = Move> {
     let body = || prop::array::uniform7(number());
     let len = prop_oneof![4 => 0u32..100, 2 => 0u32..70_000, 1 => any::<u32>()];
     prop_oneof![
-        10 => (1u8..9, 0u8..16, len, body()).prop_map(|(k, f, l, b)| Move::Publish(k, f, l, b)),
-        4 => (0u64..4, 1u32..9_000, 0u8..16, any::<bool>())
+        10 => (kind(), flags(), len, body()).prop_map(|(k, f, l, b)| Move::Publish(k, f, l, b)),
+        4 => (0u64..4, 1u32..9_000, flags(), any::<bool>())
             .prop_map(|(tag, len, flags, whole)| Move::Begin(tag, len, flags, whole)),
         4 => (1u32..9_000).prop_map(Move::Piece),
+        1 => select(Farewell::ALL).prop_map(Move::Farewell),
         1 => prop::collection::vec((0..SLOTS, 0usize..8, number()), 0..40).prop_map(Move::Scribble),
         2 => prop_oneof![0u64..80, any::<u64>(), (0u64..80).prop_map(|n| n | (1 << 63))].prop_map(Move::Claim),
         3 => (0u64..4, 0usize..40_000).prop_map(|(tag, len)| Move::Receive(tag, len)),
@@ -76,6 +95,7 @@ proptest! {
                 Move::Publish(kind, flags, len, body) => enemy.publish(kind, flags, len, body),
                 Move::Begin(tag, len, flags, whole) => begin(&mut enemy, tag, len, flags, whole),
                 Move::Piece(len) => enemy.publish(CHUNK, 0, len, [pack(0, 0), 0, 0, 0, 0, 0, 0]),
+                Move::Farewell(what) => enemy.publish(FAREWELL, 0, 0, [what as u64, 0, 0, 0, 0, 0, 0]),
                 Move::Scribble(words) => for (slot, word, value) in words {
                     // SAFETY: words of the mapped slots; nobody else runs.
                     unsafe { enemy.segment.slot_word(Side::Acceptor, slot, word).write_volatile(value) };

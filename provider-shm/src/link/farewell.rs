@@ -2,31 +2,30 @@
 //! or has it stay. Who asks announces no message until it is answered, and who agrees says nothing more; so when a side has
 //! the other's last word, it has all that was sent.
 
+use ferrofabric_core::listed_enum;
+
 use super::Link;
 use crate::ring::{Broken, Head, Seen};
 use crate::wire::FAREWELL;
 
-/// What a side says about the end of the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum Farewell {
-    /// I have no more to say: shall we end it?
-    Ask = 0,
-    /// Neither have I; this is my last word.
-    Agree = 1,
-    /// I have: it stays.
-    Stay = 2,
+listed_enum! {
+    /// What a side says about the end of the link.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Farewell: u64 {
+        /// I have no more to say: shall we end it?
+        Ask = 0,
+        /// Neither have I; this is my last word.
+        Agree = 1,
+        /// I have: it stays.
+        Stay = 2,
+    }
 }
 
 impl Farewell {
     /// Reads a slot of its kind.
     pub(crate) fn read(seen: Seen) -> Result<Self, Broken> {
-        match seen.words() {
-            [0] => Ok(Self::Ask),
-            [1] => Ok(Self::Agree),
-            [2] => Ok(Self::Stay),
-            _ => Err(Broken("it took leave in no known way")),
-        }
+        let [number] = seen.words();
+        Self::from_number(number).ok_or(Broken("it took leave in no known way"))
     }
 }
 

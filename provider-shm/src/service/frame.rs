@@ -1,6 +1,7 @@
 //! What two service threads say to each other (`docs/shared-memory.md`, "Handshake"): records of one size.
 
 use ferrofabric_core::addr::NATIVE_LEN;
+use ferrofabric_core::listed_constants;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::cma::Cookie;
@@ -12,24 +13,36 @@ const VERSION: u16 = 7;
 /// Size of a record in bytes.
 pub(crate) const FRAME_LEN: usize = size_of::<Frame>();
 
-/// Initiator: who I am, whom I look for.
-pub(crate) const HELLO: u8 = 1;
-/// Acceptor: who I am, or why not.
-pub(crate) const WELCOME: u8 = 2;
-/// Initiator: here is the segment.
-pub(crate) const MAP: u8 = 3;
-/// Acceptor: I have mapped it.
-pub(crate) const READY: u8 = 4;
+listed_constants! {
+    /// The kinds of records.
+    pub(crate) const KINDS: [u8];
+    /// Initiator: who I am, whom I look for.
+    pub(crate) const HELLO = 1;
+    /// Acceptor: who I am, or why not.
+    pub(crate) const WELCOME = 2;
+    /// Initiator: here is the segment.
+    pub(crate) const MAP = 3;
+    /// Acceptor: I have mapped it.
+    pub(crate) const READY = 4;
+}
 
-/// Go on.
-pub(crate) const OK: u8 = 0;
-/// A connection between the two is being made, or there is one: try again if nothing comes of it.
-pub(crate) const BUSY: u8 = 1;
-/// I am not whom you look for, or can not do it.
-pub(crate) const REFUSED: u8 = 2;
+listed_constants! {
+    /// What an answer may say.
+    pub(crate) const VERDICTS: [u8];
+    /// Go on.
+    pub(crate) const OK = 0;
+    /// A connection between the two is being made, or there is one: try again if nothing comes of it.
+    pub(crate) const BUSY = 1;
+    /// I am not whom you look for, or can not do it.
+    pub(crate) const REFUSED = 2;
+}
 
-/// The sender has registered for membarrier(2).
-pub(crate) const REGISTERED: u32 = 1;
+listed_constants! {
+    /// The flags of records.
+    pub(crate) const FLAGS: [u32];
+    /// The sender has registered for membarrier(2).
+    pub(crate) const REGISTERED = 1;
+}
 
 /// A record.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -80,7 +93,7 @@ impl Frame {
         (frame.magic == MAGIC
             && frame.version == VERSION
             && frame.kind == due
-            && frame.verdict <= REFUSED
+            && VERDICTS.contains(&frame.verdict)
             && frame.reserved == 0)
             .then_some(frame)
     }

@@ -136,19 +136,17 @@ fn a_forged_refusal_needs_the_nonce() {
     (forged.from, forged.to_incarnation) = (b.key, a.key.incarnation);
     forged.lane.from_initiator = false;
     forged.lane.initiator_nonce ^= 1;
-    for reason in [
-        RejectReason::Keys,
-        RejectReason::StaleIncarnation,
-        RejectReason::ShuttingDown,
-    ] {
-        forged.body = Body::Reject {
-            reason,
-            named_incarnation: b.key.incarnation,
-        };
-        assert_eq!(a.receive(NOW, &forged.to_bytes()), []);
+    let refusal = |reason| Body::Reject {
+        reason,
+        named_incarnation: b.key.incarnation,
+    };
+    for &reason in RejectReason::ALL {
+        forged.body = refusal(reason);
+        assert_eq!(a.receive(NOW, &forged.to_bytes()), [], "{reason:?}");
     }
     assert!(a.failures.is_empty());
     forged.lane.initiator_nonce ^= 1;
+    forged.body = refusal(RejectReason::ShuttingDown);
     a.receive(NOW, &forged.to_bytes());
     assert_eq!(
         a.failures,

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use super::{SessionId, VERSION, WireError};
 use crate::protocol::{PLACE_BYTES, PeerKey};
+use crate::{listed_constants, listed_enum};
 
 /// Size of every control packet in bytes: below the smallest path MTU there is (256).
 pub const CONTROL_BYTES: usize = size_of::<Raw>();
@@ -112,14 +113,16 @@ pub enum Body {
     },
 }
 
-/// What a lane is made of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum LaneKind {
-    /// An RC queue pair at each end.
-    #[default]
-    Rc,
-    /// Datagrams between the endpoints' data queue pairs, made reliable ([`crate::protocol::datagram_lane`]).
-    Ud,
+listed_enum! {
+    /// What a lane is made of.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum LaneKind: u8 {
+        /// An RC queue pair at each end.
+        #[default]
+        Rc = 0,
+        /// Datagrams between the endpoints' data queue pairs, made reliable ([`crate::protocol::datagram_lane`]).
+        Ud = 1,
+    }
 }
 
 /// One end of a lane: a queue pair and what its owner can take.
@@ -169,26 +172,27 @@ impl Default for Limits {
     }
 }
 
-/// Why a packet was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum RejectReason {
-    /// The receiver speaks another version (its own is in the header).
-    Version = 1,
-    /// P_Key or Q_Key differ.
-    Keys = 2,
-    /// No resources at the moment: try again later.
-    Busy = 3,
-    /// The receiver is closing.
-    ShuttingDown = 4,
-    /// The incarnation that was meant is gone; the sender of this is its successor.
-    StaleIncarnation = 5,
-    /// The lane named does not exist, or no longer.
-    NoSuchLane = 6,
-    /// The lane named was given up in good order: its queue pair is wanted elsewhere.
-    Recycled = 7,
-    /// The lane named was given up in good order: who sends this has no more to say. The session rests.
-    Left = 8,
+listed_enum! {
+    /// Why a packet was refused.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum RejectReason: u8 {
+        /// The receiver speaks another version (its own is in the header).
+        Version = 1,
+        /// P_Key or Q_Key differ.
+        Keys = 2,
+        /// No resources at the moment: try again later.
+        Busy = 3,
+        /// The receiver is closing.
+        ShuttingDown = 4,
+        /// The incarnation that was meant is gone; the sender of this is its successor.
+        StaleIncarnation = 5,
+        /// The lane named does not exist, or no longer.
+        NoSuchLane = 6,
+        /// The lane named was given up in good order: its queue pair is wanted elsewhere.
+        Recycled = 7,
+        /// The lane named was given up in good order: who sends this has no more to say. The session rests.
+        Left = 8,
+    }
 }
 
 /// The start of a Hello or other packet of a version that we do not speak: enough to refuse it.
@@ -246,28 +250,58 @@ struct RawHead {
 
 const _: () = assert!(size_of::<RawHead>() == 112 && CONTROL_BYTES == 168);
 
-const FROM_INITIATOR: u8 = 1;
+/// Where a packet has its kind.
+pub const KIND_AT: usize = 5;
 
-/// In `lane_flags`.
-const HOLDS_SESSION: u8 = 1 << 0;
+listed_constants! {
+    /// The flags of every packet.
+    pub const FLAGS: [u8];
+    const FROM_INITIATOR = 1;
+}
 
-/// In `lane_flags`: the lane is of the UD kind.
-const DATAGRAMS: u8 = 1 << 1;
+/// Where a packet has them.
+pub const FLAGS_AT: usize = 6;
 
-/// In the stamp of a Bye: the low half is a sequence number.
-const HAS_EXPECTED: u64 = 1 << 32;
+listed_constants! {
+    /// The flags of a lane.
+    pub const LANE_FLAGS: [u8];
+    const HOLDS_SESSION = 1 << 0;
+    /// The lane is of the UD kind.
+    const DATAGRAMS = 1 << 1;
+}
 
-/// In the stamp of a Bye: the endpoint closes.
-const ENDS: u64 = 1 << 33;
+/// Where a packet has them.
+pub const LANE_FLAGS_AT: usize = std::mem::offset_of!(Raw, lane_flags);
 
-const HELLO: u8 = 1;
-const HELLO_ACK: u8 = 2;
-const READY: u8 = 3;
-const REJECT: u8 = 4;
-const BYE: u8 = 5;
-const BYE_ACK: u8 = 6;
-const KEEP_ALIVE: u8 = 7;
-const KEEP_ALIVE_ACK: u8 = 8;
+const _: () = assert!(
+    std::mem::offset_of!(RawHead, kind) == KIND_AT
+        && std::mem::offset_of!(RawHead, flags) == FLAGS_AT
+);
+
+listed_constants! {
+    /// The flags in the stamp of a Bye.
+    pub const BYE_FLAGS: [u64];
+    /// The low half is a sequence number.
+    const HAS_EXPECTED = 1 << 32;
+    /// The endpoint closes.
+    const ENDS = 1 << 33;
+}
+
+/// Where a Bye has them.
+pub const STAMP_AT: usize = std::mem::offset_of!(Raw, stamp_ns);
+
+listed_constants! {
+    /// The kinds of packets.
+    pub const KINDS: [u8];
+    const HELLO = 1;
+    const HELLO_ACK = 2;
+    const READY = 3;
+    const REJECT = 4;
+    const BYE = 5;
+    const BYE_ACK = 6;
+    const KEEP_ALIVE = 7;
+    const KEEP_ALIVE_ACK = 8;
+}
 
 impl Control {
     /// The packet as bytes.
@@ -352,7 +386,7 @@ impl Control {
             },
             READY => Body::Ready,
             REJECT => Body::Reject {
-                reason: RejectReason::from_u8(head.reason).ok_or(WireError::Field)?,
+                reason: RejectReason::from_number(head.reason).ok_or(WireError::Field)?,
                 named_incarnation: stamp_ns,
             },
             BYE => Body::Bye {
@@ -403,22 +437,6 @@ impl Foreign {
             to_incarnation: head.to_incarnation.get(),
             lane: head.lane(),
             is_reject: head.kind == REJECT,
-        })
-    }
-}
-
-impl RejectReason {
-    fn from_u8(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => RejectReason::Version,
-            2 => RejectReason::Keys,
-            3 => RejectReason::Busy,
-            4 => RejectReason::ShuttingDown,
-            5 => RejectReason::StaleIncarnation,
-            6 => RejectReason::NoSuchLane,
-            7 => RejectReason::Recycled,
-            8 => RejectReason::Left,
-            _ => return None,
         })
     }
 }

@@ -4,6 +4,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{SessionId, WireError};
+use crate::{listed_constants, listed_enum};
 
 /// Size of the header without CQ data, in bytes.
 pub const HEADER_BYTES: usize = size_of::<RawHeader>();
@@ -147,16 +148,17 @@ pub struct Segment {
     pub rkey: u32,
 }
 
-/// How a message ended at its receiver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum FinStatus {
-    /// Taken. (Truncation is an error of the receiver alone.)
-    Ok = 0,
-    /// Discarded or cancelled by the receiver.
-    Cancelled = 1,
-    /// The receiver could not read the sender's memory.
-    ReadFailed = 2,
+listed_enum! {
+    /// How a message ended at its receiver.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum FinStatus: u32 {
+        /// Taken. (Truncation is an error of the receiver alone.)
+        Ok = 0,
+        /// Discarded or cancelled by the receiver.
+        Cancelled = 1,
+        /// The receiver could not read the sender's memory.
+        ReadFailed = 2,
+    }
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -200,19 +202,29 @@ struct RawSegment {
     reserved: U32,
 }
 
-const EAGER: u8 = 1;
-const RTS: u8 = 2;
-const FIN: u8 = 3;
-const CREDIT: u8 = 4;
-const ACK: u8 = 5;
-const CTS: u8 = 6;
-const DONE: u8 = 7;
-const RESUME: u8 = 8;
+listed_constants! {
+    /// The kinds of packets: the first byte of each.
+    pub const KINDS: [u8];
+    const EAGER = 1;
+    const RTS = 2;
+    const FIN = 3;
+    const CREDIT = 4;
+    const ACK = 5;
+    const CTS = 6;
+    const DONE = 7;
+    const RESUME = 8;
+    const EAGER_FIRST = 9;
+    const EAGER_PART = 10;
+}
 
-const TAGGED: u8 = 1 << 0;
-const CQ_DATA: u8 = 1 << 1;
-/// Of an Rts: its sender will write the message.
-const WRITES: u8 = 1 << 2;
+listed_constants! {
+    /// The flags of packets: the second byte of each.
+    pub const FLAGS: [u8];
+    const TAGGED = 1 << 0;
+    const CQ_DATA = 1 << 1;
+    /// Of an Rts: its sender will write the message.
+    const WRITES = 1 << 2;
+}
 
 /// Size of the largest packet without payload or segments, in bytes.
 pub const MAX_NOTICE_BYTES: usize = HEADER_BYTES + size_of::<RawGrant>();
@@ -401,8 +413,8 @@ impl<'a> Packet<'a> {
                 envelope: raw.envelope(cq_data)?,
                 payload: body,
             },
-            parts::EAGER_FIRST => parts::parse_first(raw, cq_data, body)?,
-            parts::EAGER_PART => parts::parse_part(raw, body)?,
+            EAGER_FIRST => parts::parse_first(raw, cq_data, body)?,
+            EAGER_PART => parts::parse_part(raw, body)?,
             RTS => Packet::Rts {
                 envelope: raw.envelope(cq_data)?,
                 request: Request::parse(body, raw.flags & WRITES != 0)?,
@@ -555,15 +567,8 @@ impl RawHeader {
 
 impl FinStatus {
     fn parse(body: &[u8]) -> Result<Self, WireError> {
-        match U32::read_from_bytes(body)
-            .map_err(|_| WireError::Length)?
-            .get()
-        {
-            0 => Ok(FinStatus::Ok),
-            1 => Ok(FinStatus::Cancelled),
-            2 => Ok(FinStatus::ReadFailed),
-            _ => Err(WireError::Field),
-        }
+        let number = U32::read_from_bytes(body).map_err(|_| WireError::Length)?;
+        Self::from_number(number.get()).ok_or(WireError::Field)
     }
 }
 

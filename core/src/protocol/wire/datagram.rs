@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::WireError;
 use super::data::{Header, Packet};
+use crate::listed_constants;
 
 /// Size of the prefix in bytes.
 pub const PREFIX_BYTES: usize = size_of::<RawPrefix>();
@@ -70,7 +71,11 @@ struct RawPrefix {
 /// Not the first byte of a control packet.
 const DATAGRAM: u8 = 0xd1;
 
-const ASKS: u8 = 1 << 0;
+listed_constants! {
+    /// The flags of the prefix: its second byte.
+    pub const FLAGS: [u8];
+    const ASKS = 1 << 0;
+}
 
 impl Prefix {
     /// Writes it.
@@ -217,6 +222,12 @@ mod tests {
         ) {
             if let Ok((prefix, ..)) = parse(&bytes) {
                 prop_assert_eq!(prefix.to_bytes(), &bytes[..PREFIX_BYTES]);
+            }
+            for flags in 0..=u8::MAX {
+                let mut flagged = eager(&Prefix::default(), b"x");
+                flagged[1] = flags;
+                let known = FLAGS.iter().fold(0, |all, flag| all | flag);
+                prop_assert_eq!(parse(&flagged).is_ok(), flags & !known == 0);
             }
             let mut damaged = eager(&Prefix::default(), b"x");
             damaged[at] = value;

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{VERSION, WireError};
 use crate::addr::{NATIVE_LEN, NativeAddr};
+use crate::listed_enum;
 
 /// Size of a question in bytes.
 pub const QUESTION_BYTES: usize = size_of::<Raw>();
@@ -25,14 +26,15 @@ const _: () = assert!(QUESTION_BYTES <= REQUEST_ROOM && ANSWER_BYTES <= REPLY_RO
 
 const MAGIC: [u8; 4] = *b"FFn\x01";
 
-/// What kind of endpoint listens, or is looked for. One kind can not talk to the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Service {
-    /// Reliable messages.
-    Rdm = 1,
-    /// Datagrams.
-    Dgram = 2,
+listed_enum! {
+    /// What kind of endpoint listens, or is looked for. One kind can not talk to the other.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Service: u8 {
+        /// Reliable messages.
+        Rdm = 1,
+        /// Datagrams.
+        Dgram = 2,
+    }
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -73,10 +75,7 @@ impl Service {
         if raw.reserved.get() != 0 {
             return Err(WireError::Field);
         }
-        [Self::Rdm, Self::Dgram]
-            .into_iter()
-            .find(|service| *service as u8 == raw.service)
-            .ok_or(WireError::Kind(raw.service))
+        Self::from_number(raw.service).ok_or(WireError::Kind(raw.service))
     }
 
     /// The answer of an endpoint of this kind.
@@ -119,7 +118,7 @@ mod tests {
 
     #[test]
     fn questions_and_answers_are_read_with_what_fills_them_up() {
-        for service in [Service::Rdm, Service::Dgram] {
+        for &service in Service::ALL {
             let mut request = [0; REQUEST_ROOM];
             request[..QUESTION_BYTES].copy_from_slice(&service.question());
             assert_eq!(Service::asked(&request), Ok(service));
@@ -155,9 +154,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_private_data_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..=255)) {
-            let _ = Service::asked(&bytes);
-            let _ = Service::Rdm.answered(&bytes);
+        fn hostile_private_data_never_panics(
+            service in prop::sample::select(Service::ALL),
+            mut bytes in prop::collection::vec(any::<u8>(), 0..=255),
+            sound in 0..=ANSWER_BYTES,
+        ) {
+            // As much of it as it says is a sound answer.
+            let sound = sound.min(bytes.len());
+            bytes[..sound].copy_from_slice(&service.answer(&NAME)[..sound]);
+            let asked = Service::asked(&bytes);
+            prop_assert!(sound < QUESTION_BYTES || asked == Ok(service));
+            for &looked_for in Service::ALL {
+                if looked_for.answered(&bytes).is_ok() {
+                    prop_assert_eq!(asked, Ok(looked_for));
+                }
+            }
         }
     }
 }

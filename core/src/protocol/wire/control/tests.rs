@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
 
 fn key() -> impl Strategy<Value = PeerKey> {
     (any::<[u8; 32]>(), any::<u64>()).prop_map(|(half, incarnation)| {
@@ -9,6 +10,15 @@ fn key() -> impl Strategy<Value = PeerKey> {
         place[..32].copy_from_slice(&half);
         PeerKey { place, incarnation }
     })
+}
+
+/// Some of the flags, or any bits.
+fn any_of(flags: &'static [u8]) -> impl Strategy<Value = u8> {
+    let some = subsequence(flags, 0..=flags.len());
+    prop_oneof![
+        4 => some.prop_map(|some| some.iter().fold(0, |all, flag| all | flag)),
+        1 => any::<u8>(),
+    ]
 }
 
 fn parameters() -> impl Strategy<Value = LaneParameters> {
@@ -27,13 +37,13 @@ fn parameters() -> impl Strategy<Value = LaneParameters> {
         any::<u32>(),
         any::<u64>(),
         limits,
-        any::<[bool; 2]>(),
+        (select(LaneKind::ALL), any::<bool>()),
     )
         .prop_map(
-            |(qpn, psn, session, shm_name, limits, [ud, holds_session])| LaneParameters {
-                kind: if ud { LaneKind::Ud } else { LaneKind::Rc },
+            |(qpn, psn, session, shm_name, limits, (kind, holds_session))| LaneParameters {
+                kind,
                 qpn,
-                psn: if ud { 0 } else { psn },
+                psn: if kind == LaneKind::Ud { 0 } else { psn },
                 session: SessionId(session),
                 shm_name,
                 limits,
@@ -42,26 +52,46 @@ fn parameters() -> impl Strategy<Value = LaneParameters> {
         )
 }
 
+/// What a packet of a kind may say.
+fn body(kind: u8) -> BoxedStrategy<Body> {
+    let stamp_ns = any::<u64>();
+    match kind {
+        HELLO => (stamp_ns, parameters())
+            .prop_map(|(stamp_ns, parameters)| Body::Hello {
+                stamp_ns,
+                parameters,
+            })
+            .boxed(),
+        HELLO_ACK => (stamp_ns, parameters())
+            .prop_map(|(stamp_ns, parameters)| Body::HelloAck {
+                stamp_ns,
+                parameters,
+            })
+            .boxed(),
+        READY => Just(Body::Ready).boxed(),
+        REJECT => (select(RejectReason::ALL), any::<u64>())
+            .prop_map(|(reason, named_incarnation)| Body::Reject {
+                reason,
+                named_incarnation,
+            })
+            .boxed(),
+        BYE => any::<(Option<u32>, bool)>()
+            .prop_map(|(expected, ends)| Body::Bye { expected, ends })
+            .boxed(),
+        BYE_ACK => Just(Body::ByeAck).boxed(),
+        KEEP_ALIVE => stamp_ns
+            .prop_map(|stamp_ns| Body::KeepAlive { stamp_ns })
+            .boxed(),
+        KEEP_ALIVE_ACK => stamp_ns
+            .prop_map(|stamp_ns| Body::KeepAliveAck { stamp_ns })
+            .boxed(),
+        other => panic!("say here what a packet of kind {other} says"),
+    }
+}
+
+/// A packet of any kind.
 fn control() -> impl Strategy<Value = Control> {
-    let body = prop_oneof![
-        (any::<u64>(), parameters()).prop_map(|(stamp_ns, parameters)| Body::Hello {
-            stamp_ns,
-            parameters
-        }),
-        (any::<u64>(), parameters()).prop_map(|(stamp_ns, parameters)| Body::HelloAck {
-            stamp_ns,
-            parameters
-        }),
-        Just(Body::Ready),
-        (1..=8u8, any::<u64>()).prop_map(|(code, named_incarnation)| Body::Reject {
-            reason: RejectReason::from_u8(code).unwrap(),
-            named_incarnation
-        }),
-        any::<(Option<u32>, bool)>().prop_map(|(expected, ends)| Body::Bye { expected, ends }),
-        Just(Body::ByeAck),
-        any::<u64>().prop_map(|stamp_ns| Body::KeepAlive { stamp_ns }),
-        any::<u64>().prop_map(|stamp_ns| Body::KeepAliveAck { stamp_ns }),
-    ];
+    let body = select(KINDS).prop_flat_map(body);
     let nonces = (1u64.., 1u64.., any::<bool>());
     (
         key(),
@@ -174,6 +204,39 @@ proptest! {
     fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Foreign::parse(&bytes);
         prop_assert!(Control::parse(&bytes).is_err());
+    }
+
+    /// Each kind, with each flag and reason that exists and some that do not, on a packet that was
+    /// sound as another one.
+    #[test]
+    fn kinds_and_flags_of_others_are_judged(
+        packet in control(),
+        kind in prop_oneof![4 => select(KINDS), 1 => any::<u8>()],
+        flags in any_of(FLAGS),
+        lane_flags in any_of(LANE_FLAGS),
+        bye_flags in subsequence(BYE_FLAGS, 0..=BYE_FLAGS.len()),
+        reason in prop_oneof![
+            Just(0u8),
+            select(RejectReason::ALL).prop_map(|reason| reason as u8),
+            any::<u8>(),
+        ],
+    ) {
+        let mut bytes = packet.to_bytes();
+        bytes[KIND_AT] = kind;
+        bytes[FLAGS_AT] = flags;
+        bytes[FLAGS_AT + 1] = reason;
+        bytes[LANE_FLAGS_AT] = lane_flags;
+        let stamp = bye_flags.iter().fold(0u64, |stamp, flag| stamp | flag);
+        for (byte, flag) in bytes[STAMP_AT..].iter_mut().zip(stamp.to_le_bytes()) {
+            *byte ^= flag;
+        }
+        match Control::parse(&bytes) {
+            Ok(read) => prop_assert_eq!(read.to_bytes(), bytes),
+            Err(why) => prop_assert!(why == WireError::Field || why == WireError::Kind(kind)),
+        }
+        prop_assert!(KINDS.contains(&kind) || Control::parse(&bytes).is_err());
+        let is_reject = Foreign::parse(&bytes).map(|foreign| foreign.is_reject);
+        prop_assert_eq!(is_reject, Some(kind == REJECT));
     }
 
     /// Damaged packets are refused, or read as another packet that prints as those very bytes.

@@ -7,13 +7,12 @@
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
-use super::{Envelope, Header, MAX_HEADER_BYTES, Packet, RawHeader, WireError};
+use super::{
+    EAGER_FIRST, EAGER_PART, Envelope, Header, MAX_HEADER_BYTES, Packet, RawHeader, WireError,
+};
 
 /// Size of what precedes the bytes of a first packet, at most.
 pub const MAX_FIRST_HEADER_BYTES: usize = MAX_HEADER_BYTES + size_of::<U32>();
-
-pub(super) const EAGER_FIRST: u8 = 9;
-pub(super) const EAGER_PART: u8 = 10;
 
 impl Header {
     /// Writes what precedes the first `part_bytes` of a message of `total_bytes`, which the caller puts right behind it.
@@ -170,9 +169,9 @@ mod tests {
 
         /// A sound packet with any byte of its header changed is refused, or is printed back to the same bytes.
         #[test]
-        fn damage_is_judged(kind in 9..11u8, at in 1..32usize, value in any::<u8>()) {
+        fn damage_is_judged(kind in prop::sample::select(&[EAGER_FIRST, EAGER_PART]), at in 1..32usize, value in any::<u8>()) {
             let mut bytes = match kind {
-                9 => first(&Envelope { tag: Some(1), cq_data: None }, 9, b"abcdefg"),
+                EAGER_FIRST => first(&Envelope { tag: Some(1), cq_data: None }, 9, b"abcdefg"),
                 _ => further(3, b"abcdefgh"),
             };
             bytes[at] = value;

@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
 
 fn header() -> impl Strategy<Value = Header> {
     any::<(u32, u32, u16)>().prop_map(|(session, sequence, credit)| Header {
@@ -161,6 +162,73 @@ fn impossible_segments_are_refused_on_both_sides() {
     assert_eq!(Packet::parse(&out[..length - 1]), Err(WireError::Length));
 }
 
+/// A sound packet of a kind.
+fn sound(kind: u8) -> Vec<u8> {
+    let header = Header {
+        session: SessionId(1),
+        sequence: 2,
+        credit: 3,
+    };
+    let envelope = Envelope::default();
+    let grant = Grant {
+        op: 1,
+        receive: 2,
+        address: 3,
+        fit_bytes: 4,
+        rkey: 5,
+    };
+    let mut out = [0; MAX_NOTICE_BYTES];
+    let length = match kind {
+        EAGER => return eager(header, envelope, b"text"),
+        EAGER_FIRST => {
+            let mut out = [0; MAX_FIRST_HEADER_BYTES];
+            let length = header.write_first(&envelope, 9, 4, &mut out);
+            return [&out[..length], b"text"].concat();
+        }
+        EAGER_PART => {
+            let mut out = [0; MAX_HEADER_BYTES];
+            let length = header.write_part(4, 4, &mut out);
+            return [&out[..length], b"text"].concat();
+        }
+        RTS => {
+            let mut out = [0; MAX_RTS_BYTES];
+            let length = header.write_offer(&envelope, 1, 2, &mut out);
+            return out[..length].to_vec();
+        }
+        FIN => header.write_fin(1, FinStatus::Ok, &mut out),
+        CREDIT => header.write_credit(&mut out),
+        ACK => header.write_ack(&mut out),
+        CTS => header.write_cts(&grant, &mut out),
+        DONE => header.write_done(1, &mut out),
+        RESUME => header.write_resume(1, &mut out),
+        other => panic!("write a packet of kind {other} here"),
+    };
+    out[..length].to_vec()
+}
+
+/// A sound packet of each kind, with each set of flags, is taken or refused.
+#[test]
+fn each_kind_and_set_of_flags_is_judged() {
+    for &kind in KINDS {
+        let good = sound(kind);
+        assert_eq!(good[0], kind);
+        assert!(Packet::parse(&good).is_ok(), "kind {kind}");
+        for flags in 0..=u8::MAX {
+            let mut bytes = good.clone();
+            bytes[1] = flags;
+            match Packet::parse(&bytes) {
+                Ok((header, packet)) => assert_eq!(print(header, packet), bytes),
+                Err(why) => assert!(
+                    flags != good[1] && matches!(why, WireError::Field | WireError::Length),
+                    "kind {kind} with flags {flags:#x}: {why}"
+                ),
+            }
+            let all = FLAGS.iter().fold(0, |all, flag| all | flag);
+            assert!(flags & !all == 0 || Packet::parse(&bytes).is_err());
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn parses_what_it_prints(
@@ -169,7 +237,7 @@ proptest! {
         payload in proptest::collection::vec(any::<u8>(), 0..64),
         segments in segments(),
         op in any::<u64>(),
-        code in 0..3u8,
+        status in select(FinStatus::ALL),
         total in 0..1u64 << 62,
     ) {
         let bytes = eager(header, envelope, &payload);
@@ -183,7 +251,6 @@ proptest! {
         prop_assert_eq!(request.segments().collect::<Vec<_>>(), segments.clone());
         prop_assert_eq!(request.total_bytes, segments.iter().map(|s| s.length_bytes).sum::<u64>());
 
-        let status = [FinStatus::Ok, FinStatus::Cancelled, FinStatus::ReadFailed][usize::from(code)];
         let length = header.write_offer(&envelope, op, total, &mut out);
         let (read, packet) = Packet::parse(&out[..length]).unwrap();
         let Packet::Rts { envelope: read_envelope, request } = packet else { panic!("{packet:?}") };
@@ -214,11 +281,13 @@ proptest! {
     /// Any bytes, behind a plausible start so that the deep branches are reached, are refused or printed back.
     #[test]
     fn any_bytes_are_judged(
-        kind in 0..11u8,
-        flags in 0..10u8,
+        kind in prop_oneof![8 => select(KINDS), 1 => any::<u8>()],
+        some in subsequence(FLAGS, 0..=FLAGS.len()),
+        others in prop_oneof![8 => Just(0), 1 => any::<u8>()],
         fit in any::<bool>(),
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
     ) {
+        let flags = some.iter().fold(others, |flags, flag| flags | flag);
         if let [first, second, ..] = &mut bytes[..] {
             (*first, *second) = (kind, flags);
         }
