@@ -14,7 +14,7 @@ use exchange::{content, exchange};
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::peer::Transport;
 use ferrofabric_core::types::{FiAddr, MsgKind};
-use ferrofabric_shm::{Cma, ShmConfig};
+use ferrofabric_shm::{Cma, ShmConfig, fuzzing};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg,
     socket,
@@ -469,10 +469,11 @@ fn garbage_at_the_door() {
     });
     let id = ep.name().shm.unwrap();
     let before = holdings().0;
-    let mut draw = exchange::Draw::new(5);
+    let mut draw = exchange::Draw::new(exchange::drawn_seed());
+    let records = fuzzing::records();
     let mut kept = Vec::new();
-    // Silent ones, more than are talked to at once; wrong lengths; noise; a right start and then noise; descriptors that
-    // nobody asked for, more than there is room for.
+    // Silent ones, more than are talked to at once; wrong lengths; noise; a record of each kind that is right to some byte,
+    // and then noise; descriptors that nobody asked for, more than there is room for.
     for i in 0..400 {
         let Ok(fd) = knock(id, SockType::SeqPacket) else {
             std::thread::sleep(Duration::from_millis(1));
@@ -482,7 +483,9 @@ fn garbage_at_the_door() {
             .map(|_| draw.next() as u8)
             .collect();
         if i % 6 == 3 {
-            bytes[..8].copy_from_slice(&[0x46, 0x53, 0x48, 0x4d, 1, 0, 1, 0]);
+            let record = &records[i / 6 % records.len()];
+            let right = draw.below(record.len() + 1);
+            bytes[..right].copy_from_slice(&record[..right]);
         }
         if i % 6 != 0 {
             let many = [0; 5];

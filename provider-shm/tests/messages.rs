@@ -9,7 +9,7 @@ mod party;
 
 use std::time::Duration;
 
-use exchange::{SIZES, content, exchange};
+use exchange::{SIZES, content, drawn_seed, exchange};
 use ferrofabric_core::error::{Errno, OpError};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::types::{FiAddr, IoBuf};
@@ -122,21 +122,21 @@ fn all_to_all_with(
 
 #[test]
 fn two_processes_exchange_all_sizes_both_ways() {
-    for seed in 0..3 {
-        all_to_all(1, ShmConfig::default(), "", "all", seed);
+    for _ in 0..3 {
+        all_to_all(1, ShmConfig::default(), "", "all", drawn_seed());
     }
 }
 
 #[test]
 fn rings_that_are_nearly_always_full_lose_nothing() {
-    for seed in 0..3 {
-        all_to_all(1, tiny(), "tiny", "all", seed);
+    for _ in 0..3 {
+        all_to_all(1, tiny(), "tiny", "all", drawn_seed());
     }
 }
 
 #[test]
 fn eight_processes_exchange_with_each_other() {
-    all_to_all(8, ShmConfig::default(), "", "some", 11);
+    all_to_all(8, ShmConfig::default(), "", "some", drawn_seed());
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn huge_messages_and_small_ones_between_them() {
         },
         "",
         "huge",
-        5,
+        drawn_seed(),
     );
 }
 
@@ -163,7 +163,7 @@ fn large_messages_by_cma() {
         },
         "cma",
         "all",
-        7,
+        drawn_seed(),
     );
     assert!(!said[0].contains("received_cma: 0,"), "{}", said[0]);
 }
@@ -186,7 +186,7 @@ fn cma_that_works_one_way_only_is_no_obstacle() {
         cma: Cma::On,
         ..ShmConfig::default()
     };
-    let said = all_to_all_with(&mut parties, config, "all", 8);
+    let said = all_to_all_with(&mut parties, config, "all", drawn_seed());
     assert!(said[0].contains("received_cma: 0,"), "{}", said[0]);
     assert!(!said[1].contains("received_cma: 0,"), "{}", said[1]);
 }
@@ -197,7 +197,7 @@ fn an_endpoint_talks_to_itself() {
         let mut ep = Ep::open(config);
         let own = ep.name();
         let me = ep.insert(&own);
-        exchange(&mut ep, 0, &[Some(me)], &SIZES, 3);
+        exchange(&mut ep, 0, &[Some(me)], &SIZES, drawn_seed());
     }
 }
 

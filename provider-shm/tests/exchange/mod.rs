@@ -9,6 +9,7 @@
 )]
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use ferrofabric_core::error::OpError;
@@ -16,6 +17,16 @@ use ferrofabric_core::flags::Flags;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 use crate::owner::Ep;
+
+/// A seed that is another one in each run, or that of FERRO_SEED. Prints it.
+pub fn drawn_seed() -> u64 {
+    let seed = std::env::var("FERRO_SEED").map_or_else(
+        |_| RandomState::new().hash_one(0),
+        |seed| seed.parse().unwrap(),
+    );
+    eprintln!("FERRO_SEED={seed}");
+    seed
+}
 
 /// A small generator, so that all parties draw the same numbers.
 pub struct Draw(u64);
