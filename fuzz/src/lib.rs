@@ -39,6 +39,18 @@ pub fn drawn_seed() -> u64 {
     RandomState::new().hash_one(())
 }
 
+/// Whether this program notices numbers that overflow. Without that, it finds less than it should.
+pub fn checks_overflow() -> bool {
+    use std::hint::black_box;
+    use std::panic::{catch_unwind, set_hook, take_hook};
+    let hook = take_hook();
+    set_hook(Box::new(|_| {}));
+    let largest = black_box(u8::MAX);
+    let noticed = catch_unwind(|| black_box(largest + black_box(1))).is_err();
+    set_hook(hook);
+    noticed
+}
+
 /// A hash of anything that can be printed: which things were seen, not with what numbers.
 fn saw(what: impl std::fmt::Debug) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ferrofabric_fuzz::{Options, drawn_seed, folder, run, targets};
+use ferrofabric_fuzz::{Options, checks_overflow, drawn_seed, folder, run, targets};
 
 /// Random input for every parser.
 #[derive(Debug, Parser)]
@@ -18,6 +18,9 @@ struct Arguments {
     /// One target alone
     #[arg(long)]
     target: Option<String>,
+    /// Print the names of the targets
+    #[arg(long)]
+    list: bool,
     /// Write the inputs that targets begin with to their corpus
     #[arg(long)]
     write_seeds: bool,
@@ -38,6 +41,12 @@ fn main() -> ExitCode {
         eprintln!("no such target");
         return ExitCode::from(2);
     }
+    if arguments.list {
+        for target in chosen {
+            println!("{}", target.name);
+        }
+        return ExitCode::SUCCESS;
+    }
     if arguments.write_seeds {
         for target in chosen {
             for (name, bytes) in (target.seeds)() {
@@ -51,6 +60,10 @@ fn main() -> ExitCode {
             }
         }
         return ExitCode::SUCCESS;
+    }
+    if !checks_overflow() {
+        eprintln!("this program is built without overflow checks");
+        return ExitCode::from(2);
     }
     let seed = arguments.seed.unwrap_or_else(drawn_seed);
     println!("seed {seed}");

@@ -1,10 +1,11 @@
 //! Every target takes its corpus, and some random inputs.
 
-use ferrofabric_fuzz::{Options, drawn_seed, run, targets};
+use ferrofabric_fuzz::{Options, checks_overflow, drawn_seed, run, targets};
 
 /// Covers: GI-8
 #[test]
 fn no_target_breaks() {
+    assert!(checks_overflow(), "built without overflow checks");
     let seed = drawn_seed();
     println!("seed {seed}");
     let mut broken = Vec::new();

@@ -108,7 +108,7 @@ fn take_text(bytes: &[u8]) -> u64 {
 fn check(addr: &Address) {
     let text = addr.to_string();
     assert_eq!(text.parse::<Address>(), Ok(*addr), "{text}");
-    for format in AddrFormat::KNOWN {
+    for &format in AddrFormat::KNOWN {
         match addr.to_bytes(format) {
             Ok(bytes) => assert_eq!(Address::from_bytes(format, &bytes), Ok(*addr), "{format}"),
             Err(why) => assert_eq!(why, AddrError::Format(format)),
@@ -187,11 +187,30 @@ pub(super) fn addresses() -> Vec<(&'static str, Address)> {
     all
 }
 
+/// Addresses with each kind of GID.
+fn of_gid_kinds() -> impl Iterator<Item = (String, Address)> {
+    GidKind::ALL.iter().map(|&gid_kind| {
+        let mut addr = native();
+        addr.verbs = addr.verbs.map(|verbs| VerbsAddr {
+            gid_kind,
+            // Without a LID there is no path to an InfiniBand address.
+            lid: 1,
+            ..verbs
+        });
+        let name = format!("gid_{}", gid_kind as u8);
+        (name, Address::Native(addr))
+    })
+}
+
 fn byte_seeds() -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
-    for (name, addr) in addresses() {
-        for format in [addr.format(), AddrFormat::STR] {
-            let bytes = addr.to_bytes(format).unwrap_or_default();
+    let named = addresses().into_iter();
+    let named = named.map(|(name, addr)| (name.to_owned(), addr));
+    for (name, addr) in named.chain(of_gid_kinds()) {
+        let own = addr.to_bytes(addr.format()).unwrap_or_default();
+        for &format in AddrFormat::KNOWN {
+            // Where the address has no such form, its bytes say that they are of that one.
+            let bytes = addr.to_bytes(format).unwrap_or_else(|_| own.clone());
             all.push(seed(
                 &format!("{name}_{}", format.0),
                 [&[format.0 as u8], &bytes[..]].concat(),
@@ -205,7 +224,9 @@ fn text_seeds() -> Vec<(String, Vec<u8>)> {
     let named = addresses()
         .into_iter()
         .map(|(name, addr)| seed(name, addr.to_string()));
+    let gids = of_gid_kinds().map(|(name, addr)| seed(&name, addr.to_string()));
     named
+        .chain(gids)
         .chain([seed("keys", "fi_sockaddr://10.31.6.12:7471?qos=3")])
         .collect()
 }

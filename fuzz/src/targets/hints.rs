@@ -1,11 +1,13 @@
 //! Hints of any values, against candidates as the providers have them.
 
-use ferrofabric_core::addr::{AddrFormat, AddrFormats, Address, GidKind, NativeAddr, VerbsAddr};
+use ferrofabric_core::addr::{
+    AddrFormat, AddrFormats, Address, AuthKey, GidKind, NativeAddr, VerbsAddr,
+};
 use ferrofabric_core::av::AvType;
 use ferrofabric_core::flags::{Flags, Mode, MrMode, Order};
 use ferrofabric_core::info::{
-    EpType, Info, Progress, ResourceMgmt, Threading, dgram_messages, filter, protocol,
-    rdm_messages, with_prefix,
+    DomainAttr, EpAttr, EpType, FabricAttr, Info, Progress, ResourceMgmt, RxAttr, Threading,
+    TxAttr, dgram_messages, filter, protocol, rdm_messages, with_prefix,
 };
 
 use super::{addresses, seed};
@@ -118,8 +120,24 @@ fn flags(input: &mut Input<'_>) -> Flags {
     }
 }
 
-fn mode(input: &mut Input<'_>) -> Mode {
+fn mode_of(input: &mut Input<'_>) -> Mode {
     Mode::from_bits_retain(input.number())
+}
+
+fn order(input: &mut Input<'_>) -> Order {
+    Order::from_bits_retain(input.number())
+}
+
+/// One that is known, more often than not.
+fn format(input: &mut Input<'_>) -> AddrFormat {
+    match input.byte() {
+        number @ 128.. => AddrFormat(number.into()),
+        number => AddrFormat::KNOWN[usize::from(number) % AddrFormat::KNOWN.len()],
+    }
+}
+
+fn key(input: &mut Input<'_>) -> Option<AuthKey> {
+    AuthKey::new(input.number() as u16, input.number() as u32).ok()
 }
 
 fn address(input: &mut Input<'_>) -> Option<Address> {
@@ -128,88 +146,225 @@ fn address(input: &mut Input<'_>) -> Option<Address> {
     Some(addr)
 }
 
+/// Sets one field, whichever the next byte says. The structures are taken apart field by field, so
+/// that this does not compile with a field that is left out.
 fn set(hints: &mut Info, input: &mut Input<'_>) {
-    match input.byte() {
-        0 => hints.caps |= flags(input),
-        1 => hints.mode = mode(input),
-        2 => hints.addr_format = AddrFormat(input.byte().into()),
-        3 => hints.src_addr = address(input),
-        4 => hints.dest_addr = address(input),
-        5 => hints.tx.caps |= flags(input),
-        6 => hints.tx.mode = mode(input),
-        7 => hints.tx.op_flags |= flags(input),
-        8 => hints.tx.msg_order = Order::from_bits_retain(input.number()),
-        9 => hints.tx.comp_order = Order::from_bits_retain(input.number()),
-        10 => hints.tx.inject_size = count(input),
-        11 => hints.tx.size = count(input),
-        12 => hints.tx.iov_limit = count(input),
-        13 => hints.tx.rma_iov_limit = count(input),
-        14 => hints.tx.tclass = count(input) as u32,
-        15 => hints.rx.caps |= flags(input),
-        16 => hints.rx.mode = mode(input),
-        17 => hints.rx.op_flags |= flags(input),
-        18 => hints.rx.msg_order = Order::from_bits_retain(input.number()),
-        19 => hints.rx.total_buffered_recv = count(input),
-        20 => hints.rx.size = count(input),
-        21 => hints.rx.iov_limit = count(input),
-        22 => {
-            hints.ep.ep_type = input.of(&[EpType::Unspec, EpType::Rdm, EpType::Dgram, EpType::Msg])
-        }
-        23 => hints.ep.protocol = count(input) as u32,
-        24 => hints.ep.max_msg_size = count(input),
-        25 => hints.ep.msg_prefix_size = count(input),
-        26 => hints.ep.mem_tag_format = count(input) as u64,
-        27 => hints.ep.tx_ctx_cnt = count(input),
-        28 => hints.ep.rx_ctx_cnt = count(input),
-        29 => hints.ep.auth_key_size = count(input),
-        30 => hints.domain.name = input.text().into_owned(),
-        31 => {
-            hints.domain.threading = Threading::from_number(input.byte().into()).unwrap_or_default()
-        }
-        32 => {
-            hints.domain.control_progress =
-                Progress::from_number(input.byte().into()).unwrap_or_default();
-        }
-        33 => {
-            hints.domain.data_progress =
-                Progress::from_number(input.byte().into()).unwrap_or_default()
-        }
-        34 => {
-            hints.domain.resource_mgmt =
-                ResourceMgmt::from_number(input.byte().into()).unwrap_or_default();
-        }
-        35 => hints.domain.av_type = input.of(&[None, Some(AvType::Map), Some(AvType::Table)]),
-        36 => hints.domain.mr_mode = MrMode::from_bits_retain(input.number() as u32),
-        37 => hints.domain.caps |= flags(input),
-        38 => hints.domain.mode = mode(input),
-        39 => hints.domain.cq_data_size = count(input),
-        40 => hints.domain.max_ep_srx_ctx = count(input),
-        41 => hints.domain.ep_cnt = count(input),
-        42 => hints.fabric.name = input.text().into_owned(),
-        43 => hints.fabric.provider = input.text().into_owned(),
-        44 => hints.fabric.provider_version = count(input) as u32,
-        45 => hints.fabric.api_version = input.number() as u32,
-        46 => hints.domain.max_cntr_value = input.number(),
-        47 => hints.domain.tclass = count(input) as u32,
+    let which = input.byte();
+    let Info {
+        caps,
+        mode,
+        addr_format,
+        addr_formats: _,
+        src_addr,
+        dest_addr,
+        tx,
+        rx,
+        ep,
+        domain,
+        fabric,
+        nic: _,
+    } = hints;
+    match which {
+        0 => *caps |= flags(input),
+        1 => *mode = mode_of(input),
+        2 => *addr_format = format(input),
+        3 => *src_addr = address(input),
+        4 => *dest_addr = address(input),
+        5..=15 => set_tx(tx, which - 5, input),
+        16..=25 => set_rx(rx, which - 16, input),
+        26..=39 => set_ep(ep, which - 26, input),
+        40..=73 => set_domain(domain, which - 40, input),
+        74..=77 => set_fabric(fabric, which - 74, input),
         _ => (),
+    }
+}
+
+/// Numbers of fields.
+const FIELDS: u8 = 78;
+
+fn set_tx(tx: &mut TxAttr, which: u8, input: &mut Input<'_>) {
+    let TxAttr {
+        caps,
+        mode,
+        op_flags,
+        msg_order,
+        comp_order,
+        inject_size,
+        size,
+        iov_limit,
+        rma_iov_limit,
+        tclass,
+    } = tx;
+    match which {
+        0 => *caps |= flags(input),
+        1 => *mode = mode_of(input),
+        2 => *op_flags |= flags(input),
+        3 => *msg_order = order(input),
+        4 => *comp_order = order(input),
+        5 => *inject_size = count(input),
+        6 => *size = count(input),
+        7 => *iov_limit = count(input),
+        8 => *rma_iov_limit = count(input),
+        _ => *tclass = count(input) as u32,
+    }
+}
+
+fn set_rx(rx: &mut RxAttr, which: u8, input: &mut Input<'_>) {
+    let RxAttr {
+        caps,
+        mode,
+        op_flags,
+        msg_order,
+        comp_order,
+        total_buffered_recv,
+        size,
+        iov_limit,
+    } = rx;
+    match which {
+        0 => *caps |= flags(input),
+        1 => *mode = mode_of(input),
+        2 => *op_flags |= flags(input),
+        3 => *msg_order = order(input),
+        4 => *comp_order = order(input),
+        5 => *total_buffered_recv = count(input),
+        6 => *size = count(input),
+        _ => *iov_limit = count(input),
+    }
+}
+
+fn set_ep(ep: &mut EpAttr, which: u8, input: &mut Input<'_>) {
+    let EpAttr {
+        ep_type,
+        protocol,
+        protocol_version,
+        max_msg_size,
+        msg_prefix_size,
+        max_order_raw_size,
+        max_order_war_size,
+        max_order_waw_size,
+        mem_tag_format,
+        tx_ctx_cnt,
+        rx_ctx_cnt,
+        auth_key_size,
+        auth_key,
+    } = ep;
+    match which {
+        0 => *ep_type = input.of(EpType::ALL),
+        1 => *protocol = count(input) as u32,
+        2 => *protocol_version = count(input) as u32,
+        3 => *max_msg_size = count(input),
+        4 => *msg_prefix_size = count(input),
+        5 => *max_order_raw_size = count(input),
+        6 => *max_order_war_size = count(input),
+        7 => *max_order_waw_size = count(input),
+        8 => *mem_tag_format = count(input) as u64,
+        9 => *tx_ctx_cnt = count(input),
+        10 => *rx_ctx_cnt = count(input),
+        11 => *auth_key_size = count(input),
+        _ => *auth_key = key(input),
+    }
+}
+
+fn set_domain(domain: &mut DomainAttr, which: u8, input: &mut Input<'_>) {
+    let DomainAttr {
+        name,
+        threading,
+        control_progress,
+        data_progress,
+        resource_mgmt,
+        av_type,
+        mr_mode,
+        mr_key_size,
+        cq_data_size,
+        cq_cnt,
+        ep_cnt,
+        tx_ctx_cnt,
+        rx_ctx_cnt,
+        max_ep_tx_ctx,
+        max_ep_rx_ctx,
+        max_ep_stx_ctx,
+        max_ep_srx_ctx,
+        cntr_cnt,
+        mr_iov_limit,
+        caps,
+        mode,
+        auth_key_size,
+        auth_key,
+        max_err_data,
+        mr_cnt,
+        tclass,
+        max_ep_auth_key,
+        max_group_id,
+        max_cntr_value,
+        max_err_cntr_value,
+    } = domain;
+    match which {
+        0 => *name = input.text().into_owned(),
+        1 => *threading = input.of(Threading::ALL),
+        2 => *control_progress = input.of(Progress::ALL),
+        3 => *data_progress = input.of(Progress::ALL),
+        4 => *resource_mgmt = input.of(ResourceMgmt::ALL),
+        5 => {
+            let number = usize::from(input.byte()) % (AvType::ALL.len() + 1);
+            *av_type = AvType::ALL.get(number).copied();
+        }
+        6 => *mr_mode = MrMode::from_bits_retain(input.number() as u32),
+        7 => *mr_key_size = count(input),
+        8 => *cq_data_size = count(input),
+        9 => *cq_cnt = count(input),
+        10 => *ep_cnt = count(input),
+        11 => *tx_ctx_cnt = count(input),
+        12 => *rx_ctx_cnt = count(input),
+        13 => *max_ep_tx_ctx = count(input),
+        14 => *max_ep_rx_ctx = count(input),
+        15 => *max_ep_stx_ctx = count(input),
+        16 => *max_ep_srx_ctx = count(input),
+        17 => *cntr_cnt = count(input),
+        18 => *mr_iov_limit = count(input),
+        19 => *caps |= flags(input),
+        20 => *mode = mode_of(input),
+        21 => *auth_key_size = count(input),
+        22 => *auth_key = key(input),
+        23 => *max_err_data = count(input),
+        24 => *mr_cnt = count(input),
+        25 => *tclass = count(input) as u32,
+        26 => *max_ep_auth_key = count(input),
+        27 => *max_group_id = count(input) as u32,
+        28 => *max_cntr_value = input.number(),
+        _ => *max_err_cntr_value = input.number(),
+    }
+}
+
+fn set_fabric(fabric: &mut FabricAttr, which: u8, input: &mut Input<'_>) {
+    let FabricAttr {
+        name,
+        provider,
+        provider_version,
+        api_version,
+    } = fabric;
+    match which {
+        0 => *name = input.text().into_owned(),
+        1 => *provider = input.text().into_owned(),
+        2 => *provider_version = count(input) as u32,
+        _ => *api_version = input.number() as u32,
     }
 }
 
 /// Each field with a small value.
 fn seeds() -> Vec<(String, Vec<u8>)> {
-    let mut all: Vec<_> = (0..48u8)
+    let mut all: Vec<_> = (0..FIELDS)
         .step_by(6)
-        .map(|field| {
-            seed(
-                &format!("field_{field}"),
-                (field..field + 6)
-                    .flat_map(|field| [field, 1])
-                    .collect::<Vec<_>>(),
-            )
+        .map(|first| {
+            let fields = first..(first + 6).min(FIELDS);
+            let bytes: Vec<u8> = fields.flat_map(|field| [field, 1]).collect();
+            seed(&format!("fields_from_{first}"), bytes)
         })
         .collect();
-    all.push(seed("messages", [0, 1, 0, 3, 0, 52, 22, 1, 24, 200]));
-    all.push(seed("named", *b"\x1e\x06rxe0:1\x2a\x04RoCE\x2b\x05ferro"));
+    all.push(seed(
+        "messages_of_each_type",
+        [0, 1, 0, 3, 0, 52, 26, 1, 29, 200],
+    ));
+    all.push(seed("names", *b"\x28\x06rxe0:1\x4a\x04RoCE\x4b\x05ferro"));
     all.push(seed("nothing", []));
     all
 }

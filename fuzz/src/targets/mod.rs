@@ -19,6 +19,7 @@ pub const ALL: &[Target] = &[
     packets::CONTROL,
     packets::DATA,
     packets::DATAGRAM,
+    packets::PRIVATE_DATA,
     shared_memory::HANDSHAKE,
     shared_memory::SEGMENT,
 ];

@@ -1,17 +1,20 @@
 //! Packets of the wire (`docs/wire-protocol.md`).
 
+use ferrofabric_core::addr::Address;
 use ferrofabric_core::protocol::wire::control::{
-    Body, Control, Foreign, Keys, LaneKind, LaneName, LaneParameters, Limits, RejectReason,
+    self, BYE_FLAGS, Body, Control, FLAGS_AT, Foreign, KIND_AT, Keys, LANE_FLAGS, LANE_FLAGS_AT,
+    LaneKind, LaneName, LaneParameters, Limits, RejectReason, STAMP_AT,
 };
 use ferrofabric_core::protocol::wire::data::{
-    Envelope, FinStatus, Grant, Header, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES,
-    MAX_RTS_BYTES, Packet, Segment, readdress,
+    self, Envelope, FinStatus, Grant, Header, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES,
+    MAX_NOTICE_BYTES, MAX_RTS_BYTES, Packet, Segment, readdress,
 };
 use ferrofabric_core::protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
+use ferrofabric_core::protocol::wire::sidr::{ANSWER_BYTES, QUESTION_BYTES, Service};
 use ferrofabric_core::protocol::wire::{SessionId, WireError};
 use ferrofabric_core::protocol::{PLACE_BYTES, PeerKey};
 
-use super::seed;
+use super::{addresses, seed};
 use crate::{Target, saw};
 
 /// A packet on the UD queue pairs.
@@ -35,6 +38,14 @@ pub(super) const DATAGRAM: Target = Target {
     name: "datagram_packets",
     take: take_datagram,
     seeds: datagram_seeds,
+    words: &[],
+};
+
+/// Private data of the connection manager's questions and answers.
+pub(super) const PRIVATE_DATA: Target = Target {
+    name: "private_data",
+    take: take_private_data,
+    seeds: private_data_seeds,
     words: &[],
 };
 
@@ -71,6 +82,25 @@ fn take_datagram(bytes: &[u8]) -> u64 {
         }
         Err(why) => saw((kind(why), at(bytes, 0), at(bytes, PREFIX_BYTES))),
     }
+}
+
+fn take_private_data(bytes: &[u8]) -> u64 {
+    let asked = Service::asked(bytes);
+    if let Ok(service) = asked {
+        assert_eq!(service.question(), bytes[..QUESTION_BYTES]);
+    }
+    let answers: Vec<_> = Service::ALL
+        .iter()
+        .map(|service| {
+            let answered = service.answered(bytes);
+            if let Ok(name) = answered {
+                assert_eq!(asked, Ok(*service));
+                assert_eq!(service.answer(&name), bytes[..ANSWER_BYTES]);
+            }
+            answered.map(|_| ()).map_err(kind)
+        })
+        .collect();
+    saw((asked.map_err(kind), answers, at(bytes, 9)))
 }
 
 fn look(header: &Header, packet: &Packet<'_>, bytes: &[u8]) -> u64 {
@@ -127,17 +157,34 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
         from_initiator: true,
         ..both
     };
-    let reason = RejectReason::Busy;
     let named_incarnation = 8;
-    [
-        (
-            "hello",
-            initiator,
-            Body::Hello {
-                stamp_ns,
-                parameters,
-            },
-        ),
+    let of_kinds = LaneKind::ALL.iter().map(|&kind| {
+        let psn = if kind == LaneKind::Ud {
+            0
+        } else {
+            parameters.psn
+        };
+        let parameters = LaneParameters {
+            kind,
+            psn,
+            ..parameters
+        };
+        let name = format!("hello_{kind:?}").to_lowercase();
+        let hello = Body::Hello {
+            stamp_ns,
+            parameters,
+        };
+        (name, initiator, hello)
+    });
+    let rejects = RejectReason::ALL.iter().map(|&reason| {
+        let name = format!("reject_{}", reason as u8);
+        let reject = Body::Reject {
+            reason,
+            named_incarnation,
+        };
+        (name, both, reject)
+    });
+    let others = [
         (
             "hello_ack",
             both,
@@ -147,14 +194,6 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
             },
         ),
         ("ready", ready, Body::Ready),
-        (
-            "reject",
-            both,
-            Body::Reject {
-                reason,
-                named_incarnation,
-            },
-        ),
         (
             "bye",
             both,
@@ -167,22 +206,46 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
         ("keep_alive", both, Body::KeepAlive { stamp_ns }),
         ("keep_alive_ack", both, Body::KeepAliveAck { stamp_ns }),
     ]
-    .into_iter()
-    .map(|(name, lane, body)| {
-        let control = Control {
-            from: PeerKey {
-                place: [1; PLACE_BYTES],
-                incarnation: 2,
-            },
-            to_incarnation: 3,
-            lane,
-            newest_epoch: 1,
-            keys: Keys::default(),
-            body,
-        };
-        seed(name, control.to_bytes())
-    })
-    .collect()
+    .map(|(name, lane, body)| (name.to_owned(), lane, body));
+    let all = of_kinds.chain(rejects).chain(others);
+    let mut all: Vec<_> = all
+        .map(|(name, lane, body)| {
+            let control = Control {
+                from: PeerKey {
+                    place: [1; PLACE_BYTES],
+                    incarnation: 2,
+                },
+                to_incarnation: 3,
+                lane,
+                newest_epoch: 1,
+                keys: Keys::default(),
+                body,
+            };
+            seed(&name, control.to_bytes())
+        })
+        .collect();
+    // What else the fields can say, sound or not.
+    let Some(some) = all.first().map(|(_, bytes)| bytes.clone()) else {
+        return all;
+    };
+    let mut change = |what: &str, number: u64, at: usize, bytes: &[u8]| {
+        let mut changed = some.clone();
+        changed[at..at + bytes.len()].copy_from_slice(bytes);
+        all.push(seed(&format!("{what}_{number}"), changed));
+    };
+    for &kind in control::KINDS {
+        change("kind", kind.into(), KIND_AT, &[kind]);
+    }
+    for &flag in control::FLAGS {
+        change("flag", flag.into(), FLAGS_AT, &[flag]);
+    }
+    for &flag in LANE_FLAGS {
+        change("lane_flag", flag.into(), LANE_FLAGS_AT, &[flag]);
+    }
+    for &flag in BYE_FLAGS {
+        change("bye_flag", flag, STAMP_AT, &flag.to_le_bytes());
+    }
+    all
 }
 
 fn data_seeds() -> Vec<(String, Vec<u8>)> {
@@ -200,7 +263,7 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
     let eager = [&room[..len], b"text"].concat();
     let mut room = [0; MAX_NOTICE_BYTES];
     let mut all = vec![seed("eager", eager)];
-    let mut notice = |name, len: usize, room: &[u8]| all.push(seed(name, &room[..len]));
+    let mut notice = |name: &str, len: usize, room: &[u8]| all.push(seed(name, &room[..len]));
     let len = header.write_done(4, &mut room);
     notice("done", len, &room);
     let len = header.write_resume(4, &mut room);
@@ -218,8 +281,10 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
     };
     let len = header.write_cts(&grant, &mut room);
     notice("cts", len, &room);
-    let len = header.write_fin(1, FinStatus::Cancelled, &mut room);
-    notice("fin", len, &room);
+    for &status in FinStatus::ALL {
+        let len = header.write_fin(1, status, &mut room);
+        notice(&format!("fin_{}", status as u32), len, &room);
+    }
     let part = Segment {
         address: 1,
         length_bytes: 2,
@@ -239,13 +304,68 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
     let len = header.write_part(4, 4, &mut head);
     room[..len].copy_from_slice(&head[..len]);
     notice("part", len + 4, &room);
+    // Each kind with each flag, sound or not.
+    let flags: Vec<u8> = data::FLAGS.iter().copied().chain([0]).collect();
+    for &kind in data::KINDS {
+        let of_kind = |(_, bytes): &&(String, Vec<u8>)| bytes.first() == Some(&kind);
+        let sound = all.iter().find(of_kind).map(|(_, bytes)| bytes.clone());
+        for flags in &flags {
+            let mut bytes = sound.clone().unwrap_or_else(|| vec![0; MAX_NOTICE_BYTES]);
+            (bytes[0], bytes[1]) = (kind, *flags);
+            all.push(seed(&format!("kind_{kind}_flags_{flags}"), bytes));
+        }
+    }
     all
 }
 
 fn datagram_seeds() -> Vec<(String, Vec<u8>)> {
     let prefix = Prefix::default().to_bytes();
-    data_seeds()
+    let mut all: Vec<_> = data_seeds()
         .into_iter()
         .map(|(name, bytes)| (name, [&prefix[..], &bytes].concat()))
-        .collect()
+        .collect();
+    let some = all[0].1.clone();
+    for &flag in datagram::FLAGS {
+        let mut bytes = some.clone();
+        bytes[1] = flag;
+        all.push(seed(&format!("flag_{flag}"), bytes));
+    }
+    all
+}
+
+fn private_data_seeds() -> Vec<(String, Vec<u8>)> {
+    let mut all = Vec::new();
+    for &service in Service::ALL {
+        let number = service as u8;
+        all.push(seed(&format!("question_{number}"), service.question()));
+        for (name, addr) in addresses::addresses() {
+            if let Address::Native(addr) = addr {
+                let answer = service.answer(&addr);
+                all.push(seed(&format!("answer_{number}_{name}"), answer));
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new kind is in the first inputs, by itself, and as it should be once somebody has written
+    /// one above.
+    #[test]
+    fn the_first_inputs_have_each_kind_as_it_should_be() {
+        for &kind in control::KINDS {
+            let sound = |(_, bytes): &(String, Vec<u8>)| {
+                bytes[KIND_AT] == kind && Control::parse(bytes).is_ok()
+            };
+            assert!(control_seeds().iter().any(sound), "control packet {kind}");
+        }
+        for &kind in data::KINDS {
+            let sound =
+                |(_, bytes): &(String, Vec<u8>)| bytes[0] == kind && Packet::parse(bytes).is_ok();
+            assert!(data_seeds().iter().any(sound), "data packet {kind}");
+        }
+    }
 }

@@ -86,11 +86,22 @@ impl Resolver for Book {
     }
 }
 
+/// The flags that the bits of a number choose: of those that exist, as many as it has bits for.
+fn some_of(number: u8) -> QueryFlags {
+    let all = QueryFlags::all().iter().enumerate();
+    all.filter(|(place, _)| number >> place & 1 != 0)
+        .map(|(_, flag)| flag)
+        .collect()
+}
+
+/// There is a bit for each.
+const _: () = assert!(QueryFlags::all().bits().count_ones() <= 4);
+
 fn take(bytes: &[u8]) -> u64 {
     let mut input = Input::new(bytes);
     let which = input.byte();
     let flags = match which & 0x80 {
-        0 => QueryFlags::from_bits_retain(u64::from(which & 0xf) << 54),
+        0 => some_of(which & 0xf),
         _ => QueryFlags::from_bits_retain(input.number()),
     };
     let version = input.of(&[0, (1 << 16) | 4, 2 << 16, 3 << 16]);

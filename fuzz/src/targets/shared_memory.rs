@@ -28,18 +28,23 @@ fn records() -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Each kind of slot, between progress and receives. A number is a byte for its width, then as many bytes.
+/// Each kind of slot with each flag, between progress and receives. A number is a byte for its width, then as many bytes.
 fn steps() -> Vec<(String, Vec<u8>)> {
-    let slot = |kind: u8, len: u8| {
-        let mut bytes = vec![0, kind, 1, 1, len];
-        for word in 1..8 {
+    let flagged = |kind: u8, flags: u8, first: u8, len: u8| {
+        let mut bytes = vec![0, kind, flags, 1, len];
+        for word in [first, 2, 3, 4, 5, 6, 7] {
             bytes.extend([1, word]);
         }
         bytes.push(7);
         bytes
     };
-    let mut all: Vec<_> = (1..7)
-        .map(|kind| seed(&format!("kind_{kind}"), slot(kind, 40)))
+    let slot = |kind: u8, len: u8| flagged(kind, 1, 1, len);
+    let mut all: Vec<_> = fuzzing::slots()
+        .into_iter()
+        .map(|(kind, flags, first)| {
+            let name = format!("kind_{kind}_flags_{flags}_word_{first}");
+            seed(&name, flagged(kind, flags, first, 40))
+        })
         .collect();
     // One that is all here, and whose sender wants to hear that it is delivered; then more of it.
     let told = [0, 3, 5, 1, 40, 1, 1, 0, 1, 40, 0, 1, 40, 0, 0, 7];
