@@ -48,5 +48,10 @@ fn main() {
             println!("cargo:rustc-cdylib-link-arg=-Wl,--defsym={name}=ferro_{name}");
         }
     }
+    // For the test that knows all of them.
+    println!(
+        "cargo:rustc-env=FERRO_REDIRECTED={}",
+        CANCELLATION_POINTS.join(" ")
+    );
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -19,6 +19,7 @@ use goblin::elf::Elf;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use support::folder::Folder;
 use support::has_program;
+use support::tool::Tool;
 use two::{Two, everywhere, next, shape};
 
 /// As in the C file.
@@ -49,6 +50,15 @@ enum Call {
 /// As C programs are compiled, and as those whose code may be unwound.
 const OPTIONS: [&str; 2] = ["-fno-exceptions", "-fexceptions"];
 
+impl Call {
+    const ALL: [Self; 4] = [
+        Self::CqSread,
+        Self::EqSread,
+        Self::CntrWait,
+        Self::SendAndRead,
+    ];
+}
+
 type CancelIn = unsafe extern "C" fn(*const Calls, c_int, c_long) -> c_int;
 
 /// Set where libraries are to be kept for the Soft-RoCE machine.
@@ -59,7 +69,7 @@ fn kept(options: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cancelled-threads{options}.so"))
 }
 
-/// The C code, compiled with one of the [`OPTIONS`]. The Soft-RoCE machine has no compiler, and
+/// The C code, compiled with one of the [`OPTIONS`], and for the tool that this runs under. The Soft-RoCE machine has no compiler, and
 /// takes the libraries that the machine around it has compiled.
 fn compiled(folder: &Folder, options: &str) -> Library {
     let mut path = kept(options);
@@ -67,7 +77,9 @@ fn compiled(folder: &Folder, options: &str) -> Library {
         path = folder.path().join("threads.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cancellation/threads.c");
         let status = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-pthread", options, "-o"])
+            .args(["-shared", "-fPIC", "-O1", "-pthread", options])
+            .args(Tool::here().compiler_options())
+            .arg("-o")
             .args([&path, &source])
             .status()
             .unwrap();
@@ -131,8 +143,9 @@ fn calls(two: &Two) -> Calls {
 /// Has threads cancelled in a call, and checks each time that the objects still work.
 fn cancel_in(info: &Info<'_>, call: Call) {
     let rounds = match std::env::var_os("FERRO_MACHINE") {
-        // It is emulated, and slow.
+        // Both are slow.
         Some(_) => 6,
+        None if Tool::here() == Tool::Valgrind => 4,
         None => 40,
     };
     for options in OPTIONS {
@@ -241,6 +254,35 @@ fn in_a_loop_of_sends_and_polls() {
     });
 }
 
+/// Has threads cancelled in each call, with C code and libraries that run under a tool.
+fn in_each_call_under(tool: Tool, test: &str) {
+    if !child::is_here() && !tool.is_here() {
+        return;
+    }
+    two::under(
+        tool,
+        test,
+        |_| {},
+        |info| {
+            for call in Call::ALL {
+                cancel_in(info, call);
+            }
+        },
+    );
+}
+
+/// Issue 19 b: all of it under the address sanitizer.
+#[test]
+fn in_each_call_under_the_address_sanitizer() {
+    in_each_call_under(Tool::Asan, "in_each_call_under_the_address_sanitizer");
+}
+
+/// Issue 19 b: all of it in valgrind.
+#[test]
+fn in_each_call_in_valgrind() {
+    in_each_call_under(Tool::Valgrind, "in_each_call_in_valgrind");
+}
+
 /// Issue 19 b: the library calls no function that is a cancellation point (pthreads(7)), but where
 /// it waits on purpose, or puts cancellation off: threads are joined, names resolved and files
 /// made longer in calls on the control path, or in few functions.
@@ -255,6 +297,7 @@ fn in_a_loop_of_sends_and_polls() {
 fn no_system_call_is_a_cancellation_point() {
     const ON_PURPOSE: [&str; 3] = ["epoll_pwait", "ppoll", "pthread_testcancel"];
     const PUT_OFF: [&str; 3] = ["getaddrinfo", "posix_fallocate", "pthread_join"];
+    // What pthreads(7) has, and what glibc makes of it (its manual, "Cancellation points").
     const POINTS: &str = "
         accept accept4 aio_suspend clock_nanosleep close connect copy_file_range creat
         epoll_pwait epoll_pwait2 epoll_wait fallocate fcntl fdatasync fsync futimes getaddrinfo
@@ -272,12 +315,51 @@ fn no_system_call_is_a_cancellation_point() {
     let library = std::fs::read(program.with_file_name("libferro_fi.so")).expect("the library");
     let elf = Elf::parse(&library).expect("an ELF file");
     let imported = elf.dynsyms.iter().filter(|symbol| symbol.is_import());
-    let points: Vec<&str> = imported
+    let mut points: Vec<&str> = imported
         .filter_map(|symbol| elf.dynstrtab.get_at(symbol.st_name))
-        .filter(|name| POINTS.split_whitespace().any(|point| point == *name))
+        .filter(|name| names_of(name).any(|name| POINTS.split_whitespace().any(|p| p == name)))
         .filter(|name| !PUT_OFF.contains(name))
         .collect();
-    let mut sorted = points.clone();
-    sorted.sort_unstable();
-    assert_eq!(sorted, ON_PURPOSE);
+    points.sort_unstable();
+    assert_eq!(points, ON_PURPOSE);
+    // Each that the library has in its own way is known here as one, and none of those is imported.
+    for redirected in env!("FERRO_REDIRECTED").split(' ') {
+        assert!(
+            POINTS.split_whitespace().any(|point| point == redirected),
+            "{redirected} is missing in the list of this test"
+        );
+    }
+}
+
+/// The names of a function that others are made of: glibc has some for large files, for programs
+/// that are fortified, for times of 64 bits, and for itself.
+fn names_of(name: &str) -> impl Iterator<Item = &str> {
+    let own = name.trim_start_matches("__libc_").trim_start_matches("__");
+    let plain = own
+        .trim_end_matches("_chk")
+        .trim_end_matches("_2")
+        .trim_end_matches("_nocancel_nostatus");
+    [
+        name,
+        own,
+        plain,
+        plain.trim_end_matches("64"),
+        plain.trim_end_matches("_time64"),
+    ]
+    .into_iter()
+}
+
+#[test]
+fn the_other_names_of_a_function_are_known() {
+    for (name, other) in [
+        ("__read_chk", "read"),
+        ("__open64_2", "open"),
+        ("__libc_recv", "recv"),
+        ("__ppoll64_chk", "ppoll"),
+        ("__recvmmsg_time64", "recvmmsg"),
+        ("read", "read"),
+    ] {
+        assert!(names_of(name).any(|name| name == other), "{name}");
+    }
+    assert!(names_of("readlink").all(|name| name != "read"));
 }

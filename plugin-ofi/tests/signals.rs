@@ -11,12 +11,14 @@ mod two;
 
 use std::collections::HashSet;
 use std::ffi::c_int;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Instant;
 
 use ferro_fi::abi::{fi_cq_tagged_entry, fi_progress, fi_wait_obj, fid_cntr, fid_cq, fid_eq};
-use two::{EAGAIN, PATIENCE, Two, everywhere, next, shape};
+use two::{EAGAIN, PATIENCE, Two, everywhere, everywhere_as, next, shape};
 
 /// An object of libfabric's, which a thread may use that did not open it (`FI_THREAD_SAFE`).
 #[derive(Clone, Copy)]
@@ -81,6 +83,71 @@ fn no_thread_of_ours_takes_a_signal() {
             };
             let mask = u64::from_str_radix(&mask, 16).unwrap();
             assert_eq!(mask & all, all, "{name} blocks {mask:x} alone");
+        }
+        two.close();
+    });
+}
+
+/// All signals.
+fn all_signals() -> libc::sigset_t {
+    // SAFETY: a number in each field, then the system's set.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        all
+    }
+}
+
+/// Has the threads of a process start with all signals blocked: those of the test harness take
+/// none.
+fn start_with_signals_blocked(command: &mut Command) {
+    let block = || {
+        let all = all_signals();
+        // SAFETY: the set is there; nobody wants the one before.
+        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, null_mut()) } {
+            0 => Ok(()),
+            error => Err(std::io::Error::from_raw_os_error(error)),
+        }
+    };
+    // SAFETY: pthread_sigmask may be called in a forked child.
+    unsafe { command.pre_exec(block) };
+}
+
+/// Issue 19 c: an application that opens endpoints, then blocks all signals and takes them with
+/// sigwait(3), ends in its own way when it is sent SIGTERM. A thread that does not block it would
+/// take it, and the process would be killed.
+#[test]
+fn an_application_takes_its_signals_with_sigwait() {
+    let test = "an_application_takes_its_signals_with_sigwait";
+    everywhere_as(test, start_with_signals_blocked, |info| {
+        let all = all_signals();
+        let change = |how| {
+            // SAFETY: the set is there; nobody wants the one before.
+            let changed = unsafe { libc::pthread_sigmask(how, &raw const all, null_mut()) };
+            assert_eq!(changed, 0);
+        };
+        // As an application begins. Threads have the mask of the one that starts them.
+        change(libc::SIG_UNBLOCK);
+        // SAFETY: the offer is the test's.
+        unsafe {
+            let domain = &mut *(*info.info).domain_attr;
+            domain.__bindgen_anon_1.data_progress = fi_progress::FI_PROGRESS_AUTO;
+        }
+        let two = open(info);
+        // Every thread that is started for a peer is there once a message has come.
+        let mut into = [0u8; 100_000];
+        two.b.receive(&mut into, 0, 1);
+        two.a.senddata(&[1; 100_000], 0, two.to_b, 0);
+        next(two.b.rx).unwrap();
+        change(libc::SIG_BLOCK);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1] {
+            let mut taken = 0;
+            // SAFETY: the signal is for this process, and the set and the number are there.
+            unsafe {
+                assert_eq!(libc::kill(libc::getpid(), signal), 0);
+                assert_eq!(libc::sigwait(&raw const all, &raw mut taken), 0);
+            }
+            assert_eq!(taken, signal);
         }
         two.close();
     });

@@ -12,6 +12,7 @@ use std::process::Command;
 use crate::client::Libfabric;
 use crate::support::plugin::Plugin;
 use crate::support::skip;
+use crate::support::tool::Tool;
 
 /// Set in the process that a test is for.
 pub const CHILD: &str = "FERRO_TEST_CHILD";
@@ -34,7 +35,19 @@ pub fn alone(test: &str, body: impl FnOnce(&Libfabric)) {
 
 /// Runs a test once more, in a process with these variables.
 pub fn run(test: &str, variables: &[(&str, &str)]) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    run_under(Tool::asked_for(), test, variables, |_| {});
+}
+
+/// Runs a test once more, under a tool, in a process with these variables and whatever else
+/// `prepare` does to it.
+pub fn run_under(
+    tool: Tool,
+    test: &str,
+    variables: &[(&str, &str)],
+    prepare: impl FnOnce(&mut Command),
+) {
+    let mut command = tool.run(&std::env::current_exe().unwrap());
+    prepare(&mut command);
     command
         .args(["--exact", test, "--nocapture"])
         .env(CHILD, "1")

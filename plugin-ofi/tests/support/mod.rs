@@ -21,6 +21,7 @@ pub mod mpi;
 pub mod nodes;
 pub mod plugin;
 pub mod run;
+pub mod tool;
 
 /// Says why a test can not run here.
 ///

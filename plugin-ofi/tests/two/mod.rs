@@ -8,6 +8,7 @@
 )]
 
 use std::ffi::{c_int, c_void};
+use std::process::Command;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use ferro_fi::abi::{
 use crate::child;
 use crate::client::{Info, Libfabric, Opened, close};
 use crate::support::has_device;
+use crate::support::tool::Tool;
 
 /// A wait that takes so long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,6 +50,27 @@ pub fn everywhere(test: &str, body: impl FnOnce(&Info<'_>)) {
     alone(test, body);
     if !child::is_here() && has_device() {
         child::run(test, VERBS);
+    }
+}
+
+/// Runs a test over shared memory under a tool, in a process of its own that is prepared.
+pub fn under(
+    tool: Tool,
+    test: &str,
+    prepare: impl FnOnce(&mut Command),
+    body: impl FnOnce(&Info<'_>),
+) {
+    match child::is_here() {
+        true => alone(test, body),
+        false => child::run_under(tool, test, SHM, prepare),
+    }
+}
+
+/// As `everywhere`, in processes that are prepared.
+pub fn everywhere_as(test: &str, prepare: fn(&mut Command), body: impl FnOnce(&Info<'_>)) {
+    under(Tool::asked_for(), test, prepare, body);
+    if !child::is_here() && has_device() {
+        child::run_under(Tool::asked_for(), test, VERBS, prepare);
     }
 }
 
