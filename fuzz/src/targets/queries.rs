@@ -152,7 +152,7 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
         seed("attributes", asked(0x01, "", "")),
         seed(
             "hints",
-            [&asked(0x70, "peer", "mpi")[..], &[0, 1, 22, 2, 2, 2]].concat(),
+            [&asked(0x70, "peer", "mpi")[..], &[0, 1, 26, 2, 2, 2]].concat(),
         ),
     ];
     for (name, addr) in addresses::addresses() {
