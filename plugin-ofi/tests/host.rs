@@ -15,17 +15,27 @@ use ferro_fi::host::Host;
 use ferro_fi::{log, provider, settings};
 use ferrofabric_core::config::SETTINGS;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use support::tool::Tool;
+
+mod support;
 
 /// Set in the process that a test is for.
 const CHILD: &str = "FERRO_TEST_HOST";
 
-/// Runs a test's body in a process of its own, and hands out what that wrote to standard error.
+/// Runs a test's body in a process of its own, then under the tools that look for wrong accesses to
+/// memory, and hands out what the first wrote to standard error.
 fn alone(test: &str, body: impl FnOnce()) -> String {
     if std::env::var_os(CHILD).is_some() {
         body();
         return String::new();
     }
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let here = Tool::ALL.into_iter().filter(|tool| tool.is_here());
+    let mut said: Vec<String> = here.map(|tool| run_under(tool, test)).collect();
+    said.swap_remove(0)
+}
+
+fn run_under(tool: Tool, test: &str) -> String {
+    let mut command = tool.run(&std::env::current_exe().expect("this program"));
     command
         .args(["--exact", test, "--nocapture"])
         .env(CHILD, "1");
@@ -42,7 +52,7 @@ fn alone(test: &str, body: impl FnOnce()) -> String {
     );
     assert!(
         output.status.success() && text.contains("1 passed"),
-        "{text}{errors}"
+        "{tool:?}: {text}{errors}"
     );
     errors.into_owned()
 }
@@ -64,6 +74,7 @@ impl Double {
         let path = folder.join(file);
         let status = Command::new("cc")
             .args(["-shared", "-fPIC", "-O0"])
+            .args(Tool::here().compiler_options())
             .arg(format!("-DVERSION={version}"))
             .arg(format!("-Wl,-soname,{file}"))
             .arg("-o")
