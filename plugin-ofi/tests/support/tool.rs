@@ -103,8 +103,12 @@ impl Tool {
             // The program itself is compiled without it, so its library has to be the first.
             let library = sanitizer().expect("the C compiler has an address sanitizer");
             command.env("LD_PRELOAD", library);
-            // What libraries keep until the end is no fault, and no leak of the test's.
-            command.env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1");
+            // What libraries keep until the end is no fault, and no leak of the test's. Where there
+            // is no memory, that is for the caller to see.
+            command.env(
+                "ASAN_OPTIONS",
+                "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1",
+            );
         }
         command.env(HERE, self.name());
         command
