@@ -52,11 +52,22 @@ macro_rules! conformance {
             runs::an_error_ends_a_run,
             runs::a_run_to_several_peers,
             removals::an_index_given_anew,
+            vectors::attributes,
+            vectors::growth,
+            vectors::receive_contexts,
+            vectors::malformed_addresses,
+            vectors::asynchronous_insertions,
+            vectors::events_outlive_their_vector,
+            vectors::texts,
+            vectors::user_ids,
+            named::shared_entries,
+            named::readers,
         }
         $crate::conformance! { @domains ($fabric) ($($attr),*)
             probes::bad_flags,
             multi_receives::lists_are_refused,
             waiting::a_message_to_oneself_wakes,
+            vectors::without_keys,
         }
         $crate::conformance! { @offered ($fabric) ($($attr),*)
             levels::delivery if DELIVERY_COMPLETE,
