@@ -241,6 +241,15 @@ pub struct Party {
     pub cntr: *mut fid_cntr,
 }
 
+/// Attributes of a table.
+fn table(flags: u64) -> fi_av_attr {
+    fi_av_attr {
+        type_: fi_av_type::FI_AV_TABLE,
+        flags,
+        ..fi_av_attr::default()
+    }
+}
+
 /// `fi_close`.
 pub fn close(fid: *mut fid) -> c_int {
     // SAFETY: every object of the tests is open until it is closed here.
@@ -279,20 +288,25 @@ impl Opened {
 
     /// Opens an endpoint, bound and enabled.
     pub fn party(&self, info: &Info<'_>) -> Party {
-        self.open_party(info, true, 0)
+        self.open_party(info, true, table(0))
     }
 
     /// The same with no counter bound to the endpoint, as MPI libraries have it.
     pub fn uncounted_party(&self, info: &Info<'_>) -> Party {
-        self.open_party(info, false, 0)
+        self.open_party(info, false, table(0))
     }
 
     /// The same with an address vector that is opened with flags.
     pub fn party_with(&self, info: &Info<'_>, av_flags: u64) -> Party {
-        self.open_party(info, false, av_flags)
+        self.open_party(info, false, table(av_flags))
     }
 
-    fn open_party(&self, info: &Info<'_>, counted: bool, av_flags: u64) -> Party {
+    /// The same with an address vector that has these attributes.
+    pub fn party_of(&self, info: &Info<'_>, av_attr: fi_av_attr) -> Party {
+        self.open_party(info, false, av_attr)
+    }
+
+    fn open_party(&self, info: &Info<'_>, counted: bool, mut av_attr: fi_av_attr) -> Party {
         let mut party = Party {
             ep: null_mut(),
             av: null_mut(),
@@ -301,11 +315,6 @@ impl Opened {
         };
         // SAFETY: as the manual pages have it.
         unsafe {
-            let mut av_attr = fi_av_attr {
-                type_: fi_av_type::FI_AV_TABLE,
-                flags: av_flags,
-                ..fi_av_attr::default()
-            };
             let domain = self.domain;
             let opened = call!(
                 domain,
