@@ -1,0 +1,147 @@
+//! Ranges of nodes and services over shared memory (`fi_av_insertsym` of fi_av(3)): a resolver of the
+//! test's own finds the endpoint of each socket address, so that messages show which entry leads
+//! where.
+
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ferrofabric_conformance::limits::{PATIENCE, settings};
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::av::{AvAttr, AvType, Resolve, Services};
+use ferrofabric_core::error::{Errno, Error};
+use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_core::owning::{Buffer, OwningEndpoint};
+use ferrofabric_core::types::FiAddr;
+use ferrofabric_shm::ShmProvider;
+
+fn domain() -> Arc<dyn Domain> {
+    let (provider, settings) = (ShmProvider::new(), settings(&[]));
+    let found = provider.discover(&settings);
+    let info = found.candidates.first().unwrap();
+    provider.open(info, &settings).unwrap()
+}
+
+/// Where each endpoint listens.
+#[derive(Debug)]
+struct Listeners(HashMap<SocketAddr, NativeAddr>);
+
+impl Resolve for Listeners {
+    fn resolve(&self, at: SocketAddr) -> Result<NativeAddr, Error> {
+        let found = self.0.get(&at).copied();
+        found.ok_or_else(|| Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()))
+    }
+}
+
+/// Inserts a range; the results in order.
+fn insert(from: &OwningEndpoint, range: &Services) -> Vec<FiAddr> {
+    let mut addrs = Vec::new();
+    let inserted = from.av().insert_services(range, &mut |number, one| {
+        assert_eq!(number, addrs.len());
+        addrs.push(one.unwrap());
+    });
+    assert_eq!(inserted.unwrap(), addrs.len());
+    addrs
+}
+
+/// Which of the endpoints a message to an address comes to.
+fn reaches(from: &mut OwningEndpoint, to: FiAddr, peers: &mut [OwningEndpoint]) -> usize {
+    from.tsend(Buffer::new(8).unwrap(), 8, to, 1, 0).unwrap();
+    let (until, mut sent, mut at) = (Instant::now() + PATIENCE, false, None);
+    while !sent || at.is_none() {
+        if let Some(done) = from.poll().unwrap() {
+            done.outcome.unwrap();
+            sent = true;
+        }
+        for (number, peer) in peers.iter_mut().enumerate() {
+            if let Some(done) = peer.poll().unwrap() {
+                done.outcome.unwrap();
+                assert!(at.replace(number).is_none(), "the message comes twice");
+                receive(peer);
+            }
+        }
+        assert!(Instant::now() < until, "sent {sent}, received at {at:?}");
+    }
+    at.unwrap()
+}
+
+fn receive(peer: &mut OwningEndpoint) {
+    let buffer = Buffer::new(8).unwrap();
+    peer.trecv(buffer, FiAddr::UNSPEC, 1, 0, 0).unwrap();
+}
+
+/// All services of a node come before the next node, and octets carry over: each entry leads to the
+/// endpoint at its place, in a table by its index.
+///
+/// Covers: AV-9, AV-15, AV-16
+#[test]
+fn a_range_leads_to_its_endpoints_in_order() {
+    for (node, places) in [
+        (
+            "10.1.1.255",
+            [
+                "10.1.1.255:65534",
+                "10.1.1.255:65535",
+                "10.1.2.0:65534",
+                "10.1.2.0:65535",
+            ],
+        ),
+        (
+            "fd00::ffff",
+            [
+                "[fd00::ffff]:65534",
+                "[fd00::ffff]:65535",
+                "[fd00::1:0]:65534",
+                "[fd00::1:0]:65535",
+            ],
+        ),
+    ] {
+        for (av_type, symmetric) in [
+            (AvType::Map, false),
+            (AvType::Table, false),
+            (AvType::Map, true),
+            (AvType::Table, true),
+        ] {
+            let domain = domain();
+            let open = || OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap();
+            let mut peers: Vec<_> = places.iter().map(|_| open()).collect();
+            peers.iter_mut().for_each(receive);
+            let names = peers.iter().map(OwningEndpoint::name);
+            let sockets = places.iter().map(|place| place.parse().unwrap());
+            let listeners = Arc::new(Listeners(sockets.zip(names).collect()));
+            let attr = AvAttr {
+                av_type: Some(av_type),
+                symmetric,
+                resolver: Some(listeners),
+                ..AvAttr::default()
+            };
+            let mut hub = OwningEndpoint::open(&*domain, &attr).unwrap();
+            for (none, nodes, service, services) in [
+                (node, 2, "65535", 2),
+                (node, 0, "65534", 2),
+                (node, 2, "65534", 0),
+                (node, 2, "no-such-service", 2),
+                ("host", 2, "65534", 2),
+            ] {
+                let refused = Services::range(none, nodes, service, services);
+                assert_eq!(refused.unwrap_err().errno(), Errno::EINVAL);
+            }
+            let range = Services::range(node, 2, "65534", 2).unwrap();
+            let addrs = insert(&hub, &range);
+            if av_type == AvType::Table {
+                assert!((0..4).map(FiAddr).eq(addrs.iter().copied()));
+            }
+            for (number, addr) in addrs.iter().enumerate() {
+                let at = reaches(&mut hub, *addr, &mut peers);
+                assert_eq!(at, number, "{:?}", places[number]);
+            }
+            // One of them by itself is the same entry.
+            let one = Services::one(&node.replace('[', ""), Some("65535")).unwrap();
+            assert_eq!(insert(&hub, &one), [addrs[1]]);
+        }
+    }
+}
