@@ -26,7 +26,7 @@ use vector::{NONE, Next, Vector, bad, names, next, queue};
 const TYPES: [fi_av_type; 2] = [fi_av_type::FI_AV_MAP, fi_av_type::FI_AV_TABLE];
 
 /// What is in a result that no call has written.
-const UNTOUCHED: fi_addr_t = 7;
+const UNTOUCHED: fi_addr_t = 0x5555_5555_5555;
 
 fn each_bit() -> impl Iterator<Item = u64> {
     (0..64).map(|bit| 1 << bit)
