@@ -94,7 +94,8 @@ fn each_flag_of_each_insertion() {
                 // Refused calls have left nothing behind.
                 let mut addr = UNTOUCHED;
                 let fresh = &names(&party, 1)[0];
-                let inserted = av.insert(&[fresh.clone()], &raw mut addr, 0, null_mut());
+                let one = std::slice::from_ref(fresh);
+                let inserted = av.insert(one, &raw mut addr, 0, null_mut());
                 assert_eq!(inserted, c_int::from(!asynchronous));
                 if asynchronous {
                     assert!(matches!(next(eq), Next::Done(end) if end.data == 1));
