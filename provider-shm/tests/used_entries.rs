@@ -64,7 +64,6 @@ fn greet(hub: &mut OwningEndpoint, addrs: &[FiAddr], peers: &mut [OwningEndpoint
     }
 }
 
-/// Covers: AV-9
 #[test]
 fn a_used_entry_takes_its_link_beside_itself() {
     let domain = domain();
