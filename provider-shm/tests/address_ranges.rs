@@ -145,3 +145,46 @@ fn a_range_leads_to_its_endpoints_in_order() {
         }
     }
 }
+
+/// An endpoint that is in by its address has another entry by its socket address, until that is
+/// found to be the same. From then on a receive from either entry takes its messages, which name
+/// the first. (A receive from the second one that was posted before stays: docs/adr/0042.)
+///
+/// Covers: AV-23
+#[test]
+fn a_receive_from_the_second_name_of_an_endpoint_takes_its_messages() {
+    let domain = domain();
+    let mut peer = OwningEndpoint::open(&*domain, &AvAttr::default()).unwrap();
+    let at = "10.1.1.1:5000".parse().unwrap();
+    let attr = AvAttr {
+        resolver: Some(Arc::new(Listeners(HashMap::from([(at, peer.name())])))),
+        ..AvAttr::default()
+    };
+    let mut hub = OwningEndpoint::open(&*domain, &attr).unwrap();
+    let first = hub.av().insert(&peer.name().to_bytes()).unwrap();
+    let one = Services::one("10.1.1.1", Some("5000")).unwrap();
+    let second = insert(&hub, &one)[0];
+    assert_ne!(first, second);
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = hub.av().lookup(second) {
+        assert_eq!(error.errno(), Errno::EAGAIN);
+        assert!(Instant::now() < until, "not resolved");
+        std::thread::yield_now();
+    }
+    assert_eq!(hub.av().lookup(second).unwrap(), peer.name());
+    let to_hub = peer.av().insert(&hub.name().to_bytes()).unwrap();
+    for (token, source) in [(1, second), (2, first), (3, second)] {
+        let room = Buffer::new(8).unwrap();
+        hub.trecv(room, source, 1, 0, token).unwrap();
+        peer.tsend(Buffer::new(8).unwrap(), 8, to_hub, 1, 9)
+            .unwrap();
+        let (mut sent, mut came) = (false, None);
+        while !sent || came.is_none() {
+            sent |= peer.poll().unwrap().is_some();
+            came = came.or(hub.poll().unwrap());
+            assert!(Instant::now() < until, "message {token}: sent {sent}");
+        }
+        let came = came.unwrap();
+        assert_eq!((came.token, came.outcome.unwrap().src), (token, first));
+    }
+}
