@@ -69,8 +69,8 @@ impl Insertion {
     }
 }
 
-/// Each of the 64 flags with each call that inserts: the flags of fi_av(3) do what it says, and each
-/// other flag is refused, with nothing inserted.
+/// Each of the 64 flags with each call that inserts: the flags of fi_av(3) do what it says, and
+/// each other flag is refused, with nothing inserted.
 ///
 /// Covers: AV-10, AV-13, AV-14, AV-20
 #[test]
@@ -450,8 +450,8 @@ fn each_flag_of_the_other_calls() {
     });
 }
 
-/// Who opened a vector for reading is refused by each call that would change it, with each flag, and
-/// by asynchronous ones at once.
+/// A vector that was opened for reading refuses each call that would change it, with each flag, also
+/// an asynchronous one at once.
 ///
 /// Covers: AV-5
 #[test]

@@ -1,5 +1,5 @@
-//! Addresses in each format that domains have: printed, read back, in arrays of strings, and by node
-//! and service as fi_getinfo(3) finds them.
+//! Addresses in each format that domains have: printed, read back, in arrays of strings, and by
+//! node and service as fi_getinfo(3) finds them.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

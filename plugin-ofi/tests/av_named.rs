@@ -232,8 +232,8 @@ fn talk(party: &Party, maker: fi_addr_t) {
     assert_eq!((from, into), (maker, *b"answered"));
 }
 
-/// Each process sends to what the other has inserted, by the same addresses; what one removes is gone
-/// for both; and the vector outlives its maker, which is killed.
+/// Each process sends to what the other has inserted, by the same addresses; what one removes is
+/// gone for both; and the vector outlives its maker, which is killed.
 ///
 /// Covers: AV-1, AV-4, AV-5, AV-6
 #[test]

@@ -103,8 +103,9 @@ impl Shared {
     }
 }
 
-/// A vector that was opened for few addresses, or for none, grows a hundred times over while another
-/// thread sends through it: no message is lost or goes astray, and every entry stays where it is.
+/// A vector that was opened for few addresses, or for none, grows a hundred times over while
+/// another thread sends through it: no message is lost or goes astray, and every entry stays where
+/// it is.
 ///
 /// Covers: AV-2
 #[test]

@@ -1,5 +1,5 @@
-//! Ranges of nodes and services over shared memory (`fi_av_insertsym` of fi_av(3)): a resolver of the
-//! test's own finds the endpoint of each socket address, so that messages show which entry leads
+//! Ranges of nodes and services over shared memory (`fi_av_insertsym` of fi_av(3)): a resolver of
+//! the test's own finds the endpoint of each socket address, so that messages show which entry leads
 //! where.
 
 #![cfg(not(loom))]

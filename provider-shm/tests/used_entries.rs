@@ -1,5 +1,5 @@
-//! Bytes that an entry of an address vector takes over shared memory: while it is only inserted, and
-//! once a message has gone to it, with all that the two endpoints keep for each other.
+//! Bytes that an entry of an address vector takes over shared memory: while it is only inserted,
+//! and once a message has gone to it, with all that the two endpoints keep for each other.
 //!
 //! The figures are in docs/benchmarks.md. Each is what the process's resident memory grows by.
 

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+pub mod async_inserts;
 pub mod broken;
 pub mod churn;
 pub mod completions;
@@ -35,5 +36,6 @@ pub mod sharing;
 pub mod steady;
 pub mod strangers;
 pub mod suite;
+pub mod user_ids;
 pub mod vectors;
 pub mod waiting;

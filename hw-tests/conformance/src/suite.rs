@@ -56,10 +56,10 @@ macro_rules! conformance {
             vectors::growth,
             vectors::receive_contexts,
             vectors::malformed_addresses,
-            vectors::asynchronous_insertions,
-            vectors::events_outlive_their_vector,
+            async_inserts::events_of_each_call,
+            async_inserts::events_outlive_their_vector,
             vectors::texts,
-            vectors::user_ids,
+            user_ids::replace_addresses,
             named::shared_entries,
             named::readers,
         }

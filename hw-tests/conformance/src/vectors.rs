@@ -1,35 +1,32 @@
-//! Address vectors of one process, as fi_av(3) describes them: types, growth, insertions of each
-//! sort, texts of addresses, and user IDs. Every scenario also sends messages, so that an entry
-//! counts as right only if its messages arrive and name their source.
+//! Address vectors of one process, as fi_av(3) describes them: types, growth, insertions, and texts
+//! of addresses. Every scenario also sends messages, so that an entry counts as right only if its
+//! messages arrive and name their source.
 
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::sync::Mutex;
 
 use ferrofabric_core::addr::{Address, NativeAddr};
-use ferrofabric_core::av::{AvAttr, AvType, Services, Wanted};
-use ferrofabric_core::eq::{AV_COMPLETE, Done, EqError, EventQueue, Reading};
+use ferrofabric_core::av::{AvAttr, AvType, Services};
 use ferrofabric_core::error::{Errno, Error, OpError};
 use ferrofabric_core::fabric::{Av, Domain, RecvOp};
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::peer::Completion;
 use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
-use zerocopy::FromBytes;
 
-use crate::ends::{End, PATIENCE, Pair, any_tagged};
+use crate::ends::{End, Pair, any_tagged};
 
 /// In one packet, in several, and too long for that.
-const SIZES: [usize; 3] = [8, 9000, 120_000];
+pub(crate) const SIZES: [usize; 3] = [8, 9000, 120_000];
 
-const TYPES: [AvType; 2] = [AvType::Map, AvType::Table];
+pub(crate) const TYPES: [AvType; 2] = [AvType::Map, AvType::Table];
 
-fn of_type(av_type: AvType) -> AvAttr {
+pub(crate) fn of_type(av_type: AvType) -> AvAttr {
     AvAttr {
         av_type: Some(av_type),
         ..AvAttr::default()
     }
 }
 
-fn with_av(domain: &dyn Domain, attr: &AvAttr) -> End {
+pub(crate) fn with_av(domain: &dyn Domain, attr: &AvAttr) -> End {
     End::open_with(domain, attr, |_| {})
 }
 
@@ -152,7 +149,7 @@ impl Talk {
     }
 }
 
-fn send_op(from: &End, dest: FiAddr, kind: MsgKind, tag: u64) -> SendOp {
+pub(crate) fn send_op(from: &End, dest: FiAddr, kind: MsgKind, tag: u64) -> SendOp {
     SendOp {
         kind,
         dest,
@@ -172,7 +169,7 @@ pub(crate) fn refusal(from: &End, dest: FiAddr) -> Option<OpError> {
     unsafe { from.endpoint.send(&op, &[buf]) }.err()
 }
 
-const NOBODY: Option<OpError> = Some(OpError::Failed(Errno::EADDRNOTAVAIL));
+pub(crate) const NOBODY: Option<OpError> = Some(OpError::Failed(Errno::EADDRNOTAVAIL));
 
 /// Each type opens with each sort of size, and says which type it is where the provider chooses.
 /// A size is a hint: messages go to entries far beyond it. What is impossible is refused.
@@ -309,7 +306,7 @@ pub fn receive_contexts(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 /// Addresses that are none: too short, too long, empty, or of no known layout.
-fn malformed(good: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn malformed(good: &[u8]) -> Vec<Vec<u8>> {
     vec![
         good[..good.len() - 1].to_vec(),
         [good, &[0]].concat(),
@@ -319,8 +316,8 @@ fn malformed(good: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// A malformed address fails alone, at any place of a call, and the others of the call are peers
-/// at once. In a table it leaves a hole, which the next insertion fills. A call may have no address.
-/// An address that is there keeps what it is.
+/// at once. In a table it leaves a hole, which the next insertion fills. A call may have no
+/// address. An address that is there keeps what it is.
 ///
 /// Covers: AV-10, AV-11, AV-12, AV-23
 pub fn malformed_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
@@ -360,188 +357,6 @@ pub fn malformed_addresses(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// The events of a queue up to the end of a call: its errors, and its end.
-fn until_done(events: &EventQueue) -> (Vec<EqError>, Done) {
-    let until = Instant::now() + PATIENCE;
-    let mut errors = Vec::new();
-    let mut out = [0; size_of::<Done>()];
-    loop {
-        match events.read(&mut out, Reading::Take) {
-            Ok((number, len)) => {
-                assert_eq!((number, len), (AV_COMPLETE, out.len()));
-                return (errors, Done::read_from_bytes(&out).unwrap());
-            }
-            Err(OpError::Failed(Errno::EAVAIL)) => {
-                errors.push(events.read_error(Reading::Take).unwrap());
-            }
-            Err(error) => assert_eq!(error, OpError::Again),
-        }
-        assert!(Instant::now() < until, "no event");
-        std::thread::yield_now();
-    }
-}
-
-type Results = Arc<Mutex<Vec<Option<Result<FiAddr, Errno>>>>>;
-
-/// Begins an asynchronous call, whose results are there when its end is.
-fn begin(av: &dyn Av, wanted: Wanted, count: usize, context: u64) -> (Results, Option<Errno>) {
-    let results: Results = Arc::new(Mutex::new(vec![None; count]));
-    let report = {
-        let results = results.clone();
-        Box::new(move |number: usize, one| {
-            let before = results.lock().unwrap()[number].replace(one);
-            assert!(before.is_none(), "address {number} is reported twice");
-        })
-    };
-    let begun = av.insert_later(wanted, Vec::new(), context, report);
-    (results, errno_of(begun))
-}
-
-/// Asynchronous insertions: nothing before a queue is bound, and one queue alone. Of each call there
-/// is one error for each address that failed, then one end with the number of the others, also
-/// where all fail and where there is none; each address is reported once. What was inserted is a
-/// peer.
-///
-/// Covers: AV-7, AV-8, AV-11
-pub fn asynchronous_insertions(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    for av_type in TYPES {
-        let attr = AvAttr {
-            events: true,
-            ..of_type(av_type)
-        };
-        let talk = Talk::between(with_av(domain_a, &attr), End::open(domain_b));
-        let (a, b) = (&talk.pair.a, &talk.pair.b);
-        let to_a = b.av.insert(&name_of(a)).unwrap();
-        let text = Services::one(&b.endpoint.address().to_string(), None).unwrap();
-        let (events, other) = (Arc::new(EventQueue::new()), Arc::new(EventQueue::new()));
-        for wanted in [
-            Wanted::Listed(vec![name_of(b)]),
-            Wanted::Listed(Vec::new()),
-            Wanted::Services(text.clone()),
-        ] {
-            let (results, refused) = begin(&*a.av, wanted, 1, 1);
-            assert_eq!(refused, Some(Errno::ENOEQ));
-            assert_eq!(*results.lock().unwrap(), [None], "nothing was begun");
-        }
-        a.av.bind_events(&events, 77).unwrap();
-        assert_eq!(errno_of(a.av.bind_events(&other, 78)), Some(Errno::EINVAL));
-        // What waits for its result is for address vectors of the other sort.
-        assert_eq!(errno_of(a.av.insert(&name_of(b))), Some(Errno::EINVAL));
-
-        let bad = malformed(&name_of(b));
-        let some = invented(b, 40);
-        let calls = [
-            (vec![bad[0].clone(), name_of(b), bad[3].clone()], vec![0, 2]),
-            (bad.clone(), vec![0, 1, 2, 3]),
-            (Vec::new(), Vec::new()),
-            (some.clone(), Vec::new()),
-        ];
-        let mut begun = Vec::new();
-        for ((names, _), context) in calls.iter().zip(100..) {
-            let listed = Wanted::Listed(names.clone());
-            let (results, refused) = begin(&*a.av, listed, names.len(), context);
-            assert_eq!(refused, None);
-            begun.push(results);
-        }
-        // Calls may end in any order; the errors of a call are before its end.
-        let mut ended = Vec::new();
-        let mut errors: Vec<EqError> = Vec::new();
-        while ended.len() < calls.len() {
-            let (more, done) = until_done(&events);
-            errors.extend(more);
-            let call = (done.context - 100) as usize;
-            assert!(!ended.contains(&call), "call {call} ends twice");
-            ended.push(call);
-            let (names, failing) = &calls[call];
-            let good = names.len() - failing.len();
-            assert_eq!((done.source, done.data), (77, good as u64));
-            let its = errors.iter().filter(|error| error.context == done.context);
-            let mut its: Vec<_> = its.map(|e| (e.source, e.data, e.errno)).collect();
-            its.sort_unstable_by_key(|error| error.1);
-            let expected = failing.iter().map(|n| (77, *n, Errno::EINVAL));
-            assert!(its.iter().copied().eq(expected), "call {call}: {its:?}");
-            let results = begun[call].lock().unwrap();
-            for (number, one) in results.iter().enumerate() {
-                let fails = failing.contains(&(number as u64));
-                assert_eq!(one.unwrap().is_err(), fails, "address {number}");
-            }
-        }
-        assert_eq!(errors.len(), 6, "errors that belong to no call");
-        let result = |call: usize, number: usize| begun[call].lock().unwrap()[number].unwrap();
-        let to_b = result(0, 1).unwrap();
-        if av_type == AvType::Table {
-            assert_eq!(
-                to_b,
-                FiAddr(1),
-                "a failed address takes an index until its call is over"
-            );
-        }
-        assert_eq!(talk.there(to_b, MsgKind::Tagged, 8).src, to_a);
-        assert_eq!(talk.back(to_a, MsgKind::Tagged, 8).src, to_b);
-        for (number, name) in some.iter().enumerate() {
-            let found = a.av.lookup(result(3, number).unwrap()).unwrap();
-            assert_eq!(found.to_bytes()[..], name[..]);
-        }
-        let (by_text, refused) = begin(&*a.av, Wanted::Services(text), 1, 200);
-        assert_eq!(refused, None);
-        let (errors, done) = until_done(&events);
-        assert_eq!((errors.len(), done.context, done.data), (0, 200, 1));
-        assert_eq!(*by_text.lock().unwrap(), [Some(Ok(to_b))]);
-    }
-}
-
-/// An address vector that closes with calls under way: each of them ends all the same, by one event,
-/// and an address that was not inserted was cancelled. The events stay in their queue.
-///
-/// Covers: AV-7, AV-22
-pub fn events_outlive_their_vector(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    const CALLS: usize = 50;
-    const ADDRESSES: usize = 40;
-    let like = End::open(domain_b);
-    for av_type in TYPES {
-        let attr = AvAttr {
-            events: true,
-            ..of_type(av_type)
-        };
-        let av = domain_a.open_av(&attr).unwrap();
-        let events = Arc::new(EventQueue::new());
-        av.bind_events(&events, 5).unwrap();
-        let names = invented(&like, (CALLS * ADDRESSES) as u64);
-        let calls: Vec<_> = (names.chunks(ADDRESSES).enumerate())
-            .map(|(call, names)| {
-                let listed = Wanted::Listed(names.to_vec());
-                let (results, refused) = begin(&*av, listed, ADDRESSES, call as u64);
-                assert_eq!(refused, None);
-                results
-            })
-            .collect();
-        drop(av);
-        let mut out = [0; size_of::<Done>()];
-        let (mut ended, mut cancelled) = (vec![false; CALLS], vec![0; CALLS]);
-        // All of them are there: nobody is left that could write another.
-        loop {
-            match events.read(&mut out, Reading::Take) {
-                Ok(_) => {
-                    let done = Done::read_from_bytes(&out).unwrap();
-                    let call = done.context as usize;
-                    assert!(!std::mem::replace(&mut ended[call], true));
-                    assert_eq!(done.data as usize + cancelled[call], ADDRESSES);
-                    let results = calls[call].lock().unwrap();
-                    let failed = results.iter().filter(|one| one.unwrap().is_err());
-                    assert_eq!(failed.count(), cancelled[call]);
-                }
-                Err(OpError::Failed(Errno::EAVAIL)) => {
-                    let error = events.read_error(Reading::Take).unwrap();
-                    assert_eq!((error.errno, error.source), (Errno::ECANCELED, 5));
-                    cancelled[error.context as usize] += 1;
-                }
-                Err(error) => break assert_eq!(error, OpError::Again),
-            }
-        }
-        assert!(ended.iter().all(|ended| *ended), "calls that never ended");
-    }
-}
-
 /// The text of an address says all of it: parsed or inserted by it, it is the same endpoint, also
 /// one that was never inserted. A service beside such a text is refused.
 ///
@@ -576,116 +391,6 @@ pub fn texts(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             assert_eq!(insert_text(&*a.av, &none), Err(Errno::EINVAL), "{none}");
         }
     }
-}
-
-/// With IDs of the application's, completions, errors, peeks and pieces of a multi-receive report
-/// the ID of their source: `FI_ADDR_NOTAVAIL` until there is one. Sends, directed receives, lookups and
-/// removals take the address and never the ID. Where IDs come with the insertion, no other call
-/// sets them.
-///
-/// Covers: AV-20
-pub fn user_ids(domain_a: &dyn Domain, domain_b: &dyn Domain) {
-    for av_type in TYPES {
-        let attr = AvAttr {
-            user_ids: true,
-            ..of_type(av_type)
-        };
-        let talk = Talk::between(End::open(domain_a), with_av(domain_b, &attr));
-        let (a, b) = (&talk.pair.a, &talk.pair.b);
-        let to_b = a.av.insert(&name_of(b)).unwrap();
-        let to_a = b.av.insert(&name_of(a)).unwrap();
-        b.endpoint.set_min_multi_recv(1).unwrap();
-        for (id, set) in [
-            (FiAddr::NOTAVAIL, false),
-            (FiAddr(4711), true),
-            (FiAddr(u64::MAX - 2), true),
-            // IDs are opaque: an ID may be 0, or look like an address of somebody else's.
-            (FiAddr(0), true),
-        ] {
-            if set {
-                b.av.set_user_id(to_a, id).unwrap();
-            }
-            for kind in [MsgKind::Msg, MsgKind::Tagged] {
-                for len in SIZES {
-                    assert_eq!(talk.there(to_b, kind, len).src, id, "{kind:?} of {len}");
-                }
-            }
-            reports(&talk.pair, to_a, to_b, id);
-        }
-        let id = FiAddr(4711);
-        b.av.set_user_id(to_a, id).unwrap();
-        assert_eq!(errno_of(b.av.lookup(id)), Some(Errno::EINVAL));
-        assert_eq!(errno_of(b.av.remove(id)), Some(Errno::EINVAL));
-        assert_eq!(
-            errno_of(b.av.set_user_id(id, FiAddr(1))),
-            Some(Errno::EINVAL)
-        );
-        assert_eq!(refusal(b, id), NOBODY);
-        assert_eq!(talk.back(to_a, MsgKind::Msg, 8).src, to_b);
-        // One sort of IDs excludes the other.
-        let no = Some(Errno::EINVAL);
-        assert_eq!(errno_of(b.av.tag_inserted(to_a, FiAddr(1))), no);
-        assert_eq!(errno_of(a.av.set_user_id(to_b, FiAddr(1))), no);
-        a.av.tag_inserted(to_b, FiAddr(12)).unwrap();
-        assert_eq!(talk.back(to_a, MsgKind::Tagged, 9000).src, FiAddr(12));
-        // An ID goes with its address.
-        b.av.remove(to_a).unwrap();
-        let again = b.av.insert(&name_of(a)).unwrap();
-        assert_eq!(talk.there(to_b, MsgKind::Tagged, 8).src, FiAddr::NOTAVAIL);
-        b.av.remove(again).unwrap();
-        assert_eq!(errno_of(b.av.set_user_id(again, id)), no);
-    }
-}
-
-/// Directed receives, truncations, peeks and multi-receives of a message from `a`.
-fn reports(pair: &Pair, to_a: FiAddr, to_b: FiAddr, id: FiAddr) {
-    let (a, b) = (&pair.a, &pair.b);
-    let send = |tag, len| {
-        let op = send_op(a, to_b, MsgKind::Tagged, tag);
-        a.send(b, op, len, 3);
-        op.context
-    };
-    let directed = |src, tag| RecvOp {
-        src,
-        tag,
-        ignore: 0,
-        ..any_tagged(b.context())
-    };
-    // A receive from the ID is one from nobody: its message goes to the receive behind it.
-    let from_id = directed(FiAddr(4711), 5);
-    b.recv(&from_id, &[b.memory(8, 0)]).unwrap();
-    let from_a = directed(to_a, 5);
-    b.recv(&from_a, &[b.memory(8, 0)]).unwrap();
-    let sent = send(5, 8);
-    assert_eq!(pair.wait(&b.rx, from_a.context).unwrap().src, id);
-    pair.wait(&a.tx, sent).unwrap();
-    b.endpoint.cancel(from_id.context).unwrap();
-    let cancelled = pair.wait(&b.rx, from_id.context).unwrap_err();
-    assert_eq!(cancelled.errno, Errno::ECANCELED);
-
-    let short = directed(to_a, 6);
-    b.recv(&short, &[b.memory(4, 0)]).unwrap();
-    let sent = send(6, 8);
-    let error = pair.wait(&b.rx, short.context).unwrap_err();
-    assert_eq!((error.errno, error.completion.src), (Errno::ETRUNC, id));
-    pair.wait(&a.tx, sent).unwrap();
-
-    let sent = send(7, 8);
-    let found = pair.until("a message does not come", || {
-        let peek = RecvOp {
-            flags: Flags::PEEK | Flags::COMPLETION,
-            ..directed(to_a, 7)
-        };
-        b.probe(&peek).ok()
-    });
-    assert_eq!(found.src, id);
-    let multi = RecvOp {
-        flags: Flags::MULTI_RECV | Flags::COMPLETION,
-        ..directed(to_a, 7)
-    };
-    b.recv(&multi, &[b.memory(8, 0)]).unwrap();
-    assert_eq!(pair.wait(&b.rx, multi.context).unwrap().src, id);
-    pair.wait(&a.tx, sent).unwrap();
 }
 
 /// A domain that was opened without keys of address vectors refuses every call with one.
