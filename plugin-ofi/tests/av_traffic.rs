@@ -431,7 +431,7 @@ fn receive_contexts_in_the_high_bits() {
             };
             let (a, b) = (opened.party_of(info, attr), opened.party(info));
             let (to_b, from_a) = (a.insert(&b.name()), b.insert(&a.name()));
-            let rx_addr = |index: u64| to_b | index << (64 - bits);
+            let rx_addr = |index: u64| to_b | (index << (64 - bits));
             assert_eq!(to_b >> (64 - bits), 0, "the bits are the application's");
             assert_eq!(talk(&a, rx_addr(0), &b, 1), from_a);
             for index in [1, 2, (1 << bits) - 1] {

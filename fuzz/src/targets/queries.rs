@@ -89,7 +89,7 @@ impl Resolver for Book {
 /// The flags that the bits of a number choose: of those that exist, as many as it has bits for.
 fn some_of(number: u8) -> QueryFlags {
     let all = QueryFlags::all().iter().enumerate();
-    all.filter(|(place, _)| number >> place & 1 != 0)
+    all.filter(|(place, _)| (number >> place) & 1 != 0)
         .map(|(_, flag)| flag)
         .collect()
 }

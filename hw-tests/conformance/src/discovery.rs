@@ -231,7 +231,7 @@ fn refuses_text(provider: &dyn Provider, node: Option<&str>, service: Option<&st
 ///
 /// Covers: GI-9
 pub fn versions(provider: &dyn Provider) {
-    let version = |major: u32, minor: u32| major << 16 | minor;
+    let version = |major: u32, minor: u32| (major << 16) | minor;
     for (asked, has_names) in [
         (0, false),
         (version(1, 0), true),
