@@ -64,7 +64,7 @@ macro_rules! listed_enum {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// What has this number; `None` for a number that is not known.
+            /// The variant with this number; `None` for a number that is not known.
             #[inline]
             #[must_use]
             pub const fn from_number(number: $number) -> Option<Self> {

@@ -17,7 +17,8 @@ use crate::lock_order;
 use crate::sync::{AtomicUsize, Ordering};
 
 listed_enum! {
-    /// How the calls into one domain are serialized (`fi_domain_attr::threading`), with libfabric's numbers.
+    /// How the calls into one domain are serialized (`fi_domain_attr::threading`), with libfabric's
+    /// numbers.
     ///
     /// `Domain` is served without a lock, everything else as `Safe`, which is stricter.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -129,8 +129,8 @@ fn the_fastest_port_comes_first() {
     assert_eq!(devices[0], "ferro_more1", "{devices:?}");
 }
 
-/// A choice that can not be met finds nothing on the device and says what there is instead; the tools
-/// have a verdict on each GID.
+/// A choice that can not be met finds nothing on the device and says what there is instead; the
+/// tools have a verdict on each GID.
 ///
 /// Covers: GI-14
 #[test]
@@ -180,8 +180,8 @@ fn choices_are_explained() {
     }
 }
 
-/// Name, firmware, bus, address, speed, MTU and kind of link are what the kernel says of the device,
-/// and stay so when they change; a port that is down is not offered, and that is said.
+/// Name, firmware, bus, address, speed, MTU and kind of link are as the kernel has them, also
+/// after a change; a port that is down is not offered, and a notice names it.
 ///
 /// Covers: GI-12
 #[test]
@@ -234,7 +234,7 @@ fn the_card_is_as_the_kernel_has_it() {
     assert!(info.nic.unwrap().up);
 }
 
-/// The kernel tells a device of changes of its interface some time after them.
+/// A change of the interface reaches its device some time later.
 fn until(what: &str, so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !so() {

@@ -209,7 +209,7 @@ fn datagrams_come_after_messages_that_arrive() {
     says(&error, Errno::ENODATA, &["shm", "FI_LOCAL_COMM alone"]);
 }
 
-/// What endpoints over the device can do. Who asks for this node alone gets shared memory.
+/// The capabilities of endpoints over the device. Hints for this node alone lead to shared memory.
 const OFFERED: Flags = Flags::MSG
     .union(Flags::TAGGED)
     .union(Flags::SEND)

@@ -1,5 +1,5 @@
-//! The steady state of short messages over verbs, by connections and by datagrams: no allocation, and no system call but the
-//! driver's doorbell.
+//! The steady state of short messages over verbs, by connections and by datagrams: no allocation,
+//! and no system call but the driver's doorbell.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -126,10 +126,10 @@ fn short_messages_on_this_node_make_no_system_call() {
     }
 }
 
-/// What both ends of an exchange have sent.
+/// Counts of the datagrams that both ends of an exchange have sent.
 #[derive(Clone, Copy, Debug)]
 struct Datagrams {
-    /// All of them, acknowledgements among them.
+    /// All datagrams, acknowledgements among them.
     sent: usize,
     /// Packets that were sent again.
     repeated: usize,
@@ -145,8 +145,9 @@ impl Datagrams {
     }
 }
 
-/// Over datagrams each packet rings, a repeated one again, and each acknowledgement that no packet carries: it answers at
-/// least one packet, or returns credit (docs/wire-protocol.md).
+/// Over datagrams each packet rings the doorbell, a repeated one again, and each acknowledgement
+/// that no packet carries: it answers at least one packet, or returns credit
+/// (docs/wire-protocol.md).
 #[test]
 fn short_messages_by_datagrams_call_the_driver_alone() {
     let name = "short_messages_by_datagrams_call_the_driver_alone";

@@ -51,8 +51,8 @@ enum Insertion {
 const INSERTIONS: [Insertion; 3] = [Insertion::Array, Insertion::Service, Insertion::Range];
 
 impl Insertion {
-    /// Inserts one address: that of `name`, whose text is `text`, or, of a range, a node of which
-    /// nobody is asked.
+    /// Inserts one address: that of `name`, whose text is `text`, or, of a range, a node that is
+    /// never resolved.
     fn call(
         self,
         av: Vector,
@@ -244,7 +244,7 @@ fn meet(a: &client::Party, b: &client::Party) -> (fi_cq_tagged_entry, fi_addr_t)
     }
 }
 
-/// Before a queue is bound each call is refused, of whatever sort and size, and writes nothing.
+/// Before a queue is bound each call of each sort and size is refused, and writes nothing.
 /// Afterwards each call ends by one event, and has an error event before for each address that
 /// failed, also where all fail, and with `FI_MORE` and no call after it.
 ///
@@ -450,8 +450,8 @@ fn each_flag_of_the_other_calls() {
     });
 }
 
-/// A vector that was opened for reading refuses each call that would change it, with each flag, also
-/// an asynchronous one at once.
+/// A vector that was opened for reading refuses each call that would change it, with each flag,
+/// also an asynchronous one at once.
 ///
 /// Covers: AV-5
 #[test]

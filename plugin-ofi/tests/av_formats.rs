@@ -61,7 +61,7 @@ fn looked_up(av: Vector, addr: fi_addr_t) -> Vec<u8> {
 }
 
 /// Each format is printed whether the address is in the vector or not, cut to the room that there
-/// is; and what was printed gives the same address.
+/// is; and the printed text gives the same address.
 ///
 /// Covers: AV-15, AV-18, AV-19
 #[test]
@@ -113,7 +113,7 @@ fn each_format_is_printed_and_read_back() {
             let mut other = 7;
             let beside = av.insertsvc(text.as_c_str(), Some(c"5000"), &raw mut other);
             assert_eq!((beside, other), (-FI_EINVAL, 7), "a service beside it");
-            // Bytes that are no address are printed as what they are, and the call never fails.
+            // Bytes that are no address are printed, too: the call never fails.
             let none = [0u8; 128];
             let (said, needed) = av.text(&none, 512);
             assert_eq!(needed, said.len() + 1);
@@ -124,7 +124,7 @@ fn each_format_is_printed_and_read_back() {
     });
 }
 
-/// What `fi_av_insert` takes: of text, an array of strings.
+/// The array that `fi_av_insert` takes: of text, one of strings.
 fn as_array(format: u32, name: &*const u8) -> *const c_void {
     match format {
         FI_ADDR_STR => std::ptr::from_ref(name).cast(),

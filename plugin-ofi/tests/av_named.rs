@@ -26,7 +26,7 @@ use vector::{NONE, Vector, names};
 const NAME: &str = "FERRO_TEST_VECTOR";
 const TYPE: &str = "FERRO_TEST_VECTOR_TYPE";
 
-/// What the maker's lines begin with, among those of the test harness.
+/// The start of the maker's lines, among those of the test harness.
 const MARK: &str = "MAKER ";
 
 /// The process that makes the vector, and the lines that it has written.
@@ -63,7 +63,7 @@ impl Maker {
         }
     }
 
-    /// What it says next.
+    /// The maker's next line.
     fn says(&self) -> String {
         let said = self.lines.recv_timeout(PATIENCE);
         said.expect("the maker of the vector says nothing")
@@ -232,7 +232,7 @@ fn talk(party: &Party, maker: fi_addr_t) {
     assert_eq!((from, into), (maker, *b"answered"));
 }
 
-/// Each process sends to what the other has inserted, by the same addresses; what one removes is
+/// Each process sends to entries of the other, by the same addresses; an entry that one removes is
 /// gone for both; and the vector outlives its maker, which is killed.
 ///
 /// Covers: AV-1, AV-4, AV-5, AV-6
@@ -240,7 +240,7 @@ fn talk(party: &Party, maker: fi_addr_t) {
 fn a_vector_outlives_its_maker() {
     with_makers("a_vector_outlives_its_maker", |vectors, mut maker| {
         let [its, third] = [(); 2].map(|()| maker.says_number());
-        // The type of the first opener counts, and is told.
+        // The type of the first opener counts, and is returned.
         let mut open = attr(vectors.name, fi_av_type::FI_AV_UNSPEC, 0);
         let av = vectors.open(&mut open).unwrap();
         assert_eq!(open.type_, vectors.type_);

@@ -32,7 +32,8 @@ fn of_type(type_: fi_av_type) -> fi_av_attr {
     }
 }
 
-/// What the queue of an endpoint has next, with the source. The other end is driven, too.
+/// The next completion or error of an endpoint's queue, with the source. The other end is driven,
+/// too.
 fn next(at: &Party, other: &Party) -> Result<(fi_cq_tagged_entry, fi_addr_t), fi_cq_err_entry> {
     let until = Instant::now() + PATIENCE;
     let (mut entry, mut from) = (fi_cq_tagged_entry::default(), UNTOUCHED);
@@ -92,7 +93,7 @@ fn inject(from: &Party, to: fi_addr_t, at: &Party, fill: u8) {
 #[derive(Clone, Copy)]
 struct Shared(Vector);
 
-// SAFETY: the domain was asked for with FI_THREAD_SAFE.
+// SAFETY: the domain was opened with FI_THREAD_SAFE.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -187,7 +188,7 @@ fn many(like: &Party, batch: usize) -> Vec<Vec<u8>> {
     all
 }
 
-/// What each call that sends says of an address.
+/// The result of each call that sends to an address.
 fn sends(party: &Party, to: fi_addr_t) -> [isize; 14] {
     let bytes = [1u8; 8];
     let (at, none): (*const c_void, _) = (bytes.as_ptr().cast(), null_mut());
@@ -294,8 +295,8 @@ fn removed_addresses_lead_nowhere() {
     });
 }
 
-/// Whatever became of a message whose address was removed, its receive ends once: with the message,
-/// or because it is cancelled.
+/// The receive of a message whose address was removed ends once, whether the message arrived or
+/// not: with the message, or because it is cancelled.
 fn taken_back(at: &Party, other: &Party, fill: u8, into: &[u8; 8]) {
     // SAFETY: as fi_endpoint(3) has it.
     unsafe {

@@ -1,7 +1,7 @@
 //! The arguments that an application written in C may pass, at their limits: structures as long as
 //! they were in each version of the interface, constants, pointers that are NULL, numbers that are
-//! large. An error or what the manual says, and nothing else. The letters are those of the faults
-//! that the tests have found.
+//! large. Each call fails or does as the manual says, and nothing else. The letters are those of
+//! the faults that the tests have found.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -262,8 +262,8 @@ unsafe fn not_inserted(av: *mut fid_av, eq: *mut fid_eq) {
     }
 }
 
-/// Opening a queue with attributes that are constants changes none, where there is nothing to be
-/// told.
+/// Opening a queue with attributes that are constants changes none, where there is no choice to
+/// return.
 ///
 /// Item h.
 #[test]
@@ -296,7 +296,7 @@ fn constant_attributes_stay() {
             assert_eq!(made, 0);
             assert_eq!(close(av.cast()), 0);
         }
-        // Which one was chosen is told where the choice was ours.
+        // Where the provider chooses, it returns its choice.
         let mut attr = fi_av_attr::default();
         let mut av = null_mut();
         // SAFETY: as fi_av(3) has it.

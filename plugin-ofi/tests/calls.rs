@@ -28,8 +28,8 @@ use ferro_fi::abi::{
 use support::edge::Edge;
 use two::{EAGAIN, PATIENCE, Side, Two, control, count, everywhere, insert, read, shape};
 
-/// Calls with each of the 64 flags: those that the manual has for the call are taken, or what the
-/// table says; all others are refused.
+/// Calls with each of the 64 flags. A flag in `known` gives one of the results of its row, any
+/// other flag one of `others`.
 fn each_flag(call: &str, known: &[(u64, &[c_int])], others: &[c_int], with: impl Fn(u64) -> isize) {
     for flag in (0..64).map(|bit| 1u64 << bit) {
         let row = known.iter().find(|(flags, _)| flags & flag != 0);
@@ -38,7 +38,7 @@ fn each_flag(call: &str, known: &[(u64, &[c_int])], others: &[c_int], with: impl
     }
 }
 
-/// 0 stands for success, with whatever count.
+/// 0 stands for success, with any count.
 fn is_one_of(what: &str, expected: &[c_int], got: isize) {
     let code = c_int::try_from(got.min(0)).unwrap();
     assert!(
@@ -169,7 +169,7 @@ fn each_flag_of_what_opens_objects() {
                 opened(code, new)
             };
             each_flag("fi_mr_reg", &[], NO_FLAGS, |flags| register(FI_SEND, flags));
-            // What peers may do beyond messages may be more than a device has.
+            // Access of peers beyond messages may be more than a device has.
             each_flag("fi_mr_reg's access", &[], &[0, FI_EINVAL], |access| {
                 register(access, 0)
             });
@@ -247,8 +247,8 @@ fn each_flag_of_queues_and_address_vectors() {
                 let to = &raw mut addr;
                 call!(av, ops.insert(name_at, 1, to, flags, null_mut())) as isize
             });
-            // Nobody is at that port: the call succeeds, and has inserted no address. A service that
-            // is not known is an error of the call.
+            // Nobody is at that port: the call succeeds, and has inserted no address. A service
+            // that is not known is an error of the call.
             for (service, outcome) in [(services[1], 0), (c"none".as_ptr(), FI_EINVAL)] {
                 let node = services[0];
                 let outcome: &[c_int] = &[outcome];
@@ -309,7 +309,7 @@ fn each_flag_of_queues_and_address_vectors() {
 fn each_flag_of_transfers() {
     everywhere("each_flag_of_transfers", |info| {
         let two = Two::open(info, shape());
-        // What a send may ask for that nobody keeps here.
+        // Flags of sends that no endpoint supports here.
         let known: [(u64, &[c_int]); 1] = [(
             FI_TRIGGER | FI_MULTICAST | FI_COMMIT_COMPLETE,
             &[FI_EOPNOTSUPP, FI_EBADFLAGS],
@@ -385,8 +385,8 @@ fn received(two: &Two, tagged: bool, flags: u64) -> isize {
     code
 }
 
-/// `fi_sendmsg`, `fi_recvmsg` and their like, of 16 bytes that are there until the call is over:
-/// the others wait for what they have posted.
+/// `fi_sendmsg`, `fi_recvmsg` and their like, of 16 bytes. The bytes stay until the call returns;
+/// the other callers wait for the operations that they have posted.
 fn post(
     side: &Side,
     tagged: bool,
@@ -911,7 +911,7 @@ fn transfers_at_their_limits(info: &Info<'_>, two: &Two) {
     let bytes = [0u8; 64];
     let at: *const c_void = bytes.as_ptr().cast();
     let too_long: &[c_int] = &[FI_EMSGSIZE, FI_EINVAL];
-    // SAFETY: as fi_msg(3) has it, but for the numbers; nothing is read of what is refused.
+    // SAFETY: as fi_msg(3) has it, but for the numbers; a refused call reads nothing.
     unsafe {
         let (longest, most_injected) = (
             (*(*info.info).ep_attr).max_msg_size,

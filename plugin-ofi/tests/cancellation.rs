@@ -69,8 +69,9 @@ fn kept(options: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cancelled-threads{options}.so"))
 }
 
-/// The C code, compiled with one of the [`OPTIONS`], and for the tool that this runs under. The Soft-RoCE machine has no compiler, and
-/// takes the libraries that the machine around it has compiled.
+/// The C code, compiled with one of the [`OPTIONS`], and for the tool that this runs under. The
+/// Soft-RoCE machine has no compiler, and takes the libraries that the machine around it has
+/// compiled.
 fn compiled(folder: &Folder, options: &str) -> Library {
     let mut path = kept(options);
     if has_program("cc") {
@@ -297,7 +298,7 @@ fn in_each_call_in_valgrind() {
 fn no_system_call_is_a_cancellation_point() {
     const ON_PURPOSE: [&str; 3] = ["epoll_pwait", "ppoll", "pthread_testcancel"];
     const PUT_OFF: [&str; 3] = ["getaddrinfo", "posix_fallocate", "pthread_join"];
-    // What pthreads(7) has, and what glibc makes of it (its manual, "Cancellation points").
+    // The list of pthreads(7), and that of glibc's manual ("Cancellation points").
     const POINTS: &str = "
         accept accept4 aio_suspend clock_nanosleep close connect copy_file_range creat
         epoll_pwait epoll_pwait2 epoll_wait fallocate fcntl fdatasync fsync futimes getaddrinfo

@@ -1,5 +1,5 @@
-//! `fi_getinfo` under stock libfabric where there are several devices, made for the test: which
-//! domains there are, in which order, and what is said of each card.
+//! `fi_getinfo` under stock libfabric where there are several devices, made for the test: the
+//! domains, their order, and the description of each card.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -52,7 +52,7 @@ fn each_port_is_a_domain_and_the_choice_can_be_overridden() {
     }
 }
 
-/// What is offered to a process with these settings.
+/// Checks the offers to a process with these settings.
 fn check<'a>(offers: impl Iterator<Item = &'a fi_info>) {
     let chosen = std::env::var(DEVICE).ok();
     let slot = std::env::var(GID_INDEX).ok();

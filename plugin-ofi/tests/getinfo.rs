@@ -207,7 +207,7 @@ fn what_can_not_be_had_is_no_data() {
     });
 }
 
-/// What endpoints of any domain here can do.
+/// The capabilities that endpoints of any domain here have.
 fn capabilities() -> u64 {
     let reach = match has_device() {
         true => FI_LOCAL_COMM | FI_REMOTE_COMM,
@@ -333,8 +333,8 @@ fn the_source_of_a_receive_is_ignored_unless_asked_for() {
     });
 }
 
-/// Whatever modes an application supports, none stays set but that of a prefix, which datagrams may
-/// have: then it has a size, of a multiple of 8 bytes.
+/// No mode that an application supports stays set but that of a prefix, which datagrams may have:
+/// then it has a size, of a multiple of 8 bytes.
 ///
 /// Covers: GI-4
 #[test]

@@ -234,7 +234,7 @@ fn it_stays_loaded_and_makes_infos() {
     });
 }
 
-/// libfabric makes "no data" of every error of a provider; here the provider itself is asked.
+/// libfabric makes "no data" of every error of a provider, so the test calls the provider itself.
 ///
 /// Covers: GI-8
 #[test]

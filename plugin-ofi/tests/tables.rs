@@ -74,7 +74,7 @@ fn calls_of(table: &str) -> Vec<&'static str> {
 }
 
 /// No entry is empty, for libfabric's inline functions look at few of them before they call; and
-/// what is not offered answers so, whatever is passed.
+/// a call that is not offered returns `-FI_ENOSYS` for any arguments.
 #[test]
 fn what_is_not_offered_says_so() {
     everywhere("what_is_not_offered_says_so", |info| {
@@ -127,7 +127,7 @@ fn what_is_not_offered_says_so() {
     });
 }
 
-/// What a function returns that looks at no argument.
+/// The result of a function that looks at no argument.
 fn answer(entry: usize) -> c_int {
     type Any = unsafe extern "C" fn(
         usize,
@@ -292,7 +292,7 @@ fn the_rest_of_queues_and_vectors() {
     });
 }
 
-/// Messages that are constants, addresses, and what calls fill in: each ends where the memory does.
+/// Messages that are constants, addresses, and results of calls: each ends where the memory does.
 #[test]
 fn what_is_passed_ends_where_the_memory_does() {
     everywhere("what_is_passed_ends_where_the_memory_does", |info| {
@@ -405,7 +405,7 @@ fn names(two: &Two) {
     let end = edge.forbidden().as_ptr();
     let at = end.wrapping_sub(name.len());
     let addr = result.whole(&7u64);
-    // SAFETY: there is room for as much as each call is told.
+    // SAFETY: there is room for each length that is passed.
     unsafe {
         let getname = (*(*two.b.ep).cm).getname.unwrap();
         for less in [0, 1, name.len()] {

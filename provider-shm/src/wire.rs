@@ -5,19 +5,21 @@ use ferrofabric_core::listed_constants;
 listed_constants! {
     /// The kinds of messages.
     pub(crate) const KINDS: [u8];
-    /// A whole message: tag, then up to 48 bytes; the last 8 of them are the CQ data where there are.
+    /// A whole message: tag, then up to 48 bytes; the last 8 of them are the CQ data, if any.
     pub(crate) const INLINE = 1;
     /// A whole message in one record: tag, offset of the record, CQ data.
     pub(crate) const EAGER = 2;
-    /// Start of a message in pieces: tag, id and offset of the first piece, whole length, CQ data, window, address for CMA.
+    /// Start of a message in pieces: tag, id and offset of the first piece, whole length, CQ data,
+    /// window, address for CMA.
     pub(crate) const START = 3;
     /// The next piece of a message: id and offset.
     pub(crate) const CHUNK = 4;
-    /// Receiver to sender: id, up to where the message is wanted, which lengths the receiver would rather read.
+    /// Receiver to sender: id, up to where the message is wanted, which lengths the receiver would
+    /// rather read.
     pub(crate) const GO = 5;
     /// Receiver to sender: the message with this id stands in its receive's buffer.
     pub(crate) const DELIVERED = 6;
-    /// The link is to end, or what the other side says to that: which of both, see [`Farewell`](crate::link::Farewell).
+    /// A request to end the link, or the answer: see [`Farewell`](crate::link::Farewell).
     pub(crate) const FAREWELL = 7;
 }
 
@@ -30,7 +32,8 @@ listed_constants! {
     pub(crate) const DATA = 2;
     /// The sender wants `DELIVERED`; only with `START`.
     pub(crate) const TOLD = 4;
-    /// The receiver is to read the message out of the sender's memory; only with `START`, whose window is 0 then.
+    /// The receiver is to read the message out of the sender's memory; only with `START`, whose
+    /// window is 0 then.
     pub(crate) const READ = 8;
 }
 

@@ -1,6 +1,6 @@
 //! Ranges of nodes and services over shared memory (`fi_av_insertsym` of fi_av(3)): a resolver of
-//! the test's own finds the endpoint of each socket address, so that messages show which entry leads
-//! where.
+//! the test's own finds the endpoint of each socket address, so that messages show which entry
+//! leads where.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -48,7 +48,7 @@ fn insert(from: &OwningEndpoint, range: &Services) -> Vec<FiAddr> {
     addrs
 }
 
-/// Which of the endpoints a message to an address comes to.
+/// The index of the endpoint that a message to an address reaches.
 fn reaches(from: &mut OwningEndpoint, to: FiAddr, peers: &mut [OwningEndpoint]) -> usize {
     from.tsend(Buffer::new(8).unwrap(), 8, to, 1, 0).unwrap();
     let (until, mut sent, mut at) = (Instant::now() + PATIENCE, false, None);

@@ -472,8 +472,9 @@ fn garbage_at_the_door() {
     let mut draw = exchange::Draw::new(exchange::drawn_seed());
     let records = fuzzing::records();
     let mut kept = Vec::new();
-    // Silent ones, more than are talked to at once; wrong lengths; noise; a record of each kind that is right to some byte,
-    // and then noise; descriptors that nobody asked for, more than there is room for.
+    // Silent ones, more than are talked to at once; wrong lengths; noise; a record of each kind
+    // that is right to some byte, and then noise; descriptors that nobody asked for, more than
+    // there is room for.
     for i in 0..400 {
         let Ok(fd) = knock(id, SockType::SeqPacket) else {
             std::thread::sleep(Duration::from_millis(1));

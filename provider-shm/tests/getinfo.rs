@@ -105,7 +105,7 @@ fn mpich_is_served_and_open_mpi_but_for_other_nodes() {
     }
 }
 
-/// What endpoints over shared memory can do.
+/// The capabilities of endpoints over shared memory.
 const OFFERED: Flags = Flags::MSG
     .union(Flags::TAGGED)
     .union(Flags::SEND)

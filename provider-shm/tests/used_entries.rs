@@ -1,7 +1,7 @@
 //! Bytes that an entry of an address vector takes over shared memory: while it is only inserted,
 //! and once a message has gone to it, with all that the two endpoints keep for each other.
 //!
-//! The figures are in docs/benchmarks.md. Each is what the process's resident memory grows by.
+//! The figures are in docs/benchmarks.md. Each is the growth of the process's resident memory.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -18,7 +18,7 @@ use ferrofabric_shm::ShmProvider;
 
 const PEERS: usize = 200;
 
-/// What both sides of a pair may have of their own, in KiB, and share.
+/// Limits in KiB for each pair: memory of the two sides' own, and shared memory.
 const OWN_KIB: usize = 16;
 const SHARED_KIB: usize = 256;
 
@@ -29,7 +29,7 @@ fn domain() -> Arc<dyn Domain> {
     provider.open(info, &settings).unwrap()
 }
 
-/// Resident memory of this process in KiB: its own, and what lies in segments.
+/// Resident memory of this process in KiB: its own, and that of segments.
 fn resident() -> [usize; 2] {
     let of = |file: &str, field: &str| -> usize {
         let text = std::fs::read_to_string(file).unwrap();

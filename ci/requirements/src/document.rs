@@ -143,8 +143,9 @@ impl Document {
     /// The document with the columns of tests that the marks give.
     ///
     /// # Errors
-    /// A requirement that is neither proven nor called not built, or both; an empty column without a
-    /// reason, and a reason for a column that is not empty; a mark of a requirement that has no row.
+    /// A requirement that is neither proven nor called not built, or both; an empty column without
+    /// a reason, and a reason for a column that is not empty; a mark of a requirement that has no
+    /// row.
     pub fn with_tests(mut self, marks: &Marks) -> Result<Self, DocumentError> {
         let not_built = self.not_built()?;
         let mut reasons = self.reasons()?;
@@ -286,7 +287,7 @@ fn cell(tests: &BTreeSet<Test>, place: Option<Place>) -> String {
     out
 }
 
-/// What a column calls a file: it leaves out what all files there have in common.
+/// The name of a file in a column, without the folder and the ending that all files there share.
 fn label(file: &str, place: Place) -> String {
     let file_name = file.trim_end_matches(".rs");
     if let Some(scenarios) = file_name.strip_prefix(scenarios::FOLDER) {

@@ -7,10 +7,10 @@ use crate::document::DocumentError;
 use crate::id::{self, Id};
 use crate::place::Place;
 
-/// What needs no test where.
+/// Pairs of a requirement and a place where it needs no test.
 pub(crate) type Reasons = BTreeSet<(Id, Place)>;
 
-/// What a line excuses. A long reason goes on in the lines behind it.
+/// The pairs that a line excuses. A long reason goes on in the next lines.
 pub(crate) fn reason(line: usize, text: &str) -> Result<Reasons, DocumentError> {
     let Some(item) = text
         .strip_prefix("- ")

@@ -159,7 +159,7 @@ fn add(source: &Source, runners: &Runners<'_>, marks: &mut Marks) -> Result<(), 
     Ok(())
 }
 
-/// What a line of a doc comment says behind `Covers:`.
+/// The text behind `Covers:` in a line of a doc comment.
 fn covered(line: &str) -> Option<&str> {
     let (before, covered) = line.strip_prefix("///")?.split_once("Covers:")?;
     // Texts about marks have them between backticks.

@@ -21,7 +21,7 @@ listed_enum! {
 }
 
 listed_enum! {
-    /// Who moves operations on (fi_domain(3)).
+    /// The party that moves operations on (fi_domain(3)).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub enum Progress: u32 {
         /// In hints: whatever there is.

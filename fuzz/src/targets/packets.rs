@@ -224,7 +224,7 @@ fn control_seeds() -> Vec<(String, Vec<u8>)> {
             seed(&name, control.to_bytes())
         })
         .collect();
-    // What else the fields can say, sound or not.
+    // The other values of the fields, sound or not.
     let Some(some) = all.first().map(|(_, bytes)| bytes.clone()) else {
         return all;
     };

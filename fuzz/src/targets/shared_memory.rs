@@ -28,7 +28,8 @@ fn records() -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Each kind of slot with each flag, between progress and receives. A number is a byte for its width, then as many bytes.
+/// Each kind of slot with each flag, between progress and receives. A number is a byte for its
+/// width, then as many bytes.
 fn steps() -> Vec<(String, Vec<u8>)> {
     let flagged = |kind: u8, flags: u8, first: u8, len: u8| {
         let mut bytes = vec![0, kind, flags, 1, len];

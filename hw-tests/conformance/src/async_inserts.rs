@@ -78,7 +78,7 @@ pub fn events_of_each_call(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         }
         a.av.bind_events(&events, 77).unwrap();
         assert_eq!(errno_of(a.av.bind_events(&other, 78)), Some(Errno::EINVAL));
-        // What waits for its result is for address vectors of the other sort.
+        // A call that waits for its result is for address vectors of the other sort.
         assert_eq!(errno_of(a.av.insert(&name_of(b))), Some(Errno::EINVAL));
 
         let bad = malformed(&name_of(b));

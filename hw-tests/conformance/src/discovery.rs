@@ -1,4 +1,4 @@
-//! What every provider answers to questions (fi_getinfo(3)): capabilities bit by bit, flags,
+//! The answers of every provider to questions (fi_getinfo(3)): capabilities bit by bit, flags,
 //! versions, addresses as text, and many threads at once.
 
 use ferrofabric_core::addr::{Address, NativeAddr};
@@ -9,8 +9,8 @@ use ferrofabric_core::info::{Info, Query, QueryFlags, RX_CAPS, SystemResolver, T
 
 use crate::limits::{nobody, refused, says, settings};
 
-/// Those that an endpoint has only where they are asked for. The bit of `EXACT_DIRECTED_RECV` was
-/// `FI_VARIABLE_MSG` before libfabric 2.
+/// The capabilities that an endpoint has only where hints request them. The bit of
+/// `EXACT_DIRECTED_RECV` was `FI_VARIABLE_MSG` before libfabric 2.
 const PRIMARY: Flags = Flags::MSG
     .union(Flags::RMA)
     .union(Flags::TAGGED)
@@ -68,7 +68,7 @@ fn with_caps(provider: &dyn Provider, caps: Flags) -> Result<Vec<Info>, Error> {
     with(provider, &hints)
 }
 
-/// What a capability refines has to be asked for beside it.
+/// A capability, and the one that it refines: hints have to request both.
 fn with_what_it_refines(flag: Flags) -> Flags {
     let remote = MODIFIERS - SEND_AND_RECV;
     flag | match flag {
@@ -81,8 +81,8 @@ fn with_what_it_refines(flag: Flags) -> Flags {
     }
 }
 
-/// Each of the 64 bits: a capability that is among `offered` is granted to who asks for it, any
-/// other is no data, and a bit that is no capability is bad flags.
+/// Each of the 64 bits: a requested capability is granted if it is among `offered`; any other
+/// fails with `ENODATA`, and a bit that is no capability with `EBADFLAGS`.
 ///
 /// Covers: GI-3, GI-8
 pub fn each_capability(provider: &dyn Provider, offered: Flags) {
@@ -104,12 +104,12 @@ pub fn each_capability(provider: &dyn Provider, offered: Flags) {
             says(&refused(answer), Errno::ENODATA, &["caps"]);
         }
     }
-    // What refines another is nothing without that.
+    // A capability that refines another is nothing without that.
     let alone = with_caps(provider, Flags::MSG | Flags::SOURCE_ERR);
     says(&refused(alone), Errno::ENODATA, &["FI_SOURCE_ERR"]);
 }
 
-/// Has what is asked, no primary capability beside it, and of the others what is free.
+/// The answer has the requested capabilities, no other primary one, and of the rest only free ones.
 fn granted(asked: Flags, info: &Info) {
     let (what, caps) = (&info.domain.name, info.caps);
     assert!(caps.contains(asked), "{what}: {caps:?} for {asked:?}");

@@ -80,7 +80,7 @@ pub fn shared_entries(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             assert_eq!(refusal(b, to_a), GONE);
         }
         let to_b = a.av.insert(&name_of(b)).unwrap();
-        // The maker goes. What it has inserted stays, for the other end and for newcomers.
+        // The maker goes. Its entries stay, for the other end and for newcomers.
         let Talk { pair, .. } = talk;
         let (a, b) = (pair.a, pair.b);
         drop(a);
@@ -112,8 +112,8 @@ pub fn shared_entries(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// Who opened a vector for reading only uses the entries of others and changes none: each sort of
-/// insertion and the removal fail with `EACCES`. It needs a name, and a vector of that name.
+/// An end that opened a vector for reading uses the entries of others and changes none: each sort
+/// of insertion and the removal fail with `EACCES`. It needs a name, and a vector of that name.
 ///
 /// Covers: AV-5
 pub fn readers(domain_a: &dyn Domain, domain_b: &dyn Domain) {

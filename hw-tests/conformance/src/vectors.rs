@@ -161,7 +161,7 @@ pub(crate) fn send_op(from: &End, dest: FiAddr, kind: MsgKind, tag: u64) -> Send
     }
 }
 
-/// What a send to an address is refused with.
+/// The error of a send to an address, if it is refused.
 pub(crate) fn refusal(from: &End, dest: FiAddr) -> Option<OpError> {
     let op = send_op(from, dest, MsgKind::Tagged, 0);
     let buf = from.memory(8, 0);

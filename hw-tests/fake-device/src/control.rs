@@ -87,7 +87,8 @@ impl FakeDevice {
         this
     }
 
-    /// Forgets all faults, lets go what is held, clears what was seen, and makes the network quiet.
+    /// Removes all faults, releases held requests, clears the records of calls and misuse, and
+    /// makes the network quiet.
     pub fn reset(&self) {
         // SAFETY: takes nothing.
         unsafe { (self.api.reset)() };
@@ -141,13 +142,14 @@ impl FakeDevice {
         unsafe { (self.api.flood)(qp.unwrap_or(0)) };
     }
 
-    /// Has datagrams cross this network from now on. What was under way on the last one is lost.
+    /// Has datagrams cross this network from now on. Datagrams under way on the previous one
+    /// are lost.
     pub fn network(&self, network: &Network) {
         // SAFETY: it can be read.
         unsafe { (self.api.network)(network) };
     }
 
-    /// What the network has done with datagrams.
+    /// Counts of the datagrams on the network.
     pub fn crossed(&self) -> Crossed {
         let mut crossed = Crossed::default();
         // SAFETY: there is room for it.

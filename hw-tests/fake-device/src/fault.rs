@@ -143,7 +143,7 @@ pub struct Network {
     pub delayed: u32,
 }
 
-/// What a network has done with datagrams.
+/// Counts of the datagrams on a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Crossed {

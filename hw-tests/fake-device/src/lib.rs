@@ -1,11 +1,13 @@
 //! A verbs device that is made of memory alone, for what no device at hand produces on demand: completions with every
 //! status, completions that make no sense, calls that fail, asynchronous events. And for costs that repeat to the digit.
 //!
-//! It is a libibverbs: a program that loads it first (by [`control::FakeDevice::take`]) gets it whenever it loads
-//! `libibverbs.so.1`, for the loader goes by that name. It has one RoCE and one InfiniBand device. Their queue pairs
-//! reach those of the same process, in order and at once (datagrams unless a test has them lost, repeated and reordered): a request is carried out by the call that posts it, or by the
-//! one that gives its receiver a buffer. What an application must not do (a queue that overflows, memory that is not
-//! registered, an object that is destroyed under another) is kept as misuse, for the test to find.
+//! It is a libibverbs: a program that loads it first (by [`control::FakeDevice::take`]) gets it
+//! whenever it loads `libibverbs.so.1`, for the loader goes by that name. It has one RoCE and one
+//! InfiniBand device. Their queue pairs reach those of the same process, in order and at once
+//! (datagrams unless a test has them lost, repeated and reordered): a request is carried out by the
+//! call that posts it, or by the one that gives its receiver a buffer. Faults of an application
+//! (a queue that overflows, memory that is not registered, an object that is destroyed under
+//! another) are recorded as misuse, for the test to find.
 //!
 //! It replaces no test on a real device.
 //!

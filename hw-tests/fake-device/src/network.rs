@@ -1,7 +1,7 @@
 //! The network that datagrams cross: quiet, or one that loses, repeats and reorders them at random.
 //!
-//! A delayed datagram waits for other events of the device: datagrams that are sent, and polls that look for some. So the
-//! delay has no clock, and ends on a device that nobody but a poll moves.
+//! A delayed datagram waits for other events of the device: datagrams that are sent, and polls that
+//! look for some. So the delay has no clock, and also ends on a device that only polls move.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::wire::Message;
 /// Events that a delayed datagram waits for at most.
 const MAX_DELAY: u64 = 16;
 
-/// What is under way, and what has become of the rest.
+/// The datagrams that are under way, and counts of all that were.
 pub(crate) struct Crossing {
     network: Network,
     /// Where the pseudo-random numbers are.
@@ -60,7 +60,8 @@ impl Crossing {
         }
     }
 
-    /// As a network that nothing has crossed yet. What was under way on the last one is lost.
+    /// As a network that nothing has crossed yet. Datagrams under way on the previous
+    /// one are lost.
     pub(crate) fn of(network: Network) -> Self {
         Self {
             network,
@@ -149,7 +150,8 @@ impl Model {
         }
     }
 
-    /// Hands a datagram to a queue pair, if that takes it. Else it is lost; the sender never hears.
+    /// Hands a datagram to a queue pair, if that takes it. Else it is lost, and its sender gets no
+    /// error.
     fn take_in(&mut self, to: u32, qkey: u32, number: u64, message: Message) {
         let takes = self.queue_pairs.get(&to).is_some_and(|peer| {
             peer.kind == ibv_qp_type::IBV_QPT_UD && peer.listens() && peer.qkey == qkey

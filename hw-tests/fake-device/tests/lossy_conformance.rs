@@ -1,8 +1,10 @@
-//! The conformance suite while datagrams get lost, come twice and overtake each other: every scenario that there is, on each
-//! kind of lane. A handshake goes by datagrams whatever carries the messages.
+//! The conformance suite while datagrams get lost, come twice and overtake each other: every
+//! scenario that there is, on each kind of lane. A handshake goes by datagrams whatever carries the
+//! messages.
 //!
-//! The real network that does so is slow (`hw-tests/tests/lossy_conformance.rs`); this one has time for all scenarios. The
-//! list of most is [`conformance!`]'s own, and [`no_scenario_is_left_out`] finds what stands neither there nor here.
+//! The real network that does so is slow (`hw-tests/tests/lossy_conformance.rs`); this one has time
+//! for all scenarios. The list of most is [`conformance!`]'s own, and [`no_scenario_is_left_out`]
+//! finds a scenario that stands neither there nor here.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -32,7 +34,7 @@ const LANES: [&str; 3] = ["ud", "auto", "rc"];
 /// Nothing is delayed for so long while anybody polls.
 const SILENCE: Duration = Duration::from_millis(10);
 
-/// The device behind a bad network, for one test at a time. What was done to it that must not be done fails the test.
+/// The device behind a bad network, for one test at a time. Misuse of the device fails the test.
 struct Turn(FakeDevice);
 
 impl Turn {
@@ -141,7 +143,7 @@ fn random_programs_of_datagrams_do_as_the_model() {
     }
 }
 
-/// The network does what it is asked for, and the lane notices all of it.
+/// The network loses, repeats and reorders datagrams, and the lane notices all of it.
 #[test]
 fn datagrams_are_lost_repeated_and_overtaken() {
     const MESSAGES: u64 = 500;
@@ -164,7 +166,8 @@ fn datagrams_are_lost_repeated_and_overtaken() {
     drop(pair);
 }
 
-/// Where one thread waits and nobody drives the sender: it drives itself, or what is lost would be lost for ever.
+/// For scenarios where one thread waits and no other drives the sender: the sender drives itself,
+/// or nothing would repeat a lost datagram.
 fn on_each_lane_that_drives_itself(scenario: impl Fn(&dyn Domain, &dyn Domain)) {
     for lane in LANES {
         let _turn = Turn::take();
@@ -318,7 +321,8 @@ fn an_endpoint_that_closes_leaves_its_counters() {
     }
 }
 
-/// Scenarios that do not run here, and why. Of DGRAM endpoints the table of [`dgram_conformance!`] says so.
+/// Scenarios that do not run here, and why. The table of [`dgram_conformance!`] has those of DGRAM
+/// endpoints.
 const LEFT_OUT: [(&str, &[&str]); 6] = [
     (
         "no datagram is sent",
@@ -362,8 +366,8 @@ const LEFT_OUT: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// Each public function of the suite that takes a domain or a fabric is in one of the tables, called here, or left out for a
-/// reason.
+/// Each public function of the suite that takes a domain or a fabric is in one of the tables,
+/// called here, or left out for a reason.
 #[test]
 fn no_scenario_is_left_out() {
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/src");

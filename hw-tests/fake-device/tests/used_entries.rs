@@ -1,8 +1,8 @@
-//! Bytes that an entry of an address vector takes once it is used: the entry itself, and what an
-//! endpoint of datagrams keeps for each peer that it has sent to (its way and its source).
+//! Bytes that an entry of an address vector takes once it is used: the entry itself, and the
+//! record of an endpoint of datagrams for each peer that it has sent to (its way and its source).
 //!
-//! The figures are in docs/benchmarks.md. Each is what the process's resident anonymous memory
-//! grows by, as of `ferro bench av`.
+//! The figures are in docs/benchmarks.md. Each is the growth of the process's resident anonymous
+//! memory, as of `ferro bench av`.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

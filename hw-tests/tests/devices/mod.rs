@@ -1,4 +1,4 @@
-//! Soft-RoCE devices that a test makes, and what the kernel says of one.
+//! Soft-RoCE devices that a test makes, and the kernel's description of one.
 
 #![allow(
     dead_code,

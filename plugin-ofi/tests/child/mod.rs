@@ -38,8 +38,8 @@ pub fn run(test: &str, variables: &[(&str, &str)]) {
     run_under(Tool::asked_for(), test, variables, |_| {});
 }
 
-/// Runs a test once more, under a tool, in a process with these variables and whatever else
-/// `prepare` does to it.
+/// Runs a test once more, under a tool, in a process with these variables and the changes of
+/// `prepare`.
 pub fn run_under(
     tool: Tool,
     test: &str,

@@ -37,7 +37,7 @@ uint32_t fi_version(void)
 	return VERSION;
 }
 
-/* Has room for what the fields from tx_attr to fabric_attr point to. */
+/* Has room for the structures that the fields from tx_attr to fabric_attr point to. */
 void *fi_dupinfo(const void *info)
 {
 	void **made = info || starving ? NULL : calloc(1, 8192);

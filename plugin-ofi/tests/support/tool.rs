@@ -11,7 +11,7 @@ const ASKED_FOR: &str = "FERRO_TEST_UNDER";
 /// Tells a process of a test that it runs under a tool.
 const HERE: &str = "FERRO_TEST_TOOL";
 
-/// What a process runs under.
+/// The tool that a process runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     /// Nothing.
@@ -73,7 +73,7 @@ impl Tool {
         false
     }
 
-    /// What C code of a test is compiled with.
+    /// The options that compile C code of a test.
     pub fn compiler_options(self) -> &'static [&'static str] {
         match self {
             Self::Asan => &["-fsanitize=address", "-g"],
@@ -103,8 +103,8 @@ impl Tool {
             // The program itself is compiled without it, so its library has to be the first.
             let library = sanitizer().expect("the C compiler has an address sanitizer");
             command.env("LD_PRELOAD", library);
-            // What libraries keep until the end is no fault, and no leak of the test's. Where there
-            // is no memory, that is for the caller to see.
+            // Memory that libraries keep until the end is no fault, and no leak of the test's. An
+            // allocation that fails returns NULL, so that its caller has to handle it.
             command.env(
                 "ASAN_OPTIONS",
                 "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1",

@@ -162,7 +162,7 @@ pub fn bad() -> Vec<u8> {
     vec![7; 64]
 }
 
-/// What an event queue has next, waited for.
+/// The next event or error of an event queue.
 pub enum Next {
     Done(fi_eq_entry),
     Error(fi_eq_err_entry),

@@ -21,7 +21,7 @@ enum Move {
     Begin(u64, u32, u8, bool),
     /// The next piece of the oldest message, as it should be, or one more.
     Piece(u32),
-    /// What it says about the end of the link.
+    /// A message about the end of the link.
     Farewell(Farewell),
     Scribble(Vec<(usize, usize, u64)>),
     Claim(u64),

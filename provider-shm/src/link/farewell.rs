@@ -9,7 +9,7 @@ use crate::ring::{Broken, Head, Seen};
 use crate::wire::FAREWELL;
 
 listed_enum! {
-    /// What a side says about the end of the link.
+    /// A message of one side about the end of the link.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Farewell: u64 {
         /// I have no more to say: shall we end it?

@@ -27,11 +27,11 @@ listed_constants! {
 }
 
 listed_constants! {
-    /// What an answer may say.
+    /// The verdicts that an answer may have.
     pub(crate) const VERDICTS: [u8];
     /// Go on.
     pub(crate) const OK = 0;
-    /// A connection between the two is being made, or there is one: try again if nothing comes of it.
+    /// A link between the two is being made, or exists: try again if none results.
     pub(crate) const BUSY = 1;
     /// I am not whom you look for, or can not do it.
     pub(crate) const REFUSED = 2;

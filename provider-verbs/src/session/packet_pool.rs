@@ -1,5 +1,5 @@
-//! Memory for packets that wait for their confirmation: an endpoint uses it again and again, so that messages by datagrams
-//! allocate nothing in the steady state.
+//! Memory for packets that wait for their confirmation: an endpoint uses it again and again, so
+//! that messages by datagrams allocate nothing in the steady state.
 
 use ferrofabric_core::protocol::wire::datagram::SPAN;
 
@@ -17,7 +17,8 @@ impl PacketPool {
     #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
         let mut buffer = self.free.pop().unwrap_or_default();
-        // A buffer that served a shorter packet grows, so a steady mix of lengths ends with buffers that hold the longest.
+        // A buffer that served a shorter packet grows, so a steady mix of lengths ends with buffers
+        // that hold the longest.
         buffer.reserve(len);
         buffer
     }

@@ -493,7 +493,8 @@ fn threads_ask_for_what_is_used_and_end_with_the_address_vector() {
     assert_eq!(new, [FiAddr(0), FiAddr(3), FiAddr(6)]);
     // One is under way when it closes, and comes to its end.
     table.ask(FiAddr(9));
-    // It is under way once its thread waits at the gate. What was only taken would be cancelled.
+    // The resolution is under way once its thread waits at the gate. A close before that would
+    // cancel it.
     while gate.0.try_lock().is_some() {
         std::thread::yield_now();
     }

@@ -45,8 +45,8 @@ impl Deadlines {
         }
     }
 
-    /// Takes out what an earlier item of the same lane has replaced. The heap grows only where most items still count:
-    /// its size follows the number of lanes, not how often their deadlines move.
+    /// Takes out what an earlier item of the same lane has replaced. The heap grows only where most
+    /// items still count: its size follows the number of lanes, not how often their deadlines move.
     #[cold]
     fn make_room(&mut self) {
         let lanes = &self.lanes;
@@ -121,7 +121,8 @@ mod tests {
         }
     }
 
-    /// A lane whose probe is always far ahead, and whose acknowledgement falls due before that again and again.
+    /// A lane whose probe is always far ahead, and whose acknowledgement falls due before that
+    /// again and again.
     #[test]
     fn deadlines_that_move_take_no_memory() {
         let mut deadlines = Deadlines::default();

@@ -120,7 +120,8 @@ listed_enum! {
         /// An RC queue pair at each end.
         #[default]
         Rc = 0,
-        /// Datagrams between the endpoints' data queue pairs, made reliable ([`crate::protocol::datagram_lane`]).
+        /// Datagrams between the endpoints' data queue pairs, made reliable
+        /// ([`crate::protocol::datagram_lane`]).
         Ud = 1,
     }
 }
@@ -190,7 +191,8 @@ listed_enum! {
         NoSuchLane = 6,
         /// The lane named was given up in good order: its queue pair is wanted elsewhere.
         Recycled = 7,
-        /// The lane named was given up in good order: who sends this has no more to say. The session rests.
+        /// The lane named was given up in good order: the sender of this has nothing more to send.
+        /// The session rests.
         Left = 8,
     }
 }

@@ -27,7 +27,7 @@ const _: () = assert!(QUESTION_BYTES <= REQUEST_ROOM && ANSWER_BYTES <= REPLY_RO
 const MAGIC: [u8; 4] = *b"FFn\x01";
 
 listed_enum! {
-    /// What kind of endpoint listens, or is looked for. One kind can not talk to the other.
+    /// The kind of the endpoint that listens, or is looked for. One kind can not talk to the other.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Service: u8 {
         /// Reliable messages.

@@ -14,9 +14,10 @@ pub mod senders;
 pub mod sharing;
 pub mod waiting;
 
-/// A test for each scenario, as [`conformance!`](crate::conformance) makes them. `@lossy` before the fabric: for each that makes
-/// sense on a network that loses datagrams. The others are about a certain datagram, which has to arrive: how the receive that
-/// it meets ends, in which order, and who is woken.
+/// A test for each scenario, as [`conformance!`](crate::conformance) makes them. With `@lossy`
+/// before the fabric: for each scenario that makes sense on a network that loses datagrams. The
+/// others need a certain datagram to arrive: they test the end of the receive that it meets, the
+/// order, and the waiters that it wakes.
 #[macro_export]
 macro_rules! dgram_conformance {
     (@lossy $fabric:expr $(, $attr:meta)* $(,)?) => {

@@ -78,7 +78,7 @@ impl Exchange {
         rounds * WAYS.len() * 2
     }
 
-    /// What both ends together have counted under a name.
+    /// The sum of the two ends' counters of a name.
     pub fn counted(&self, name: &str) -> u64 {
         let ends = [&self.pair.a, &self.pair.b];
         let counts = ends.map(|end| counter(&end.endpoint.stats().unwrap(), name));

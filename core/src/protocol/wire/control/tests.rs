@@ -52,7 +52,7 @@ fn parameters() -> impl Strategy<Value = LaneParameters> {
         )
 }
 
-/// What a packet of a kind may say.
+/// The bodies that a packet of a kind may have.
 fn body(kind: u8) -> BoxedStrategy<Body> {
     let stamp_ns = any::<u64>();
     match kind {

@@ -1,9 +1,10 @@
 //! Lanes of the UD kind: sessions over datagrams, which the protocol makes reliable
 //! ([`ferrofabric_core::protocol::datagram_lane`]).
 //!
-//! A packet that is not confirmed is kept as bytes, among the session's `replay`, and copied into a work request each time
-//! that it is sent; so nothing has to wait for the device, and another lane can take the packets over as they are. The
-//! memory goes back to the endpoint's [`PacketPool`] when the packet is confirmed.
+//! A packet that is not confirmed is kept as bytes, among the session's `replay`, and copied into a
+//! work request each time that it is sent; so nothing has to wait for the device, and another lane
+//! can take the packets over as they are. The memory goes back to the endpoint's [`PacketPool`]
+//! when the packet is confirmed.
 
 mod change;
 mod queue_pair;

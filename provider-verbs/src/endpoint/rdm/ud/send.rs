@@ -319,7 +319,8 @@ fn stamp_message(
         }
         let mut packet = packets.take(head_len + bytes);
         packet.extend_from_slice(&head[..head_len]);
-        // SAFETY: there is room for so many bytes behind the header, and all are written: `range` lies within the message.
+        // SAFETY: `packet` has room for `bytes` behind the header, and all are written: `range`
+        // lies within the message.
         unsafe {
             iov.gather_part(start, bytes, packet.as_mut_ptr().add(head_len));
             packet.set_len(head_len + bytes);
