@@ -357,16 +357,16 @@ fn each_flag_of_transfers() {
 
 /// Sends a message with flags, and one without behind it; both come.
 fn sent(two: &Two, tagged: bool, flags: u64) -> isize {
-    let mut rooms = [[0u8; 16]; 2];
+    let (mut rooms, mut sent) = ([[0u8; 16]; 2], [[7u8; 16]; 2]);
     let [first, second] = &mut rooms;
     let (all, got) = (count(two.a.sent), count(two.b.received));
-    let code = post(&two.a, tagged, true, (&mut [7; 16], two.to_b), flags);
+    let code = post(&two.a, tagged, true, (&mut sent[0], two.to_b), flags);
     let expected = if code == 0 { 2 } else { 1 };
     for room in [first, second].into_iter().take(expected) {
         assert_eq!(post(&two.b, tagged, false, (room, u64::MAX), 0), 0);
     }
     let until = Instant::now() + PATIENCE;
-    while post(&two.a, tagged, true, (&mut [7; 16], two.to_b), 0) != 0 {
+    while post(&two.a, tagged, true, (&mut sent[1], two.to_b), 0) != 0 {
         count(two.a.sent);
         assert!(Instant::now() < until, "no room for a send");
     }
