@@ -229,19 +229,20 @@ fn errors_name_peers_by_the_users_ids() {
     everywhere("errors_name_peers_by_the_users_ids", |info| {
         let shared = format!("ferro-ids-{}", std::process::id());
         let shared = CString::new(shared).unwrap();
-        for name in [None, Some(shared.as_c_str())] {
-            errors_name_a_peer_by_its_id(info, name);
-        }
+        let (table, map) = (fi_av_type::FI_AV_TABLE, fi_av_type::FI_AV_MAP);
+        errors_name_a_peer_by_its_id(info, table, None);
+        errors_name_a_peer_by_its_id(info, table, Some(&shared));
+        errors_name_a_peer_by_its_id(info, map, None);
     });
 }
 
-/// The same with an address vector of this name, which other processes may share.
-fn errors_name_a_peer_by_its_id(info: &Info<'_>, name: Option<&CStr>) {
+/// The same with an address vector of a type, and with a name if other processes may share it.
+fn errors_name_a_peer_by_its_id(info: &Info<'_>, type_: fi_av_type, name: Option<&CStr>) {
     const ID: fi_addr_t = 4711;
     let two = Two::open(info, shape());
     let (domain, mut av) = (two.opened.domain, null_mut());
     let mut attr = fi_av_attr {
-        type_: fi_av_type::FI_AV_TABLE,
+        type_,
         flags: FI_AV_USER_ID,
         name: name.map_or_else(null, CStr::as_ptr),
         ..fi_av_attr::default()
@@ -303,12 +304,32 @@ fn errors_name_a_peer_by_its_id(info: &Info<'_>, name: Option<&CStr>) {
         while send(ep, at, len, null_mut(), peer, 2, 23 as *mut c_void) != 0 {
             two::count(two.a.sent);
         }
+        let (recv, at) = ((*(*ep).tagged).recv.unwrap(), into.as_mut_ptr().cast());
+        for context in [24, 25] {
+            let context = context as *mut c_void;
+            assert_eq!(recv(ep, at, 8, null_mut(), peer, 3, 0, context), 0);
+        }
         let mut removed = peer;
         assert_eq!(call!(av, ops.remove(&raw mut removed, 1, 0)), 0);
     }
     let error = error_of(two.a.tx);
     assert_eq!((error.op_context as usize, error.src_addr), (23, ID));
     assert_eq!(error.err, FI_ECANCELED);
+    if type_ == fi_av_type::FI_AV_MAP {
+        // Another peer gets the entry, and an ID of its own. (In a table it would have the same
+        // address as well.)
+        let name = name_of(two.a.ep);
+        let next = two::insert_bytes(av, name.as_ptr().cast());
+        assert_eq!(next as u32, peer as u32, "not the same entry");
+        cancel(ep, 24);
+        let error = error_of(two.a.rx);
+        assert_eq!((error.err, error.src_addr), (FI_ECANCELED, ID));
+        // SAFETY: as fi_av(3) has it.
+        assert_eq!(unsafe { call!(av, ops.set_user_id(next, 7, 0)) }, 0);
+        cancel(ep, 25);
+        let error = error_of(two.a.rx);
+        assert_eq!((error.err, error.src_addr), (FI_ECANCELED, u64::MAX));
+    }
     for fid in [ep.cast(), av.cast()] {
         assert_eq!(close(fid), 0);
     }

@@ -129,8 +129,8 @@ impl AvTable {
             writers: Mutex::new(()),
             named,
             read_only: attr.read_only,
-            ids: match shared {
-                true => Ids::of_shared(attr.user_ids),
+            ids: match shared || model.av_type == AvType::Map {
+                true => Ids::by_generation(attr.user_ids),
                 false => Ids::new(attr.user_ids),
             },
             auth_keys: None,
@@ -309,12 +309,10 @@ impl AvTable {
             }
             is_reusable
         });
-        match taken_out.get() {
-            // Operations that are under way with it are still reported by its ID.
-            TakenOut::Kept(..) => {}
-            // They may be, until the transports have followed the change.
-            TakenOut::Free if self.is_shared() => {}
-            TakenOut::Free => self.ids.forget(entry),
+        // Operations that are under way with a kept entry are still reported by its ID; with one of
+        // a shared table they may be, until the transports have followed the change.
+        if matches!(taken_out.get(), TakenOut::Free) && !self.is_shared() {
+            self.forget_id_of_removed(addr);
         }
         self.list(entry, FiAddr::NOTAVAIL);
         if let Some(keys) = &self.auth_keys {
@@ -323,10 +321,11 @@ impl AvTable {
         Ok(taken_out.get())
     }
 
-    /// Nothing that was under way with an address is to be reported any more. Its entry is still
-    /// the caller's.
+    /// An address was removed, and the transports were told. In a map its ID stays for operations
+    /// that go on, until its entry has an ID for another address. In a table the next address is
+    /// the same index, and has none of its IDs.
     pub(super) fn forget_id_of_removed(&self, addr: FiAddr) {
-        if let Some(entry) = self.model.entry(addr) {
+        if let (AvType::Table, Some(entry)) = (self.model.av_type, self.model.entry(addr)) {
             self.ids.forget(entry);
         }
     }
@@ -371,7 +370,9 @@ impl AvTable {
 
     /// An entry of a shared table is of this generation: an ID of an earlier one is no more.
     pub(crate) fn forget_id(&self, entry: u32, generation: u32) {
-        self.ids.forget_before(entry, generation);
+        if self.model.av_type == AvType::Table {
+            self.ids.forget_before(entry, generation);
+        }
     }
 
     /// Every address in the table, from the lowest index.

@@ -118,7 +118,8 @@ impl<T: Transport> State<T> {
             for addr in changes.removed {
                 self.retract(*av, addr);
             }
-            // The operations with the removed addresses have ended by now, reported by their IDs.
+            // The transports have ended their operations with the removed addresses, as far as they
+            // end any, and reported them by the IDs.
             for (entry, generation) in changes.changed {
                 table.forget_id(entry, generation);
             }

@@ -21,10 +21,10 @@ impl PeerAv for AvTable {
     fn reported(&self, addr: FiAddr) -> FiAddr {
         match self.ids.are_any() && addr.is_some() {
             false => addr,
-            true => self
-                .model
-                .entry(addr)
-                .map_or(addr, |entry| self.ids.of(entry, addr)),
+            true => self.model.entry(addr).map_or(addr, |entry| {
+                let is_of = |generation| self.model.addr(entry, generation) == addr;
+                self.ids.of(entry, addr, is_of)
+            }),
         }
     }
 
