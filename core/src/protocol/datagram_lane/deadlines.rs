@@ -31,26 +31,27 @@ impl Deadlines {
             }
             self.lanes.resize(index + 1, Deadline::default());
         }
-        let deadline = &mut self.lanes[index];
-        deadline.at = at;
+        self.lanes[index].at = at;
         let Some(at) = at else {
             return;
         };
-        if deadline.queued.is_none_or(|queued| at < queued) {
-            deadline.queued = Some(at);
+        if self.lanes[index].queued.is_none_or(|queued| at < queued) {
             if self.heap.len() == self.heap.capacity() {
                 self.make_room();
             }
+            self.lanes[index].queued = Some(at);
             self.heap.push(Reverse((at, lane)));
         }
     }
 
-    /// Takes out what an earlier item of the same lane has replaced. The heap grows only where most
-    /// items still count: its size follows the number of lanes, not how often their deadlines move.
+    /// Leaves one item for each lane, the earliest. The heap grows only where most items count: its
+    /// size follows the number of lanes, not how often their deadlines move.
     #[cold]
     fn make_room(&mut self) {
-        let lanes = &self.lanes;
-        (self.heap).retain(|Reverse((at, lane))| lanes[*lane as usize].queued == Some(*at));
+        self.heap.clear();
+        for (lane, deadline) in self.lanes.iter().enumerate() {
+            (self.heap).extend(deadline.queued.map(|at| Reverse((at, lane as u32))));
+        }
         let counting = self.heap.len();
         if counting * 2 >= self.heap.capacity() {
             self.heap.reserve(counting + 4);
@@ -119,6 +120,24 @@ mod tests {
             prop_assert_eq!(fired, standing);
             prop_assert!(deadlines.heap.is_empty());
         }
+    }
+
+    /// Lanes whose probes stand, and whose acknowledgements fall due at once, again and again.
+    #[test]
+    fn deadlines_that_stand_take_no_memory() {
+        const LANES: u32 = 8;
+        let mut deadlines = Deadlines::default();
+        let round = |deadlines: &mut Deadlines| {
+            for lane in 0..LANES {
+                deadlines.set(lane, Some(Time(0)));
+                assert_eq!(deadlines.pop(Time(1)), Some(lane));
+                deadlines.set(lane, Some(Time(1_000_000)));
+            }
+        };
+        (0..10).for_each(|_| round(&mut deadlines));
+        let capacity = deadlines.heap.capacity();
+        (0..10_000).for_each(|_| round(&mut deadlines));
+        assert_eq!(deadlines.heap.capacity(), capacity);
     }
 
     /// A lane whose probe is always far ahead, and whose acknowledgement falls due before that
