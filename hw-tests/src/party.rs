@@ -109,10 +109,18 @@ impl Peer {
         self.control.write_all(b"!").unwrap();
     }
 
-    /// Sends a signal.
+    /// Sends a signal. After SIGSTOP it returns when all threads of the process have stopped.
     pub fn signal(&self, signal: i32) {
+        let process = self.process.id() as i32;
         // SAFETY: the process is a child that was not waited for.
-        assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
+        assert_eq!(unsafe { libc::kill(process, signal) }, 0);
+        if signal == libc::SIGSTOP {
+            let mut status = 0;
+            // SAFETY: as above; there is room for the status.
+            let stopped = unsafe { libc::waitpid(process, &raw mut status, libc::WUNTRACED) };
+            assert_eq!(stopped, process);
+            assert!(libc::WIFSTOPPED(status), "it has ended: {status:#x}");
+        }
     }
 
     /// Waits for its end, which must be a success.

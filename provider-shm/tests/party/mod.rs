@@ -84,9 +84,18 @@ impl Party {
         self.hear().parse().unwrap()
     }
 
+    /// Sends a signal. After SIGSTOP it returns when all threads of the child have stopped.
     pub fn signal(&self, signal: i32) {
+        let child = self.child.id() as i32;
         // SAFETY: our own child, which has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+        assert_eq!(unsafe { libc::kill(child, signal) }, 0);
+        if signal == libc::SIGSTOP {
+            let mut status = 0;
+            // SAFETY: as above; there is room for the status.
+            let stopped = unsafe { libc::waitpid(child, &raw mut status, libc::WUNTRACED) };
+            assert_eq!(stopped, child);
+            assert!(libc::WIFSTOPPED(status), "the child has ended: {status:#x}");
+        }
     }
 
     pub fn kill(&mut self) {
