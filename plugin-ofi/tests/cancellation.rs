@@ -12,15 +12,16 @@ mod two;
 use std::ffi::{c_int, c_long, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use client::Info;
-use ferro_fi::abi::{fi_cq_err_entry, fi_cq_tagged_entry, fi_wait_obj};
+use ferro_fi::abi::{fi_cq_err_entry, fi_wait_obj};
 use goblin::elf::Elf;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use support::folder::Folder;
 use support::has_program;
 use support::tool::Tool;
-use two::{Two, everywhere, next, shape};
+use two::{PATIENCE, Two, count, everywhere, next, shape};
 
 /// As in the C file.
 #[repr(C)]
@@ -36,6 +37,8 @@ struct Calls {
     send: *const c_void,
     to: u64,
     tag: u64,
+    posted: *mut u64,
+    read: *mut u64,
 }
 
 /// The call that a thread is in when it is cancelled, with the numbers of the C file.
@@ -120,7 +123,14 @@ fn open(info: &Info<'_>) -> Two {
     Two::open(info, waits)
 }
 
-fn calls(two: &Two) -> Calls {
+/// The work of the threads of a test so far.
+#[derive(Default)]
+struct Done {
+    posted: u64,
+    read: u64,
+}
+
+fn calls(two: &Two, done: &mut Done) -> Calls {
     // SAFETY: the objects are open, and their tables full.
     unsafe {
         let (cq, eq, cntr) = (two.a.tx, two.opened.eq, two.a.received);
@@ -137,6 +147,8 @@ fn calls(two: &Two) -> Calls {
             send: (*(*two.a.ep).tagged).send.unwrap() as *const c_void,
             to: two.to_b,
             tag: 1,
+            posted: &raw mut done.posted,
+            read: &raw mut done.read,
         }
     }
 }
@@ -159,7 +171,8 @@ fn cancel_in(info: &Info<'_>, call: Call) {
                 .expect("it is there")
         };
         let two = open(info);
-        let calls = calls(&two);
+        let mut done = Done::default();
+        let calls = calls(&two, &mut done);
         for pause in pauses(rounds) {
             let pause = match call {
                 // It never sleeps.
@@ -169,32 +182,40 @@ fn cancel_in(info: &Info<'_>, call: Call) {
             // SAFETY: the objects are open, and used as FI_THREAD_SAFE allows.
             let step = unsafe { cancel_in(&raw const calls, call as c_int, pause) };
             assert_eq!(step, 0, "{call:?} with {options} after {pause}");
-            still_works(&two, calls.tag);
+            still_works(&two, &calls);
         }
         two.close();
     }
 }
 
-/// A message goes through, behind whatever the threads have sent.
-fn still_works(two: &Two, tag: u64) {
+/// A message goes through, behind those that the threads have sent, and no completion is lost.
+fn still_works(two: &Two, calls: &Calls) {
     const LAST: u64 = 77;
     let mut into = [0u8; 8];
     two.b.receive(&mut into, LAST, 1);
     two.a.senddata(&[9; 8], 0, two.to_b, LAST);
     assert_eq!(next(two.b.rx).map(|entry| entry.tag), Ok(LAST));
     assert_eq!(into, [9; 8]);
-    // A completion may be gone with a cancelled read, but no more than one.
-    let mut entry = fi_cq_tagged_entry::default();
-    loop {
-        // SAFETY: there is room for one.
-        let read = unsafe { call!(two.a.tx, ops.read((&raw mut entry).cast(), 1)) };
-        if read == two::EAGAIN {
-            break;
-        }
-        assert_eq!(read, 1);
+    // SAFETY: the numbers stay as long as the test, and no thread of the C code runs now.
+    let (posted, read) = unsafe {
+        // This message is sent and read in the place of a thread.
+        *calls.posted += 1;
+        (*calls.posted, &mut *calls.read)
+    };
+    let until = Instant::now() + PATIENCE;
+    while count(two.a.sent) < posted {
+        assert!(Instant::now() < until, "sends do not complete");
     }
+    // A thread is cancelled only where a read has found nothing.
+    loop {
+        match two::read(two.a.tx) {
+            Ok(_) => *read += 1,
+            Err(error) => break assert_eq!(error, two::EAGAIN),
+        }
+    }
+    assert_eq!((*read, count(two.a.sent)), (posted, posted), "completions");
     // The messages of the threads do not pile up.
-    drain(two, tag);
+    drain(two, calls.tag);
 }
 
 /// Receives what has come with a tag.

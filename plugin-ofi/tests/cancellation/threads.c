@@ -24,6 +24,10 @@ struct calls {
 	ssize_t (*send)(void *ep, const void *buf, size_t len, void *desc, uint64_t to, uint64_t tag, void *context);
 	uint64_t to;
 	uint64_t tag;
+	/* Sends that were posted, and completions that were read, by all threads so far: one at a time
+	 * runs, and each is joined before the test looks. */
+	uint64_t *posted;
+	uint64_t *read;
 };
 
 enum { CQ_SREAD, EQ_SREAD, CNTR_WAIT, SEND_AND_READ };
@@ -53,7 +57,8 @@ static void *run(void *argument)
 	for (;;) {
 		switch (thread->call) {
 		case CQ_SREAD:
-			calls->cq_sread(calls->cq, entry, 1, NULL, -1);
+			if (calls->cq_sread(calls->cq, entry, 1, NULL, -1) > 0)
+				++*calls->read;
 			break;
 		case EQ_SREAD:
 			calls->eq_sread(calls->eq, &event, entry, sizeof entry, -1, 0);
@@ -64,9 +69,9 @@ static void *run(void *argument)
 		case SEND_AND_READ:
 			/* As deep as its queue: it has to wait now and again. */
 			while (!calls->send(calls->ep, sent, sizeof sent, NULL, calls->to, calls->tag, NULL))
-				;
+				++*calls->posted;
 			while (calls->cq_read(calls->cq, entry, 1) > 0)
-				;
+				++*calls->read;
 			break;
 		}
 	}
