@@ -67,9 +67,10 @@ type CancelIn = unsafe extern "C" fn(*const Calls, c_int, c_long) -> c_int;
 /// Set where libraries are to be kept for the Soft-RoCE machine.
 const KEEP: &str = "FERRO_KEEP_COMPILED";
 
-/// Where it finds them.
+/// Where it finds them: beside this program, for it sees no other folder of a build for sure.
 fn kept(options: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cancelled-threads{options}.so"))
+    let program = std::env::current_exe().expect("this program");
+    program.with_file_name(format!("cancelled-threads{options}.so"))
 }
 
 /// The C code, compiled with one of the [`OPTIONS`], and for the tool that this runs under. The
