@@ -21,11 +21,11 @@ use ferro_fi::abi::{
     FI_ENODATA, FI_ENOENT, FI_ENOMEM, FI_ENOSYS, FI_EOPNOTSUPP, FI_ETOOSMALL, FI_EVENT,
     FI_GETOPSFLAG, FI_GETWAIT, FI_GETWAITOBJ, FI_MORE, FI_MULTI_RECV, FI_MULTICAST,
     FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_TAGGED_SIZE, FI_OPT_MAX_MSG_SIZE,
-    FI_OPT_MAX_TAGGED_SIZE, FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV, FI_SEND,
-    FI_SETOPSFLAG, FI_SYMMETRIC, FI_SYNC_ERR, FI_TRANSMIT, FI_TRIGGER, FI_WRITE, fi_addr_t,
-    fi_av_attr, fi_av_type, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_mr_attr,
-    fi_msg, fi_msg_tagged, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq,
-    fid_mr,
+    FI_OPT_MAX_TAGGED_SIZE, FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV, FI_REMOTE_READ,
+    FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, FI_SYMMETRIC, FI_SYNC_ERR,
+    FI_TRANSMIT, FI_TRIGGER, FI_WRITE, fi_addr_t, fi_av_attr, fi_av_type, fi_cntr_attr, fi_cq_attr,
+    fi_cq_err_entry, fi_eq_attr, fi_mr_attr, fi_msg, fi_msg_tagged, fi_wait_obj, fid, fid_av,
+    fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_mr,
 };
 use support::edge::Edge;
 use two::{EAGAIN, PATIENCE, Side, Two, control, count, everywhere, insert, read, shape};
@@ -461,17 +461,35 @@ fn each_flag_of_bindings() {
                 code as isize
             }
         };
-        let refused: &[c_int] = &[0, FI_EINVAL, FI_EBADFLAGS];
-        let known = [(FI_TRANSMIT | FI_RECV, OK)];
-        each_flag("fi_ep_bind of a queue", &known, refused, |flags| {
-            bound(two.a.tx.cast(), flags)
-        });
+        let refused: &[c_int] = &[FI_EBADFLAGS];
+        let (queue, counter) = (two.a.tx.cast(), two.a.sent.cast());
+        // FI_SELECTIVE_COMPLETION goes with a direction.
+        let directions = FI_TRANSMIT | FI_RECV;
+        each_flag(
+            "fi_ep_bind of a queue",
+            &[(directions, OK)],
+            refused,
+            |flags| bound(queue, flags),
+        );
+        let known = [(directions | FI_SELECTIVE_COMPLETION, OK)];
+        for way in [FI_TRANSMIT, FI_RECV] {
+            let call = format!("fi_ep_bind of a queue with {way:#x} and");
+            each_flag(&call, &known, refused, |flags| bound(queue, flags | way));
+        }
+        // Remote accesses are none that an endpoint of ours has: nothing will be counted.
+        let accesses = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+        let known = [(directions | accesses, OK)];
         each_flag("fi_ep_bind of a counter", &known, refused, |flags| {
-            bound(two.a.sent.cast(), flags)
+            bound(counter, flags)
         });
-        each_flag("fi_ep_bind of an address vector", &[], refused, |flags| {
-            bound(two.a.av.cast(), flags)
-        });
+        for (what, object) in [
+            ("an address vector", two.a.av.cast()),
+            ("an event queue", two.opened.eq.cast()),
+        ] {
+            let call = format!("fi_ep_bind of {what}");
+            each_flag(&call, &[], refused, |flags| bound(object, flags));
+            assert_eq!(bound(object, 0), 0, "{call}");
+        }
         // Bound objects are held no longer than the endpoints were.
         still_works(&two);
         two.close();

@@ -20,8 +20,9 @@ use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::AV_AUTH_KEY;
 
 use crate::abi::{
-    FI_CLASS_EP, FI_ENABLE, FI_GETOPSFLAG, FI_SELECTIVE_COMPLETION, FI_SETOPSFLAG, fi_info, fi_ops,
-    fid, fid_ep,
+    FI_CLASS_EP, FI_ENABLE, FI_GETOPSFLAG, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, FI_TRANSMIT, FI_WRITE, fi_info, fi_ops, fid,
+    fid_ep,
 };
 use crate::av::AvObject;
 use crate::cntr::CntrObject;
@@ -270,6 +271,12 @@ fn bind_to<T>(
     Ok(())
 }
 
+/// The flags that a queue is bound with.
+const QUEUE: u64 = FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION;
+
+/// Those of a counter. Remote accesses are not there to be counted, and such a counter stays at 0.
+const COUNTER: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+
 /// `fi_ep_bind`.
 unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
     control(|| {
@@ -282,7 +289,6 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
         if this.endpoint.get().is_some() {
             return Err(Errno::EOPBADSTATE.into());
         }
-        let flags = Flags::from_bits_retain(flags);
         // SAFETY: what is bound is an object of ours, not closed.
         let (av, cq, cntr, eq) = unsafe {
             (
@@ -292,11 +298,19 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 share_if::<EqObject>(to),
             )
         };
-        let (sends, receives) = (flags.contains(Flags::SEND), flags.contains(Flags::RECV));
+        let allowed = match (&cq, &cntr) {
+            (Some(_), _) => QUEUE,
+            (_, Some(_)) => COUNTER,
+            _ => 0,
+        };
+        if flags & !allowed != 0 {
+            return Err(Errno::EBADFLAGS.into());
+        }
+        let (sends, receives) = (flags & FI_SEND != 0, flags & FI_RECV != 0);
         if let Some(av) = av {
             bind_to(&mut setup.av, &av, true, "address vector")?;
         } else if let Some(cq) = cq {
-            let selective = flags.bits() & FI_SELECTIVE_COMPLETION != 0;
+            let selective = flags & FI_SELECTIVE_COMPLETION != 0;
             if !sends && !receives {
                 return Err(Errno::EBADFLAGS.into());
             }
