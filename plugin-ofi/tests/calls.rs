@@ -17,15 +17,16 @@ use std::time::Instant;
 use client::{Info, close};
 use ferro_fi::abi::{
     FI_AFFINITY, FI_AUTH_KEY, FI_AV_USER_ID, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ,
-    FI_COMMIT_COMPLETE, FI_DISCARD, FI_EAGAIN, FI_EBADFLAGS, FI_EINVAL, FI_EMSGSIZE, FI_ENABLE,
-    FI_ENODATA, FI_ENOENT, FI_ENOMEM, FI_ENOSYS, FI_EOPNOTSUPP, FI_ETOOSMALL, FI_EVENT,
-    FI_GETOPSFLAG, FI_GETWAIT, FI_GETWAITOBJ, FI_MORE, FI_MULTI_RECV, FI_MULTICAST,
-    FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_TAGGED_SIZE, FI_OPT_MAX_MSG_SIZE,
-    FI_OPT_MAX_TAGGED_SIZE, FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV, FI_REMOTE_READ,
-    FI_REMOTE_WRITE, FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, FI_SYMMETRIC, FI_SYNC_ERR,
-    FI_TRANSMIT, FI_TRIGGER, FI_WRITE, fi_addr_t, fi_av_attr, fi_av_type, fi_cntr_attr, fi_cq_attr,
-    fi_cq_err_entry, fi_eq_attr, fi_mr_attr, fi_msg, fi_msg_tagged, fi_wait_obj, fid, fid_av,
-    fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_mr,
+    FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_EAGAIN, FI_EBADFLAGS,
+    FI_EINVAL, FI_EMSGSIZE, FI_ENABLE, FI_ENODATA, FI_ENOENT, FI_ENOMEM, FI_ENOSYS, FI_EOPNOTSUPP,
+    FI_ETOOSMALL, FI_EVENT, FI_GETOPSFLAG, FI_GETWAIT, FI_GETWAITOBJ, FI_INJECT,
+    FI_INJECT_COMPLETE, FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_MULTICAST, FI_OPT_ENDPOINT,
+    FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_TAGGED_SIZE, FI_OPT_MAX_MSG_SIZE, FI_OPT_MAX_TAGGED_SIZE,
+    FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, FI_SYMMETRIC, FI_SYNC_ERR, FI_TRANSMIT,
+    FI_TRANSMIT_COMPLETE, FI_TRIGGER, FI_WRITE, fi_addr_t, fi_av_attr, fi_av_type, fi_cntr_attr,
+    fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_mr_attr, fi_msg, fi_msg_tagged, fi_wait_obj, fid,
+    fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_mr,
 };
 use support::edge::Edge;
 use two::{EAGAIN, PATIENCE, Side, Two, control, count, everywhere, insert, read, shape};
@@ -334,20 +335,28 @@ fn each_flag_of_transfers() {
             ];
             each_flag(what, &known, IGNORED, |flags| received(&two, tagged, flags));
         }
-        for way in [FI_SEND, FI_RECV] {
-            each_flag(
-                "fi_control with FI_SETOPSFLAG",
-                &[],
-                &[0, FI_EINVAL],
-                |flags| {
-                    let set = |mut flags: u64| {
-                        control(two.a.ep.cast(), FI_SETOPSFLAG, (&raw mut flags).cast())
-                    };
-                    let code = set(flags | way);
-                    assert_eq!(set(way), 0);
-                    code as isize
-                },
-            );
+        // As fi_endpoint(3) lists them ("Operation flags"), but for levels that no endpoint of ours
+        // has, and as fi_cq(3) does (FI_MATCH_COMPLETE). A call names one direction.
+        let sends = FI_COMPLETION
+            | FI_INJECT
+            | FI_INJECT_COMPLETE
+            | FI_TRANSMIT_COMPLETE
+            | FI_DELIVERY_COMPLETE
+            | FI_MATCH_COMPLETE;
+        for (way, other, known) in [
+            (FI_SEND, FI_RECV, sends),
+            (FI_RECV, FI_SEND, FI_COMPLETION | FI_MULTI_RECV),
+        ] {
+            let known: [(u64, &[c_int]); 2] = [(known | way, OK), (other, &[FI_EINVAL])];
+            let call = format!("fi_control with FI_SETOPSFLAG, {way:#x} and");
+            each_flag(&call, &known, &[FI_EBADFLAGS], |flags| {
+                let set = |mut flags: u64| {
+                    control(two.a.ep.cast(), FI_SETOPSFLAG, (&raw mut flags).cast())
+                };
+                let code = set(flags | way);
+                assert_eq!(set(way), 0);
+                code as isize
+            });
         }
         still_works(&two);
         two.close();

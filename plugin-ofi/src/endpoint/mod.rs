@@ -339,6 +339,17 @@ unsafe extern "C" fn bind(ep: *mut fid, to: *mut fid, flags: u64) -> c_int {
     })
 }
 
+/// The flags that an endpoint can have for all its sends.
+const SEND_FLAGS: Flags = Flags::COMPLETION
+    .union(Flags::INJECT)
+    .union(Flags::INJECT_COMPLETE)
+    .union(Flags::TRANSMIT_COMPLETE)
+    .union(Flags::DELIVERY_COMPLETE)
+    .union(Flags::MATCH_COMPLETE);
+
+/// Those for all its receives.
+const RECEIVE_FLAGS: Flags = Flags::COMPLETION.union(Flags::MULTI_RECV);
+
 /// `fi_control` and `fi_enable`.
 unsafe extern "C" fn command(ep: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
     control(|| {
@@ -384,6 +395,15 @@ impl EndpointObject {
         let flags = Flags::from_bits_retain(*unsafe { flags.as_ref() }.ok_or(Errno::EINVAL)?);
         let direction = self.direction(flags)?;
         let kept = flags - (Flags::SEND | Flags::RECV);
+        // All that there is, more than the domain was opened with. What an endpoint of datagrams has
+        // not, it refuses at the operation.
+        let offered = match flags.contains(Flags::SEND) {
+            true => SEND_FLAGS,
+            false => RECEIVE_FLAGS,
+        };
+        if !offered.contains(kept) {
+            return Err(Refused(Errno::EBADFLAGS));
+        }
         direction.op_flags.store(kept.bits(), Ordering::Relaxed);
         Ok(())
     }
