@@ -187,6 +187,15 @@ unsafe fn check_key(domain: &DomainObject, attr: &fi_mr_attr, flags: u64) -> Res
     Ok(flags & !FI_AUTH_KEY)
 }
 
+/// Rights to a region (fi_mr(3)).
+const RIGHTS: Flags = Flags::SEND
+    .union(Flags::RECV)
+    .union(Flags::READ)
+    .union(Flags::WRITE)
+    .union(Flags::REMOTE_READ)
+    .union(Flags::REMOTE_WRITE)
+    .union(Flags::COLLECTIVE);
+
 /// # Safety
 ///
 /// `domain` is the `fid` of an open domain; the list has that many entries; the memory is the
@@ -202,6 +211,16 @@ unsafe fn register(
     if flags != 0 {
         return Err(Errno::EBADFLAGS.into());
     }
+    let access = Flags::from_bits_retain(access);
+    if !RIGHTS.contains(access) {
+        return Err(Error::new(
+            Errno::EINVAL,
+            "register",
+            format!("memory with access {:#x}", access.bits()),
+        )
+        .mend("fi_mr(3) lists the bits that are rights")
+        .into());
+    }
     if count != 1 || list.is_null() {
         return Err(Error::new(
             Errno::EINVAL,
@@ -215,7 +234,6 @@ unsafe fn register(
     let buf = unsafe { buffers(list, 1) }[0];
     // SAFETY: as the caller says.
     let domain = unsafe { share_if::<DomainObject>(domain) }.ok_or(Errno::EINVAL)?;
-    let access = Flags::from_bits_retain(access);
     // SAFETY: the application keeps the memory until it closes the region, which drops it.
     let mr = unsafe { domain.domain.register(buf, access) }?;
     let object = Arc::new(MrObject {

@@ -17,9 +17,9 @@ use std::time::Instant;
 use client::{Info, close};
 use ferro_fi::abi::{
     FI_AFFINITY, FI_AUTH_KEY, FI_AV_USER_ID, FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ,
-    FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_EAGAIN, FI_EBADFLAGS,
-    FI_EINVAL, FI_EMSGSIZE, FI_ENABLE, FI_ENODATA, FI_ENOENT, FI_ENOMEM, FI_ENOSYS, FI_EOPNOTSUPP,
-    FI_ETOOSMALL, FI_EVENT, FI_GETOPSFLAG, FI_GETWAIT, FI_GETWAITOBJ, FI_INJECT,
+    FI_COLLECTIVE, FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_DISCARD, FI_EAGAIN,
+    FI_EBADFLAGS, FI_EINVAL, FI_EMSGSIZE, FI_ENABLE, FI_ENODATA, FI_ENOENT, FI_ENOMEM, FI_ENOSYS,
+    FI_EOPNOTSUPP, FI_ETOOSMALL, FI_EVENT, FI_GETOPSFLAG, FI_GETWAIT, FI_GETWAITOBJ, FI_INJECT,
     FI_INJECT_COMPLETE, FI_MATCH_COMPLETE, FI_MORE, FI_MULTI_RECV, FI_MULTICAST, FI_OPT_ENDPOINT,
     FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_TAGGED_SIZE, FI_OPT_MAX_MSG_SIZE, FI_OPT_MAX_TAGGED_SIZE,
     FI_OPT_MIN_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
@@ -163,28 +163,40 @@ fn each_flag_of_what_opens_objects() {
                 let code = call!(domain, ops.av_open(&raw mut attr, &raw mut new, null_mut()));
                 opened(code, new)
             });
-            let memory = [0u8; 4096];
+            // Writable, as rights to write ask for.
+            let mut memory = [0u8; 4096];
+            let at: *const u8 = memory.as_mut_ptr();
             let register = |access, flags| {
                 let mut new: *mut fid_mr = null_mut();
-                let (fid, at) = (domain.cast(), memory.as_ptr().cast());
+                let (fid, at) = (domain.cast(), at.cast());
                 let reg = (*(*domain).mr).reg.unwrap();
                 let code = reg(fid, at, 4096, access, 0, 0, flags, &raw mut new, null_mut());
                 opened(code, new)
             };
             each_flag("fi_mr_reg", &[], NO_FLAGS, |flags| register(FI_SEND, flags));
-            // Access of peers beyond messages may be more than a device has.
-            each_flag("fi_mr_reg's access", &[], &[0, FI_EINVAL], |access| {
-                register(access, 0)
-            });
-            each_flag("fi_mr_regattr", &[], NO_FLAGS, |flags| {
-                let iov = part(memory.as_ptr(), 4096);
+            let register_by_attributes = |access, flags| {
+                let iov = part(at, 4096);
                 let mut attr: fi_mr_attr = std::mem::zeroed();
                 attr.__bindgen_anon_1.mr_iov = &raw const iov;
                 attr.iov_count = 1;
+                attr.access = access;
                 let mut new: *mut fid_mr = null_mut();
                 let regattr = (*(*domain).mr).regattr.unwrap();
                 let code = regattr(domain.cast(), &raw const attr, flags, &raw mut new);
                 opened(code, new)
+            };
+            each_flag("fi_mr_regattr", &[], NO_FLAGS, |flags| {
+                register_by_attributes(FI_SEND, flags)
+            });
+            // Each right of fi_mr(3), as it may be granted and never used.
+            let rights = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+            let rights = rights | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
+            let (known, refused) = ([(rights, OK)], &[FI_EINVAL]);
+            each_flag("fi_mr_reg's access", &known, refused, |access| {
+                register(access, 0)
+            });
+            each_flag("fi_mr_regattr's access", &known, refused, |access| {
+                register_by_attributes(access, 0)
             });
         }
         still_works(&two);
