@@ -96,8 +96,6 @@ impl Counted {
 ///
 /// Where both ends are verbs domains with shared memory, the peer provider counts on the owner's
 /// counters.
-///
-/// Covers: PEER-5
 pub fn of_bytes(ours: &dyn Domain, theirs: &dyn Domain) {
     let (mut a, mut b) = (Counted::open(ours), Counted::open(theirs));
     let (to_b, _) = (a.insert(&b), b.insert(&a));

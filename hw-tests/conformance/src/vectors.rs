@@ -394,8 +394,6 @@ pub fn texts(domain_a: &dyn Domain, domain_b: &dyn Domain) {
 }
 
 /// A domain that was opened without keys of address vectors refuses every call with one.
-///
-/// Covers: AV-21
 pub fn without_keys(domain: &dyn Domain) {
     let end = End::open(domain);
     let own = end.av.insert(&name_of(&end)).unwrap();
