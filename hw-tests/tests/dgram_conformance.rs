@@ -4,9 +4,8 @@
 
 use std::time::Duration;
 
-use ferrofabric_conformance::dgram::model;
-use ferrofabric_conformance::dgram_conformance;
 use ferrofabric_conformance::fabric::Fabric;
+use ferrofabric_conformance::{dgram, dgram_conformance};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::{Prefix, domain};
 use serial_test::file_serial;
@@ -40,7 +39,7 @@ mod behind_a_prefix {
 
 fn random_programs(cases: u32) {
     for fabric in [plain(), with_prefix()].into_iter().flatten() {
-        model::random_programs(&fabric, cases);
+        dgram::model::random_programs(&fabric, cases);
     }
 }
 

@@ -5,9 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_conformance::dgram::model;
-use ferrofabric_conformance::dgram_conformance;
 use ferrofabric_conformance::fabric::Fabric;
+use ferrofabric_conformance::{dgram, dgram_conformance};
 use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
 use ferrofabric_core::error::Errno;
 use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
@@ -201,7 +200,7 @@ mod behind_a_prefix {
 
 fn random_programs(cases: u32) {
     for fabric in [plain(), with_prefix()].into_iter().flatten() {
-        model::random_programs(&fabric, cases);
+        dgram::model::random_programs(&fabric, cases);
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use ferrofabric_conformance::dgram::senders;
+use ferrofabric_conformance::dgram;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::strangers;
 use ferrofabric_core::addr::{AddrFormat, Address};
@@ -136,7 +136,7 @@ fn unknown_senders_are_named_by_their_native_addresses() {
         let fabric = Fabric::new("datagrams by socket", move |_| {
             domain(EpType::Dgram, format, &[])
         });
-        senders::strangers_are_named(&fabric);
+        dgram::senders::strangers_are_named(&fabric);
 
         let domain = domain(EpType::Rdm, format, &[]);
         let (mut a, mut b) = (endpoint(&*domain), endpoint(&*domain));

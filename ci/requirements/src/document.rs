@@ -57,7 +57,9 @@ pub enum DocumentError {
     Together(Id),
     #[error("{0} has two rows")]
     Twice(Id),
-    #[error("no test says `Covers: {0}`, and it is not among what is not built")]
+    #[error(
+        "no test without `#[ignore]` says `Covers: {0}`, and it is not among what is not built"
+    )]
     Unproven(Id),
     #[error("{0} is called not built, but a test proves it: take it off that list")]
     Built(Id),
@@ -170,6 +172,9 @@ impl Document {
             let proofs = match (marks.get(id), not_built.contains(id)) {
                 (Some(_), true) => return Err(DocumentError::Built(id.clone())),
                 (None, false) => return Err(DocumentError::Unproven(id.clone())),
+                (Some(proofs), false) if proofs.iter().all(|test| test.ignored) => {
+                    return Err(DocumentError::Unproven(id.clone()));
+                }
                 (None, true) => None,
                 (Some(proofs), false) => Some(proofs),
             };
@@ -259,12 +264,13 @@ fn by_place(
     let here: BTreeSet<Test> = here.cloned().collect();
     let excused = reasons.remove(&(id.clone(), place));
     let id = id.clone();
-    match (here.is_empty(), excused) {
-        (false, false) => Ok(Some(cell(&here, Some(place)))),
-        (false, true) => Err(DocumentError::NeedlessReason { id, place }),
-        (true, true) => Ok(Some(NO_TEST_HERE.to_owned())),
-        (true, false) if place.lacks().is_none() => Ok(Some(String::new())),
-        (true, false) => Ok(None),
+    // A test that a plain run leaves out stands beside others, but does not fill a column.
+    let filled = here.iter().any(|test| !test.ignored) || place.lacks().is_none();
+    match (filled, excused) {
+        (true, false) => Ok(Some(cell(&here, Some(place)))),
+        (true, true) => Err(DocumentError::NeedlessReason { id, place }),
+        (false, true) => Ok(Some(NO_TEST_HERE.to_owned())),
+        (false, false) => Ok(None),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Which tests prove which requirement: `/// Covers: AV-11` before a test says so, `docs/conformance.md` lists it.
 
+mod code;
 pub mod document;
 pub mod id;
 pub mod place;

@@ -21,6 +21,8 @@ pub struct Test {
     pub name: String,
     /// Where it runs. A scenario may run in several places.
     pub places: BTreeSet<Place>,
+    /// It has the attribute `#[ignore]`: a plain run leaves it out.
+    pub ignored: bool,
 }
 
 /// A source file.
@@ -111,7 +113,7 @@ fn marks(sources: &[Source]) -> Result<Marks, MarkError> {
 
 /// Adds the marks of one file. It is read by lines, since many tests stand in macros (`proptest!`,
 /// `conformance!`).
-fn add(source: &Source, runners: &Runners<'_>, marks: &mut Marks) -> Result<(), MarkError> {
+fn add(source: &Source, runners: &Runners, marks: &mut Marks) -> Result<(), MarkError> {
     let Source { file, text } = source;
     let is_scenario = file.starts_with(SCENARIOS);
     let mut open = Open::default();
@@ -129,6 +131,7 @@ fn add(source: &Source, runners: &Runners<'_>, marks: &mut Marks) -> Result<(), 
         } else if line.starts_with("///") || line.is_empty() {
         } else if line.starts_with("#[") {
             open.is_test |= line == "#[test]";
+            open.is_ignored |= line.starts_with("#[ignore");
         } else if let Some(name) = function(line) {
             let open = std::mem::take(&mut open);
             if open.ids.is_empty() {
@@ -147,6 +150,7 @@ fn add(source: &Source, runners: &Runners<'_>, marks: &mut Marks) -> Result<(), 
                     file: file.clone(),
                     name: name.to_owned(),
                     places: places.clone(),
+                    ignored: open.is_ignored,
                 });
             }
         } else if !open.ids.is_empty() && !open.is_test {
@@ -172,6 +176,7 @@ struct Open {
     ids: Vec<Id>,
     line: usize,
     is_test: bool,
+    is_ignored: bool,
 }
 
 /// The name in a line that begins a function.
@@ -198,7 +203,13 @@ mod tests {
         let marks = marks(&sources).map_err(|e| e.to_string())?;
         let pairs = marks.iter().flat_map(|(id, tests)| {
             let tests = tests.iter();
-            tests.map(move |test| format!("{id} {} {} {:?}", test.file, test.name, test.places))
+            tests.map(move |test| {
+                let ignored = if test.ignored { " ignored" } else { "" };
+                format!(
+                    "{id} {} {} {:?}{ignored}",
+                    test.file, test.name, test.places
+                )
+            })
         });
         Ok(pairs.collect())
     }
@@ -226,9 +237,9 @@ mod tests {
         ]
         .join("\n");
         let expected = [
-            "AV-2 a.rs first {Elsewhere}",
+            "AV-2 a.rs first {Elsewhere} ignored",
             "AV-2 a.rs second {Elsewhere}",
-            "GI-1 a.rs first {Elsewhere}",
+            "GI-1 a.rs first {Elsewhere} ignored",
             "GI-2 a.rs third {Elsewhere}",
         ];
         assert_eq!(

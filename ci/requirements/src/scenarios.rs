@@ -1,11 +1,13 @@
 //! The scenarios of the suite, and which tests run each of them: a scenario proves something in
 //! those places alone.
 //!
-//! A test names a scenario (`churn::insertions_beside_a_sender`), or invokes a macro of the suite
-//! that lists it (`conformance!`).
+//! A test names a scenario (`churn::insertions_beside_a_sender`, `dgram::waiting::a_queue_wakes`)
+//! or invokes a macro of the suite that lists it (`conformance!`). Tests with `#[ignore]` do not
+//! count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::code::{code, in_word, without_ignored};
 use crate::place::Place;
 use crate::scan::Source;
 
@@ -15,20 +17,27 @@ pub(crate) const FOLDER: &str = "hw-tests/conformance/src/";
 /// Of scenarios by `group::name`, as the macros of the suite list them.
 type Lists = BTreeMap<String, BTreeSet<String>>;
 
+/// Before the groups of datagrams, which have the names of others.
+const DATAGRAMS: &str = "dgram::";
+
 /// The tests that may run scenarios.
-pub(crate) struct Runners<'a> {
+pub(crate) struct Runners {
     lists: Lists,
-    sources: Vec<&'a Source>,
+    /// The place and the code of each file.
+    sources: Vec<(Place, String)>,
 }
 
-impl<'a> Runners<'a> {
-    pub(crate) fn among(sources: &'a [Source]) -> Self {
+impl Runners {
+    pub(crate) fn among(sources: &[Source]) -> Self {
         let (suite, others): (Vec<_>, Vec<_>) = sources
             .iter()
             .partition(|source| source.file.starts_with(FOLDER));
         Self {
             lists: suite.iter().flat_map(|source| lists(source)).collect(),
-            sources: others,
+            sources: others
+                .iter()
+                .map(|it| (Place::of(&it.file), without_ignored(&code(&it.text))))
+                .collect(),
         }
     }
 
@@ -36,20 +45,22 @@ impl<'a> Runners<'a> {
     pub(crate) fn places(&self, file: &str, name: &str) -> BTreeSet<Place> {
         let path = file.trim_start_matches(FOLDER).trim_end_matches(".rs");
         let group = path.rsplit('/').next().unwrap_or(path);
-        let scenario = format!("{group}::{name}");
-        // Groups of datagrams have the names of others.
+        let entry = format!("{group}::{name}");
         let datagrams = path.starts_with("dgram/");
-        let runs = |source: &&&Source| {
-            let listed = self.lists.iter().any(|(suite, scenarios)| {
-                datagrams == suite.starts_with("dgram")
-                    && scenarios.contains(&scenario)
-                    && has_word(&source.text, &format!("{suite}!"))
-            });
-            let named = datagrams == source.text.contains("dgram::");
-            listed || named && has_word(&source.text, &scenario)
+        let lists = self.lists.iter().filter(|(suite, scenarios)| {
+            datagrams == suite.starts_with("dgram") && scenarios.contains(&entry)
+        });
+        let invocations: Vec<String> = lists.map(|(suite, _)| format!("{suite}!")).collect();
+        let named = match datagrams {
+            true => format!("{DATAGRAMS}{entry}"),
+            false => entry,
         };
-        let found = self.sources.iter().filter(runs);
-        found.map(|source| Place::of(&source.file)).collect()
+        let runs = |code: &str| {
+            let listed = invocations.iter().any(|it| has_word(code, it));
+            listed || has_word(code, &named)
+        };
+        let found = self.sources.iter().filter(|(_, code)| runs(code));
+        found.map(|(place, _)| *place).collect()
     }
 }
 
@@ -57,7 +68,7 @@ impl<'a> Runners<'a> {
 fn lists(source: &Source) -> Lists {
     let mut found = Lists::new();
     let mut list = None;
-    for line in source.text.lines().map(str::trim) {
+    for line in code(&source.text).lines().map(str::trim) {
         if let Some(rest) = line.strip_prefix("macro_rules! ") {
             let name = rest.trim_end_matches(" {").to_owned();
             list = Some(found.entry(name).or_default());
@@ -69,13 +80,13 @@ fn lists(source: &Source) -> Lists {
     found
 }
 
-/// Whether the text has these words, which are no part of longer ones.
-fn has_word(text: &str, words: &str) -> bool {
-    let belongs = |c: char| c.is_alphanumeric() || c == '_';
-    text.match_indices(words).any(|(at, _)| {
-        let before = text[..at].chars().next_back();
-        let behind = text[at + words.len()..].chars().next();
-        !before.is_some_and(belongs) && !behind.is_some_and(belongs)
+/// Whether the code has these words, which are no part of longer ones, nor a group of datagrams
+/// without its `dgram::`.
+fn has_word(code: &str, words: &str) -> bool {
+    code.match_indices(words).any(|(at, _)| {
+        let before = &code[..at];
+        let behind = code[at + words.len()..].chars().next();
+        !before.ends_with(in_word) && !before.ends_with(DATAGRAMS) && !behind.is_some_and(in_word)
     })
 }
 
@@ -105,7 +116,7 @@ mod tests {
             source("hw-tests/tests/a.rs", "sends::alone(); sends::each_one();"),
             source(
                 "hw-tests/tests/b.rs",
-                "use dgram::sends;\ndgram_conformance!();\nsends::fourth();",
+                "dgram_conformance!();\ndgram::sends::fourth();\nsends::fifth();",
             ),
         ];
         let runners = Runners::among(&sources);
@@ -118,14 +129,44 @@ mod tests {
         assert_eq!(places("sends.rs", "alone"), [Place::SoftRoce]);
         assert_eq!(places("dgram/sends.rs", "other"), [Place::SoftRoce]);
         assert_eq!(places("dgram/sends.rs", "fourth"), [Place::SoftRoce]);
+        assert_eq!(places("sends.rs", "fifth"), [Place::SoftRoce]);
         // Of the same name elsewhere, and one that nobody runs.
         for (file, name) in [
             ("sends.rs", "other"),
             ("sends.rs", "fourth"),
             ("dgram/sends.rs", "each"),
+            ("dgram/sends.rs", "fifth"),
             ("sends.rs", "nobody"),
         ] {
             assert_eq!(places(file, name), [], "{file}: {name}");
+        }
+    }
+
+    #[test]
+    fn comments_strings_and_ignored_tests_run_nothing() {
+        let sources = [
+            source(
+                &format!("{FOLDER}suite.rs"),
+                "macro_rules! conformance {\n  sends::each,\n  // sends::other,\n  /*\n  \
+                 sends::third,\n  */\n}",
+            ),
+            source("provider-shm/tests/a.rs", "conformance!(fabric());"),
+            source(
+                "hw-tests/tests/a.rs",
+                "// conformance!(fabric());\n/* sends::fourth(); */\nsay(\"sends::fourth\");\n\
+                 #[test]\n#[ignore = \"soak\"]\nfn a() { sends::fourth(); }\nsends::fifth();",
+            ),
+        ];
+        let runners = Runners::among(&sources);
+        for (name, places) in [
+            ("each", &[Place::SharedMemory][..]),
+            ("other", &[]),
+            ("third", &[]),
+            ("fourth", &[]),
+            ("fifth", &[Place::SoftRoce]),
+        ] {
+            let found = runners.places(&format!("{FOLDER}sends.rs"), name);
+            assert!(found.iter().eq(places), "{name}: {found:?}");
         }
     }
 }

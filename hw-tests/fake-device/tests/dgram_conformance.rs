@@ -6,10 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_conformance::dgram::model;
-use ferrofabric_conformance::dgram_conformance;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
+use ferrofabric_conformance::{dgram, dgram_conformance};
 use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_core::flags::Mode;
 use ferrofabric_core::info::EpType;
@@ -89,7 +88,7 @@ const ALL: [fn() -> Option<Fabric>; 4] =
 #[test]
 fn random_programs_do_as_the_model() {
     for fabric in ALL {
-        model::random_programs(&fabric().unwrap(), 50);
+        dgram::model::random_programs(&fabric().unwrap(), 50);
     }
 }
 
@@ -97,6 +96,6 @@ fn random_programs_do_as_the_model() {
 #[ignore = "soak: thousands of programs"]
 fn many_random_programs_do_as_the_model() {
     for fabric in ALL {
-        model::random_programs(&fabric().unwrap(), 3000);
+        dgram::model::random_programs(&fabric().unwrap(), 3000);
     }
 }

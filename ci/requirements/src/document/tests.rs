@@ -47,6 +47,7 @@ fn marks(of: &[(&str, &str, &str)]) -> Marks {
             file: (*file).to_owned(),
             name: (*test).to_owned(),
             places: BTreeSet::from([Place::of(file)]),
+            ignored: false,
         };
         marks.entry(id).or_default().insert(test);
     }
@@ -125,11 +126,13 @@ fn each_place_has_a_column() {
         file: "hw-tests/conformance/src/c.rs".to_owned(),
         name: "s".to_owned(),
         places: BTreeSet::from([Place::SharedMemory, Place::SoftRoce, Place::Elsewhere]),
+        ignored: false,
     };
     let unit = Test {
         file: "core/src/u.rs".to_owned(),
         name: "u".to_owned(),
         places: BTreeSet::from([Place::Elsewhere]),
+        ignored: false,
     };
     of.entry(id).or_default().extend([scenario, unit]);
     let scenario = "[conformance/c](../hw-tests/conformance/src/c.rs): `s`";
@@ -191,5 +194,40 @@ fn address_vectors_and_discovery_have_columns_by_place() {
         let of = [(id.as_str(), SHM, "x"), ("PEER-2", "a.rs", "x")];
         let refused = written(&text, &of).expect_err(group);
         assert!(refused.contains("one column"), "{refused}");
+    }
+}
+
+#[test]
+fn a_test_that_is_ignored_fills_no_column() {
+    let ignored = |file: &str| Test {
+        file: file.to_owned(),
+        name: "soak".to_owned(),
+        places: BTreeSet::from([Place::of(file)]),
+        ignored: true,
+    };
+    let id: Id = "AV-1".parse().expect("an ID");
+    let mut of = marks(&ENOUGH[1..]);
+    of.entry(id.clone()).or_default().insert(ignored(SHM));
+    let refused = written_with(PLACES, &of).expect_err("the column is empty");
+    assert!(refused.ends_with("AV-1 (shared memory)"), "{refused}");
+    // It stands beside one that fills the column.
+    let mut of = marks(&ENOUGH);
+    of.entry(id.clone()).or_default().insert(ignored(SHM));
+    let both = "| one | [a](../provider-shm/tests/a.rs): `soak`, `x` |";
+    let written = written_with(PLACES, &of);
+    assert!(
+        written.as_ref().is_ok_and(|text| text.contains(both)),
+        "{written:?}"
+    );
+    // Nor does it prove a row alone.
+    for (id, text, others) in [
+        ("PEER-1", TEXT, &[("PEER-2", "a.rs", "x")][..]),
+        ("AV-1", PLACES, &ENOUGH),
+    ] {
+        let mut of = marks(others);
+        let only = BTreeSet::from([ignored("a.rs")]);
+        of.insert(id.parse().expect("an ID"), only);
+        let refused = written_with(text, &of).expect_err(id);
+        assert!(refused.contains(&format!("Covers: {id}")), "{refused}");
     }
 }
