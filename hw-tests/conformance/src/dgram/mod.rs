@@ -24,6 +24,7 @@ macro_rules! dgram_conformance {
         $crate::dgram_conformance! { @scenarios ($fabric) ($($attr),*)
             forms::each_form_of_send,
             forms::each_form_of_receive,
+            limits::longer_than_the_limit,
             limits::too_short_for_the_prefix,
             limits::more_sends_than_there_is_room_for,
             receives::truncation,
@@ -41,7 +42,6 @@ macro_rules! dgram_conformance {
         $crate::dgram_conformance! { @scenarios ($fabric) ($($attr),*)
             forms::cq_data_has_as_many_bytes_as_offered,
             forms::only_who_asks_is_told,
-            limits::longer_than_the_limit,
             limits::an_error_ends_a_run,
             limits::as_many_receives_as_offered,
             receives::without_a_receive_it_is_lost,
