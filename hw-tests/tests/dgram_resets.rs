@@ -1,11 +1,12 @@
-//! DGRAM endpoints whose queue pair is reset: to take back a receive that the device has, or after a request that failed.
+//! DGRAM endpoints whose queue pair is reset, to take back a receive that the device has; and stale
+//! descriptors, for which it is not.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::ends::{End, Event};
-use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_core::error::Errno;
 use ferrofabric_core::fabric::RecvOp;
 use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::Progress;
@@ -168,10 +169,11 @@ fn an_application_that_does_not_call_is_served() {
     assert_eq!(cancelled, (2, Errno::ECANCELED));
 }
 
-/// A descriptor that is none any more fails the operation that has it, and no other.
+/// A descriptor that is none any more counts as none (fi_mr(3), `FI_MR_LOCAL`): no operation fails
+/// by it, and the queue pair stays as it is.
 #[test]
 #[file_serial(verbs)]
-fn memory_that_is_not_registered_fails_its_own_operation() {
+fn a_descriptor_of_a_closed_region_counts_as_none() {
     if Rig::open().is_none() {
         return;
     }
@@ -186,66 +188,23 @@ fn memory_that_is_not_registered_fails_its_own_operation() {
         region.unwrap().desc()
     };
     let mut into = vec![0u8; mtu];
-    for round in 0..3 {
-        let bad = SendOp {
+    for round in 1..4 {
+        memory.fill(round);
+        let recv = RecvOp {
+            desc: stale,
+            ..recv_op(2)
+        };
+        let send = SendOp {
             desc: stale,
             ..send_op(to_b, 1)
         };
         // SAFETY: the memory stays until the completions.
         unsafe {
-            b.endpoint.recv(&recv_op(2), &[io(&mut into)]).unwrap();
-            a.endpoint.send(&bad, &[io(&mut memory)]).unwrap();
+            b.endpoint.recv(&recv, &[io(&mut into)]).unwrap();
+            a.endpoint.send(&send, &[io(&mut memory)]).unwrap();
         }
-        let event = a.tx.next_alone();
-        assert_ne!(event.as_ref().unwrap_err().prov_errno, 0);
-        assert_eq!(failed(event), (1, Errno::EIO));
-        memory.fill(round + 1);
-        let until = Instant::now() + PATIENCE;
-        loop {
-            // SAFETY: as above.
-            match unsafe { a.endpoint.send(&send_op(to_b, 3), &[io(&mut memory)]) } {
-                Ok(()) => break,
-                Err(OpError::Again) => a.tx.pump(),
-                Err(error) => panic!("{error}"),
-            }
-            assert!(Instant::now() < until, "it does not send any more");
-        }
-        assert_eq!(a.tx.next_alone().unwrap().context, 3);
+        assert_eq!(a.tx.next_alone().unwrap().context, 1);
         assert_eq!(b.rx.next_alone().unwrap().context, 2);
         assert!(into == memory);
     }
-    // The same for a receive; another that is posted besides goes on.
-    let bad = RecvOp {
-        desc: stale,
-        ..recv_op(4)
-    };
-    // SAFETY: as above.
-    unsafe {
-        b.endpoint.recv(&bad, &[io(&mut into)]).unwrap();
-        b.endpoint.recv(&recv_op(5), &[io(&mut memory)]).unwrap();
-        let op = SendOp {
-            flags: Flags::INJECT,
-            ..send_op(to_b, 0)
-        };
-        a.endpoint.send(&op, &[io(&mut [7u8; 900])]).unwrap();
-    }
-    assert_eq!(failed(b.rx.next_alone()), (4, Errno::EIO));
-    let until = Instant::now() + PATIENCE;
-    // What is sent before the queue pair is ready again is lost.
-    let served = loop {
-        b.rx.pump();
-        if let Some(event) = b.rx.take() {
-            break event.unwrap();
-        }
-        let op = SendOp {
-            flags: Flags::INJECT,
-            ..send_op(to_b, 0)
-        };
-        // SAFETY: an inject is copied.
-        let _ = unsafe { a.endpoint.send(&op, &[io(&mut [8u8; 900])]) };
-        a.tx.pump();
-        assert!(Instant::now() < until, "the other receive got nothing");
-    };
-    assert_eq!((served.context, served.len), (5, 900));
-    assert!(memory[..900].iter().all(|byte| *byte == 8));
 }

@@ -15,8 +15,9 @@ use ferrofabric_core::flags::Flags;
 use ferrofabric_core::info::EpType;
 use ferrofabric_core::owning::OwningEndpoint;
 use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
-use ferrofabric_fake_device::control::FakeDevice;
+use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 use ferrofabric_verbs::VerbsProvider;
+use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
 use crate::party::{PATIENCE, domain, endpoint, first, room, run, settings};
 
@@ -342,6 +343,31 @@ fn a_run_of_datagrams_whose_doorbell_fails() {
     // The receives of those that failed are there still.
     pair.run(1, 8, Flags::COMPLETION);
     assert_eq!(pair.received(1), [1]);
+    assert_eq!(pair.device.misuse(), "");
+}
+
+/// The device fails one datagram, and its queue pair with it: that send ends with the device's reason,
+/// and the endpoint goes on with a queue pair that is ready again.
+#[test]
+fn a_datagram_that_fails_ends_its_own_send() {
+    let pair = Datagrams::open();
+    for status in [Status::IBV_WC_LOC_PROT_ERR, Status::IBV_WC_LOC_QP_OP_ERR] {
+        let fails = Effect::Fail(status);
+        pair.device.script(Fault::new(Point::Datagram, fails));
+        pair.run(1, 2000, Flags::COMPLETION);
+        let error = pair.over(1).remove(0).unwrap_err();
+        assert_eq!(
+            (error.errno, error.prov_errno),
+            (Errno::EIO, status.0 as i32)
+        );
+        assert_eq!(pair.device.faults_left(), 0);
+        // Its receive is there still, and takes the next message.
+        let room = pair.posted.borrow_mut().pop_front().unwrap();
+        pair.run(1, 2000, Flags::COMPLETION);
+        pair.posted.borrow_mut().push_front(room);
+        assert_eq!(pair.received(1), [1]);
+        pair.over(1);
+    }
     assert_eq!(pair.device.misuse(), "");
 }
 
