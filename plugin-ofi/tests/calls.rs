@@ -272,9 +272,9 @@ fn each_flag_of_queues_and_address_vectors() {
                 let to = &raw mut addr;
                 call!(av, ops.insert(name_at, 1, to, flags, null_mut())) as isize
             });
-            // Over shared memory alone a service has no address: the call succeeds, and has inserted
-            // none. Over verbs it is inserted, and looked for once it is used. A service that is not
-            // known is an error of the call.
+            // Over shared memory alone a service has no address: the call succeeds, and has
+            // inserted none. Over verbs it is inserted, and looked for once it is used. A service
+            // that is not known is an error of the call.
             let over_shm = is_shm(info);
             let is_right = |code: c_int, addr: fi_addr_t| match code {
                 0 => over_shm && addr == u64::MAX,

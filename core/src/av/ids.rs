@@ -52,8 +52,8 @@ impl Ids {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// The ID of an address in an entry; `addr` if it has none. `is_of` says whether the address is of
-    /// a generation.
+    /// The ID of an address in an entry; `addr` if it has none. `is_of` says whether the address is
+    /// of a generation.
     pub(super) fn of(&self, entry: u32, addr: FiAddr, is_of: impl Fn(u32) -> bool) -> FiAddr {
         match self.inverted_of(entry, is_of) {
             0 if self.all => FiAddr::NOTAVAIL,
@@ -124,9 +124,9 @@ mod loom_tests {
     use super::*;
     use crate::sync::explore;
 
-    /// An address that was removed is never reported by the ID of the next one in its entry, nor the
-    /// other way round, beside a thread that sets that one. Fails where the writer does not take the
-    /// first ID away before it changes the generation.
+    /// An address that was removed is never reported by the ID of the next one in its entry, nor
+    /// the other way round, beside a thread that sets that one. Fails where the writer does not
+    /// take the first ID away before it changes the generation.
     #[test]
     fn an_id_of_another_generation_is_never_seen() {
         explore(3, || {

@@ -321,7 +321,7 @@ impl AvTable {
         Ok(taken_out.get())
     }
 
-    /// An address was removed, and the transports were told. In a map its ID stays for operations
+    /// An address was removed, and the transports know of it. In a map its ID stays for operations
     /// that go on, until its entry has an ID for another address. In a table the next address is
     /// the same index, and has none of its IDs.
     pub(super) fn forget_id_of_removed(&self, addr: FiAddr) {

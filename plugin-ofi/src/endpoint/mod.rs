@@ -395,8 +395,8 @@ impl EndpointObject {
         let flags = Flags::from_bits_retain(*unsafe { flags.as_ref() }.ok_or(Errno::EINVAL)?);
         let direction = self.direction(flags)?;
         let kept = flags - (Flags::SEND | Flags::RECV);
-        // All that there is, more than the domain was opened with. What an endpoint of datagrams has
-        // not, it refuses at the operation.
+        // All flags that there are, more than the domain was opened with. Datagram endpoints refuse
+        // the levels that they do not have at the operation.
         let offered = match flags.contains(Flags::SEND) {
             true => SEND_FLAGS,
             false => RECEIVE_FLAGS,

@@ -346,8 +346,8 @@ fn a_run_of_datagrams_whose_doorbell_fails() {
     assert_eq!(pair.device.misuse(), "");
 }
 
-/// The device fails one datagram, and its queue pair with it: that send ends with the device's reason,
-/// and the endpoint goes on with a queue pair that is ready again.
+/// The device fails one datagram, and its queue pair with it: that send ends with the device's
+/// reason, and the endpoint goes on with a queue pair that is ready again.
 #[test]
 fn a_datagram_that_fails_ends_its_own_send() {
     let pair = Datagrams::open();

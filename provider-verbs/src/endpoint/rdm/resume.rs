@@ -428,7 +428,8 @@ impl RdmTransport {
                 };
                 let route = route(&lane.up, way.clone());
                 if let Some(queue_pair) = &mut self.ud.queue_pair {
-                    // The lane may be given up with nothing behind this on it: then the device is to be done with its handle.
+                    // The lane may be given up with nothing behind this on it: then the device is
+                    // to be done with its handle.
                     queue_pair.signal_next();
                     queue_pair.send(&mut self.poster, &route, &prefix.to_bytes(), &bytes[..len]);
                 }
