@@ -202,10 +202,13 @@ fn in_words(attr: &NicAttr) -> String {
     ] {
         lines.push((3, line));
     }
-    lines
-        .iter()
-        .map(|(depth, line)| format!("{}{line}\n", "    ".repeat(*depth)))
-        .collect()
+    let mut text = String::new();
+    for (depth, line) in lines {
+        text.push_str(&"    ".repeat(depth));
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
 }
 
 #[cfg(test)]

@@ -41,9 +41,11 @@ fn open(domain: &dyn Domain, attr: &AvAttr) -> End {
 fn listed(map_addr: usize, count: usize) -> Vec<u64> {
     assert_ne!(map_addr, 0);
     let array = map_addr as *const u64;
-    // SAFETY: the array is there as long as the address vector, and nobody writes meanwhile.
     (0..count)
-        .map(|n| unsafe { array.add(n).read_volatile() })
+        .map(|n| {
+            // SAFETY: the array is there as long as the vector, and nobody writes meanwhile.
+            unsafe { array.add(n).read_volatile() }
+        })
         .collect()
 }
 
