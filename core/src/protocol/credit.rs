@@ -137,6 +137,18 @@ impl SendCredit {
         Ok(())
     }
 
+    /// The peer grants another quota from here on, and has returned nothing yet. Says whether what
+    /// was sent fits it; if not, nothing is changed.
+    #[must_use]
+    pub(super) fn change_quota(&mut self, quota_units: u16) -> bool {
+        let quota = u32::from(quota_units.min(MAX_QUOTA_UNITS));
+        let fits = self.outstanding_units() <= quota;
+        if fits {
+            self.quota = quota;
+        }
+        fits
+    }
+
     /// Units that may be sent at once.
     #[must_use]
     pub fn available_units(&self) -> u32 {
@@ -174,6 +186,12 @@ impl ReceiveCredit {
             told: units,
             retell: false,
         }
+    }
+
+    /// The same counters with another quota, for a session in which nothing has arrived.
+    pub(super) fn anew(&self, quota_units: u16) -> Self {
+        debug_assert_eq!(self.held_units(), 0, "something has arrived");
+        Self::begin_at(self.released, quota_units)
     }
 
     /// An eager message arrived (delivered in order, not a repeat).

@@ -84,6 +84,11 @@ impl<T> SendTable<T> {
         self.ops.insert(message).map(Key::to_bits)
     }
 
+    /// Has it take another number of messages at most. Those that are there stay.
+    pub fn change_limit(&mut self, limit: usize) {
+        self.ops.change_limit(limit);
+    }
+
     /// Takes out the message that a Fin names.
     ///
     /// # Errors

@@ -209,6 +209,28 @@ impl Session {
         })
     }
 
+    /// The peer never began this session, and begins one now that is to take its place: what was
+    /// sent is sent again, with its old numbers, since both sides count from the same ones. Says
+    /// whether that can be. It can not if a packet was confirmed or taken, or if the peer grants
+    /// less by now than was sent; then nothing is changed.
+    #[must_use]
+    pub fn begin_again(
+        &mut self,
+        remote: SessionId,
+        peer_grants_units: u16,
+        we_grant_units: u16,
+    ) -> bool {
+        let begin = u64::from(self.begin);
+        let none_confirmed = self.next.wrapping_sub(begin) == u64::from(self.unconfirmed());
+        let none_taken = self.expected == begin;
+        if !none_confirmed || !none_taken || !self.send_credit.change_quota(peer_grants_units) {
+            return false;
+        }
+        self.remote = remote;
+        self.receive_credit = self.receive_credit.anew(we_grant_units);
+        true
+    }
+
     /// Numbered packets that no lane has confirmed.
     #[inline]
     #[must_use]
@@ -276,6 +298,7 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::credit::{Admission, UNIT_BYTES};
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
@@ -408,6 +431,45 @@ mod tests {
             tx.receive_credit.owes(),
             "the credit told last may be lost with the lane"
         );
+    }
+
+    /// What was sent in a session that the peer never began is sent in the next, whatever that
+    /// grants, but no more than it does; a session of which anything came through is not begun again.
+    #[test]
+    fn a_session_begins_again() {
+        let origin = Origin {
+            sequence: u32::MAX - 1,
+            credit_units: u32::MAX - 2,
+        };
+        let begun = || Session::begin_at(origin, SessionId(1), 100, 100);
+        let mut tx = begun();
+        (0..4).for_each(|_| assert!(tx.stamp().is_some()));
+        assert_eq!(tx.send_credit.admit(UNIT_BYTES * 9), Admission::Eager);
+        assert!(!tx.begin_again(SessionId(2), 9, 50), "ten units were sent");
+        assert_eq!(tx.remote, SessionId(1));
+        assert!(tx.begin_again(SessionId(2), 12, 50));
+        assert_eq!((tx.remote, tx.unconfirmed()), (SessionId(2), 4));
+        assert_eq!(tx.send_credit.available_units(), 2);
+        assert_eq!(tx.receive_credit.quota_units(), 50);
+        let mut rx = Session::begin_at(origin, SessionId(3), 50, 12);
+        for sequence in (Replay {
+            first: origin.sequence,
+            count: 4,
+        })
+        .sequences()
+        {
+            assert_eq!(rx.accept(sequence), Accept::Deliver);
+        }
+        assert_eq!(rx.receive_credit.take(UNIT_BYTES * 9), Ok(()));
+        assert_eq!(tx.confirm(rx.expected()), Ok(4));
+        rx.receive_credit.release(UNIT_BYTES * 9);
+        assert_eq!(tx.send_credit.on_credit(rx.receive_credit.field()), Ok(()));
+        assert_eq!(tx.send_credit.available_units(), 12);
+
+        assert!(!tx.begin_again(SessionId(4), 100, 100), "four came through");
+        let mut taken = begun();
+        assert_eq!(taken.accept(origin.sequence), Accept::Deliver);
+        assert!(!taken.begin_again(SessionId(4), 100, 100), "one was taken");
     }
 
     /// Numbers that are those of the beginning again, 2³² packets later each way, are not the

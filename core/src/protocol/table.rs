@@ -86,6 +86,11 @@ impl<T> Table<T> {
         Ok(Key::new(index, 1))
     }
 
+    /// Has it take another number of entries at most. Those that are there stay.
+    pub fn change_limit(&mut self, limit: usize) {
+        self.limit = limit.min(u32::MAX as usize);
+    }
+
     /// Whether another entry would be refused.
     #[must_use]
     pub fn is_full(&self) -> bool {

@@ -213,8 +213,9 @@ fn peers_come_and_go() {
 }
 
 /// Address handles are given back, too.
+///
+/// Covers: AV-17, AV-23
 #[test]
-#[ignore = "one run of ten fails: a message to a peer that was removed and inserted again ends with ECONNRESET"]
 fn peers_come_and_go_by_datagrams() {
     come_and_go(&["ud", "auto"]);
 }

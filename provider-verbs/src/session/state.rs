@@ -11,7 +11,7 @@ use ferrofabric_core::protocol::rendezvous::{SendTable, TransferLimits, Transfer
 use ferrofabric_core::protocol::session::Session;
 use ferrofabric_core::protocol::table::{Key, Table};
 use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{FinStatus, Grant, Segment};
+use ferrofabric_core::protocol::wire::data::{FinStatus, Grant, Segment, readdress};
 use ferrofabric_core::types::MsgKind;
 
 use super::lane::Registered;
@@ -30,6 +30,9 @@ pub(crate) struct SessionState {
     pub(crate) name: u64,
     /// Sequence numbers and credit.
     pub(crate) numbers: Session,
+    /// The session that the peer held when this one took its place, as the peer's Resume said; 0 if
+    /// there was none. If the peer still holds that one, it never began this one.
+    pub(crate) replaces: u64,
     /// A Resume has offered it on a lane that it has not taken: the peer may go on without it.
     pub(crate) offered: bool,
     /// The peer's messages that it told us of and no receive has met.
@@ -174,6 +177,7 @@ impl SessionState {
         Self {
             name,
             numbers: Session::begin_at(session_origin(), remote, quotas.theirs, quotas.ours),
+            replaces: 0,
             offered: false,
             held_requests: 0,
             may_hold_requests: open_requests(quotas.ours),
@@ -191,6 +195,24 @@ impl SessionState {
             breaks: 0,
             progress: (0, 0, 0),
         }
+    }
+
+    /// Becomes the session that begins with another lane, at a peer that never began this one: what
+    /// was to be sent is sent there. Says whether that can be; if not, nothing is changed.
+    pub(crate) fn begin_again(&mut self, name: u64, remote: SessionId, quotas: Quotas) -> bool {
+        let requests = open_requests(quotas.theirs);
+        let begins = self.sends.len() <= requests
+            && (self.numbers).begin_again(remote, quotas.theirs, quotas.ours);
+        if begins {
+            self.name = name;
+            self.offered = false;
+            self.sends.change_limit(requests);
+            self.may_hold_requests = open_requests(quotas.ours);
+            for kept in &mut self.replay {
+                readdress(&mut kept.bytes, remote);
+            }
+        }
+        begins
     }
 
     /// Counts a request that no receive meets.

@@ -9,9 +9,10 @@ use ferrofabric_core::owning::OwningEndpoint;
 use ferrofabric_core::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 
-use crate::breakage::connections;
+use crate::breakage::{connections, data_queue_pair};
 use crate::party::{
-    PATIENCE, Pair, assert_clean, check, domain, endpoint, first, message, room, run, who_waits,
+    PATIENCE, Pair, assert_clean, check, domain, endpoint, first, message, room, run, stat,
+    who_waits,
 };
 
 fn lanes_left(end: &OwningEndpoint) -> u64 {
@@ -281,4 +282,72 @@ fn one_of_two_entries_is_removed() {
     }
     drop((a, b, shared));
     assert_clean(&device);
+}
+
+/// One end holds a session that the other has never heard of. `a` hears `b`, begins another, and
+/// sends in it; but what `a` says is lost, and so is the lane. It is sent again, whichever of them
+/// held the session.
+///
+/// Covers: AV-17
+#[test]
+fn a_session_begins_that_one_end_alone_has_heard_of() {
+    for a_holds in [true, false] {
+        println!("a holds a session: {a_holds}");
+        let device = FakeDevice::take();
+        let mut pair = Pair::open(&[("FERRO_LANE", "ud")]);
+        hold_a_session(&mut pair, &device, a_holds);
+        begin_unheard(&mut pair, &device);
+        device.reset();
+        drop(pair);
+        assert_clean(&device);
+    }
+}
+
+/// One end begins a session on a lane that the other gives up before it hears that it is there.
+fn hold_a_session(pair: &mut Pair, device: &FakeDevice, a_holds: bool) {
+    let Pair { a, b, to_a, to_b } = pair;
+    let (holder, asks, to) = match a_holds {
+        true => (a, b, to_a),
+        false => (b, a, to_b),
+    };
+    let all = Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX);
+    device.script(all.on(holder.name().verbs.unwrap().qpn));
+    (asks.tsend(message(8, 1), 8, *to, 1, 1))
+        .map_err(first)
+        .unwrap();
+    idle_until(&mut [holder, asks], "no lane", |ends| {
+        stat(ends[0], "verbs_ud_lanes") == 1
+    });
+    asks.av().remove(*to).unwrap();
+    assert!(run(&mut [asks], 1)[0].outcome.is_err());
+    device.reset();
+    *to = asks.av().insert(&holder.name().to_bytes()).unwrap();
+}
+
+fn begin_unheard(pair: &mut Pair, device: &FakeDevice) {
+    let lost = Fault::new(Point::Datagram, Effect::Lose).times(u32::MAX);
+    device.script(lost.on(data_queue_pair(device, &pair.a)));
+    // The second goes by writes, over another lane: the first moves there with it.
+    let messages = [(2, 8), (3, 600_000)];
+    for (tag, bytes) in messages {
+        (pair.b.trecv(room(bytes), pair.to_a, tag, 0, tag))
+            .map_err(first)
+            .unwrap();
+        (pair.a.tsend(message(bytes, tag), bytes, pair.to_b, tag, 4))
+            .map_err(first)
+            .unwrap();
+    }
+    (pair.b.tsend(message(8, 5), 8, pair.to_a, 5, 5))
+        .map_err(first)
+        .unwrap();
+    (pair.a.trecv(room(8), pair.to_b, 5, 0, 6))
+        .map_err(first)
+        .unwrap();
+    for done in pair.run(6) {
+        assert!(done.outcome.is_ok(), "{}: {:?}", done.token, done.outcome);
+        if let Some((tag, bytes)) = messages.into_iter().find(|(tag, _)| *tag == done.token) {
+            check(&done.buffer[..bytes], tag, "what was sent again");
+        }
+    }
+    assert_eq!(stat(&pair.a, "verbs_ud_promotions"), 1);
 }

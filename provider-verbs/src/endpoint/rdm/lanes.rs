@@ -168,11 +168,21 @@ impl RdmTransport {
             chunks_per_message: tuning.writes_per_lane,
             ..reads
         };
-        let quotas = Quotas {
-            theirs: up.remote_limits.quota_units,
-            ours: up.local_quota_units,
-        };
-        SessionState::new(up.name, up.remote_session, quotas, reads, writes)
+        SessionState::new(up.name, up.remote_session, quotas(up), reads, writes)
+    }
+
+    /// Makes a session of ours that the peer never began the one that starts with this lane, if that
+    /// can be.
+    pub(super) fn begin_again(&mut self, peer: u32, state: &mut SessionState, up: &LaneUp) -> bool {
+        let given_back = (state.numbers.receive_credit).quota_units();
+        if !state.begin_again(up.name, up.remote_session, quotas(up)) {
+            return false;
+        }
+        self.awaken(peer);
+        self.grants.end(given_back, 0);
+        self.grants.begin(up.local_quota_units);
+        self.tell_grant();
+        true
     }
 
     fn enter_lane(&mut self, peer: u32, up: &LaneUp, qp: Arc<RcQp>, session: SessionState) {
@@ -400,6 +410,14 @@ impl RdmTransport {
             done += self.run_pending(session, owner);
         }
         done
+    }
+}
+
+/// What both ends grant each other in a session that starts with this lane.
+fn quotas(up: &LaneUp) -> Quotas {
+    Quotas {
+        theirs: up.remote_limits.quota_units,
+        ours: up.local_quota_units,
     }
 }
 

@@ -534,11 +534,26 @@ impl RdmTransport {
             return;
         }
         if !lane.said {
+            self.hold_session(session);
             let now = self.ud.now();
             self.say_resume(session, now, owner);
         }
         if (self.resuming.get(&session)).is_some_and(|lane| lane.heard.is_some()) {
             self.resumed(session, owner);
+        }
+    }
+
+    /// Who holds no session holds from here on the one that starts with this lane. The peer begins
+    /// it as soon as it hears that, so it is kept even if the lane ends before we have heard the
+    /// peer.
+    fn hold_session(&mut self, session: SessionId) {
+        let Some(lane) = self.resuming.get(&session) else {
+            return;
+        };
+        let (peer, up) = (lane.peer, lane.up);
+        if self.peers.at(peer).parked.is_none() {
+            let state = Box::new(self.new_session(&up));
+            self.peers.at(peer).parked = Some(state);
         }
     }
 
@@ -578,12 +593,7 @@ impl RdmTransport {
                     }
                 }
             }
-            other => {
-                if let Some(state) = other {
-                    self.end_session(lane.peer, *state, LOST_BY_PEER, owner);
-                }
-                self.new_session(&lane.up)
-            }
+            parked => self.session_instead(lane.peer, &lane.up, parked, name, owner),
         };
         let up = LaneUp {
             may_send: true,
@@ -599,6 +609,29 @@ impl RdmTransport {
                     .push_back(entered(RESUME_NUMBER, WqeKind::Notice));
             }
         }
+    }
+
+    /// The session that starts with a lane whose other end does not hold the one that we hold.
+    fn session_instead<O: Owner>(
+        &mut self,
+        peer: u32,
+        up: &LaneUp,
+        ours: Option<Box<SessionState>>,
+        theirs: u64,
+        owner: &mut O,
+    ) -> SessionState {
+        if let Some(mut state) = ours {
+            // Ours began in place of the one that the peer still holds: the peer never heard our
+            // word of that, and nothing of ours was taken.
+            let peer_never_began = theirs != 0 && state.replaces == theirs;
+            if peer_never_began && self.begin_again(peer, &mut state, up) {
+                return *state;
+            }
+            self.end_session(peer, *state, LOST_BY_PEER, owner);
+        }
+        let mut state = self.new_session(up);
+        state.replaces = theirs;
+        state
     }
 
     /// A session is over: ends what hung on it.
