@@ -9,9 +9,9 @@
 
 #[path = "../../../plugin-ofi/tests/client/mod.rs"]
 mod client;
+mod plugin;
 
 use std::ffi::c_void;
-use std::path::{Path, PathBuf};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::time::{Duration, Instant};
 
@@ -29,27 +29,13 @@ const LENGTHS: [usize; 4] = [40, 2_000, 9_000, 1 << 20];
 
 const LARGEST: usize = 1 << 20;
 
-/// One test, for it says by the environment where the plugin is.
+/// One test: a process has one environment, which says where the plugin is.
 #[test]
 fn a_descriptor_that_is_not_the_buffers_is_none() {
-    let device = FakeDevice::take();
-    let plugin = Plugin::new();
-    for (name, value) in [
-        ("FI_PROVIDER_PATH", plugin.0.to_str().unwrap()),
-        ("FI_PROVIDER", "ferro"),
-        ("FERRO_SHM", "off"),
-        // Each registration of ours is made anew, and counted.
-        ("FERRO_MR_CACHE", "off"),
-    ] {
-        // SAFETY: no other thread looks at the environment yet.
-        unsafe { std::env::set_var(name, value) };
-    }
-    let Some(libfabric) = Libfabric::load() else {
-        println!("SKIP: there is no libfabric 2 here (libfabric1, or ci/mpich)");
+    // Each registration of ours is made anew, and counted.
+    let Some((device, libfabric)) = plugin::load(&[("FERRO_MR_CACHE", "off")]) else {
         return;
     };
-    // The library's threads may outlive the test.
-    let libfabric: &Libfabric = Box::leak(Box::new(libfabric));
     the_device_is_shown(libfabric);
     one_bad_descriptor_among_many(libfabric);
     regions_without_the_right(libfabric);
@@ -416,25 +402,4 @@ fn desc_of(mr: *mut fid_mr) -> *mut c_void {
 
 fn offer(libfabric: &Libfabric) -> Info<'_> {
     libfabric.discover(&format!("{ROCE}:1"), fi_threading::FI_THREAD_DOMAIN)
-}
-
-/// A folder with the plugin that cargo built for this program.
-struct Plugin(PathBuf);
-
-impl Plugin {
-    fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("ferro-descriptors-{}", std::process::id()));
-        std::fs::create_dir_all::<&Path>(&folder).unwrap();
-        let built = std::env::current_exe()
-            .unwrap()
-            .with_file_name("libferro_fi.so");
-        std::os::unix::fs::symlink(built, folder.join("libferro-fi.so")).unwrap();
-        Self(folder)
-    }
-}
-
-impl Drop for Plugin {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,12 +1,12 @@
-//! Doorbells of an application of libfabric's that says which of its sends others follow (fi_msg(3), `FI_MORE`), through the stock
-//! library and the plugin.
+//! Doorbells of an application of libfabric's, through the stock library and the plugin. It marks
+//! the sends that others follow (fi_msg(3), `FI_MORE`).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../../../plugin-ofi/tests/client/mod.rs"]
 mod client;
+mod plugin;
 
-use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -32,25 +32,12 @@ enum Kind {
     Datagrams,
 }
 
-/// One test, for it says by the environment where the plugin is.
+/// One test: a process has one environment, which says where the plugin is.
 #[test]
 fn a_run_rings_once_when_it_ends() {
-    let device = FakeDevice::take();
-    let plugin = Plugin::new();
-    for (name, value) in [
-        ("FI_PROVIDER_PATH", plugin.0.to_str().unwrap()),
-        ("FI_PROVIDER", "ferro"),
-        ("FERRO_SHM", "off"),
-    ] {
-        // SAFETY: no other thread looks at the environment yet.
-        unsafe { std::env::set_var(name, value) };
-    }
-    let Some(libfabric) = Libfabric::load() else {
-        println!("SKIP: there is no libfabric 2 here (libfabric1, or ci/mpich)");
+    let Some((device, libfabric)) = plugin::load(&[]) else {
         return;
     };
-    // The library's threads may outlive the test.
-    let libfabric: &Libfabric = Box::leak(Box::new(libfabric));
     for kind in [Kind::Tagged, Kind::Datagrams] {
         let pair = Pair::open(libfabric, kind);
         for tag in 0..3 {
@@ -243,25 +230,4 @@ fn offer(libfabric: &Libfabric, kind: Kind) -> Info<'_> {
     }
     let info = libfabric.ask(libfabric.version, None, None, 0, Some(&hints));
     info.expect("an offer of datagrams")
-}
-
-/// A folder with the plugin that cargo built for this program.
-struct Plugin(PathBuf);
-
-impl Plugin {
-    fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("ferro-doorbells-{}", std::process::id()));
-        std::fs::create_dir_all::<&Path>(&folder).unwrap();
-        let built = std::env::current_exe()
-            .unwrap()
-            .with_file_name("libferro_fi.so");
-        std::os::unix::fs::symlink(built, folder.join("libferro-fi.so")).unwrap();
-        Self(folder)
-    }
-}
-
-impl Drop for Plugin {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
