@@ -38,6 +38,24 @@ fn open(info: &client::Info<'_>) -> Two {
     Two::open(info, waits)
 }
 
+/// Opens two endpoints with automatic progress, which has a thread of its own, and exchanges a
+/// message. A message that has arrived proves that all threads for its peer have started.
+fn open_with_all_threads(info: &client::Info<'_>) -> Two {
+    // The send may complete after this function returns.
+    static MESSAGE: [u8; 100_000] = [1; 100_000];
+    // SAFETY: the offer is the test's; both views of the union are the same number.
+    unsafe {
+        let domain = &mut *(*info.info).domain_attr;
+        domain.__bindgen_anon_1.data_progress = fi_progress::FI_PROGRESS_AUTO;
+    }
+    let two = open(info);
+    let mut into = [0u8; MESSAGE.len()];
+    two.b.receive(&mut into, 0, 1);
+    two.a.senddata(&MESSAGE, 0, two.to_b, 0);
+    next(two.b.rx).unwrap();
+    two
+}
+
 /// The threads of this process.
 fn threads() -> HashSet<String> {
     let all = std::fs::read_dir("/proc/self/task").unwrap();
@@ -67,18 +85,7 @@ fn no_thread_of_ours_takes_a_signal() {
             .iter()
             .fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
         let before = threads();
-        // Automatic progress takes a thread, too.
-        // SAFETY: the offer is the test's.
-        unsafe {
-            let domain = &mut *(*info.info).domain_attr;
-            domain.__bindgen_anon_1.data_progress = fi_progress::FI_PROGRESS_AUTO;
-        }
-        let two = open(info);
-        // Every thread that is started for a peer is there once a message has come.
-        let mut into = [0u8; 100_000];
-        two.b.receive(&mut into, 0, 1);
-        two.a.senddata(&[1; 100_000], 0, two.to_b, 0);
-        next(two.b.rx).unwrap();
+        let two = open_with_all_threads(info);
         let ours: Vec<String> = threads().difference(&before).cloned().collect();
         assert!(ours.len() > 1, "{ours:?}");
         for thread in &ours {
@@ -133,17 +140,7 @@ fn an_application_takes_its_signals_with_sigwait() {
         };
         // As an application begins. Threads have the mask of the one that starts them.
         change(libc::SIG_UNBLOCK);
-        // SAFETY: the offer is the test's.
-        unsafe {
-            let domain = &mut *(*info.info).domain_attr;
-            domain.__bindgen_anon_1.data_progress = fi_progress::FI_PROGRESS_AUTO;
-        }
-        let two = open(info);
-        // Every thread that is started for a peer is there once a message has come.
-        let mut into = [0u8; 100_000];
-        two.b.receive(&mut into, 0, 1);
-        two.a.senddata(&[1; 100_000], 0, two.to_b, 0);
-        next(two.b.rx).unwrap();
+        let two = open_with_all_threads(info);
         change(libc::SIG_BLOCK);
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1] {
             let mut taken = 0;
