@@ -24,7 +24,7 @@ use ferro_fi::abi::{
     fi_wait_obj, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr,
 };
 use support::edge::Edge;
-use two::{EAGAIN, PATIENCE, Two, alone, control, count, everywhere, next, read, shape};
+use two::{EAGAIN, FORMATS, PATIENCE, Two, alone, control, count, everywhere, next, read, shape};
 
 /// Bytes of a structure, from a version on.
 type Sizes = &'static [((u32, u32), usize)];
@@ -271,12 +271,7 @@ fn constant_attributes_stay() {
     alone("constant_attributes_stay", |info| {
         let opened = Opened::new(info);
         let domain = opened.domain;
-        for format in [
-            fi_cq_format::FI_CQ_FORMAT_CONTEXT,
-            fi_cq_format::FI_CQ_FORMAT_MSG,
-            fi_cq_format::FI_CQ_FORMAT_DATA,
-            fi_cq_format::FI_CQ_FORMAT_TAGGED,
-        ] {
+        for (format, _) in FORMATS {
             let edge = Edge::new();
             let attr = edge.constant(&fi_cq_attr {
                 format,

@@ -16,12 +16,11 @@ use std::time::Instant;
 
 use client::close;
 use ferro_fi::abi::{
-    FI_ENABLE, FI_ENOSYS, FI_ETOOSMALL, FI_REFRESH, FI_SEND, fi_addr_t, fi_cq_data_entry,
-    fi_cq_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_msg, fi_msg_tagged,
-    fi_wait_obj, fid, fid_mr,
+    FI_ENABLE, FI_ENOSYS, FI_ETOOSMALL, FI_REFRESH, FI_SEND, fi_addr_t, fi_cq_tagged_entry, fi_msg,
+    fi_msg_tagged, fi_wait_obj, fid, fid_mr,
 };
 use support::edge::Edge;
-use two::{EAGAIN, PATIENCE, Two, everywhere, name_of, shape};
+use two::{EAGAIN, FORMATS, PATIENCE, Two, everywhere, name_of, shape};
 
 const BINDINGS: &str = include_str!("../src/abi/bindings.rs");
 
@@ -296,18 +295,7 @@ fn the_rest_of_queues_and_vectors() {
 #[test]
 fn what_is_passed_ends_where_the_memory_does() {
     everywhere("what_is_passed_ends_where_the_memory_does", |info| {
-        for (format, bytes) in [
-            (fi_cq_format::FI_CQ_FORMAT_CONTEXT, size_of::<fi_cq_entry>()),
-            (fi_cq_format::FI_CQ_FORMAT_MSG, size_of::<fi_cq_msg_entry>()),
-            (
-                fi_cq_format::FI_CQ_FORMAT_DATA,
-                size_of::<fi_cq_data_entry>(),
-            ),
-            (
-                fi_cq_format::FI_CQ_FORMAT_TAGGED,
-                size_of::<fi_cq_tagged_entry>(),
-            ),
-        ] {
+        for (format, bytes) in FORMATS {
             let mut formatted = shape();
             formatted.cq.format = format;
             let two = Two::open(info, formatted);

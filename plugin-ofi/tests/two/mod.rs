@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use ferro_fi::abi::{
     FI_ENABLE, FI_GETWAIT, FI_RECV, FI_SEND, FI_TRANSMIT, fi_addr_t, fi_av_attr, fi_av_type,
-    fi_cntr_attr, fi_cq_attr, fi_cq_format, fi_cq_tagged_entry, fi_msg_tagged, fi_threading, fid,
-    fid_av, fid_cntr, fid_cq, fid_ep,
+    fi_cntr_attr, fi_cq_attr, fi_cq_data_entry, fi_cq_entry, fi_cq_format, fi_cq_msg_entry,
+    fi_cq_tagged_entry, fi_msg_tagged, fi_threading, fid, fid_av, fid_cntr, fid_cq, fid_ep,
 };
 
 use crate::child;
@@ -28,6 +28,20 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a data path call says that is to be tried again.
 pub const EAGAIN: isize = -(libc::EAGAIN as isize);
+
+/// The formats of completions, each with the bytes of an entry.
+pub const FORMATS: [(fi_cq_format, usize); 4] = [
+    (fi_cq_format::FI_CQ_FORMAT_CONTEXT, size_of::<fi_cq_entry>()),
+    (fi_cq_format::FI_CQ_FORMAT_MSG, size_of::<fi_cq_msg_entry>()),
+    (
+        fi_cq_format::FI_CQ_FORMAT_DATA,
+        size_of::<fi_cq_data_entry>(),
+    ),
+    (
+        fi_cq_format::FI_CQ_FORMAT_TAGGED,
+        size_of::<fi_cq_tagged_entry>(),
+    ),
+];
 
 /// Says to the process of a test which domain it is to have; nothing: any.
 const DOMAIN: &str = "FERRO_TEST_DOMAIN";
