@@ -506,7 +506,7 @@ fn each_flag_of_bindings() {
             let call = format!("fi_ep_bind of a queue with {way:#x} and");
             each_flag(&call, &known, refused, |flags| bound(queue, flags | way));
         }
-        // Remote accesses are none that an endpoint of ours has: nothing will be counted.
+        // Endpoints have no remote accesses, so a counter of those stays at 0.
         let accesses = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
         let known = [(directions | accesses, OK)];
         each_flag("fi_ep_bind of a counter", &known, refused, |flags| {
@@ -526,8 +526,8 @@ fn each_flag_of_bindings() {
     });
 }
 
-/// Options of endpoints that may be asked for, and those that may be set (fi_endpoint(3)); others
-/// there are not.
+/// The options of endpoints that `getopt` returns, and those that `setopt` takes (fi_endpoint(3)).
+/// Any other option fails with `ENOPROTOOPT`.
 const GOT: [c_int; 5] = [
     FI_OPT_MIN_MULTI_RECV,
     FI_OPT_MAX_MSG_SIZE,
@@ -537,8 +537,8 @@ const GOT: [c_int; 5] = [
 ];
 const SET: [c_int; 1] = [FI_OPT_MIN_MULTI_RECV];
 
-/// The outcomes of a command without an argument, and with a word that is 0. The event queue is one
-/// to wait for in calls alone, and the others are none to wait for: they have no descriptor.
+/// The error numbers of a command without an argument, and with a word that is 0. There is no
+/// descriptor to wait for: the event queue has `FI_WAIT_UNSPEC`, the other objects `FI_WAIT_NONE`.
 fn outcomes_of_command(class: usize, command: c_int) -> (c_int, c_int) {
     match (class, command) {
         // The endpoint is enabled already.

@@ -224,16 +224,16 @@ impl ReceiveCredit {
         self.released as u16
     }
 
-    /// The counter in full, for a packet that goes out now on a lane that may bring it late. Stamp it once the packet is
-    /// sure to go.
+    /// The counter in full, for a packet that goes out now on a lane that may bring it late. Stamp
+    /// it once the packet is sure to go.
     #[inline]
     pub fn count(&mut self) -> u32 {
         self.field();
         self.released
     }
 
-    /// The counter in full, for a packet that may get lost: reading it does not count as telling the
-    /// peer.
+    /// The counter in full, for a packet that may get lost: reading it does not count as telling
+    /// the peer.
     #[must_use]
     pub fn released_units(&self) -> u32 {
         self.released

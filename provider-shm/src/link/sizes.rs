@@ -17,7 +17,7 @@ pub(crate) struct Sizes {
     pub(crate) quota: Quota,
 }
 
-/// What messages that nobody receives take.
+/// The bytes and the number of unexpected messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Used {
     pub(crate) bytes: usize,
@@ -40,8 +40,9 @@ impl Used {
         self.messages = self.messages.saturating_sub(less.messages);
     }
 
-    /// Whether this is more than what a peer, of which `before` was held when it was asked for
-    /// envelopes only, can have sent before it knew, and may send then.
+    /// Whether a peer has sent too much since the receiver, which held `before`, asked it for
+    /// envelopes only: more than fits into the ring, which the peer may have filled before it saw
+    /// that, or more messages than it may send as envelopes after that.
     pub(crate) fn is_beyond_what_follows(self, before: Self) -> bool {
         const IN_RING: usize = SLOTS * MAX_WINDOW as usize + SPARE_BUFFERS * SPARE_BYTES;
         self.bytes > before.bytes.saturating_add(IN_RING)
@@ -49,8 +50,9 @@ impl Used {
     }
 }
 
-/// The bytes that may be kept of messages that nobody receives: of one peer, or of all peers of an
-/// endpoint. Above, they are asked for envelopes only.
+/// The limit of unexpected messages, in bytes and in number: those of one peer, or those of all
+/// peers of an endpoint. Above the limit the receiver asks that peer, or every peer, for envelopes
+/// only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     bytes: usize,

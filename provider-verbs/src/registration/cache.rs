@@ -1,9 +1,9 @@
-//! Which registered memory is kept: regions by where they lie, the least recently used given up
-//! first.
+//! The cache of registered regions, in the order of their addresses. The least recently used region
+//! is given up first.
 //!
-//! A region with a right of peers is kept for exactly its range and its rights: the key that a peer
-//! gets opens no byte and no right more than was asked for. All others serve this side alone; all
-//! ranges within them share them, and none of them lies within another.
+//! A region that gives peers a right has exactly the range and the rights of the registration that
+//! made it: its key opens no other byte, and gives no other right. All other regions serve this
+//! side alone: each range within such a region shares it, and no such region lies within another.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
