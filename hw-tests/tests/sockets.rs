@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::dgram;
 use ferrofabric_conformance::fabric::Fabric;
-use ferrofabric_conformance::strangers;
+use ferrofabric_conformance::unknown_sources;
 use ferrofabric_core::addr::{AddrFormat, Address};
 use ferrofabric_core::av::format::endpoint_to_bytes;
 use ferrofabric_core::av::{AvAttr, AvType, Services, Wanted};
@@ -130,13 +130,13 @@ fn unknown_senders_are_named_by_their_native_addresses() {
     }
     for shm in ["off", "on"] {
         let domain = domain(EpType::Rdm, AddrFormat::SOCKADDR_IN, &[("FERRO_SHM", shm)]);
-        strangers::are_named_and_become_peers(&*domain, &*domain);
+        unknown_sources::are_named_and_become_peers(&*domain, &*domain);
     }
     for format in FORMATS {
         let fabric = Fabric::new("datagrams by socket", move |_| {
             domain(EpType::Dgram, format, &[])
         });
-        dgram::senders::strangers_are_named(&fabric);
+        dgram::senders::unknown_sources_are_named(&fabric);
 
         let domain = domain(EpType::Rdm, format, &[]);
         let (mut a, mut b) = (endpoint(&*domain), endpoint(&*domain));

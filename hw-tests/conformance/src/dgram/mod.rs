@@ -30,7 +30,7 @@ macro_rules! dgram_conformance {
             receives::truncation,
             receives::what_fails_is_counted,
             senders::known_and_unknown,
-            senders::strangers_are_named,
+            senders::unknown_sources_are_named,
             refusals::what_datagrams_do_not_have,
         }
     };

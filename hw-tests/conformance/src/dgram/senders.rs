@@ -94,11 +94,12 @@ pub fn known_and_unknown(fabric: &Fabric) {
     }
 }
 
-/// Where the receiver wants to know, the datagram of a sender that is not in the address vector lies in the buffer, and its
-/// completion is an error that names the sender. Inserted by just that name it is a peer, of which later datagrams tell.
+/// The datagram of an unknown source lies in the buffer of a receiver with `FI_SOURCE_ERR`. Its
+/// completion is an error that names the source. Inserted by that name the source is a peer, which
+/// the completions of later datagrams name.
 ///
 /// Covers: AV-25
-pub fn strangers_are_named(fabric: &Fabric) {
+pub fn unknown_sources_are_named(fabric: &Fabric) {
     let pair = Pair::open_with(fabric, |config| config.source_err = true);
     let format = pair.fabric.info().addr_format;
     let own = pair.a.endpoint.name().verbs.unwrap();

@@ -1,5 +1,6 @@
-//! Messages of senders that are not in the address vector, where their receiver wants to know who they are (`FI_SOURCE_ERR` of
-//! fi_getinfo(3), `FI_EADDRNOTAVAIL` of fi_cq(3)).
+//! Messages of unknown sources, which are senders that are not in the address vector, at receivers
+//! with `FI_SOURCE_ERR` (fi_getinfo(3)): their completions are errors that name the sender
+//! (`FI_EADDRNOTAVAIL` of fi_cq(3)).
 
 use ferrofabric_core::addr::NativeAddr;
 use ferrofabric_core::av::{AvAttr, format};
@@ -14,7 +15,7 @@ use crate::ends::{End, PATIENCE, Pair, any_tagged};
 /// In one packet, in several, too long for that.
 const SIZES: [usize; 5] = [0, 8, 300, 9000, 300_000];
 
-/// `b` wants to know strangers, and `a` is one to it.
+/// `b` has `FI_SOURCE_ERR`, and `a` is an unknown source to it.
 fn open(domain_a: &dyn Domain, domain_b: &dyn Domain, av: &AvAttr) -> Pair {
     let a = End::open(domain_a);
     let b = End::open_with(domain_b, av, |config| config.source_err = true);
@@ -23,14 +24,15 @@ fn open(domain_a: &dyn Domain, domain_b: &dyn Domain, av: &AvAttr) -> Pair {
     Pair { a, b, to_a, to_b }
 }
 
-/// Puts whom an error names in the address vector of `b`, as an application does: with the error data and nothing else.
+/// Inserts the sender that an error names into the address vector of `b`, as an application does:
+/// with the error data and nothing else.
 fn insert(domain_b: &dyn Domain, pair: &Pair, name: &NativeAddr) -> FiAddr {
     let data = format::endpoint_to_bytes(domain_b.info().addr_format, name);
     pair.b.av.insert(&data).unwrap()
 }
 
 /// The error completion of a receive of `len` bytes that are all `fill`, which names `a`.
-fn is_from_stranger(pair: &Pair, recv: &RecvOp, error: &CqError, len: usize, fill: u8) {
+fn is_from_unknown_source(pair: &Pair, recv: &RecvOp, error: &CqError, len: usize, fill: u8) {
     assert_eq!(error.errno, Errno::EADDRNOTAVAIL, "{error:?}");
     assert_eq!(error.sender.as_deref(), Some(&pair.a.endpoint.name()));
     assert_eq!((error.olen, error.completion.src), (0, FiAddr::NOTAVAIL));
@@ -49,9 +51,10 @@ fn send(pair: &Pair, kind: MsgKind, len: usize, fill: u8) -> SendOp {
     op
 }
 
-/// What a stranger sends lies in the buffer, and its completion is an error that names it; counters count an error. Inserted by
-/// just that name it is a peer, of which later messages tell; removed it is a stranger again. All the same whether a receive
-/// waited for the message or not, and whether it asked for a completion.
+/// The message of an unknown source lies in the buffer. Its completion is an error that names the
+/// source, and counters count an error. Inserted by that name the source is a peer, which the
+/// completions of later messages name; removed it is an unknown source again. All this holds whether
+/// a receive waited for the message or not, and whether it asked for a completion.
 ///
 /// Covers: AV-25
 pub fn are_named_and_become_peers(domain_a: &dyn Domain, domain_b: &dyn Domain) {
@@ -82,7 +85,7 @@ pub fn are_named_and_become_peers(domain_a: &dyn Domain, domain_b: &dyn Domain) 
                     post()
                 });
                 let error = pair.wait(&b.rx, recv.context).expect_err(&what);
-                is_from_stranger(&pair, &recv, &error, len, 1);
+                is_from_unknown_source(&pair, &recv, &error, len, 1);
                 assert_eq!(error.completion.tag, sent.tag);
                 pair.wait(&a.tx, sent.context).unwrap();
                 assert_eq!(b.rx.counts(), (before.0, before.1 + 1));
@@ -114,8 +117,9 @@ pub fn are_named_and_become_peers(domain_a: &dyn Domain, domain_b: &dyn Domain) 
     }
 }
 
-/// A stranger's messages fill a multi-receive and lists of buffers like others, and whoever is inserted before its message meets
-/// a receive is none. A message that is too long is that, whoever sent it.
+/// Messages of an unknown source fill a multi-receive and lists of buffers like others. A source
+/// that is inserted before its message meets a receive is a peer. A message that is too long fails
+/// as such, whoever sent it.
 ///
 /// Covers: AV-25
 pub fn in_every_receive(domain_a: &dyn Domain, domain_b: &dyn Domain) {
@@ -132,7 +136,7 @@ pub fn in_every_receive(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         for fill in [1, 2] {
             let sent = send(&pair, MsgKind::Tagged, len, fill);
             let error = pair.wait(&b.rx, multi.context).unwrap_err();
-            is_from_stranger(&pair, &multi, &error, len, fill);
+            is_from_unknown_source(&pair, &multi, &error, len, fill);
             pair.wait(&a.tx, sent.context).unwrap();
             freed = error.completion.flags.contains(Flags::MULTI_RECV);
         }
@@ -228,8 +232,8 @@ pub fn that_are_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// With IDs of the application's own, a peer that has none yet is a peer: its messages complete, from `FI_ADDR_NOTAVAIL`. A
-/// stranger is one all the same.
+/// With IDs of the application's own, a peer that has none yet is a peer: its messages complete,
+/// from `FI_ADDR_NOTAVAIL`. An unknown source is an error there, too.
 ///
 /// Covers: AV-20, AV-25
 pub fn beside_peers_with_ids(domain_a: &dyn Domain, domain_b: &dyn Domain) {
@@ -250,13 +254,13 @@ pub fn beside_peers_with_ids(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         };
         let (recv, event) = receive(1);
         let error = event.unwrap_err();
-        is_from_stranger(&pair, &recv, &error, len, 1);
+        is_from_unknown_source(&pair, &recv, &error, len, 1);
         let addr = insert(domain_b, &pair, error.sender.as_deref().unwrap());
         assert_eq!(receive(2).1.unwrap().src, FiAddr::NOTAVAIL);
         b.av.set_user_id(addr, FiAddr(77)).unwrap();
         assert_eq!(receive(3).1.unwrap().src, FiAddr(77));
         b.av.remove(addr).unwrap();
         let (recv, event) = receive(4);
-        is_from_stranger(&pair, &recv, &event.unwrap_err(), len, 4);
+        is_from_unknown_source(&pair, &recv, &event.unwrap_err(), len, 4);
     }
 }
