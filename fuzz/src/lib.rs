@@ -9,7 +9,10 @@
 //! cargo run -p ferrofabric-fuzz -- --inputs 1000000
 //! ```
 //!
-//! An input that breaks a target is written to `fuzz/corpus/TARGET/`, from where each later run starts.
+//! An input that breaks a target is written to `fuzz/corpus/TARGET/`, from where each later run
+//! starts. An input that breaks its target only after those before it is not written there: a run
+//! with the same seed and corpus repeats all of them in their order, and also those before an input
+//! at which the address sanitizer has ended the process.
 
 mod corpus;
 mod input;
@@ -25,7 +28,8 @@ pub use run::{Options, Report, run};
 pub struct Target {
     /// Its name, and that of its corpus' folder.
     pub name: &'static str,
-    /// Takes an input. Panics when it finds a defect, else returns a hash of what it saw.
+    /// Takes an input. Panics when it finds a defect, else returns a hash of what it saw. A target
+    /// that keeps something from one input to the next begins anew after a panic.
     pub take: fn(&[u8]) -> u64,
     /// Inputs to begin with, each with a name: one of each kind that is understood.
     pub seeds: fn() -> Vec<(String, Vec<u8>)>,

@@ -36,11 +36,12 @@ pub struct Report {
     pub seen: usize,
     /// Time taken.
     pub took: Duration,
-    /// Inputs that broke it, by the file they were written to.
+    /// Inputs that broke it, by the file they were written to, or by their number.
     pub broken: Vec<String>,
 }
 
-/// Runs a target, and writes down each input that breaks it. After the first random one that does it stops.
+/// Runs a target, and writes down each input that breaks it by itself. After the first random one
+/// that breaks it, alone or after others, the run stops.
 ///
 /// # Panics
 ///
@@ -85,7 +86,15 @@ pub fn run(target: &Target, options: Options) -> Report {
                 }
             }
             None => {
-                report.broken.push(store(target, &bytes));
+                // The target has begun anew.
+                let by_itself = watch.take(&bytes).is_none();
+                report.broken.push(match by_itself {
+                    true => store(target, &bytes),
+                    false => format!(
+                        "input {} of seed {}, after those before it: {bytes:02x?}",
+                        report.inputs, options.seed
+                    ),
+                });
                 break;
             }
         }

@@ -101,7 +101,7 @@ impl Peers {
     }
 
     /// Entries of all tables.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn known(&self) -> usize {
         self.by_id.len() + self.ids.len()
     }

@@ -684,6 +684,13 @@ impl Receiver {
         self.left_behind != 0
     }
 
+    /// Messages on their way into receives, messages whose link is gone, and what all that are
+    /// held take.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn kept(&self) -> (usize, usize, Used) {
+        (self.deliveries.len(), self.left_behind, self.used)
+    }
+
     /// Takes a held message out.
     fn take_held(&mut self, token: Token) -> Option<Held> {
         let held = self.held.try_remove(token.value as usize)?;

@@ -1,6 +1,8 @@
 //! The transport of one endpoint over shared memory: its links, and what its owner drives them with.
 
 mod farewell;
+#[cfg(feature = "fuzzing")]
+mod kept;
 mod turns;
 
 use std::collections::VecDeque;

@@ -92,7 +92,6 @@ impl Server {
             id,
             nonce: u64::from_le_bytes(shared.cookie[..8].try_into().unwrap_or_default()) ^ id,
             shared,
-            config,
             epoll,
             listener,
             listen_again: None,
@@ -105,9 +104,10 @@ impl Server {
             connections: Slab::new(),
             peers: HashMap::new(),
             left: HashSet::new(),
-            next_sweep: Instant::now(),
+            next_sweep: Instant::now() + config.sweep_interval,
             sweep_from: 0,
             next_look: None,
+            config,
         })
     }
 

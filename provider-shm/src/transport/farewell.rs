@@ -30,6 +30,14 @@ pub(super) struct Departures {
     look_is_due: bool,
 }
 
+impl Departures {
+    /// How many links are watched.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn len(&self) -> usize {
+        self.watched.len()
+    }
+}
+
 #[derive(Default)]
 struct Watch {
     /// What had gone either way; `None`: nobody has looked.

@@ -42,6 +42,12 @@ impl Turns {
         self.order.len() > FEW_LINKS
     }
 
+    /// How many links there are.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
     /// A link is there.
     pub(super) fn join(&mut self, key: usize) {
         self.order.push(key);

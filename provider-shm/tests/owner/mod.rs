@@ -318,6 +318,21 @@ impl Ep {
         true
     }
 
+    /// Takes all receives back and discards all unexpected messages, as an endpoint that closes.
+    /// Returns how many receives there were.
+    pub fn drain(&mut self) -> usize {
+        let mut receives = Vec::new();
+        for kind in [MsgKind::Tagged, MsgKind::Msg] {
+            let mut messages = Vec::new();
+            self.owner.srx.of(kind).drain(&mut receives, &mut messages);
+            for message in messages {
+                self.shm.discard(kind, message.token, &mut self.owner);
+            }
+        }
+        self.after();
+        receives.len()
+    }
+
     #[inline]
     pub fn progress(&mut self) -> usize {
         let did = self.shm.progress(&mut self.owner);

@@ -1,0 +1,304 @@
+//! A hostile peer that writes what it likes into its segment, step by step.
+//!
+//! Opening an endpoint starts a thread and binds sockets, which takes far longer than an input
+//! does. So one endpoint serves [`BATCH`] inputs. Each input brings a peer with a name, a segment
+//! and a link of its own, and takes all of that away again; then the tables of the endpoint must be
+//! as empty as those of a new one. So an input hardly ever depends on those before it, and neither
+//! the clock nor the service thread decides what it comes to. An input that breaks a promise takes
+//! the endpoint with it: taken again, it meets a new one. Where it breaks nothing then, a run with
+//! the same seed repeats it and the inputs before it.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_core::peer::Transport;
+use ferrofabric_core::types::{FiAddr, MsgKind};
+
+use crate::ShmConfig;
+use crate::cma::CmaPeer;
+use crate::owner::Ep;
+use crate::ring::SLOTS;
+use crate::segment::{Segment, Side};
+use crate::service::NewLink;
+use crate::wire;
+
+/// Inputs that one endpoint takes.
+const BATCH: u64 = 1000;
+
+/// Steps of an input that are taken at most.
+const STEPS: usize = 64;
+
+/// The ID of the first hostile peer of an endpoint. Each has one of its own, so that what the
+/// service thread still has to say of one is not taken for the next one's.
+const FIRST_ID: u64 = 0x0bad_0bad;
+
+/// Longest send in bytes.
+const LONGEST_SEND: usize = 200_000;
+
+/// What the bytes beyond a receive hold.
+const BEYOND: u8 = 0xaa;
+
+/// Proves that the memory of the hostile peer, which is that of this process, is its own.
+static COOKIE: [u8; 16] = [1; 16];
+
+thread_local! {
+    static VICTIM: Cell<Option<Victim>> = const { Cell::new(None) };
+}
+
+/// What the other side of a segment writes into it: a byte says what, and what it needs follows.
+pub fn segment(bytes: &[u8]) -> u64 {
+    let mut victim = VICTIM.take().unwrap_or_else(Victim::open);
+    // A panic drops the victim.
+    let saw = victim.take(bytes);
+    if victim.inputs < BATCH {
+        VICTIM.set(Some(victim));
+    }
+    saw
+}
+
+/// The endpoint that is attacked.
+struct Victim {
+    ep: Ep,
+    /// Inputs that it has taken.
+    inputs: u64,
+    /// What it sends from.
+    out: Vec<u8>,
+}
+
+impl Victim {
+    fn open() -> Self {
+        Self {
+            ep: Ep::open(ShmConfig {
+                unexpected_bytes: 50_000,
+                // What an input comes to is not to depend on the clock.
+                sweep_interval: Duration::from_secs(24 * 60 * 60),
+                ..ShmConfig::default()
+            }),
+            inputs: 0,
+            out: vec![0; LONGEST_SEND],
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> u64 {
+        let Ok((segment, _fd)) = Segment::create() else {
+            return 0;
+        };
+        let failed_before = self.ep.shm.stats().links_failed;
+        let id = FIRST_ID + self.inputs;
+        self.inputs += 1;
+        let mut attack = Attack::begin(&mut self.ep, id, segment);
+        let mut steps = Steps(bytes);
+        for _ in 0..STEPS {
+            if steps.0.is_empty() {
+                break;
+            }
+            attack.step(&mut steps, &self.out);
+        }
+        let ended = attack.settle();
+        let me = attack.serve_another();
+        let failed = attack.ep.shm.stats().links_failed - failed_before;
+        attack.end(me);
+        (failed << 8) | ended
+    }
+}
+
+/// An input under way: the hostile peer, and the operations that it can meet.
+struct Attack<'a> {
+    ep: &'a mut Ep,
+    id: u64,
+    addr: FiAddr,
+    segment: Arc<Segment>,
+    /// Slots that the peer has published.
+    position: u64,
+    /// Buffers of receives, each with the length that was posted.
+    buffers: Vec<(usize, Vec<u8>)>,
+    tags: Vec<u64>,
+    /// Operations that have not ended.
+    under_way: usize,
+}
+
+impl<'a> Attack<'a> {
+    fn begin(ep: &'a mut Ep, id: u64, segment: Segment) -> Self {
+        let native = NativeAddr {
+            incarnation: 1,
+            node: ep.name().node,
+            shm: Some(id),
+            verbs: None,
+        };
+        let addr = ep.insert(&native);
+        let segment = Arc::new(segment);
+        let link = NewLink {
+            native,
+            id,
+            segment: Arc::clone(&segment),
+            side: Side::Initiator,
+            cma: CmaPeer::probe(std::process::id() as i32, COOKIE.as_ptr() as u64, COOKIE),
+            offers_cma: true,
+            fence: false,
+        };
+        ep.shm.new_link(link, &mut ep.owner);
+        Self {
+            ep,
+            id,
+            addr,
+            segment,
+            position: 0,
+            buffers: Vec::new(),
+            tags: Vec::new(),
+            under_way: 0,
+        }
+    }
+
+    fn step(&mut self, steps: &mut Steps<'_>, out: &[u8]) {
+        match steps.byte() % 9 {
+            0..=2 => self.publish(steps),
+            3 => {
+                let (slot, word) = (steps.byte() as usize % SLOTS, steps.byte() as usize % 8);
+                let word = self.segment.slot_word(Side::Acceptor, slot, word);
+                write(word, steps.number());
+            }
+            4 => write(self.segment.progress_word(Side::Initiator), steps.number()),
+            5 => {
+                let (tag, len) = (steps.number(), steps.number() as usize % 40_000);
+                let mut buffer = vec![BEYOND; len + 64];
+                self.under_way += 1;
+                self.ep.trecv(tag, 0, &mut buffer[..len], 1);
+                self.buffers.push((len, buffer));
+                self.tags.push(tag);
+            }
+            6 => {
+                let bytes = &out[..steps.number() as usize % out.len()];
+                let sent = self.ep.tsend(self.addr, 1, bytes, 1);
+                self.under_way += usize::from(sent.is_ok());
+            }
+            7 => {
+                self.ep.progress();
+            }
+            _ => {
+                self.segment.status(Side::Acceptor).close();
+                let closed = Some(Arc::clone(&self.segment));
+                let Ep { shm, owner } = &mut *self.ep;
+                shm.gone(self.id, closed, true, owner);
+                // After a link that both sides have agreed to end, the process may end, too.
+                shm.gone(self.id, None, false, owner);
+            }
+        }
+        self.await_answer();
+    }
+
+    /// Sends that wait for another link with the peer wait for the service thread, which finds
+    /// that there is none to be had. Whether it is faster than the next step is not left to chance.
+    fn await_answer(&mut self) {
+        while self.ep.shm.awaits_answer(self.id) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// The peer fills the next slot.
+    fn publish(&mut self, steps: &mut Steps<'_>) {
+        let (kind, flags) = (steps.kind(), steps.byte());
+        let len = steps.number() as u32;
+        let lap = self.position / SLOTS as u64 + 1;
+        let head = lap & 0xffff
+            | (u64::from(kind) << 16)
+            | (u64::from(flags) << 24)
+            | (u64::from(len) << 32);
+        let slot = self.position as usize % SLOTS;
+        for word in 1..8 {
+            let word = self.segment.slot_word(Side::Acceptor, slot, word);
+            write(word, steps.number());
+        }
+        write(self.segment.slot_word(Side::Acceptor, slot, 0), head);
+        self.position += 1;
+    }
+
+    /// Lets the endpoint deal with all that was written. Returns a hash of how operations ended.
+    fn settle(&mut self) -> u64 {
+        for _ in 0..10 {
+            self.ep.progress();
+            self.await_answer();
+        }
+        let _ = self.ep.shm.arm();
+        self.ep.progress();
+        let mut ended = 0;
+        self.reap(|is_ok| ended = (ended * 2 + u64::from(is_ok)) & 0xff);
+        ended
+    }
+
+    /// Another peer, here the endpoint itself, is served as ever. Returns its address. (A receive
+    /// from anybody might match what the hostile peer has sent, and one of before what is sent
+    /// here.)
+    fn serve_another(&mut self) -> FiAddr {
+        let own = self.ep.name();
+        let me = self.ep.insert(&own);
+        let mut into = [0u8; 8];
+        let unused = |tag: &u64| !self.tags.contains(tag);
+        let tag = (0..).find(unused).unwrap_or_default();
+        self.ep.recv_from(MsgKind::Tagged, me, tag, 0, &mut into, 7);
+        assert!(self.ep.tsend(me, tag, &[9; 8], 8).is_ok());
+        self.under_way += 2;
+        self.reap(|_| {});
+        assert_eq!(into, [9; 8]);
+        me
+    }
+
+    /// Takes the peers and all their messages away.
+    fn end(mut self, me: FiAddr) {
+        self.ep.shm.end_links(&mut self.ep.owner);
+        self.ep.remove(self.addr);
+        self.ep.remove(me);
+        let taken_back = self.ep.drain();
+        self.reap(|_| {});
+        assert_eq!(self.under_way, taken_back, "operations never end");
+        for (len, buffer) in &self.buffers {
+            let is_whole = buffer[*len..].iter().all(|byte| *byte == BEYOND);
+            assert!(is_whole, "wrote beyond a receive");
+        }
+        assert_eq!(self.ep.shm.kept(), Default::default(), "something is left");
+        assert!(self.ep.owner.av.is_empty());
+    }
+
+    /// Takes all completions and errors, and whether each is a completion.
+    fn reap(&mut self, mut take: impl FnMut(bool)) {
+        while let Some(end) = self.ep.poll() {
+            self.await_answer();
+            assert_ne!(self.under_way, 0, "an operation ends twice");
+            self.under_way -= 1;
+            take(end.is_ok());
+        }
+    }
+}
+
+fn write(word: *mut u64, value: u64) {
+    // SAFETY: a word of the mapped segment; nobody else runs.
+    unsafe { word.write_volatile(value) };
+}
+
+/// Bytes as choices; where they end, everything is 0.
+struct Steps<'a>(&'a [u8]);
+
+impl Steps<'_> {
+    fn byte(&mut self) -> u8 {
+        match self.0.split_first() {
+            Some((first, rest)) => {
+                self.0 = rest;
+                *first
+            }
+            None => 0,
+        }
+    }
+
+    /// One of the kinds of messages, or 0, which is none. A kind in the range stands for itself.
+    fn kind(&mut self) -> u8 {
+        let largest = wire::KINDS.iter().copied().max().unwrap_or(0);
+        self.byte() % (largest + 1)
+    }
+
+    /// Mostly small: the first byte says how many follow.
+    fn number(&mut self) -> u64 {
+        let width = [0, 1, 1, 2, 4, 8][usize::from(self.byte() % 6)];
+        (0..width).fold(0, |number, _| (number << 8) | u64::from(self.byte()))
+    }
+}

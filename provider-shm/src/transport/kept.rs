@@ -1,0 +1,58 @@
+//! For random input: what an endpoint keeps, for nothing is to be left of a hostile peer, and how
+//! its links end.
+
+use ferrofabric_core::error::Errno;
+use ferrofabric_core::peer::Owner;
+
+use super::ShmTransport;
+use crate::peers::Peer;
+
+/// Entries of the tables of an endpoint. All are 0 when it has just been opened.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    links: usize,
+    turns: usize,
+    watched_links: usize,
+    peers: usize,
+    sends_under_way: usize,
+    sends_handed_back: usize,
+    receives_under_way: usize,
+    unexpected_messages: usize,
+    unexpected_left_behind: usize,
+    counted_messages: usize,
+    counted_bytes: usize,
+}
+
+impl ShmTransport {
+    /// What it keeps now.
+    pub(crate) fn kept(&self) -> Kept {
+        let (receives_under_way, unexpected_left_behind, counted) = self.receiver.kept();
+        Kept {
+            links: self.links.len(),
+            turns: self.turns.len(),
+            watched_links: self.departures.len(),
+            peers: self.peers.known(),
+            sends_under_way: self.outbox.outgoing.len(),
+            sends_handed_back: self.unreachable.len(),
+            receives_under_way,
+            unexpected_messages: self.receiver.held.len(),
+            unexpected_left_behind,
+            counted_messages: counted.messages,
+            counted_bytes: counted.bytes,
+        }
+    }
+
+    /// Whether sends wait for a link with the endpoint of this ID, and the service thread has found
+    /// nothing yet.
+    pub(crate) fn awaits_answer(&mut self, id: u64) -> bool {
+        matches!(self.peers.get_mut(id), Some(Peer::Connecting(_))) && !self.service.has_events()
+    }
+
+    /// Ends all links, as if their peers had closed their endpoints.
+    pub(crate) fn end_links<O: Owner>(&mut self, owner: &mut O) {
+        let keys: Vec<usize> = self.links.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.fail_link(key, Errno::ESHUTDOWN, "the input is over", owner);
+        }
+    }
+}
