@@ -1,0 +1,101 @@
+//! The shape of the production code: no modules that import each other in a circle, and limits for
+//! the sizes of files, structs and functions (`docs/architecture.md` lists the exceptions).
+//!
+//! Production code is what the libraries and programs of the workspace's members are built from,
+//! without what only tests are built with (`cfg(test)`, `cfg(loom)`, the feature `fuzzing`).
+
+mod circles;
+mod modules;
+mod resolve;
+mod sizes;
+mod syntax;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::fmt;
+
+use circles::Shape;
+use modules::Code;
+
+pub use tree::{Files, Package, Tree};
+
+/// What keeps the check from an answer.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Error {
+    #[error("{path}: {source}")]
+    Io {
+        path: String,
+        source: std::io::Error,
+    },
+    #[error("cargo metadata: {0}")]
+    Metadata(String),
+    #[error("{file}:{}: {source}", source.span().start().line)]
+    Syntax { file: String, source: syn::Error },
+    #[error("{file}:{line}: the file of the module `{name}` is not there")]
+    NoFile {
+        file: String,
+        line: usize,
+        name: String,
+    },
+}
+
+/// What the check found.
+#[derive(Debug)]
+pub struct Report {
+    /// What breaks the rules, by rule.
+    pub faults: Vec<Section>,
+    /// The largest of each kind, and what breaks no rule yet.
+    pub tables: Vec<Section>,
+}
+
+/// A heading, and a text for each thing below it.
+#[derive(Debug)]
+pub struct Section {
+    /// The heading.
+    pub title: String,
+    /// May have several lines each.
+    pub texts: Vec<String>,
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}:", self.title)?;
+        let mut lines = self.texts.iter().flat_map(|text| text.lines());
+        lines.try_for_each(|line| writeln!(f, "  {line}"))
+    }
+}
+
+/// Checks a tree. Where `strict` is set, a parent and a child that import each other are a fault
+/// too.
+///
+/// # Errors
+/// A file that is not there or is not Rust.
+pub fn check(tree: &Tree, strict: bool) -> Result<Report, Error> {
+    let code = Code::read(tree)?;
+    let (mut circles, mut pairs) = (Vec::new(), Vec::new());
+    for program in &code.programs {
+        let shape = Shape::of(program);
+        circles.extend(shape.circles);
+        pairs.extend(shape.pairs);
+    }
+    let section = |title, texts: Vec<String>| Section {
+        title: format!("{title} ({})", texts.len()),
+        texts,
+    };
+    let mut tables = sizes::tables(&code);
+    let mut faults = vec![
+        section("Circles of sibling modules", circles),
+        section(
+            "Over the limits of size",
+            sizes::faults(&code, tree.architecture()),
+        ),
+    ];
+    let pairs = section("Parents and children that import each other", pairs);
+    match strict {
+        true => faults.push(pairs),
+        false => tables.push(pairs),
+    }
+    Ok(Report { faults, tables })
+}

@@ -1,0 +1,157 @@
+//! The limits of size, the exceptions to them, and the tables of the largest.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::Section;
+use crate::modules::{Code, Place};
+use crate::tree::ARCHITECTURE;
+
+const HEADING: &str = "## Exceptions to the limits of size";
+const MOST_EXCEPTIONS: usize = 10;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    File,
+    Struct,
+    Function,
+    Parameters,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::File, Self::Struct, Self::Function, Self::Parameters];
+
+    fn limit(self) -> usize {
+        match self {
+            Self::File => 600,
+            Self::Struct => 15,
+            Self::Function => 80,
+            Self::Parameters => 6,
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::File | Self::Function => "lines",
+            Self::Struct => "fields",
+            Self::Parameters => "parameters",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::File => "Longest files, in lines with tests",
+            Self::Struct => "Largest structs, in fields",
+            Self::Function => "Longest functions, in lines",
+            Self::Parameters => "Most parameters, without the receiver",
+        }
+    }
+}
+
+/// The size of a file, a struct or a function.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Measure {
+    pub(crate) kind: Kind,
+    pub(crate) size: usize,
+    /// The file, and behind a blank the name of what lies in it.
+    pub(crate) what: String,
+    pub(crate) at: Place,
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind, size, what, ..
+        } = self;
+        write!(f, "{what}: {size} {} (line {})", kind.unit(), self.at.line)
+    }
+}
+
+/// The ten largest of each kind, and the lines of each package.
+pub(crate) fn tables(code: &Code) -> Vec<Section> {
+    let mut tables = Vec::from(Kind::ALL.map(|kind| largest(code, kind)));
+    let lines = code.lines.iter();
+    tables.push(Section {
+        title: "Crates, in lines without tests, blank lines, comments and generated files"
+            .to_owned(),
+        texts: lines
+            .map(|(package, lines)| format!("{package}: {lines}"))
+            .collect(),
+    });
+    tables
+}
+
+fn largest(code: &Code, kind: Kind) -> Section {
+    let mut measures: Vec<_> = code.measures.iter().filter(|it| it.kind == kind).collect();
+    measures.sort_by_key(|it| (Reverse(it.size), &it.what));
+    let over = measures.iter().filter(|it| it.size > kind.limit()).count();
+    let all = format!("{over} of {} over the limit", measures.len());
+    let ten = measures.iter().take(10).map(ToString::to_string);
+    Section {
+        title: format!("{} (limit {})", kind.title(), kind.limit()),
+        texts: ten.chain([all]).collect(),
+    }
+}
+
+/// What is over its limit without an exception, and exceptions that do not hold.
+pub(crate) fn faults(code: &Code, architecture: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    // By what they are for and their unit: the size.
+    let mut exceptions = BTreeMap::new();
+    for row in rows(architecture) {
+        match exception(row) {
+            Some((key, size)) => drop(exceptions.insert(key, size)),
+            None => faults.push(format!(
+                "{ARCHITECTURE}: `{row}` is not `what | number and unit | reason`"
+            )),
+        }
+    }
+    if exceptions.len() > MOST_EXCEPTIONS {
+        let count = exceptions.len();
+        let why = format!("{count} exceptions, and {MOST_EXCEPTIONS} are the most there may be");
+        faults.push(format!("{ARCHITECTURE}: {why}"));
+    }
+    let mut needed = Vec::new();
+    for measure in &code.measures {
+        let Measure {
+            kind, size, what, ..
+        } = measure;
+        if *size <= kind.limit() {
+            continue;
+        }
+        let key = (what.clone(), kind.unit().to_owned());
+        let allowed = exceptions.get(&key).copied();
+        if allowed.is_none_or(|most| *size > most) {
+            let limit = allowed.unwrap_or(kind.limit());
+            faults.push(format!("{measure}, and {limit} are allowed"));
+        }
+        needed.push(key);
+    }
+    let unneeded = exceptions.keys().filter(|it| !needed.contains(it));
+    faults.extend(unneeded.map(|(what, unit)| {
+        format!("{ARCHITECTURE}: `{what}` needs no exception for its {unit}: remove it")
+    }));
+    faults
+}
+
+/// The rows of the table, without its head.
+fn rows(architecture: &str) -> impl Iterator<Item = &str> {
+    let mut lines = architecture.lines();
+    lines.by_ref().find(|line| line.trim() == HEADING);
+    let section = lines.take_while(|line| !line.starts_with("## "));
+    section.filter(|line| line.starts_with('|')).skip(2)
+}
+
+/// What a row is for, the unit and the size.
+fn exception(row: &str) -> Option<((String, String), usize)> {
+    let row = row.trim().trim_matches('|').replace('`', "");
+    let mut cells = row.splitn(3, '|').map(str::trim);
+    let what = cells.next()?.to_owned();
+    let (size, unit) = cells.next()?.split_once(' ')?;
+    let reason = cells.next()?;
+    let is_unit = Kind::ALL.iter().any(|kind| kind.unit() == unit);
+    let size = size.parse().ok()?;
+    (is_unit && !reason.is_empty()).then(|| ((what, unit.to_owned()), size))
+}
