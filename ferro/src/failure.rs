@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ferrofabric_core::error::{Error, OpError};
+use ferrofabric_contracts::error::{Error, OpError};
 
 /// What is printed after `ferro: ` before the process exits with 1.
 #[derive(Debug)]

@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Completion, CqError};
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr};
 use memmap2::MmapMut;
 
 use crate::failure::{Failure, Result};

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::{DomainAttr, EpAttr, EpType, Info, getinfo};
-use ferrofabric_core::serial::Threading;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::{DomainAttr, EpAttr, EpType, Info, Threading};
+use ferrofabric_runtime::discovery::getinfo;
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 use serde::{Deserialize, Serialize};

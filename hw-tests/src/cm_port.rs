@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::ptr;
 
-use ferrofabric_core::addr::{AddrFormat, Address};
+use ferrofabric_contracts::addr::{AddrFormat, Address};
 use ferrofabric_verbs_sys::{
     Rdmacm, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
     rdma_port_space,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::flags::{Flags, Mode};
-use ferrofabric_core::info::{EpType, Info};
-use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
-use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::flags::{Flags, Mode};
+use ferrofabric_contracts::info::{EpType, Info};
+use ferrofabric_contracts::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_verbs::VerbsProvider;
 
 use crate::offers::settings;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::Info;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::info::Info;
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
 
 /// The settings of the environment but for those given.

@@ -8,13 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::{NATIVE_LEN, NativeAddr};
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::Domain;
-use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
-use ferrofabric_core::peer::{Completion, CqError};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_runtime::fabric::Domain;
+use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
 
 use crate::offers;
 

@@ -213,7 +213,7 @@ fn first_usable() -> Result<String, String> {
     let devices = match Device::list() {
         Ok(devices) => devices,
         // The library is missing: there is no way to a device.
-        Err(error) if error.errno() == ferrofabric_core::error::Errno::ENOENT => {
+        Err(error) if error.errno() == ferrofabric_contracts::error::Errno::ENOENT => {
             return Err(error.to_string());
         }
         Err(error) => panic!("{error}"),

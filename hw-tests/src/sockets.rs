@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_core::addr::{AddrFormat, Address, NativeAddr};
-use ferrofabric_core::av::{AvAttr, Services};
-use ferrofabric_core::error::{Errno, Result};
-use ferrofabric_core::fabric::{Av, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
-use ferrofabric_core::info::{EpType, Info, Query, QueryFlags, SystemResolver, find};
-use ferrofabric_core::owning::OwningEndpoint;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::{AvAttr, Services};
+use ferrofabric_contracts::addr::{AddrFormat, Address, NativeAddr};
+use ferrofabric_contracts::error::{Errno, Result};
+use ferrofabric_contracts::info::{EpType, Info, SystemResolver};
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_runtime::discovery::{Query, QueryFlags, find};
+use ferrofabric_runtime::fabric::{Av, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
+use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
 
 use crate::dgram::PATIENCE;

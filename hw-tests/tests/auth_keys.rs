@@ -9,21 +9,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferrofabric_av::{AvAttr, Services, Wanted};
 use ferrofabric_conformance::ends::BLANK;
-use ferrofabric_core::addr::{AddrFormat, Address, AuthKey, KeyedAddr, MAX_EP_AUTH_KEYS};
-use ferrofabric_core::av::{AvAttr, Services, Wanted};
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::eq::EventQueue;
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{
-    Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider, RecvOp,
-};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::{AV_AUTH_KEY, EpType, Info};
-use ferrofabric_core::peer::{Completion, CqError};
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::addr::{AddrFormat, Address, AuthKey, KeyedAddr, MAX_EP_AUTH_KEYS};
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::{AV_AUTH_KEY, EpType, Info};
+use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::sockets::{hints, offer, own, resolved};
+use ferrofabric_runtime::eq::EventQueue;
+use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 
@@ -469,7 +467,7 @@ fn names_of_nodes_and_services_take_keys() {
         let later = domain.open_av(&attr).unwrap();
         let handle = later.insert_auth_key(&key(1).to_bytes()).unwrap();
         let events = Arc::new(EventQueue::new());
-        later.bind_events(&events, 1).unwrap();
+        later.bind_events(events.clone(), 1).unwrap();
         let (tx, rx) = std::sync::mpsc::channel();
         later
             .insert_later_with_keys(
@@ -505,7 +503,7 @@ fn keys_are_those_of_the_enabling_and_stay_as_long() {
         let av = domain.open_av(&AvAttr::default()).unwrap();
         let cq = domain.open_cq(&CqAttr::default()).unwrap();
         let enable = || domain.open_endpoint(EndpointConfig::new(&av, &cq));
-        let errno = |refused: Result<_, ferrofabric_core::error::Error>| {
+        let errno = |refused: Result<_, ferrofabric_contracts::error::Error>| {
             refused.map(|_: Arc<dyn Endpoint>| ()).unwrap_err().errno()
         };
         assert_eq!(errno(enable()), Errno::EINVAL, "without a key");

@@ -12,9 +12,9 @@ use ferrofabric_conformance::{
     churn, completions, descriptors, levels, multi_receives, probes, progress, removals, reports,
     waiting,
 };
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::Progress;
+use ferrofabric_contracts::info::Progress;
 use ferrofabric_hw_tests::{Rig, offers};
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 

@@ -4,11 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::party::{self, PATIENCE, Peer, fill, is_filled, succeeded, wait};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_test-peer");

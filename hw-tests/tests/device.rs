@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_verbs::cq::CqConfig;
 use ferrofabric_verbs::device::{Context, Device, GidReason, GidRequest, LinkLayer, Quirks};

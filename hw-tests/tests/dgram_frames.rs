@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_core::addr::{NATIVE_LEN, NativeAddr};
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::dgram::{PATIENCE, Prefix, count, domain, endpoint, next, quiet};
 use ferrofabric_hw_tests::{Buffer as Registered, Rig, completions, one_completion, party};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_verbs::ah::Ah;
 use ferrofabric_verbs::cq::Cq;
 use ferrofabric_verbs::post::{RecvRequest, SendFlags, SendRequest};

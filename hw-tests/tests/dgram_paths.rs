@@ -3,12 +3,12 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use ferrofabric_conformance::ends::End;
-use ferrofabric_core::addr::{NATIVE_LEN, NativeAddr, VerbsAddr};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::owning::Buffer;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr, VerbsAddr};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::{Prefix, domain, endpoint, info, next, pair, quiet, send_op};
+use ferrofabric_runtime::owning::Buffer;
 use serial_test::file_serial;
 
 const BOTH: [Prefix; 2] = [Prefix::None, Prefix::Room];

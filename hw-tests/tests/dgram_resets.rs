@@ -6,16 +6,15 @@
 use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::ends::{End, Event};
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::Progress;
-use ferrofabric_core::owning::Buffer;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::Progress;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::{
     self, PATIENCE, Prefix, count, domain, endpoint, info, next, open, pair, quiet, send_op,
 };
+use ferrofabric_runtime::owning::Buffer;
 use serial_test::file_serial;
 
 const BOTH: [Prefix; 2] = [Prefix::None, Prefix::Room];

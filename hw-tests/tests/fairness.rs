@@ -4,10 +4,10 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::party::{self, PATIENCE, succeeded};
+use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
 use serial_test::file_serial;
 
 /// Chunks of a large message that a small one may have to wait for.

@@ -2,16 +2,17 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-#[path = "../../core/tests/getinfo/clients.rs"]
+#[path = "../../core/runtime/tests/getinfo/clients.rs"]
 mod clients;
 use ferrofabric_conformance::discovery;
 use ferrofabric_conformance::limits::{nobody, refused, says, settings};
-use ferrofabric_core::addr::{Address, NativeAddr};
-use ferrofabric_core::error::{Errno, Error};
-use ferrofabric_core::fabric::Provider;
-use ferrofabric_core::flags::{Flags, Mode, MrMode};
-use ferrofabric_core::info::{EpType, Found, Info, RX_CAPS, TX_CAPS, getinfo, protocol};
+use ferrofabric_contracts::addr::{Address, NativeAddr};
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::flags::{Flags, Mode, MrMode};
+use ferrofabric_contracts::info::{EpType, Info, RX_CAPS, TX_CAPS, protocol};
 use ferrofabric_hw_tests::Rig;
+use ferrofabric_runtime::discovery::{Found, getinfo};
+use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;

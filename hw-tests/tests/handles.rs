@@ -9,15 +9,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::Domain;
-use ferrofabric_core::info::EpType;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::info::EpType;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::cold_link::{ColdLink, NODES, address, run};
 use ferrofabric_hw_tests::dgram::{PATIENCE, count, infos, next, open};
+use ferrofabric_runtime::fabric::Domain;
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
 /// As many handles are made at a time, at most.

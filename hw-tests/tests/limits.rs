@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::limits::{self, PATIENCE, Pair, nobody, refused, says, settings};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::getinfo;
-use ferrofabric_core::owning::Buffer;
+use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_hw_tests::{Rig, offers, unprivileged};
+use ferrofabric_runtime::discovery::getinfo;
+use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_runtime::owning::Buffer;
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;

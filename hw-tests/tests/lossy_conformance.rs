@@ -10,8 +10,8 @@ use std::time::Duration;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::{matches, model, sends};
-use ferrofabric_core::fabric::Provider;
 use ferrofabric_hw_tests::Rig;
+use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::{dgram, dgram_conformance};
-use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::dgram::{Prefix, count, domain, endpoint, next};
 use ferrofabric_hw_tests::{Rig, party};
+use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
 use serial_test::file_serial;
 
 const HERE: &[(&str, &str)] = &[("FERRO_DEVICE", "ferro_rxe0")];

@@ -6,11 +6,11 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::count;
 use ferrofabric_hw_tests::party::{self, Peer, check, succeeded, tsend, wait};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_test-peer");

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::info::traffic_class;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::info::traffic_class;
 use ferrofabric_hw_tests::dgram::PATIENCE;
 use ferrofabric_hw_tests::{Rig, offers, party};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
 /// UDP port of RoCE v2 (IBTA annex A17.8).
@@ -71,7 +71,7 @@ fn endpoint(device: &str, lane: &str, class: u32) -> OwningEndpoint {
         ("FERRO_LANE", lane),
     ];
     let domain = offers::domain(&offers::settings(&settings));
-    let of_class = |config: &mut ferrofabric_core::fabric::EndpointConfig| config.tclass = class;
+    let of_class = |config: &mut ferrofabric_runtime::fabric::EndpointConfig| config.tclass = class;
     OwningEndpoint::open_with(&*domain, &AvAttr::default(), of_class).unwrap()
 }
 

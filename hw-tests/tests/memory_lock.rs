@@ -4,7 +4,7 @@
 
 use std::ptr;
 
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
 use ferrofabric_hw_tests::{Rig, unprivileged};
 use ferrofabric_verbs::mr::{Access, Mr};
 use serial_test::file_serial;

@@ -2,10 +2,10 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use ferrofabric_core::owning::Buffer;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::party::{self, Peer, is_filled, succeeded, tsend, wait};
+use ferrofabric_runtime::owning::Buffer;
 use serial_test::file_serial;
 
 const PEERS: u64 = 8;

@@ -14,9 +14,9 @@ use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::model::between::{Worker, random_programs_between, serve};
 use ferrofabric_conformance::model::run::Lines;
-use ferrofabric_core::fabric::Provider;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::party::PATIENCE;
+use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 

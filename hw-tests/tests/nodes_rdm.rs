@@ -6,13 +6,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::{NATIVE_LEN, NativeAddr};
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::party::{
     self, Numbers, PATIENCE, fill, is_filled, meet, succeeded, wait,
 };
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
 fn exchange_names(stream: &mut TcpStream, endpoint: &OwningEndpoint) -> FiAddr {

@@ -6,15 +6,15 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use ferrofabric_core::addr::{AddrFormat, Address};
-use ferrofabric_core::av::Services;
-use ferrofabric_core::info::EpType;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::Services;
+use ferrofabric_contracts::addr::{AddrFormat, Address};
+use ferrofabric_contracts::info::EpType;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::PATIENCE;
 use ferrofabric_hw_tests::party::meet;
 use ferrofabric_hw_tests::sockets::{domain, domain_at, endpoint, resolved};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
 /// Inserts the endpoint of a node.

@@ -6,21 +6,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ferrofabric_av::format::endpoint_to_bytes;
+use ferrofabric_av::{AvAttr, Services};
 use ferrofabric_conformance::ends::End;
-use ferrofabric_core::addr::AddrFormat;
-use ferrofabric_core::av::format::endpoint_to_bytes;
-use ferrofabric_core::av::{AvAttr, AvType, Services};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Av, Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::EpType;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_contracts::addr::AddrFormat;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::EpType;
+use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind, RecvOp};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::PATIENCE;
 use ferrofabric_hw_tests::sockets::{
     TYPES, domain, domain_at, endpoint, insert_services, name, resolved,
 };
+use ferrofabric_runtime::fabric::{Av, Domain};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
 /// Sends to an address that may be unresolved. The message waits until it is resolved, or fails with an error completion.

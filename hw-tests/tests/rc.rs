@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use ferrofabric_core::error::OpError;
+use ferrofabric_contracts::error::OpError;
 use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
 use ferrofabric_verbs::cq::{CompChannel, Cq, CqConfig};
 use ferrofabric_verbs::device::Quirks;

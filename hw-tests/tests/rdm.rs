@@ -4,11 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::{Rig, offers, party};
+use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
 use serial_test::file_serial;
 
 /// A run that takes so long hangs.

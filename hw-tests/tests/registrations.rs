@@ -5,13 +5,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use ferrofabric_av::AvAttr;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::remapping;
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::party::{self, Numbers, PATIENCE, succeeded};
 use ferrofabric_hw_tests::{Rig, unprivileged};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
 /// Long enough to be moved from where it lies to where it goes.

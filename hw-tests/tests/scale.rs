@@ -4,10 +4,10 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::party::{self, PATIENCE, Peer, succeeded};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_test-peer");

@@ -8,18 +8,16 @@ use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use ferrofabric_av::format::endpoint_to_bytes;
+use ferrofabric_av::{AvAttr, Services, Wanted};
 use ferrofabric_conformance::dgram;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::unknown_sources;
-use ferrofabric_core::addr::{AddrFormat, Address};
-use ferrofabric_core::av::format::endpoint_to_bytes;
-use ferrofabric_core::av::{AvAttr, AvType, Services, Wanted};
-use ferrofabric_core::eq::{Done, EventQueue, Reading};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Av, Domain};
-use ferrofabric_core::info::EpType;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::{AddrFormat, Address};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::info::EpType;
+use ferrofabric_contracts::peer::Done;
+use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::cm_port::CmPort;
 use ferrofabric_hw_tests::cold_link::{ColdLink, address};
@@ -28,6 +26,9 @@ use ferrofabric_hw_tests::party::Peer;
 use ferrofabric_hw_tests::sockets::{
     TYPES, at_port, domain, domain_at, endpoint, hints, insert_services, name, offer, own, resolved,
 };
+use ferrofabric_runtime::eq::{EventQueue, Reading};
+use ferrofabric_runtime::fabric::{Av, Domain};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_verbs_sys::rdma_cm_event_type;
 use serial_test::file_serial;
 use zerocopy::FromBytes;
@@ -385,7 +386,7 @@ fn who_is_not_there() {
         })
         .unwrap();
     let events = Arc::new(EventQueue::new());
-    later.bind_events(&events, 0xfeed).unwrap();
+    later.bind_events(events.clone(), 0xfeed).unwrap();
     let (tx, rx) = mpsc::channel();
     let begun = Instant::now();
     later

@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use ferrofabric_core::error::OpError;
+use ferrofabric_contracts::error::OpError;
 use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
 use ferrofabric_verbs::device::{AsyncEvent, EventSubject};
 use ferrofabric_verbs::post::{RecvRequest, SendFlags, SendRequest};

@@ -11,9 +11,9 @@ use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::steady::{
     Call, Counting, Exchange, Trace, allocates_nothing, measure, trace,
 };
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::serial::Threading;
+use ferrofabric_contracts::info::Threading;
 use ferrofabric_hw_tests::{Rig, offers};
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
 use serial_test::file_serial;
 

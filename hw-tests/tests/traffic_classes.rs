@@ -5,13 +5,13 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::fabric::Domain;
-use ferrofabric_core::info::traffic_class;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::info::traffic_class;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::dgram::{self, Prefix, next};
 use ferrofabric_hw_tests::{Rig, offers, party};
+use ferrofabric_runtime::fabric::Domain;
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
 /// Where a header of IP version 4 says its class: what is before it, of the 40 bytes, is undefined.

@@ -14,12 +14,12 @@ use std::time::Instant;
 
 use client::{Libfabric, Opened, Party};
 use ferro_fi::abi::{fi_addr_t, fi_cq_tagged_entry, fi_threading};
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::fabric::{Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
 use ferrofabric_shm::ShmProvider;
 use support::plugin::Plugin;
 

@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Cntr, CntrAttr, CntrEvents, Wait};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_runtime::fabric::{Cntr, CntrAttr, CntrEvents, Wait};
 
 use crate::abi::{
     FI_CLASS_CNTR, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid_cntr,

@@ -6,11 +6,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ferrofabric_core::addr::AddrFormats;
-use ferrofabric_core::av::format;
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Cq, CqAttr, Wait};
-use ferrofabric_core::peer::{Completion, CqError};
+use ferrofabric_av::format;
+use ferrofabric_contracts::addr::AddrFormats;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_runtime::fabric::{Cq, CqAttr, Wait};
 
 use crate::abi::{
     FI_AFFINITY, FI_CLASS_CQ, FI_VERSION, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry,

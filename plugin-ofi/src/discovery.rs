@@ -4,11 +4,10 @@ use std::ffi::{c_char, c_int};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-use ferrofabric_core::error::{Errno, Error};
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::{
-    Info, Query, QueryFlags, SystemResolver, Threading, find, getinfo as discover,
-};
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::info::{Info, SystemResolver, Threading};
+use ferrofabric_runtime::discovery::{Query, QueryFlags, find, getinfo as discover};
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 

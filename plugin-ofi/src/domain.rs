@@ -4,8 +4,8 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::fabric::Domain;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::abi::{
     FI_CLASS_DOMAIN, Roomy, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_ops, fi_ops_domain,

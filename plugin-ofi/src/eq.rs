@@ -6,9 +6,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ferrofabric_core::eq::{Event, EventQueue, Reading};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::wait::{Nap, NapOn, ms_until};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::peer::{Event, PeerEq};
+use ferrofabric_runtime::eq::{EventQueue, Reading};
+use ferrofabric_system::wait::{Nap, NapOn, ms_until};
 
 use crate::abi::{
     FI_AFFINITY, FI_CLASS_EQ, FI_PEEK, FI_VERSION, FI_WRITE, Roomy, fi_eq_attr, fi_eq_err_entry,

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
 
 use crate::abi::{
     FI_CLASS_FABRIC, Roomy, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fid_domain,

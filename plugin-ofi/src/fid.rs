@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
 
 use crate::abi::{fi_ops, fid};
 use crate::guard::control;

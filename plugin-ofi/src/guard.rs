@@ -5,8 +5,8 @@ use std::any::Any;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ferrofabric_core::cancel::Uncancelled;
-use ferrofabric_core::error::{Errno, Error, OpError};
+use ferrofabric_contracts::error::{Errno, Error, OpError};
+use ferrofabric_system::cancel::Uncancelled;
 
 /// Why a call is refused, as the number that C gets. Errors that explain themselves are logged on their way here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,16 @@
-//! `fi_info` to and from ours, field by field. What a field means is [`ferrofabric_core::info`]'s.
+//! `fi_info` to and from ours, field by field. What a field means is [`ferrofabric_contracts::info`]'s.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 
-use ferrofabric_core::addr::{AUTH_KEY_LEN, AddrFormats, Address, AuthKey};
-use ferrofabric_core::av::AvType;
-use ferrofabric_core::error::{Errno, Error};
-use ferrofabric_core::flags::{Flags, Mode, MrMode, Order};
-use ferrofabric_core::info::{
+use ferrofabric_contracts::addr::{AUTH_KEY_LEN, AddrFormats, Address, AuthKey};
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::flags::{Flags, Mode, MrMode, Order};
+use ferrofabric_contracts::info::{
     AV_AUTH_KEY, AddrFormat, DomainAttr, EpAttr, EpType, FabricAttr, Info, Progress, ResourceMgmt,
     RxAttr, Threading, TxAttr,
 };
+use ferrofabric_contracts::types::AvType;
 
 use crate::abi::{
     fi_av_type, fi_domain_attr, fi_ep_attr, fi_ep_type, fi_fabric_attr, fi_info, fi_progress,

@@ -25,4 +25,4 @@ mod unsupported;
 mod wait;
 
 /// Version of the provider.
-const VERSION: u32 = ferrofabric_core::VERSION;
+const VERSION: u32 = ferrofabric_contracts::VERSION;

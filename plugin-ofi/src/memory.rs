@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::IoBuf;
 use libc::iovec;
 
 // One is used as the other.

@@ -4,11 +4,11 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use ferrofabric_core::error::{Errno, Error};
-use ferrofabric_core::fabric::Mr;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::AV_AUTH_KEY;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::AV_AUTH_KEY;
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_runtime::fabric::Mr;
 use libc::iovec;
 
 use crate::abi::{

@@ -4,8 +4,8 @@
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::info::NicAttr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::info::NicAttr;
 
 use crate::abi::{
     FI_CLASS_NIC, FI_DUP, fi_bus_attr, fi_bus_type, fi_device_attr, fi_link_attr, fi_link_state,
@@ -215,7 +215,7 @@ fn in_words(attr: &NicAttr) -> String {
 mod tests {
     use std::ffi::CStr;
 
-    use ferrofabric_core::info::PciAddr;
+    use ferrofabric_contracts::info::PciAddr;
 
     use super::*;
 

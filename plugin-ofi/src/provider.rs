@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
-use ferrofabric_core::cancel::Uncancelled;
+use ferrofabric_system::cancel::Uncancelled;
 
 use crate::abi::{fi_context, fi_provider};
 use crate::guard::value;

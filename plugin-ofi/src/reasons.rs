@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int};
 use std::sync::{Mutex, PoisonError};
 
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
 
 /// Bits of the transport's own number.
 const STATUS_BITS: u32 = 8;

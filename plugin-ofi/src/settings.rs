@@ -1,7 +1,7 @@
 //! Settings as libfabric's parameters: `fi_info -e` shows them, and its configuration file may set them.
 
-use ferrofabric_core::config::{SETTINGS, Settings};
-use ferrofabric_core::error::Result;
+use ferrofabric_contracts::config::{SETTINGS, Settings};
+use ferrofabric_contracts::error::Result;
 
 use crate::host::Host;
 

@@ -4,7 +4,7 @@
 
 use std::ffi::c_int;
 
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
 
 /// A function pointer of an operation table.
 pub(crate) trait Unsupported {

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_contracts::error::{Errno, OpError};
 
 use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, fi_wait_obj, fid, fid_fabric};
 use crate::cntr::CntrObject;

@@ -19,7 +19,7 @@ use ferro_fi::abi::{
     FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IP, FI_SYNC_ERR, fi_addr_t, fi_av_attr,
     fi_av_type, fi_ep_type,
 };
-use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
 use support::counters::Counters;
 use support::folder::Folder;
 use two::{Side, asking_everywhere, over_verbs, shape};

@@ -23,7 +23,7 @@ use ferro_fi::abi::{
     fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry, fi_cq_wait_cond,
     fi_ep_type, fi_eq_attr, fi_progress, fi_wait_obj, fid, fid_av, fid_cntr, fid_cq,
 };
-use ferrofabric_core::addr::{NATIVE_FAMILY, NATIVE_LEN};
+use ferrofabric_contracts::addr::{NATIVE_FAMILY, NATIVE_LEN};
 use two::{
     EAGAIN, FORMATS, PATIENCE, Side, Two, alone, asking_everywhere, control, count, descriptor,
     everywhere, insert_bytes, name_of, next, next_from, read, readable, shape, try_wait,

@@ -15,7 +15,7 @@ use std::net::Ipv6Addr;
 
 use devices::{Devices, Port};
 use ferro_fi::abi::{FI_MSG, FI_REMOTE_COMM, fi_bus_type, fi_ep_type, fi_info, fi_link_state};
-use ferrofabric_core::addr::{AddrFormat, Address};
+use ferrofabric_contracts::addr::{AddrFormat, Address};
 use support::{has_device, skip};
 
 const DEVICE: &str = "FERRO_DEVICE";

@@ -22,7 +22,7 @@ use ferro_fi::abi::{
     FI_TAGGED, FI_VERSION, fi_bus_type, fi_cq_tagged_entry, fi_ep_type, fi_info, fi_link_state,
     fid,
 };
-use ferrofabric_core::addr::{AddrFormat, Address, NativeAddr};
+use ferrofabric_contracts::addr::{AddrFormat, Address, NativeAddr};
 use support::has_device;
 use support::plugin::Plugin;
 

@@ -13,7 +13,7 @@ use ferro_fi::abi::{
 };
 use ferro_fi::host::Host;
 use ferro_fi::{log, provider, settings};
-use ferrofabric_core::config::SETTINGS;
+use ferrofabric_contracts::config::SETTINGS;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use support::tool::Tool;
 

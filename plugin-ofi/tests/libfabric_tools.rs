@@ -60,7 +60,7 @@ fn fi_info_lists_its_settings() {
         return;
     }
     let said = fi_info(&["-g", "ferro"]).expect_success();
-    for setting in ferrofabric_core::config::SETTINGS {
+    for setting in ferrofabric_contracts::config::SETTINGS {
         let name = format!("FI_FERRO_{}", setting.name.to_uppercase());
         assert!(said.contains(&name), "{name} is not in {said}");
     }

@@ -19,7 +19,7 @@ use ferro_fi::abi::{
     FI_SYMMETRIC, FI_SYNC_ERR, fi_addr_t, fi_av_attr, fi_av_type, fi_cq_err_entry,
     fi_cq_tagged_entry, fi_ep_type, fi_eq_entry, fi_eq_err_entry, fid, fid_av,
 };
-use ferrofabric_core::addr::{AddrFormat, Address};
+use ferrofabric_contracts::addr::{AddrFormat, Address};
 use support::{has_device, skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -12,9 +12,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_shm::{Cma, ShmConfig};
 use owner::Ep;
 

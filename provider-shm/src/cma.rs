@@ -8,7 +8,7 @@ mod pages;
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_contracts::types::IoBuf;
 use nix::errno::Errno as Sys;
 
 use self::pages::Pages;

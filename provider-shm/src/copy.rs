@@ -1,7 +1,7 @@
 //! Copies into and out of memory that another process may be writing to: raw pointers, never references.
 
-use ferrofabric_core::peer::parts;
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_contracts::peer::parts;
+use ferrofabric_contracts::types::IoBuf;
 
 /// Copies `n` bytes, up to 64, without a call.
 ///

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_contracts::error::{Errno, Error, Result};
 use nix::errno::Errno as Sys;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, recv, sendto, socket,

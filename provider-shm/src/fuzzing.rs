@@ -3,7 +3,7 @@
 
 mod segment;
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_contracts::addr::NativeAddr;
 use zerocopy::IntoBytes;
 
 pub use self::segment::segment;

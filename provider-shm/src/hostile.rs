@@ -10,10 +10,10 @@ mod random;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::PeerAv;
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::PeerAv;
+use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 use crate::cma::CmaPeer;
 use crate::link::Farewell;

@@ -11,10 +11,10 @@ mod sizes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Owner, SendDone};
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Owner, SendDone};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use slab::Slab;
 
 use crate::cma::CmaPeer;

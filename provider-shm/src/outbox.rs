@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ferrofabric_core::peer::SendDone;
+use ferrofabric_contracts::peer::SendDone;
 use slab::Slab;
 
 use crate::pending::{PendingSend, Source};

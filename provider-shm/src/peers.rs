@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::FiAddr;
 
 use crate::pending::PendingSend;
 

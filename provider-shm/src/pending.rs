@@ -1,7 +1,7 @@
 //! Sends that wait: for a connection, for room, or for the receiver.
 
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{IoBuf, SendOp, total_len};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
 
 use crate::copy::gather;
 

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use ferrofabric_core::addr::{AddrFormats, Address, NativeAddr};
-use ferrofabric_core::config::{Choice, Settings};
-use ferrofabric_core::domain::{Backend, Domain, Opened, Opening};
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::fabric::{self, Discovery, Provider};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::{
+use ferrofabric_contracts::addr::{AddrFormats, Address, NativeAddr};
+use ferrofabric_contracts::config::{Choice, Settings};
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::{
     DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr, protocol, rdm_messages,
 };
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_runtime::domain::{Backend, Domain, Opened, Opening};
+use ferrofabric_runtime::fabric::{self, Discovery, Provider};
 
 use crate::{Cma, ShmConfig, ShmTransport, node_id};
 
@@ -27,11 +27,11 @@ const INJECT_BYTES: usize = 4096;
 /// The shared-memory domain of this node.
 ///
 /// ```
-/// use ferrofabric_core::av::AvAttr;
-/// use ferrofabric_core::config::Settings;
-/// use ferrofabric_core::fabric::Provider;
-/// use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-/// use ferrofabric_core::types::FiAddr;
+/// use ferrofabric_av::AvAttr;
+/// use ferrofabric_contracts::config::Settings;
+/// use ferrofabric_runtime::fabric::Provider;
+/// use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
+/// use ferrofabric_contracts::types::FiAddr;
 /// use ferrofabric_shm::ShmProvider;
 ///
 /// let settings = Settings::from_env()?;
@@ -156,7 +156,7 @@ fn candidate() -> Info {
         fabric: FabricAttr {
             name: DOMAIN.to_owned(),
             provider: "ferro".to_owned(),
-            provider_version: ferrofabric_core::VERSION,
+            provider_version: ferrofabric_contracts::VERSION,
             ..all.fabric
         },
         ..all

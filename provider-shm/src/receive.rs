@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, parts};
-use ferrofabric_core::types::{IoBuf, MsgKind};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, parts};
+use ferrofabric_contracts::types::{IoBuf, MsgKind};
 use slab::Slab;
 
 use crate::cma::Read;
@@ -781,7 +781,7 @@ impl Receiver {
                     start.kind,
                     &start.matched,
                     &start.arrived,
-                    ferrofabric_core::error::Errno::ECONNRESET,
+                    ferrofabric_contracts::error::Errno::ECONNRESET,
                     0,
                     "the sender is gone",
                 );

@@ -9,7 +9,7 @@
 
 use std::ptr::NonNull;
 
-use ferrofabric_core::prefetch::{prefetch, prefetch_to_write};
+use ferrofabric_system::prefetch::{prefetch, prefetch_to_write};
 
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 

@@ -4,8 +4,8 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use ferrofabric_core::cancel::Uncancelled;
-use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_system::cancel::Uncancelled;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl, posix_fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};

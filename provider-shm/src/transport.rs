@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
-use ferrofabric_core::error::{Errno, Error, OpError, Result};
-use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx, SendDone, Start, Token, Transport};
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
+use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx, SendDone, Start, Token, Transport};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use slab::Slab;
 
 use crate::cma::Cookie;

@@ -1,6 +1,6 @@
 //! What lies in a slot: the kinds of messages and the words of their bodies (`docs/shared-memory.md`).
 
-use ferrofabric_core::listed_constants;
+use ferrofabric_contracts::listed_constants;
 
 listed_constants! {
     /// The kinds of messages.

@@ -10,13 +10,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ferrofabric_av::{AvAttr, Resolve, Services};
 use ferrofabric_conformance::limits::{PATIENCE, settings};
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, AvType, Resolve, Services};
-use ferrofabric_core::error::{Errno, Error};
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::types::{AvType, FiAddr};
+use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_shm::ShmProvider;
 
 fn domain() -> Arc<dyn Domain> {

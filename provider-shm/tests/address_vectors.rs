@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use ferrofabric_av::{AvAttr, Resolve, Services, Wanted};
 use ferrofabric_conformance::limits::{PATIENCE, settings};
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, AvType, Resolve, Services, Wanted};
-use ferrofabric_core::eq::EventQueue;
-use ferrofabric_core::error::{Errno, Error, OpError};
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, Error, OpError};
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{AvType, FiAddr};
+use ferrofabric_runtime::eq::EventQueue;
+use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_shm::ShmProvider;
 
 fn domain() -> Arc<dyn Domain> {
@@ -143,7 +143,7 @@ fn an_id_of_an_asynchronous_insertion_stays() {
         let mut b = OwningEndpoint::open(&*yours, &attr).unwrap();
         let other = OwningEndpoint::open(&*yours, &attr).unwrap();
         let events = Arc::new(EventQueue::new());
-        a.av().bind_events(&events, 1).unwrap();
+        a.av().bind_events(events.clone(), 1).unwrap();
         let before = b.av().insert(&other.name().to_bytes()).unwrap();
         let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
         // From here on the first domain knows that other address in the entry.
@@ -275,7 +275,7 @@ fn completions_report_the_users_ids() {
     av.remove(to_peer).unwrap();
     let again = av.insert(&peer.name().to_bytes()).unwrap();
     assert_eq!(exchange(&mut peer, to_hub, &mut hub).src, FiAddr::NOTAVAIL);
-    let errno = |e: ferrofabric_core::error::Error| e.errno();
+    let errno = |e: ferrofabric_contracts::error::Error| e.errno();
     let stale = av.set_user_id(to_peer, FiAddr(1)).map_err(errno);
     assert_eq!(stale, Err(Errno::EINVAL));
     let both = av.tag_inserted(again, FiAddr(1)).map_err(errno);

@@ -11,10 +11,9 @@ use ferrofabric_conformance::model;
 use ferrofabric_conformance::{
     churn, completions, descriptors, levels, multi_receives, probes, progress, reports, waiting,
 };
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::{Info, Progress};
-use ferrofabric_core::serial::Threading;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::info::{Info, Progress, Threading};
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 
 const TMP: &str = env!("CARGO_TARGET_TMPDIR");

@@ -11,9 +11,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use exchange::{content, exchange};
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::Transport;
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::Transport;
+use ferrofabric_contracts::types::{FiAddr, MsgKind};
 use ferrofabric_shm::{Cma, ShmConfig, fuzzing};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, sendmsg,
@@ -156,7 +156,9 @@ fn a_receiver_killed_in_the_middle_fails_its_sends_and_nobody_elses() {
     assert_eq!(contexts, [10, 11, 12]);
     assert_eq!(
         ep.tsend(to_victim, 1, &out, 13),
-        Err(ferrofabric_core::error::OpError::Failed(Errno::ECONNRESET))
+        Err(ferrofabric_contracts::error::OpError::Failed(
+            Errno::ECONNRESET
+        ))
     );
     exchange(&mut ep, 0, &[None, Some(to_other)], &[100; 2000], 1);
     assert_eq!(other.hear(), "done");
@@ -279,7 +281,9 @@ fn who_leaves_in_order_has_said_all() {
     assert!(error.why.contains("closed"), "{}", error.why);
     assert_eq!(
         ep.tsend(from, 1, &more, 3),
-        Err(ferrofabric_core::error::OpError::Failed(Errno::ESHUTDOWN))
+        Err(ferrofabric_contracts::error::OpError::Failed(
+            Errno::ESHUTDOWN
+        ))
     );
 }
 

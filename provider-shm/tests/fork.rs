@@ -10,8 +10,8 @@ mod party;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_shm::ShmConfig;
 use owner::Ep;
 use party::{Party, holdings, role};

@@ -7,13 +7,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferrofabric_av::{AvAttr, Wanted};
 use ferrofabric_conformance::limits::{PATIENCE, settings};
-use ferrofabric_core::av::{AvAttr, AvType, Wanted};
-use ferrofabric_core::eq::EventQueue;
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::Progress;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::info::Progress;
+use ferrofabric_contracts::types::{AvType, FiAddr};
+use ferrofabric_runtime::eq::EventQueue;
+use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_shm::ShmProvider;
 
 /// Set in the process that forks: no thread of another test is in it.
@@ -95,7 +95,7 @@ fn parent_and_child() {
     let mut b = OwningEndpoint::open(&*there, &AvAttr::default()).unwrap();
     let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
     let events = Arc::new(EventQueue::new());
-    a.av().bind_events(&events, 1).unwrap();
+    a.av().bind_events(events.clone(), 1).unwrap();
     insert_later(&a, Wanted::Listed(vec![b.name().to_bytes().to_vec()]), 0);
     exchange(&mut b, to_a, &mut a);
     exchange(&mut a, FiAddr(0), &mut b);

@@ -3,18 +3,19 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../core/tests/getinfo/clients.rs"]
+#[path = "../../core/runtime/tests/getinfo/clients.rs"]
 mod clients;
 use ferrofabric_conformance::discovery;
 use ferrofabric_conformance::limits::{nobody, refused, says, settings};
-use ferrofabric_core::addr::{AddrFormat, Address};
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::fabric::Provider;
-use ferrofabric_core::flags::{Flags, Mode, MrMode};
-use ferrofabric_core::info::{Found, Info, NicAttr, RX_CAPS, TX_CAPS, getinfo};
+use ferrofabric_contracts::addr::{AddrFormat, Address};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::{Flags, Mode, MrMode};
+use ferrofabric_contracts::info::{Info, NicAttr, RX_CAPS, TX_CAPS};
+use ferrofabric_runtime::discovery::{Found, getinfo};
+use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_shm::ShmProvider;
 
-fn find(hints: Option<&Info>) -> Result<Found, ferrofabric_core::error::Error> {
+fn find(hints: Option<&Info>) -> Result<Found, ferrofabric_contracts::error::Error> {
     getinfo(&[&ShmProvider::new()], hints, &settings(&[]))
 }
 
@@ -72,7 +73,7 @@ fn other_nodes_are_not_in_reach() {
     let Some(Address::Native(own)) = found(None).src_addr else {
         panic!("a native address")
     };
-    let to = |change: fn(&mut ferrofabric_core::addr::NativeAddr)| Info {
+    let to = |change: fn(&mut ferrofabric_contracts::addr::NativeAddr)| Info {
         dest_addr: Some(nobody(&own, change).into()),
         ..Info::default()
     };

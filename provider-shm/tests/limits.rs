@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ferrofabric_conformance::limits::{self, PATIENCE, Pair, nobody, refused, says, settings};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::info::{Info, getinfo};
-use ferrofabric_core::owning::Buffer;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::info::Info;
+use ferrofabric_runtime::discovery::getinfo;
+use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_runtime::owning::Buffer;
 use ferrofabric_shm::ShmProvider;
 
 fn info() -> Info {

@@ -10,9 +10,9 @@ mod party;
 use std::time::Duration;
 
 use exchange::{SIZES, content, drawn_seed, exchange};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, IoBuf};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, IoBuf};
 use ferrofabric_shm::{Cma, ShmConfig, Unreachable};
 use owner::{Ep, tagged};
 use party::{Party, holdings, listen, role, say};
@@ -535,7 +535,7 @@ fn a_sender_becomes_known_when_its_address_is_inserted() {
     drive(&mut a, &mut b, |_, b| b.shm.stats().unexpected == 1);
     let from_a = b.insert(&a.name());
     b.recv_from(
-        ferrofabric_core::types::MsgKind::Tagged,
+        ferrofabric_contracts::types::MsgKind::Tagged,
         from_a,
         4,
         0,

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use ferrofabric_av::AvAttr;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, AvType};
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::fabric::{Av, Domain, Provider};
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::{AvType, FiAddr};
+use ferrofabric_runtime::fabric::{Av, Domain, Provider};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_shm::ShmProvider;
 
 fn domain() -> Arc<dyn Domain> {

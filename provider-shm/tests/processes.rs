@@ -16,7 +16,7 @@ use ferrofabric_conformance::model::between::{
     Couple, Worker, random_programs_between, serve, smallest_between,
 };
 use ferrofabric_conformance::model::run::Lines;
-use ferrofabric_core::fabric::{Domain, Provider};
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 
 /// Says to a process which it is of the two.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use ferrofabric_conformance::steady::{
     Counting, Exchange, Trace, allocates_nothing, measure, trace,
 };
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::serial::Threading;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::info::Threading;
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::ShmProvider;
 
 #[global_allocator]

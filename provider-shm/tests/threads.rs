@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use ferrofabric_conformance::progress;
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::fabric::Provider;
-use ferrofabric_core::info::Progress;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::info::Progress;
+use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_shm::ShmProvider;
 
 #[test]

@@ -9,11 +9,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ferrofabric_av::AvAttr;
 use ferrofabric_conformance::limits::{PATIENCE, settings};
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_shm::ShmProvider;
 
 const PEERS: usize = 200;

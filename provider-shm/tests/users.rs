@@ -6,7 +6,7 @@
 mod owner;
 mod party;
 
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
 use ferrofabric_shm::ShmConfig;
 use owner::Ep;
 use party::{Party, listen, role, say};

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ferrofabric_core::error::Result;
+use ferrofabric_contracts::error::Result;
 use ferrofabric_verbs_sys::{ibv_ah, ibv_ah_attr, ibv_global_route};
 
 use crate::device::{Gid, failed, last_errno};

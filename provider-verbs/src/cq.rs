@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use ferrofabric_core::cancel::Uncancelled;
-use ferrofabric_core::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_system::cancel::Uncancelled;
 use ferrofabric_verbs_sys::{
     self as sys, IBV_WC_STANDARD_FLAGS, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
     ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status,

@@ -5,16 +5,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-use ferrofabric_core::addr::{AuthKey, NativeAddr};
-use ferrofabric_core::av::Resolve;
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::domain::{Backend, KeyedParts, Listening, Opened, Opening};
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::fabric;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::{EpType, Info};
-use ferrofabric_core::protocol::wire::sidr::Service;
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_av::Resolve;
+use ferrofabric_contracts::addr::{AuthKey, NativeAddr};
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::{EpType, Info};
+use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_protocol::wire::sidr::Service;
+use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, Opened, Opening};
+use ferrofabric_runtime::fabric;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
 
 use crate::cm::{self, Listeners, Resolver};

@@ -6,7 +6,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ferrofabric_core::error::{Error, Result};
+use ferrofabric_contracts::error::{Error, Result};
 use ferrofabric_verbs_sys::{ibv_access_flags as RawAccess, ibv_mr, ibv_sge};
 
 use crate::device::{failed, last_errno, memory_lock_advice};

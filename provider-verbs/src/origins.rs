@@ -6,9 +6,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[cfg(not(feature = "counter-origins"))]
-use ferrofabric_core::protocol::session::Origin;
+use ferrofabric_protocol::session::Origin;
 #[cfg(feature = "counter-origins")]
-pub use ferrofabric_core::protocol::session::Origin;
+pub use ferrofabric_protocol::session::Origin;
 
 /// Where sessions begin, and requests of queue pairs.
 #[cfg(feature = "counter-origins")]

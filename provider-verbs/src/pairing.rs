@@ -4,11 +4,11 @@
 //! shared memory switched off at the other side) what was to go there is handed back, in its order, and goes by verbs from
 //! then on. Both transports report to the same owner, so a wildcard receive matches either.
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::error::{Errno, OpError, Result};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Owner, PeerAv, SendDone, Start, Token, Transport};
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, OpError, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone, Start, Token, Transport};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
 use ferrofabric_shm::{PendingSend, ShmTransport};
 
 use crate::endpoint::rdm::{self, RdmTransport};

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ferrofabric_core::error::Result;
+use ferrofabric_contracts::error::Result;
 use ferrofabric_verbs_sys::ibv_pd;
 
 use crate::device::{Context, failed, last_errno};

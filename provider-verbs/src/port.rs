@@ -1,7 +1,7 @@
 //! The local end of every path: one port, the GID and partition that an endpoint speaks from.
 
-use ferrofabric_core::addr::{GidKind, VerbsAddr};
-use ferrofabric_core::info::traffic_class;
+use ferrofabric_contracts::addr::{GidKind, VerbsAddr};
+use ferrofabric_contracts::info::traffic_class;
 
 use crate::ah::Path;
 use crate::device::{Gid, Mtu};

@@ -3,17 +3,17 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use ferrofabric_core::addr::{AUTH_KEY_LEN, AddrFormats, Address, NativeAddr};
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::domain::{DgramDomain, Domain, KeyedBackend, KeyedDgramDomain};
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::fabric::{self, Discovery, Provider};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::{
+use ferrofabric_contracts::addr::{AUTH_KEY_LEN, AddrFormats, Address, NativeAddr};
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::{
     AV_AUTH_KEY, DomainAttr, EpAttr, EpType, FabricAttr, Info, NicAttr, PciAddr, RxAttr, TxAttr,
     dgram_messages, protocol, rdm_messages, with_address_vector_keys, with_prefix,
 };
-use ferrofabric_core::protocol::wire;
+use ferrofabric_protocol::wire;
+use ferrofabric_runtime::domain::{DgramDomain, Domain, KeyedBackend, KeyedDgramDomain};
+use ferrofabric_runtime::fabric::{self, Discovery, Provider};
 use ferrofabric_shm::node_id;
 
 use crate::cm;
@@ -286,7 +286,7 @@ fn candidate(
         fabric: FabricAttr {
             name: if ethernet { "RoCE" } else { "InfiniBand" }.to_owned(),
             provider: NAME.to_owned(),
-            provider_version: ferrofabric_core::VERSION,
+            provider_version: ferrofabric_contracts::VERSION,
             ..all.fabric
         },
         nic: Some(nic(device, port, local)),

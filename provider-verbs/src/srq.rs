@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ferrofabric_core::error::{Error, OpError, Result};
+use ferrofabric_contracts::error::{Error, OpError, Result};
 use ferrofabric_verbs_sys::{
     self as sys, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr,
 };

@@ -1,7 +1,7 @@
 //! Which protocol at which size, and how long the queues: a table by device, for what is best on one is not on another.
 
-use ferrofabric_core::config::{LaneChoice, Rendezvous, Settings};
-use ferrofabric_core::protocol::wire::data::{MAX_HEADER_BYTES, MIN_RECEIVE_BYTES};
+use ferrofabric_contracts::config::{LaneChoice, Rendezvous, Settings};
+use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MIN_RECEIVE_BYTES};
 
 use crate::device::{DeviceLimits, Quirks};
 

@@ -1,5 +1,5 @@
 //! `docs/conformance.md`: prose, tables, one line `Not built yet: ID, ID.`, and the reasons for
-//! tests that are missing ([`crate::reasons`]).
+//! tests that are missing (`reasons`).
 //!
 //! A table says what its columns are: ID, behaviour, and either all tests in one, or one for each
 //! [`Place`]. The columns of tests are written by the program, all else by hand.

@@ -80,7 +80,7 @@ mod tests {
             ("hw-tests/tests/getinfo.rs", Place::SoftRoce),
             ("hw-tests/fake-device/tests/a.rs", Place::Elsewhere),
             ("plugin-ofi/src/nic.rs", Place::Elsewhere),
-            ("core/tests/getinfo/offers.rs", Place::Elsewhere),
+            ("core/runtime/tests/getinfo/offers.rs", Place::Elsewhere),
         ] {
             assert_eq!(Place::of(file), place, "{file}");
         }

@@ -7,8 +7,8 @@ pub(crate) mod workload;
 
 use std::time::Duration;
 
-use ferrofabric_core::fabric::Domain;
-use ferrofabric_core::serial::Threading;
+use ferrofabric_contracts::info::Threading;
+use ferrofabric_runtime::fabric::Domain;
 use serde::Serialize;
 
 use crate::cli::MatchOptions;

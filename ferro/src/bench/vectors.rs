@@ -6,11 +6,11 @@ pub(crate) mod workload;
 
 use std::sync::Arc;
 
-use ferrofabric_core::addr::{GidKind, NATIVE_LEN, NativeAddr, VerbsAddr};
-use ferrofabric_core::av::{AvAttr, AvTable, AvType};
-use ferrofabric_core::fabric::{Av, Domain};
-use ferrofabric_core::peer::PeerAv;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::{AvAttr, AvTable};
+use ferrofabric_contracts::addr::{GidKind, NATIVE_LEN, NativeAddr, VerbsAddr};
+use ferrofabric_contracts::peer::PeerAv;
+use ferrofabric_contracts::types::{AvType, FiAddr};
+use ferrofabric_runtime::fabric::{Av, Domain};
 use serde::Serialize;
 
 use super::matching::median;

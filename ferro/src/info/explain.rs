@@ -2,13 +2,12 @@
 //! each port every address, and why it is spoken from or not.
 
 use clap::{Args, ValueEnum};
-use ferrofabric_core::addr::AddrFormat;
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::fabric::Provider;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::{
-    EpType, Found, Info, Mismatch, Query, QueryFlags, SystemResolver, explain,
-};
+use ferrofabric_contracts::addr::AddrFormat;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::{EpType, Info, Mismatch, SystemResolver};
+use ferrofabric_runtime::discovery::{Found, Query, QueryFlags, explain};
+use ferrofabric_runtime::fabric::Provider;
 use ferrofabric_verbs::device::{Device, GidChoice};
 use serde_json::{Value, json};
 

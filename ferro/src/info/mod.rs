@@ -2,8 +2,8 @@
 
 mod explain;
 
-use ferrofabric_core::config::{SETTINGS, Settings};
-use ferrofabric_core::info::{AV_AUTH_KEY, EpType, Info};
+use ferrofabric_contracts::config::{SETTINGS, Settings};
+use ferrofabric_contracts::info::{AV_AUTH_KEY, EpType, Info};
 use serde_json::{Value, json};
 
 pub(crate) use self::explain::Wanted;

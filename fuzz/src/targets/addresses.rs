@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
-use ferrofabric_core::addr::{
+use ferrofabric_contracts::addr::{
     AddrError, AddrFormat, Address, GidKind, IbUdAddr, NativeAddr, SockaddrIb, Uri, VerbsAddr,
 };
 

@@ -1,14 +1,14 @@
 //! Hints of any values, against candidates as the providers have them.
 
-use ferrofabric_core::addr::{
+use ferrofabric_contracts::addr::{
     AddrFormat, AddrFormats, Address, AuthKey, GidKind, NativeAddr, VerbsAddr,
 };
-use ferrofabric_core::av::AvType;
-use ferrofabric_core::flags::{Flags, Mode, MrMode, Order};
-use ferrofabric_core::info::{
+use ferrofabric_contracts::flags::{Flags, Mode, MrMode, Order};
+use ferrofabric_contracts::info::{
     DomainAttr, EpAttr, EpType, FabricAttr, Info, Progress, ResourceMgmt, RxAttr, Threading,
     TxAttr, dgram_messages, filter, protocol, rdm_messages, with_prefix,
 };
+use ferrofabric_contracts::types::AvType;
 
 use super::{addresses, seed};
 use crate::input::Input;

@@ -1,18 +1,18 @@
 //! Packets of the wire (`docs/wire-protocol.md`).
 
-use ferrofabric_core::addr::Address;
-use ferrofabric_core::protocol::wire::control::{
+use ferrofabric_contracts::addr::Address;
+use ferrofabric_protocol::wire::control::{
     self, BYE_FLAGS, Body, Control, FLAGS_AT, Foreign, KIND_AT, Keys, LANE_FLAGS, LANE_FLAGS_AT,
     LaneKind, LaneName, LaneParameters, Limits, RejectReason, STAMP_AT,
 };
-use ferrofabric_core::protocol::wire::data::{
+use ferrofabric_protocol::wire::data::{
     self, Envelope, FinStatus, Grant, Header, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES,
     MAX_NOTICE_BYTES, MAX_RTS_BYTES, Packet, Segment, readdress,
 };
-use ferrofabric_core::protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
-use ferrofabric_core::protocol::wire::sidr::{ANSWER_BYTES, QUESTION_BYTES, Service};
-use ferrofabric_core::protocol::wire::{SessionId, WireError};
-use ferrofabric_core::protocol::{PLACE_BYTES, PeerKey};
+use ferrofabric_protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
+use ferrofabric_protocol::wire::sidr::{ANSWER_BYTES, QUESTION_BYTES, Service};
+use ferrofabric_protocol::wire::{SessionId, WireError};
+use ferrofabric_protocol::{PLACE_BYTES, PeerKey};
 
 use super::{addresses, seed};
 use crate::{Target, saw};

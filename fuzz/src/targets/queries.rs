@@ -4,10 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::fabric::{Discovery, Domain, Provider};
-use ferrofabric_core::info::{Info, Query, QueryFlags, Resolver, explain};
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::info::{Info, Resolver};
+use ferrofabric_runtime::discovery::{Query, QueryFlags, explain};
+use ferrofabric_runtime::fabric::{Discovery, Domain, Provider};
 
 use super::{addresses, hints, seed};
 use crate::input::Input;

@@ -1,7 +1,7 @@
 //! Settings, and the little texts of sysfs.
 
-use ferrofabric_core::config::{self, Settings};
-use ferrofabric_core::info::PciAddr;
+use ferrofabric_contracts::config::{self, Settings};
+use ferrofabric_contracts::info::PciAddr;
 
 use super::seed;
 use crate::{Target, saw};

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ferrofabric_core::av::{AvAttr, AvType, Services, Wanted};
-use ferrofabric_core::eq::{AV_COMPLETE, Done, EqError, EventQueue, Reading};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Av, Domain};
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_av::{AvAttr, Services, Wanted};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::peer::{AV_COMPLETE, Done, EqError};
+use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind};
+use ferrofabric_runtime::eq::{EventQueue, Reading};
+use ferrofabric_runtime::fabric::{Av, Domain};
 use zerocopy::FromBytes;
 
 use crate::ends::{End, PATIENCE};
@@ -76,8 +77,11 @@ pub fn events_of_each_call(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             assert_eq!(refused, Some(Errno::ENOEQ));
             assert_eq!(*results.lock().unwrap(), [None], "nothing was begun");
         }
-        a.av.bind_events(&events, 77).unwrap();
-        assert_eq!(errno_of(a.av.bind_events(&other, 78)), Some(Errno::EINVAL));
+        a.av.bind_events(events.clone(), 77).unwrap();
+        assert_eq!(
+            errno_of(a.av.bind_events(other.clone(), 78)),
+            Some(Errno::EINVAL)
+        );
         // A call that waits for its result is for address vectors of the other sort.
         assert_eq!(errno_of(a.av.insert(&name_of(b))), Some(Errno::EINVAL));
 
@@ -158,7 +162,7 @@ pub fn events_outlive_their_vector(domain_a: &dyn Domain, domain_b: &dyn Domain)
         };
         let av = domain_a.open_av(&attr).unwrap();
         let events = Arc::new(EventQueue::new());
-        av.bind_events(&events, 5).unwrap();
+        av.bind_events(events.clone(), 5).unwrap();
         let names = invented(&like, (CALLS * ADDRESSES) as u64);
         let calls: Vec<_> = (names.chunks(ADDRESSES).enumerate())
             .map(|(call, names)| {

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use ferrofabric_core::addr::{Address, NativeAddr};
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::{OpError, Result};
-use ferrofabric_core::fabric::{
-    Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr, RecvOp,
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::{Address, NativeAddr};
+use ferrofabric_contracts::error::{OpError, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::Info;
+use ferrofabric_contracts::types::{IoBuf, RecvOp, SendOp, total_len};
+use ferrofabric_runtime::fabric::{
+    Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr,
 };
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::Info;
-use ferrofabric_core::types::{IoBuf, SendOp, total_len};
 
 /// What it does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, AvType};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Av, Domain};
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::types::{AvType, FiAddr};
+use ferrofabric_runtime::fabric::{Av, Domain};
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 
 use crate::ends::PATIENCE;
 

@@ -1,10 +1,10 @@
 //! Which operations have a completion, and which are counted.
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::fabric::{Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{MsgKind, SendOp};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, PATIENCE, Pair, any_tagged, is_gone};
 
@@ -111,7 +111,7 @@ pub fn errors_always(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     );
 }
 
-fn next_failure(end: &End) -> ferrofabric_core::peer::CqError {
+fn next_failure(end: &End) -> ferrofabric_contracts::peer::CqError {
     let until = std::time::Instant::now() + PATIENCE;
     loop {
         end.tx.pump();

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::{
-    Cntr, CntrAttr, CntrEvents, CqAttr, Domain, Endpoint, EndpointConfig, RecvOp,
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{
+    Cntr, CntrAttr, CntrEvents, CqAttr, Domain, Endpoint, EndpointConfig,
 };
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 use crate::ends::{End, PATIENCE, any_tagged};
 use crate::memory::Memory;

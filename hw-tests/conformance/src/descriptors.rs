@@ -3,10 +3,10 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::SendOp;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{RecvOp, SendOp};
+use ferrofabric_runtime::fabric::Domain;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use crate::ends::{BLANK, End, PATIENCE, Pair, any_tagged};

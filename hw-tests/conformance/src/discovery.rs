@@ -1,11 +1,12 @@
 //! The answers of every provider to questions (fi_getinfo(3)): capabilities bit by bit, flags,
 //! versions, addresses as text, and many threads at once.
 
-use ferrofabric_core::addr::{Address, NativeAddr};
-use ferrofabric_core::error::{Errno, Error};
-use ferrofabric_core::fabric::Provider;
-use ferrofabric_core::flags::{Flags, MrMode};
-use ferrofabric_core::info::{Info, Query, QueryFlags, RX_CAPS, SystemResolver, TX_CAPS, find};
+use ferrofabric_contracts::addr::{Address, NativeAddr};
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::flags::{Flags, MrMode};
+use ferrofabric_contracts::info::{Info, RX_CAPS, SystemResolver, TX_CAPS};
+use ferrofabric_runtime::discovery::{Query, QueryFlags, find};
+use ferrofabric_runtime::fabric::Provider;
 
 use crate::limits::{nobody, refused, says, settings};
 

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{
-    Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, RecvOp,
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{
+    Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig,
 };
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Completion, CqError};
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 use crate::memory::Memory;
 

@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ferrofabric_core::fabric::Domain;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::Info;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::Info;
+use ferrofabric_runtime::fabric::Domain;
 
 /// Ranks that a run has at most.
 pub const MAX_RANKS: usize = 6;

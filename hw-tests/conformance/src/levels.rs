@@ -1,9 +1,9 @@
 //! Completion levels (fi_cq(3)) and fences (fi_endpoint(3)): when a send is complete, and which ones wait for it.
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{BLANK, Pair, any_tagged};
 

@@ -6,19 +6,18 @@ use std::time::{Duration, Instant};
 
 use crate::ends::BLANK;
 pub use crate::ends::PATIENCE;
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, AvType};
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::error::{Errno, Error, OpError};
-use ferrofabric_core::fabric::{
-    Av, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider, RecvOp,
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::{Errno, Error, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::{Info, Threading};
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{
+    Av, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider,
 };
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::Info;
-use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::serial::Threading;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
 
 /// Turned away for so long, nothing moves any more.
 const STUCK: Duration = Duration::from_millis(500);

@@ -1,9 +1,9 @@
 //! Receives into lists of buffers, on domains whose `rx.iov_limit` is 4.
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, Pair, any_tagged};
 

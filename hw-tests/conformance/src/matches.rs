@@ -3,11 +3,11 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, PATIENCE, any_tagged};
 use crate::fabric::Fabric;

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_contracts::types::IoBuf;
 
 /// Bytes of a guard.
 const GUARD_BYTES: usize = 32;

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ferrofabric_core::av::{AvAttr, AvType, Services, Wanted};
-use ferrofabric_core::eq::EventQueue;
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::Domain;
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_av::{AvAttr, Services, Wanted};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind};
+use ferrofabric_runtime::eq::EventQueue;
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::End;
 use crate::vectors::{Talk, errno_of, invented, name_of, refusal};
@@ -160,7 +160,7 @@ pub fn readers(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             })
             .unwrap();
         let events = Arc::new(EventQueue::new());
-        asynchronous.bind_events(&events, 1).unwrap();
+        asynchronous.bind_events(events.clone(), 1).unwrap();
         for wanted in [
             Wanted::Listed(vec![other.clone()]),
             Wanted::Services(text.clone()),
@@ -169,7 +169,7 @@ pub fn readers(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             assert_eq!(errno_of(begun), denied);
         }
         let mut out = [0; 64];
-        let nothing = events.read(&mut out, ferrofabric_core::eq::Reading::Take);
+        let nothing = events.read(&mut out, ferrofabric_runtime::eq::Reading::Take);
         assert_eq!(nothing, Err(OpError::Again));
         unchanged();
     }

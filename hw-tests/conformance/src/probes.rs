@@ -1,9 +1,9 @@
 //! Peek, claim and discard.
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{MsgKind, SendOp};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{BLANK, End, Event, Pair, any_tagged, is_gone};
 

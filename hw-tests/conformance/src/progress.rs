@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::fabric::Domain;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{IoBuf, SendOp};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, SendOp};
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, PATIENCE, Pair, any_tagged};
 

@@ -4,8 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::types::{IoBuf, MsgKind};
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp};
 
 use crate::ends::{Pair, any_tagged};
 use crate::fabric::Fabric;

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::time::Instant;
 
-use ferrofabric_core::av::{AvAttr, AvType};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, Event, PATIENCE, any_tagged, context_of};
 use crate::fabric::Fabric;

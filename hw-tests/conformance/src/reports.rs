@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ferrofabric_core::fabric::Domain;
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{Pair, any_tagged};
 

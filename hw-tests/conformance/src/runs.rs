@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{BLANK, PATIENCE, Pair, any_tagged};
 
@@ -106,7 +106,7 @@ pub fn an_error_ends_a_run(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         ..pair.tagged(0)
     };
     let to_nobody = SendOp {
-        dest: ferrofabric_core::types::FiAddr(1 << 20),
+        dest: ferrofabric_contracts::types::FiAddr(1 << 20),
         ..pair.tagged(0)
     };
     let short = pair.a.memory(1, 0);

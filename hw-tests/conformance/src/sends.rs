@@ -1,9 +1,8 @@
 //! Every form of send, of every size at which something changes, before and after its receive (fi_msg(3), fi_tagged(3)).
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 
 use crate::ends::{Pair, any_tagged};
 use crate::fabric::Fabric;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::{Cq, CqAttr, Endpoint, EndpointConfig, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{FiAddr, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{Cq, CqAttr, Endpoint, EndpointConfig};
 
 use crate::ends::{BLANK, End, PATIENCE, Pair, any_tagged, is_gone};
 use crate::fabric::Fabric;

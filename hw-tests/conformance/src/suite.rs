@@ -1,7 +1,7 @@
 //! The list of scenarios, and how one is run.
 
-use ferrofabric_core::fabric::Domain;
-use ferrofabric_core::flags::Flags;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::fabric::Fabric;
 

@@ -2,13 +2,13 @@
 //! with `FI_SOURCE_ERR` (fi_getinfo(3)): their completions are errors that name the sender
 //! (`FI_EADDRNOTAVAIL` of fi_cq(3)).
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, format};
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::fabric::{Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::CqError;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_av::{AvAttr, format};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::CqError;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, PATIENCE, Pair, any_tagged};
 

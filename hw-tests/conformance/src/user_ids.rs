@@ -1,10 +1,10 @@
 //! User IDs in place of addresses (`FI_AV_USER_ID` of fi_av(3)).
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::fabric::{Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, MsgKind, RecvOp};
+use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, Pair, any_tagged};
 use crate::vectors::{

@@ -4,13 +4,13 @@
 
 use std::sync::Mutex;
 
-use ferrofabric_core::addr::{Address, NativeAddr};
-use ferrofabric_core::av::{AvAttr, AvType, Services};
-use ferrofabric_core::error::{Errno, Error, OpError};
-use ferrofabric_core::fabric::{Av, Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_av::{AvAttr, Services};
+use ferrofabric_contracts::addr::{Address, NativeAddr};
+use ferrofabric_contracts::error::{Errno, Error, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{Av, Domain};
 
 use crate::ends::{End, Pair, any_tagged};
 

@@ -4,11 +4,11 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::{Domain, EndpointConfig, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::types::{FiAddr, SendOp};
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{FiAddr, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{Domain, EndpointConfig};
 
 use crate::descriptors::wait_on;
 use crate::ends::{BLANK, End, PATIENCE, Pair, Queue, any_tagged};

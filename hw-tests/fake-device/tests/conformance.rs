@@ -9,8 +9,8 @@ use ferrofabric_conformance::conformance;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::{churn, model, removals};
-use ferrofabric_core::fabric::{Domain, Provider};
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
 
 /// Around inline requests, eager messages in one packet and in two, reads in one piece and in two.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::limits::settings;
 use ferrofabric_conformance::{dgram, dgram_conformance};
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::flags::Mode;
-use ferrofabric_core::info::EpType;
+use ferrofabric_contracts::flags::Mode;
+use ferrofabric_contracts::info::EpType;
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
 
 /// The device, for one test at a time. What was done to it that must not be done fails the test.

@@ -19,10 +19,10 @@ use ferrofabric_conformance::{
     churn, completions, conformance, descriptors, dgram, dgram_conformance, ends, levels, model,
     multi_receives, probes, progress, removals, reports, waiting,
 };
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::flags::Mode;
-use ferrofabric_core::info::{EpType, Info, Progress};
+use ferrofabric_contracts::flags::Mode;
+use ferrofabric_contracts::info::{EpType, Info, Progress};
 use ferrofabric_fake_device::control::{FakeDevice, Network, ROCE};
+use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_verbs::VerbsProvider;
 
 /// Around inline requests, eager messages in one packet and in two, and pieces of long ones.

@@ -9,15 +9,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferrofabric_av::AvAttr;
 use ferrofabric_conformance::limits::settings;
-use ferrofabric_core::addr::{NativeAddr, VerbsAddr};
-use ferrofabric_core::av::{AvAttr, AvType};
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::{Av, Domain, Provider};
-use ferrofabric_core::info::EpType;
-use ferrofabric_core::owning::OwningEndpoint;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::info::EpType;
+use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
+use ferrofabric_runtime::fabric::{Av, Domain, Provider};
+use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
 
 /// Nodes that the entries are of.

@@ -4,13 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::AddrFormat;
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::info::EpType;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::AddrFormat;
+use ferrofabric_contracts::info::EpType;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::party::{self, Numbers, fill, succeeded, tsend, wait};
 use ferrofabric_hw_tests::sockets;
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);

@@ -1,6 +1,6 @@
 //! Room behind an operations table.
 
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
 
 /// How many operations a later libfabric may add to a table. 2.1 to 2.6 added none; the development tree after it adds
 /// one to each of five tables.

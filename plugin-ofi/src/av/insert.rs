@@ -2,11 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use ferrofabric_core::addr::SOCKADDR_IN_LEN;
-use ferrofabric_core::av::{AvType, Report, Services, Wanted};
-use ferrofabric_core::error::{Errno, Result};
-use ferrofabric_core::info::AddrFormat;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::{Report, Services, Wanted};
+use ferrofabric_contracts::addr::SOCKADDR_IN_LEN;
+use ferrofabric_contracts::error::{Errno, Result};
+use ferrofabric_contracts::info::AddrFormat;
+use ferrofabric_contracts::types::{AvType, FiAddr};
 
 use super::{AvObject, address, length, of};
 use crate::abi::{FI_AUTH_KEY, FI_AV_USER_ID, FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};

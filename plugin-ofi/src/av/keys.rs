@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use ferrofabric_core::addr::AUTH_KEY_LEN;
-use ferrofabric_core::error::{Errno, Error};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::AUTH_KEY_LEN;
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::types::FiAddr;
 
 use super::of;
 use crate::abi::{fi_addr_t, fid_av};

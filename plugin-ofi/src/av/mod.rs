@@ -7,12 +7,12 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
-use ferrofabric_core::addr::AddrFormats;
-use ferrofabric_core::av::{AvAttr, AvType, format};
-use ferrofabric_core::error::{Errno, Error};
-use ferrofabric_core::fabric::Av;
-use ferrofabric_core::info::AddrFormat;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::{AvAttr, format};
+use ferrofabric_contracts::addr::AddrFormats;
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::info::AddrFormat;
+use ferrofabric_contracts::types::{AvType, FiAddr};
+use ferrofabric_runtime::fabric::Av;
 
 use crate::abi::{
     FI_AUTH_KEY, FI_AV_USER_ID, FI_CLASS_AV, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t,
@@ -182,7 +182,7 @@ unsafe extern "C" fn bind(av: *mut fid, to: *mut fid, flags: u64) -> c_int {
             Error::new(Errno::EINVAL, "bind", "address vector")
                 .mend("an event queue is all that it can be bound to")
         })?;
-        this.av.bind_events(eq.queue(), av as u64)?;
+        this.av.bind_events(eq.queue().clone(), av as u64)?;
         // Just bound for the first time.
         let _ = this.eq.set(eq);
         Ok::<_, Refused>(())

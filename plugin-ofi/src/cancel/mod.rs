@@ -5,7 +5,7 @@
 //!
 //! - System calls of this library are no cancellation points ([`system_calls`]).
 //! - Calls that may take a while in other libraries put cancellation off
-//!   ([`Uncancelled`](ferrofabric_core::cancel::Uncancelled), by [`crate::guard`]).
+//!   ([`Uncancelled`](ferrofabric_system::cancel::Uncancelled), by [`crate::guard`]).
 //! - Waits sleep here, at the edge to C, in functions that own nothing. A cleanup handler
 //!   gives back the wait and all that it holds, before any handler of the application runs.
 //! - Polls that found nothing test for cancellation here: a thread that does nothing else would
@@ -18,8 +18,8 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::wait::{Nap, NapOn};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_system::wait::{Nap, NapOn};
 use libc::{epoll_event, pollfd, sigset_t, timespec};
 
 /// As the C library lays it out: glibc uses all of it, musl a part.

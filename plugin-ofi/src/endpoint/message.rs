@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{IoBuf, MsgKind};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, MsgKind};
 
 use libc::iovec;
 

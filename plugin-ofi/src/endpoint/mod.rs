@@ -13,11 +13,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use ferrofabric_core::addr::{AUTH_KEY_LEN, Address, AuthKey};
-use ferrofabric_core::error::{Errno, Error, OpError};
-use ferrofabric_core::fabric::{CqAttr, Endpoint, EndpointConfig};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::AV_AUTH_KEY;
+use ferrofabric_contracts::addr::{AUTH_KEY_LEN, Address, AuthKey};
+use ferrofabric_contracts::error::{Errno, Error, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::AV_AUTH_KEY;
+use ferrofabric_runtime::fabric::{CqAttr, Endpoint, EndpointConfig};
 
 use crate::abi::{
     FI_CLASS_EP, FI_ENABLE, FI_GETOPSFLAG, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
@@ -104,7 +104,7 @@ impl EndpointObject {
         // SAFETY: as the caller says.
         let info = unsafe { crate::info::wanted(domain.version(), info, Counting::BOTH) }?;
         crate::info::check_keys(&info)?;
-        let offer = ferrofabric_core::info::filter(&info, &offer_of(&*domain.domain));
+        let offer = ferrofabric_contracts::info::filter(&info, &offer_of(&*domain.domain));
         let offer = offer.map_err(|mismatch| {
             Error::new(Errno::EINVAL, "open", "endpoint").mend(mismatch.to_string())
         })?;
@@ -239,7 +239,7 @@ impl Direction {
 }
 
 /// What endpoints of a domain may be: with any key, also where the domain has one.
-fn offer_of(domain: &dyn ferrofabric_core::fabric::Domain) -> ferrofabric_core::info::Info {
+fn offer_of(domain: &dyn ferrofabric_runtime::fabric::Domain) -> ferrofabric_contracts::info::Info {
     let mut info = domain.info().clone();
     if info.domain.auth_key_size != AV_AUTH_KEY {
         (info.ep.auth_key_size, info.domain.auth_key_size) = (AUTH_KEY_LEN, AUTH_KEY_LEN);

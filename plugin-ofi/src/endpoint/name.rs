@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
 
 use super::EndpointObject;
 use crate::abi::{Roomy, fi_ops_cm, fid_ep, fid_t};

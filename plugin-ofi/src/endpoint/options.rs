@@ -3,9 +3,9 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::MIN_MULTI_RECV;
-use ferrofabric_core::flags::Flags;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_runtime::fabric::MIN_MULTI_RECV;
 
 use super::EndpointObject;
 use crate::abi::{

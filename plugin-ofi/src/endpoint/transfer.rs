@@ -2,9 +2,8 @@
 
 use std::ffi::c_void;
 
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 
 use super::EndpointObject;
 use crate::abi::{fi_addr_t, fid_ep};

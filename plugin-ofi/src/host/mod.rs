@@ -9,8 +9,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-use ferrofabric_core::cancel::Uncancelled;
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_system::cancel::Uncancelled;
 use libloading::os::unix::Library;
 
 use crate::abi::{

@@ -12,9 +12,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::peer::Transport;
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::peer::Transport;
+use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 use crate::ShmConfig;
 use crate::cma::CmaPeer;

@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::IoBuf;
 
 use super::Enemy;
 use crate::ShmConfig;

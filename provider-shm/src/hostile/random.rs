@@ -1,7 +1,7 @@
 //! Random moves of a hostile peer, among them rightful ones: what it writes, what it says of
 //! itself, and its end.
 
-use ferrofabric_core::peer::Transport;
+use ferrofabric_contracts::peer::Transport;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 

@@ -2,7 +2,7 @@
 //! or has it stay. Who asks announces no message until it is answered, and who agrees says nothing more; so when a side has
 //! the other's last word, it has all that was sent.
 
-use ferrofabric_core::listed_enum;
+use ferrofabric_contracts::listed_enum;
 
 use super::Link;
 use crate::ring::{Broken, Head, Seen};

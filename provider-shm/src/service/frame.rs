@@ -1,7 +1,7 @@
 //! What two service threads say to each other (`docs/shared-memory.md`, "Handshake"): records of one size.
 
-use ferrofabric_core::addr::NATIVE_LEN;
-use ferrofabric_core::listed_constants;
+use ferrofabric_contracts::addr::NATIVE_LEN;
+use ferrofabric_contracts::listed_constants;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::cma::Cookie;

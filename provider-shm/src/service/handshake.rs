@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_contracts::addr::NativeAddr;
 
 use super::frame::{Frame, HELLO, MAP, OK, READY, REFUSED, REGISTERED, WELCOME};
 use super::{NewLink, Shared, socket};

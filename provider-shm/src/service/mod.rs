@@ -22,11 +22,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::flag::Flag;
-use ferrofabric_core::forked::Birth;
-use ferrofabric_core::threads;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_system::flag::Flag;
+use ferrofabric_system::forked::Birth;
+use ferrofabric_system::threads;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::cma::{CmaPeer, Cookie};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::error::Errno;
 use nix::errno::Errno as Sys;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use slab::Slab;

@@ -5,7 +5,7 @@
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-use ferrofabric_core::peer::Transport;
+use ferrofabric_contracts::peer::Transport;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv};
 
@@ -26,7 +26,7 @@ pub(super) fn run_alone(test: &str) {
 }
 
 /// Two endpoints with a link that has carried a message.
-fn linked() -> (Ep, Ep, ferrofabric_core::types::FiAddr) {
+fn linked() -> (Ep, Ep, ferrofabric_contracts::types::FiAddr) {
     let (mut a, mut b) = (
         Ep::open(ShmConfig::default()),
         Ep::open(ShmConfig::default()),

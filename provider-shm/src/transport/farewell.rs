@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx};
 
 use super::ShmTransport;
 use crate::link::Farewell;

@@ -1,8 +1,8 @@
 //! For random input: what an endpoint keeps, for nothing is to be left of a hostile peer, and how
 //! its links end.
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::Owner;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::Owner;
 
 use super::ShmTransport;
 use crate::peers::Peer;

@@ -1,7 +1,7 @@
 //! Whose turn it is to be looked at: a few links are all looked at in each call, of more those where something came lately, and
 //! one other.
 
-use ferrofabric_core::peer::Owner;
+use ferrofabric_contracts::peer::Owner;
 
 use super::ShmTransport;
 

@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 use crate::owner::Ep;
 

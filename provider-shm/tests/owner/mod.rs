@@ -12,17 +12,18 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, AvTable, Placed};
-use ferrofabric_core::cq::CqQueue;
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::matching::{self, Buffers, Matcher, PieceDone, Posted, TakenBack};
-use ferrofabric_core::peer::{
+use ferrofabric_av::{AvAttr, AvTable, Placed};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{
     Arrived, Completion, CqError, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, Start,
     Token, Transport,
 };
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_matching as matching;
+use ferrofabric_matching::{Buffers, Matcher, PieceDone, Posted, TakenBack};
+use ferrofabric_runtime::cq::CqQueue;
 use ferrofabric_shm::{ShmConfig, ShmTransport, node_id};
 
 /// A wait that takes so long hangs.

@@ -11,7 +11,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_contracts::addr::NativeAddr;
 
 const ROLE: &str = "FERRO_TEST_ROLE";
 const MARK: &str = "party: ";

@@ -6,9 +6,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_core::addr::{AddrFormat, Address, SOCKADDR_IN6_LEN};
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::forked::Birth;
+use ferrofabric_contracts::addr::{AddrFormat, Address, SOCKADDR_IN6_LEN};
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_system::forked::Birth;
 use ferrofabric_verbs_sys::{
     Rdmacm, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
     rdma_port_space,

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::domain::Listening;
-use ferrofabric_core::error::{Error, Result};
-use ferrofabric_core::protocol::wire::sidr::{ANSWER_BYTES, Service};
-use ferrofabric_core::threads;
-use ferrofabric_core::wait::WaitSet;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Error, Result};
+use ferrofabric_protocol::wire::sidr::{ANSWER_BYTES, Service};
+use ferrofabric_runtime::domain::Listening;
+use ferrofabric_system::threads;
+use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::rdma_cm_event_type;
 
 use super::Host;

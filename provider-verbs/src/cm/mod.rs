@@ -8,8 +8,8 @@ mod resolver;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-use ferrofabric_core::addr::GidKind;
-use ferrofabric_core::error::{Errno, Error, Result};
+use ferrofabric_contracts::addr::GidKind;
+use ferrofabric_contracts::error::{Errno, Error, Result};
 
 use crate::device::GidScope;
 use crate::port::LocalPort;

@@ -12,11 +12,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{Closing, Question, Resolve, cancelled};
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::protocol::wire::sidr::Service;
-use ferrofabric_core::wait::WaitSet;
+use ferrofabric_av::{Closing, Question, Resolve, cancelled};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_protocol::wire::sidr::Service;
+use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::rdma_cm_event_type as Kind;
 
 use super::Host;

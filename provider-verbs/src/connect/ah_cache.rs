@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use ferrofabric_core::error::{Error, Result};
-use ferrofabric_core::threads;
+use ferrofabric_contracts::error::{Error, Result};
+use ferrofabric_system::threads;
 
 use crate::ah::{Ah, Path};
 use crate::pd::Pd;

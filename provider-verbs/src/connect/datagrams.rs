@@ -4,8 +4,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use ferrofabric_core::error::{OpError, Result};
-use ferrofabric_core::protocol::wire::control::CONTROL_BYTES;
+use ferrofabric_contracts::error::{OpError, Result};
+use ferrofabric_protocol::wire::control::CONTROL_BYTES;
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_sge, ibv_wc, ibv_wc_status};
 
 use crate::ah::Ah;

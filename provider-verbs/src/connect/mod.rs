@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::protocol::PeerKey;
-use ferrofabric_core::protocol::handshake::{LaneKey, LaneUp, Reason};
-use ferrofabric_core::protocol::wire::control::LaneKind;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_protocol::PeerKey;
+use ferrofabric_protocol::handshake::{LaneKey, LaneUp, Reason};
+use ferrofabric_protocol::wire::control::LaneKind;
 
 use crate::ah::Ah;
 use crate::qp::RcQp;
@@ -156,7 +156,7 @@ pub(crate) fn native_addr(key: &PeerKey, shm_name: u64) -> Option<NativeAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferrofabric_core::addr::{GidKind, VerbsAddr};
+    use ferrofabric_contracts::addr::{GidKind, VerbsAddr};
 
     #[test]
     fn a_peer_key_gives_the_address_back() {

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::flag::Flag;
-use ferrofabric_core::forked::Birth;
-use ferrofabric_core::protocol::handshake::{Action, Config, Connector, LaneKey, Reason};
-use ferrofabric_core::protocol::wire::control::{CONTROL_BYTES, LaneKind};
-use ferrofabric_core::protocol::{PeerKey, Time};
-use ferrofabric_core::threads;
-use ferrofabric_core::wait::WaitSet;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_protocol::handshake::{Action, Config, Connector, LaneKey, Reason};
+use ferrofabric_protocol::wire::control::{CONTROL_BYTES, LaneKind};
+use ferrofabric_protocol::{PeerKey, Time};
+use ferrofabric_system::flag::Flag;
+use ferrofabric_system::forked::Birth;
+use ferrofabric_system::threads;
+use ferrofabric_system::wait::WaitSet;
 
 use super::ah_cache::{AhCache, Outcome};
 use super::datagrams::{Datagrams, LOOKS};

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ferrofabric_core::cancel::Uncancelled;
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::forked::Birth;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_system::cancel::Uncancelled;
+use ferrofabric_system::forked::Birth;
 use ferrofabric_verbs_sys::{
     Verbs, ibv_async_event, ibv_context, ibv_device, ibv_device_attr_ex, ibv_event_type, ibv_gid,
     ibv_gid_entry, ibv_port_attr, ibv_wc_status,

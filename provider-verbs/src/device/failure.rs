@@ -1,6 +1,6 @@
 //! Errors of verbs calls, with advice where the number alone says little.
 
-use ferrofabric_core::error::{Errno, Error};
+use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_verbs_sys::LoadError;
 
 /// The thread's errno, after a call that returned null or -1.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use ferrofabric_core::addr::GidKind;
+use ferrofabric_contracts::addr::GidKind;
 use ferrofabric_verbs_sys::{ibv_gid, ibv_gid_entry, ibv_gid_type};
 
 /// A 128-bit global identifier, in network byte order.

@@ -7,8 +7,8 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use ferrofabric_core::addr::GidKind;
-use ferrofabric_core::error::{Errno, Error};
+use ferrofabric_contracts::addr::GidKind;
+use ferrofabric_contracts::error::{Errno, Error};
 
 use super::gid::{Gid, GidEntry, GidScope};
 use super::port::LinkLayer;

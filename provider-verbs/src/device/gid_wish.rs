@@ -5,8 +5,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use ferrofabric_core::addr::{AddrFormat, Address, GidKind};
-use ferrofabric_core::info::Info;
+use ferrofabric_contracts::addr::{AddrFormat, Address, GidKind};
+use ferrofabric_contracts::info::Info;
 
 use super::gid::{Gid, GidEntry, GidScope};
 use super::gid_choice::{GidRequest, choose_gid};

@@ -20,13 +20,13 @@ mod quirks;
 
 use std::sync::Arc;
 
-use ferrofabric_core::error::{Error, Result};
+use ferrofabric_contracts::error::{Error, Result};
 
 pub use context::Context;
 pub use events::{AsyncEvent, EventSubject};
 pub use facts::{DeviceFacts, PciFacts};
 pub(crate) use failure::{failed, last_errno, not_loaded};
-pub use ferrofabric_core::addr::GidKind;
+pub use ferrofabric_contracts::addr::GidKind;
 pub use fork::{ForkSafety, fork_safety};
 pub use gid::{Gid, GidEntry, GidScope};
 pub use gid_choice::{GidChoice, GidReason, GidRequest, GidSelection, NoGid, choose_gid};

@@ -1,6 +1,6 @@
 //! Lists of buffers: as one run of bytes, and as the device takes them.
 
-use ferrofabric_core::types::{IoBuf, total_len};
+use ferrofabric_contracts::types::{IoBuf, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
 /// The buffers of a send. An [`IoBuf`] is a number that anybody can make; whoever makes one of

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use ferrofabric_core::error::OpError;
+use ferrofabric_contracts::error::OpError;
 use ferrofabric_verbs_sys::{self as sys, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 
 use super::{Remote, SendFlags, post_error};

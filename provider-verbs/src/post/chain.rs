@@ -1,6 +1,6 @@
 //! Messages that are posted together: one doorbell for all, and where they want to be told of, one completion.
 
-use ferrofabric_core::error::OpError;
+use ferrofabric_contracts::error::OpError;
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::{SendFlags, SendRequest};

@@ -8,7 +8,7 @@ mod chain;
 mod recv;
 mod send;
 
-use ferrofabric_core::error::{Errno, OpError};
+use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_verbs_sys::{ibv_send_flags as RawFlags, ibv_sge};
 
 pub use batch::SendBatch;

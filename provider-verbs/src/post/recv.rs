@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use ferrofabric_core::error::OpError;
+use ferrofabric_contracts::error::OpError;
 use ferrofabric_verbs_sys::{ibv_recv_wr, ibv_sge};
 
 use super::Rejected;

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use ferrofabric_core::error::OpError;
+use ferrofabric_contracts::error::OpError;
 use ferrofabric_verbs_sys::{ibv_mw, ibv_mw_bind_info, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::{Remote, SendFlags};

@@ -6,8 +6,8 @@ mod ud;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use ferrofabric_core::cancel::Uncancelled;
-use ferrofabric_core::error::{Error, Result};
+use ferrofabric_contracts::error::{Error, Result};
+use ferrofabric_system::cancel::Uncancelled;
 use ferrofabric_verbs_sys::{
     self as sys, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap,
     ibv_qp_create_send_ops_flags as RawOps, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
@@ -164,7 +164,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`ferrofabric_core::error::OpError::Again`] when the queue is full. Requests before `rejected.first` were posted.
+    /// [`ferrofabric_contracts::error::OpError::Again`] when the queue is full. Requests before `rejected.first` were posted.
     ///
     /// # Safety
     ///
@@ -203,7 +203,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`ferrofabric_core::error::OpError::Again`] when the queue is full, `EINVAL` with a shared receive queue. Requests
+    /// [`ferrofabric_contracts::error::OpError::Again`] when the queue is full, `EINVAL` with a shared receive queue. Requests
     /// before `rejected.first` were posted.
     ///
     /// # Safety

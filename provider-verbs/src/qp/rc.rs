@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use ferrofabric_core::error::Result;
+use ferrofabric_contracts::error::Result;
 use ferrofabric_verbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state, ibv_qp_type};
 
 use super::{Qp, QpConfig, state};

@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_contracts::types::IoBuf;
 
 use super::Region;
 use crate::mr::Access;

@@ -12,10 +12,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ferrofabric_core::config::{RegistrationCache, Settings};
-use ferrofabric_core::error::{Errno, Result};
-use ferrofabric_core::feed::Follower;
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_contracts::config::{RegistrationCache, Settings};
+use ferrofabric_contracts::error::{Errno, Result};
+use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_system::feed::Follower;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::device::{ForkSafety, fork_safety};

@@ -10,10 +10,10 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::feed::{Follower, Told, Writer, feed};
-use ferrofabric_core::forked::Birth;
-use ferrofabric_core::threads;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_system::feed::{Follower, Told, Writer, feed};
+use ferrofabric_system::forked::Birth;
+use ferrofabric_system::threads;
 use memmap2::{MmapMut, UncheckedAdvice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};

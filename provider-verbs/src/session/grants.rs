@@ -2,7 +2,7 @@
 //! bounded. Each newcomer gets a part of what is left, so that there is always something left, and in the end nothing: then its
 //! messages all go as requests, which cost their senders the memory.
 
-use ferrofabric_core::protocol::credit::cost_units;
+use ferrofabric_protocol::credit::cost_units;
 
 /// Credit of a peer, in units of 64 bytes: 256 KiB.
 pub(crate) const QUOTA_UNITS: u16 = 4096;

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::SendDone;
-use ferrofabric_core::protocol::handshake::LaneKey;
-use ferrofabric_core::protocol::rendezvous::Chunk;
-use ferrofabric_core::protocol::session::WINDOW;
-use ferrofabric_core::protocol::table::Key;
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::SendDone;
+use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_protocol::handshake::LaneKey;
+use ferrofabric_protocol::rendezvous::Chunk;
+use ferrofabric_protocol::session::WINDOW;
+use ferrofabric_protocol::table::Key;
+use ferrofabric_protocol::wire::SessionId;
 
 use super::records::{Record, Records};
 use super::state::SessionState;

@@ -1,7 +1,7 @@
 //! Memory for packets that wait for their confirmation: an endpoint uses it again and again, so
 //! that messages by datagrams allocate nothing in the steady state.
 
-use ferrofabric_core::protocol::wire::datagram::SPAN;
+use ferrofabric_protocol::wire::datagram::SPAN;
 
 /// Buffers that the pool keeps at most: those of four lanes whose windows are full.
 const MAX_FREE: usize = 4 * SPAN as usize;

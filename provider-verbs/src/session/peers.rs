@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::SendDone;
-use ferrofabric_core::protocol::handshake::{LaneKey, Reason};
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::{PeerKey, Time, give_back_room};
-use ferrofabric_core::types::{FiAddr, IoBuf, SendOp, total_len};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::SendDone;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp, total_len};
+use ferrofabric_protocol::handshake::{LaneKey, Reason};
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::{PeerKey, Time, give_back_room};
 
 use super::state::SessionState;
 use crate::connect::{native_addr, peer_key};
@@ -485,7 +485,7 @@ impl Peers {
 mod tests {
     use super::*;
     use crate::session::Quotas;
-    use ferrofabric_core::protocol::rendezvous::TransferLimits;
+    use ferrofabric_protocol::rendezvous::TransferLimits;
 
     fn key(number: u64) -> PeerKey {
         PeerKey {

@@ -4,8 +4,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::forked::Birth;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_system::forked::Birth;
 
 use crate::device::{ForkSafety, fork_safety};
 use crate::mr::{Access, Mr};

@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::{Arrived, Matched, SendDone};
-use ferrofabric_core::protocol::credit::{CreditError, open_requests};
-use ferrofabric_core::protocol::parts::Assembly;
-use ferrofabric_core::protocol::rendezvous::{SendTable, TransferLimits, Transfers};
-use ferrofabric_core::protocol::session::Session;
-use ferrofabric_core::protocol::table::{Key, Table};
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{FinStatus, Grant, Segment, readdress};
-use ferrofabric_core::types::MsgKind;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::{Arrived, Matched, SendDone};
+use ferrofabric_contracts::types::MsgKind;
+use ferrofabric_protocol::credit::{CreditError, open_requests};
+use ferrofabric_protocol::parts::Assembly;
+use ferrofabric_protocol::rendezvous::{SendTable, TransferLimits, Transfers};
+use ferrofabric_protocol::session::Session;
+use ferrofabric_protocol::table::{Key, Table};
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::{FinStatus, Grant, Segment, readdress};
 
 use super::lane::Registered;
 use crate::origins::session_origin;

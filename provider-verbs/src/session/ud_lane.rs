@@ -1,9 +1,9 @@
 //! A lane of the UD kind: a session over the endpoint's data queue pair, which all such lanes share.
 
-use ferrofabric_core::protocol::datagram_lane::DatagramLane;
-use ferrofabric_core::protocol::handshake::LaneKey;
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::datagram::Prefix;
+use ferrofabric_protocol::datagram_lane::DatagramLane;
+use ferrofabric_protocol::handshake::LaneKey;
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::datagram::Prefix;
 
 use super::lane::{LaneEnd, Named};
 use super::state::SessionState;

@@ -5,7 +5,7 @@ use slab::Slab;
 
 use super::payload::Payload;
 
-use ferrofabric_core::protocol::wire::data::Segment;
+use ferrofabric_protocol::wire::data::Segment;
 
 /// One waiting message.
 pub(crate) struct HeldMessage {

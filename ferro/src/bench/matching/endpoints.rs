@@ -8,13 +8,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::serial::Threading;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::Threading;
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig};
 
 use super::workload::{Pair, Receive};
 use crate::failure::{Failure, Result};

@@ -4,10 +4,10 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NATIVE_LEN;
-use ferrofabric_core::fabric::Av;
-use ferrofabric_core::serial::Threading;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::NATIVE_LEN;
+use ferrofabric_contracts::info::Threading;
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_runtime::fabric::Av;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 //! Receives that are taken back (fi_cancel of fi_endpoint(3)).
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::flags::Flags;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
 
 use super::pair::{Form, Pair, Posted, Room, SEND, SENDDATA};
 use crate::fabric::Fabric;
@@ -67,7 +67,7 @@ pub fn sends_around_a_cancellation(fabric: &Fabric) {
         let domain = fabric.domain(0);
         let memory = crate::memory::Memory::for_receive(pair.prefix + pair.longest);
         let own = super::pair::Buffer::new(domain, memory, 1, true);
-        let op = ferrofabric_core::fabric::RecvOp {
+        let op = ferrofabric_contracts::types::RecvOp {
             desc: own.desc(),
             ..super::pair::any(pair.a.context())
         };

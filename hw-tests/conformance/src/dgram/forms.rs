@@ -1,6 +1,6 @@
 //! Every form of send and of receive, of every size at which something changes (fi_msg(3)).
 
-use ferrofabric_core::flags::Flags;
+use ferrofabric_contracts::flags::Flags;
 
 use super::pair::{Form, Pair, Room, SEND, SENDDATA, any, data_of, send_op};
 use crate::fabric::Fabric;
@@ -98,7 +98,7 @@ pub fn cq_data_has_as_many_bytes_as_offered(fabric: &Fabric) {
     for data in [0, 1, 0x89ab_cdef, 0x7_0000_0001, u64::MAX] {
         let posted = pair.post(Room::of(0));
         let out = pair.message(SENDDATA, 0, 0);
-        let op = ferrofabric_core::types::SendOp {
+        let op = ferrofabric_contracts::types::SendOp {
             data,
             ..send_op(SENDDATA, pair.to_b, pair.a.context(), 0)
         };
@@ -120,7 +120,7 @@ pub fn only_who_asks_is_told(fabric: &Fabric) {
     const COUNT: u64 = 10;
     for number in 0..COUNT as usize {
         let buffer = pair.message(SEND, number, 100);
-        let op = ferrofabric_core::fabric::RecvOp {
+        let op = ferrofabric_contracts::types::RecvOp {
             flags: Flags::empty(),
             ..any(pair.b.context())
         };

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, IoBuf};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, IoBuf};
 
 use super::pair::{Form, Pair, Posted, Room, SEND, SENDDATA, any, send_op};
 use crate::ends::PATIENCE;

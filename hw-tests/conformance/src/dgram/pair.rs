@@ -4,12 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::{Domain, EndpointConfig, Mr, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{Domain, EndpointConfig, Mr};
 
 use crate::ends::{End, Event, PATIENCE};
 use crate::fabric::Fabric;

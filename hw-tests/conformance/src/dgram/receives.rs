@@ -1,8 +1,8 @@
 //! What becomes of receives: they are too short, none is posted, many are.
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::SendOp;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::SendOp;
 
 use super::pair::{Form, Pair, Room, SEND, SENDDATA, any, send_op};
 use crate::counters;

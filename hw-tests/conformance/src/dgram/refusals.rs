@@ -1,9 +1,8 @@
 //! What datagrams do not have is refused, and said so (fi_endpoint(3), fi_msg(3)).
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 
 use super::pair::{Pair, SEND, any, send_op};
 use crate::fabric::Fabric;

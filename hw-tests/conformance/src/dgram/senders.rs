@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::av::format;
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, IoBuf};
+use ferrofabric_av::format;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, IoBuf};
 
 use super::pair::{Form, Pair, Room, SEND, any, send_op};
 use crate::ends::{End, PATIENCE};
@@ -71,7 +71,7 @@ pub fn known_and_unknown(fabric: &Fabric) {
     assert_eq!((ask(0), ask(1)), (again, known[1]));
     assert_ne!(again, known[0], "a removed address comes back another");
     // A receive that names its source is one from anybody: datagrams match nothing.
-    let op = ferrofabric_core::fabric::RecvOp {
+    let op = ferrofabric_contracts::types::RecvOp {
         src: known[1],
         ..any(pair.b.context())
     };

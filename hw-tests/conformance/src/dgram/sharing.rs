@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::fabric::{CqAttr, Endpoint, EndpointConfig};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, IoBuf};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use ferrofabric_runtime::fabric::{CqAttr, Endpoint, EndpointConfig};
 
 use super::pair::{Form, SEND, any, send_op};
 use crate::ends::{BLANK, End, PATIENCE};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::flags::Flags;
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
 
 use super::pair::{Form, Pair, Room, SEND, any, send_op};
 use crate::descriptors::{poll, wait_on};

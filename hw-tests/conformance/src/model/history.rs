@@ -1,7 +1,7 @@
 //! What happened in a run, as far as anybody could see it: for each receiver its calls in their order, and what they and
 //! their completions said.
 
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 /// The number of an endpoint: a rank that closes and opens again has a new one.
 pub type Node = usize;

@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 use super::history::{Event, Fate, Message, Outcome, Receive, Receiver, Told};
 

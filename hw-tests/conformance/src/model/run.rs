@@ -8,13 +8,12 @@ mod operations;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, AvType};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind, RecvOp, SendOp};
 
 use super::history::{Event, Fate, Message, Node, Outcome, Receive, Receiver, Told};
 use super::program::{Action, Program, Step, Wants};

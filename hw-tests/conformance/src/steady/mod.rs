@@ -5,11 +5,11 @@ mod syscalls;
 
 use std::time::Instant;
 
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::{Cq, Domain, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::fabric::{Cq, Domain};
 
 pub use allocations::{Counting, allocations};
 pub use syscalls::{Call, Trace, measure, trace};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::fabric::{Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::Completion;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Completion;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
+use ferrofabric_runtime::fabric::{Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
 use ferrofabric_shm::ShmProvider;
 use ferrofabric_verbs::VerbsProvider;
 

@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_contracts::error::Errno;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point, QueuePairView, ROCE};
+use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::device::{Context, EventSubject};
 use ferrofabric_verbs_sys::{ibv_event_type as Event, ibv_qp_type};
 

@@ -3,10 +3,10 @@
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::fabric::Provider;
-use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_av::AvAttr;
 use ferrofabric_fake_device::control::FakeDevice;
+use ferrofabric_runtime::fabric::Provider;
+use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
 
 use crate::party::{

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::ends::{self, any_tagged};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::SendOp;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::SendOp;
 use ferrofabric_fake_device::control::FakeDevice;
 
 use crate::party::{PATIENCE, Pair, assert_clean, domain, first, message, room, run};

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::owning::OwningEndpoint;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_runtime::owning::OwningEndpoint;
 
 use crate::breakage::{connections, data_queue_pair};
 use crate::party::{

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::owning::{Done, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point, QueuePairView};
+use ferrofabric_runtime::owning::{Done, OwningEndpoint};
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type, ibv_wc_status as Status};
 
 use crate::breakage::data_queue_pair;

@@ -1,7 +1,7 @@
 //! Completions with errors.
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::flags::Flags;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 

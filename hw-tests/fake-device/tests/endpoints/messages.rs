@@ -1,13 +1,13 @@
 //! Messages between endpoints over the fake device, with nothing wrong.
 
 use crate::party::{Pair, assert_clean, check, endpoint, first, message, room, run};
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::Provider;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::owning::OwningEndpoint;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND};
+use ferrofabric_runtime::fabric::Provider;
+use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
 
 #[test]

@@ -3,11 +3,11 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::owning::OwningEndpoint;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
 use crate::party::{

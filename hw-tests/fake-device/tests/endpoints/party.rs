@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::config::Settings;
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::owning::{Buffer, Done, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{FakeDevice, Live, ROCE};
+use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_verbs::VerbsProvider;
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_qp_type};
 

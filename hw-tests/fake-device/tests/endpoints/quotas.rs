@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ferrofabric_conformance::ends::{End, Pair, any_tagged};
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 
 use crate::party::{PATIENCE, domain};

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::owning::OwningEndpoint;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_runtime::owning::OwningEndpoint;
 
 use crate::breakage::{connections, data_queue_pair};
 use crate::party::{

@@ -1,9 +1,9 @@
 //! Queue pairs for datagrams that fail: they work again, whether their endpoint has something to
 //! send or only takes what comes.
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::owning::OwningEndpoint;
+use ferrofabric_contracts::error::Errno;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
 use crate::breakage::data_queue_pair;

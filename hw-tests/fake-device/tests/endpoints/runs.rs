@@ -6,16 +6,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferrofabric_av::{AvAttr, Resolve, Services};
 use ferrofabric_conformance::ends::{End, Event, Pair, any_tagged};
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::{AvAttr, Resolve, Services};
-use ferrofabric_core::error::{Errno, Error};
-use ferrofabric_core::fabric::{Domain, Provider, RecvOp};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::info::EpType;
-use ferrofabric_core::owning::OwningEndpoint;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::EpType;
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
+use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
@@ -126,7 +126,7 @@ fn what_has_waited_rings_seldom() {
     for tag in 0..waiting {
         b.recv(&any_tagged(b.context()), &[b.memory(8, 0)]).unwrap();
         let op = SendOp {
-            kind: ferrofabric_core::types::MsgKind::Tagged,
+            kind: ferrofabric_contracts::types::MsgKind::Tagged,
             dest: to_b,
             tag,
             data: 0,
@@ -176,7 +176,7 @@ fn a_run_that_its_endpoint_does_not_outlive() {
     let recv = any_tagged(b.context());
     b.recv(&recv, &[b.memory(8, 0)]).unwrap();
     let op = SendOp {
-        kind: ferrofabric_core::types::MsgKind::Tagged,
+        kind: ferrofabric_contracts::types::MsgKind::Tagged,
         dest: to_b,
         tag: 9,
         data: 0,

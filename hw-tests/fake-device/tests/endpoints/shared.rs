@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::owning::OwningEndpoint;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::FakeDevice;
+use ferrofabric_runtime::owning::OwningEndpoint;
 
 use crate::breakage::connections;
 use crate::party::{PATIENCE, assert_clean, check, endpoint, first, message, room, stat};

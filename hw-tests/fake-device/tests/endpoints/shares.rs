@@ -4,12 +4,11 @@
 use std::time::Instant;
 
 use ferrofabric_conformance::ends::{self, any_tagged};
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::owning::OwningEndpoint;
-use ferrofabric_core::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, MsgKind, RecvOp, SendOp};
 use ferrofabric_fake_device::control::{FakeDevice, QueuePairView};
+use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs_sys::ibv_qp_type;
 
 use crate::party::{PATIENCE, Pair, check, domain, endpoint, first, message, room, run, stat};

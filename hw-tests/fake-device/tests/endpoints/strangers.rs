@@ -4,10 +4,10 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::protocol::PeerKey;
-use ferrofabric_core::protocol::wire::control::{Body, Control, Keys, LaneName};
+use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
+use ferrofabric_protocol::PeerKey;
+use ferrofabric_protocol::wire::control::{Body, Control, Keys, LaneName};
 use ferrofabric_verbs::ah::{Ah, Path};
 use ferrofabric_verbs::cq::{Cq, CqConfig};
 use ferrofabric_verbs::device::{Context, Gid};

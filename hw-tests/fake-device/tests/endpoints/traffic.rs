@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::flags::Flags;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
 
 use crate::party::{PATIENCE, Pair, check, first, message, room, who_waits};
 

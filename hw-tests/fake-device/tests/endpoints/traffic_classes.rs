@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::fabric::{Domain, Provider};
-use ferrofabric_core::flags::Mode;
-use ferrofabric_core::info::{EpType, traffic_class};
-use ferrofabric_core::owning::OwningEndpoint;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Mode;
+use ferrofabric_contracts::info::{EpType, traffic_class};
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{FakeDevice, INFINIBAND, ROCE};
+use ferrofabric_runtime::fabric::{Domain, Provider};
+use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs::VerbsProvider;
 use ferrofabric_verbs_sys::ibv_qp_type;
 
@@ -24,7 +24,7 @@ fn domain(ep_type: EpType, mode: Mode, tclass: u32, pairs: &[(&str, &str)]) -> A
     let settings = settings(pairs);
     let found = VerbsProvider::new().discover(&settings);
     let wanted =
-        |info: &&ferrofabric_core::info::Info| info.ep.ep_type == ep_type && info.mode == mode;
+        |info: &&ferrofabric_contracts::info::Info| info.ep.ep_type == ep_type && info.mode == mode;
     let mut info = found.candidates.iter().find(wanted).unwrap().clone();
     info.domain.tclass = tclass;
     VerbsProvider::new().open(&info, &settings).unwrap()
@@ -32,7 +32,8 @@ fn domain(ep_type: EpType, mode: Mode, tclass: u32, pairs: &[(&str, &str)]) -> A
 
 /// An endpoint of a class of its own, or (`UNSPEC`) its domain's.
 fn endpoint(domain: &dyn Domain, tclass: u32) -> OwningEndpoint {
-    let of_class = |config: &mut ferrofabric_core::fabric::EndpointConfig| config.tclass = tclass;
+    let of_class =
+        |config: &mut ferrofabric_runtime::fabric::EndpointConfig| config.tclass = tclass;
     OwningEndpoint::open_with(domain, &AvAttr::default(), of_class).unwrap()
 }
 

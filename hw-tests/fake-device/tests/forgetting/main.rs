@@ -12,13 +12,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::av::AvAttr;
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::fabric::Provider;
-use ferrofabric_core::owning::{Buffer, OwningEndpoint};
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
+use ferrofabric_runtime::fabric::Provider;
+use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_verbs::VerbsProvider;
 
 use scripted::{End, Scripted};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::Errno;
 use nix::errno::Errno as Sys;
 
 use super::super::handshake::Connection;

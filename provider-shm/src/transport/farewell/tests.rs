@@ -4,9 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::Transport;
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::Transport;
+use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 use crate::ShmConfig;
 use crate::link::Link;

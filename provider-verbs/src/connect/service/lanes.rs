@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::protocol::PeerKey;
-use ferrofabric_core::protocol::handshake::{ConnectLane, LaneError, LaneKey};
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_protocol::PeerKey;
+use ferrofabric_protocol::handshake::{ConnectLane, LaneError, LaneKey};
 
 use super::{Made, Worker};
 use crate::ah::Ah;

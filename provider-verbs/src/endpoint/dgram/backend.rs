@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ferrofabric_core::addr::{AuthKey, NativeAddr, VerbsAddr};
-use ferrofabric_core::av::Resolve;
-use ferrofabric_core::domain::{Backend, KeyedParts, Listening, Opened, Opening};
-use ferrofabric_core::error::Result;
-use ferrofabric_core::fabric;
-use ferrofabric_core::flags::{Flags, Mode};
-use ferrofabric_core::info::Info;
-use ferrofabric_core::types::IoBuf;
+use ferrofabric_av::Resolve;
+use ferrofabric_contracts::addr::{AuthKey, NativeAddr, VerbsAddr};
+use ferrofabric_contracts::error::Result;
+use ferrofabric_contracts::flags::{Flags, Mode};
+use ferrofabric_contracts::info::Info;
+use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, Opened, Opening};
+use ferrofabric_runtime::fabric;
 use ferrofabric_shm::node_id;
 
 use super::{DgramConfig, DgramTransport, QKEY, Receiving};

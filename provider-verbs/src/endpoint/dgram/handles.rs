@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::flag::Flag;
-use ferrofabric_core::wait::WaitSet;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_system::flag::Flag;
+use ferrofabric_system::wait::WaitSet;
 
 use crate::ah::{Ah, Path};
 use crate::connect::{AhCache, Outcome};

@@ -20,12 +20,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ferrofabric_core::addr::{AuthKey, NativeAddr};
-use ferrofabric_core::error::{Errno, Error, OpError, Result};
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::peer::{DatagramTransport, Owner, Start, Token, Transport};
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
-use ferrofabric_core::wait::WaitSet;
+use ferrofabric_contracts::addr::{AuthKey, NativeAddr};
+use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::peer::{DatagramTransport, Owner, Start, Token, Transport};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::ibv_wc;
 
 use crate::cq::{CompChannel, Cq, CqConfig};

@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::matching::Buffers;
-use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece};
-use ferrofabric_core::prefetch::prefetch;
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, total_len};
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, Piece};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, total_len};
+use ferrofabric_matching::Buffers;
+use ferrofabric_system::prefetch::prefetch;
 use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_flags, ibv_wc_status};
 
 use super::send::SEND;
@@ -118,7 +117,7 @@ impl Receives {
     ///
     /// # Errors
     ///
-    /// As [`ferrofabric_core::peer::DatagramTransport::post_recv`].
+    /// As [`ferrofabric_contracts::peer::DatagramTransport::post_recv`].
     #[inline]
     unsafe fn post(&mut self, qp: &UdQp, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
         let first = iov.first().map_or(0, |buf| buf.len);
@@ -351,7 +350,7 @@ impl DgramTransport {
     ///
     /// # Safety
     ///
-    /// As [`ferrofabric_core::peer::DatagramTransport::post_recv`].
+    /// As [`ferrofabric_contracts::peer::DatagramTransport::post_recv`].
     #[inline]
     pub(super) unsafe fn receive(&mut self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
         self.check_usable()?;
@@ -636,7 +635,7 @@ unsafe fn scatter(from: *const u8, len: usize, to: &[IoBuf]) {
 mod tests {
     use super::super::source::Sources;
     use super::*;
-    use ferrofabric_core::addr::{GidKind, VerbsAddr};
+    use ferrofabric_contracts::addr::{GidKind, VerbsAddr};
     use proptest::prelude::*;
 
     fn completion(byte_len: u32, wc_flags: u32, immediate: u32) -> ibv_wc {

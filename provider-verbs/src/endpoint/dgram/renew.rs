@@ -3,8 +3,8 @@
 
 use std::mem::MaybeUninit;
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::peer::Owner;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::peer::Owner;
 use ferrofabric_verbs_sys::ibv_wc;
 
 use super::receive::CANCELLED;
@@ -68,7 +68,7 @@ impl DgramTransport {
     }
 
     fn reset<O: Owner>(&mut self, owner: &mut O) -> Result<(), String> {
-        let text = |error: ferrofabric_core::error::Error| error.to_string();
+        let text = |error: ferrofabric_contracts::error::Error| error.to_string();
         self.qp.to_reset().map_err(text)?;
         // What came before is still told of; nothing comes after.
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];

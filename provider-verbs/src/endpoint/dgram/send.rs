@@ -4,10 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Owner, PeerAv, SendDone};
-use ferrofabric_core::types::{FiAddr, IoBuf, SendOp, total_len};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_wc_status;
 
 use super::super::gather::{Readable, entry};
@@ -331,7 +331,7 @@ impl DgramTransport {
     ///
     /// # Safety
     ///
-    /// As [`ferrofabric_core::peer::Transport::send`].
+    /// As [`ferrofabric_contracts::peer::Transport::send`].
     #[inline]
     pub(super) unsafe fn send_message<O: Owner>(
         &mut self,

@@ -1,10 +1,10 @@
 //! Who sent a datagram: the routing header before it, and the way back from path and queue pair to an address of the address
 //! vector.
 
-use ferrofabric_core::addr::{GidKind, NativeAddr, VerbsAddr};
-use ferrofabric_core::av::EntryIndex;
-use ferrofabric_core::prefetch::prefetch;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_av::EntryIndex;
+use ferrofabric_contracts::addr::{GidKind, NativeAddr, VerbsAddr};
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_system::prefetch::prefetch;
 
 use super::POLL;
 use crate::qp::UdQp;

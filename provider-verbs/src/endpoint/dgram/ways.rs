@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use ferrofabric_core::addr::VerbsAddr;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::addr::VerbsAddr;
+use ferrofabric_contracts::types::FiAddr;
 
 use crate::ah::{Ah, Path};
 use crate::port::LocalPort;

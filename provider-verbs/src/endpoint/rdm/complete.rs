@@ -1,8 +1,8 @@
 //! Requests of lanes as they complete, or are flushed.
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::Owner;
-use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::Owner;
+use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_verbs_sys::ibv_wc_status;
 
 use super::RdmTransport;

@@ -1,7 +1,7 @@
 //! A completion queue that fails for good: nothing completes any more, and all sessions end.
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::peer::Owner;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::peer::Owner;
 
 use super::RdmTransport;
 use crate::connect::ToService;

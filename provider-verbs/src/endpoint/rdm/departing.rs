@@ -7,8 +7,8 @@
 //!
 //! In the end the peer itself is forgotten, once nothing leads to it (`session/peers.rs`).
 
-use ferrofabric_core::peer::Owner;
-use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_contracts::peer::Owner;
+use ferrofabric_protocol::wire::SessionId;
 
 use super::RdmTransport;
 use super::ud::REST;

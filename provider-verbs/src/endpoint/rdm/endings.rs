@@ -73,7 +73,7 @@ impl Endings {
 
 #[cfg(test)]
 mod tests {
-    use ferrofabric_core::protocol::wire::SessionId;
+    use ferrofabric_protocol::wire::SessionId;
 
     use super::super::complete::BROKEN;
     use super::*;

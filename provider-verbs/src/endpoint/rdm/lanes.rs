@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::{Owner, PeerAv};
-use ferrofabric_core::protocol::handshake::{LaneUp, Reason};
-use ferrofabric_core::protocol::rendezvous::{Chunk, TransferLimits};
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::types::FiAddr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::{Owner, PeerAv};
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_protocol::handshake::{LaneUp, Reason};
+use ferrofabric_protocol::rendezvous::{Chunk, TransferLimits};
+use ferrofabric_protocol::wire::SessionId;
 
 use super::complete::{BROKEN, entered};
 use super::resume::{Ending, LOST_BY_PEER};

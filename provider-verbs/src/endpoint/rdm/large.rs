@@ -1,12 +1,12 @@
 //! Large messages: read by their receiver, or written by their sender.
 
-use ferrofabric_core::error::{Errno, Result};
-use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, parts};
-use ferrofabric_core::protocol::rendezvous::{Chunk, cut_at_buffers};
-use ferrofabric_core::protocol::table::Key;
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{FinStatus, Grant};
-use ferrofabric_core::types::{IoBuf, MsgKind};
+use ferrofabric_contracts::error::{Errno, Result};
+use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, parts};
+use ferrofabric_contracts::types::{IoBuf, MsgKind};
+use ferrofabric_protocol::rendezvous::{Chunk, cut_at_buffers};
+use ferrofabric_protocol::table::Key;
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::{FinStatus, Grant};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::RdmTransport;

@@ -26,17 +26,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::config::{LaneChoice, PeerTimeout};
-use ferrofabric_core::error::{Errno, Error, OpError, Result};
-use ferrofabric_core::peer::{Owner, PeerAv, PeerSrx, Start, Token, Transport};
-use ferrofabric_core::protocol::Time;
-use ferrofabric_core::protocol::handshake::Config;
-use ferrofabric_core::protocol::lane_policy::{self, LanePolicy};
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::control::{Keys, Limits};
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp};
-use ferrofabric_core::wait::WaitSet;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::config::{LaneChoice, PeerTimeout};
+use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx, Start, Token, Transport};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_protocol::Time;
+use ferrofabric_protocol::handshake::Config;
+use ferrofabric_protocol::lane_policy::{self, LanePolicy};
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::control::{Keys, Limits};
+use ferrofabric_system::wait::WaitSet;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
 use crate::connect::{Datagrams, Service, ServiceConfig, ToService, peer_key};

@@ -6,15 +6,15 @@
 
 use std::sync::Arc;
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, SendDone};
-use ferrofabric_core::protocol::credit::Admission;
-use ferrofabric_core::protocol::parts::{Cut, Part};
-use ferrofabric_core::protocol::session::WINDOW;
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::control::Limits;
-use ferrofabric_core::protocol::wire::data::{MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, Packet};
-use ferrofabric_core::types::{MsgKind, SendOp};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, SendDone};
+use ferrofabric_contracts::types::{MsgKind, SendOp};
+use ferrofabric_protocol::credit::Admission;
+use ferrofabric_protocol::parts::{Cut, Part};
+use ferrofabric_protocol::session::WINDOW;
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::control::Limits;
+use ferrofabric_protocol::wire::data::{MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, Packet};
 
 use super::RdmTransport;
 use super::receive::{deliver, token};

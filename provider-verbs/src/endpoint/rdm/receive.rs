@@ -1,13 +1,13 @@
 //! Receiving: packets from the shared receive queue to where they belong.
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, parts};
-use ferrofabric_core::protocol::credit::CreditError;
-use ferrofabric_core::protocol::session::Accept;
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{Envelope, FinStatus, Header, Packet};
-use ferrofabric_core::types::MsgKind;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, parts};
+use ferrofabric_contracts::types::MsgKind;
+use ferrofabric_protocol::credit::CreditError;
+use ferrofabric_protocol::session::Accept;
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::{Envelope, FinStatus, Header, Packet};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::complete::{BROKEN, protocol_broken};

@@ -8,14 +8,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::peer::{Owner, PeerSrx};
-use ferrofabric_core::protocol::Time;
-use ferrofabric_core::protocol::handshake::{LaneKey, LaneUp, Reason};
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, readdress};
-use ferrofabric_core::protocol::wire::datagram::{Ack, Prefix};
-use ferrofabric_core::types::SendOp;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::{Owner, PeerSrx};
+use ferrofabric_contracts::types::SendOp;
+use ferrofabric_protocol::Time;
+use ferrofabric_protocol::handshake::{LaneKey, LaneUp, Reason};
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, readdress};
+use ferrofabric_protocol::wire::datagram::{Ack, Prefix};
 
 use super::complete::{BROKEN, entered, protocol_broken};
 use super::lanes::evidence;

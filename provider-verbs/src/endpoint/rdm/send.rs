@@ -3,17 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_core::addr::NativeAddr;
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Owner, SendDone};
-use ferrofabric_core::protocol::credit::Admission;
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Owner, SendDone};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
+use ferrofabric_protocol::credit::Admission;
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::{
     Envelope, Header, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES, MAX_SEGMENTS, Segment,
     renew_credit,
 };
-use ferrofabric_core::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::super::gather::{Readable, entry};
@@ -810,7 +810,7 @@ pub(super) fn envelope(op: &SendOp) -> Envelope {
 }
 
 #[cold]
-fn refused(error: ferrofabric_core::error::Error) -> Stop {
+fn refused(error: ferrofabric_contracts::error::Error) -> Stop {
     tracing::warn!("{error}");
     Stop::Refused(
         error.errno(),

@@ -1,7 +1,7 @@
 //! Lanes that can not go on for want of what all lanes of an endpoint share: bounce buffers, and places for completions. What comes
 //! back does so by another lane's completions, which list that lane alone.
 
-use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_protocol::wire::SessionId;
 
 use super::RdmTransport;
 

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::error::{Errno, OpError};
-use ferrofabric_core::fabric::RecvOp;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, SendOp};
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, RecvOp, SendOp};
 
 use super::program::Step;
 use crate::dgram::pair::{Buffer, Form, any, data_of, send_op};

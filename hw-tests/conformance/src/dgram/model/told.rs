@@ -1,8 +1,8 @@
 //! What completes: whose it is, and whether it may be so.
 
-use ferrofabric_core::error::Errno;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::types::{FiAddr, MsgKind};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 use super::run::{Message, Node, Run, Wrong};
 use crate::ends::{Event, context_of};

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
-use ferrofabric_core::addr::NativeAddr;
+use ferrofabric_contracts::addr::NativeAddr;
 use serde::{Deserialize, Serialize};
 
 use super::*;

@@ -3,17 +3,16 @@
 //! The session leaves its lane and is taken up again on the next one, as after a lane that broke (`resume.rs`): so nothing
 //! is lost and nothing comes twice, whatever was under way.
 
-use ferrofabric_core::peer::Owner;
-use ferrofabric_core::protocol::Time;
-use ferrofabric_core::protocol::handshake::LaneKey;
-use ferrofabric_core::protocol::lane_policy::{Admission, Need};
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::control::LaneKind;
-use ferrofabric_core::protocol::wire::data::MAX_RTS_BYTES;
-use ferrofabric_core::protocol::{PeerKey, datagram_lane};
+use ferrofabric_contracts::peer::Owner;
+use ferrofabric_protocol::handshake::LaneKey;
+use ferrofabric_protocol::lane_policy::{Admission, Need};
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::control::LaneKind;
+use ferrofabric_protocol::wire::data::MAX_RTS_BYTES;
+use ferrofabric_protocol::{PeerKey, Time, datagram_lane};
 
-use ferrofabric_core::config::LaneChoice;
-use ferrofabric_core::error::Errno;
+use ferrofabric_contracts::config::LaneChoice;
+use ferrofabric_contracts::error::Errno;
 
 use super::super::RdmTransport;
 use super::super::send::TELLS;

@@ -1,5 +1,5 @@
 //! Lanes of the UD kind: sessions over datagrams, which the protocol makes reliable
-//! ([`ferrofabric_core::protocol::datagram_lane`]).
+//! ([`ferrofabric_protocol::datagram_lane`]).
 //!
 //! A packet that is not confirmed is kept as bytes, among the session's `replay`, and copied into a
 //! work request each time that it is sent; so nothing has to wait for the device, and another lane
@@ -16,13 +16,13 @@ mod timers;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use ferrofabric_core::error::{Errno, Error, Result};
-use ferrofabric_core::peer::Owner;
-use ferrofabric_core::protocol::Time;
-use ferrofabric_core::protocol::datagram_lane::{DatagramLane, Shared};
-use ferrofabric_core::protocol::handshake::LaneUp;
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::datagram::PREFIX_BYTES;
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::peer::Owner;
+use ferrofabric_protocol::Time;
+use ferrofabric_protocol::datagram_lane::{DatagramLane, Shared};
+use ferrofabric_protocol::handshake::LaneUp;
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::datagram::PREFIX_BYTES;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{self, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::time::{ClockId, clock_gettime};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_core::error::Result;
+use ferrofabric_contracts::error::Result;
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_wc_status};
 
 use super::super::send::Poster;

@@ -1,11 +1,11 @@
 //! What comes on lanes of the UD kind.
 
-use ferrofabric_core::peer::Owner;
-use ferrofabric_core::protocol::Time;
-use ferrofabric_core::protocol::datagram_lane::{Arrival, Held};
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet};
-use ferrofabric_core::protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
+use ferrofabric_contracts::peer::Owner;
+use ferrofabric_protocol::Time;
+use ferrofabric_protocol::datagram_lane::{Arrival, Held};
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet};
+use ferrofabric_protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
 
 use super::super::RdmTransport;
 use super::super::receive::take_credit;

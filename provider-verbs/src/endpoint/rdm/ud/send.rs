@@ -1,16 +1,16 @@
 //! What goes out on lanes of the UD kind.
 
-use ferrofabric_core::error::OpError;
-use ferrofabric_core::flags::Flags;
-use ferrofabric_core::peer::{Owner, SendDone};
-use ferrofabric_core::protocol::Time;
-use ferrofabric_core::protocol::credit::Admission;
-use ferrofabric_core::protocol::parts::Cut;
-use ferrofabric_core::protocol::wire::SessionId;
-use ferrofabric_core::protocol::wire::data::{
+use ferrofabric_contracts::error::OpError;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Owner, SendDone};
+use ferrofabric_contracts::types::SendOp;
+use ferrofabric_protocol::Time;
+use ferrofabric_protocol::credit::Admission;
+use ferrofabric_protocol::parts::Cut;
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::{
     MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, MAX_RTS_BYTES,
 };
-use ferrofabric_core::types::SendOp;
 
 use super::super::RdmTransport;
 use super::super::send::{Poster, Stop, TELLS, envelope};

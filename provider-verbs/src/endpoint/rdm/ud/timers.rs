@@ -1,9 +1,9 @@
 //! When to look at lanes again. A place has one deadline, that of the session which came there last: who was there before may not
 //! have left yet, and has no say in it any more.
 
-use ferrofabric_core::protocol::Time;
-use ferrofabric_core::protocol::datagram_lane::Deadlines;
-use ferrofabric_core::protocol::wire::SessionId;
+use ferrofabric_protocol::Time;
+use ferrofabric_protocol::datagram_lane::Deadlines;
+use ferrofabric_protocol::wire::SessionId;
 
 /// The deadlines of sessions over datagrams.
 #[derive(Default)]

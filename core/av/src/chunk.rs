@@ -1,0 +1,180 @@
+//! A piece of a table: so many entries, and which of them are taken.
+//!
+//! An entry is 64 bytes of address and a generation, which is odd while the address is in. A reader takes the generation,
+//! then the address, then the generation again: if that is the same, the address is whole (the pairs of orderings are named
+//! where they are).
+
+use super::marks::{self, Marks};
+use super::words::Words;
+use ferrofabric_contracts::addr::{NATIVE_LEN, NativeWords};
+use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
+use ferrofabric_system::sync::{AtomicU32, AtomicU64, fence};
+
+/// An address as the table holds it: by the word, so that none is taken apart or put together on the way.
+pub(super) type Name = NativeWords;
+
+const NAME_WORDS: usize = NATIVE_LEN / 8;
+
+/// Words of an address that are kept.
+#[cfg(not(loom))]
+const KEPT: usize = NAME_WORDS;
+/// Two can be torn as well as all: the others are zeros in the addresses of the models.
+#[cfg(loom)]
+const KEPT: usize = 2;
+
+/// Bytes that a piece of so many entries takes.
+pub(super) const fn bytes(entries: usize) -> usize {
+    marks_at(entries) + marks::bytes(entries)
+}
+
+const fn generations_at(entries: usize) -> usize {
+    entries * NATIVE_LEN
+}
+
+const fn marks_at(entries: usize) -> usize {
+    generations_at(entries) + entries * 4
+}
+
+/// A piece of `len` entries, a power of two of 64 at least.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk<'a> {
+    words: &'a Words,
+    len: usize,
+}
+
+impl<'a> Chunk<'a> {
+    pub(super) fn new(words: &'a Words, len: usize) -> Self {
+        Self { words, len }
+    }
+
+    #[inline]
+    fn generation_word(&self, at: usize) -> &'a AtomicU32 {
+        &self.words.u32s(generations_at(self.len), self.len)[at]
+    }
+
+    #[inline]
+    fn name_words(&self, at: usize) -> Option<&'a [AtomicU64; KEPT]> {
+        self.words.u64s(at * NATIVE_LEN, KEPT).first_chunk::<KEPT>()
+    }
+
+    /// Which entries are taken.
+    pub(super) fn marks(&self) -> Marks<'a> {
+        Marks::new(self.words, marks_at(self.len), self.len)
+    }
+
+    /// The generation of an entry.
+    #[inline]
+    pub(super) fn generation(&self, at: usize) -> u32 {
+        self.generation_word(at).load(Relaxed)
+    }
+
+    /// The address of an entry and its generation; `None` when none is in.
+    #[inline(always)]
+    pub(super) fn read(&self, at: usize) -> Option<(Name, u32)> {
+        let (word, words) = (self.generation_word(at), self.name_words(at)?);
+        loop {
+            // Pairs with the Release store in `put`: who sees the generation sees the address.
+            let generation = word.load(Acquire);
+            if generation & 1 == 0 {
+                return None;
+            }
+            let name = loaded(words);
+            // Pairs with the Release fence in `put`: who has seen a word of the next address sees its generation's end.
+            fence(Acquire);
+            if word.load(Relaxed) == generation {
+                return Some((name, generation));
+            }
+        }
+    }
+
+    /// Has an entry brought closer that will be looked at soon.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, at: usize) {
+        self.words.prefetch(generations_at(self.len) + 4 * at);
+        self.words.prefetch(at * NATIVE_LEN);
+    }
+
+    /// The bytes of an entry, which may be changing.
+    #[inline]
+    pub(super) fn name(&self, at: usize) -> Name {
+        self.name_words(at).map_or([0; NAME_WORDS], loaded)
+    }
+
+    /// The generation with which this address is in an entry; `None` when it is not.
+    #[inline]
+    pub(super) fn holds(&self, at: usize, name: &Name) -> Option<u32> {
+        let (word, words) = (self.generation_word(at), self.name_words(at)?);
+        // The orderings are those of `read`. A changing entry is for some moment not this address's.
+        let generation = word.load(Acquire);
+        let differ = (0..KEPT).fold(0, |all, i| all | (words[i].load(Relaxed) ^ name[i]));
+        fence(Acquire);
+        let is_whole = generation & 1 == 1 && word.load(Relaxed) == generation;
+        (differ == 0 && is_whole).then_some(generation)
+    }
+
+    /// Puts an address in a taken entry, and returns its generation.
+    pub(super) fn put(&self, at: usize, name: &Name) -> u32 {
+        // Pairs with the Acquire fence in `read`.
+        fence(Release);
+        for (word, value) in self.name_words(at).into_iter().flatten().zip(name) {
+            word.store(*value, Relaxed);
+        }
+        let generation = self.generation_word(at);
+        let new = generation.load(Relaxed).wrapping_add(1) | 1;
+        // Pairs with the Acquire load in `read`.
+        generation.store(new, Release);
+        new
+    }
+
+    /// Takes the address out of an entry, and returns its generation.
+    pub(super) fn clear(&self, at: usize) -> u32 {
+        let generation = self.generation_word(at);
+        let new = (generation.load(Relaxed) | 1).wrapping_add(1);
+        generation.store(new, Release);
+        new
+    }
+}
+
+/// What the words of an entry are now. A fixed number is read without a loop.
+#[inline(always)]
+fn loaded(words: &[AtomicU64; KEPT]) -> Name {
+    std::array::from_fn(|i| words.get(i).map_or(0, |word| word.load(Relaxed)))
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use ferrofabric_system::sync::explore;
+
+    fn name(number: u64) -> Name {
+        std::array::from_fn(|i| if i < KEPT { number } else { 0 })
+    }
+
+    /// An entry becomes another's while it is compared with both addresses: each is in with its own generation or not at all. Fails
+    /// without the second look at the generation, and without the fence before it.
+    #[test]
+    fn an_address_is_held_with_its_own_generation() {
+        explore(2, || {
+            const LEN: usize = 2;
+            let words = Arc::new(Words::private(bytes(LEN)).unwrap());
+            let first = Chunk::new(&words, LEN).put(0, &name(1));
+            let theirs = Arc::clone(&words);
+            let writer = thread::spawn(move || {
+                let chunk = Chunk::new(&theirs, LEN);
+                chunk.clear(0);
+                chunk.put(0, &name(2))
+            });
+            let chunk = Chunk::new(&words, LEN);
+            let seen = chunk.holds(0, &name(2));
+            let second = writer.join().unwrap();
+            assert!(
+                first != second && [None, Some(second)].contains(&seen),
+                "{seen:?}"
+            );
+            assert_eq!(chunk.holds(0, &name(2)), Some(second));
+        });
+    }
+}

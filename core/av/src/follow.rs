@@ -1,0 +1,174 @@
+//! What others change in a named table, for the transports of this process.
+
+use super::table::AvTable;
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::types::FiAddr;
+
+/// How far a process knows of the changes of a table.
+pub struct Follower {
+    seen: u64,
+    /// Of each entry, as this process knows it.
+    generations: Vec<u32>,
+}
+
+/// What became of a table. All that is no more comes before all that is there: an address may have moved to another entry.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// The addresses that are no more.
+    pub removed: Vec<FiAddr>,
+    /// Those that are there since.
+    pub inserted: Vec<(FiAddr, NativeAddr)>,
+    /// The entries that have changed, with their generations now. The IDs of earlier generations go
+    /// once the transports have heard of the addresses that are removed.
+    pub changed: Vec<(u32, u32)>,
+}
+
+impl Follower {
+    /// Knows all that is there now.
+    pub fn new(table: &AvTable) -> Self {
+        let mut follower = Self {
+            seen: 0,
+            generations: Vec::new(),
+        };
+        follower.changes(table);
+        follower
+    }
+
+    /// Whether there are changes that it does not know of. Costs a load.
+    #[inline]
+    pub fn is_behind(&self, table: &AvTable) -> bool {
+        table.changes() != self.seen
+    }
+
+    /// What has changed since the last call. It stays behind as long as a writer is at work: one that is killed does not list its
+    /// change again.
+    pub fn changes(&mut self, table: &AvTable) -> Changes {
+        let (now, entries) = table.changed_since(self.seen);
+        if table.has_no_writer() {
+            self.seen = now;
+        }
+        let mut changes = Changes::default();
+        for entry in entries {
+            self.look(table, entry, &mut changes);
+        }
+        changes
+    }
+
+    fn look(&mut self, table: &AvTable, entry: u32, changes: &mut Changes) {
+        let at = entry as usize;
+        let before = self.generations.get(at).copied().unwrap_or(0);
+        let (now, there) = table.entry_now(entry);
+        if now == before {
+            return;
+        }
+        if self.generations.len() <= at {
+            self.generations.resize(at + 1, 0);
+        }
+        self.generations[at] = now;
+        changes.changed.push((entry, now));
+        if before & 1 == 1 {
+            changes.removed.push(table.addr_of(entry, before));
+        }
+        changes.inserted.extend(there);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AvAttr;
+    use crate::store::tests::{die, ended_after};
+    use ferrofabric_contracts::peer::PeerAv;
+    use ferrofabric_contracts::types::AvType;
+
+    /// Two holders of a table, and what the second knows.
+    fn shared(name: &str, av_type: AvType) -> (AvTable, AvTable, Follower) {
+        let attr = AvAttr {
+            av_type: Some(av_type),
+            name: Some(format!("{name}-{av_type:?}-{}", std::process::id())),
+            ..AvAttr::default()
+        };
+        let [writer, reader] = [(); 2].map(|()| AvTable::open(&attr, "followed").unwrap());
+        let follower = Follower::new(&reader);
+        (writer, reader, follower)
+    }
+
+    fn name(n: u64) -> NativeAddr {
+        NativeAddr {
+            incarnation: n,
+            node: n,
+            shm: Some(n),
+            verbs: None,
+        }
+    }
+
+    /// Covers: AV-17
+    #[test]
+    fn an_address_that_moves_is_removed_before_it_is_there() {
+        for av_type in [AvType::Table, AvType::Map] {
+            let (writer, reader, mut follower) = shared("moves", av_type);
+            let before = [1, 2].map(|n| writer.insert(&name(n)).unwrap().addr);
+            follower.changes(&reader);
+            for addr in before {
+                writer.remove(addr).unwrap();
+            }
+            let after = writer.insert(&name(2)).unwrap().addr;
+            assert!(follower.is_behind(&reader));
+            let changes = Changes {
+                removed: before.to_vec(),
+                inserted: vec![(after, name(2))],
+                changed: vec![],
+            };
+            let seen = follower.changes(&reader);
+            assert!(!seen.changed.is_empty());
+            assert_eq!(
+                Changes {
+                    changed: vec![],
+                    ..seen
+                },
+                changes
+            );
+            assert!(!follower.is_behind(&reader));
+        }
+    }
+
+    /// A writer is killed at each of its steps: who follows knows what is there, though nobody changes the table after that.
+    ///
+    /// Covers: AV-17
+    #[test]
+    fn what_a_killed_writer_has_changed_is_seen() {
+        for inserts in [false, true] {
+            let mut steps = 0;
+            loop {
+                let (writer, reader, mut follower) = shared("killed", AvType::Map);
+                let addr = writer.insert(&name(1)).unwrap().addr;
+                follower.changes(&reader);
+                let killed = ended_after(steps, die, || match inserts {
+                    true => drop(writer.insert(&name(2)).unwrap()),
+                    false => writer.remove(addr).unwrap(),
+                });
+                let mut seen = Changes::default();
+                for _ in 0..3 {
+                    // As whoever drives a domain does.
+                    if !follower.is_behind(&reader) {
+                        break;
+                    }
+                    let more = follower.changes(&reader);
+                    seen.removed.extend(more.removed);
+                    seen.inserted.extend(more.inserted);
+                }
+                assert!(!follower.is_behind(&reader), "step {steps}");
+                let is_gone = reader.lookup(addr).is_none();
+                assert_eq!(seen.removed.len(), usize::from(is_gone), "step {steps}");
+                let is_in = reader.find(&name(2)).is_some();
+                assert_eq!(seen.inserted.len(), usize::from(is_in), "step {steps}");
+                if !killed {
+                    assert_eq!((is_gone, is_in), (!inserts, inserts));
+                    break;
+                }
+                steps += 1;
+            }
+            assert!(steps >= 3, "{steps} steps");
+        }
+    }
+}

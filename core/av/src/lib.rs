@@ -1,0 +1,48 @@
+//! Address vectors: tables that map the `FiAddr` of a peer to its address and back (fi_av(3), `docs/adr/0015`).
+
+#![deny(unsafe_code)]
+
+mod arena;
+mod attr;
+mod batch;
+mod chunk;
+mod column;
+mod doubling;
+mod entry_index;
+mod file_lock;
+pub mod follow;
+pub mod format;
+mod head;
+mod ids;
+mod index;
+mod interest;
+pub mod keys;
+pub mod later;
+mod leftovers;
+#[allow(unsafe_code, reason = "mapped memory that the application reads")]
+mod listing;
+mod marks;
+mod named;
+mod ranges;
+mod resolution;
+mod resolver_pool;
+mod service;
+mod sockets;
+mod storage;
+mod store;
+mod symmetric;
+mod table;
+mod unresolved;
+mod version;
+#[allow(unsafe_code, reason = "mapped memory as atomic words")]
+mod words;
+
+pub use attr::AvAttr;
+pub use entry_index::EntryIndex;
+pub use keys::{AuthKeys, HeldKey};
+pub use later::{Report, Wanted};
+pub use resolution::{admit, admit_nodes};
+pub use resolver_pool::ResolverPool;
+pub use service::{Closing, Question, Resolve, Services, cancelled};
+pub use table::{AvTable, Insertion, Paused, Placed, Reserved};
+pub use unresolved::{Resolution, Unresolved};

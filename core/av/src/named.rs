@@ -1,0 +1,399 @@
+//! Named tables: a file that the processes of a user share, found by the names of the domain and of the address vector.
+//!
+//! Two bytes of the file are locked, by open file description, so that a lock goes with its holder however that ends. Every
+//! holder of the table has the first byte for reading: who gets it for writing is alone, makes what is there anew or takes it
+//! away. The second byte is the turn of writers.
+//!
+//! No process waits for another for ever (`docs/adr/0046`): a process that is stopped in its turn
+//! lets others read, and those that want the turn are told after a while which process has it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+use super::arena::Arena;
+use super::attr::Model;
+use super::file_lock::{Lock, Pauses, try_lock};
+use super::head::{self, Head, Word};
+use super::leftovers;
+use super::listing::{self, Listing};
+use super::store::Store;
+use super::words::{ALIGN, Words};
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_system::forked::Birth;
+use ferrofabric_system::sync::Mutex;
+
+/// Marks a file that is ready, with the version of its layout.
+const MAGIC: u64 = u64::from_be_bytes(*b"ferro av") ^ 5;
+
+/// Longest part of a file's name that says which address vector it is, in bytes.
+const MOST_NAME: usize = 180;
+
+/// Where such files are: in memory, where the system has a place for that.
+const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
+
+/// The byte that holders have for reading.
+pub(super) const PRESENCE: i64 = 0;
+const TURN: i64 = 1;
+
+/// How long a writer waits while the process that has the turn changes nothing. A turn lasts
+/// milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What to open.
+pub(super) struct Wanted<'a> {
+    pub(super) domain: &'a str,
+    pub(super) name: &'a str,
+    pub(super) count: usize,
+    /// What the addresses of a new one are like.
+    pub(super) model: Model,
+    /// The application's address for the mapping, 0 for any.
+    pub(super) map_addr: u64,
+    /// It is to be there.
+    pub(super) existing: bool,
+}
+
+/// The file of a named table. It goes with the last holder.
+pub(super) struct Named {
+    path: PathBuf,
+    file: File,
+    birth: Birth,
+    /// There when the table is open.
+    listing: OnceLock<Listing>,
+    standstill: Mutex<Standstill>,
+    /// Entries that are to be given back in the next turn.
+    left: Mutex<Vec<u32>>,
+}
+
+/// What this process has seen of others' turns while it waited for its own.
+struct Standstill {
+    /// The state of the turns, and for how long it has not changed.
+    seen: u64,
+    waited: Duration,
+    patience: Duration,
+}
+
+impl Named {
+    /// Opens a table, or makes it where there is none.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: there is none, and none is to be made. `EACCES`: the file is not this user's
+    /// alone. `EPROTO`: others have it open with another layout. `ENOSPC`: the folder is full.
+    /// `ETIMEDOUT`: another process is making it, and does not come to an end. The part that the
+    /// system lacks.
+    pub(super) fn open(wanted: &Wanted<'_>) -> Result<(Self, Store)> {
+        let folder = FOLDERS.iter().map(Path::new).find(|f| f.is_dir());
+        let folder = folder.unwrap_or(Path::new("/tmp"));
+        let path = folder.join(file_name(wanted.domain, wanted.name));
+        let failed = |e: &io::Error| failed(e, "open", wanted, &path);
+        loop {
+            let opened = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(!wanted.existing)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(nix::libc::O_CLOEXEC | nix::libc::O_NOFOLLOW)
+                .open(&path);
+            let file = opened.map_err(|e| failed(&e))?;
+            let named = Self {
+                path: path.clone(),
+                file,
+                birth: Birth::here(),
+                listing: OnceLock::new(),
+                standstill: Mutex::new(Standstill {
+                    seen: 0,
+                    waited: Duration::ZERO,
+                    patience: PATIENCE,
+                }),
+                left: Mutex::new(Vec::new()),
+            };
+            if let Some((named, store)) = named.enter(wanted, &failed)? {
+                named.map_listing(wanted, &store).map_err(|e| failed(&e))?;
+                leftovers::remove(folder, &prefix());
+                return Ok((named, store));
+            }
+        }
+    }
+
+    /// Comes in, or says with `None` that the file was one of the past.
+    fn enter(
+        self,
+        wanted: &Wanted<'_>,
+        failed: &dyn Fn(&io::Error) -> Error,
+    ) -> Result<Option<(Self, Store)>> {
+        let about = self.file.metadata().map_err(|e| failed(&e))?;
+        if !leftovers::is_own(&about) {
+            let object = format!("named address vector {}", wanted.name);
+            return Err(Error::new(Errno::EACCES, "open", object)
+                .mend(format!("{} is not this user's alone", self.path.display())));
+        }
+        if try_lock(&self.file, PRESENCE, Lock::Write).map_err(|e| failed(&e))? {
+            let left_behind = self.file.metadata().map_err(|e| failed(&e))?.len() != 0;
+            if left_behind || wanted.existing {
+                // Dropping it takes it away.
+                return match wanted.existing {
+                    true => Err(failed(&io::Error::from_raw_os_error(Errno::ENOENT.0))),
+                    false => Ok(None),
+                };
+            }
+            if !self.is_in_place() {
+                return Ok(None);
+            }
+            let store = self.create(wanted)?;
+            try_lock(&self.file, PRESENCE, Lock::Read).map_err(|e| failed(&e))?;
+            return Ok(Some((self, store)));
+        }
+        // Another process is making it, or looks whether anybody has it.
+        let (mut pauses, mut waited) = (Pauses::new(), Duration::ZERO);
+        while !try_lock(&self.file, PRESENCE, Lock::Read).map_err(|e| failed(&e))? {
+            if waited >= PATIENCE {
+                let late = io::Error::from_raw_os_error(Errno::ETIMEDOUT.0);
+                return Err(failed(&late).mend(
+                    "another process is making it, and is stopped: let it go on, or end it",
+                ));
+            }
+            waited += pauses.pause();
+        }
+        let length = self.file.metadata().map_err(|e| failed(&e))?.len();
+        if length < ALIGN || !self.is_in_place() {
+            return Ok(None);
+        }
+        let head = Words::shared(&self.file, 0, head::SHARED_BYTES).map_err(|e| failed(&e))?;
+        let head = Head(head);
+        match head.word(Word::Magic).load(Acquire) {
+            MAGIC => {}
+            // Whoever was making it has given up.
+            0 => return Ok(None),
+            _ => {
+                let other = io::Error::from_raw_os_error(Errno::EPROTO.0);
+                return Err(failed(&other)
+                    .mend("processes with another version of Ferrofabric have it open: end them"));
+            }
+        }
+        let file = self.file.try_clone().map_err(|e| failed(&e))?;
+        let store = Store::over(head, Arena::File(file));
+        Ok(Some((self, store)))
+    }
+
+    fn create(&self, wanted: &Wanted<'_>) -> Result<Store> {
+        let failed = |e: io::Error| failed(&e, "make", wanted, &self.path);
+        let end = listing::OFFSET + listing::BYTES;
+        self.file.set_len(end).map_err(failed)?;
+        let arena = Arena::File(self.file.try_clone().map_err(failed)?);
+        arena.allocate(0, ALIGN).map_err(failed)?;
+        let head = Words::shared(&self.file, 0, head::SHARED_BYTES).map_err(failed)?;
+        let head = Head(head);
+        head.word(Word::End).store(end, Relaxed);
+        head.word(Word::Model).store(wanted.model.number(), Relaxed);
+        let store = Store::create(head, arena, wanted.count)?;
+        store.head().word(Word::Magic).store(MAGIC, Release);
+        Ok(store)
+    }
+
+    /// Maps the array of addresses: where this process wants it, or else where the first process has it.
+    fn map_listing(&self, wanted: &Wanted<'_>, store: &Store) -> io::Result<()> {
+        let of_first = store.head().word(Word::MapAddr);
+        let at = match wanted.map_addr {
+            0 => of_first.load(Relaxed),
+            given => given,
+        };
+        let listing = Listing::map(&self.file, at as usize)?;
+        let _ = of_first.compare_exchange(0, listing.at() as u64, Relaxed, Relaxed);
+        let _ = self.listing.set(listing);
+        Ok(())
+    }
+
+    /// Where the application finds the array of addresses.
+    pub(super) fn map_addr(&self) -> usize {
+        self.listing.get().map_or(0, Listing::at)
+    }
+
+    /// Writes an entry's address in the array.
+    pub(super) fn list(&self, entry: u32, addr: FiAddr) {
+        if let Some(listing) = self.listing.get() {
+            listing.list(entry, addr);
+        }
+    }
+
+    /// Waits for the turn to write; of the threads of a process, one at a time.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT`: the process that has it changes nothing. `EPERM`: this process has inherited
+    /// the table. When the system can not lock.
+    pub(super) fn take_turn(&self, head: &Head) -> Result<()> {
+        let refuse = |errno| {
+            let object = format!("the turn to change {}", self.path.display());
+            Error::new(errno, "take", object)
+        };
+        if !self.birth.is_this_process() {
+            return Err(refuse(Errno::EPERM)
+                .mend("the table is that of the process that forked this one: open it here, too"));
+        }
+        let mut pauses = Pauses::new();
+        let mut standstill = self.standstill.lock();
+        loop {
+            let had = try_lock(&self.file, TURN, Lock::Write);
+            if had.map_err(|e| refuse(Errno(e.raw_os_error().unwrap_or(Errno::EIO.0))))? {
+                standstill.waited = Duration::ZERO;
+                begin_turn(head);
+                return Ok(());
+            }
+            let now = turns_and_changes(head);
+            if now != standstill.seen {
+                standstill.seen = now;
+                standstill.waited = Duration::ZERO;
+            }
+            if standstill.waited >= standstill.patience {
+                let holder = head.word(Word::Writer).load(Relaxed);
+                return Err(refuse(Errno::ETIMEDOUT).mend(format!(
+                    "process {holder} has the turn and has changed nothing for {:?}: let it go on, or end it",
+                    standstill.patience
+                )));
+            }
+            standstill.waited += pauses.pause();
+        }
+    }
+
+    /// Takes the turn to write if nobody has it.
+    pub(super) fn try_turn(&self, head: &Head) -> bool {
+        let had = self.birth.is_this_process()
+            && try_lock(&self.file, TURN, Lock::Write).unwrap_or(false);
+        if had {
+            begin_turn(head);
+        }
+        had
+    }
+
+    /// Leaves it to the next.
+    pub(super) fn end_turn(&self, head: &Head) {
+        head.word(Word::Writer).store(0, Relaxed);
+        count_turn(head);
+        let _ = try_lock(&self.file, TURN, Lock::None);
+    }
+
+    /// Keeps entries that can not be given back now for the next turn.
+    pub(super) fn leave(&self, entries: impl Iterator<Item = u32>) {
+        self.left.lock().extend(entries);
+    }
+
+    /// Entries that are to be given back in this turn.
+    pub(super) fn take_left(&self) -> Vec<u32> {
+        std::mem::take(&mut *self.left.lock())
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        !self.left.lock().is_empty()
+    }
+
+    /// How long a writer waits while the process that has the turn changes nothing.
+    #[cfg(test)]
+    pub(super) fn set_patience(&self, patience: Duration) {
+        self.standstill.lock().patience = patience;
+    }
+
+    /// Whether the file is the one that others find by its name.
+    fn is_in_place(&self) -> bool {
+        leftovers::is_in_place(&self.path, &self.file)
+    }
+}
+
+impl Drop for Named {
+    /// Nobody takes a file away but who has its first byte for writing, so it is still in place
+    /// afterwards if it was before. A child of fork has its parent's locks, and leaves them to
+    /// that.
+    fn drop(&mut self) {
+        if !self.birth.is_this_process() {
+            return;
+        }
+        let _ = try_lock(&self.file, PRESENCE, Lock::None);
+        leftovers::remove_one(&self.path, &self.file);
+    }
+}
+
+fn begin_turn(head: &Head) {
+    head.word(Word::Writer)
+        .store(std::process::id().into(), Relaxed);
+    count_turn(head);
+}
+
+/// Turns begin and end one after the other, so nobody else counts.
+fn count_turn(head: &Head) {
+    let turns = head.word(Word::Turns);
+    turns.store(turns.load(Relaxed).wrapping_add(1), Relaxed);
+}
+
+/// Differs as soon as any process has begun or ended a turn, or changed an entry.
+fn turns_and_changes(head: &Head) -> u64 {
+    let count = |word| head.word(word).load(Relaxed);
+    count(Word::Turns).wrapping_add(count(Word::Changes))
+}
+
+fn failed(e: &io::Error, doing: &'static str, wanted: &Wanted<'_>, path: &Path) -> Error {
+    let error = Error::from_io(e, doing, format!("named address vector {}", wanted.name));
+    match error.errno() {
+        Errno::ENOSPC => error.mend(format!("there is no room for {}", path.display())),
+        _ => error,
+    }
+}
+
+/// What the names of all files of this user start with.
+fn prefix() -> String {
+    format!("ferro-av-{}-", nix::unistd::geteuid())
+}
+
+/// The name of the file: who, which domain, which address vector.
+fn file_name(domain: &str, name: &str) -> String {
+    let mut text = prefix();
+    for part in [domain, "/", name] {
+        for byte in part.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => text.push(byte.into()),
+                _ => text.push_str(&format!("%{byte:02x}")),
+            }
+        }
+    }
+    if text.len() > MOST_NAME {
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        text.truncate(MOST_NAME);
+        text.push_str(&format!("+{hash:016x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn different_names_are_different_files() {
+        let long = "x".repeat(300);
+        let all = [
+            ("a", "b"),
+            ("a/b", ""),
+            ("a", "/b"),
+            ("a%", "b"),
+            ("", "a/b"),
+            ("a", &long),
+            ("b", &long),
+            ("a", "../b"),
+        ];
+        let names: std::collections::HashSet<_> = all
+            .iter()
+            .map(|(domain, name)| file_name(domain, name))
+            .collect();
+        assert_eq!(names.len(), all.len());
+        for name in names {
+            assert!(name.len() < 255 && !name.contains('/'), "{name}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Threads that resolve the entries of an address vector which were inserted by socket addresses (`docs/adr/0042`).
+
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+
+use super::service::{Closing, Question, Resolve};
+use super::table::AvTable;
+use ferrofabric_contracts::error::{Error, Result};
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_system::forked::Birth;
+use ferrofabric_system::threads;
+
+/// Threads of one address vector. Each asks for many entries side by side; what comes meanwhile is the next one's.
+const MOST_THREADS: usize = 4;
+
+/// Is told of addresses that threads have put in, and whether sends wait for a resolution that is over.
+pub(crate) type Announce = Box<dyn Fn(&[FiAddr], bool) + Send + Sync>;
+
+/// Those of one address vector; they end with this.
+pub struct ResolverPool(Arc<Work>);
+
+struct Work {
+    table: Arc<AvTable>,
+    resolver: Arc<dyn Resolve>,
+    announce: Announce,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    birth: Birth,
+    /// There when the first thread is.
+    closing: OnceLock<Closing>,
+}
+
+impl ResolverPool {
+    /// None yet.
+    pub fn new(table: Arc<AvTable>, resolver: Arc<dyn Resolve>, announce: Announce) -> Self {
+        table.set_patience(resolver.patience());
+        Self(Arc::new(Work {
+            table,
+            resolver,
+            announce,
+            threads: Mutex::default(),
+            birth: Birth::here(),
+            closing: OnceLock::new(),
+        }))
+    }
+
+    /// What its threads ask.
+    pub fn resolver(&self) -> &dyn Resolve {
+        &*self.0.resolver
+    }
+
+    /// Sees to it that there is a thread.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: no thread can be had. When no descriptor can.
+    pub fn start(&self) -> Result<()> {
+        let mut threads = self.0.threads.lock();
+        if !threads.is_empty() {
+            return Ok(());
+        }
+        let closing = Closing::new()?;
+        let _ = self.0.closing.set(closing);
+        self.0.add_to(&mut threads)
+    }
+}
+
+impl Drop for ResolverPool {
+    fn drop(&mut self) {
+        if !self.0.birth.is_this_process() {
+            // A child has none of the threads, and may find their locks held for ever.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
+        self.0.table.close_unresolved();
+        if let Some(closing) = self.0.closing.get() {
+            closing.close();
+        }
+        // One may have started another before it ended.
+        loop {
+            let thread = self.0.threads.lock().pop();
+            let Some(thread) = thread else {
+                return;
+            };
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Work {
+    fn add_to(self: &Arc<Self>, threads: &mut Vec<JoinHandle<()>>) -> Result<()> {
+        let work = self.clone();
+        let named = std::thread::Builder::new().name("ferro-resolve".to_owned());
+        let thread = threads::spawn(named, move || work.run())
+            .map_err(|error| Error::from_io(&error, "start", "thread that resolves addresses"))?;
+        threads.push(thread);
+        Ok(())
+    }
+
+    fn run(self: &Arc<Self>) {
+        let Some(closing) = self.closing.get() else {
+            return;
+        };
+        while let Some(asking) = self.table.next_to_ask() {
+            self.leave_one_idle();
+            if asking.is_awaited {
+                (self.announce)(&[], true);
+            }
+            let questions: Vec<Question> = asking.all.iter().map(|one| one.question).collect();
+            let mut report = |number: usize, found| {
+                let Some(asked) = asking.all.get(number) else {
+                    return;
+                };
+                let answered = self.table.answer(asked, found);
+                if answered.new.is_some() || answered.is_awaited {
+                    (self.announce)(answered.new.as_slice(), answered.is_awaited);
+                }
+            };
+            self.resolver.resolve_all(&questions, closing, &mut report);
+            self.table.answered(&asking);
+        }
+    }
+
+    /// Somebody is to ask for what comes while this thread waits for answers.
+    fn leave_one_idle(self: &Arc<Self>) {
+        let mut threads = self.threads.lock();
+        if self.table.idle_threads() == 0 && threads.len() < MOST_THREADS {
+            // Without another one it takes longer.
+            let _ = self.add_to(&mut threads);
+        }
+    }
+}

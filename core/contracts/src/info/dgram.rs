@@ -1,0 +1,71 @@
+//! What a domain of ours gives over unreliable datagrams.
+
+use super::caps::{RX_CAPS, TX_CAPS};
+use super::models::EpType;
+use super::{EpAttr, Info, RxAttr, TxAttr, rdm_messages, traffic_class};
+use crate::flags::{Flags, Mode, Order};
+
+/// Untagged messages that may be lost, over unconnected endpoints (`FI_EP_DGRAM`), as the runtime's domain has
+/// them. No order is kept. Providers add where it goes, what they speak, and the limits of their transports, which are 0
+/// here.
+pub fn dgram_messages() -> Info {
+    let all = rdm_messages();
+    let caps = Flags::MSG
+        | Flags::SEND
+        | Flags::RECV
+        | Flags::SOURCE
+        | Flags::SOURCE_ERR
+        | Flags::SHARED_AV
+        | Flags::AV_USER_ID;
+    Info {
+        caps,
+        tx: TxAttr {
+            caps: caps & TX_CAPS,
+            // A send completes when the datagram has left, which is all that an unreliable endpoint can tell.
+            op_flags: Flags::COMPLETION
+                | Flags::INJECT
+                | Flags::INJECT_COMPLETE
+                | Flags::TRANSMIT_COMPLETE,
+            msg_order: Order::empty(),
+            tclass: traffic_class::BEST_EFFORT,
+            ..TxAttr::default()
+        },
+        rx: RxAttr {
+            caps: caps & RX_CAPS,
+            op_flags: Flags::COMPLETION,
+            msg_order: Order::empty(),
+            ..RxAttr::default()
+        },
+        ep: EpAttr {
+            ep_type: EpType::Dgram,
+            tx_ctx_cnt: 1,
+            rx_ctx_cnt: 1,
+            ..EpAttr::default()
+        },
+        domain: all.domain,
+        ..Info::default()
+    }
+}
+
+/// The same for applications that leave room before all their buffers (`FI_MSG_PREFIX` of fi_getinfo(3)): `bytes`, which
+/// count towards no limit of messages.
+#[must_use]
+pub fn with_prefix(info: Info, bytes: usize) -> Info {
+    debug_assert!(bytes % 8 == 0, "fi_getinfo(3) has multiples of 8");
+    Info {
+        mode: info.mode | Mode::MSG_PREFIX,
+        tx: TxAttr {
+            mode: info.tx.mode | Mode::MSG_PREFIX,
+            ..info.tx
+        },
+        rx: RxAttr {
+            mode: info.rx.mode | Mode::MSG_PREFIX,
+            ..info.rx
+        },
+        ep: EpAttr {
+            msg_prefix_size: bytes,
+            ..info.ep
+        },
+        ..info
+    }
+}

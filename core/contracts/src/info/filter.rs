@@ -1,0 +1,515 @@
+//! Hints against one candidate, field by field: pure, and says which field ruled a candidate out.
+//!
+//! As fi_getinfo(3) has it, a value other than 0 must be met and 0 stands for anything, but for modes, where 0 means that
+//! the application supports none. An offer taken as hints gives the same offer again.
+
+use super::mismatch::Shown;
+use super::models::{EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, tag_format};
+use super::{
+    DomainAttr, EpAttr, FabricAttr, Info, Mismatch, RX_CAPS, RxAttr, TX_CAPS, TxAttr, caps, keys,
+    mr_mode, reach, traffic_class,
+};
+use crate::flags::{Flags, Mode};
+use crate::types::AvType;
+
+/// Operations that may be under way where the hints do not say, if there may be that many: applications make their own
+/// queues that long.
+const DEFAULT_SIZE: usize = 1024;
+
+/// The candidate as the hints want it, or the field in which it can not.
+///
+/// # Errors
+///
+/// The first field that rules it out.
+pub fn filter(hints: &Info, candidate: &Info) -> Result<Info, Mismatch> {
+    let Info {
+        caps: _,
+        mode: _,
+        addr_format: _,
+        addr_formats: _,
+        src_addr: _,
+        dest_addr: _,
+        tx: _,
+        rx: _,
+        ep: _,
+        domain: _,
+        fabric: _,
+        nic: _,
+    } = hints;
+    let mut granted = caps::grant(hints.caps, candidate.caps)?;
+    let mut registration = mr_mode::grant(hints, candidate.domain.mr_mode, granted);
+    if registration.is_err() && hints.caps.is_empty() {
+        granted = caps::without_targets(granted);
+        registration = mr_mode::grant(hints, candidate.domain.mr_mode, granted);
+    }
+    let (mr_mode, mode) = registration?;
+    supported("mode", hints.mode, candidate.mode)?;
+    let addresses = reach::addresses(hints, candidate, granted)?;
+    let domain = domain(&hints.domain, &candidate.domain, granted)?;
+    Ok(Info {
+        caps: granted,
+        mode: candidate.mode | mode,
+        addr_format: addresses.format,
+        addr_formats: candidate.addr_formats,
+        src_addr: addresses.src,
+        dest_addr: addresses.dest,
+        tx: tx(hints, &candidate.tx, &domain, granted)?,
+        rx: rx(hints, &candidate.rx, granted)?,
+        ep: ep(&hints.ep, candidate, granted)?,
+        domain: DomainAttr { mr_mode, ..domain },
+        fabric: fabric(&hints.fabric, &candidate.fabric)?,
+        nic: candidate.nic.clone(),
+    })
+}
+
+fn tx(
+    hints: &Info,
+    offered: &TxAttr,
+    domain: &DomainAttr,
+    caps: Flags,
+) -> Result<TxAttr, Mismatch> {
+    let TxAttr {
+        caps: asked_caps,
+        mode,
+        op_flags,
+        msg_order,
+        comp_order,
+        inject_size,
+        size,
+        iov_limit,
+        rma_iov_limit,
+        tclass,
+    } = hints.tx;
+    supported("tx_attr->mode", either(mode, hints.mode), offered.mode)?;
+    within("tx_attr->op_flags", op_flags, offered.op_flags)?;
+    within("tx_attr->msg_order", msg_order, offered.msg_order)?;
+    within("tx_attr->comp_order", comp_order, offered.comp_order)?;
+    at_most("tx_attr->inject_size", inject_size, offered.inject_size)?;
+    at_most("tx_attr->iov_limit", iov_limit, offered.iov_limit)?;
+    at_most(
+        "tx_attr->rma_iov_limit",
+        rma_iov_limit,
+        offered.rma_iov_limit,
+    )?;
+    Ok(TxAttr {
+        tclass: traffic_class::grant("tx_attr->tclass", tclass, domain.tclass)?,
+        caps: caps::grant_side("tx_attr->caps", asked_caps, caps, TX_CAPS)?,
+        op_flags,
+        size: queue("tx_attr->size", size, offered.size)?,
+        ..offered.clone()
+    })
+}
+
+fn rx(hints: &Info, offered: &RxAttr, caps: Flags) -> Result<RxAttr, Mismatch> {
+    let RxAttr {
+        caps: asked_caps,
+        mode,
+        op_flags,
+        msg_order,
+        comp_order,
+        total_buffered_recv,
+        size,
+        iov_limit,
+    } = hints.rx;
+    supported("rx_attr->mode", either(mode, hints.mode), offered.mode)?;
+    within("rx_attr->op_flags", op_flags, offered.op_flags)?;
+    within("rx_attr->msg_order", msg_order, offered.msg_order)?;
+    within("rx_attr->comp_order", comp_order, offered.comp_order)?;
+    at_most(
+        "rx_attr->total_buffered_recv",
+        total_buffered_recv,
+        offered.total_buffered_recv,
+    )?;
+    at_most("rx_attr->iov_limit", iov_limit, offered.iov_limit)?;
+    Ok(RxAttr {
+        caps: caps::grant_side("rx_attr->caps", asked_caps, caps, RX_CAPS)?,
+        op_flags,
+        size: queue("rx_attr->size", size, offered.size)?,
+        ..offered.clone()
+    })
+}
+
+fn ep(hints: &EpAttr, candidate: &Info, caps: Flags) -> Result<EpAttr, Mismatch> {
+    let EpAttr {
+        ep_type,
+        protocol,
+        protocol_version,
+        max_msg_size,
+        msg_prefix_size,
+        max_order_raw_size,
+        max_order_war_size,
+        max_order_waw_size,
+        mem_tag_format,
+        tx_ctx_cnt,
+        rx_ctx_cnt,
+        auth_key_size: _,
+        auth_key: _,
+    } = *hints;
+    let (offered, domain) = (&candidate.ep, &candidate.domain);
+    same("ep_attr->type", ep_type, offered.ep_type, EpType::Unspec)?;
+    same("ep_attr->protocol", protocol, offered.protocol, 0)?;
+    at_most(
+        "ep_attr->protocol_version",
+        protocol_version,
+        offered.protocol_version,
+    )?;
+    at_most("ep_attr->max_msg_size", max_msg_size, offered.max_msg_size)?;
+    at_most(
+        "ep_attr->msg_prefix_size",
+        msg_prefix_size,
+        offered.msg_prefix_size,
+    )?;
+    if caps::has_remote_access(caps) {
+        at_most(
+            "ep_attr->max_order_raw_size",
+            max_order_raw_size,
+            offered.max_order_raw_size,
+        )?;
+        at_most(
+            "ep_attr->max_order_war_size",
+            max_order_war_size,
+            offered.max_order_war_size,
+        )?;
+        at_most(
+            "ep_attr->max_order_waw_size",
+            max_order_waw_size,
+            offered.max_order_waw_size,
+        )?;
+    }
+    let (auth_key_size, auth_key) = keys::of_endpoint(hints, offered)?;
+    Ok(EpAttr {
+        auth_key_size,
+        auth_key,
+        mem_tag_format: tags(mem_tag_format, offered.mem_tag_format, caps)?,
+        tx_ctx_cnt: contexts(
+            "ep_attr->tx_ctx_cnt",
+            (tx_ctx_cnt, offered.tx_ctx_cnt),
+            domain.max_ep_tx_ctx,
+            domain.max_ep_stx_ctx,
+        )?,
+        rx_ctx_cnt: contexts(
+            "ep_attr->rx_ctx_cnt",
+            (rx_ctx_cnt, offered.rx_ctx_cnt),
+            domain.max_ep_rx_ctx,
+            domain.max_ep_srx_ctx,
+        )?,
+        ..offered.clone()
+    })
+}
+
+fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<DomainAttr, Mismatch> {
+    let DomainAttr {
+        ref name,
+        threading,
+        control_progress,
+        data_progress,
+        resource_mgmt,
+        av_type,
+        mr_mode: _,
+        mr_key_size,
+        cq_data_size,
+        cq_cnt,
+        ep_cnt,
+        tx_ctx_cnt,
+        rx_ctx_cnt,
+        max_ep_tx_ctx,
+        max_ep_rx_ctx,
+        max_ep_stx_ctx,
+        max_ep_srx_ctx,
+        cntr_cnt,
+        mr_iov_limit,
+        caps: asked_caps,
+        mode,
+        auth_key_size: _,
+        auth_key: _,
+        max_err_data,
+        mr_cnt,
+        tclass,
+        max_ep_auth_key,
+        max_group_id,
+        max_cntr_value,
+        max_err_cntr_value,
+    } = *hints;
+    named("domain_attr->name", name, &offered.name)?;
+    if resource_mgmt == ResourceMgmt::Enabled && offered.resource_mgmt != resource_mgmt {
+        return Err(Mismatch::new(
+            "domain_attr->resource_mgmt",
+            &resource_mgmt,
+            &offered.resource_mgmt,
+            "guard the resources in the application, and ask for none of it",
+        ));
+    }
+    supported("domain_attr->mode", mode, offered.mode)?;
+    for (field, asked, offered) in [
+        ("domain_attr->mr_key_size", mr_key_size, offered.mr_key_size),
+        (
+            "domain_attr->cq_data_size",
+            cq_data_size,
+            offered.cq_data_size,
+        ),
+        ("domain_attr->cq_cnt", cq_cnt, offered.cq_cnt),
+        ("domain_attr->ep_cnt", ep_cnt, offered.ep_cnt),
+        ("domain_attr->tx_ctx_cnt", tx_ctx_cnt, offered.tx_ctx_cnt),
+        ("domain_attr->rx_ctx_cnt", rx_ctx_cnt, offered.rx_ctx_cnt),
+        (
+            "domain_attr->max_ep_tx_ctx",
+            max_ep_tx_ctx,
+            offered.max_ep_tx_ctx,
+        ),
+        (
+            "domain_attr->max_ep_rx_ctx",
+            max_ep_rx_ctx,
+            offered.max_ep_rx_ctx,
+        ),
+        (
+            "domain_attr->max_ep_stx_ctx",
+            max_ep_stx_ctx,
+            offered.max_ep_stx_ctx,
+        ),
+        (
+            "domain_attr->max_ep_srx_ctx",
+            max_ep_srx_ctx,
+            offered.max_ep_srx_ctx,
+        ),
+        ("domain_attr->cntr_cnt", cntr_cnt, offered.cntr_cnt),
+        (
+            "domain_attr->mr_iov_limit",
+            mr_iov_limit,
+            offered.mr_iov_limit,
+        ),
+        (
+            "domain_attr->max_err_data",
+            max_err_data,
+            offered.max_err_data,
+        ),
+        ("domain_attr->mr_cnt", mr_cnt, offered.mr_cnt),
+        (
+            "domain_attr->max_ep_auth_key",
+            max_ep_auth_key,
+            offered.max_ep_auth_key,
+        ),
+    ] {
+        at_most(field, asked, offered)?;
+    }
+    let (auth_key_size, auth_key) = keys::of_domain(hints, offered)?;
+    at_most(
+        "domain_attr->max_group_id",
+        max_group_id,
+        offered.max_group_id,
+    )?;
+    at_most(
+        "domain_attr->max_cntr_value",
+        max_cntr_value,
+        offered.max_cntr_value,
+    )?;
+    at_most(
+        "domain_attr->max_err_cntr_value",
+        max_err_cntr_value,
+        offered.max_err_cntr_value,
+    )?;
+    Ok(DomainAttr {
+        threading: match (threading, offered.threading) {
+            // No level asks for more than `Safe`, which all domains keep.
+            (Threading::Unspec, Threading::Unspec) => Threading::Safe,
+            (Threading::Unspec, offered) => offered,
+            (asked, _) => asked,
+        },
+        control_progress: progress(
+            "domain_attr->control_progress",
+            control_progress,
+            offered.control_progress,
+        )?,
+        data_progress: match (data_progress, offered.data_progress) {
+            // A thread does what the application does not.
+            (Progress::Auto, Progress::Manual) => Progress::Auto,
+            (asked, offered) => progress("domain_attr->data_progress", asked, offered)?,
+        },
+        av_type: Some(address_vectors(av_type, offered.av_type)?),
+        caps: caps::grant_domain(asked_caps, offered.caps, caps)?,
+        tclass: traffic_class::grant("domain_attr->tclass", tclass, offered.tclass)?,
+        auth_key_size,
+        auth_key,
+        ..offered.clone()
+    })
+}
+
+fn fabric(hints: &FabricAttr, offered: &FabricAttr) -> Result<FabricAttr, Mismatch> {
+    let FabricAttr {
+        name,
+        provider,
+        provider_version,
+        api_version,
+    } = hints;
+    named("fabric_attr->name", name, &offered.name)?;
+    named("fabric_attr->prov_name", provider, &offered.provider)?;
+    at_most(
+        "fabric_attr->prov_version",
+        *provider_version,
+        offered.provider_version,
+    )?;
+    Ok(FabricAttr {
+        api_version: *api_version,
+        ..offered.clone()
+    })
+}
+
+/// Modes that the application must support.
+fn supported(field: &'static str, supports: Mode, needed: Mode) -> Result<(), Mismatch> {
+    match supports.contains(needed) {
+        true => Ok(()),
+        false => Err(Mismatch::new(
+            field,
+            &supports,
+            &needed,
+            format!(
+                "set {} in the hints, and do what the mode asks for",
+                (needed - supports).shown()
+            ),
+        )),
+    }
+}
+
+fn either(own: Mode, general: Mode) -> Mode {
+    match own.is_empty() {
+        true => general,
+        false => own,
+    }
+}
+
+/// Sets of which all must be there.
+fn within<T: bitflags::Flags + Shown + Copy>(
+    field: &'static str,
+    asked: T,
+    offered: T,
+) -> Result<(), Mismatch> {
+    match offered.contains(asked) {
+        true => Ok(()),
+        false => {
+            let lacking = asked.difference(offered);
+            let mend = format!("do without {}", lacking.shown());
+            Err(Mismatch::new(field, &lacking, &offered, mend))
+        }
+    }
+}
+
+/// Numbers of which there must be enough.
+fn at_most<T: PartialOrd + Shown>(
+    field: &'static str,
+    asked: T,
+    offered: T,
+) -> Result<(), Mismatch> {
+    match asked <= offered {
+        true => Ok(()),
+        false => {
+            let mend = format!("ask for at most {}", offered.shown());
+            Err(Mismatch::new(field, &asked, &offered, mend))
+        }
+    }
+}
+
+fn same<T: PartialEq + Shown>(
+    field: &'static str,
+    asked: T,
+    offered: T,
+    any: T,
+) -> Result<(), Mismatch> {
+    match asked == any || asked == offered {
+        true => Ok(()),
+        false => {
+            let mend = format!("ask for {}, or with 0 for any", offered.shown());
+            Err(Mismatch::new(field, &asked, &offered, mend))
+        }
+    }
+}
+
+fn named(field: &'static str, asked: &str, offered: &str) -> Result<(), Mismatch> {
+    match asked.is_empty() || asked == offered {
+        true => Ok(()),
+        false => {
+            let mend = format!("name {}, or none for any", offered.shown());
+            Err(Mismatch::new(field, asked, offered, mend))
+        }
+    }
+}
+
+/// The length of a queue: as asked, for a shorter one takes less memory.
+fn queue(field: &'static str, asked: usize, offered: usize) -> Result<usize, Mismatch> {
+    at_most(field, asked, offered)?;
+    Ok(match asked {
+        0 => offered.min(DEFAULT_SIZE),
+        asked => asked,
+    })
+}
+
+/// The number of contexts of an endpoint that may have `most`, or share one if `sharing` endpoints may.
+fn contexts(
+    field: &'static str,
+    (asked, offered): (usize, usize),
+    most: usize,
+    sharing: usize,
+) -> Result<usize, Mismatch> {
+    match asked {
+        0 => Ok(offered),
+        SHARED_CONTEXT if sharing != 0 => Ok(asked),
+        SHARED_CONTEXT => Err(Mismatch {
+            field,
+            asked: "FI_SHARED_CONTEXT".to_owned(),
+            offered: format!("{most} of its own"),
+            mend: "give each endpoint a context of its own".to_owned(),
+        }),
+        asked => at_most(field, asked, most).map(|()| asked),
+    }
+}
+
+/// How tags are made up. Every bit of ours is a field of its own, so that any format with as many bits is served.
+fn tags(asked: u64, offered: u64, caps: Flags) -> Result<u64, Mismatch> {
+    if !caps.contains(Flags::TAGGED) {
+        return Ok(offered);
+    }
+    if asked.leading_zeros() < offered.leading_zeros() {
+        let mend = format!(
+            "use the lower {} bits of tags",
+            u64::BITS - offered.leading_zeros()
+        );
+        return Err(Mismatch::new(
+            "ep_attr->mem_tag_format",
+            &asked,
+            &offered,
+            mend,
+        ));
+    }
+    Ok(match asked {
+        tag_format::MPI | tag_format::CCL => asked,
+        _ => offered,
+    })
+}
+
+/// Who moves operations on: an application that would do it itself is content with less than automatic.
+fn progress(field: &'static str, asked: Progress, offered: Progress) -> Result<Progress, Mismatch> {
+    let served = match asked {
+        Progress::Unspec => return Ok(offered),
+        Progress::Auto => offered == Progress::Auto,
+        Progress::Manual => offered != Progress::ControlUnified,
+        Progress::ControlUnified => true,
+    };
+    match served {
+        true => Ok(asked),
+        false => {
+            let mend = format!("ask for {}, or with 0 for any", offered.shown());
+            Err(Mismatch::new(field, &asked, &offered, mend))
+        }
+    }
+}
+
+/// The type of address vectors: as asked, tables for those who do not say.
+fn address_vectors(asked: Option<AvType>, offered: Option<AvType>) -> Result<AvType, Mismatch> {
+    match (asked, offered) {
+        (Some(asked), Some(offered)) if asked != offered => Err(Mismatch::new(
+            "domain_attr->av_type",
+            &asked,
+            &offered,
+            format!("use one of type {}", offered.shown()),
+        )),
+        (asked, offered) => Ok(asked.or(offered).unwrap_or(AvType::Table)),
+    }
+}

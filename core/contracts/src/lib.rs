@@ -1,0 +1,21 @@
+//! What every part of Ferrofabric speaks: plain values, flags, errors, addresses, discovery's questions and offers, settings, and
+//! the interfaces between an owner and its peers (fi_peer(3)).
+//!
+//! Nothing here holds a device, a thread or a lock.
+
+#![deny(unsafe_code)]
+
+/// The version of libfabric's interface that this is written for, `major << 16 | minor`.
+pub const API_VERSION: u32 = (2 << 16) | 6;
+
+/// Our own version, `major << 16 | minor` (`fi_fabric_attr::prov_version`).
+pub const VERSION: u32 = 1;
+
+pub mod addr;
+pub mod config;
+pub mod error;
+pub mod flags;
+pub mod info;
+mod listed;
+pub mod peer;
+pub mod types;

@@ -1,0 +1,295 @@
+//! Peers: how a provider hands its objects to another one, after fi_peer(3).
+//!
+//! The *owner* is the provider that the application sees: its completion queues, counters, shared receive context and
+//! address vector are used by a *peer*, which carries the traffic that the owner routes to it. One trait for each
+//! object's owner side, and [`Transport`] for the peer's side of all of them.
+//!
+//! Locking is written into the signatures. Every call here is a progress-level call of fi_peer(3) and takes `&mut`:
+//! whoever makes it holds the lock of the owner's domain (`Serial`) for the whole of it, so
+//! `arrive` and the `queue` that may follow are one step, and nobody else drives the same peer. A peer never calls its
+//! owner outside a call that the owner made to it, and no owner call ever calls back into the peer: a message that a
+//! receive has just matched is returned by value, and started when the call that matched it is over.
+
+mod av;
+mod cntr;
+mod cq;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+mod datagram;
+mod eq;
+mod srx;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+mod transport;
+
+pub use av::PeerAv;
+pub use cntr::PeerCntr;
+pub use cq::{Completion, CqError, PeerCq};
+pub use datagram::DatagramTransport;
+pub use eq::{AV_COMPLETE, Done, EqError, Event, PeerEq};
+pub use srx::{Arrived, Matched, PeerSrx, Piece, Start, Token};
+pub use transport::{SendDone, Transport};
+
+use crate::addr::NativeAddr;
+use crate::error::Errno;
+use crate::flags::Flags;
+use crate::types::{FiAddr, IoBuf, MsgKind, SendOp};
+
+/// All that an owner lends to the peers of one endpoint.
+pub trait Owner {
+    /// The shared receive context.
+    fn srx(&mut self) -> &mut impl PeerSrx;
+    /// The completion queue for sends.
+    fn tx_cq(&mut self) -> &mut impl PeerCq;
+    /// The completion queue for receives.
+    fn rx_cq(&mut self) -> &mut impl PeerCq;
+    /// The counter for sends.
+    fn tx_cntr(&mut self) -> &mut impl PeerCntr;
+    /// The counter for receives.
+    fn rx_cntr(&mut self) -> &mut impl PeerCntr;
+    /// The address vector.
+    fn av(&self) -> &impl PeerAv;
+
+    /// What the error for a sender that is not in the address vector has for its source: the authorization key that the message came
+    /// with, where endpoints have those of their address vectors (fi_cq(3), `FI_EADDRNOTAVAIL`).
+    #[cold]
+    fn stranger(&self) -> FiAddr {
+        FiAddr::NOTAVAIL
+    }
+
+    /// Reports a send that is done.
+    #[inline]
+    fn complete_send(&mut self, done: &SendDone) {
+        if done.flags.contains(Flags::COMPLETION) {
+            self.tx_cq().write(&Completion {
+                context: done.context,
+                flags: done.kind.send_flags(),
+                len: 0,
+                buf: 0,
+                data: 0,
+                tag: 0,
+                src: FiAddr::NOTAVAIL,
+            });
+        }
+        self.tx_cntr().inc(done.len);
+    }
+
+    /// Reports a send that failed; errors are reported whether or not a completion was asked for.
+    #[cold]
+    fn fail_send(&mut self, done: &SendDone, errno: Errno, prov_errno: i32, why: &'static str) {
+        let src = self.av().reported(done.dest);
+        self.tx_cq().write_error(CqError {
+            completion: Completion {
+                context: done.context,
+                flags: done.kind.send_flags(),
+                len: 0,
+                buf: 0,
+                data: 0,
+                tag: done.tag,
+                src,
+            },
+            olen: 0,
+            errno,
+            prov_errno,
+            why,
+            sender: None,
+        });
+        self.tx_cntr().inc_error();
+    }
+
+    /// Reports a received message of `len` bytes, all of which arrived. `sender` names who sent it; it is asked only of one who is
+    /// not in the address vector, where the receive wants to know (`FI_SOURCE_ERR`).
+    #[inline(always)]
+    fn complete_recv(
+        &mut self,
+        kind: MsgKind,
+        m: &Matched,
+        a: &Arrived,
+        sender: impl FnOnce() -> Option<NativeAddr>,
+    ) {
+        self.complete_recv_behind(0, kind, m, a, sender);
+    }
+
+    /// As `complete_recv`, where the first `prefix` bytes of the `len` are not the application's (`FI_MSG_PREFIX`).
+    #[inline(always)]
+    fn complete_recv_behind(
+        &mut self,
+        prefix: usize,
+        kind: MsgKind,
+        m: &Matched,
+        a: &Arrived,
+        sender: impl FnOnce() -> Option<NativeAddr>,
+    ) {
+        const UNUSUAL: Flags = Flags::MULTI_RECV.union(Flags::SOURCE_ERR);
+        if a.len > m.buf.len as u64 {
+            return self.truncate_recv(kind, &{ *m }, &{ *a });
+        }
+        if m.flags & (Flags::COMPLETION | UNUSUAL) != Flags::COMPLETION {
+            // Copies, here and above: what is common then needs neither in memory, where fields that were written one by one would
+            // be waited for.
+            let (m, a) = (&{ *m }, &{ *a });
+            if m.flags.contains(Flags::SOURCE_ERR) && !a.src.is_some() {
+                return self.complete_from_stranger(prefix, kind, m, a, sender());
+            }
+            return self.complete_quiet_or_piece(prefix, kind, m, a);
+        }
+        let src = self.av().reported(a.src);
+        self.rx_cq()
+            .write(&recv_completion(kind, m, a, src, Flags::empty()));
+        self.rx_cntr().inc(a.len as usize - prefix);
+    }
+
+    /// As `complete_recv`, of a receive that wants no completion, or of a piece: what completes last of a multi-receive has a
+    /// completion always, which tells that the buffer is free (fi_msg(3), `FI_MULTI_RECV`).
+    #[inline(never)]
+    fn complete_quiet_or_piece(&mut self, prefix: usize, kind: MsgKind, m: &Matched, a: &Arrived) {
+        let more = self.complete_piece(kind, m);
+        if (m.flags | more).intersects(Flags::COMPLETION) || more.contains(Flags::MULTI_RECV) {
+            let src = self.av().reported(a.src);
+            self.rx_cq().write(&Completion {
+                buf: place(m),
+                ..recv_completion(kind, m, a, src, more)
+            });
+        }
+        self.rx_cntr().inc(a.len as usize - prefix);
+    }
+
+    /// Reports a message that was received whole from a sender that was not in the address vector when it came: an error that
+    /// names it (fi_cq(3), `FI_EADDRNOTAVAIL`), unless it was inserted meanwhile.
+    #[cold]
+    fn complete_from_stranger(
+        &mut self,
+        prefix: usize,
+        kind: MsgKind,
+        m: &Matched,
+        a: &Arrived,
+        sender: Option<NativeAddr>,
+    ) {
+        let src = sender.map_or(FiAddr::NOTAVAIL, |name| self.av().find(&name));
+        if src.is_some() {
+            return self.complete_quiet_or_piece(prefix, kind, m, &Arrived { src, ..*a });
+        }
+        let more = self.complete_piece(kind, m);
+        let src = self.stranger();
+        self.rx_cq().write_error(CqError {
+            completion: Completion {
+                buf: place(m),
+                ..recv_completion(kind, m, a, src, more)
+            },
+            olen: 0,
+            errno: Errno::EADDRNOTAVAIL,
+            prov_errno: 0,
+            why: "the message was received, from a sender that is not in the address vector",
+            sender: sender.map(Box::new),
+        });
+        self.rx_cntr().inc_error();
+    }
+
+    /// What the completion of a receive has besides.
+    #[inline]
+    fn complete_piece(&mut self, kind: MsgKind, m: &Matched) -> Flags {
+        match m.piece {
+            Piece::NONE => Flags::empty(),
+            piece => self.srx().complete_piece(kind, piece),
+        }
+    }
+
+    /// Reports a message that was longer than the buffer which it met: the buffer is full, the rest is lost.
+    #[cold]
+    fn truncate_recv(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
+        let olen = a.len - (m.buf.len as u64).min(a.len);
+        self.fail_recv(
+            kind,
+            m,
+            a,
+            Errno::ETRUNC,
+            olen,
+            "the message is longer than the receive buffer",
+        );
+    }
+
+    /// Reports a receive that failed after it had matched.
+    #[cold]
+    fn fail_recv(
+        &mut self,
+        kind: MsgKind,
+        m: &Matched,
+        a: &Arrived,
+        errno: Errno,
+        olen: u64,
+        why: &'static str,
+    ) {
+        let more = self.complete_piece(kind, m);
+        let src = self.av().reported(a.src);
+        self.rx_cq().write_error(CqError {
+            completion: Completion {
+                len: (m.buf.len as u64).min(a.len) as usize,
+                buf: place(m),
+                ..recv_completion(kind, m, a, src, more)
+            },
+            olen: olen as usize,
+            errno,
+            prov_errno: 0,
+            why,
+            sender: None,
+        });
+        self.rx_cntr().inc_error();
+    }
+}
+
+#[inline(always)]
+fn recv_completion(
+    kind: MsgKind,
+    m: &Matched,
+    a: &Arrived,
+    src: FiAddr,
+    more: Flags,
+) -> Completion {
+    Completion {
+        context: m.context,
+        flags: kind.recv_flags() | a.flags | (more & Flags::MULTI_RECV),
+        len: a.len as usize,
+        buf: m.buf.addr,
+        data: a.data,
+        tag: a.tag,
+        src,
+    }
+}
+
+/// The parts of a list's buffers that bytes of a message go to, from `offset` of the message on,
+/// `len` of them: each with its place among these bytes.
+pub fn parts(
+    segments: &[IoBuf],
+    offset: usize,
+    len: usize,
+) -> impl Iterator<Item = (IoBuf, usize)> {
+    let (mut skip, mut done) = (offset, 0);
+    segments.iter().filter_map(move |segment| {
+        let part = segment.part(skip, len - done);
+        skip -= skip.min(segment.len);
+        let at = done;
+        done += part.len;
+        (part.len != 0).then_some((part, at))
+    })
+}
+
+/// Where a message lies, as far as that is one place of the application's.
+fn place(m: &Matched) -> usize {
+    match m.piece.list() {
+        Some(_) => 0,
+        None => m.buf.addr,
+    }
+}
+
+impl SendDone {
+    /// What the completion of a message of so many bytes needs.
+    #[inline]
+    pub fn of(op: &SendOp, len: usize) -> Self {
+        Self {
+            kind: op.kind,
+            dest: op.dest,
+            tag: op.tag,
+            context: op.context,
+            flags: op.flags,
+            len,
+        }
+    }
+}

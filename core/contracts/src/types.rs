@@ -1,0 +1,233 @@
+//! The small values that every object passes around: fabric addresses, buffers, receive and send operations.
+
+use crate::flags::Flags;
+use crate::listed_enum;
+
+/// A peer's address as an address vector hands it out (`fi_addr_t`).
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FiAddr(pub u64);
+
+impl FiAddr {
+    /// Any source, where a receive names a source (`FI_ADDR_UNSPEC`).
+    pub const UNSPEC: Self = Self(u64::MAX);
+    /// No address: an insertion that failed, or a source that is not in the address vector
+    /// (`FI_ADDR_NOTAVAIL`; libfabric gives both the same number).
+    pub const NOTAVAIL: Self = Self(u64::MAX);
+
+    /// Whether this is an address at all.
+    #[inline]
+    pub const fn is_some(self) -> bool {
+        self.0 != u64::MAX
+    }
+
+    /// The address of receive context `index` of the endpoint that this is the address of, where the `bits` highest bits
+    /// number the context (`fi_rx_addr`, fi_av(3)). With 0 bits, and of [`FiAddr::NOTAVAIL`], it is the same; an index that
+    /// the bits do not hold gives [`FiAddr::NOTAVAIL`].
+    ///
+    /// Our endpoints have one receive context: a send to another than 0 fails with `EADDRNOTAVAIL`.
+    pub fn rx_addr(self, index: u32, bits: u32) -> Self {
+        if bits == 0 || !self.is_some() {
+            return self;
+        }
+        let free = u64::BITS.saturating_sub(bits);
+        match u64::from(index).checked_shl(free) {
+            Some(high) if high >> free == u64::from(index) => Self(self.0 | high),
+            _ => Self::NOTAVAIL,
+        }
+    }
+}
+
+impl std::fmt::Debug for FiAddr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_some() {
+            write!(f, "fi_addr {:#x}", self.0)
+        } else {
+            f.write_str("fi_addr none")
+        }
+    }
+}
+
+/// A piece of memory of the application: an address and a length in bytes, not a reference, for a device or
+/// another process may be writing to it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoBuf {
+    /// First byte.
+    pub addr: usize,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+impl IoBuf {
+    /// An empty buffer.
+    pub const EMPTY: Self = Self { addr: 0, len: 0 };
+
+    /// The buffer of `len` bytes at `ptr`.
+    #[inline]
+    pub fn new(ptr: *const u8, len: usize) -> Self {
+        Self {
+            addr: ptr as usize,
+            len,
+        }
+    }
+
+    /// The first byte, to write through.
+    #[inline]
+    pub fn as_mut_ptr(self) -> *mut u8 {
+        self.addr as *mut u8
+    }
+
+    /// The first byte, to read through.
+    #[inline]
+    pub fn as_ptr(self) -> *const u8 {
+        self.addr as *const u8
+    }
+
+    /// The part from `offset` on, at most `len` bytes; empty when `offset` is beyond the end.
+    #[inline]
+    pub fn part(self, offset: usize, len: usize) -> Self {
+        let offset = offset.min(self.len);
+        Self {
+            addr: self.addr + offset,
+            len: len.min(self.len - offset),
+        }
+    }
+}
+
+/// Sum of the lengths of a scatter-gather list, in bytes; the largest number there is when it would be more.
+#[inline]
+pub fn total_len(iov: &[IoBuf]) -> usize {
+    match iov {
+        [one] => one.len,
+        many => many.iter().fold(0, |sum, b| sum.saturating_add(b.len)),
+    }
+}
+
+/// Tagged and untagged messages match apart from each other (fi_msg(3), fi_tagged(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MsgKind {
+    /// `fi_send` and `fi_recv`.
+    Msg,
+    /// `fi_tsend` and `fi_trecv`.
+    Tagged,
+}
+
+impl MsgKind {
+    /// What a completion of a receive of this kind carries in its flags.
+    #[inline]
+    pub const fn recv_flags(self) -> Flags {
+        match self {
+            Self::Msg => Flags::MSG.union(Flags::RECV),
+            Self::Tagged => Flags::TAGGED.union(Flags::RECV),
+        }
+    }
+
+    /// What a completion of a send of this kind carries in its flags.
+    #[inline]
+    pub const fn send_flags(self) -> Flags {
+        match self {
+            Self::Msg => Flags::MSG.union(Flags::SEND),
+            Self::Tagged => Flags::TAGGED.union(Flags::SEND),
+        }
+    }
+}
+
+/// One send operation, without its buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct SendOp {
+    /// Tagged or not.
+    pub kind: MsgKind,
+    /// The peer.
+    pub dest: FiAddr,
+    /// Tag; 0 for untagged messages.
+    pub tag: u64,
+    /// Remote CQ data, sent when `flags` has [`Flags::REMOTE_CQ_DATA`].
+    pub data: u64,
+    /// Memory descriptor of the buffers (`Mr::desc`), 0 for none.
+    pub desc: u64,
+    /// The application's context, returned in the completion.
+    pub context: u64,
+    /// `COMPLETION`, `INJECT`, `REMOTE_CQ_DATA`, `MORE`, `FENCE` and the completion levels count here (fi_endpoint(3)). With
+    /// `DELIVERY_COMPLETE` the send completes when the message stands in the receive's buffer, or was dropped by the receiver;
+    /// with `FENCE` it starts when all earlier ones to the same peer are complete.
+    pub flags: Flags,
+}
+
+/// What a receive that names a key has for a source. No address and no handle has that bit.
+const KEY_SOURCE: u64 = 1 << 63;
+
+/// The source by which receives are matched that name the key with this number.
+pub fn key_source(number: u32) -> FiAddr {
+    FiAddr(KEY_SOURCE | u64::from(number))
+}
+
+/// Whether a source is that of a key.
+#[inline]
+pub fn is_key_source(src: FiAddr) -> bool {
+    src.0 & KEY_SOURCE != 0 && src != FiAddr::UNSPEC
+}
+
+/// The number of the key that a source names.
+pub fn key_number(src: FiAddr) -> Option<u32> {
+    is_key_source(src).then_some(src.0 as u32)
+}
+
+listed_enum! {
+    /// How `FiAddr` values are made, with libfabric's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum AvType: u32 {
+        /// Opaque values with a generation inside (`FI_AV_MAP`).
+        #[default]
+        Map = 1,
+        /// Indices from 0 (`FI_AV_TABLE`).
+        Table = 2,
+    }
+}
+
+/// A receive operation, without its buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvOp {
+    /// Tagged or not.
+    pub kind: MsgKind,
+    /// The only sender to receive from, or [`FiAddr::UNSPEC`].
+    pub src: FiAddr,
+    /// Tag wanted; no matter for untagged receives.
+    pub tag: u64,
+    /// Bits of the tag that do not count.
+    pub ignore: u64,
+    /// Memory descriptor of the buffer, 0 for none.
+    pub desc: u64,
+    /// The application's context, returned in the completion.
+    pub context: u64,
+    /// `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM`, `DISCARD` and `AUTH_KEY` count here, the last three as operation flags. With
+    /// `AUTH_KEY` the source is the handle of an authorization key of the endpoint's.
+    pub flags: Flags,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Covers: AV-3
+    #[test]
+    fn a_receive_context_takes_the_highest_bits() {
+        let addr = FiAddr(0x0001_0000_0005);
+        assert_eq!(addr.rx_addr(3, 0), addr);
+        assert_eq!(addr.rx_addr(0, 4), addr);
+        assert_eq!(addr.rx_addr(3, 4), FiAddr((3 << 60) | addr.0));
+        assert_eq!(addr.rx_addr(1, 1), FiAddr((1 << 63) | addr.0));
+        assert_eq!(addr.rx_addr(16, 4), FiAddr::NOTAVAIL);
+        assert_eq!(FiAddr::NOTAVAIL.rx_addr(3, 4), FiAddr::NOTAVAIL);
+    }
+
+    #[test]
+    fn sources_of_keys_are_neither_addresses_nor_unspecified() {
+        assert!(is_key_source(key_source(0)));
+        assert!(!is_key_source(FiAddr::UNSPEC));
+        assert!(!is_key_source(FiAddr(0xff_ffff_ffff_ffff)));
+        assert_ne!(key_source(1), key_source(2));
+        assert_eq!(key_number(key_source(7)), Some(7));
+        assert_eq!(key_number(FiAddr(7)), None);
+    }
+}

@@ -1,0 +1,345 @@
+//! What matching costs, in nanoseconds per pair of calls, and what depth costs: matching with 100,000 receives posted, or
+//! messages unexpected, against matching with 10, in one process, burst by burst in turn.
+//!
+//! `cargo bench -p ferrofabric-matching`, with parts of the names to run no others. Every operation takes one entry out of the queue and puts a new one
+//! in, which has never been there, so that the depth stays. `order`: the oldest goes, as where senders keep order.
+//! `random`: any goes. In turn with these, a bare dependent load from as many cache lines as there are entries says what one
+//! miss costs here and now: `misses` is how many of those the depth costs. `empty`: one receive and one message for it, again and
+//! again, and nothing else there. `cancel`: the oldest receive is taken back, and another posted.
+//!
+//! Figures are the lower quartile of the bursts, ratios the median of the rounds' ratios. `order` is to stay below 2; `random`
+//! can not, where a miss takes several times what a match takes that finds all in the cache.
+
+#![allow(missing_docs, reason = "a program")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::Arrived;
+use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use ferrofabric_matching::{Buffers, Matcher, Posted};
+
+const SHALLOW: u64 = 10;
+const DEEP: u64 = 100_000;
+const SENDERS: u64 = 61;
+const ROUNDS: usize = 60;
+const WARMUP: usize = 500;
+const BURST: usize = 4000;
+
+type Token = [u64; 2];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Exact,
+    AnySource,
+    Masked,
+    /// All three posted in turn.
+    Mixed,
+    /// Everything under one tag: one long list.
+    OneTag,
+}
+
+impl Kind {
+    const ALL: [(&str, Kind); 5] = [
+        ("exact", Kind::Exact),
+        ("any_source", Kind::AnySource),
+        ("masked", Kind::Masked),
+        ("mixed", Kind::Mixed),
+        ("one_tag", Kind::OneTag),
+    ];
+
+    #[inline]
+    fn receive(self, n: u64) -> Posted {
+        let (src, tag, ignore) = match self {
+            Kind::Exact => (FiAddr(n % SENDERS), n, 0),
+            Kind::AnySource => (FiAddr::UNSPEC, n, 0),
+            Kind::Masked => (FiAddr(n % SENDERS), n | (0xabc << 40), 0xfff << 40),
+            Kind::OneTag => (FiAddr::UNSPEC, 7, 0),
+            Kind::Mixed => {
+                return [Kind::Exact, Kind::AnySource, Kind::Masked][n as usize % 3].receive(n);
+            }
+        };
+        Posted {
+            src,
+            tag,
+            ignore,
+            buf: Buffers::One(IoBuf {
+                addr: 0x1000,
+                len: 64,
+            }),
+            desc: 0,
+            context: n,
+            flags: Flags::COMPLETION,
+        }
+    }
+
+    #[inline]
+    fn message(self, n: u64) -> Arrived {
+        Arrived {
+            src: FiAddr(n % SENDERS),
+            tag: if self == Kind::OneTag { 7 } else { n },
+            len: 8,
+            data: 0,
+            flags: Flags::empty(),
+        }
+    }
+}
+
+/// Numbers of the entries that go and come, so that choosing them costs the bursts nothing.
+struct Script {
+    steps: Vec<(u32, u32)>,
+    at: usize,
+}
+
+impl Script {
+    /// Long enough that the deep queue is gone through twice; then its end takes in what its beginning takes out.
+    fn new(depth: u64, random: bool) -> Script {
+        let len = 2 * DEEP as usize;
+        let mut queue: Vec<u32> = (0..depth as u32).collect();
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut steps = Vec::with_capacity(len + depth as usize);
+        for (step, next) in (depth as u32..).take(len).enumerate() {
+            let at = match random {
+                false => step % queue.len(),
+                true => {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    (state % queue.len() as u64) as usize
+                }
+            };
+            steps.push((std::mem::replace(&mut queue[at], next), next));
+        }
+        // The ones of the beginning come again, in the order that they had.
+        for first in 0..depth as u32 {
+            let at = match random {
+                false => (len + first as usize) % queue.len(),
+                true => first as usize,
+            };
+            steps.push((queue[at], first));
+        }
+        Script { steps, at: 0 }
+    }
+
+    #[inline]
+    fn next(&mut self) -> (u64, u64) {
+        let (out, new) = self.steps[self.at];
+        self.at += 1;
+        if self.at == self.steps.len() {
+            self.at = 0;
+        }
+        (u64::from(out), u64::from(new))
+    }
+}
+
+/// What is done to a queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// A message takes a receive, another is posted.
+    Posted,
+    /// A receive takes a message, another comes.
+    Unexpected,
+    /// A receive is taken back, another posted.
+    Cancel,
+}
+
+/// A queue that is kept at its depth.
+struct Queue {
+    kind: Kind,
+    matcher: Matcher<Token>,
+    script: Script,
+    work: Work,
+}
+
+impl Queue {
+    fn new(kind: Kind, work: Work, depth: u64, random: bool) -> Queue {
+        let mut matcher = Matcher::new(64);
+        for n in 0..depth {
+            if work == Work::Unexpected {
+                matcher.queue(kind.message(n), [n, 0]);
+            } else {
+                assert!(matcher.post(kind.receive(n)).is_none());
+            }
+        }
+        Queue {
+            kind,
+            matcher,
+            script: Script::new(depth, random),
+            work,
+        }
+    }
+
+    #[inline(always)]
+    fn posted(&mut self) {
+        let (out, new) = self.script.next();
+        let matched = self.matcher.arrive(&self.kind.message(out));
+        assert_eq!(matched.map(|m| m.context), Some(out));
+        assert!(self.matcher.post(self.kind.receive(new)).is_none());
+    }
+
+    #[inline(always)]
+    fn unexpected(&mut self) {
+        let (out, new) = self.script.next();
+        let start = self.matcher.post(self.kind.receive(out));
+        assert_eq!(start.map(|start| start.message.token[0]), Some(out));
+        let message = self.kind.message(new);
+        assert!(self.matcher.arrive(&message).is_none());
+        self.matcher.queue(message, [new, 0]);
+    }
+
+    #[inline(always)]
+    fn cancel(&mut self) {
+        let (out, new) = self.script.next();
+        let taken = self.matcher.cancel(out);
+        assert_eq!(taken.map(|taken| taken.posted.context), Some(out));
+        assert!(self.matcher.post(self.kind.receive(new)).is_none());
+    }
+
+    /// Nanoseconds per operation.
+    fn burst(&mut self) -> f64 {
+        match self.work {
+            Work::Posted => time(|n| (0..n).for_each(|_| self.posted())),
+            Work::Unexpected => time(|n| (0..n).for_each(|_| self.unexpected())),
+            Work::Cancel => time(|n| (0..n).for_each(|_| self.cancel())),
+        }
+    }
+}
+
+fn time(mut run: impl FnMut(usize)) -> f64 {
+    run(WARMUP);
+    let start = Instant::now();
+    run(BURST);
+    start.elapsed().as_nanos() as f64 / BURST as f64
+}
+
+#[repr(align(64))]
+#[derive(Clone)]
+struct Line(u32);
+
+/// One cycle through all lines, in random order.
+struct Chase {
+    lines: Vec<Line>,
+    at: u32,
+}
+
+impl Chase {
+    fn new() -> Chase {
+        let mut lines: Vec<Line> = (0..DEEP as u32).map(Line).collect();
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        // Sattolo's shuffle.
+        for i in (1..lines.len()).rev() {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            lines.swap(i, (state % i as u64) as usize);
+        }
+        Chase { lines, at: 0 }
+    }
+
+    fn burst(&mut self) -> f64 {
+        time(|n| {
+            for _ in 0..n {
+                self.at = black_box(self.lines[self.at as usize].0);
+            }
+        })
+    }
+}
+
+fn quantile(values: &mut [f64], at: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * at) as usize]
+}
+
+fn main() {
+    // A filter as `cargo bench` passes it on; its own options mean nothing here.
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"))
+        .collect();
+    println!(
+        "{:<26} {:>8} {:>10} {:>7} {:>9} {:>7}",
+        "ns", "at 10", "at 100,000", "ratio", "one miss", "misses"
+    );
+    let is_wanted = |name: &str| wanted.iter().all(|w| name.contains(w.as_str()));
+    for (side, work) in [("posted", Work::Posted), ("unexpected", Work::Unexpected)] {
+        for (name, kind) in Kind::ALL {
+            for (order, random) in [("order", false), ("random", true)] {
+                // Of one list, the oldest goes always.
+                let name = format!("{side}/{name}/{order}");
+                if is_wanted(&name) && !(random && kind == Kind::OneTag) {
+                    compare(&name, kind, work, random);
+                }
+            }
+        }
+    }
+    if is_wanted("cancel/exact/order") {
+        compare("cancel/exact/order", Kind::Exact, Work::Cancel, false);
+    }
+    for (name, src, tag, ignore) in [
+        ("tagged", FiAddr(5), 5, 0),
+        ("tagged_any", FiAddr::UNSPEC, 5, 0),
+        ("untagged", FiAddr::UNSPEC, 0, u64::MAX),
+    ] {
+        let receive = Posted {
+            src,
+            tag,
+            ignore,
+            ..Kind::Exact.receive(5)
+        };
+        for (side, unexpected) in [("posted", false), ("unexpected", true)] {
+            let name = format!("empty/{side}/{name}");
+            if is_wanted(&name) {
+                let mut bursts: Vec<f64> = (0..ROUNDS)
+                    .map(|_| ping_pong(&receive, unexpected))
+                    .collect();
+                println!("{name:<26} {:>8.1}", quantile(&mut bursts, 0.25));
+            }
+        }
+    }
+}
+
+/// Nanoseconds of one receive and one message for it, the one before the other.
+fn ping_pong(receive: &Posted, unexpected: bool) -> f64 {
+    let mut matcher: Matcher<Token> = Matcher::new(64);
+    let message = Kind::Exact.message(5);
+    time(|n| {
+        for _ in 0..n {
+            let receive = black_box(receive).clone();
+            if unexpected {
+                assert!(matcher.arrive(black_box(&message)).is_none());
+                matcher.queue(message, black_box([1, 2]));
+                black_box(matcher.post(receive).map(|start| start.message.token));
+            } else {
+                assert!(matcher.post(receive).is_none());
+                let matched = matcher.arrive(black_box(&message));
+                black_box(matched.map(|m| (m.context, m.buf.segments()[0].addr)));
+            }
+        }
+    })
+}
+
+fn compare(name: &str, kind: Kind, work: Work, random: bool) {
+    let mut shallow = Queue::new(kind, work, SHALLOW, random);
+    let mut deep = Queue::new(kind, work, DEEP, random);
+    let mut chase = Chase::new();
+    // Once through, as after a while of use.
+    for _ in 0..2 * DEEP as usize / BURST {
+        deep.burst();
+    }
+    let (mut tens, mut deeps, mut misses, mut ratios) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
+        let (a, b) = (shallow.burst(), deep.burst());
+        tens.push(a);
+        deeps.push(b);
+        ratios.push(b / a);
+        misses.push(chase.burst());
+    }
+    let (ten, hundred) = (quantile(&mut tens, 0.25), quantile(&mut deeps, 0.25));
+    let miss = quantile(&mut misses, 0.25);
+    println!(
+        "{name:<26} {ten:>8.1} {hundred:>10.1} {:>7.2} {miss:>9.1} {:>7.1}",
+        quantile(&mut ratios, 0.5),
+        (hundred - ten) / miss
+    );
+}

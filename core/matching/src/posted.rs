@@ -1,0 +1,527 @@
+//! Posted receives.
+//!
+//! Receives with the same ignore mask, directed or not, are one *class*: within it a message matches those of one
+//! key, and the oldest of them heads that key's list. An arrival asks each class that holds receives (a bit set
+//! tells which) and takes the oldest of the heads.
+
+mod extra;
+mod pieces;
+mod ring;
+mod withdraw;
+
+use super::arena::Arena;
+use super::index::{Ahead, Fifo, Index, Link, Linked, NIL, Place, Seed};
+use super::{Buffers, Matched, PieceDone, Posted};
+use extra::Extra;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Arrived, Piece};
+use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use pieces::Pieces;
+use ring::Ring;
+use withdraw::Aside;
+
+/// Classes with a table of their own. An application that has receives with more different masks than that posted
+/// at one time gets the others on a list that arrivals walk.
+const CLASSES_MAX: usize = 64;
+/// Entries made at first.
+const FIRST_ENTRIES: usize = 16;
+/// `Entry::order` of an entry that is not in use.
+const FREE: u64 = u64::MAX;
+/// In `Entry::order`: the number of the class.
+const CLASS: u64 = 0x7f;
+/// In `Entry::order`: there is an [`Extra`] beside the entry.
+const EXTRA: u64 = 0x80;
+const POST_SHIFT: u32 = 8;
+
+const _: () = assert!(CLASSES_MAX as u64 <= CLASS);
+
+/// A posted receive: the one cache line that a search reads and a match hands out. What few receives have is beside it.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Entry {
+    src: FiAddr,
+    tag: u64,
+    /// Number of the post, above [`EXTRA`] and the number of the class ([`CLASSES_MAX`]: none).
+    order: u64,
+    /// In the list of its key; the free list while not in use.
+    link: Link,
+    context: u64,
+    buf: IoBuf,
+    /// The lower half of the flags; all of them, but for an [`Extra`].
+    flags: u32,
+    /// The multi-receive that it is, if it is one.
+    piece: Piece,
+}
+
+const _: () = assert!(size_of::<Entry>() == 64);
+
+impl Entry {
+    /// What a match takes of it, but for an [`Extra`].
+    #[inline]
+    fn matched(&self) -> Matched {
+        Matched {
+            context: self.context,
+            buf: Buffers::One(self.buf),
+            flags: Flags::from_bits_retain(u64::from(self.flags)),
+            desc: 0,
+            piece: self.piece,
+        }
+    }
+}
+
+impl Linked for Entry {
+    #[inline]
+    fn link(&self) -> Link {
+        self.link
+    }
+
+    #[inline]
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+struct Class {
+    ignore: u64,
+    directed: bool,
+    index: Index,
+    /// What will be posted, and what matched.
+    posting: Ahead,
+    matching: Ahead,
+}
+
+impl Class {
+    /// Source and tag as this class sees them.
+    #[inline]
+    fn key(&self, src: FiAddr, tag: u64) -> (FiAddr, u64) {
+        let src = if self.directed { src } else { FiAddr::UNSPEC };
+        (src, tag & !self.ignore)
+    }
+}
+
+/// Where the receive for a message is: at the head of a list.
+struct Found {
+    number: usize,
+    /// Unless `number` is [`CLASSES_MAX`].
+    place: Option<Place>,
+    head: u32,
+}
+
+/// All posted receives of a matcher.
+pub(super) struct PostedQueue {
+    seed: Seed,
+    entries: Arena<Entry>,
+    extras: Vec<Extra>,
+    free: u32,
+    len: usize,
+    len_max: usize,
+    /// Holds either all receives or none.
+    ring: Ring,
+    posts: u64,
+    classes: Vec<Class>,
+    /// Bit n: `classes[n]` holds receives.
+    filled: u64,
+    matched: u32,
+    step: u32,
+    /// Class of the last post.
+    recent: usize,
+    /// Receives whose mask has no class.
+    odd: Fifo,
+    /// For cancellation, and for sources that fail.
+    by_context: Aside,
+    by_source: Aside,
+    /// A multi-receive buffer with fewer bytes left is done.
+    pub(super) min_multi_recv: usize,
+    pieces: Pieces,
+    scratch: Vec<u32>,
+}
+
+impl PostedQueue {
+    pub(super) fn new(seed: Seed, min_multi_recv: usize) -> PostedQueue {
+        PostedQueue {
+            seed,
+            entries: Arena::new(),
+            extras: Vec::new(),
+            free: NIL,
+            len: 0,
+            len_max: 0,
+            ring: Ring::new(),
+            posts: 0,
+            classes: Vec::new(),
+            filled: 0,
+            recent: 0,
+            matched: 0,
+            step: 0,
+            odd: Fifo::EMPTY,
+            by_context: Aside::default(),
+            by_source: Aside::default(),
+            min_multi_recv,
+            pieces: Pieces::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn len_max(&self) -> usize {
+        self.len_max
+    }
+
+    pub(super) fn classes(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// Adds a receive for one message behind all others.
+    #[inline(always)]
+    pub(super) fn push(&mut self, p: Posted) {
+        if self.len == self.ring.len() && self.ring.makes_room_for(p.src, p.tag, p.ignore) {
+            self.ring.push(p);
+            self.len += 1;
+            self.len_max = self.len_max.max(self.len);
+        } else {
+            // Another one: `p` itself stays in registers, as nobody takes its address.
+            self.push_indexed(Posted { ..p }, Piece::NONE);
+        }
+    }
+
+    /// Begins a multi-receive.
+    pub(super) fn open_multi(&mut self) -> Piece {
+        self.pieces.open()
+    }
+
+    /// Adds what is left of a multi-receive behind all others.
+    pub(super) fn push_multi(&mut self, p: Posted, piece: Piece) {
+        self.push_indexed(p, piece);
+    }
+
+    /// A transport gets a piece of a multi-receive; `last` when nothing is left behind it.
+    pub(super) fn hand_out(&mut self, piece: Piece, last: bool) {
+        self.pieces.hand_out(piece, last);
+    }
+
+    /// A transport has completed a piece.
+    pub(super) fn complete_piece(&mut self, piece: Piece) -> PieceDone {
+        self.pieces.complete(piece)
+    }
+
+    #[inline(never)]
+    fn push_indexed(&mut self, p: Posted, piece: Piece) {
+        self.settle();
+        self.enter(p, piece);
+    }
+
+    /// Enters a receive in the table of its class.
+    #[inline]
+    fn enter(&mut self, p: Posted, piece: Piece) {
+        let (src, tag) = (p.src, p.tag);
+        let directed = src != FiAddr::UNSPEC;
+        let number = match self.classes.get(self.recent) {
+            Some(c) if c.ignore == p.ignore && c.directed == directed => self.recent,
+            _ => self.class_for(p.ignore, directed),
+        };
+        if self.free == NIL {
+            self.grow();
+        }
+        let id = self.free;
+        let buf = match p.buf {
+            Buffers::One(buf) => buf,
+            Buffers::Many(_) => IoBuf::EMPTY,
+        };
+        let extra = number == CLASSES_MAX || Extra::is_needed(&p);
+        let entry = &mut self.entries[id as usize];
+        self.free = entry.link.next;
+        entry.src = src;
+        entry.tag = tag;
+        entry.order = (self.posts << POST_SHIFT) | number as u64;
+        entry.context = p.context;
+        entry.buf = buf;
+        entry.flags = p.flags.bits() as u32;
+        entry.piece = piece;
+        if extra {
+            entry.order |= EXTRA;
+            self.put_extra(id, p);
+        }
+        self.posts += 1;
+        self.len += 1;
+        self.len_max = self.len_max.max(self.len);
+        if self.by_context.on | self.by_source.on {
+            self.enlist_aside(id);
+        }
+        let Some(class) = self.classes.get_mut(number) else {
+            return self.odd.push_back(&mut self.entries, id);
+        };
+        let (src, tag) = class.key(src, tag);
+        let ignore = class.ignore;
+        let same = |entries: &[Entry], other: u32| {
+            let other = &entries[other as usize];
+            other.src == src && other.tag & !ignore == tag
+        };
+        let (seed, directed) = (self.seed, class.directed);
+        let hash_of = |entries: &[Entry], other: u32| {
+            let other = &entries[other as usize];
+            let src = if directed { other.src } else { FiAddr::UNSPEC };
+            seed.hash(src.0, other.tag & !ignore)
+        };
+        let hash = seed.hash(src.0, tag);
+        if class.index.is_deep() {
+            if let Some(next) = class.posting.after(self.seed, src.0, tag) {
+                class.index.prefetch(next);
+            }
+        }
+        class
+            .index
+            .insert(&mut self.entries, hash, id, same, |_| false, hash_of);
+        self.filled |= 1 << number;
+        self.recent = number;
+    }
+
+    /// Takes the oldest receive that the message matches, or the next piece of it if it is a multi-receive.
+    #[inline]
+    pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
+        if self.ring.len() == 0 {
+            // A copy, as in the ring.
+            return self.arrive_indexed(&{ *a });
+        }
+        let matched = self.ring.arrive(a)?;
+        self.len -= 1;
+        Some(matched)
+    }
+
+    fn arrive_indexed(&mut self, a: &Arrived) -> Option<Matched> {
+        let number = self.filled.trailing_zeros() as usize;
+        let found = if self.filled & self.filled.wrapping_sub(1) == 0 && self.odd.is_empty() {
+            let class = self.classes.get(number)?;
+            let (place, head) = self.find_in(class, a)?;
+            Found {
+                number,
+                place: Some(place),
+                head,
+            }
+        } else {
+            self.find_among_many(a)?
+        };
+        self.take_found(found, a)
+    }
+
+    /// As `arrive`, of a message that receives with the source `key` match, too.
+    pub(super) fn arrive_with_key(&mut self, a: &Arrived, key: FiAddr) -> Option<Matched> {
+        self.settle();
+        let keyed = Arrived { src: key, ..*a };
+        let age = |found: &Option<Found>| match found {
+            Some(found) => self.entries[found.head as usize].order,
+            None => FREE,
+        };
+        // Both find a receive of any source; it is the same then.
+        let (by_source, by_key) = (self.find_among_many(a), self.find_among_many(&keyed));
+        match age(&by_key) < age(&by_source) {
+            true => self.take_found(by_key?, &keyed),
+            false => self.take_found(by_source?, a),
+        }
+    }
+
+    #[inline(always)]
+    fn take_found(&mut self, found: Found, a: &Arrived) -> Option<Matched> {
+        let id = found.head;
+        if self.entries[id as usize].piece != Piece::NONE {
+            if let Some(piece) = self.piece(id, a.len) {
+                return Some(piece);
+            }
+        }
+        if let Some(place) = found.place {
+            let class = &mut self.classes[found.number];
+            if class.index.is_deep() {
+                let (src, tag) = class.key(a.src, a.tag);
+                if let Some(next) = class.matching.after(self.seed, src.0, tag) {
+                    class.index.prefetch(next);
+                }
+            }
+            let step = id.wrapping_sub(self.matched);
+            if step == self.step {
+                self.entries
+                    .prefetch(id.wrapping_add(step.wrapping_mul(6)) as usize);
+            }
+            (self.matched, self.step) = (id, step);
+            class.index.pop(&mut self.entries, place, id);
+            if class.index.is_empty() {
+                self.filled &= !(1 << found.number);
+            }
+        } else {
+            self.odd.unlink(&mut self.entries, id);
+        }
+        Some(self.release(id))
+    }
+
+    /// Puts what stands in the ring, if anything does, into the tables.
+    #[inline]
+    fn settle(&mut self) {
+        if self.ring.len() != 0 {
+            self.settle_ring();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_ring(&mut self) {
+        self.len = 0;
+        while let Some(p) = self.ring.pop() {
+            self.enter(p, Piece::NONE);
+        }
+    }
+
+    /// Makes entries, as many again as there are.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let len = self.entries.len();
+        let more = len.max(FIRST_ENTRIES);
+        assert!(len + more < NIL as usize, "a receive queue of 2^32 entries");
+        let free = self.free;
+        self.entries.grow(len + more, |id| Entry {
+            src: FiAddr::UNSPEC,
+            tag: 0,
+            order: FREE,
+            link: Link {
+                next: if id + 1 < len + more {
+                    id as u32 + 1
+                } else {
+                    free
+                },
+                prev: NIL,
+            },
+            context: 0,
+            buf: IoBuf::EMPTY,
+            flags: 0,
+            piece: Piece::NONE,
+        });
+        self.free = len as u32;
+    }
+
+    /// The class of a mask; [`CLASSES_MAX`] when there are too many in use.
+    #[inline(never)]
+    fn class_for(&mut self, ignore: u64, directed: bool) -> usize {
+        let same = |c: &Class| c.ignore == ignore && c.directed == directed;
+        if let Some(number) = self.classes.iter().position(same) {
+            return number;
+        }
+        if self.classes.len() < CLASSES_MAX {
+            self.classes.push(Class {
+                ignore,
+                directed,
+                index: Index::default(),
+                posting: Ahead::default(),
+                matching: Ahead::default(),
+            });
+            return self.classes.len() - 1;
+        }
+        match self.classes.iter().position(|c| c.index.is_empty()) {
+            Some(number) => {
+                self.classes[number].ignore = ignore;
+                self.classes[number].directed = directed;
+                number
+            }
+            None => CLASSES_MAX,
+        }
+    }
+
+    /// Takes a receive that is off its class's lists out of the slab.
+    #[inline]
+    fn release(&mut self, id: u32) -> Matched {
+        if self.by_context.on | self.by_source.on {
+            self.delist_aside(id);
+        }
+        let entry = &mut self.entries[id as usize];
+        let order = std::mem::replace(&mut entry.order, FREE);
+        entry.link.next = self.free;
+        self.free = id;
+        self.len -= 1;
+        let matched = entry.matched();
+        match order & EXTRA {
+            0 => matched,
+            _ => self.extras[id as usize].take(matched),
+        }
+    }
+
+    /// Cuts the next piece off a multi-receive; `None` when nothing useful is left behind it: then the piece is all of it.
+    #[cold]
+    #[inline(never)]
+    fn piece(&mut self, id: u32, len: u64) -> Option<Matched> {
+        let entry = &mut self.entries[id as usize];
+        let cut = match self.extras.get(id as usize) {
+            Some(extra) if entry.order & EXTRA != 0 && extra.is_list() => None,
+            _ => super::cut(entry.buf, len, self.min_multi_recv),
+        };
+        self.pieces.hand_out(entry.piece, cut.is_none());
+        let (part, left) = cut?;
+        entry.buf = left;
+        let matched = Matched {
+            buf: Buffers::One(part),
+            ..entry.matched()
+        };
+        Some(match entry.order & EXTRA {
+            0 => matched,
+            _ => self.extras[id as usize].add_to(matched),
+        })
+    }
+
+    /// The list of a class that has what the message matches.
+    #[inline]
+    fn find_in(&self, class: &Class, a: &Arrived) -> Option<(Place, u32)> {
+        let (src, tag) = class.key(a.src, a.tag);
+        let same = |id: u32| {
+            let entry = &self.entries[id as usize];
+            entry.src == src && entry.tag & !class.ignore == tag
+        };
+        class.index.find(self.seed.hash(src.0, tag), same)
+    }
+
+    /// As `find_in`, in all classes: the list with the oldest head.
+    #[inline(never)]
+    fn find_among_many(&self, a: &Arrived) -> Option<Found> {
+        let mut oldest = FREE;
+        let mut found = None;
+        let mut rest = self.filled;
+        while rest != 0 {
+            let number = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            if let Some((place, head)) = self.find_in(&self.classes[number], a) {
+                let order = self.entries[head as usize].order;
+                if order < oldest {
+                    oldest = order;
+                    found = Some(Found {
+                        number,
+                        place: Some(place),
+                        head,
+                    });
+                }
+            }
+        }
+        if !self.odd.is_empty() {
+            let id = self.find_odd(a);
+            if id != NIL && self.entries[id as usize].order < oldest {
+                found = Some(Found {
+                    number: CLASSES_MAX,
+                    place: None,
+                    head: id,
+                });
+            }
+        }
+        found
+    }
+
+    #[cold]
+    fn find_odd(&self, a: &Arrived) -> u32 {
+        let mut id = self.odd.head;
+        while id != NIL {
+            let entry = &self.entries[id as usize];
+            let ignore = self.extras[id as usize].ignore();
+            let from = entry.src == FiAddr::UNSPEC || entry.src == a.src;
+            if from && (entry.tag ^ a.tag) & !ignore == 0 {
+                break;
+            }
+            id = entry.link.next;
+        }
+        id
+    }
+}

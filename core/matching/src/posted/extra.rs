@@ -1,0 +1,86 @@
+//! What only some receives have: a memory descriptor, a list of buffers, flags of the upper half, a mask with no class. It
+//! stands beside the entries, so that these fit a cache line.
+
+use super::{Entry, Posted, PostedQueue};
+use crate::{Buffers, Matched};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::IoBuf;
+
+/// Beside the entry with the same number.
+pub(super) struct Extra {
+    desc: u64,
+    /// All of them.
+    flags: Flags,
+    ignore: u64,
+    list: Option<Box<[IoBuf]>>,
+}
+
+impl Extra {
+    const NONE: Extra = Extra {
+        desc: 0,
+        flags: Flags::empty(),
+        ignore: 0,
+        list: None,
+    };
+
+    /// Whether an entry does not hold all of a receive that has a class.
+    #[inline]
+    pub(super) fn is_needed(p: &Posted) -> bool {
+        p.desc != 0 || p.flags.bits() > u64::from(u32::MAX) || matches!(p.buf, Buffers::Many(_))
+    }
+
+    /// The ignore mask.
+    pub(super) fn ignore(&self) -> u64 {
+        self.ignore
+    }
+
+    pub(super) fn is_list(&self) -> bool {
+        self.list.is_some()
+    }
+
+    /// Makes a match whole that is a piece of the receive. (A list is never cut into pieces.)
+    pub(super) fn add_to(&self, matched: Matched) -> Matched {
+        Matched {
+            desc: self.desc,
+            flags: self.flags,
+            ..matched
+        }
+    }
+
+    /// Makes a match whole that is all of the receive.
+    #[inline(never)]
+    pub(super) fn take(&mut self, matched: Matched) -> Matched {
+        let mut matched = self.add_to(matched);
+        if let Some(list) = self.list.take() {
+            matched.buf = Buffers::Many(list);
+        }
+        matched
+    }
+}
+
+impl PostedQueue {
+    #[inline(never)]
+    pub(super) fn put_extra(&mut self, id: u32, p: Posted) {
+        if self.extras.len() < self.entries.len() {
+            self.extras.resize_with(self.entries.len(), || Extra::NONE);
+        }
+        self.extras[id as usize] = Extra {
+            desc: p.desc,
+            flags: p.flags,
+            ignore: p.ignore,
+            list: match p.buf {
+                Buffers::One(_) => None,
+                Buffers::Many(list) => Some(list),
+            },
+        };
+    }
+
+    /// The ignore mask of an entry in use.
+    pub(super) fn ignore_of(&self, id: u32) -> u64 {
+        let Entry { order, .. } = self.entries[id as usize];
+        match self.classes.get((order & super::CLASS) as usize) {
+            Some(class) => class.ignore,
+            None => self.extras[id as usize].ignore,
+        }
+    }
+}

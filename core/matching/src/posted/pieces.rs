@@ -1,0 +1,82 @@
+//! The pieces of multi-receives that transports are filling: the buffer is in use until the last of them is complete, which
+//! need not be the last that was handed out.
+
+use slab::Slab;
+
+use crate::{PieceDone, TakenBack};
+use ferrofabric_contracts::peer::Piece;
+
+use super::Posted;
+
+/// What becomes of a multi-receive once no piece is out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Nothing: it is posted still.
+    No,
+    /// All of its buffer was handed out.
+    UsedUp,
+    /// What was left was taken back.
+    TakenBack,
+}
+
+struct Multi {
+    out: usize,
+    end: End,
+}
+
+/// All multi-receives that are posted or in use.
+#[derive(Default)]
+pub(super) struct Pieces(Slab<Multi>);
+
+impl Pieces {
+    /// Begins a multi-receive.
+    pub(super) fn open(&mut self) -> Piece {
+        let end = End::No;
+        Piece(self.0.insert(Multi { out: 0, end }) as u32 + 1)
+    }
+
+    /// A transport gets a piece; `last` when nothing is left behind it.
+    pub(super) fn hand_out(&mut self, of: Piece, last: bool) {
+        if let Some(multi) = self.0.get_mut(slot(of)) {
+            multi.out += 1;
+            if last {
+                multi.end = End::UsedUp;
+            }
+        }
+    }
+
+    /// What is left of a receive was taken out of the queue.
+    pub(super) fn take_back(&mut self, posted: Posted, of: Piece) -> TakenBack {
+        let mut busy = Piece::NONE;
+        if let Some(multi) = self.0.get_mut(slot(of)) {
+            multi.end = End::TakenBack;
+            match multi.out {
+                0 => drop(self.0.remove(slot(of))),
+                _ => busy = of,
+            }
+        }
+        TakenBack { posted, busy }
+    }
+
+    /// A transport has completed a piece.
+    pub(super) fn complete(&mut self, of: Piece) -> PieceDone {
+        let Some(multi) = self.0.get_mut(slot(of)) else {
+            return PieceDone::InUse;
+        };
+        multi.out = multi.out.saturating_sub(1);
+        let (out, end) = (multi.out, multi.end);
+        if out != 0 || end == End::No {
+            return PieceDone::InUse;
+        }
+        self.0.remove(slot(of));
+        match end {
+            End::TakenBack => PieceDone::TakenBack,
+            _ => PieceDone::Released,
+        }
+    }
+}
+
+/// No slot for a receive of one message.
+fn slot(of: Piece) -> usize {
+    (of.0 as usize).wrapping_sub(1)
+}

@@ -1,0 +1,156 @@
+//! A lane: both halves, under one session.
+
+use super::Shared;
+use super::receiver::{Arrival, Held, Receiver};
+use super::sender::{Outgoing, Sender};
+use crate::Time;
+use crate::session::{Session, SessionError};
+use crate::wire::datagram::Ack;
+
+/// The UD lane of one session. `T` is where a packet that arrived lies, for those that the lane keeps until the ones
+/// before them are there.
+///
+/// The owner keeps the packets that are not confirmed, by number, and gives the session and the same [`Shared`] to each
+/// call. After any of them [`DatagramLane::deadline`] may be another.
+#[derive(Clone, Debug)]
+pub struct DatagramLane<T> {
+    sender: Sender,
+    receiver: Receiver<T>,
+}
+
+impl<T> DatagramLane<T> {
+    /// The lane of a session: a new one, or one that was on another lane. `seed` spreads the probes in time.
+    #[must_use]
+    pub fn new(shared: &Shared, session: &Session, seed: u64) -> Self {
+        DatagramLane {
+            sender: Sender::new(&shared.config, session.oldest_unconfirmed(), seed),
+            receiver: Receiver::new(session.expected()),
+        }
+    }
+
+    /// Whether a packet that is stamped now goes out at once. Packets may be stamped without; they wait here.
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self, session: &Session) -> bool {
+        self.sender.has_room(session)
+    }
+
+    /// The next packet to send: one that was lost, the oldest one as a probe, or one that was stamped since. Call it
+    /// until it gives none, after packets were stamped, after an acknowledgement, and after a deadline.
+    #[inline]
+    pub fn next_packet(
+        &mut self,
+        shared: &mut Shared,
+        session: &Session,
+        now: Time,
+    ) -> Option<Outgoing> {
+        self.sender.next_packet(shared, session, now)
+    }
+
+    /// The packet that [`DatagramLane::next_packet`] gave last could not be posted (a full send queue): it comes again.
+    pub fn not_sent(&mut self, shared: &mut Shared, outgoing: Outgoing) {
+        self.sender.not_sent(outgoing, shared);
+    }
+
+    /// Takes the acknowledgement of a datagram that arrived, old or new. Returns how many packets that confirms, from
+    /// the oldest on.
+    ///
+    /// # Errors
+    /// [`SessionError::Confirmation`] for packets that were never sent; nothing is changed.
+    #[inline]
+    pub fn on_ack(
+        &mut self,
+        shared: &mut Shared,
+        session: &mut Session,
+        ack: Ack,
+        now: Time,
+    ) -> Result<u32, SessionError> {
+        self.sender.on_ack(shared, session, ack, now)
+    }
+
+    /// Judges a numbered packet that arrived: its number, and whether its sender asks for an acknowledgement. `may_hold`:
+    /// whether `packet`'s buffer may be kept, should it have come too early.
+    #[inline]
+    pub fn arrive(
+        &mut self,
+        shared: &mut Shared,
+        session: &mut Session,
+        numbered: (u32, bool),
+        packet: T,
+        may_hold: bool,
+        now: Time,
+    ) -> Arrival<T> {
+        self.receiver
+            .arrive(shared, session, numbered, packet, may_hold, now)
+    }
+
+    /// The next packet that was kept and is wanted now, or is not wanted any more. Call it until it gives none, after the
+    /// session took a packet, from this lane or another.
+    #[inline]
+    pub fn next_held(&mut self, session: &mut Session) -> Option<Held<T>> {
+        self.receiver.next_held(session)
+    }
+
+    /// What has arrived, for a datagram that is sure to go out now.
+    #[inline]
+    pub fn ack(&mut self, session: &Session) -> Ack {
+        self.receiver.ack(session)
+    }
+
+    /// Whether an Ack packet should go out although nothing else does. To be asked once what came has been handled, and
+    /// answers were sent.
+    #[inline]
+    #[must_use]
+    pub fn owes_ack(&self, now: Time) -> bool {
+        self.receiver.owes_ack(now)
+    }
+
+    /// When to call [`DatagramLane::on_deadline`]; a time that is past for at once.
+    #[inline]
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        match (self.sender.deadline(), self.receiver.deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Time has come. Afterwards there may be packets to send, or an Ack. Says whether to ask after the peer: it has not
+    /// answered so often that it may be gone.
+    pub fn on_deadline(&mut self, shared: &Shared, session: &Session, now: Time) -> bool {
+        self.sender.on_deadline(&shared.config, session, now)
+            && self.sender.probes > shared.config.suspect_after
+    }
+
+    /// The session sends on another lane from now on, and begins there with what is not confirmed. Arrivals and
+    /// acknowledgements go on here, for the peer may change later, and datagrams be late.
+    pub fn pause(&mut self) {
+        self.sender.pause();
+    }
+
+    /// The session sends on this lane again, and begins with what is not confirmed.
+    pub fn resume(&mut self) {
+        self.sender.resume();
+    }
+
+    /// Whether the session sends on another lane.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.sender.is_paused()
+    }
+
+    /// Gives back the packets that are kept: the session has ended, or room is short and the sender will repeat them.
+    pub fn release(&mut self, session: &Session) -> impl Iterator<Item = T> + use<T> {
+        self.receiver.release(session)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn window(&self) -> u32 {
+        self.sender.window()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn assert_counts(&self, session: &Session) {
+        self.sender.assert_counts(session);
+    }
+}

@@ -1,0 +1,98 @@
+//! What an acknowledgement tells of the packets that it does not name: which of them are lost, and which only late.
+//!
+//! Each transmission has a number. Once one has arrived, an earlier one that has not is lost when it is overdue: after the
+//! usual round trip if the later one is ahead by a margin, else after a generous one. The margin begins at three, as in
+//! TCP, and grows with each packet that is seen to have been overtaken by more, and patience with each that was taken for
+//! lost and was not; so a network that reorders costs a few needless repeats at the start, and none later.
+
+use std::time::Duration;
+
+use crate::Time;
+use crate::rtt::RttEstimator;
+use crate::wire::datagram::SPAN;
+
+const MARGIN: u64 = 3;
+const MAX_PATIENCE: u32 = 4;
+
+#[derive(Clone, Debug)]
+pub(super) struct Evidence {
+    /// The latest transmission that is known to have arrived.
+    newest: Option<u64>,
+    margin: u64,
+    /// By how much more than [`RttEstimator::late`] a packet may be late.
+    patience: u32,
+    fastest: Option<Duration>,
+}
+
+/// What [`Evidence::judge`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing that was sent after it has arrived.
+    Open,
+    /// It is lost unless it is acknowledged before that time.
+    Wait(Time),
+    Lost,
+}
+
+impl Evidence {
+    pub(super) fn new() -> Self {
+        Evidence {
+            newest: None,
+            margin: MARGIN,
+            patience: 1,
+            fastest: None,
+        }
+    }
+
+    /// A transmission has arrived, for sure this one: the packet was sent but once.
+    #[inline]
+    pub(super) fn arrived(&mut self, number: u64, round_trip: Duration) {
+        self.fastest = Some(self.fastest.map_or(round_trip, |f| f.min(round_trip)));
+        match self.newest {
+            Some(newest) if newest > number => self.overtaken_by(newest - number),
+            _ => self.newest = Some(number),
+        }
+    }
+
+    /// One of the transmissions of a packet has arrived, `since_last` after the last of them, which was `number`.
+    /// `false` if that cannot have been the last: it was sent again in vain.
+    pub(super) fn one_arrived(&mut self, number: u64, since_last: Duration) -> bool {
+        if self.fastest.is_some_and(|fastest| since_last < fastest) {
+            return false;
+        }
+        self.newest = self.newest.max(Some(number));
+        true
+    }
+
+    /// A packet was taken for lost and was not.
+    pub(super) fn mistaken(&mut self) {
+        self.overtaken_by(self.margin * 2 - 1);
+        self.patience = (self.patience * 2).min(MAX_PATIENCE);
+    }
+
+    #[inline]
+    pub(super) fn judge(
+        &self,
+        number: u64,
+        sent_at: Time,
+        now: Time,
+        rtt: &RttEstimator,
+    ) -> Verdict {
+        let Some(newest) = self.newest.filter(|&newest| newest > number) else {
+            return Verdict::Open;
+        };
+        let wait = match newest - number >= self.margin {
+            true => rtt.usual(),
+            false => rtt.late() * self.patience,
+        };
+        let overdue = sent_at + wait;
+        match overdue <= now {
+            true => Verdict::Lost,
+            false => Verdict::Wait(overdue),
+        }
+    }
+
+    fn overtaken_by(&mut self, others: u64) {
+        self.margin = self.margin.max((others + 1).min(u64::from(SPAN)));
+    }
+}

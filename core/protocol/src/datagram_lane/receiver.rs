@@ -1,0 +1,186 @@
+//! The receiving half: order out of disorder, within a bound, and when to acknowledge.
+
+use std::collections::VecDeque;
+
+use super::{Config, Shared};
+use crate::Time;
+use crate::session::{Accept, Session};
+use crate::wire::datagram::{Ack, SPAN};
+
+/// What becomes of a packet that arrived. `T` is where it lies: its receive buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival<T> {
+    /// It is the next one, and counts as taken. After it, ask for [`super::DatagramLane::next_held`].
+    Deliver(T),
+    /// Packets before it are missing: the lane keeps it.
+    Hold,
+    /// It is not wanted, or not now: its buffer is free.
+    Drop(T),
+}
+
+/// A packet that was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held<T> {
+    /// It is the next one now, and counts as taken.
+    Deliver(T),
+    /// Another lane has brought it: its buffer is free.
+    Drop(T),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Receiver<T> {
+    /// What the session expected when it was last looked at.
+    base: u32,
+    /// Bit *i*: packet `base + i` is kept.
+    kept: u64,
+    packets: VecDeque<Option<T>>,
+    /// Numbered packets that came since the last acknowledgement.
+    unacknowledged: u32,
+    ack_at: Option<Time>,
+    ack_now: bool,
+}
+
+impl<T> Receiver<T> {
+    pub(super) fn new(base: u32) -> Self {
+        Receiver {
+            base,
+            kept: 0,
+            packets: VecDeque::new(),
+            unacknowledged: 0,
+            ack_at: None,
+            ack_now: false,
+        }
+    }
+
+    #[inline]
+    pub(super) fn arrive(
+        &mut self,
+        shared: &mut Shared,
+        session: &mut Session,
+        (sequence, asks): (u32, bool),
+        packet: T,
+        may_hold: bool,
+        now: Time,
+    ) -> Arrival<T> {
+        if self.base == session.expected()
+            && self.kept & 1 == 0
+            && session.accept(sequence) == Accept::Deliver
+        {
+            // A gap is closed by it, or goes on behind it: the sender is to know.
+            self.came(&shared.config, asks || self.kept != 0, now);
+            self.advance();
+            return Arrival::Deliver(packet);
+        }
+        self.out_of_order(shared, session, (sequence, asks), packet, may_hold, now)
+    }
+
+    #[cold]
+    fn out_of_order(
+        &mut self,
+        shared: &mut Shared,
+        session: &Session,
+        (sequence, asks): (u32, bool),
+        packet: T,
+        may_hold: bool,
+        now: Time,
+    ) -> Arrival<T> {
+        let expected = session.expected();
+        let ahead = sequence.wrapping_sub(expected);
+        let at = sequence.wrapping_sub(self.base);
+        if ahead > u32::MAX / 2 || at < SPAN && (self.kept >> at) & 1 != 0 {
+            shared.counters.duplicates += 1;
+            self.came(&shared.config, true, now);
+            return Arrival::Drop(packet);
+        }
+        // Numbers count from `base`, which the session has left behind if another lane brings packets, too: the owner
+        // is about to ask for what that has freed.
+        if at >= SPAN || !may_hold {
+            shared.counters.dropped += 1;
+            if asks && at < SPAN {
+                self.came(&shared.config, true, now);
+            }
+            return Arrival::Drop(packet);
+        }
+        let at = at as usize;
+        if self.packets.len() <= at {
+            self.packets.resize_with(at + 1, || None);
+        }
+        self.packets[at] = Some(packet);
+        self.kept |= 1 << at;
+        self.came(&shared.config, true, now);
+        Arrival::Hold
+    }
+
+    #[inline]
+    pub(super) fn next_held(&mut self, session: &mut Session) -> Option<Held<T>> {
+        if self.kept == 0 {
+            self.base = session.expected();
+            return None;
+        }
+        self.kept_next(session)
+    }
+
+    #[cold]
+    fn kept_next(&mut self, session: &mut Session) -> Option<Held<T>> {
+        while self.base != session.expected() {
+            if let Some(packet) = self.advance() {
+                return Some(Held::Drop(packet));
+            }
+        }
+        if self.kept & 1 == 0 || session.accept(self.base) != Accept::Deliver {
+            return None;
+        }
+        self.advance().map(Held::Deliver)
+    }
+
+    /// Takes the packet at `base` out, if it is kept, and goes on to the next number.
+    #[inline]
+    fn advance(&mut self) -> Option<T> {
+        self.base = self.base.wrapping_add(1);
+        self.kept >>= 1;
+        self.packets.pop_front().flatten()
+    }
+
+    /// What has arrived, for a datagram that goes out now.
+    #[inline]
+    pub(super) fn ack(&mut self, session: &Session) -> Ack {
+        self.unacknowledged = 0;
+        self.ack_at = None;
+        self.ack_now = false;
+        let expected = session.expected();
+        let behind = expected.wrapping_sub(self.base);
+        Ack {
+            expected,
+            held: self.kept.checked_shr(behind.saturating_add(1)).unwrap_or(0),
+        }
+    }
+
+    #[inline]
+    pub(super) fn owes_ack(&self, now: Time) -> bool {
+        self.ack_now || self.ack_at.is_some_and(|at| at <= now)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match self.ack_now {
+            true => Some(Time(0)),
+            false => self.ack_at,
+        }
+    }
+
+    /// Gives up all that is kept.
+    pub(super) fn release(&mut self, session: &Session) -> impl Iterator<Item = T> + use<T> {
+        self.kept = 0;
+        self.base = session.expected();
+        std::mem::take(&mut self.packets).into_iter().flatten()
+    }
+
+    #[inline]
+    fn came(&mut self, config: &Config, at_once: bool, now: Time) {
+        self.unacknowledged += 1;
+        if at_once || self.unacknowledged >= config.ack_every {
+            self.ack_now = true;
+        } else if self.ack_at.is_none() {
+            self.ack_at = Some(now + config.ack_delay);
+        }
+    }
+}

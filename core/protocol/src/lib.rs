@@ -1,0 +1,34 @@
+//! The protocol between two endpoints, as pure state machines: an event and the time go in, actions come out.
+//!
+//! Nothing here knows a device, a thread or a clock; the verbs endpoint carries the actions out. Two families:
+//!
+//! * the *service thread's*: [`handshake`] makes, checks and ends RC lanes over the lossy UD channel;
+//! * the *engine's*: [`session`] (order, exactly-once, credits), [`datagram_lane`] (a session over UD, made reliable),
+//!   [`parts`] (messages of several packets) and [`rendezvous`] (bulk by RDMA read).
+//!
+//! [`wire`] is what both put on the wire; `docs/wire-protocol.md` has the pictures.
+
+#![deny(unsafe_code)]
+
+pub mod credit;
+pub mod datagram_lane;
+pub mod handshake;
+pub mod lane_policy;
+pub mod parts;
+mod peer_key;
+pub mod rendezvous;
+mod rng;
+mod rtt;
+pub mod session;
+mod spare_room;
+pub mod table;
+mod time;
+mod timers;
+pub mod wire;
+
+#[cfg(test)]
+mod sim;
+
+pub use peer_key::{PLACE_BYTES, PeerKey};
+pub use spare_room::give_back_room;
+pub use time::Time;

@@ -1,0 +1,505 @@
+//! The data side of one session with a peer: sequence numbers and credits.
+//!
+//! A session outlives its lanes. It numbers what must arrive exactly once; a lane confirms it (an RC completion, or an
+//! Ack), and after a lane change both sides say what they expect next, and the rest is sent again. The machine keeps
+//! counters only: the owner keeps the messages that are not yet confirmed, in a ring indexed by sequence number.
+
+use std::ops::Range;
+
+use thiserror::Error;
+
+use super::credit::{ReceiveCredit, SendCredit};
+use super::wire::SessionId;
+use super::wire::data::Header;
+
+/// Numbered packets that a session may have unconfirmed: far below half the number space, so that old and new are
+/// told apart.
+pub const WINDOW: u32 = 1 << 24;
+
+/// What a sequence number says about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// It is the next one; it counts as taken now.
+    Deliver,
+    /// It was taken before: drop it.
+    Duplicate,
+    /// One before it is missing: drop it too (a lane without order), or the lane is broken (one that keeps order).
+    Gap,
+}
+
+/// The session cannot go on, or the request does not fit its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SessionError {
+    /// A confirmation of what was never sent, or one that takes back an earlier one.
+    #[error("the peer confirmed up to {got}, possible is {confirmed} to {next}")]
+    Confirmation {
+        /// What had been confirmed.
+        confirmed: u32,
+        /// What would be sent next.
+        next: u32,
+        /// What the peer claims to expect next.
+        got: u32,
+    },
+}
+
+/// One session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The session's name at the peer: goes into every data header.
+    pub remote: SessionId,
+    /// Credit to send eager messages.
+    pub send_credit: SendCredit,
+    /// Credit that the peer uses.
+    pub receive_credit: ReceiveCredit,
+    /// Numbers of the next packet each way, counted on and on: what is on the wire is the low half.
+    /// So a session in which 2³² packets have gone is not taken for one in which none has.
+    next: u64,
+    expected: u64,
+    confirmed: u32,
+    /// The number that both began with.
+    begin: u32,
+}
+
+/// Where the counters of a session begin: at 0, but for tests, which begin near where counters go
+/// round. Both ends have to begin at the same numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Number of the first packet each way.
+    pub sequence: u32,
+    /// Credit units that were sent, and released, each way.
+    pub credit_units: u32,
+}
+
+impl Session {
+    /// A new session, both sides at sequence 0. The quotas are what the peer grants us and what we grant the peer ([`super::wire::control::Limits::quota_units`]).
+    #[must_use]
+    pub fn new(remote: SessionId, peer_grants_units: u16, we_grant_units: u16) -> Self {
+        Self::begin_at(Origin::default(), remote, peer_grants_units, we_grant_units)
+    }
+
+    /// As [`Session::new`], with counters that begin elsewhere.
+    #[must_use]
+    pub fn begin_at(
+        origin: Origin,
+        remote: SessionId,
+        peer_grants_units: u16,
+        we_grant_units: u16,
+    ) -> Self {
+        let begin = origin.sequence;
+        Session {
+            remote,
+            send_credit: SendCredit::begin_at(origin.credit_units, peer_grants_units),
+            receive_credit: ReceiveCredit::begin_at(origin.credit_units, we_grant_units),
+            next: begin.into(),
+            confirmed: begin,
+            expected: begin.into(),
+            begin,
+        }
+    }
+
+    /// Whether no numbered packet has gone either way.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        let begin = u64::from(self.begin);
+        self.next == begin && self.expected == begin
+    }
+
+    /// The header of the next numbered packet, which takes the number and tells the credit; `None` while [`WINDOW`]
+    /// packets are unconfirmed. Call it when the packet is sure to be posted.
+    #[inline]
+    pub fn stamp(&mut self) -> Option<Header> {
+        if !self.may_stamp() {
+            return None;
+        }
+        let sequence = self.next as u32;
+        self.next = self.next.wrapping_add(1);
+        Some(Header {
+            session: self.remote,
+            sequence,
+            credit: self.receive_credit.field(),
+        })
+    }
+
+    /// Whether [`Session::stamp`] has a number to give.
+    #[must_use]
+    pub fn may_stamp(&self) -> bool {
+        self.unconfirmed() < WINDOW
+    }
+
+    /// The header of a Credit packet.
+    pub fn stamp_credit(&mut self) -> Header {
+        Header {
+            session: self.remote,
+            sequence: self.next as u32,
+            credit: self.receive_credit.field(),
+        }
+    }
+
+    /// The header of an Ack packet.
+    pub fn stamp_ack(&mut self) -> Header {
+        Header {
+            session: self.remote,
+            sequence: self.expected as u32,
+            credit: self.receive_credit.field(),
+        }
+    }
+
+    /// Whether a packet of this number is the next one.
+    #[inline]
+    #[must_use]
+    pub fn is_next(&self, sequence: u32) -> bool {
+        sequence == self.expected as u32
+    }
+
+    /// Judges the number of a packet that arrived.
+    #[inline]
+    pub fn accept(&mut self, sequence: u32) -> Accept {
+        let expected = self.expected as u32;
+        if sequence == expected {
+            self.expected = self.expected.wrapping_add(1);
+            return Accept::Deliver;
+        }
+        if sequence.wrapping_sub(expected) > u32::MAX / 2 {
+            Accept::Duplicate
+        } else {
+            Accept::Gap
+        }
+    }
+
+    /// All packets below `expected` have arrived: an Ack says so, or the completion of `expected − 1` on an RC lane.
+    /// Returns how many that newly confirms; a confirmation overtaken by a later one confirms none.
+    ///
+    /// # Errors
+    /// [`SessionError::Confirmation`] for packets that were never sent.
+    #[inline]
+    pub fn confirm(&mut self, expected: u32) -> Result<u32, SessionError> {
+        let newly = expected.wrapping_sub(self.confirmed);
+        if newly > self.unconfirmed() {
+            if newly > u32::MAX / 2 {
+                return Ok(0);
+            }
+            return Err(self.bad_confirmation(expected));
+        }
+        self.confirmed = expected;
+        Ok(newly)
+    }
+
+    /// The session moves to a new lane, where the peer names it `remote`. The old one is fenced: both sides have moved it to
+    /// error, drained it, and told each other their [`Session::expected`]. Returns the numbers to send again, oldest first
+    /// (`first.wrapping_add(i)`); the packets go out as they were, with their old numbers, [readdressed].
+    ///
+    /// # Errors
+    /// [`SessionError::Confirmation`]; nothing is changed.
+    ///
+    /// [readdressed]: super::wire::data::readdress
+    pub fn change_lane(
+        &mut self,
+        remote: SessionId,
+        peer_expects: u32,
+    ) -> Result<Replay, SessionError> {
+        if peer_expects.wrapping_sub(self.confirmed) > self.unconfirmed() {
+            return Err(self.bad_confirmation(peer_expects));
+        }
+        self.remote = remote;
+        self.confirmed = peer_expects;
+        self.receive_credit.on_lane_change();
+        Ok(Replay {
+            first: peer_expects,
+            count: self.unconfirmed(),
+        })
+    }
+
+    /// The peer never began this session, and begins one now that is to take its place: what was
+    /// sent is sent again, with its old numbers, since both sides count from the same ones. Says
+    /// whether that can be. It can not if a packet was confirmed or taken, or if the peer grants
+    /// less by now than was sent; then nothing is changed.
+    #[must_use]
+    pub fn begin_again(
+        &mut self,
+        remote: SessionId,
+        peer_grants_units: u16,
+        we_grant_units: u16,
+    ) -> bool {
+        let begin = u64::from(self.begin);
+        let none_confirmed = self.next.wrapping_sub(begin) == u64::from(self.unconfirmed());
+        let none_taken = self.expected == begin;
+        if !none_confirmed || !none_taken || !self.send_credit.change_quota(peer_grants_units) {
+            return false;
+        }
+        self.remote = remote;
+        self.receive_credit = self.receive_credit.anew(we_grant_units);
+        true
+    }
+
+    /// Numbered packets that no lane has confirmed.
+    #[inline]
+    #[must_use]
+    pub fn unconfirmed(&self) -> u32 {
+        (self.next as u32).wrapping_sub(self.confirmed)
+    }
+
+    /// Numbered packets sent so far, modulo 2³².
+    #[must_use]
+    pub fn sent(&self) -> u32 {
+        self.next as u32
+    }
+
+    /// The number of the oldest packet that no lane has confirmed; that of the next packet if all are.
+    #[must_use]
+    pub fn oldest_unconfirmed(&self) -> u32 {
+        self.confirmed
+    }
+
+    /// The number that the next numbered packet of the peer must have.
+    #[must_use]
+    pub fn expected(&self) -> u32 {
+        self.expected as u32
+    }
+
+    #[cold]
+    fn bad_confirmation(&self, got: u32) -> SessionError {
+        SessionError::Confirmation {
+            confirmed: self.confirmed,
+            next: self.next as u32,
+            got,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Session {
+    /// A session through which so many packets have gone each way.
+    pub(crate) fn at(remote: SessionId, quota_units: u16, sequence: u32) -> Self {
+        let origin = Origin {
+            sequence,
+            ..Origin::default()
+        };
+        Session::begin_at(origin, remote, quota_units, quota_units)
+    }
+}
+
+/// What to send again after a lane change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// The oldest number.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl Replay {
+    /// The numbers, oldest first.
+    pub fn sequences(self) -> impl Iterator<Item = u32> {
+        let Range { start, end } = 0..self.count;
+        (start..end).map(move |i| self.first.wrapping_add(i))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credit::{Admission, UNIT_BYTES};
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    fn session_at(sequence: u32) -> Session {
+        Session::at(SessionId(1), 100, sequence)
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Send,
+        Arrive,
+        Complete,
+        Break,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => Just(Step::Send),
+            4 => Just(Step::Arrive),
+            3 => Just(Step::Complete),
+            1 => Just(Step::Break),
+        ]
+    }
+
+    proptest! {
+        /// An in-order lane that breaks at any point, losing what is under way: each message is delivered once, in order.
+        #[test]
+        fn exactly_once_over_broken_lanes(
+            start in prop_oneof![Just(0u32), Just(u32::MAX - 3), any::<u32>()],
+            steps in proptest::collection::vec(step(), 0..300),
+        ) {
+            let (mut tx, mut rx) = (session_at(start), session_at(start));
+            let mut kept: VecDeque<(u32, usize)> = VecDeque::new();
+            let mut lane: VecDeque<(u32, usize)> = VecDeque::new();
+            let mut completions: VecDeque<u32> = VecDeque::new();
+            let (mut sent, mut delivered) = (0, Vec::new());
+            for step in steps.into_iter().chain([Step::Break]) {
+                match step {
+                    Step::Send => {
+                        let header = tx.stamp().unwrap();
+                        kept.push_back((header.sequence, sent));
+                        lane.push_back((header.sequence, sent));
+                        sent += 1;
+                    }
+                    Step::Arrive => if let Some((sequence, message)) = lane.pop_front() {
+                        assert_eq!(rx.accept(sequence), Accept::Deliver);
+                        delivered.push(message);
+                        completions.push_back(sequence);
+                    },
+                    Step::Complete => if let Some(sequence) = completions.pop_front() {
+                        let newly = tx.confirm(sequence.wrapping_add(1)).unwrap();
+                        kept.drain(..newly as usize);
+                    },
+                    Step::Break => {
+                        lane.clear();
+                        completions.clear();
+                        let before = tx.unconfirmed();
+                        let replay = tx.change_lane(SessionId(2), rx.expected()).unwrap();
+                        kept.drain(..(before - replay.count) as usize);
+                        prop_assert!(replay.sequences().eq(kept.iter().map(|(sequence, _)| *sequence)));
+                        lane.extend(kept.iter());
+                    }
+                }
+                prop_assert_eq!(kept.len() as u32, tx.unconfirmed());
+            }
+            for (sequence, message) in lane {
+                assert_eq!(rx.accept(sequence), Accept::Deliver);
+                delivered.push(message);
+            }
+            prop_assert!(delivered.into_iter().eq(0..sent));
+        }
+
+        /// On a lane that loses, repeats and reorders, what is delivered is delivered once and in order.
+        #[test]
+        fn repeats_and_gaps_are_told_apart(
+            start in prop_oneof![Just(0u32), Just(u32::MAX - 5), any::<u32>()],
+            arrivals in proptest::collection::vec(0..40u32, 0..200),
+        ) {
+            let mut rx = session_at(start);
+            let mut next = 0;
+            for arrival in arrivals {
+                let expected = match arrival {
+                    n if n == next => Accept::Deliver,
+                    n if n < next => Accept::Duplicate,
+                    _ => Accept::Gap,
+                };
+                prop_assert_eq!(rx.accept(start.wrapping_add(arrival)), expected);
+                next += u32::from(expected == Accept::Deliver);
+            }
+            prop_assert_eq!(rx.expected(), start.wrapping_add(next));
+        }
+
+        /// Hostile confirmations never confirm what was not sent, and never go back.
+        #[test]
+        fn hostile_confirmations_are_caught(sent in 0..50u32, claims in proptest::collection::vec(any::<u32>(), 0..50)) {
+            let mut tx = session_at(0);
+            (0..sent).for_each(|_| { tx.stamp().unwrap(); });
+            for claim in claims {
+                let confirmed = tx.oldest_unconfirmed();
+                match tx.confirm(claim % 100) {
+                    Ok(newly) => prop_assert_eq!(tx.oldest_unconfirmed(), confirmed + newly),
+                    Err(_) => prop_assert!(claim % 100 > sent),
+                }
+                prop_assert!((confirmed..=sent).contains(&tx.oldest_unconfirmed()));
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_lane_changes_are_refused() {
+        let mut tx = session_at(10);
+        (0..5).for_each(|_| assert!(tx.stamp().is_some()));
+        tx.confirm(12).unwrap();
+        let lies = |got| SessionError::Confirmation {
+            confirmed: 12,
+            next: 15,
+            got,
+        };
+        assert_eq!(tx.change_lane(SessionId(2), 16), Err(lies(16)));
+        assert_eq!(tx.change_lane(SessionId(2), 11), Err(lies(11)));
+        assert_eq!(tx.confirm(16), Err(lies(16)));
+        assert_eq!(
+            tx.change_lane(SessionId(2), 13),
+            Ok(Replay {
+                first: 13,
+                count: 2
+            })
+        );
+        assert!(
+            tx.receive_credit.owes(),
+            "the credit told last may be lost with the lane"
+        );
+    }
+
+    /// What was sent in a session that the peer never began is sent in the next, whatever that
+    /// grants, but no more than it does; a session of which anything came through is not begun again.
+    #[test]
+    fn a_session_begins_again() {
+        let origin = Origin {
+            sequence: u32::MAX - 1,
+            credit_units: u32::MAX - 2,
+        };
+        let begun = || Session::begin_at(origin, SessionId(1), 100, 100);
+        let mut tx = begun();
+        (0..4).for_each(|_| assert!(tx.stamp().is_some()));
+        assert_eq!(tx.send_credit.admit(UNIT_BYTES * 9), Admission::Eager);
+        assert!(!tx.begin_again(SessionId(2), 9, 50), "ten units were sent");
+        assert_eq!(tx.remote, SessionId(1));
+        assert!(tx.begin_again(SessionId(2), 12, 50));
+        assert_eq!((tx.remote, tx.unconfirmed()), (SessionId(2), 4));
+        assert_eq!(tx.send_credit.available_units(), 2);
+        assert_eq!(tx.receive_credit.quota_units(), 50);
+        let mut rx = Session::begin_at(origin, SessionId(3), 50, 12);
+        for sequence in (Replay {
+            first: origin.sequence,
+            count: 4,
+        })
+        .sequences()
+        {
+            assert_eq!(rx.accept(sequence), Accept::Deliver);
+        }
+        assert_eq!(rx.receive_credit.take(UNIT_BYTES * 9), Ok(()));
+        assert_eq!(tx.confirm(rx.expected()), Ok(4));
+        rx.receive_credit.release(UNIT_BYTES * 9);
+        assert_eq!(tx.send_credit.on_credit(rx.receive_credit.field()), Ok(()));
+        assert_eq!(tx.send_credit.available_units(), 12);
+
+        assert!(!tx.begin_again(SessionId(4), 100, 100), "four came through");
+        let mut taken = begun();
+        assert_eq!(taken.accept(origin.sequence), Accept::Deliver);
+        assert!(!taken.begin_again(SessionId(4), 100, 100), "one was taken");
+    }
+
+    /// Numbers that are those of the beginning again, 2³² packets later each way, are not the
+    /// beginning.
+    #[test]
+    fn a_session_that_has_gone_round_is_used() {
+        for begin in [0, 7, u32::MAX] {
+            let mut session = session_at(begin);
+            assert!(session.is_unused());
+            session.next += 1 << 32;
+            session.expected += 1 << 32;
+            session.confirmed = session.sent();
+            assert_eq!((session.sent(), session.expected()), (begin, begin));
+            assert!(!session.is_unused(), "from {begin}");
+            assert_eq!(session.accept(begin), Accept::Deliver);
+            assert_eq!(session.stamp().map(|header| header.sequence), Some(begin));
+        }
+        let mut sender = session_at(0);
+        assert!(sender.stamp().is_some() && !sender.is_unused());
+        let mut receiver = session_at(0);
+        assert_eq!(receiver.accept(0), Accept::Deliver);
+        assert!(!receiver.is_unused());
+    }
+
+    #[test]
+    fn a_full_window_takes_no_more() {
+        let mut tx = session_at(0);
+        tx.next = WINDOW.into();
+        assert_eq!(tx.stamp(), None);
+        assert_eq!(tx.confirm(1), Ok(1));
+        assert_eq!(tx.stamp().map(|header| header.sequence), Some(WINDOW));
+    }
+}

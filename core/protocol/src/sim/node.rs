@@ -1,0 +1,359 @@
+//! One endpoint: a connector, model queue pairs, and the engine's view. Every action is checked against the contract.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::handshake::{
+    Action, Config, ConnectLane, Connector, LaneError, LaneKey, LaneUp, Reason,
+};
+use crate::wire::control::LaneKind;
+use crate::{PLACE_BYTES, PeerKey, Time};
+
+/// The key of node `index` in its life number `life`.
+pub(super) fn key_of(index: usize, life: u64) -> PeerKey {
+    let mut place = [0; PLACE_BYTES];
+    place[..8].copy_from_slice(&(index as u64).to_be_bytes());
+    PeerKey {
+        place,
+        incarnation: 100 + life,
+    }
+}
+
+/// The node at a key's place.
+pub(super) fn index_of(key: &PeerKey) -> usize {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&key.place[..8]);
+    u64::from_be_bytes(bytes) as usize
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lane {
+    pub(super) peer: Option<PeerKey>,
+    pub(super) kind: LaneKind,
+    pub(super) qpn: Option<u32>,
+    pub(super) connected: Option<ConnectLane>,
+    pub(super) up: Option<LaneUp>,
+    pub(super) may_send: bool,
+}
+
+/// What is left to be done for a node, at once or later.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Effect {
+    Send { to: PeerKey, bytes: Vec<u8> },
+    Make(LaneKey),
+    Connect(LaneKey),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) key: PeerKey,
+    pub(super) connector: Connector,
+    pub(super) lanes: BTreeMap<LaneKey, Lane>,
+    /// What the engine asked for and has not got.
+    pub(super) wants: BTreeSet<PeerKey>,
+    pub(super) failures: Vec<(PeerKey, Reason)>,
+    pub(super) downs: Vec<(PeerKey, Reason)>,
+    pub(super) closed: Vec<PeerKey>,
+    pub(super) makes: usize,
+    pub(super) max_lanes_seen: usize,
+    /// Queue pairs that can still be made.
+    pub(super) queue_pairs_left: usize,
+    next_qpn: u32,
+    closing: BTreeSet<PeerKey>,
+}
+
+impl Node {
+    pub(super) fn new(index: usize, life: u64, config: Config) -> Self {
+        let key = key_of(index, life);
+        Node {
+            key,
+            connector: Connector::new(key, config),
+            lanes: BTreeMap::new(),
+            wants: BTreeSet::new(),
+            failures: Vec::new(),
+            downs: Vec::new(),
+            closed: Vec::new(),
+            makes: 0,
+            max_lanes_seen: 0,
+            queue_pairs_left: usize::MAX,
+            // Different at each node and in each life, so that any mix shows.
+            next_qpn: 2 + ((index as u32 % 200) << 14) + ((life as u32 % 4) << 22),
+            closing: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn connect(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
+        self.connect_by(now, peer, LaneKind::Rc)
+    }
+
+    pub(super) fn connect_by(&mut self, now: Time, peer: PeerKey, kind: LaneKind) -> Vec<Effect> {
+        if !self
+            .lanes
+            .values()
+            .any(|lane| lane.peer == Some(peer) && lane.may_send)
+        {
+            self.wants.insert(peer);
+        }
+        self.closing.remove(&peer);
+        let mut out = Vec::new();
+        self.connector.connect(now, peer, kind, None, &mut out);
+        self.perform(out)
+    }
+
+    /// Leaves a lane that is up for one of the other kind.
+    pub(super) fn change(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+        let Some(state) = self.lanes.get_mut(&lane) else {
+            return Vec::new();
+        };
+        let (Some(peer), Some(_)) = (state.peer, state.up.take()) else {
+            return Vec::new();
+        };
+        state.may_send = false;
+        let kind = match state.kind {
+            LaneKind::Rc => LaneKind::Ud,
+            LaneKind::Ud => LaneKind::Rc,
+        };
+        self.wants.insert(peer);
+        let mut out = Vec::new();
+        (self.connector).change_lane(now, (lane, peer), kind, None, &mut out);
+        self.perform(out)
+    }
+
+    /// Gives a lane up for want of queue pairs.
+    pub(super) fn recycle(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.connector.lane_recycled(now, lane, &mut out);
+        self.perform(out)
+    }
+
+    /// Gives a lane up because there is no more to say.
+    pub(super) fn leave(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.connector.lane_left(now, lane, &mut out);
+        self.perform(out)
+    }
+
+    /// No longer wants what it has asked for.
+    pub(super) fn cancel(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
+        self.wants.remove(&peer);
+        let mut out = Vec::new();
+        self.connector.cancel(now, &peer, &mut out);
+        self.perform(out)
+    }
+
+    pub(super) fn close(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
+        self.wants.remove(&peer);
+        self.closing.insert(peer);
+        let mut out = Vec::new();
+        self.connector.close(now, &peer, &mut out);
+        self.perform(out)
+    }
+
+    pub(super) fn shutdown(&mut self, now: Time) -> Vec<Effect> {
+        self.shutdown_having(now, &HashMap::new())
+    }
+
+    /// The same, when the sessions of lanes have taken so much.
+    pub(super) fn shutdown_having(
+        &mut self,
+        now: Time,
+        taken: &HashMap<LaneKey, u32>,
+    ) -> Vec<Effect> {
+        self.wants.clear();
+        self.closing
+            .extend(self.lanes.values().filter_map(|lane| lane.peer));
+        let mut out = Vec::new();
+        self.connector.shutdown(now, taken, &mut out);
+        self.perform(out)
+    }
+
+    pub(super) fn receive(&mut self, now: Time, bytes: &[u8]) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.connector.receive(now, bytes, &mut out);
+        self.perform(out)
+    }
+
+    pub(super) fn timeout(&mut self, now: Time) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.connector.timeout(now, &mut out);
+        self.perform(out)
+    }
+
+    pub(super) fn heard(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.connector.lane_heard(now, lane, &mut out);
+        self.perform(out)
+    }
+
+    pub(super) fn broken(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.connector.lane_broken(now, lane, &mut out);
+        self.perform(out)
+    }
+
+    pub(super) fn unreachable(&mut self, now: Time, peer: PeerKey) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.connector.unreachable(now, &peer, &mut out);
+        self.perform(out)
+    }
+
+    /// Carries out a `MakeLane`. A lane released meanwhile is made and destroyed: only the answer is left.
+    pub(super) fn make(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+        let is_rc = (self.lanes.get(&lane)).is_some_and(|lane| lane.kind == LaneKind::Rc);
+        let made = if is_rc && self.queue_pairs_left == 0 {
+            Err(LaneError::NoResources)
+        } else {
+            self.next_qpn += 1;
+            Ok(self.next_qpn)
+        };
+        match (self.lanes.get_mut(&lane), made) {
+            (Some(state), Ok(qpn)) => {
+                assert_eq!(state.qpn, None, "made twice");
+                state.qpn = Some(qpn);
+                self.queue_pairs_left -= usize::from(is_rc);
+            }
+            (Some(_), Err(_)) => {
+                self.lanes.remove(&lane);
+            }
+            (None, _) => {}
+        }
+        let mut out = Vec::new();
+        self.connector.lane_made(now, lane, made, &mut out);
+        self.perform(out)
+    }
+
+    /// Carries out a `ConnectLane`.
+    pub(super) fn connect_lane(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.connector.lane_connected(now, lane, Ok(()), &mut out);
+        self.perform(out)
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for action in actions {
+            match action {
+                Action::SendControl { to, bytes } => {
+                    assert_ne!(to, self.key, "a datagram to oneself");
+                    effects.push(Effect::Send {
+                        to,
+                        bytes: bytes.to_vec(),
+                    });
+                }
+                Action::MakeLane { lane, peer, kind } => {
+                    let fresh = Lane {
+                        peer: Some(peer),
+                        kind,
+                        ..Lane::default()
+                    };
+                    assert!(
+                        self.lanes.insert(lane, fresh).is_none(),
+                        "lane key used twice"
+                    );
+                    self.makes += 1;
+                    self.max_lanes_seen = self.max_lanes_seen.max(self.lanes.len());
+                    effects.push(Effect::Make(lane));
+                }
+                Action::ConnectLane(connect) => {
+                    let lane = self
+                        .lanes
+                        .get_mut(&connect.lane)
+                        .expect("connect of no lane");
+                    assert!(
+                        lane.qpn.is_some() && lane.connected.is_none(),
+                        "not connectable"
+                    );
+                    assert_eq!((lane.peer, lane.kind), (Some(connect.peer), connect.kind));
+                    lane.connected = Some(connect);
+                    effects.push(Effect::Connect(connect.lane));
+                }
+                Action::LaneUp(up) => {
+                    let others = self.lanes.iter().any(|(&key, lane)| {
+                        key != up.lane && lane.peer == Some(up.peer) && lane.up.is_some()
+                    });
+                    assert!(!others, "two lanes up to one peer");
+                    let lane = self.lanes.get_mut(&up.lane).expect("up of no lane");
+                    assert!(lane.connected.is_some() && lane.up.is_none());
+                    lane.up = Some(up);
+                    if up.may_send {
+                        lane.may_send = true;
+                        self.wants.remove(&up.peer);
+                    }
+                }
+                Action::MaySend { lane } => {
+                    let lane = self.lanes.get_mut(&lane).expect("may send on no lane");
+                    assert!(lane.up.is_some() && !lane.may_send);
+                    lane.may_send = true;
+                    if let Some(peer) = lane.peer {
+                        self.wants.remove(&peer);
+                    }
+                }
+                Action::LaneDown { lane, peer, reason } => {
+                    let lane = self.lanes.get_mut(&lane).expect("down of no lane");
+                    assert!(lane.up.take().is_some(), "down but never up");
+                    lane.may_send = false;
+                    self.downs.push((peer, reason));
+                }
+                Action::ReleaseLane { lane } => {
+                    let lane = self.lanes.remove(&lane).expect("released twice");
+                    let peer = lane.peer.expect("lane of no peer");
+                    assert!(
+                        lane.up.is_none() || self.closing.contains(&peer),
+                        "released while up"
+                    );
+                    self.queue_pairs_left = self.queue_pairs_left.saturating_add(usize::from(
+                        lane.qpn.is_some() && lane.kind == LaneKind::Rc,
+                    ));
+                }
+                Action::ConnectFailed { peer, reason } => {
+                    // A session may be over that has no lane, before anybody wants one.
+                    let over = matches!(reason, Reason::PeerClosed { .. });
+                    assert!(
+                        self.wants.remove(&peer) || over,
+                        "failure of what nobody wants"
+                    );
+                    self.failures.push((peer, reason));
+                }
+                Action::NoRoom { .. } => {}
+                Action::Closed { peer } => {
+                    self.closing.remove(&peer);
+                    self.closed.push(peer);
+                }
+            }
+        }
+        assert_eq!(self.lanes.len(), self.connector.lanes(), "lane count");
+        effects
+    }
+
+    /// The lane to `peer` that can be used, if there is one.
+    pub(super) fn usable(&self, peer: &PeerKey) -> Option<(LaneKey, &Lane)> {
+        self.lanes
+            .iter()
+            .find(|(_, lane)| lane.peer.as_ref() == Some(peer) && lane.may_send)
+            .map(|(&key, lane)| (key, lane))
+    }
+}
+
+/// Checks that two ends are ends of one lane: numbers crossed, sessions crossed, one name.
+pub(super) fn assert_one_lane(a: (LaneKey, &Lane), b: (LaneKey, &Lane)) {
+    let ((a_key, a), (b_key, b)) = (a, b);
+    assert_eq!(a.kind, b.kind);
+    let (a_joined, b_joined) = (
+        a.connected.expect("a connected"),
+        b.connected.expect("b connected"),
+    );
+    let (a_up, b_up) = (a.up.expect("a up"), b.up.expect("b up"));
+    assert_eq!(
+        (Some(a_joined.remote_qpn), Some(b_joined.remote_qpn)),
+        (b.qpn, a.qpn)
+    );
+    assert_eq!(
+        (a_joined.remote_psn, b_joined.remote_psn),
+        (b_joined.local_psn, a_joined.local_psn)
+    );
+    assert_eq!(
+        (a_up.remote_session, b_up.remote_session),
+        (b_key.session(), a_key.session())
+    );
+    assert_eq!((a_up.name, a_up.resumes), (b_up.name, b_up.resumes));
+    assert_eq!(a_joined.max_rd_atomic, b_joined.max_dest_rd_atomic);
+}

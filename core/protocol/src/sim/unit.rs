@@ -1,0 +1,517 @@
+//! Single packets in single states.
+
+use std::time::Duration;
+
+use super::node::{Effect, Node, key_of};
+use crate::handshake::{Config, Reason};
+use crate::wire::control::{Body, Control, Keys, LaneKind, RejectReason};
+use crate::{PeerKey, Time};
+
+const NOW: Time = Time(1000);
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn node(index: usize, keys: Keys) -> Node {
+    Node::new(
+        index,
+        0,
+        Config {
+            seed: index as u64,
+            keys,
+            ..Config::default()
+        },
+    )
+}
+
+/// The datagrams among effects, read.
+fn packets(effects: &[Effect]) -> Vec<(PeerKey, Control)> {
+    let read = |effect: &Effect| match effect {
+        Effect::Send { to, bytes } => Some((*to, Control::parse(bytes).unwrap())),
+        Effect::Make(_) | Effect::Connect(_) => None,
+    };
+    effects.iter().filter_map(read).collect()
+}
+
+fn hello_of(node: &mut Node, to: PeerKey) -> Control {
+    hello_by(node, to, LaneKind::Rc)
+}
+
+fn hello_by(node: &mut Node, to: PeerKey, kind: LaneKind) -> Control {
+    let effects = node.connect_by(NOW, to, kind);
+    let [Effect::Make(lane)] = effects[..] else {
+        panic!("{effects:?}")
+    };
+    let sent = packets(&node.make(NOW, lane));
+    assert_eq!(sent[0].0, to);
+    sent[0].1
+}
+
+fn rejected(effects: &[Effect], with: RejectReason) -> Control {
+    match packets(effects)[..] {
+        [
+            (
+                _,
+                reject @ Control {
+                    body: Body::Reject { reason, .. },
+                    ..
+                },
+            ),
+        ] if reason == with => reject,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn other_keys_are_refused_and_the_initiator_fails() {
+    let mut a = node(
+        0,
+        Keys {
+            p_key: 0xffff,
+            q_key: 1,
+        },
+    );
+    let mut b = node(
+        1,
+        Keys {
+            p_key: 0xffff,
+            q_key: 2,
+        },
+    );
+    let hello = hello_of(&mut a, b.key);
+    let reject = rejected(&b.receive(NOW, &hello.to_bytes()), RejectReason::Keys);
+    assert!(b.lanes.is_empty());
+    a.receive(NOW, &reject.to_bytes());
+    assert_eq!(a.failures, [(b.key, Reason::Keys)]);
+    assert!(a.lanes.is_empty() && a.connector.is_idle());
+
+    // A limited member of the same partition is welcome.
+    let mut c = node(
+        2,
+        Keys {
+            p_key: 0x7fff,
+            q_key: 2,
+        },
+    );
+    let hello = hello_of(&mut c, b.key);
+    assert!(matches!(
+        b.receive(NOW, &hello.to_bytes())[..],
+        [Effect::Make(_)]
+    ));
+}
+
+#[test]
+fn another_version_is_refused_and_the_initiator_fails() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let hello = hello_of(&mut a, b.key);
+    let mut bytes = hello.to_bytes();
+    bytes[4] = 9;
+    let reject = rejected(&b.receive(NOW, &bytes), RejectReason::Version);
+    a.receive(NOW, &reject.to_bytes());
+    assert_eq!(a.failures, [(b.key, Reason::Version)]);
+    // A refusal is never refused in turn, or two versions would do nothing else.
+    let mut foreign = reject.to_bytes();
+    foreign[4] = 9;
+    assert_eq!(a.receive(NOW, &foreign), []);
+}
+
+#[test]
+fn another_incarnation_of_us_is_refused() {
+    let (mut a, mut b) = (node(0, Keys::default()), Node::new(1, 1, Config::default()));
+    let hello = hello_of(&mut a, key_of(1, 0));
+    let reject = rejected(
+        &b.receive(NOW, &hello.to_bytes()),
+        RejectReason::StaleIncarnation,
+    );
+    a.receive(NOW, &reject.to_bytes());
+    let reason = Reason::PeerRestarted {
+        incarnation: b.key.incarnation,
+    };
+    assert_eq!(a.failures, [(key_of(1, 0), reason)]);
+}
+
+#[test]
+fn a_forged_refusal_needs_the_nonce() {
+    let (mut a, b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let mut forged = hello_of(&mut a, b.key);
+    (forged.from, forged.to_incarnation) = (b.key, a.key.incarnation);
+    forged.lane.from_initiator = false;
+    forged.lane.initiator_nonce ^= 1;
+    let refusal = |reason| Body::Reject {
+        reason,
+        named_incarnation: b.key.incarnation,
+    };
+    for &reason in RejectReason::ALL {
+        forged.body = refusal(reason);
+        assert_eq!(a.receive(NOW, &forged.to_bytes()), [], "{reason:?}");
+    }
+    assert!(a.failures.is_empty());
+    forged.lane.initiator_nonce ^= 1;
+    forged.body = refusal(RejectReason::ShuttingDown);
+    a.receive(NOW, &forged.to_bytes());
+    assert_eq!(
+        a.failures,
+        [(b.key, Reason::PeerShuttingDown)],
+        "the test's forgery is good but for the nonce"
+    );
+}
+
+#[test]
+fn a_closing_endpoint_takes_no_hello() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    b.shutdown(NOW);
+    let hello = hello_of(&mut a, b.key);
+    let reject = rejected(
+        &b.receive(NOW, &hello.to_bytes()),
+        RejectReason::ShuttingDown,
+    );
+    a.receive(NOW, &reject.to_bytes());
+    assert_eq!(a.failures, [(b.key, Reason::PeerShuttingDown)]);
+    b.connect(NOW, a.key);
+    assert_eq!(b.failures, [(a.key, Reason::ShuttingDown)]);
+}
+
+#[test]
+fn an_old_hello_does_not_end_a_newer_lane() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let old = hello_of(&mut a, b.key);
+    a.unreachable(NOW, b.key);
+    assert_eq!(a.failures, [(b.key, Reason::Unreachable)]);
+    let new = hello_of(&mut a, b.key);
+    assert!(new.lane.epoch > old.lane.epoch);
+    let effects = b.receive(NOW, &new.to_bytes());
+    let [Effect::Make(lane)] = effects[..] else {
+        panic!("{effects:?}")
+    };
+    b.make(NOW, lane);
+    assert_eq!(b.receive(NOW, &old.to_bytes()), []);
+    assert!(b.lanes.contains_key(&lane));
+}
+
+#[test]
+fn garbage_is_counted_and_costs_nothing() {
+    let mut a = node(0, Keys::default());
+    let mut other = node(1, Keys::default());
+    let hello = hello_of(&mut other, a.key).to_bytes();
+    for bytes in [&[][..], &[0; 168], &hello[..167], &hello[..100]] {
+        assert_eq!(a.receive(NOW, bytes), []);
+    }
+    let mut echo = Control::parse(&hello).unwrap();
+    echo.from = a.key; // our own voice
+    assert_eq!(a.receive(NOW, &echo.to_bytes()), []);
+    assert_eq!(a.connector.counters().malformed, 5);
+    assert!(a.connector.is_idle() && a.connector.next_timeout().is_none());
+}
+
+/// The handshake of `a` and `b` up to the Ready, which is returned and not delivered.
+fn ready_of(a: &mut Node, b: &mut Node) -> Control {
+    ready_by(a, b, LaneKind::Rc)
+}
+
+fn ready_by(a: &mut Node, b: &mut Node, kind: LaneKind) -> Control {
+    let hello = hello_by(a, b.key, kind);
+    let [Effect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
+        panic!()
+    };
+    let [Effect::Connect(lane)] = b.make(NOW, lane)[..] else {
+        panic!()
+    };
+    let hello_ack = packets(&b.connect_lane(NOW, lane))[0].1;
+    let [Effect::Connect(lane)] = a.receive(NOW, &hello_ack.to_bytes())[..] else {
+        panic!()
+    };
+    let ready = packets(&a.connect_lane(NOW, lane))[0].1;
+    assert!(a.usable(&b.key).is_some());
+    ready
+}
+
+#[test]
+fn a_responder_sends_once_it_heard_the_lane_or_the_ready() {
+    for by_ready in [true, false] {
+        let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+        let ready = ready_of(&mut a, &mut b);
+        let (&lane, state) = b.lanes.iter().next().unwrap();
+        assert!(
+            state.up.is_some() && !state.may_send,
+            "it can receive, and must not send yet"
+        );
+        if by_ready {
+            b.receive(NOW, &ready.to_bytes());
+        } else {
+            b.heard(NOW, lane);
+        }
+        assert!(b.lanes[&lane].may_send);
+        let before = b.connector.counters().stale;
+        b.receive(NOW, &ready.to_bytes());
+        b.heard(NOW, lane);
+        assert_eq!(b.connector.counters().stale, before + 1);
+        assert_eq!(b.connector.counters().lanes_up, 1);
+        assert!(
+            b.timeout(Time(u64::MAX)).is_empty(),
+            "nothing more is repeated"
+        );
+    }
+}
+
+#[test]
+fn a_close_is_answered_and_both_forget() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let ready = ready_of(&mut a, &mut b);
+    b.receive(NOW, &ready.to_bytes());
+    let bye = packets(&b.close(NOW, a.key))[0].1;
+    assert!(b.lanes.is_empty() && b.closed.is_empty());
+    let bye_ack = packets(&a.receive(NOW, &bye.to_bytes()))[0].1;
+    assert_eq!(a.downs, [(b.key, Reason::PeerClosed { expected: None })]);
+    assert!(a.connector.is_idle());
+    assert_eq!(
+        packets(&a.receive(NOW, &bye.to_bytes()))[0].1,
+        bye_ack,
+        "a repeat is answered, too"
+    );
+    b.receive(NOW, &bye_ack.to_bytes());
+    assert_eq!(b.closed, [a.key]);
+    assert!(b.connector.is_idle());
+}
+
+#[test]
+fn a_close_ends_with_the_linger_time() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    ready_of(&mut a, &mut b);
+    a.close(NOW, b.key);
+    let end = NOW + Config::default().linger;
+    let mut byes = 0;
+    while let Some(next) = a
+        .connector
+        .next_timeout()
+        .filter(|_| !a.connector.is_idle())
+    {
+        assert!(next <= end);
+        byes += packets(&a.timeout(next)).len();
+    }
+    assert_eq!(a.closed, [b.key]);
+    assert!((2..30).contains(&byes), "{byes} repeats");
+}
+
+#[test]
+fn a_lane_whose_other_end_was_dropped_is_reset_by_its_ready() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let ready = ready_of(&mut a, &mut b);
+    b.unreachable(NOW, a.key);
+    assert!(b.lanes.is_empty());
+    let reject = rejected(&b.receive(NOW, &ready.to_bytes()), RejectReason::NoSuchLane);
+    a.receive(NOW, &reject.to_bytes());
+    assert_eq!(a.downs, [(b.key, Reason::PeerReset)]);
+    assert!(a.connector.is_idle());
+}
+
+#[test]
+fn a_responder_without_queue_pairs_says_busy_and_keeps_nothing() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    b.queue_pairs_left = 0;
+    let hello = hello_of(&mut a, b.key);
+    let [Effect::Make(lane)] = b.receive(NOW, &hello.to_bytes())[..] else {
+        panic!()
+    };
+    let reject = rejected(&b.make(NOW, lane), RejectReason::Busy);
+    assert!(b.connector.is_idle());
+    a.receive(NOW, &reject.to_bytes());
+    assert!(a.failures.is_empty());
+    // The same Hello goes out again after the busy interval, spread by a quarter.
+    let next = a.connector.next_timeout().unwrap();
+    assert!(next - NOW <= Config::default().busy_interval * 5 / 4);
+    let again = packets(&a.timeout(next))[0].1;
+    assert_eq!(again.lane, hello.lane);
+}
+
+#[test]
+fn a_broken_lane_is_told_and_a_late_bye_about_it_harms_nothing_new() {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let ready = ready_of(&mut a, &mut b);
+    b.receive(NOW, &ready.to_bytes());
+    let mut late = ready;
+    late.body = Body::Bye {
+        expected: None,
+        ends: false,
+    };
+    late.lane.responder_nonce = 0; // as one says that has no answer yet
+
+    let lane = a.usable(&b.key).unwrap().0;
+    let notice = rejected(&a.broken(NOW, lane), RejectReason::NoSuchLane);
+    assert_eq!(a.downs, [(b.key, Reason::Broken)]);
+    b.receive(NOW, &notice.to_bytes());
+    assert_eq!(b.downs, [(a.key, Reason::PeerReset)]);
+
+    let ready = ready_of(&mut a, &mut b);
+    b.receive(NOW, &ready.to_bytes());
+    let answer = packets(&b.receive(NOW, &late.to_bytes()))[0].1;
+    assert_eq!(answer.body, Body::ByeAck);
+    assert!(b.usable(&a.key).is_some());
+    late.lane = ready.lane;
+    b.receive(NOW, &late.to_bytes());
+    assert!(
+        b.usable(&a.key).is_none(),
+        "the Bye is good but for the lane"
+    );
+}
+
+/// What is left is told, and what was told about an earlier lane harms no later one.
+///
+/// Covers: AV-17
+#[test]
+fn a_lane_that_is_left_is_down_at_both_ends_and_no_later_one_is() {
+    let (mut a, mut b) = joined();
+    let lane = a.usable(&b.key).unwrap().0;
+    let notice = rejected(&a.leave(NOW, lane), RejectReason::Left);
+    assert_eq!(a.downs, [(b.key, Reason::Left)]);
+    assert!(a.connector.is_idle());
+    b.receive(NOW, &notice.to_bytes());
+    assert_eq!(b.downs, [(a.key, Reason::Left)]);
+    assert!(b.failures.is_empty() && b.connector.is_idle());
+
+    let ready = ready_of(&mut b, &mut a);
+    a.receive(NOW, &ready.to_bytes());
+    let again = a.usable(&b.key).unwrap().1.up.unwrap();
+    assert!(again.resumes, "the session rests, and is not over");
+    b.receive(NOW, &notice.to_bytes());
+    assert!(
+        b.usable(&a.key).is_some(),
+        "the Reject is good but for its lane"
+    );
+}
+
+/// Two ends of a lane.
+fn joined() -> (Node, Node) {
+    let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
+    let ready = ready_of(&mut a, &mut b);
+    b.receive(NOW, &ready.to_bytes());
+    (a, b)
+}
+
+/// The goodbye of an endpoint that closes, to its one peer.
+fn goodbye(node: &mut Node, peer: &Node) -> Control {
+    let sent = packets(&node.shutdown(NOW));
+    let [(to, bye)] = sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(to, peer.key);
+    assert!(matches!(bye.body, Body::Bye { ends: true, .. }), "{bye:?}");
+    bye
+}
+
+const OVER: Reason = Reason::PeerClosed { expected: None };
+
+#[test]
+fn who_closes_ends_attempts_that_it_has_not_heard_of() {
+    let (mut a, mut b) = joined();
+    let lane = a.usable(&b.key).unwrap().0;
+    a.change(NOW, lane); // its Hello is lost
+    let bye = goodbye(&mut b, &a);
+    let answer = packets(&a.receive(NOW, &bye.to_bytes()))[0].1;
+    assert_eq!(a.failures, [(b.key, OVER)]);
+    assert!(a.connector.is_idle());
+    b.receive(NOW, &answer.to_bytes());
+    assert!(b.connector.is_idle());
+}
+
+/// The count of packets that a goodbye holds is used also where the session has left its lane.
+#[test]
+fn a_goodbye_tells_what_was_taken_of_a_session_that_has_left_its_lane() {
+    for attempts in [false, true] {
+        let (mut a, mut b) = joined();
+        let lane = a.usable(&b.key).unwrap().0;
+        if attempts {
+            a.change(NOW, lane); // its Hello is lost
+        } else {
+            a.broken(NOW, lane); // its Reject is lost
+        }
+        let taken = [(b.usable(&a.key).unwrap().0, 7)].into();
+        let sent = packets(&b.shutdown_having(NOW, &taken));
+        a.receive(NOW, &sent[0].1.to_bytes());
+        let reason = Reason::PeerClosed { expected: Some(7) };
+        assert_eq!(a.failures, [(b.key, reason)]);
+    }
+}
+
+#[test]
+fn who_closes_says_so_to_those_that_hold_a_session_and_have_no_lane() {
+    let (mut a, mut b) = joined();
+    let lane = b.usable(&a.key).unwrap().0;
+    b.broken(NOW, lane); // its Reject is lost
+    let bye = goodbye(&mut b, &a);
+    let answer = packets(&a.receive(NOW, &bye.to_bytes()))[0].1;
+    assert_eq!(a.downs, [(b.key, OVER)]);
+    b.receive(NOW, &answer.to_bytes());
+    assert!(b.connector.is_idle());
+}
+
+#[test]
+fn a_session_without_a_lane_is_over_with_its_peer() {
+    let (mut a, mut b) = joined();
+    let lane = a.usable(&b.key).unwrap().0;
+    a.broken(NOW, lane); // its Reject is lost
+    let bye = goodbye(&mut b, &a);
+    a.receive(NOW, &bye.to_bytes());
+    assert_eq!(a.failures, [(b.key, OVER)]);
+    // Once is enough, and nothing is left to take leave of.
+    a.receive(NOW, &bye.to_bytes());
+    assert_eq!(a.failures.len(), 1);
+    a.shutdown(NOW);
+    assert!(a.connector.is_idle());
+}
+
+/// An end of a lane whose peer's silence has a limit only where it is reached by datagrams.
+fn joined_by(kind: LaneKind) -> (Node, Node) {
+    let config = Config {
+        datagram_timeout: Some(60 * SECOND),
+        ..Config::default()
+    };
+    let (mut a, mut b) = (Node::new(0, 0, config), node(1, Keys::default()));
+    ready_by(&mut a, &mut b, kind);
+    (a, b)
+}
+
+/// Lets time pass for a node to which nothing comes. Returns the keep-alives that it sends.
+fn keep_alives(node: &mut Node, until: Time) -> Vec<Control> {
+    let mut sent = Vec::new();
+    while let Some(at) = node.connector.next_timeout().filter(|&at| at <= until) {
+        let packets = packets(&node.timeout(at)).into_iter();
+        sent.extend(packets.map(|(_, packet)| packet));
+    }
+    sent.retain(|packet| matches!(packet.body, Body::KeepAlive { .. }));
+    sent
+}
+
+#[test]
+fn only_a_peer_by_datagrams_dies_of_silence() {
+    let (mut a, b) = joined_by(LaneKind::Ud);
+    assert!(keep_alives(&mut a, NOW + 59 * SECOND).len() > 4);
+    assert_eq!(a.downs, []);
+    keep_alives(&mut a, NOW + 61 * SECOND);
+    assert_eq!(a.downs, [(b.key, Reason::Timeout)]);
+
+    let (mut a, _b) = joined_by(LaneKind::Rc);
+    assert_eq!(keep_alives(&mut a, NOW + 600 * SECOND), []);
+    assert_eq!(a.downs, []);
+}
+
+#[test]
+fn a_peer_by_datagrams_that_answers_at_last_lives() {
+    let (mut a, mut b) = joined_by(LaneKind::Ud);
+    let asked = keep_alives(&mut a, NOW + 59 * SECOND);
+    let later = NOW + 59 * SECOND;
+    let answer = packets(&b.receive(later, &asked[0].to_bytes()))[0].1;
+    a.receive(later, &answer.to_bytes());
+    keep_alives(&mut a, later + 59 * SECOND);
+    assert_eq!(a.downs, []);
+}
+
+#[test]
+fn who_was_stopped_himself_asks_before_he_gives_a_peer_up() {
+    let (mut a, mut b) = joined_by(LaneKind::Ud);
+    let later = NOW + 3600 * SECOND;
+    let asked = packets(&a.timeout(later))[0].1;
+    assert_eq!(a.downs, []);
+    let answer = packets(&b.receive(later, &asked.to_bytes()))[0].1;
+    a.receive(later, &answer.to_bytes());
+    keep_alives(&mut a, later + 50 * SECOND);
+    assert_eq!(a.downs, []);
+}

@@ -1,0 +1,514 @@
+//! Control packets: the handshake's, all of one size, on the UD queue pairs.
+//!
+//! Each names its sender in full, the incarnation of the receiver that it means, and the lane that it is about; so any
+//! packet can be judged on its own, however late it comes.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{SessionId, VERSION, WireError};
+use crate::{PLACE_BYTES, PeerKey};
+use ferrofabric_contracts::{listed_constants, listed_enum};
+
+/// Size of every control packet in bytes: below the smallest path MTU there is (256).
+pub const CONTROL_BYTES: usize = size_of::<Raw>();
+
+/// The first bytes of a control packet.
+pub const MAGIC: [u8; 4] = *b"FFc\x01";
+
+/// A control packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// Who sends it.
+    pub from: PeerKey,
+    /// Which incarnation of the receiver is meant.
+    pub to_incarnation: u64,
+    /// Which lane it is about.
+    pub lane: LaneName,
+    /// The sender's newest epoch: all its Hellos up to this one are void, but for the lane named here.
+    pub newest_epoch: u64,
+    /// Keys of the sender's queue pairs.
+    pub keys: Keys,
+    /// What it says.
+    pub body: Body,
+}
+
+/// A lane of a pair of endpoints, unique over their incarnations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LaneName {
+    /// Whether the sender of the packet is the side that initiated the lane.
+    pub from_initiator: bool,
+    /// Number of the attempt; an incarnation of an initiator counts up and never uses one twice.
+    pub epoch: u64,
+    /// Drawn by the initiator for this attempt; not 0.
+    pub initiator_nonce: u64,
+    /// Drawn by the responder for this lane; 0 where the sender cannot know it.
+    pub responder_nonce: u64,
+}
+
+impl LaneName {
+    /// A number for the lane, the same at both ends once both nonces are known; not 0.
+    #[must_use]
+    pub fn to_number(&self) -> u64 {
+        let mixed = self.initiator_nonce ^ self.responder_nonce.rotate_left(32);
+        mixed.wrapping_add(self.epoch).max(1)
+    }
+}
+
+/// What protects UD traffic and is checked here for RC, which has no such key of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// Partition key.
+    pub p_key: u16,
+    /// Queue key.
+    pub q_key: u32,
+}
+
+/// What a control packet says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Initiator: connect a queue pair of yours to this one. Repeated until answered.
+    Hello {
+        /// The sender's clock in nanoseconds, to be echoed.
+        stamp_ns: u64,
+        /// The initiator's queue pair.
+        parameters: LaneParameters,
+    },
+    /// Responder: done, here is mine. Repeated until the lane is heard.
+    HelloAck {
+        /// Echo of the newest Hello's stamp.
+        stamp_ns: u64,
+        /// The responder's queue pair.
+        parameters: LaneParameters,
+    },
+    /// Initiator: connected, you may send.
+    Ready,
+    /// Either side: no, and why.
+    Reject {
+        /// Why.
+        reason: RejectReason,
+        /// The incarnation of the sender that the rejected packet named.
+        named_incarnation: u64,
+    },
+    /// Either side: this lane is closed. Repeated until answered or the linger time is over.
+    Bye {
+        /// What the sender has taken of the session, if there was one: its [`Session::expected`].
+        ///
+        /// [`Session::expected`]: crate::session::Session::expected
+        expected: Option<u32>,
+        /// The sender's endpoint closes: whatever else the receiver has with it is over, too, and nothing new comes about.
+        ends: bool,
+    },
+    /// Answer to every Bye.
+    ByeAck,
+    /// Are you there? Sent where there is a limit to the peer's silence, and where the engine suspects it.
+    KeepAlive {
+        /// The sender's clock in nanoseconds, to be echoed.
+        stamp_ns: u64,
+    },
+    /// Answer to a KeepAlive about a lane that stands.
+    KeepAliveAck {
+        /// Echo of the KeepAlive's stamp.
+        stamp_ns: u64,
+    },
+}
+
+listed_enum! {
+    /// What a lane is made of.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum LaneKind: u8 {
+        /// An RC queue pair at each end.
+        #[default]
+        Rc = 0,
+        /// Datagrams between the endpoints' data queue pairs, made reliable
+        /// ([`crate::datagram_lane`]).
+        Ud = 1,
+    }
+}
+
+/// One end of a lane: a queue pair and what its owner can take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneParameters {
+    /// What the lane is made of.
+    pub kind: LaneKind,
+    /// Queue pair number, 24 bits, at least 2: for a lane of the UD kind that of the endpoint's data queue pair.
+    pub qpn: u32,
+    /// First packet sequence number that this end sends, 24 bits; 0 for a lane of the UD kind.
+    pub psn: u32,
+    /// The session at this end, to be named in data packets towards it.
+    pub session: SessionId,
+    /// Name of this endpoint's shared memory, 0 for none: what the native address has beside the [`PeerKey`]. Opaque here.
+    pub shm_name: u64,
+    /// Limits of this end.
+    pub limits: Limits,
+    /// This end holds a session with the peer, from an earlier lane.
+    pub holds_session: bool,
+}
+
+/// What one end of a lane can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Eager data that a sender may have unconsumed at this end, in units of [`crate::credit::UNIT_BYTES`];
+    /// at most [`crate::credit::MAX_QUOTA_UNITS`].
+    pub quota_units: u16,
+    /// Size of this end's receive buffers in bytes: the largest data packet, header included.
+    pub receive_bytes: u32,
+    /// Path MTU as verbs encode it: 1 (256 bytes) to 5 (4096).
+    pub path_mtu: u8,
+    /// RDMA reads and atomics that this end wants to have outstanding.
+    pub rd_atomic_out: u8,
+    /// RDMA reads and atomics of the other end that this end's queue pair can hold.
+    pub rd_atomic_in: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            quota_units: 4096,
+            receive_bytes: 8192,
+            path_mtu: 3,
+            rd_atomic_out: 16,
+            rd_atomic_in: 16,
+        }
+    }
+}
+
+listed_enum! {
+    /// Why a packet was refused.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum RejectReason: u8 {
+        /// The receiver speaks another version (its own is in the header).
+        Version = 1,
+        /// P_Key or Q_Key differ.
+        Keys = 2,
+        /// No resources at the moment: try again later.
+        Busy = 3,
+        /// The receiver is closing.
+        ShuttingDown = 4,
+        /// The incarnation that was meant is gone; the sender of this is its successor.
+        StaleIncarnation = 5,
+        /// The lane named does not exist, or no longer.
+        NoSuchLane = 6,
+        /// The lane named was given up in good order: its queue pair is wanted elsewhere.
+        Recycled = 7,
+        /// The lane named was given up in good order: the sender of this has nothing more to send.
+        /// The session rests.
+        Left = 8,
+    }
+}
+
+/// The start of a Hello or other packet of a version that we do not speak: enough to refuse it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// Its version.
+    pub version: u8,
+    /// Who sent it.
+    pub from: PeerKey,
+    /// Which incarnation of the receiver was meant.
+    pub to_incarnation: u64,
+    /// Which lane it is about.
+    pub lane: LaneName,
+    /// Whether it is a refusal itself, and so never to be answered.
+    pub is_reject: bool,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Raw {
+    head: RawHead,
+    newest_epoch: U64,
+    stamp_ns: U64,
+    q_key: U32,
+    p_key: U16,
+    quota_units: U16,
+    session: U32,
+    qpn: U32,
+    psn: U32,
+    receive_bytes: U32,
+    path_mtu: u8,
+    rd_atomic_out: u8,
+    rd_atomic_in: u8,
+    lane_flags: u8,
+    reserved: [u8; 4],
+    shm_name: U64,
+}
+
+/// The part that is the same in every version.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawHead {
+    magic: [u8; 4],
+    version: u8,
+    kind: u8,
+    flags: u8,
+    reason: u8,
+    place: [u8; PLACE_BYTES],
+    incarnation: U64,
+    to_incarnation: U64,
+    epoch: U64,
+    initiator_nonce: U64,
+    responder_nonce: U64,
+}
+
+const _: () = assert!(size_of::<RawHead>() == 112 && CONTROL_BYTES == 168);
+
+/// Where a packet has its kind.
+pub const KIND_AT: usize = 5;
+
+listed_constants! {
+    /// The flags of every packet.
+    pub const FLAGS: [u8];
+    const FROM_INITIATOR = 1;
+}
+
+/// Where a packet has them.
+pub const FLAGS_AT: usize = 6;
+
+listed_constants! {
+    /// The flags of a lane.
+    pub const LANE_FLAGS: [u8];
+    const HOLDS_SESSION = 1 << 0;
+    /// The lane is of the UD kind.
+    const DATAGRAMS = 1 << 1;
+}
+
+/// Where a packet has them.
+pub const LANE_FLAGS_AT: usize = std::mem::offset_of!(Raw, lane_flags);
+
+const _: () = assert!(
+    std::mem::offset_of!(RawHead, kind) == KIND_AT
+        && std::mem::offset_of!(RawHead, flags) == FLAGS_AT
+);
+
+listed_constants! {
+    /// The flags in the stamp of a Bye.
+    pub const BYE_FLAGS: [u64];
+    /// The low half is a sequence number.
+    const HAS_EXPECTED = 1 << 32;
+    /// The endpoint closes.
+    const ENDS = 1 << 33;
+}
+
+/// Where a Bye has them.
+pub const STAMP_AT: usize = std::mem::offset_of!(Raw, stamp_ns);
+
+listed_constants! {
+    /// The kinds of packets.
+    pub const KINDS: [u8];
+    const HELLO = 1;
+    const HELLO_ACK = 2;
+    const READY = 3;
+    const REJECT = 4;
+    const BYE = 5;
+    const BYE_ACK = 6;
+    const KEEP_ALIVE = 7;
+    const KEEP_ALIVE_ACK = 8;
+}
+
+impl Control {
+    /// The packet as bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; CONTROL_BYTES] {
+        let (kind, stamp_ns, reason, parameters) = match self.body {
+            Body::Hello {
+                stamp_ns,
+                parameters,
+            } => (HELLO, stamp_ns, 0, Some(parameters)),
+            Body::HelloAck {
+                stamp_ns,
+                parameters,
+            } => (HELLO_ACK, stamp_ns, 0, Some(parameters)),
+            Body::Ready => (READY, 0, 0, None),
+            Body::Reject {
+                reason,
+                named_incarnation,
+            } => (REJECT, named_incarnation, reason as u8, None),
+            Body::Bye { expected, ends } => {
+                let taken = expected.map_or(0, |expected| HAS_EXPECTED | u64::from(expected));
+                (BYE, taken | if ends { ENDS } else { 0 }, 0, None)
+            }
+            Body::ByeAck => (BYE_ACK, 0, 0, None),
+            Body::KeepAlive { stamp_ns } => (KEEP_ALIVE, stamp_ns, 0, None),
+            Body::KeepAliveAck { stamp_ns } => (KEEP_ALIVE_ACK, stamp_ns, 0, None),
+        };
+        let mut raw = Raw {
+            head: RawHead {
+                magic: MAGIC,
+                version: VERSION,
+                kind,
+                flags: if self.lane.from_initiator {
+                    FROM_INITIATOR
+                } else {
+                    0
+                },
+                reason,
+                place: self.from.place,
+                incarnation: self.from.incarnation.into(),
+                to_incarnation: self.to_incarnation.into(),
+                epoch: self.lane.epoch.into(),
+                initiator_nonce: self.lane.initiator_nonce.into(),
+                responder_nonce: self.lane.responder_nonce.into(),
+            },
+            newest_epoch: self.newest_epoch.into(),
+            stamp_ns: stamp_ns.into(),
+            q_key: self.keys.q_key.into(),
+            p_key: self.keys.p_key.into(),
+            ..Raw::new_zeroed()
+        };
+        if let Some(parameters) = parameters {
+            parameters.write(&mut raw);
+        }
+        let mut bytes = [0; CONTROL_BYTES];
+        bytes.copy_from_slice(raw.as_bytes());
+        bytes
+    }
+
+    /// Reads a packet: the payload of a datagram, without the 40 bytes that UD puts in front.
+    ///
+    /// # Errors
+    /// [`WireError`]; on [`WireError::Version`], [`Foreign::parse`] says whom to tell.
+    pub fn parse(bytes: &[u8]) -> Result<Control, WireError> {
+        let (head, _) = RawHead::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
+        if head.magic != MAGIC {
+            return Err(WireError::Magic);
+        }
+        if head.version != VERSION {
+            return Err(WireError::Version(head.version));
+        }
+        let raw = Raw::ref_from_bytes(bytes).map_err(|_| WireError::Length)?;
+        let stamp_ns = raw.stamp_ns.get();
+        let body = match head.kind {
+            HELLO => Body::Hello {
+                stamp_ns,
+                parameters: LaneParameters::read(raw)?,
+            },
+            HELLO_ACK => Body::HelloAck {
+                stamp_ns,
+                parameters: LaneParameters::read(raw)?,
+            },
+            READY => Body::Ready,
+            REJECT => Body::Reject {
+                reason: RejectReason::from_number(head.reason).ok_or(WireError::Field)?,
+                named_incarnation: stamp_ns,
+            },
+            BYE => Body::Bye {
+                expected: (stamp_ns & HAS_EXPECTED != 0).then_some(stamp_ns as u32),
+                ends: stamp_ns & ENDS != 0,
+            },
+            BYE_ACK => Body::ByeAck,
+            KEEP_ALIVE => Body::KeepAlive { stamp_ns },
+            KEEP_ALIVE_ACK => Body::KeepAliveAck { stamp_ns },
+            other => return Err(WireError::Kind(other)),
+        };
+        let control = Control {
+            from: head.from(),
+            to_incarnation: head.to_incarnation.get(),
+            lane: head.lane(),
+            newest_epoch: raw.newest_epoch.get(),
+            keys: Keys {
+                p_key: raw.p_key.get(),
+                q_key: raw.q_key.get(),
+            },
+            body,
+        };
+        // Every field that this kind leaves out must be zero: one packet, one meaning.
+        let lane = control.lane;
+        let has_nonce = !matches!(body, Body::Reject { .. });
+        if control.to_bytes() != *bytes
+            || has_nonce && lane.initiator_nonce == 0
+            || matches!(body, Body::Hello { .. })
+                && !(lane.from_initiator && lane.responder_nonce == 0)
+            || matches!(body, Body::HelloAck { .. })
+                && (lane.from_initiator || lane.responder_nonce == 0)
+            || matches!(body, Body::Ready) && !(lane.from_initiator && lane.responder_nonce != 0)
+        {
+            return Err(WireError::Field);
+        }
+        Ok(control)
+    }
+}
+
+impl Foreign {
+    /// Reads the part that all versions share; `None` if there is none or it is too short.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Foreign> {
+        let (head, _) = RawHead::ref_from_prefix(bytes).ok()?;
+        (head.magic == MAGIC).then(|| Foreign {
+            version: head.version,
+            from: head.from(),
+            to_incarnation: head.to_incarnation.get(),
+            lane: head.lane(),
+            is_reject: head.kind == REJECT,
+        })
+    }
+}
+
+impl RawHead {
+    fn from(&self) -> PeerKey {
+        PeerKey {
+            place: self.place,
+            incarnation: self.incarnation.get(),
+        }
+    }
+
+    fn lane(&self) -> LaneName {
+        LaneName {
+            from_initiator: self.flags & FROM_INITIATOR != 0,
+            epoch: self.epoch.get(),
+            initiator_nonce: self.initiator_nonce.get(),
+            responder_nonce: self.responder_nonce.get(),
+        }
+    }
+}
+
+impl LaneParameters {
+    fn write(&self, raw: &mut Raw) {
+        raw.qpn = self.qpn.into();
+        raw.psn = self.psn.into();
+        raw.session = self.session.0.into();
+        raw.shm_name = self.shm_name.into();
+        raw.quota_units = self.limits.quota_units.into();
+        raw.receive_bytes = self.limits.receive_bytes.into();
+        raw.path_mtu = self.limits.path_mtu;
+        raw.rd_atomic_out = self.limits.rd_atomic_out;
+        raw.rd_atomic_in = self.limits.rd_atomic_in;
+        if self.holds_session {
+            raw.lane_flags |= HOLDS_SESSION;
+        }
+        if self.kind == LaneKind::Ud {
+            raw.lane_flags |= DATAGRAMS;
+        }
+    }
+
+    fn read(raw: &Raw) -> Result<Self, WireError> {
+        let kind = match raw.lane_flags & DATAGRAMS {
+            0 => LaneKind::Rc,
+            _ => LaneKind::Ud,
+        };
+        let parameters = LaneParameters {
+            kind,
+            qpn: raw.qpn.get(),
+            psn: raw.psn.get(),
+            session: SessionId(raw.session.get()),
+            shm_name: raw.shm_name.get(),
+            limits: Limits {
+                quota_units: raw.quota_units.get(),
+                receive_bytes: raw.receive_bytes.get(),
+                path_mtu: raw.path_mtu,
+                rd_atomic_out: raw.rd_atomic_out,
+                rd_atomic_in: raw.rd_atomic_in,
+            },
+            holds_session: raw.lane_flags & HOLDS_SESSION != 0,
+        };
+        let limits = &parameters.limits;
+        let sound = (2..1 << 24).contains(&parameters.qpn)
+            && parameters.psn < if kind == LaneKind::Ud { 1 } else { 1 << 24 }
+            && limits.quota_units <= crate::credit::MAX_QUOTA_UNITS
+            && limits.receive_bytes >= super::data::MIN_RECEIVE_BYTES
+            && (1..=5).contains(&limits.path_mtu);
+        sound.then_some(parameters).ok_or(WireError::Field)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,589 @@
+//! Data packets: messages and what belongs to them, on a lane. The header is 24 bytes, 32 with CQ data.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{SessionId, WireError};
+use ferrofabric_contracts::{listed_constants, listed_enum};
+
+/// Size of the header without CQ data, in bytes.
+pub const HEADER_BYTES: usize = size_of::<RawHeader>();
+
+/// Size of the largest header, in bytes.
+pub const MAX_HEADER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
+
+/// Segments that a rendezvous request can name.
+pub const MAX_SEGMENTS: usize = 16;
+
+mod again;
+mod parts;
+
+pub use again::{readdress, renew_credit};
+pub use parts::MAX_FIRST_HEADER_BYTES;
+
+/// Size of the largest packet that is not eager, in bytes.
+pub const MAX_RTS_BYTES: usize =
+    MAX_HEADER_BYTES + size_of::<RawRts>() + MAX_SEGMENTS * size_of::<RawSegment>();
+
+/// Receive buffers must hold at least this, in bytes: every packet without payload fits.
+pub const MIN_RECEIVE_BYTES: u32 = 512;
+
+const _: () = assert!(HEADER_BYTES == 24 && MAX_RTS_BYTES <= MIN_RECEIVE_BYTES as usize);
+const _: () = assert!(MAX_HEADER_BYTES <= MAX_NOTICE_BYTES);
+
+/// What every data packet starts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The session, as the receiver of the packet names it.
+    pub session: SessionId,
+    /// Of a numbered packet: its number in the session, from 0, modulo 2³². Credit: the number that the next of those will
+    /// have. Ack, Resume: the number that its sender expects next.
+    pub sequence: u32,
+    /// Credit returned so far in this session, in units, modulo 2¹⁶ ([`crate::credit`]).
+    pub credit: u16,
+}
+
+/// What tells a message apart at the receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Envelope {
+    /// The tag, `None` for an untagged message.
+    pub tag: Option<u64>,
+    /// CQ data of the sender, if it gave any.
+    pub cq_data: Option<u64>,
+}
+
+/// A data packet, borrowed from the receive buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packet<'a> {
+    /// A whole message.
+    Eager {
+        /// What to match.
+        envelope: Envelope,
+        /// The message.
+        payload: &'a [u8],
+    },
+    /// The start of a message that takes several packets.
+    EagerFirst {
+        /// What to match.
+        envelope: Envelope,
+        /// Length of the message in bytes.
+        total_bytes: u32,
+        /// Its first bytes, not none and not all.
+        part: &'a [u8],
+    },
+    /// More of the message begun last.
+    EagerPart {
+        /// Where in the message it goes, in bytes; not 0.
+        offset_bytes: u32,
+        /// The bytes, not none.
+        part: &'a [u8],
+    },
+    /// A message to be fetched by the receiver.
+    Rts {
+        /// What to match.
+        envelope: Envelope,
+        /// Where it is.
+        request: Request<'a>,
+    },
+    /// The receiver is done with a message that was announced to it.
+    Fin {
+        /// The sender's operation, as given in [`Request::op`].
+        op: u64,
+        /// How it went.
+        status: FinStatus,
+    },
+    /// The receiver's buffer for a message that its sender writes.
+    Cts(Grant),
+    /// The sender has written the message.
+    Done {
+        /// The receiver's operation, as given in [`Grant::receive`].
+        receive: u64,
+    },
+    /// The first packet of a lane that continues a session: all below [`Header::sequence`] has arrived. Not numbered.
+    Resume {
+        /// Name of the session that the sender of this continues; 0 if it has none.
+        name: u64,
+    },
+    /// Nothing but the credit in the header. Not numbered.
+    Credit,
+    /// Nothing but the header: all below [`Header::sequence`] has arrived. Not numbered.
+    Ack,
+}
+
+/// A rendezvous request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The sender's operation, to be named in the Fin.
+    pub op: u64,
+    /// Length of the message in bytes: the sum of the segments' lengths, if there are any.
+    pub total_bytes: u64,
+    /// The sender waits for a [`Grant`] and writes the message; there are no segments.
+    pub sender_writes: bool,
+    segments: &'a [RawSegment],
+}
+
+/// Where a message is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The sender's operation, as given in [`Request::op`].
+    pub op: u64,
+    /// The receiver's operation, to be named in the Done.
+    pub receive: u64,
+    /// Remote virtual address of the buffer.
+    pub address: u64,
+    /// Bytes to write, not 0: what fits of the message.
+    pub fit_bytes: u64,
+    /// Remote key of the region that holds the buffer.
+    pub rkey: u32,
+}
+
+/// Remote memory that holds a part of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Remote virtual address of its first byte.
+    pub address: u64,
+    /// Its length in bytes; not 0.
+    pub length_bytes: u64,
+    /// Remote key of the region that holds it.
+    pub rkey: u32,
+}
+
+listed_enum! {
+    /// How a message ended at its receiver.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum FinStatus: u32 {
+        /// Taken. (Truncation is an error of the receiver alone.)
+        Ok = 0,
+        /// Discarded or cancelled by the receiver.
+        Cancelled = 1,
+        /// The receiver could not read the sender's memory.
+        ReadFailed = 2,
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    kind: u8,
+    flags: u8,
+    credit: U16,
+    session: U32,
+    sequence: U32,
+    /// Bytes that follow the header and the CQ data.
+    length_bytes: U32,
+    tag: U64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawRts {
+    op: U64,
+    total_bytes: U64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawGrant {
+    receive: U64,
+    address: U64,
+    fit_bytes: U64,
+    rkey: U32,
+    reserved: U32,
+}
+
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+struct RawSegment {
+    address: U64,
+    length_bytes: U64,
+    rkey: U32,
+    reserved: U32,
+}
+
+listed_constants! {
+    /// The kinds of packets: the first byte of each.
+    pub const KINDS: [u8];
+    const EAGER = 1;
+    const RTS = 2;
+    const FIN = 3;
+    const CREDIT = 4;
+    const ACK = 5;
+    const CTS = 6;
+    const DONE = 7;
+    const RESUME = 8;
+    const EAGER_FIRST = 9;
+    const EAGER_PART = 10;
+}
+
+listed_constants! {
+    /// The flags of packets: the second byte of each.
+    pub const FLAGS: [u8];
+    const TAGGED = 1 << 0;
+    const CQ_DATA = 1 << 1;
+    /// Of an Rts: its sender will write the message.
+    const WRITES = 1 << 2;
+}
+
+/// Size of the largest packet without payload or segments, in bytes.
+pub const MAX_NOTICE_BYTES: usize = HEADER_BYTES + size_of::<RawGrant>();
+
+impl Header {
+    /// Writes the header of an eager message whose `payload_bytes` the caller puts, or gathers, right behind it.
+    /// Returns the header's length in bytes: [`HEADER_BYTES`] or [`MAX_HEADER_BYTES`].
+    #[inline]
+    pub fn write_eager(
+        &self,
+        envelope: &Envelope,
+        payload_bytes: u32,
+        out: &mut [u8; MAX_HEADER_BYTES],
+    ) -> usize {
+        self.write(
+            EAGER,
+            envelope.flags(),
+            envelope.tag.unwrap_or(0),
+            payload_bytes,
+            envelope.cq_data,
+            out,
+        )
+    }
+
+    /// Writes a request for a message that the receiver is to read; returns its length in bytes.
+    ///
+    /// # Errors
+    /// [`WireError::Field`] for more than [`MAX_SEGMENTS`] segments, an empty one, one that wraps around the end of
+    /// memory, or a total that overflows.
+    pub fn write_rts(
+        &self,
+        envelope: &Envelope,
+        op: u64,
+        segments: &[Segment],
+        out: &mut [u8; MAX_RTS_BYTES],
+    ) -> Result<usize, WireError> {
+        if segments.len() > MAX_SEGMENTS {
+            return Err(WireError::Field);
+        }
+        let mut raw = [RawSegment::new_zeroed(); MAX_SEGMENTS];
+        for (raw, segment) in raw.iter_mut().zip(segments) {
+            raw.address = segment.address.into();
+            raw.length_bytes = segment.length_bytes.into();
+            raw.rkey = segment.rkey.into();
+        }
+        let raw = &raw[..segments.len()];
+        let total = total_bytes(raw).ok_or(WireError::Field)?;
+        let flags = envelope.flags();
+        Ok(self.write_request(envelope, flags, op, total, raw.as_bytes(), out))
+    }
+
+    /// Writes a request for a message of `total_bytes` that the sender will write; returns its length in bytes.
+    pub fn write_offer(
+        &self,
+        envelope: &Envelope,
+        op: u64,
+        total_bytes: u64,
+        out: &mut [u8; MAX_RTS_BYTES],
+    ) -> usize {
+        let flags = envelope.flags() | WRITES;
+        self.write_request(envelope, flags, op, total_bytes, &[], out)
+    }
+
+    fn write_request(
+        &self,
+        envelope: &Envelope,
+        flags: u8,
+        op: u64,
+        total_bytes: u64,
+        segments: &[u8],
+        out: &mut [u8; MAX_RTS_BYTES],
+    ) -> usize {
+        let rts = RawRts {
+            op: op.into(),
+            total_bytes: total_bytes.into(),
+        };
+        let body_bytes = size_of::<RawRts>() + segments.len();
+        let tag = envelope.tag.unwrap_or(0);
+        let mut head = [0; MAX_HEADER_BYTES];
+        let at = self.write(
+            RTS,
+            flags,
+            tag,
+            body_bytes as u32,
+            envelope.cq_data,
+            &mut head,
+        );
+        out[..at].copy_from_slice(&head[..at]);
+        let (fixed, rest) = out[at..].split_at_mut(size_of::<RawRts>());
+        fixed.copy_from_slice(rts.as_bytes());
+        rest[..segments.len()].copy_from_slice(segments);
+        at + body_bytes
+    }
+
+    /// Writes a Cts; returns its length in bytes.
+    pub fn write_cts(&self, grant: &Grant, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        let raw = RawGrant {
+            receive: grant.receive.into(),
+            address: grant.address.into(),
+            fit_bytes: grant.fit_bytes.into(),
+            rkey: grant.rkey.into(),
+            reserved: 0.into(),
+        };
+        self.write_notice(CTS, grant.op, raw.as_bytes(), out)
+    }
+
+    /// Writes a Done for the peer's operation `receive`; returns its length in bytes.
+    pub fn write_done(&self, receive: u64, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        self.write_notice(DONE, receive, &[], out)
+    }
+
+    /// Writes a Resume; returns its length in bytes.
+    pub fn write_resume(&self, name: u64, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        self.write_notice(RESUME, name, &[], out)
+    }
+
+    /// Writes a Fin for the peer's operation `op`; returns its length in bytes.
+    pub fn write_fin(&self, op: u64, status: FinStatus, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        self.write_notice(FIN, op, &(status as u32).to_le_bytes(), out)
+    }
+
+    /// Writes a Credit; returns its length in bytes.
+    pub fn write_credit(&self, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        self.write_notice(CREDIT, 0, &[], out)
+    }
+
+    /// Writes an Ack; returns its length in bytes.
+    pub fn write_ack(&self, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
+        self.write_notice(ACK, 0, &[], out)
+    }
+
+    /// A packet whose tag field names an operation, or nothing.
+    fn write_notice(
+        &self,
+        kind: u8,
+        names: u64,
+        body: &[u8],
+        out: &mut [u8; MAX_NOTICE_BYTES],
+    ) -> usize {
+        let mut head = [0; MAX_HEADER_BYTES];
+        let at = self.write(kind, 0, names, body.len() as u32, None, &mut head);
+        out[..at].copy_from_slice(&head[..at]);
+        out[at..at + body.len()].copy_from_slice(body);
+        at + body.len()
+    }
+
+    #[inline]
+    fn write(
+        &self,
+        kind: u8,
+        flags: u8,
+        tag: u64,
+        length_bytes: u32,
+        cq_data: Option<u64>,
+        out: &mut [u8; MAX_HEADER_BYTES],
+    ) -> usize {
+        let raw = RawHeader {
+            kind,
+            flags,
+            credit: self.credit.into(),
+            session: self.session.0.into(),
+            sequence: self.sequence.into(),
+            length_bytes: length_bytes.into(),
+            tag: tag.into(),
+        };
+        out[..HEADER_BYTES].copy_from_slice(raw.as_bytes());
+        let Some(cq_data) = cq_data else {
+            return HEADER_BYTES;
+        };
+        out[HEADER_BYTES..].copy_from_slice(&cq_data.to_le_bytes());
+        MAX_HEADER_BYTES
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// Reads the packet that fills `bytes`, as long as the completion says.
+    ///
+    /// # Errors
+    /// [`WireError`] but for `Magic` and `Version`, which data packets do not carry.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<(Header, Packet<'a>), WireError> {
+        let (raw, rest) = RawHeader::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
+        let (cq_data, body) = raw.body(rest)?;
+        let packet = match raw.kind {
+            EAGER => Packet::Eager {
+                envelope: raw.envelope(cq_data)?,
+                payload: body,
+            },
+            EAGER_FIRST => parts::parse_first(raw, cq_data, body)?,
+            EAGER_PART => parts::parse_part(raw, body)?,
+            RTS => Packet::Rts {
+                envelope: raw.envelope(cq_data)?,
+                request: Request::parse(body, raw.flags & WRITES != 0)?,
+            },
+            FIN if raw.flags == 0 => Packet::Fin {
+                op: raw.tag.get(),
+                status: FinStatus::parse(body)?,
+            },
+            CTS if raw.flags == 0 => Packet::Cts(Grant::parse(raw.tag.get(), body)?),
+            DONE if raw.names_only() => Packet::Done {
+                receive: raw.tag.get(),
+            },
+            RESUME if raw.names_only() => Packet::Resume {
+                name: raw.tag.get(),
+            },
+            CREDIT if raw.is_bare() => Packet::Credit,
+            ACK if raw.is_bare() => Packet::Ack,
+            FIN | CTS | DONE | RESUME | CREDIT | ACK => return Err(WireError::Field),
+            other => return Err(WireError::Kind(other)),
+        };
+        Ok((raw.header(), packet))
+    }
+
+    /// As [`Packet::parse`], of a whole eager message, which most packets are; `None`: it is something else.
+    #[inline]
+    #[must_use]
+    pub fn parse_eager(bytes: &'a [u8]) -> Option<(Header, Envelope, &'a [u8])> {
+        let (raw, rest) = RawHeader::ref_from_prefix(bytes).ok()?;
+        if raw.kind != EAGER {
+            return None;
+        }
+        let (cq_data, body) = raw.body(rest).ok()?;
+        Some((raw.header(), raw.envelope(cq_data).ok()?, body))
+    }
+
+    /// Whether the packet takes a sequence number of its session.
+    #[must_use]
+    pub fn is_numbered(&self) -> bool {
+        !matches!(self, Packet::Credit | Packet::Ack | Packet::Resume { .. })
+    }
+}
+
+impl<'a> Request<'a> {
+    fn parse(body: &'a [u8], sender_writes: bool) -> Result<Self, WireError> {
+        let (fixed, rest) = RawRts::ref_from_prefix(body).map_err(|_| WireError::Length)?;
+        let segments = <[RawSegment]>::ref_from_bytes(rest).map_err(|_| WireError::Length)?;
+        let sound = match sender_writes {
+            true => segments.is_empty(),
+            false => total_bytes(segments) == Some(fixed.total_bytes.get()),
+        };
+        if !sound
+            || segments.len() > MAX_SEGMENTS
+            || segments.iter().any(|segment| segment.reserved.get() != 0)
+        {
+            return Err(WireError::Field);
+        }
+        Ok(Request {
+            op: fixed.op.get(),
+            total_bytes: fixed.total_bytes.get(),
+            segments,
+            sender_writes,
+        })
+    }
+
+    /// The segments, in the order of the message; none for an empty message.
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + use<'a> {
+        self.segments.iter().map(|raw| Segment {
+            address: raw.address.get(),
+            length_bytes: raw.length_bytes.get(),
+            rkey: raw.rkey.get(),
+        })
+    }
+}
+
+impl Grant {
+    fn parse(op: u64, body: &[u8]) -> Result<Self, WireError> {
+        let raw = RawGrant::read_from_bytes(body).map_err(|_| WireError::Length)?;
+        let fit_bytes = raw.fit_bytes.get();
+        let wraps = raw.address.get().checked_add(fit_bytes).is_none();
+        if wraps || fit_bytes == 0 || raw.reserved.get() != 0 {
+            return Err(WireError::Field);
+        }
+        Ok(Grant {
+            op,
+            receive: raw.receive.get(),
+            address: raw.address.get(),
+            fit_bytes,
+            rkey: raw.rkey.get(),
+        })
+    }
+}
+
+impl Envelope {
+    fn flags(&self) -> u8 {
+        let tagged = if self.tag.is_some() { TAGGED } else { 0 };
+        let cq_data = if self.cq_data.is_some() { CQ_DATA } else { 0 };
+        tagged | cq_data
+    }
+}
+
+impl RawHeader {
+    #[inline]
+    fn header(&self) -> Header {
+        Header {
+            session: SessionId(self.session.get()),
+            sequence: self.sequence.get(),
+            credit: self.credit.get(),
+        }
+    }
+
+    /// The CQ data and the body, of the bytes behind the header.
+    #[inline]
+    fn body<'a>(&self, rest: &'a [u8]) -> Result<(Option<u64>, &'a [u8]), WireError> {
+        let (cq_data, body) = if self.flags & CQ_DATA != 0 {
+            let (cq_data, body) = U64::read_from_prefix(rest).map_err(|_| WireError::Length)?;
+            (Some(cq_data.get()), body)
+        } else {
+            (None, rest)
+        };
+        match body.len() as u64 == u64::from(self.length_bytes.get()) {
+            true => Ok((cq_data, body)),
+            false => Err(WireError::Length),
+        }
+    }
+
+    #[inline]
+    fn envelope(&self, cq_data: Option<u64>) -> Result<Envelope, WireError> {
+        let tagged = self.flags & TAGGED != 0;
+        let known = match self.kind {
+            RTS => TAGGED | CQ_DATA | WRITES,
+            _ => TAGGED | CQ_DATA,
+        };
+        if self.flags & !known != 0 || !tagged && self.tag.get() != 0 {
+            return Err(WireError::Field);
+        }
+        Ok(Envelope {
+            tag: tagged.then(|| self.tag.get()),
+            cq_data,
+        })
+    }
+
+    fn is_bare(&self) -> bool {
+        self.names_only() && self.tag.get() == 0
+    }
+
+    fn names_only(&self) -> bool {
+        self.flags == 0 && self.length_bytes.get() == 0
+    }
+}
+
+impl FinStatus {
+    fn parse(body: &[u8]) -> Result<Self, WireError> {
+        let number = U32::read_from_bytes(body).map_err(|_| WireError::Length)?;
+        Self::from_number(number.get()).ok_or(WireError::Field)
+    }
+}
+
+/// The sum of the lengths, if no segment is empty or wraps around and the sum fits.
+fn total_bytes(segments: &[RawSegment]) -> Option<u64> {
+    segments.iter().try_fold(0u64, |sum, segment| {
+        let length = segment.length_bytes.get();
+        segment
+            .address
+            .get()
+            .checked_add(length)
+            .filter(|_| length != 0)?;
+        sum.checked_add(length)
+    })
+}
+
+#[cfg(test)]
+mod tests;

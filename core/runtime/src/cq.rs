@@ -1,0 +1,306 @@
+//! The completion queue behind `fi_cq_read`: entries in order, errors in their place among them.
+//! The queue grows with what it holds, whatever its size, so that nothing is lost as long as there
+//! is memory.
+//!
+//! Where there is none for one more entry, the queue is overrun: the entry and all later ones are
+//! lost. Reading gives what the queue has kept, and from then on `ENOMEM` (fi_cq(3), overrun
+//! queues).
+
+use std::collections::VecDeque;
+
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::peer::{Completion, CqError, PeerCq};
+
+/// The queue of one completion queue object. The domain's lock guards it.
+#[derive(Debug)]
+pub struct CqQueue {
+    entries: VecDeque<Completion>,
+    /// Errors, each with the number of entries that were written before it.
+    errors: VecDeque<(u64, CqError)>,
+    written: u64,
+    read: u64,
+    /// Entries that there is room for; none once something was lost for want of memory.
+    room: usize,
+}
+
+/// Entries that a new queue has room for at once, at most.
+const FIRST_ROOM: usize = 1024;
+
+impl CqQueue {
+    /// A queue for `size` entries and more.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for a queue, or none that could ever hold so many entries.
+    pub fn new(size: usize) -> Result<Self, Errno> {
+        match size.checked_mul(size_of::<Completion>()) {
+            Some(bytes) if isize::try_from(bytes).is_ok() => {}
+            _ => return Err(Errno::ENOMEM),
+        }
+        let mut entries = VecDeque::new();
+        let first = entries.try_reserve_exact(size.clamp(1, FIRST_ROOM));
+        first.map_err(|_| Errno::ENOMEM)?;
+        Ok(Self {
+            room: entries.capacity(),
+            entries,
+            errors: VecDeque::new(),
+            written: 0,
+            read: 0,
+        })
+    }
+
+    /// Whether there is nothing to read, neither entry nor error.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.errors.is_empty()
+    }
+
+    /// Whether there are that many entries, or an error, or no more will come.
+    #[inline]
+    pub fn holds(&self, least: usize) -> bool {
+        !self.errors.is_empty() || self.entries.len() >= least.max(1) || self.is_overrun()
+    }
+
+    /// Moves entries to `out`, up to the next error.
+    ///
+    /// # Errors
+    ///
+    /// `Again` when there is nothing, `EAVAIL` when an error is next: take it with
+    /// [`read_error`](Self::read_error). `ENOMEM` when all is read of a queue that is overrun.
+    #[inline]
+    pub fn read(&mut self, out: &mut [Completion]) -> Result<usize, OpError> {
+        if let Some((after, _)) = self.errors.front() {
+            return self.read_before_error(*after, out);
+        }
+        self.pop(out)
+    }
+
+    /// Takes the error that is next.
+    pub fn read_error(&mut self) -> Option<CqError> {
+        if self.errors.front()?.0 != self.read {
+            return None;
+        }
+        self.errors.pop_front().map(|(_, error)| error)
+    }
+
+    #[cold]
+    fn read_before_error(&mut self, after: u64, out: &mut [Completion]) -> Result<usize, OpError> {
+        let before = (after - self.read) as usize;
+        if before == 0 {
+            return Err(OpError::Failed(Errno::EAVAIL));
+        }
+        let take = before.min(out.len());
+        self.pop(&mut out[..take])
+    }
+
+    #[inline]
+    fn pop(&mut self, out: &mut [Completion]) -> Result<usize, OpError> {
+        let mut n = 0;
+        while n < out.len() {
+            let Some(entry) = self.entries.pop_front() else {
+                break;
+            };
+            out[n] = entry;
+            n += 1;
+        }
+        if n == 0 && !out.is_empty() {
+            return Err(match self.is_overrun() {
+                true => OpError::Failed(Errno::ENOMEM),
+                false => OpError::Again,
+            });
+        }
+        self.read += n as u64;
+        Ok(n)
+    }
+
+    /// Makes room for one more entry. False: the entry is lost, and so is all that comes later.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> bool {
+        if self.is_overrun() {
+            return false;
+        }
+        match self.entries.try_reserve(1) {
+            Ok(()) => self.room = self.entries.capacity(),
+            Err(_) => self.overrun(),
+        }
+        !self.is_overrun()
+    }
+
+    /// Whether something was lost for want of memory.
+    fn is_overrun(&self) -> bool {
+        self.room == 0
+    }
+
+    fn overrun(&mut self) {
+        self.room = 0;
+        tracing::error!(
+            "a completion queue has {} entries and there is no memory for more: completions are lost",
+            self.entries.len()
+        );
+    }
+}
+
+impl PeerCq for CqQueue {
+    #[inline]
+    fn write(&mut self, completion: &Completion) {
+        // An overrun queue has no room, so that nothing else is looked at here.
+        if self.entries.len() >= self.room && !self.grow() {
+            return;
+        }
+        self.entries.push_back(*completion);
+        self.written += 1;
+    }
+
+    #[cold]
+    fn write_error(&mut self, error: CqError) {
+        if self.is_overrun() {
+            return;
+        }
+        match self.errors.try_reserve(1) {
+            Ok(()) => self.errors.push_back((self.written, error)),
+            Err(_) => self.overrun(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferrofabric_contracts::flags::Flags;
+    use ferrofabric_contracts::types::FiAddr;
+    use proptest::prelude::*;
+
+    fn entry(context: u64) -> Completion {
+        Completion {
+            context,
+            flags: Flags::RECV,
+            len: 0,
+            buf: 0,
+            data: 0,
+            tag: 0,
+            src: FiAddr::NOTAVAIL,
+        }
+    }
+
+    fn error(context: u64) -> CqError {
+        CqError {
+            completion: entry(context),
+            olen: 0,
+            errno: Errno::EIO,
+            prov_errno: 0,
+            why: "test",
+            sender: None,
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Write,
+        WriteError,
+        Read(usize),
+    }
+
+    proptest! {
+        /// Covers: PEER-4
+        #[test]
+        fn entries_and_errors_come_out_in_the_order_they_went_in(
+            ops in proptest::collection::vec(
+                prop_oneof![
+                    4 => Just(Op::Write),
+                    1 => Just(Op::WriteError),
+                    3 => (1usize..5).prop_map(Op::Read),
+                ],
+                0..200,
+            )
+        ) {
+            let mut cq = CqQueue::new(2).unwrap();
+            let mut model: VecDeque<(bool, u64)> = VecDeque::new();
+            let mut next = 0;
+            let mut out = [entry(0); 5];
+            for op in ops.into_iter().chain(std::iter::repeat_n(Op::Read(4), 200)) {
+                match op {
+                    Op::Write => {
+                        cq.write(&entry(next));
+                        model.push_back((true, next));
+                        next += 1;
+                    }
+                    Op::WriteError => {
+                        cq.write_error(error(next));
+                        model.push_back((false, next));
+                        next += 1;
+                    }
+                    Op::Read(n) => match cq.read(&mut out[..n]) {
+                        Ok(got) => {
+                            prop_assert!(got > 0);
+                            for c in &out[..got] {
+                                prop_assert_eq!(model.pop_front(), Some((true, c.context)));
+                            }
+                        }
+                        Err(OpError::Failed(Errno::EAVAIL)) => {
+                            let e = cq.read_error().expect("an error is next");
+                            prop_assert_eq!(model.pop_front(), Some((false, e.completion.context)));
+                        }
+                        Err(OpError::Again) => prop_assert!(model.is_empty()),
+                        Err(other) => prop_assert!(false, "{:?}", other),
+                    },
+                }
+            }
+            prop_assert!(cq.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_overrun_queue_gives_what_it_has_kept_and_no_more() {
+        let mut cq = CqQueue::new(1).unwrap();
+        for context in 1..=3 {
+            cq.write(&entry(context));
+        }
+        cq.write_error(error(4));
+        // As where there is no memory for a fourth entry.
+        cq.overrun();
+        cq.write(&entry(5));
+        cq.write_error(error(6));
+        assert!(
+            cq.holds(100),
+            "a wait for 100 entries ends, which can not come any more"
+        );
+        let mut out = [entry(0); 8];
+        assert_eq!(cq.read(&mut out), Ok(3));
+        cq.write(&entry(7));
+        assert_eq!(cq.read(&mut out), Err(OpError::Failed(Errno::EAVAIL)));
+        assert_eq!(cq.read_error().unwrap().completion.context, 4);
+        for _ in 0..2 {
+            assert_eq!(cq.read(&mut out), Err(OpError::Failed(Errno::ENOMEM)));
+        }
+        assert_eq!(cq.read(&mut []), Ok(0), "a call for progress alone");
+    }
+
+    #[test]
+    fn a_size_takes_no_memory_at_once() {
+        assert!(CqQueue::new(1 << 40).unwrap().room < 1 << 20);
+        for size in [usize::MAX, usize::MAX / 8] {
+            assert_eq!(CqQueue::new(size).err(), Some(Errno::ENOMEM));
+        }
+        let mut cq = CqQueue::new(0).unwrap();
+        for context in 0..10_000 {
+            cq.write(&entry(context));
+        }
+        let mut out = vec![entry(0); 20_000];
+        assert_eq!(cq.read(&mut out), Ok(10_000));
+        assert!((0..).zip(&out[..10_000]).all(|(n, e)| e.context == n));
+    }
+
+    #[test]
+    fn an_error_behind_entries_waits_for_them() {
+        let mut cq = CqQueue::new(1).unwrap();
+        cq.write(&entry(1));
+        cq.write_error(error(2));
+        assert_eq!(cq.read_error(), None);
+        let mut out = [entry(0); 4];
+        assert_eq!(cq.read(&mut out), Ok(1));
+        assert_eq!(cq.read(&mut out), Err(OpError::Failed(Errno::EAVAIL)));
+        assert_eq!(cq.read_error().unwrap().completion.context, 2);
+        assert_eq!(cq.read(&mut out), Err(OpError::Again));
+    }
+}

@@ -1,0 +1,545 @@
+//! Address vector objects (fi_av(3)).
+
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use super::endpoint::EndpointState;
+use super::{Backend, Errand, Inner, Object, State};
+use crate::fabric::{Av, ObjectId};
+use ferrofabric_av::follow::Follower;
+use ferrofabric_av::format::{Naming, Sought};
+use ferrofabric_av::later::{Announce, Keys, Later, Place};
+use ferrofabric_av::{
+    AvAttr, AvTable, Paused, Report, ResolverPool, Services, Unresolved, Wanted, admit, admit_nodes,
+};
+use ferrofabric_contracts::addr::{Address, AuthKey, NativeAddr};
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::info::AV_AUTH_KEY;
+use ferrofabric_contracts::peer::{PeerAv, PeerEq, Transport};
+use ferrofabric_contracts::types::{AvType, FiAddr};
+
+pub(super) struct AvHandle<B: Backend> {
+    later: OnceLock<Later>,
+    pub(super) domain: Arc<Inner<B>>,
+    index: usize,
+    pub(super) table: Arc<AvTable>,
+    pub(super) naming: Naming,
+    asynchronous: bool,
+    /// What resolves socket addresses, in the background.
+    pool: Option<Arc<ResolverPool>>,
+    /// Ranges are resolved when they are used.
+    keeps_ranges: bool,
+    /// Of the calls that insert at once: the addresses of one come after all of another's.
+    calls: Mutex<()>,
+}
+
+/// Addresses that one call inserts at a time: between them others insert and remove, and transports are told of them.
+const AT_ONCE: usize = 32;
+
+/// Addresses that transports are told of with the domain locked: between them others have their turn.
+const TOLD_AT_ONCE: usize = 8;
+
+pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<Arc<dyn Av>> {
+    let info = domain.backend.info();
+    let table = AvTable::open(attr, &info.domain.name)?;
+    let table = Arc::new(match info.domain.auth_key_size {
+        AV_AUTH_KEY => table.with_auth_keys(),
+        _ => table,
+    });
+    let mut state = domain.lock_to("open", "address vector")?;
+    let index = state.avs.insert(table.clone());
+    if table.is_shared() {
+        state.followed.push((index, Follower::new(&table)));
+    }
+    drop(state);
+    let naming = Naming {
+        format: info.addr_format,
+        common: domain.backend.common_address(),
+        host: info.src_addr.as_ref().and_then(Address::ip),
+    };
+    let resolver = attr.resolver.clone().or_else(|| domain.backend.resolver());
+    let keeps_ranges = table.takes_ranges() && naming.keeps_sockets();
+    let pool = resolver.map(|resolver| {
+        let (announce, domain) = (announcer(domain, index, &table), domain.clone());
+        let announce = Box::new(move |new: &[FiAddr], is_awaited| {
+            announce(new);
+            if is_awaited {
+                domain.leave([Errand::Resolved].into_iter());
+            }
+        });
+        Arc::new(ResolverPool::new(table.clone(), resolver, announce))
+    });
+    // From here on dropping it closes the address vector.
+    let handle = AvHandle {
+        later: OnceLock::new(),
+        domain: domain.clone(),
+        index,
+        table,
+        naming,
+        asynchronous: attr.events,
+        pool,
+        keeps_ranges,
+        calls: Mutex::new(()),
+    };
+    if let Some(pool) = handle.pool.as_ref().filter(|_| handle.table.is_shared()) {
+        // Others put in socket addresses that this process may have to resolve.
+        pool.start()?;
+    }
+    Ok(Arc::new(handle))
+}
+
+/// Has whoever drives the domain next tell its transports of addresses that came to an address vector, if they are to be told.
+fn announcer<B: Backend>(domain: &Arc<Inner<B>>, av: usize, table: &Arc<AvTable>) -> Announce {
+    let (domain, table) = (domain.clone(), table.clone());
+    Box::new(move |new| {
+        if !new.is_empty() && table.is_awaited() {
+            domain.leave(new.iter().map(|addr| Errand::Announce(av, *addr)));
+        }
+    })
+}
+
+impl<T: Transport> State<T> {
+    /// Tells the transports what has changed in named address vectors, by this process or another.
+    #[cold]
+    pub(super) fn follow(&mut self) {
+        let mut followed = std::mem::take(&mut self.followed);
+        for (av, follower) in &mut followed {
+            let Some(table) = self.avs.get(*av).cloned() else {
+                continue;
+            };
+            if !follower.is_behind(&table) {
+                continue;
+            }
+            let changes = follower.changes(&table);
+            self.look_at_waiting |= self.waiting_sends != 0;
+            for addr in changes.removed {
+                self.retract(*av, addr);
+            }
+            // The transports have ended their operations with the removed addresses, as far as they
+            // end any, and reported them by the IDs.
+            for (entry, generation) in changes.changed {
+                table.forget_id(entry, generation);
+            }
+            for (addr, name) in changes.inserted {
+                self.announce(*av, addr, &name);
+            }
+        }
+        self.followed = followed;
+    }
+
+    /// Tells the transports of an address vector's endpoints of an address that came, if it is still in.
+    pub(super) fn announce_new(&mut self, av: usize, addr: FiAddr) {
+        let table = self.avs.get(av).filter(|table| !table.is_shared());
+        if let Some(name) = table.and_then(|table| table.lookup(addr)) {
+            self.announce(av, addr, &name);
+        }
+    }
+
+    /// Tells them that an address is in.
+    fn announce(&mut self, av: usize, addr: FiAddr, name: &NativeAddr) {
+        for (_, endpoint) in &mut self.endpoints {
+            if endpoint.binding.av == av {
+                let (transport, mut owner) =
+                    endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+                transport.peer_inserted(addr, name, &mut owner);
+                owner.start_deferred(transport);
+            }
+        }
+    }
+
+    /// Whether they know senders that are not in.
+    fn has_strangers(&self, av: usize) -> bool {
+        let of_it = |endpoint: &EndpointState<T>| endpoint.binding.av == av;
+        let mut endpoints = self.endpoints.iter().map(|(_, endpoint)| endpoint);
+        endpoints.any(|endpoint| of_it(endpoint) && endpoint.transport.has_strangers())
+    }
+
+    /// Tells them that it is no more.
+    fn retract(&mut self, av: usize, addr: FiAddr) {
+        for (_, endpoint) in &mut self.endpoints {
+            if endpoint.binding.av == av {
+                let (transport, mut owner) =
+                    endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+                transport.peer_removed(addr, &mut owner);
+                owner.start_deferred(transport);
+            }
+        }
+    }
+}
+
+impl<B: Backend> Av for AvHandle<B> {
+    fn av_type(&self) -> AvType {
+        self.table.av_type()
+    }
+
+    fn map_addr(&self) -> usize {
+        self.table.map_addr()
+    }
+
+    fn insert_all(
+        &self,
+        names: &mut dyn Iterator<Item = &[u8]>,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        self.check_unkeyed()?;
+        let sought = names.map(|name| self.naming.parse(name).map(Sought::from));
+        self.insert_now(sought, report)
+    }
+
+    fn insert_services(
+        &self,
+        services: &Services,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        self.check_unkeyed()?;
+        let is_range = self.keeps_ranges && services.is_range();
+        if let Some(pool) = self.pool.as_ref().filter(|_| is_range) {
+            return self.tell_now(pool, services, report);
+        }
+        let addresses = services.addresses(self.naming);
+        self.insert_now(
+            addresses.map(|addr| Ok(self.naming.target(&addr?)?.into())),
+            report,
+        )
+    }
+
+    fn bind_events(&self, events: Arc<dyn PeerEq>, source: u64) -> Result<()> {
+        let place = Place {
+            table: self.table.clone(),
+            naming: self.naming,
+            pool: self.pool.clone(),
+            keeps_ranges: self.keeps_ranges,
+            announce: announcer(&self.domain, self.index, &self.table),
+        };
+        let later = Later::new(place, events, source);
+        self.later.set(later).map_err(|_| {
+            Error::new(Errno::EINVAL, "bind", "event queue")
+                .mend("the address vector has one already")
+        })
+    }
+
+    fn insert_later(
+        &self,
+        wanted: Wanted,
+        user_ids: Vec<FiAddr>,
+        context: u64,
+        report: Report,
+    ) -> Result<()> {
+        self.check_unkeyed()?;
+        self.begin(wanted, None, user_ids, context, report)
+    }
+
+    fn insert_later_with_keys(
+        &self,
+        wanted: Wanted,
+        handles: &[FiAddr],
+        context: u64,
+        report: Report,
+    ) -> Result<()> {
+        let keys = self.keys_of(handles)?;
+        self.begin(wanted, Some(keys), Vec::new(), context, report)
+    }
+
+    fn insert_all_with_keys(
+        &self,
+        names: &mut dyn Iterator<Item = (&[u8], FiAddr)>,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        self.insert_now_with_keys(names, report)
+    }
+
+    fn insert_services_with_keys(
+        &self,
+        services: &Services,
+        handles: &[FiAddr],
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        self.insert_services_now_with_keys(services, handles, report)
+    }
+
+    fn insert_auth_key(&self, key: &[u8]) -> Result<FiAddr> {
+        self.insert_auth_key_bytes(key)
+    }
+
+    fn lookup_auth_key(&self, addr: FiAddr) -> Result<AuthKey> {
+        self.lookup_auth_key_of(addr)
+    }
+
+    fn remove_auth_key(&self, handle: FiAddr) -> Result<()> {
+        let keys = self.auth_keys("remove")?;
+        self.domain.admit_to("remove from", "address vector")?;
+        keys.remove(handle)
+    }
+
+    fn remove(&self, addr: FiAddr) -> Result<()> {
+        self.domain.admit_to("remove from", "address vector")?;
+        let lock = || self.domain.lock_to("remove from", "address vector");
+        self.table.retract(addr, lock, |state, again| {
+            match self.table.is_shared() {
+                true => {
+                    state.follow();
+                    // By generations: another thread may have had an address put in the entry
+                    // since.
+                    state.settle_unresolved();
+                }
+                false => {
+                    state.retract(self.index, addr);
+                    state.fail_unresolved(self.index, addr);
+                }
+            }
+            if again.is_some() {
+                state.announce_new(self.index, again);
+            }
+            self.domain.wake(state);
+        })
+    }
+
+    fn lookup(&self, addr: FiAddr) -> Result<NativeAddr> {
+        // The table needs no lock, but a domain of one thread is that thread's.
+        self.domain.admit_to("look up in", "address vector")?;
+        let found = self.table.name(addr);
+        found.map_or_else(|| self.look_further(addr), Ok)
+    }
+
+    fn lookup_all(
+        &self,
+        addrs: &[FiAddr],
+        report: &mut dyn FnMut(usize, Result<NativeAddr>),
+    ) -> Result<()> {
+        self.domain.admit_to("look up in", "address vector")?;
+        self.table.lookup_all(addrs, |number, found| {
+            report(
+                number,
+                found.map_or_else(|| self.look_further(addrs[number]), Ok),
+            );
+        });
+        Ok(())
+    }
+
+    fn address(&self, addr: FiAddr) -> Result<Address> {
+        self.domain.admit_to("look up in", "address vector")?;
+        let format = self.naming.format;
+        let keeps_sockets = self.naming.keeps_sockets();
+        let socket = keeps_sockets.then(|| self.table.socket(addr)).flatten();
+        if let Some(at) = socket.and_then(|at| Address::of_socket(at, format)) {
+            return Ok(at);
+        }
+        let name = self.lookup(addr)?;
+        if let Some(keyed) = self.inserted(addr) {
+            return Ok(Address::Keyed(keyed));
+        }
+        Ok(Address::of_endpoint(name, format).unwrap_or(Address::Native(name)))
+    }
+
+    fn set_auth_key_user_id(&self, handle: FiAddr, id: FiAddr) -> Result<()> {
+        let keys = self.auth_keys("set the ID of")?;
+        if !self.table.has_user_ids() {
+            return Err(
+                Error::new(Errno::EINVAL, "set the ID of", "authorization key")
+                    .mend("open the address vector for IDs of your own"),
+            );
+        }
+        keys.set_user_id(handle, id)
+    }
+
+    fn set_user_id(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
+        if !self.table.has_user_ids() {
+            return Err(
+                Error::new(Errno::EINVAL, "set the ID of", format!("{addr:?}"))
+                    .mend("open the address vector for IDs of your own"),
+            );
+        }
+        self.table.set_user_id(addr, id)
+    }
+
+    fn tag_inserted(&self, addr: FiAddr, id: FiAddr) -> Result<()> {
+        self.check_unkeyed()?;
+        if self.table.has_user_ids() {
+            return Err(
+                Error::new(Errno::EINVAL, "set the ID of", format!("{addr:?}"))
+                    .mend("the address vector is one for IDs: they are set one by one"),
+            );
+        }
+        self.table.tag(addr, id)
+    }
+
+    fn id(&self) -> ObjectId {
+        ObjectId {
+            domain: self.domain.id(),
+            index: self.index,
+        }
+    }
+}
+
+impl<B: Backend> AvHandle<B> {
+    fn start_pool(&self) -> Result<()> {
+        self.pool.as_ref().map_or(Ok(()), |pool| pool.start())
+    }
+
+    fn begin(
+        &self,
+        wanted: Wanted,
+        keys: Keys,
+        user_ids: Vec<FiAddr>,
+        context: u64,
+        report: Report,
+    ) -> Result<()> {
+        let into = |errno| Error::new(errno, "insert into", "address vector");
+        if !self.asynchronous {
+            return Err(into(Errno::EINVAL).mend("it was not opened for events"));
+        }
+        let Some(later) = self.later.get() else {
+            return Err(into(Errno::ENOEQ).mend("bind an event queue first"));
+        };
+        if !user_ids.is_empty() && self.table.has_user_ids() {
+            return Err(into(Errno::EINVAL).mend("its IDs are set one by one"));
+        }
+        later.begin(wanted, keys, user_ids, context, report)
+    }
+
+    fn check_synchronous(&self) -> Result<()> {
+        match self.asynchronous {
+            false => Ok(()),
+            true => Err(Error::new(Errno::EINVAL, "insert into", "address vector")
+                .mend("it was opened for events: its insertions are asynchronous")),
+        }
+    }
+
+    /// Inserts a range, whose endpoints are resolved when they are used.
+    fn tell_now(
+        &self,
+        pool: &ResolverPool,
+        range: &Services,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        self.check_synchronous()?;
+        let mut nodes = range.nodes(&self.naming, &|| false)?;
+        admit_nodes(&mut nodes, pool.resolver());
+        let _calls = self.calls.lock();
+        self.domain.admit_to("insert into", "address vector")?;
+        pool.start()?;
+        let runs = self.table.insertion()?.tell(&nodes, &[]);
+        let mut inserted = 0;
+        for (number, placed) in self.table.outcomes(runs).enumerate() {
+            inserted += usize::from(placed.is_ok());
+            report(number, placed);
+        }
+        Ok(inserted)
+    }
+
+    /// The endpoint of an address that leads nowhere by itself. An unresolved one is resolved from now on.
+    #[cold]
+    fn look_further(&self, addr: FiAddr) -> Result<NativeAddr> {
+        let no = |errno| Error::new(errno, "look up", format!("{addr:?}"));
+        let absent = || no(Errno::EINVAL).mend("it is not in this address vector");
+        match self.table.ask(addr) {
+            None => Err(absent()),
+            Some(Unresolved::Resolved) => self.table.name(addr).ok_or_else(absent),
+            Some(Unresolved::Resolving(_)) => Err(no(Errno::EAGAIN).mend("it is being resolved")),
+            Some(Unresolved::Failed(errno)) => {
+                Err(no(errno).mend("nobody was found at its socket address"))
+            }
+            Some(Unresolved::Same(first)) => self.table.name(first).ok_or_else(absent),
+        }
+    }
+
+    pub(super) fn insert_now(
+        &self,
+        sought: impl Iterator<Item = Result<Sought>>,
+        report: &mut dyn FnMut(usize, Result<FiAddr>),
+    ) -> Result<usize> {
+        self.check_synchronous()?;
+        self.domain.admit_to("insert into", "address vector")?;
+        let _calls = self.calls.lock();
+        let resolver = self.pool.as_ref().map(|pool| pool.resolver());
+        let admitted = sought.map(|one| {
+            let sought = admit(one?, resolver)?;
+            if sought.target.endpoint().is_none() {
+                self.start_pool()?;
+            }
+            Ok(sought)
+        });
+        let mut found = admitted.enumerate();
+        let mut chunk = Vec::with_capacity(found.size_hint().0.min(AT_ONCE));
+        let mut new = Vec::new();
+        let mut outcomes = Vec::new();
+        let mut paused: Option<Paused<'_>> = None;
+        let mut inserted = 0;
+        loop {
+            // Without the turn: addresses may take their time to be told.
+            chunk.extend(found.by_ref().take(AT_ONCE));
+            let is_last = chunk.len() < AT_ONCE;
+            let begun = match paused.take() {
+                None => Ok(self.table.insertion()?),
+                Some(paused) => paused.resume(),
+            };
+            let mut insertion = match begun {
+                Ok(insertion) => insertion,
+                Err(error) => {
+                    let rest = chunk.drain(..).chain(found);
+                    rest.for_each(|(number, _)| report(number, Err(error.clone())));
+                    return Ok(inserted);
+                }
+            };
+            if chunk.len() > 1 {
+                let names = chunk.iter().filter_map(|(_, one)| one.as_ref().ok());
+                insertion.expect(names.filter_map(|sought| sought.target.endpoint()));
+            }
+            for (number, one) in chunk.drain(..) {
+                let placed = insertion.enter(one, None);
+                inserted += usize::from(placed.is_ok());
+                new.extend(placed.as_ref().ok().filter(|p| p.new).map(|p| p.addr));
+                outcomes.push((number, placed.map(|placed| placed.addr)));
+            }
+            match is_last {
+                true => drop(insertion),
+                false => paused = Some(insertion.pause()),
+            }
+            // Without the turn: what a caller does in its report may need it, or the lock of the
+            // domain. And before transports hear of the addresses, for it may give them IDs.
+            for (number, placed) in outcomes.drain(..) {
+                report(number, placed);
+            }
+            if self.table.is_awaited() {
+                self.announce(&new)?;
+            }
+            new.clear();
+            if is_last {
+                return Ok(inserted);
+            }
+        }
+    }
+
+    /// Tells the transports of addresses that are new.
+    #[cold]
+    fn announce(&self, new: &[FiAddr]) -> Result<()> {
+        let at_once = match self.table.is_shared() {
+            true => usize::MAX,
+            false => TOLD_AT_ONCE,
+        };
+        for some in new.chunks(at_once) {
+            let mut guard = self.domain.lock_to("insert into", "address vector")?;
+            let state = &mut *guard;
+            match self.table.is_shared() {
+                true => state.follow(),
+                false => (some.iter()).for_each(|addr| state.announce_new(self.index, *addr)),
+            }
+            if !state.has_strangers(self.index) {
+                self.table.await_nobody();
+            }
+            self.domain.wake(state);
+            guard.hand_over();
+        }
+        Ok(())
+    }
+}
+
+impl<B: Backend> Drop for AvHandle<B> {
+    fn drop(&mut self) {
+        // Its threads leave errands with the domain until they have ended.
+        drop(self.later.take());
+        drop(self.pool.take());
+        self.domain.close(Object::Av(self.index));
+    }
+}

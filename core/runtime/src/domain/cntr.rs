@@ -1,0 +1,173 @@
+//! Counters (fi_cntr(3)).
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::empty_polls::EmptyPolls;
+use super::waiting::{Awaited, Descriptor, Wait};
+use super::{Backend, Inner, Object};
+use crate::fabric::{Cntr, CntrAttr, CntrEvents, ObjectId};
+use ferrofabric_contracts::error::{Errno, OpError, Result};
+use ferrofabric_contracts::peer::PeerCntr;
+
+/// The numbers of a counter. The domain's lock guards them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) value: u64,
+    pub(super) errors: u64,
+    events: CntrEvents,
+    /// Both as the application knows them, for who waits on a descriptor.
+    seen: (u64, u64),
+}
+
+impl Count {
+    /// Whether the application knows both.
+    pub(super) fn is_seen(&self) -> bool {
+        self.seen == (self.value, self.errors)
+    }
+}
+
+impl PeerCntr for Count {
+    #[inline]
+    fn inc(&mut self, bytes: usize) {
+        let events = match self.events {
+            CntrEvents::Completions => 1,
+            CntrEvents::Bytes => bytes as u64,
+        };
+        self.value = self.value.wrapping_add(events);
+    }
+
+    #[cold]
+    fn inc_error(&mut self) {
+        self.errors = self.errors.wrapping_add(1);
+    }
+}
+
+struct CntrHandle<B: Backend> {
+    domain: Arc<Inner<B>>,
+    index: usize,
+    descriptor: Descriptor,
+    polls: EmptyPolls,
+}
+
+pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CntrAttr) -> Result<Arc<dyn Cntr>> {
+    let index = domain.lock_to("open", "counter")?.cntrs.insert(Count {
+        events: attr.events,
+        ..Count::default()
+    });
+    Ok(Arc::new(CntrHandle {
+        domain: domain.clone(),
+        index,
+        descriptor: Descriptor::default(),
+        polls: EmptyPolls::new(),
+    }))
+}
+
+impl<B: Backend> CntrHandle<B> {
+    /// Reads one of the numbers; `part` gives what the application knows of it, and what it is now.
+    fn poll(&self, part: impl FnOnce(&mut Count) -> (&mut u64, u64)) -> Result<u64, OpError> {
+        let mut state = self.domain.lock()?;
+        let moved = self.domain.progress(&mut state);
+        let (seen, value) = part(&mut state.cntrs[self.index]);
+        let changed = std::mem::replace(seen, value) != value;
+        drop(state);
+        self.polls.count(moved || changed);
+        Ok(value)
+    }
+
+    /// Changes the numbers, and has those who wait look again.
+    fn change(&self, change: impl FnOnce(&mut Count)) -> Result<(), OpError> {
+        let mut state = self.domain.lock()?;
+        change(&mut state.cntrs[self.index]);
+        self.domain.wake(&mut state);
+        Ok(())
+    }
+}
+
+impl<B: Backend> Cntr for CntrHandle<B> {
+    fn read(&self) -> Result<u64, OpError> {
+        self.poll(|count| (&mut count.seen.0, count.value))
+    }
+
+    fn read_errors(&self) -> Result<u64, OpError> {
+        self.poll(|count| (&mut count.seen.1, count.errors))
+    }
+
+    fn add(&self, value: u64) -> Result<(), OpError> {
+        self.change(|count| count.value = count.value.wrapping_add(value))
+    }
+
+    fn set(&self, value: u64) -> Result<(), OpError> {
+        self.change(|count| count.value = value)
+    }
+
+    fn add_errors(&self, value: u64) -> Result<(), OpError> {
+        self.change(|count| count.errors = count.errors.wrapping_add(value))
+    }
+
+    fn set_errors(&self, value: u64) -> Result<(), OpError> {
+        self.change(|count| count.errors = value)
+    }
+
+    fn begin_wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<Wait, OpError> {
+        let awaited = Awaited::Cntr {
+            index: self.index,
+            threshold,
+            errors: self.domain.lock()?.cntrs[self.index].errors,
+        };
+        Ok(self.domain.begin_wait(awaited, timeout))
+    }
+
+    fn look(&self, wait: &mut Wait) -> Result<Option<u64>, OpError> {
+        let Awaited::Cntr {
+            threshold, errors, ..
+        } = wait.awaited()
+        else {
+            return Err(OpError::Failed(Errno::EINVAL));
+        };
+        self.domain.look(wait, |state| {
+            let count = state.cntrs[self.index];
+            if count.value >= threshold {
+                Some(Ok(count.value))
+            } else if count.errors != errors {
+                Some(Err(OpError::Failed(Errno::EAVAIL)))
+            } else {
+                None
+            }
+        })
+    }
+
+    fn end_wait(&self, wait: &mut Wait) {
+        self.domain.end_wait(wait);
+    }
+
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.descriptor.open(&self.domain.wait)
+    }
+
+    fn try_wait(&self) -> Result<(), OpError> {
+        let awaited = Awaited::Change(self.index);
+        let tried = self.domain.try_wait(awaited, &self.descriptor);
+        if tried == Err(OpError::Again) {
+            // Told now: it need not read both to wait for the next.
+            let mut state = self.domain.lock()?;
+            let count = &mut state.cntrs[self.index];
+            count.seen = (count.value, count.errors);
+        }
+        tried
+    }
+
+    fn id(&self) -> ObjectId {
+        ObjectId {
+            domain: self.domain.id(),
+            index: self.index,
+        }
+    }
+}
+
+impl<B: Backend> Drop for CntrHandle<B> {
+    fn drop(&mut self) {
+        self.domain.close(Object::Cntr(self.index));
+    }
+}

@@ -1,0 +1,204 @@
+//! DGRAM domains and their endpoint objects (fi_endpoint(3)): a transport that holds the receives itself, for datagrams match
+//! nothing but the order in which receives were posted.
+
+use std::sync::Arc;
+
+use super::endpoint::{self, Entered, Name, PROMISES, Receives};
+use super::{Backend, Domain, Inner, Object};
+use crate::fabric::{self, CntrAttr, CqAttr, Endpoint, EndpointConfig, Mr};
+use ferrofabric_contracts::addr::{Address, NativeAddr};
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::{Errno, OpError, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::Info;
+use ferrofabric_contracts::peer::{DatagramTransport, PeerAv, Transport};
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
+
+/// A domain whose endpoints send and receive datagrams, over a provider's backend.
+pub struct DgramDomain<B: Backend>(Domain<B>);
+
+impl<B: Backend<Transport: DatagramTransport>> DgramDomain<B> {
+    /// A domain whose calls are serialized as its info says.
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::open`].
+    pub fn open(backend: B, settings: &Settings) -> Result<Self> {
+        Domain::open(backend, settings).map(Self)
+    }
+
+    /// A domain that is not locked at all, for callers that serialize their calls themselves.
+    ///
+    /// # Safety
+    ///
+    /// As [`fabric::Provider::open_serialized`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::open`].
+    pub unsafe fn open_serialized(backend: B, settings: &Settings) -> Result<Self> {
+        // SAFETY: the caller promises the same.
+        unsafe { Domain::open_serialized(backend, settings) }.map(Self)
+    }
+}
+
+impl<B: Backend<Transport: DatagramTransport>> fabric::Domain for DgramDomain<B> {
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn fabric::Cq>> {
+        self.0.open_cq(attr)
+    }
+
+    fn open_cntr(&self, attr: &CntrAttr) -> Result<Arc<dyn fabric::Cntr>> {
+        self.0.open_cntr(attr)
+    }
+
+    fn open_av(&self, attr: &ferrofabric_av::AvAttr) -> Result<Arc<dyn fabric::Av>> {
+        self.0.open_av(attr)
+    }
+
+    fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
+        open(&self.0.0, config)
+    }
+
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.0.register(buf, access) }
+    }
+}
+
+struct DgramHandle<B: Backend> {
+    domain: Arc<Inner<B>>,
+    index: usize,
+    name: Name,
+    receives: Option<Receives>,
+    /// Keeps open what the endpoint is bound to.
+    _config: EndpointConfig,
+}
+
+fn open<B: Backend<Transport: DatagramTransport>>(
+    domain: &Arc<Inner<B>>,
+    config: EndpointConfig,
+) -> Result<Arc<dyn Endpoint>> {
+    let Entered { index, name, .. } = endpoint::enter(domain, &config)?;
+    let handle = DgramHandle {
+        domain: domain.clone(),
+        index,
+        name,
+        receives: Receives::of(&config),
+        _config: config,
+    };
+    introduce(domain, index)?;
+    Ok(Arc::new(handle))
+}
+
+/// Datagrams say where they come from by path and queue pair, so the transport knows every peer; of those that were inserted
+/// before it was there it has not heard.
+pub(super) fn introduce<B: Backend>(domain: &Inner<B>, index: usize) -> Result<()> {
+    let mut guard = domain.lock_to("open", "endpoint")?;
+    let state = &mut *guard;
+    let endpoint = &mut state.endpoints[index];
+    let peers = &state.avs[endpoint.binding.av];
+    peers.await_everybody();
+    let (transport, mut owner) = endpoint.split(&mut state.cqs, &mut state.cntrs, &state.avs);
+    for (addr, _) in peers.iter() {
+        if let Some(name) = peers.lookup(addr) {
+            transport.peer_inserted(addr, &name, &mut owner);
+        }
+    }
+    Ok(())
+}
+
+/// Flags by which a receive would be more than a buffer for one message.
+pub(super) const SPECIAL: Flags = Flags::PEEK
+    .union(Flags::CLAIM)
+    .union(Flags::DISCARD)
+    .union(Flags::MULTI_RECV);
+
+/// Datagrams have no tags.
+pub(super) fn check_kind(kind: MsgKind) -> Result<(), OpError> {
+    match kind {
+        MsgKind::Msg => Ok(()),
+        MsgKind::Tagged => Err(OpError::Failed(Errno::ENOSYS)),
+    }
+}
+
+impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
+    fn name(&self) -> NativeAddr {
+        self.name.native
+    }
+
+    fn address(&self) -> Address {
+        self.name.address
+    }
+
+    #[inline]
+    unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        check_kind(op.kind)?;
+        // Whatever becomes of a datagram, nobody is told.
+        if op.flags.intersects(PROMISES) {
+            return endpoint::refuse(&self.domain, self.index, OpError::Failed(Errno::EOPNOTSUPP));
+        }
+        // SAFETY: the caller keeps the buffers as the transport asks.
+        unsafe { endpoint::send_checked(&self.domain, self.index, op, iov) }
+    }
+
+    #[inline]
+    unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError> {
+        check_kind(op.kind)?;
+        if op
+            .flags
+            .intersects(SPECIAL | Flags::AUTH_KEY | Flags::TRIGGER)
+        {
+            return Err(OpError::Failed(Errno::EBADFLAGS));
+        }
+        let mut guard = self.domain.lock()?;
+        let state = &mut *guard;
+        let (transport, mut owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        let adapted;
+        let op = match self.receives {
+            None => op,
+            Some(receives) => {
+                adapted = receives.adapt(op);
+                &adapted
+            }
+        };
+        // SAFETY: the caller keeps the buffers until the completion.
+        unsafe { transport.post_recv(op, iov, &mut owner) }
+    }
+
+    fn cancel(&self, context: u64) -> Result<(), OpError> {
+        let mut guard = self.domain.lock()?;
+        let state = &mut *guard;
+        let (transport, mut owner) =
+            state.endpoints[self.index].split(&mut state.cqs, &mut state.cntrs, &state.avs);
+        let cancelled = transport.cancel_recv(context, &mut owner);
+        // Somebody may sleep who is to see to a cancellation that is still under way.
+        self.domain.tend(state);
+        self.domain.call_out(state);
+        cancelled
+    }
+
+    fn set_min_multi_recv(&self, _bytes: usize) -> Result<(), OpError> {
+        Err(OpError::Failed(Errno::EOPNOTSUPP))
+    }
+
+    fn min_multi_recv(&self) -> Result<usize, OpError> {
+        Err(OpError::Failed(Errno::EOPNOTSUPP))
+    }
+
+    fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
+        let state = self.domain.lock()?;
+        Ok(endpoint::stats_of(&state.endpoints[self.index].transport))
+    }
+}
+
+impl<B: Backend> Drop for DgramHandle<B> {
+    fn drop(&mut self) {
+        self.name.stop_listening(self.domain.is_inherited());
+        self.domain.close(Object::Endpoint(self.index));
+    }
+}

@@ -1,0 +1,396 @@
+//! Endpoints with the authorization keys of their address vectors (fi_av(3), `FI_AV_AUTH_KEY`): a transport for each key, each
+//! with queue pairs, a name and peers of its own, behind one receive queue.
+//!
+//! What comes through a part came with its key, and a send goes through the part that has the key of its entry. So a device
+//! keeps the keys apart, and a transport knows of one key alone.
+
+use std::sync::Arc;
+
+use super::{Backend, Opened, Opening};
+use crate::fabric::Mr;
+use ferrofabric_av::Resolve;
+use ferrofabric_av::keys::number_of;
+use ferrofabric_contracts::addr::{AuthKey, KeySlots, KeyedAddr, MAX_EP_AUTH_KEYS, NativeAddr};
+use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::Info;
+use ferrofabric_contracts::peer::{
+    Arrived, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, Start, Token, Transport,
+};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, key_source};
+
+/// Bits of [`Token::transport`] that are the part's own.
+const TRANSPORT_BITS: u32 = 8;
+
+/// A backend whose transports can be parts of an endpoint.
+pub trait KeyedParts: Backend {
+    /// Opens a transport with a key, as part of an endpoint: all parts have addresses made of what was drawn for it
+    /// ([`NativeAddr::of_new`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Backend::open_transport`].
+    fn open_part(
+        &self,
+        opening: &Opening<'_>,
+        key: AuthKey,
+        drawn: u64,
+    ) -> Result<(Self::Transport, NativeAddr)>;
+
+    /// A number that nobody can guess.
+    fn random(&self) -> u64;
+}
+
+/// A backend whose endpoints have the keys of their address vectors.
+pub struct KeyedBackend<B>(pub B);
+
+impl<B: KeyedParts> Backend for KeyedBackend<B> {
+    type Transport = Keyed<B::Transport>;
+
+    fn info(&self) -> &Info {
+        self.0.info()
+    }
+
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Self::Transport>> {
+        let refuse = |why: String| Err(Error::new(Errno::EINVAL, "enable", "endpoint").mend(why));
+        if opening.keys.is_empty() {
+            return refuse(
+                "insert an authorization key into its address vector first: fi_av_insert_auth_key"
+                    .to_owned(),
+            );
+        }
+        let keys: Vec<_> = opening.keys.iter().map(|held| held.key).collect();
+        let Some(slots) = KeySlots::of(&keys) else {
+            return refuse(format!(
+                "its address vector has {} authorization keys, an endpoint can have {MAX_EP_AUTH_KEYS} (max_ep_auth_key)",
+                keys.len()
+            ));
+        };
+        let drawn = self.0.random();
+        let mut names = vec![None; keys.len()];
+        let mut parts = Vec::with_capacity(keys.len());
+        for (held, slot) in opening.keys.iter().zip(slots.slots()) {
+            let (transport, name) = self.0.open_part(opening, held.key, drawn)?;
+            names[*slot] = Some(name);
+            parts.push(Part {
+                transport,
+                key: held.key,
+                handle: held.handle,
+                held_back: false,
+            });
+        }
+        let names: Vec<_> = names.into_iter().flatten().collect();
+        let keyed = KeyedAddr::of(&slots, &names).ok_or_else(|| {
+            Error::new(Errno::EOTHER, "name", "endpoint")
+                .mend("its queue pairs are on several ports")
+        })?;
+        Ok(Opened {
+            transport: Keyed {
+                parts,
+                routes: Vec::new(),
+            },
+            name: keyed.with_key(keys[0]),
+            keyed: Some(keyed),
+        })
+    }
+
+    fn promises(&self) -> Flags {
+        self.0.promises()
+    }
+
+    fn resolver(&self) -> Option<Arc<dyn Resolve>> {
+        self.0.resolver()
+    }
+
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.0.register(buf, access) }
+    }
+}
+
+/// The transports of an endpoint, one for each key.
+pub struct Keyed<T> {
+    parts: Vec<Part<T>>,
+    /// Which part a peer is sent to through, by the low 32 bits of its address.
+    routes: Vec<(FiAddr, usize)>,
+}
+
+struct Part<T> {
+    transport: T,
+    key: AuthKey,
+    /// What the address vector calls the key.
+    handle: FiAddr,
+    /// Its last send said that more follow.
+    held_back: bool,
+}
+
+impl<T: Transport> Keyed<T> {
+    fn part_of(&self, name: &NativeAddr) -> Option<usize> {
+        let key = name.auth_key()?;
+        self.parts.iter().position(|part| part.key.admits(key))
+    }
+
+    #[inline]
+    fn routed(&self, addr: FiAddr) -> Option<usize> {
+        let (there, part) = *self.routes.get(addr.0 as u32 as usize)?;
+        (there == addr && addr.is_some()).then_some(part)
+    }
+
+    #[cold]
+    fn route<O: Owner>(&mut self, addr: FiAddr, owner: &O) -> Result<usize, OpError> {
+        let name = owner.av().lookup(addr);
+        let name = name.ok_or(OpError::Failed(Errno::EADDRNOTAVAIL))?;
+        // Keys that came later are not this endpoint's.
+        let part = self.part_of(&name).ok_or(OpError::Failed(Errno::ENOKEY))?;
+        let at = addr.0 as u32 as usize;
+        if self.routes.len() <= at {
+            self.routes.resize(at + 1, (FiAddr::NOTAVAIL, 0));
+        }
+        self.routes[at] = (addr, part);
+        Ok(part)
+    }
+
+    fn flush_others<O: Owner>(&mut self, but: usize, owner: &mut O) {
+        for (number, part) in self.parts.iter_mut().enumerate() {
+            if part.held_back && number != but {
+                part.held_back = false;
+                part.transport
+                    .flush(&mut PartOwner::new(part.handle, owner));
+            }
+        }
+    }
+
+    fn by_token(&mut self, token: Token) -> Option<&mut Part<T>> {
+        let number = token.transport >> TRANSPORT_BITS;
+        self.parts
+            .iter_mut()
+            .find(|part| number_of(part.handle) == number)
+    }
+}
+
+impl<T: Transport> Transport for Keyed<T> {
+    unsafe fn send<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> Result<(), OpError> {
+        let at = match self.routed(op.dest) {
+            Some(part) => part,
+            None => self.route(op.dest, owner)?,
+        };
+        self.flush_others(at, owner);
+        let part = &mut self.parts[at];
+        // A call that fails sends nothing further that was held back before.
+        part.held_back |= op.flags.contains(Flags::MORE);
+        let mut owner = PartOwner::new(part.handle, owner);
+        // SAFETY: the caller's promise.
+        unsafe { part.transport.send(op, iov, &mut owner)? };
+        part.held_back = op.flags.contains(Flags::MORE);
+        Ok(())
+    }
+
+    fn flush<O: Owner>(&mut self, owner: &mut O) {
+        self.flush_others(usize::MAX, owner);
+    }
+
+    unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
+        let Some(part) = self.by_token(start.token) else {
+            return;
+        };
+        let mut owner = PartOwner::new(part.handle, owner);
+        let start = Start {
+            token: own_token(start.token),
+            ..start
+        };
+        // SAFETY: the caller's promise.
+        unsafe { part.transport.start(start, &mut owner) };
+    }
+
+    fn discard<O: Owner>(&mut self, kind: MsgKind, token: Token, owner: &mut O) {
+        if let Some(part) = self.by_token(token) {
+            let mut owner = PartOwner::new(part.handle, owner);
+            part.transport.discard(kind, own_token(token), &mut owner);
+        }
+    }
+
+    fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let mut done = 0;
+        for part in &mut self.parts {
+            part.held_back = false;
+            done += part
+                .transport
+                .progress(&mut PartOwner::new(part.handle, owner));
+        }
+        done
+    }
+
+    fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
+        if let Some(part) = self.part_of(name) {
+            let part = &mut self.parts[part];
+            let mut owner = PartOwner::new(part.handle, owner);
+            part.transport.peer_inserted(addr, name, &mut owner);
+        }
+    }
+
+    fn has_strangers(&self) -> bool {
+        self.parts.iter().any(|part| part.transport.has_strangers())
+    }
+
+    fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        if self.routed(addr).is_some() {
+            self.routes[addr.0 as u32 as usize] = (FiAddr::NOTAVAIL, 0);
+        }
+        // Only one of them knows it.
+        for part in &mut self.parts {
+            let mut owner = PartOwner::new(part.handle, owner);
+            part.transport.peer_removed(addr, &mut owner);
+        }
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        let mut quiet = true;
+        for part in &mut self.parts {
+            quiet &= part.transport.arm()?;
+        }
+        Ok(quiet)
+    }
+
+    fn stats(&self, report: &mut dyn FnMut(&'static str, u64)) {
+        let mut sums: Vec<(&'static str, u64)> = Vec::new();
+        for part in &self.parts {
+            part.transport.stats(&mut |name, value| match sums
+                .iter_mut()
+                .find(|(known, _)| *known == name)
+            {
+                Some((_, sum)) => *sum += value,
+                None => sums.push((name, value)),
+            });
+        }
+        for (name, sum) in sums {
+            report(name, sum);
+        }
+    }
+}
+
+/// The key that a token's message came with, as the source of receives that name one.
+pub(super) fn key_of(token: &Token) -> FiAddr {
+    key_source(token.transport >> TRANSPORT_BITS)
+}
+
+fn own_token(token: Token) -> Token {
+    Token {
+        transport: token.transport & ((1 << TRANSPORT_BITS) - 1),
+        ..token
+    }
+}
+
+/// The owner as a part sees it.
+struct PartOwner<'a, O> {
+    handle: FiAddr,
+    owner: &'a mut O,
+}
+
+impl<'a, O: Owner> PartOwner<'a, O> {
+    fn new(handle: FiAddr, owner: &'a mut O) -> Self {
+        Self { handle, owner }
+    }
+
+    /// The key's number, which its tokens have.
+    fn number(&self) -> u32 {
+        number_of(self.handle)
+    }
+}
+
+/// The token, if it is of a part's.
+fn of_part(number: u32, token: Token) -> Option<Token> {
+    (token.transport >> TRANSPORT_BITS == number).then(|| own_token(token))
+}
+
+impl<O: Owner> Owner for PartOwner<'_, O> {
+    fn srx(&mut self) -> &mut impl PeerSrx {
+        self
+    }
+
+    fn tx_cq(&mut self) -> &mut impl PeerCq {
+        self.owner.tx_cq()
+    }
+
+    fn rx_cq(&mut self) -> &mut impl PeerCq {
+        self.owner.rx_cq()
+    }
+
+    fn tx_cntr(&mut self) -> &mut impl PeerCntr {
+        self.owner.tx_cntr()
+    }
+
+    fn rx_cntr(&mut self) -> &mut impl PeerCntr {
+        self.owner.rx_cntr()
+    }
+
+    fn av(&self) -> &impl PeerAv {
+        self.owner.av()
+    }
+
+    fn stranger(&self) -> FiAddr {
+        self.owner.av().reported_key(self.handle)
+    }
+}
+
+impl<O: Owner> PeerSrx for PartOwner<'_, O> {
+    fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
+        let key = key_source(self.number());
+        self.owner.srx().arrive_with_key(kind, arrived, key)
+    }
+
+    fn arrive_with_key(
+        &mut self,
+        kind: MsgKind,
+        arrived: &Arrived,
+        key: FiAddr,
+    ) -> Option<Matched> {
+        self.owner.srx().arrive_with_key(kind, arrived, key)
+    }
+
+    fn segments(&mut self, piece: Piece) -> &[IoBuf] {
+        self.owner.srx().segments(piece)
+    }
+
+    fn in_one_piece(&mut self, matched: &Matched) -> Option<Matched> {
+        self.owner.srx().in_one_piece(matched)
+    }
+
+    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags {
+        self.owner.srx().complete_piece(kind, piece)
+    }
+
+    fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token) {
+        let token = Token {
+            transport: (self.number() << TRANSPORT_BITS) | token.transport,
+            ..token
+        };
+        self.owner.srx().queue(kind, arrived, token);
+    }
+
+    fn resolve(&mut self, src: FiAddr, mut of: impl FnMut(Token) -> bool) {
+        let number = self.number();
+        let of = |token| of_part(number, token).is_some_and(&mut of);
+        self.owner.srx().resolve(src, of);
+    }
+
+    fn forget_source(&mut self, src: FiAddr) {
+        self.owner.srx().forget_source(src);
+    }
+
+    fn fail_source(
+        &mut self,
+        src: FiAddr,
+        errno: Errno,
+        why: &'static str,
+        mut lost: impl FnMut(Token) -> bool,
+    ) {
+        let number = self.number();
+        let lost = |token| of_part(number, token).is_some_and(&mut lost);
+        self.owner.srx().fail_source(src, errno, why, lost);
+    }
+}

@@ -1,0 +1,175 @@
+//! Receives into a list of buffers (fi_recvv(3)).
+//!
+//! A transport that copies or reads puts each byte where it belongs: it asks for the list's
+//! buffers. A sender that writes the message itself has one address alone. It gets one piece of our
+//! memory, taken when the message has met the receive, and the list is filled from there when the
+//! message is complete.
+
+use std::alloc::{Layout, alloc_zeroed};
+
+use slab::Slab;
+
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Piece, parts};
+use ferrofabric_contracts::types::{IoBuf, total_len};
+
+struct List {
+    segments: Box<[IoBuf]>,
+    /// Memory of ours that the message goes to; none where it goes to the buffers themselves.
+    memory: Vec<u8>,
+    /// The receive's `COMPLETION`.
+    wish: Flags,
+}
+
+/// The lists that messages are on their way to.
+#[derive(Default)]
+pub(super) struct Lists(Slab<List>);
+
+impl Lists {
+    /// Enters a list that a message of `len` bytes has met. Returns how many of them it has room
+    /// for.
+    pub(super) fn enter(
+        &mut self,
+        segments: Box<[IoBuf]>,
+        flags: Flags,
+        len: u64,
+    ) -> (usize, Piece) {
+        let room = total_len(&segments);
+        let fill_bytes = usize::try_from(len).map_or(room, |len| len.min(room));
+        let at = self.0.insert(List {
+            segments,
+            memory: Vec::new(),
+            wish: flags & Flags::COMPLETION,
+        });
+        (fill_bytes, Piece::of_list(at))
+    }
+
+    /// The buffers of the list of that number.
+    pub(super) fn segments(&self, number: usize) -> &[IoBuf] {
+        self.0.get(number).map_or(&[], |list| &*list.segments)
+    }
+
+    /// One piece of memory of `len` bytes for the message. `None`: there is none.
+    pub(super) fn lend(&mut self, number: usize, len: usize) -> Option<IoBuf> {
+        let list = self.0.get_mut(number)?;
+        list.memory = zeroed(len)?;
+        Some(IoBuf::new(list.memory.as_mut_ptr(), len))
+    }
+
+    /// A message is complete: fills its list from memory of ours. Returns the
+    /// receive's `COMPLETION`.
+    ///
+    /// # Safety
+    ///
+    /// The buffers of the list are valid for writes.
+    pub(super) unsafe fn end(&mut self, number: usize) -> Flags {
+        let Some(list) = self.0.try_remove(number) else {
+            return Flags::empty();
+        };
+        for (part, at) in parts(&list.segments, 0, list.memory.len()) {
+            let from = &list.memory[at..at + part.len];
+            // SAFETY: the caller's promise; the part lies in a buffer.
+            unsafe {
+                part.as_mut_ptr()
+                    .copy_from_nonoverlapping(from.as_ptr(), from.len());
+            }
+        }
+        list.wish
+    }
+}
+
+/// Bytes that are 0, if there is memory for them. The system gives larger ones so, without a look
+/// at each.
+fn zeroed(len: usize) -> Option<Vec<u8>> {
+    if len == 0 {
+        return Some(Vec::new());
+    }
+    let layout = Layout::array::<u8>(len).ok()?;
+    // SAFETY: the layout is of more than no byte.
+    let at = unsafe { alloc_zeroed(layout) };
+    // SAFETY: memory of the allocator's, with that layout, all of it 0.
+    (!at.is_null()).then(|| unsafe { Vec::from_raw_parts(at, len, len) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The list holds what the message held, buffer after buffer, and nothing beyond it,
+        /// whether it came by way of memory of ours or in parts of any length.
+        #[test]
+        fn a_list_is_filled_in_order(
+            lens in prop::collection::vec(0usize..20, 2..5),
+            len in 0usize..90,
+            pieces in prop::option::of(1usize..40),
+        ) {
+            let mut memory: Vec<Vec<u8>> = lens.iter().map(|len| vec![0xff; *len]).collect();
+            let segments: Box<[IoBuf]> = memory
+                .iter_mut()
+                .map(|m| IoBuf::new(m.as_mut_ptr(), m.len()))
+                .collect();
+            let room = lens.iter().sum::<usize>();
+            let mut lists = Lists::default();
+            let (fill, piece) = lists.enter(segments, Flags::COMPLETION, len as u64);
+            let number = piece.list().unwrap();
+            prop_assert_eq!(Piece::NONE.list(), None);
+            prop_assert_eq!(fill, len.min(room));
+            let message: Vec<u8> = (0..fill as u8).collect();
+            match pieces {
+                None => {
+                    let buf = lists.lend(number, fill).unwrap();
+                    prop_assert_eq!(buf.len, fill);
+                    // SAFETY: the memory has as many bytes.
+                    unsafe {
+                        buf.as_mut_ptr()
+                            .copy_from_nonoverlapping(message.as_ptr(), message.len());
+                    }
+                }
+                Some(most) => {
+                    for start in (0..fill).step_by(most) {
+                        let end = (start + most).min(fill);
+                        let mut came = start;
+                        for (part, at) in parts(lists.segments(number), start, end - start) {
+                            prop_assert_eq!(at, came - start);
+                            // SAFETY: a part of the buffers above.
+                            unsafe {
+                                part.as_mut_ptr()
+                                    .copy_from_nonoverlapping(message[came..].as_ptr(), part.len);
+                            }
+                            came += part.len;
+                        }
+                        prop_assert_eq!(came, end);
+                    }
+                }
+            }
+            // SAFETY: the segments are `memory`.
+            let wish = unsafe { lists.end(number) };
+            prop_assert_eq!(wish, Flags::COMPLETION);
+            let mut wanted = message;
+            wanted.resize(room, 0xff);
+            prop_assert_eq!(memory.concat(), wanted);
+            prop_assert!(lists.0.is_empty());
+        }
+    }
+
+    #[test]
+    fn memory_that_there_is_not_is_not_lent() {
+        let mut lists = Lists::default();
+        let segments = vec![
+            IoBuf {
+                addr: 8,
+                len: usize::MAX >> 1
+            };
+            2
+        ]
+        .into_boxed_slice();
+        let (_, piece) = lists.enter(segments, Flags::empty(), u64::MAX);
+        let number = piece.list().unwrap();
+        assert_eq!(lists.lend(number, usize::MAX), None);
+        assert_eq!(lists.lend(number, isize::MAX as usize), None);
+        // SAFETY: nothing was lent, so that nothing is written.
+        unsafe { lists.end(number) };
+    }
+}

@@ -1,0 +1,480 @@
+//! A domain and what is opened on it, made of a provider's [`Transport`]: all state of a domain lies in one value behind its
+//! [`Serial`] lock, the objects that an application holds are handles into it.
+
+mod av;
+mod av_keys;
+mod cntr;
+mod cq;
+mod dgram;
+mod empty_polls;
+mod endpoint;
+mod keyed;
+mod keyed_dgram;
+mod lists;
+mod owner;
+mod probe;
+mod progressor;
+mod report;
+mod srx;
+mod unresolved_peer;
+mod waiting;
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use slab::Slab;
+
+use crate::cq::CqQueue;
+use crate::fabric::{self, CntrAttr, CqAttr, EndpointConfig, Mr};
+use ferrofabric_av::follow::Follower;
+use ferrofabric_av::{AvAttr, AvTable, HeldKey, Resolve};
+use ferrofabric_contracts::addr::{AuthKey, KeyedAddr, NativeAddr};
+use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::{Info, Progress, Threading};
+use ferrofabric_contracts::peer::Transport;
+use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use ferrofabric_system::cancel::Uncancelled;
+use ferrofabric_system::flag::Flag;
+use ferrofabric_system::forked::Birth;
+use ferrofabric_system::serial::{Held, Serial};
+use ferrofabric_system::wait::{Bell, WaitSet};
+
+pub use dgram::DgramDomain;
+pub use keyed::{Keyed, KeyedBackend, KeyedParts};
+pub use keyed_dgram::KeyedDgramDomain;
+pub use waiting::Wait;
+
+use cntr::Count;
+use endpoint::EndpointState;
+use progressor::{Attendance, Progressor};
+use waiting::Asleep;
+
+/// What a provider puts under a domain.
+pub trait Backend: Send + Sync + 'static {
+    /// How its endpoints carry messages.
+    type Transport: Transport;
+
+    /// What the domain offers.
+    fn info(&self) -> &Info;
+
+    /// Opens an endpoint's transport.
+    ///
+    /// # Errors
+    ///
+    /// When a resource can not be had; the error names it.
+    fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Self::Transport>>;
+
+    /// What may be asked of a send: `DELIVERY_COMPLETE`, `MATCH_COMPLETE`, `FENCE`, where the transport keeps it. Sends that
+    /// ask for more than it keeps are refused.
+    fn promises(&self) -> Flags {
+        Flags::empty()
+    }
+
+    /// What finds its endpoints by socket address, if they can be found so.
+    fn resolver(&self) -> Option<Arc<dyn Resolve>> {
+        None
+    }
+
+    /// Has an endpoint found at a socket address, by the resolvers of other domains, until what is returned is dropped. The
+    /// host of the address is the domain's own; port 0 is any that is free.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`: another listens there. `EOPNOTSUPP`: its endpoints can not be found so. What the system lacks.
+    fn listen(&self, at: SocketAddr, name: &NativeAddr) -> Result<Box<dyn Listening>> {
+        Err(
+            Error::new(Errno::EOPNOTSUPP, "listen at", at.to_string()).mend(format!(
+                "{name} is found by its native address alone: leave the source open"
+            )),
+        )
+    }
+
+    /// What the queue pairs of all peers have in common with this domain's own, where the format of its addresses leaves that
+    /// out (`FI_ADDR_IB_UD`): Q_Key, GID type, MTU.
+    fn common_address(&self) -> Option<ferrofabric_contracts::addr::VerbsAddr> {
+        None
+    }
+
+    /// Registers memory.
+    ///
+    /// # Safety
+    ///
+    /// As [`fabric::Domain::register`].
+    ///
+    /// # Errors
+    ///
+    /// As [`fabric::Domain::register`].
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>>;
+}
+
+/// An endpoint is found at a socket address as long as this is there.
+pub trait Listening: Send + Sync {
+    /// The address.
+    fn at(&self) -> SocketAddr;
+}
+
+/// What a transport is opened for.
+pub struct Opening<'a> {
+    /// Takes the descriptors that wake it.
+    pub wait: &'a WaitSet,
+    /// Somebody counts sends: the transport tells as soon of those that want no completion as of others; else it may take its
+    /// time.
+    pub counts_sends: bool,
+    /// The key of this endpoint alone (`fi_ep_attr::auth_key`).
+    pub auth_key: Option<AuthKey>,
+    /// Its [traffic class](ferrofabric_contracts::info::traffic_class): its own, or the domain's.
+    pub tclass: u32,
+    /// The keys of its address vector, where endpoints have those.
+    pub keys: &'a [HeldKey],
+}
+
+/// A transport, and where its endpoint is found.
+pub struct Opened<T> {
+    /// The transport.
+    pub transport: T,
+    /// The address; of an endpoint with the keys of an address vector, how it is reached with the first.
+    pub name: NativeAddr,
+    /// The address with all of those keys.
+    pub keyed: Option<KeyedAddr>,
+}
+
+/// A domain over a provider's backend.
+pub struct Domain<B: Backend>(Arc<Inner<B>>);
+
+/// What the objects of a domain keep open.
+pub(crate) struct Inner<B: Backend> {
+    /// With automatic progress. It ends first.
+    _progressor: Option<Progressor<B>>,
+    shared: Arc<Shared<B>>,
+}
+
+impl<B: Backend> Drop for Inner<B> {
+    /// In a child of fork all stays as it is: transports reach their peers through what the parent
+    /// has, too.
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            std::mem::forget(self.shared.clone());
+        }
+    }
+}
+
+impl<B: Backend> Deref for Inner<B> {
+    type Target = Shared<B>;
+
+    #[inline]
+    fn deref(&self) -> &Shared<B> {
+        &self.shared
+    }
+}
+
+/// What a domain consists of.
+pub(crate) struct Shared<B: Backend> {
+    // The state goes first: transports use what the backend owns.
+    serial: Serial<State<B::Transport>>,
+    backend: B,
+    wait: WaitSet,
+    /// What was left to whoever holds the lock next.
+    errands: Mutex<Vec<Errand>>,
+    has_errands: Flag,
+    /// Wakes somebody for them.
+    errand_bell: Bell,
+    spin: std::time::Duration,
+    /// Where endpoints leave their counters.
+    stats: Option<PathBuf>,
+    birth: Birth,
+}
+
+/// An object of a domain, by its place in the state.
+#[derive(Clone, Copy, Debug)]
+enum Object {
+    Endpoint(usize),
+    Cq(usize),
+    Cntr(usize),
+    Av(usize),
+}
+
+/// What is to be done under the lock by somebody who did not have it.
+#[derive(Clone, Copy, Debug)]
+enum Errand {
+    /// An object's handle was dropped.
+    Close(Object),
+    /// An address came to an address vector, by its place.
+    Announce(usize, FiAddr),
+    /// A resolution is over that sends wait for.
+    Resolved,
+}
+
+struct State<T: Transport> {
+    endpoints: Slab<EndpointState<T>>,
+    cqs: Slab<CqQueue>,
+    cntrs: Slab<Count>,
+    avs: Slab<Arc<AvTable>>,
+    /// How far the transports know of named address vectors, by their places.
+    followed: Vec<(usize, Follower)>,
+    /// Sends that wait for addresses, and whether one of those may be resolved by now.
+    waiting_sends: usize,
+    look_at_waiting: bool,
+    asleep: Slab<Asleep>,
+    attendance: Attendance,
+}
+
+/// The counter of those that bound none.
+const NO_CNTR: usize = 0;
+
+impl<B: Backend> Domain<B> {
+    /// A domain whose calls are serialized as its info says. One with automatic progress has a thread of its own, and a lock
+    /// between that and all others.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor to wait on can be had.
+    pub fn open(backend: B, settings: &Settings) -> Result<Self> {
+        let domain = &backend.info().domain;
+        let threading = match domain.data_progress {
+            Progress::Auto => Threading::Safe,
+            _ => domain.threading,
+        };
+        let serial = Serial::new(threading, State::new());
+        Self::over(backend, serial, settings)
+    }
+
+    /// A domain that is not locked at all, for callers that serialize their calls themselves; but for one with automatic
+    /// progress.
+    ///
+    /// # Safety
+    ///
+    /// As [`fabric::Provider::open_serialized`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::open`].
+    pub unsafe fn open_serialized(backend: B, settings: &Settings) -> Result<Self> {
+        if backend.info().domain.data_progress == Progress::Auto {
+            return Self::open(backend, settings);
+        }
+        // SAFETY: the caller promises the same.
+        let serial = unsafe { Serial::unchecked(State::new()) };
+        Self::over(backend, serial, settings)
+    }
+
+    fn over(backend: B, serial: Serial<State<B::Transport>>, settings: &Settings) -> Result<Self> {
+        let automatic = backend.info().domain.data_progress == Progress::Auto;
+        let wait = WaitSet::new()?;
+        let shared = Arc::new(Shared {
+            serial,
+            backend,
+            errand_bell: wait.bell()?,
+            wait,
+            errands: Mutex::new(Vec::new()),
+            has_errands: Flag::new(),
+            spin: settings.spin.0.unwrap_or_default(),
+            birth: Birth::here(),
+            stats: (!settings.stats.is_empty()).then(|| PathBuf::from(&settings.stats)),
+        });
+        let progressor = match automatic {
+            true => Some(Progressor::start(&shared)?),
+            false => None,
+        };
+        Ok(Self(Arc::new(Inner {
+            _progressor: progressor,
+            shared,
+        })))
+    }
+}
+
+impl<B: Backend> fabric::Domain for Domain<B> {
+    fn info(&self) -> &Info {
+        self.0.backend.info()
+    }
+
+    fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn fabric::Cq>> {
+        cq::open(&self.0, attr)
+    }
+
+    fn open_cntr(&self, attr: &CntrAttr) -> Result<Arc<dyn fabric::Cntr>> {
+        cntr::open(&self.0, attr)
+    }
+
+    fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn fabric::Av>> {
+        av::open(&self.0, attr)
+    }
+
+    fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn fabric::Endpoint>> {
+        endpoint::open(&self.0, config)
+    }
+
+    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.0.backend.register(buf, access) }
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    /// The state, for a data-path call.
+    #[inline]
+    fn lock(&self) -> Result<Held<'_, State<B::Transport>>, OpError> {
+        self.serial.lock().map_err(OpError::Failed)
+    }
+
+    /// The state, for a control-path call.
+    fn lock_to(&self, doing: &'static str, object: &str) -> Result<Held<'_, State<B::Transport>>> {
+        let lock = self.serial.lock();
+        lock.map_err(|errno| not_this_thread(errno, doing, object))
+    }
+
+    /// For a call that needs no lock: a domain of one thread is that thread's.
+    fn admit_to(&self, doing: &'static str, object: &str) -> Result<()> {
+        let admitted = self.serial.admit();
+        admitted.map_err(|errno| not_this_thread(errno, doing, object))
+    }
+
+    /// Drives every endpoint for a call of the application, and has those who sleep woken by what comes of it. Returns
+    /// whether anything moved.
+    #[inline]
+    fn progress(&self, state: &mut State<B::Transport>) -> bool {
+        self.call_out(state);
+        self.drive(state)
+    }
+
+    #[inline]
+    fn drive(&self, state: &mut State<B::Transport>) -> bool {
+        if self.has_errands.is_raised() {
+            self.run_errands(state);
+        }
+        if !state.followed.is_empty() {
+            state.follow();
+        }
+        if state.look_at_waiting {
+            state.settle_unresolved();
+        }
+        let moved = state.progress() != 0;
+        self.tend(state);
+        moved
+    }
+
+    /// Closes an object whose handle goes away: at once, or by the thread that the domain belongs to.
+    fn close(&self, object: Object) {
+        if self.is_inherited() {
+            // The lock may be held by a thread that this process has not.
+            return;
+        }
+        let removed = match self.serial.lock() {
+            Ok(mut state) => state.remove(object),
+            Err(_) => {
+                self.errands.lock().push(Errand::Close(object));
+                self.has_errands.raise();
+                None
+            }
+        };
+        // Without the lock: an endpoint may take a while to say goodbye.
+        drop(removed);
+    }
+
+    /// Whether this process is a child of the one that opened the domain.
+    fn is_inherited(&self) -> bool {
+        !self.birth.is_this_process()
+    }
+
+    /// Leaves errands to whoever holds the lock next, and wakes those who sleep for one of them to.
+    fn leave(&self, errands: impl Iterator<Item = Errand>) {
+        self.errands.lock().extend(errands);
+        self.has_errands.raise();
+        self.errand_bell.ring();
+    }
+
+    #[cold]
+    fn run_errands(&self, state: &mut State<B::Transport>) {
+        // Endpoints that go wait for their threads, and leave their counters in files.
+        let _uncancelled = Uncancelled::begin();
+        self.has_errands.lower();
+        self.errand_bell.clear();
+        let errands = std::mem::take(&mut *self.errands.lock());
+        for errand in errands {
+            match errand {
+                Errand::Close(object) => drop(state.remove(object)),
+                Errand::Announce(av, addr) => state.announce_new(av, addr),
+                Errand::Resolved => state.look_at_waiting = true,
+            }
+        }
+    }
+
+    /// Tells objects of this domain from those of others.
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self) as *const () as usize
+    }
+
+    /// The place of a bound object, if it is of this domain.
+    fn own(&self, handle: fabric::ObjectId, what: &str) -> Result<usize> {
+        if handle.domain != self.id() {
+            return Err(Error::new(Errno::EDOMAIN, "bind", what)
+                .mend("it was opened on another domain than the endpoint"));
+        }
+        Ok(handle.index)
+    }
+}
+
+fn not_this_thread(errno: Errno, doing: &'static str, object: &str) -> Error {
+    Error::new(errno, doing, object).mend(
+        "the domain was opened for one thread and another has used it: open it with threading level Safe",
+    )
+}
+
+impl<T: Transport> State<T> {
+    fn new() -> Self {
+        let mut cntrs = Slab::new();
+        cntrs.insert(Count::default());
+        Self {
+            endpoints: Slab::new(),
+            cqs: Slab::new(),
+            cntrs,
+            avs: Slab::new(),
+            followed: Vec::new(),
+            waiting_sends: 0,
+            look_at_waiting: false,
+            asleep: Slab::new(),
+            attendance: Attendance::default(),
+        }
+    }
+
+    #[inline]
+    fn progress(&mut self) -> usize {
+        let mut done = 0;
+        for (_, endpoint) in &mut self.endpoints {
+            let (transport, mut owner) = endpoint.split(&mut self.cqs, &mut self.cntrs, &self.avs);
+            done += transport.progress(&mut owner);
+            owner.start_deferred(transport);
+        }
+        done
+    }
+
+    /// Whether somebody sleeps who relies on being woken by whatever is to be done.
+    #[inline]
+    fn is_watched(&self) -> bool {
+        !self.asleep.is_empty() || self.attendance.on_watch
+    }
+
+    /// Takes an object out; an endpoint comes back, for it is slow to drop.
+    fn remove(&mut self, object: Object) -> Option<EndpointState<T>> {
+        self.asleep.retain(|_, one| !one.is_on(object));
+        match object {
+            Object::Endpoint(i) => {
+                let removed = self.endpoints.try_remove(i);
+                let waited = removed.as_ref().map_or(0, EndpointState::unresolved_sends);
+                self.waiting_sends -= waited;
+                return removed;
+            }
+            Object::Cq(i) => drop(self.cqs.try_remove(i)),
+            Object::Cntr(i) => drop(self.cntrs.try_remove(i)),
+            Object::Av(i) => {
+                self.followed.retain(|(av, _)| *av != i);
+                drop(self.avs.try_remove(i));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,153 @@
+//! Automatic progress (`FI_PROGRESS_AUTO`, fi_domain(3)): a thread that drives a domain while the application does not.
+//!
+//! While the application reads queues and counters it drives the domain itself; the thread then only looks now and again
+//! whether it still does. When it has stopped, the thread takes over: it drives the domain until that is at rest and sleeps
+//! on what wakes all sleepers. The first call of the application that drives the domain again tells it so, once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::{Backend, Shared, State};
+use ferrofabric_contracts::error::{Error, Result};
+use ferrofabric_system::forked::{Birth, end_threads};
+use ferrofabric_system::threads;
+use ferrofabric_system::wait::Sleeper;
+
+/// How often it looks whether the application still drives the domain: so long may what comes then wait.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What the thread and the calls tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Attendance {
+    /// There is such a thread.
+    pub(super) automatic: bool,
+    /// It sleeps until something comes.
+    pub(super) on_watch: bool,
+    /// Calls of the application that drove the domain.
+    calls: u64,
+}
+
+/// The thread. It ends when this is dropped.
+pub(super) struct Progressor<B: Backend> {
+    shared: Arc<Shared<B>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    birth: Birth,
+}
+
+impl<B: Backend> Progressor<B> {
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// When no thread or no descriptor can be had.
+    pub(super) fn start(shared: &Arc<Shared<B>>) -> Result<Self> {
+        // The one that the thread will have.
+        drop(shared.wait.sleeper()?);
+        shared.lock_to("open", "domain")?.attendance.automatic = true;
+        let stop = Arc::new(AtomicBool::new(false));
+        let named = std::thread::Builder::new().name("ferro-progress".to_owned());
+        let attending = {
+            let (shared, stop) = (shared.clone(), stop.clone());
+            move || attend(&shared, &stop)
+        };
+        let thread = threads::spawn(named, attending)
+            .map_err(|e| Error::from_io(&e, "start", "thread for automatic progress"))?;
+        Ok(Self {
+            shared: shared.clone(),
+            stop,
+            thread: Some(thread),
+            birth: Birth::here(),
+        })
+    }
+}
+
+impl<B: Backend> Drop for Progressor<B> {
+    fn drop(&mut self) {
+        let thread = self.thread.take();
+        let sleeper = thread.as_ref().map(|thread| thread.thread().clone());
+        end_threads(self.birth, thread, || {
+            self.stop.store(true, Ordering::Release);
+            self.shared.wait.signal();
+            if let Some(sleeper) = sleeper {
+                sleeper.unpark();
+            }
+        });
+    }
+}
+
+fn attend<B: Backend>(shared: &Shared<B>, stop: &AtomicBool) {
+    let mut sleeper = shared.wait.sleeper();
+    let mut seen = 0;
+    while !stop.load(Ordering::Acquire) {
+        let next = look(shared, &mut seen);
+        match (next, &sleeper) {
+            (Next::Again, _) => std::thread::yield_now(),
+            (Next::Sleep, Ok(sleeper)) => sleep(sleeper),
+            (Next::Sleep, Err(_)) => {
+                std::thread::park_timeout(LOOK);
+                sleeper = shared.wait.sleeper();
+            }
+            (Next::Wait, _) => std::thread::park_timeout(LOOK),
+        }
+    }
+}
+
+fn sleep(sleeper: &Sleeper<'_>) {
+    if sleeper.sleep(None).is_err() {
+        std::thread::park_timeout(LOOK);
+    }
+}
+
+/// What the thread does after a look.
+enum Next {
+    /// There is more to do.
+    Again,
+    /// Nothing to do until something comes.
+    Sleep,
+    /// Somebody else does it.
+    Wait,
+}
+
+fn look<B: Backend>(shared: &Shared<B>, seen: &mut u64) -> Next {
+    let Ok(mut state) = shared.lock() else {
+        return Next::Wait;
+    };
+    state.attendance.on_watch = false;
+    if state.attendance.calls != *seen {
+        *seen = state.attendance.calls;
+        return Next::Wait;
+    }
+    let state = &mut *state;
+    shared.drive(state);
+    match state.arm() {
+        Ok(true) => {
+            state.attendance.on_watch = true;
+            Next::Sleep
+        }
+        Ok(false) => Next::Again,
+        Err(_) => Next::Wait,
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    /// Has the thread, if there is one, look at what it does not know of yet.
+    #[inline]
+    pub(super) fn call_out(&self, state: &mut State<B::Transport>) {
+        if state.attendance.automatic {
+            self.take_over(state);
+        }
+    }
+
+    /// The application has driven the domain: nothing that comes now wakes the thread, which is told so if it relies on that.
+    #[cold]
+    pub(super) fn take_over(&self, state: &mut State<B::Transport>) {
+        let attendance = &mut state.attendance;
+        attendance.calls = attendance.calls.wrapping_add(1);
+        if std::mem::take(&mut attendance.on_watch) {
+            self.wait.signal();
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! The receive queue of one endpoint, which its transports share: a matcher for tagged and one for untagged messages, and
+//! what is to be started once the call under way is over.
+
+use std::collections::VecDeque;
+
+use super::keyed;
+use super::lists::Lists;
+use crate::fabric::MIN_MULTI_RECV;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{
+    Arrived, Completion, CqError, Matched, PeerSrx, Piece, Start, Token,
+};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp};
+use ferrofabric_matching as matching;
+use ferrofabric_matching::{Buffers, Matcher, PieceDone, Posted, TakenBack, Unexpected};
+
+/// Work that a call leaves for when it is over.
+#[derive(Debug)]
+pub(super) enum Deferred {
+    /// A message and a receive have met.
+    Start(Start),
+    /// A receive has failed.
+    Fail(CqError),
+}
+
+/// A shared receive context with its owner.
+pub(super) struct SharedRx {
+    tagged: Matcher<Token>,
+    untagged: Matcher<Token>,
+    deferred: VecDeque<Deferred>,
+    /// Multi-receives that were taken back while transports fill pieces of them: reported when those are complete.
+    failing: Vec<(MsgKind, Piece, CqError)>,
+    lists: Lists,
+}
+
+impl SharedRx {
+    pub(super) fn new() -> Self {
+        Self {
+            tagged: Matcher::new(MIN_MULTI_RECV),
+            untagged: Matcher::new(MIN_MULTI_RECV),
+            deferred: VecDeque::new(),
+            failing: Vec::new(),
+            lists: Lists::default(),
+        }
+    }
+
+    /// Has receives that name an authorization key look for messages that came with it.
+    pub(super) fn know_keys(&mut self) {
+        self.tagged.set_key_of(keyed::key_of);
+        self.untagged.set_key_of(keyed::key_of);
+    }
+
+    /// Posts a receive for one message. `Some`: a message was there, to be started now.
+    #[inline(always)]
+    pub(super) fn post(&mut self, op: &RecvOp, buf: Buffers) -> Option<Start> {
+        let start = self.matcher(op.kind).post(posted_of(op, buf))?;
+        Some(self.start_of(op.kind, start))
+    }
+
+    /// Posts a receive that takes one message after another. What is started of it at once is deferred.
+    pub(super) fn post_multi(&mut self, op: &RecvOp, buf: IoBuf) {
+        let mut starts = Vec::new();
+        self.matcher(op.kind)
+            .post_multi(posted_of(op, Buffers::One(buf)), &mut starts);
+        self.defer_starts(op.kind, starts);
+    }
+
+    /// Which messages a receive matches: source, tag, and the bits of the tag that do not count.
+    #[inline]
+    pub(super) fn selector(op: &RecvOp) -> (FiAddr, u64, u64) {
+        match op.kind {
+            MsgKind::Tagged => (op.src, op.tag, op.ignore),
+            MsgKind::Msg => (op.src, 0, u64::MAX),
+        }
+    }
+
+    /// Takes a receive back; its error completion is deferred. False: none is posted with that context.
+    pub(super) fn cancel(&mut self, context: u64) -> bool {
+        for kind in [MsgKind::Tagged, MsgKind::Msg] {
+            if let Some(taken) = self.matcher(kind).cancel(context) {
+                self.defer_failure(kind, &taken, Errno::ECANCELED, "cancelled");
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Left of a multi-receive buffer, below this it is done, in bytes.
+    pub(super) fn min_multi_recv(&self) -> usize {
+        self.untagged.min_multi_recv()
+    }
+
+    pub(super) fn set_min_multi_recv(&mut self, bytes: usize) {
+        self.tagged.set_min_multi_recv(bytes);
+        self.untagged.set_min_multi_recv(bytes);
+    }
+
+    #[inline]
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    pub(super) fn take_deferred(&mut self) -> Option<Deferred> {
+        self.deferred.pop_front()
+    }
+
+    #[inline]
+    pub(super) fn matcher(&mut self, kind: MsgKind) -> &mut Matcher<Token> {
+        match kind {
+            MsgKind::Tagged => &mut self.tagged,
+            MsgKind::Msg => &mut self.untagged,
+        }
+    }
+
+    #[inline]
+    fn start_of(&mut self, kind: MsgKind, start: matching::Start<Token>) -> Start {
+        Start {
+            kind,
+            token: start.message.token,
+            arrived: start.message.arrived,
+            matched: self.matched_of(start.matched, start.message.arrived.len),
+        }
+    }
+
+    /// A match as transports take it, with a message of `len` bytes.
+    #[inline(always)]
+    pub(super) fn matched_of(&mut self, matched: matching::Matched, len: u64) -> Matched {
+        match matched.buf {
+            Buffers::One(buf) => Matched {
+                buf,
+                desc: matched.desc,
+                context: matched.context,
+                flags: matched.flags,
+                piece: matched.piece,
+            },
+            Buffers::Many(segments) => {
+                let of = (matched.desc, matched.context, matched.flags);
+                self.matched_list(segments, of, len)
+            }
+        }
+    }
+
+    #[cold]
+    fn matched_list(
+        &mut self,
+        segments: Box<[IoBuf]>,
+        (desc, context, flags): (u64, u64, Flags),
+        len: u64,
+    ) -> Matched {
+        let (fill_bytes, piece) = self.lists.enter(segments, flags, len);
+        Matched {
+            // No place is that of all of it.
+            buf: IoBuf {
+                addr: 0,
+                len: fill_bytes,
+            },
+            // It counts for the buffers that its region holds.
+            desc,
+            context,
+            // The list knows about the completion: it is filled first.
+            flags: flags - Flags::COMPLETION,
+            piece,
+        }
+    }
+
+    fn defer_starts(&mut self, kind: MsgKind, starts: Vec<matching::Start<Token>>) {
+        for start in starts {
+            let start = self.start_of(kind, start);
+            self.deferred.push_back(Deferred::Start(start));
+        }
+    }
+
+    fn defer_failure(&mut self, kind: MsgKind, taken: &TakenBack, errno: Errno, why: &'static str) {
+        let posted = &taken.posted;
+        let error = CqError {
+            completion: Completion {
+                context: posted.context,
+                flags: kind.recv_flags() | (posted.flags & Flags::MULTI_RECV),
+                len: 0,
+                buf: posted.buf.segments().first().map_or(0, |buf| buf.addr),
+                data: 0,
+                tag: posted.tag,
+                src: posted.src,
+            },
+            olen: 0,
+            errno,
+            prov_errno: 0,
+            why,
+            sender: None,
+        };
+        match taken.busy {
+            Piece::NONE => self.deferred.push_back(Deferred::Fail(error)),
+            piece => self.failing.push((kind, piece, error)),
+        }
+    }
+}
+
+impl PeerSrx for SharedRx {
+    #[inline(always)]
+    fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched> {
+        let matched = self.matcher(kind).arrive(arrived)?;
+        Some(self.matched_of(matched, arrived.len))
+    }
+
+    fn arrive_with_key(
+        &mut self,
+        kind: MsgKind,
+        arrived: &Arrived,
+        key: FiAddr,
+    ) -> Option<Matched> {
+        let matched = self.matcher(kind).arrive_with_key(arrived, key)?;
+        Some(self.matched_of(matched, arrived.len))
+    }
+
+    fn segments(&mut self, piece: Piece) -> &[IoBuf] {
+        match piece.list() {
+            Some(list) => self.lists.segments(list),
+            None => &[],
+        }
+    }
+
+    fn in_one_piece(&mut self, matched: &Matched) -> Option<Matched> {
+        let Some(list) = matched.piece.list() else {
+            return Some(*matched);
+        };
+        let buf = self.lists.lend(list, matched.buf.len)?;
+        Some(Matched { buf, ..*matched })
+    }
+
+    fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags {
+        if let Some(list) = piece.list() {
+            // SAFETY: who posted the receive vouched for its buffers until its completion, which comes after this.
+            return unsafe { self.lists.end(list) };
+        }
+        match self.matcher(kind).complete_piece(piece) {
+            PieceDone::InUse => Flags::empty(),
+            PieceDone::Released => Flags::MULTI_RECV,
+            PieceDone::TakenBack => {
+                let of = |(k, p, _): &(MsgKind, Piece, CqError)| (*k, *p) == (kind, piece);
+                if let Some(at) = self.failing.iter().position(of) {
+                    let (_, _, error) = self.failing.remove(at);
+                    self.deferred.push_back(Deferred::Fail(error));
+                }
+                Flags::empty()
+            }
+        }
+    }
+
+    #[inline]
+    fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token) {
+        self.matcher(kind).queue(arrived, token);
+    }
+
+    fn resolve(&mut self, src: FiAddr, mut of: impl FnMut(Token) -> bool) {
+        for kind in [MsgKind::Tagged, MsgKind::Msg] {
+            let mut starts = Vec::new();
+            self.matcher(kind).resolve(
+                |message| match of(message.token) {
+                    true => src,
+                    false => FiAddr::NOTAVAIL,
+                },
+                &mut starts,
+            );
+            self.defer_starts(kind, starts);
+        }
+    }
+
+    fn forget_source(&mut self, src: FiAddr) {
+        self.tagged.forget_source(src);
+        self.untagged.forget_source(src);
+    }
+
+    #[cold]
+    fn fail_source(
+        &mut self,
+        src: FiAddr,
+        errno: Errno,
+        why: &'static str,
+        mut lost: impl FnMut(Token) -> bool,
+    ) {
+        for kind in [MsgKind::Tagged, MsgKind::Msg] {
+            let (mut receives, mut messages) = (Vec::new(), Vec::new());
+            self.matcher(kind).fail_source(
+                src,
+                |message: &Unexpected<Token>| lost(message.token),
+                &mut receives,
+                &mut messages,
+            );
+            for taken in &receives {
+                self.defer_failure(kind, taken, errno, why);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn posted_of(op: &RecvOp, buf: Buffers) -> Posted {
+    let (src, tag, ignore) = SharedRx::selector(op);
+    Posted {
+        src,
+        tag,
+        ignore,
+        buf,
+        desc: op.desc,
+        context: op.context,
+        flags: op.flags,
+    }
+}

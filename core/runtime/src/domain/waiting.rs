@@ -1,0 +1,350 @@
+//! Waiting for completions and counters: drives the domain, spins for a while, then sleeps until something comes.
+//!
+//! Threads wait for different things on one domain. Whoever does something that another waits for wakes it: what
+//! completes within a call wakes no descriptor. And whoever drives the transports while others sleep has them watched
+//! again afterwards: they take a call to progress for a sign that somebody looks.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::Epoll;
+use slab::Slab;
+
+use super::cntr::Count;
+use super::empty_polls::EmptyPolls;
+use super::{Backend, Object, Shared, State};
+use crate::cq::CqQueue;
+use ferrofabric_contracts::error::{Errno, OpError, Result};
+use ferrofabric_contracts::peer::Transport;
+use ferrofabric_system::wait::{Bell, Nap, NapOn, WaitFd, WaitSet, Woken, ms_until, sleep_on};
+
+/// Looks that are taken at transports that do not come to rest before their sleepers are woken for it.
+const LOOKS: usize = 4;
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Awaited {
+    /// So many entries in a completion queue, or an error.
+    Cq { index: usize, least: usize },
+    /// A counter that has reached a value, or counted more errors than it had.
+    Cntr {
+        index: usize,
+        threshold: u64,
+        errors: u64,
+    },
+    /// A counter that the application does not know as it is.
+    Change(usize),
+}
+
+impl Awaited {
+    fn is_there(self, cqs: &Slab<CqQueue>, cntrs: &Slab<Count>) -> bool {
+        match self {
+            Self::Cq { index, least } => cqs.get(index).is_some_and(|cq| cq.holds(least)),
+            Self::Change(index) => cntrs.get(index).is_some_and(|count| !count.is_seen()),
+            Self::Cntr {
+                index,
+                threshold,
+                errors,
+            } => cntrs
+                .get(index)
+                .is_some_and(|count| count.value >= threshold || count.errors != errors),
+        }
+    }
+}
+
+/// A wait of one thread for something of a domain, between two looks whether it is there.
+///
+/// It holds a descriptor, and the domain knows of it: it has to be ended by the object that it was
+/// begun on (`Cq::end_wait`, `Cntr::end_wait`).
+#[derive(Debug)]
+pub struct Wait {
+    awaited: Awaited,
+    deadline: Option<Instant>,
+    spin_until: Instant,
+    polls: EmptyPolls,
+    /// The set that it sleeps on, from the first sleep on.
+    epoll: Option<Epoll>,
+    /// Its place among those who sleep, while it does.
+    asleep: Option<usize>,
+    is_interrupted: bool,
+    /// How often somebody had signalled the queue when the wait began.
+    pub(super) signals_before: u64,
+}
+
+impl Wait {
+    /// The descriptor to sleep on, after a look that found nothing.
+    pub fn nap(&self) -> Option<Nap> {
+        let set = self.epoll.as_ref()?.0.as_raw_fd();
+        Some(Nap {
+            on: NapOn::Set(set),
+            timeout_ms: ms_until(self.deadline),
+        })
+    }
+
+    pub(super) fn awaited(&self) -> Awaited {
+        self.awaited
+    }
+
+    /// A signal came to the thread: the next look is the last.
+    pub fn interrupt(&mut self) {
+        self.is_interrupted = true;
+    }
+
+    /// Sleeps, after a look that found nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel can not wait.
+    pub fn sleep(&mut self) -> Result<(), OpError> {
+        let Some(epoll) = &self.epoll else {
+            return Ok(());
+        };
+        let slept = sleep_on(epoll, self.deadline).map_err(|e| OpError::Failed(e.errno()))?;
+        if slept == Woken::Interrupted {
+            self.interrupt();
+        }
+        Ok(())
+    }
+}
+
+/// A thread that sleeps, or an application that may, on a descriptor.
+#[derive(Clone, Debug)]
+pub(super) struct Asleep {
+    awaited: Awaited,
+    /// It was woken, and has not come to itself yet.
+    woken: bool,
+    /// What wakes it, if it is not the domain's signal.
+    bell: Option<Bell>,
+}
+
+impl Asleep {
+    /// Rings, where there is a bell: then there is nobody who comes to himself in a call, and this is over. Returns whether it
+    /// is not.
+    fn stays_when_woken(&self) -> bool {
+        match &self.bell {
+            Some(bell) => {
+                bell.ring();
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// Whether it is on an object.
+    pub(super) fn is_on(&self, object: Object) -> bool {
+        match (self.awaited, object) {
+            (Awaited::Cq { index, .. }, Object::Cq(at)) => index == at,
+            (Awaited::Cntr { index, .. } | Awaited::Change(index), Object::Cntr(at)) => index == at,
+            _ => false,
+        }
+    }
+}
+
+/// The descriptor of an object, for those who ask for it.
+#[derive(Default)]
+pub(super) struct Descriptor(OnceLock<WaitFd>);
+
+impl Descriptor {
+    pub(super) fn open(&self, set: &WaitSet) -> Result<BorrowedFd<'_>> {
+        if self.0.get().is_none() {
+            let _ = self.0.set(set.descriptor()?);
+        }
+        match self.0.get() {
+            Some(fd) => Ok(fd.as_fd()),
+            None => Err(ferrofabric_contracts::error::Error::new(
+                Errno::EINVAL,
+                "open",
+                "wait descriptor",
+            )),
+        }
+    }
+
+    /// Makes it readable.
+    pub(super) fn ring(&self) {
+        if let Some(fd) = self.0.get() {
+            fd.bell().ring();
+        }
+    }
+}
+
+/// When a wait is over; never, where that is beyond all that clocks can tell.
+fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}
+
+impl<B: Backend> Shared<B> {
+    /// Begins a wait until the deadline.
+    pub(super) fn begin_wait(&self, awaited: Awaited, timeout: Option<Duration>) -> Wait {
+        Wait {
+            awaited,
+            deadline: timeout.and_then(deadline),
+            spin_until: Instant::now() + self.spin,
+            polls: EmptyPolls::new(),
+            epoll: None,
+            asleep: None,
+            is_interrupted: false,
+            signals_before: 0,
+        }
+    }
+
+    /// Drives the domain until `done` has an answer or the deadline is there (`Again` then), and no
+    /// longer than the wait spins: `None` asks the caller to sleep and to look again. After a
+    /// signal to the thread it looks once (`EINTR` then).
+    pub(super) fn look<R>(
+        &self,
+        wait: &mut Wait,
+        mut done: impl FnMut(&mut State<B::Transport>) -> Option<Result<R, OpError>>,
+    ) -> Result<Option<R>, OpError> {
+        loop {
+            let mut state = self.lock()?;
+            if let Some(asleep) = wait.asleep.take() {
+                state.asleep.try_remove(asleep);
+                wait.spin_until = Instant::now() + self.spin;
+            }
+            let moved = self.progress(&mut state);
+            if let Some(answer) = done(&mut state) {
+                return answer.map(Some);
+            }
+            let now = Instant::now();
+            if wait.is_interrupted {
+                return Err(OpError::Failed(Errno::EINTR));
+            }
+            if wait.deadline.is_some_and(|at| now >= at) {
+                return Err(OpError::Again);
+            }
+            if now < wait.spin_until {
+                drop(state);
+                wait.polls.count(moved);
+                continue;
+            }
+            if wait.epoll.is_none() {
+                // It has to be there before the look after which it sleeps.
+                drop(state);
+                let set = self.wait.take_set();
+                wait.epoll = Some(set.map_err(|e| OpError::Failed(e.errno()))?);
+                continue;
+            }
+            if !state.arm()? {
+                continue;
+            }
+            wait.asleep = Some(state.asleep.insert(Asleep {
+                awaited: wait.awaited,
+                woken: false,
+                bell: None,
+            }));
+            return Ok(None);
+        }
+    }
+
+    /// Takes back what a wait holds.
+    pub(super) fn end_wait(&self, wait: &mut Wait) {
+        if let Some(asleep) = wait.asleep.take() {
+            if let Ok(mut state) = self.lock() {
+                state.asleep.try_remove(asleep);
+            }
+        }
+        self.wait.put_back(wait.epoll.take());
+    }
+
+    /// Prepares for a wait on a descriptor, which what is awaited ends: `Again` when it is there already.
+    pub(super) fn try_wait(
+        &self,
+        awaited: Awaited,
+        descriptor: &Descriptor,
+    ) -> Result<(), OpError> {
+        let fd = descriptor.0.get().ok_or(OpError::Failed(Errno::EINVAL))?;
+        let mut state = self.lock()?;
+        state
+            .asleep
+            .retain(|_, one| one.bell.as_ref() != Some(fd.bell()));
+        fd.bell().clear();
+        for _ in 0..LOOKS {
+            self.progress(&mut state);
+            if awaited.is_there(&state.cqs, &state.cntrs) {
+                break;
+            }
+            if state.arm()? {
+                state.asleep.insert(Asleep {
+                    awaited,
+                    woken: false,
+                    bell: Some(fd.bell().clone()),
+                });
+                return Ok(());
+            }
+        }
+        Err(OpError::Again)
+    }
+
+    /// After a call that may have completed something: wakes those who sleep until that.
+    #[inline]
+    pub(super) fn wake(&self, state: &mut State<B::Transport>) {
+        if !state.asleep.is_empty() {
+            self.wake_sleepers(state);
+        }
+    }
+
+    /// After a call to progress: has the transports watched for those who sleep, too.
+    #[inline]
+    pub(super) fn tend(&self, state: &mut State<B::Transport>) {
+        if !state.asleep.is_empty() {
+            self.tend_sleepers(state);
+        }
+    }
+
+    #[cold]
+    fn wake_sleepers(&self, state: &mut State<B::Transport>) {
+        let State {
+            asleep, cqs, cntrs, ..
+        } = state;
+        let mut any = false;
+        asleep.retain(|_, one| {
+            if !one.woken && one.awaited.is_there(cqs, cntrs) {
+                one.woken = true;
+                any |= one.bell.is_none();
+                return one.stays_when_woken();
+            }
+            true
+        });
+        if any {
+            self.wait.signal();
+        }
+    }
+
+    #[cold]
+    fn tend_sleepers(&self, state: &mut State<B::Transport>) {
+        let mut at_rest = false;
+        for _ in 0..LOOKS {
+            match state.arm() {
+                Ok(false) => state.progress(),
+                Ok(true) => {
+                    at_rest = true;
+                    break;
+                }
+                // They find out for themselves.
+                Err(_) => break,
+            };
+        }
+        match at_rest {
+            true => self.wake_sleepers(state),
+            false => {
+                state.asleep.retain(|_, one| one.stays_when_woken());
+                self.wait.signal();
+            }
+        }
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Asks every endpoint to wake who sleeps. False when one of them has something already.
+    pub(super) fn arm(&mut self) -> Result<bool, OpError> {
+        let mut at_rest = true;
+        for (_, endpoint) in &mut self.endpoints {
+            at_rest &= endpoint
+                .transport
+                .arm()
+                .map_err(|e| OpError::Failed(e.errno()))?;
+        }
+        Ok(at_rest)
+    }
+}

@@ -1,0 +1,213 @@
+//! Objects that report the end of operations: completion queues and counters.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::ObjectId;
+use crate::domain::Wait;
+use ferrofabric_contracts::error::{OpError, Result};
+use ferrofabric_contracts::peer::{Completion, CqError};
+
+/// A completion queue (fi_cq(3)). Reading it drives everything in its domain.
+pub trait Cq: Send + Sync {
+    /// Moves completions to `out`, at least one.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: there is none. `EAVAIL`: an error is next, see [`read_error`](Self::read_error).
+    /// `ENOMEM`: completions were lost, for there was no memory to keep them; all that were kept
+    /// have been read, and no more will come.
+    fn read(&self, out: &mut [Completion]) -> Result<usize, OpError>;
+
+    /// Takes the error that is next, if one is.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    fn read_error(&self) -> Result<Option<CqError>, OpError>;
+
+    /// As `read`, and waits for a completion as long as `timeout` says (`None`: for ever).
+    ///
+    /// # Errors
+    ///
+    /// `Again`: none came in time, somebody called [`signal`](Self::signal), or a signal came to
+    /// the thread while it slept. One that comes before, while the thread looks, runs its handler
+    /// and does not end the wait: a handler that must end it calls [`signal`](Self::signal), or
+    /// the application waits with a timeout.
+    fn sread(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize, OpError> {
+        self.sread_many(out, 1, timeout)
+    }
+
+    /// As `sread`, and waits until so many completions are there (`FI_CQ_COND_THRESHOLD`), or an
+    /// error among them. When the time is over, or at a signal, it takes those that are.
+    ///
+    /// # Errors
+    ///
+    /// As `sread`.
+    fn sread_many(
+        &self,
+        out: &mut [Completion],
+        least: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, OpError> {
+        let mut wait = self.begin_wait(least, timeout)?;
+        let read = loop {
+            match self.look(&mut wait, out) {
+                Ok(None) => {}
+                Ok(Some(read)) => break Ok(read),
+                Err(error) => break Err(error),
+            }
+            if let Err(error) = wait.sleep() {
+                break Err(error);
+            }
+        };
+        self.end_wait(&mut wait);
+        read
+    }
+
+    /// Begins an `sread_many` whose caller sleeps by itself, on what [`Wait::nap`] names. Each wait
+    /// is to be ended by [`end_wait`](Self::end_wait).
+    ///
+    /// # Errors
+    ///
+    /// As `sread`.
+    fn begin_wait(&self, least: usize, timeout: Option<Duration>) -> Result<Wait, OpError>;
+
+    /// Looks whether a wait is over, and reads then. `None`: the caller is to sleep, and to look
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// As `sread`.
+    fn look(&self, wait: &mut Wait, out: &mut [Completion]) -> Result<Option<usize>, OpError>;
+
+    /// Takes back what a wait holds, whatever it came to.
+    fn end_wait(&self, wait: &mut Wait);
+
+    /// Ends every `sread` that waits; where none does, the next one, or the next wait on the
+    /// descriptor.
+    fn signal(&self);
+
+    /// A descriptor to wait on with poll(2) and its like (`FI_WAIT_FD`), after each
+    /// [`try_wait`](Self::try_wait) that allows it: readable when there may be something to read
+    /// from the queue.
+    ///
+    /// # Errors
+    ///
+    /// When no descriptor can be had.
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>>;
+
+    /// Asks for a wait on the descriptor (fi_trywait(3)).
+    ///
+    /// # Errors
+    ///
+    /// `Again`: there is something to read, or somebody has called [`signal`](Self::signal): read
+    /// first. `EINVAL`: nobody has taken the descriptor.
+    fn try_wait(&self) -> Result<(), OpError>;
+
+    /// Which object this is.
+    fn id(&self) -> ObjectId;
+}
+
+/// A counter (fi_cntr(3)). Reading it drives everything in its domain.
+pub trait Cntr: Send + Sync {
+    /// Operations that succeeded, or the bytes that they have moved ([`CntrEvents`](super::CntrEvents)).
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    fn read(&self) -> Result<u64, OpError>;
+
+    /// Operations that failed.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn read_errors(&self) -> Result<u64, OpError>;
+
+    /// Adds to the value.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn add(&self, value: u64) -> Result<(), OpError>;
+
+    /// Sets the value.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn set(&self, value: u64) -> Result<(), OpError>;
+
+    /// Adds to the number of operations that failed.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn add_errors(&self, value: u64) -> Result<(), OpError>;
+
+    /// Sets the number of operations that failed.
+    ///
+    /// # Errors
+    ///
+    /// As `read`.
+    fn set_errors(&self, value: u64) -> Result<(), OpError>;
+
+    /// Waits until the value is at least `threshold`, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: not in time. `EAVAIL`: an operation failed meanwhile. `EINTR`: a signal came to the
+    /// thread.
+    fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<u64, OpError> {
+        let mut wait = self.begin_wait(threshold, timeout)?;
+        let reached = loop {
+            match self.look(&mut wait) {
+                Ok(None) => {}
+                Ok(Some(value)) => break Ok(value),
+                Err(error) => break Err(error),
+            }
+            if let Err(error) = wait.sleep() {
+                break Err(error);
+            }
+        };
+        self.end_wait(&mut wait);
+        reached
+    }
+
+    /// Begins a `wait` whose caller sleeps by itself, as [`Cq::begin_wait`].
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    fn begin_wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<Wait, OpError>;
+
+    /// Looks whether a wait is over, and returns the value then. `None`: the caller is to sleep,
+    /// and to look again.
+    ///
+    /// # Errors
+    ///
+    /// As `wait`.
+    fn look(&self, wait: &mut Wait) -> Result<Option<u64>, OpError>;
+
+    /// Takes back what a wait holds, whatever it came to.
+    fn end_wait(&self, wait: &mut Wait);
+
+    /// As [`Cq::wait_fd`]: readable when either number may have changed.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn wait_fd(&self) -> Result<BorrowedFd<'_>>;
+
+    /// As [`Cq::try_wait`].
+    ///
+    /// # Errors
+    ///
+    /// `Again`: a number is not what was read last; says so once for each change. `EINVAL`: nobody
+    /// has taken the descriptor.
+    fn try_wait(&self) -> Result<(), OpError>;
+
+    /// Which object this is.
+    fn id(&self) -> ObjectId;
+}

@@ -1,0 +1,20 @@
+//! The objects that an application holds: domain, endpoint, address vector, completion and event
+//! queue, counter ([`fabric`] has their traits), and [`discovery`] over all providers.
+//!
+//! A provider gives an RDM endpoint a [`Transport`](ferrofabric_contracts::peer::Transport);
+//! [`domain`] makes of it the objects that an application sees.
+
+#![deny(unsafe_code)]
+
+pub mod cq;
+pub mod discovery;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+pub mod domain;
+pub mod eq;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+pub mod fabric;
+#[allow(
+    unsafe_code,
+    reason = "it keeps the promises that the data path asks for"
+)]
+pub mod owning;

@@ -1,0 +1,523 @@
+//! The safe way to send and receive: an endpoint that owns the buffers of its operations while they are under way, and
+//! gives them back with the completion.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr};
+use ferrofabric_av::AvAttr;
+use ferrofabric_contracts::addr::{Address, NativeAddr};
+use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+
+const PAGE_BYTES: usize = 4096;
+
+/// Memory for messages: page-aligned, zeroed, of one size for its life.
+pub struct Buffer {
+    // The registration ends before the memory does.
+    mr: Option<Arc<dyn Mr>>,
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a `Buffer` owns its memory as a `Box<[u8]>` does.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; `&Buffer` gives shared reads only.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Memory of `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a length that no allocation can have.
+    pub fn new(len: usize) -> Result<Self> {
+        let layout = Self::layout(len)?;
+        // SAFETY: the layout's size is not 0.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        let Some(ptr) = NonNull::new(ptr) else {
+            handle_alloc_error(layout);
+        };
+        Ok(Self { mr: None, ptr, len })
+    }
+
+    fn layout(len: usize) -> Result<Layout> {
+        Layout::from_size_align(len.max(1), PAGE_BYTES)
+            .map_err(|_| Error::new(Errno::EINVAL, "allocate", format!("buffer of {len} bytes")))
+    }
+
+    /// Registers the memory with a domain, so that devices move it without copying.
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::register`].
+    pub fn register(&mut self, domain: &dyn Domain) -> Result<()> {
+        if self.len == 0 {
+            // Nothing to move, and devices refuse empty regions.
+            return Ok(());
+        }
+        let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
+        // SAFETY: the memory is freed after the region (`drop`), and while an operation on it is under way
+        // nobody holds a reference, for the endpoint owns the buffer then. Peers get no more than reads.
+        self.mr = Some(unsafe { domain.register(self.io(self.len), access)? });
+        Ok(())
+    }
+
+    fn io(&self, len: usize) -> IoBuf {
+        IoBuf::new(self.ptr.as_ptr(), len.min(self.len))
+    }
+
+    fn desc(&self) -> u64 {
+        self.mr.as_ref().map_or(0, |mr| mr.desc())
+    }
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the memory is allocated, initialized, and ours.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl std::ops::DerefMut for Buffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.mr = None;
+        if let Ok(layout) = Self::layout(self.len) {
+            // SAFETY: allocated in `new` with the same layout.
+            unsafe { dealloc(self.ptr.as_ptr(), layout) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer of {} bytes", self.len)
+    }
+}
+
+/// What became of an operation.
+#[derive(Debug)]
+pub struct Done {
+    /// The token that the operation was given.
+    pub token: u64,
+    /// Its buffer.
+    pub buffer: Buffer,
+    /// Its completion, or why it failed.
+    pub outcome: std::result::Result<Completion, Box<CqError>>,
+}
+
+struct InFlight {
+    buffer: Buffer,
+    token: u64,
+}
+
+#[inline]
+fn send_op(kind: MsgKind, dest: FiAddr, data: Option<u64>) -> SendOp {
+    SendOp {
+        kind,
+        dest,
+        tag: 0,
+        data: data.unwrap_or(0),
+        desc: 0,
+        context: NO_SLOT,
+        flags: match data {
+            Some(_) => Flags::REMOTE_CQ_DATA,
+            None => Flags::empty(),
+        },
+    }
+}
+
+#[inline]
+fn recv_op(kind: MsgKind, src: FiAddr) -> RecvOp {
+    RecvOp {
+        kind,
+        src,
+        tag: 0,
+        ignore: 0,
+        desc: 0,
+        context: NO_SLOT,
+        flags: Flags::empty(),
+    }
+}
+
+const READ_BATCH: usize = 16;
+
+/// The context of operations that hold no buffer.
+const NO_SLOT: u64 = 0;
+
+#[inline]
+fn context_of(slot: usize) -> u64 {
+    slot as u64 + 1
+}
+
+/// An endpoint with an address vector and a completion queue of its own.
+pub struct OwningEndpoint {
+    endpoint: ManuallyDrop<Arc<dyn Endpoint>>,
+    cq: Arc<dyn Cq>,
+    av: Arc<dyn Av>,
+    in_flight: ManuallyDrop<Slab<InFlight>>,
+    /// Flags of each send.
+    send_flags: Flags,
+    batch: [Completion; READ_BATCH],
+    batch_at: usize,
+    batch_end: usize,
+}
+
+impl OwningEndpoint {
+    /// Opens an endpoint on a domain. A message of a sender that is not in the address vector completes with no source, whether
+    /// the domain has `FI_SOURCE_ERR` or not (that is [`EndpointConfig::source_err`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Domain::open_endpoint`].
+    pub fn open(domain: &dyn Domain, av: &AvAttr) -> Result<Self> {
+        Self::open_with(domain, av, |_| {})
+    }
+
+    /// As [`open`](Self::open), with attributes of the endpoint that `differ` changes.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn open_with(
+        domain: &dyn Domain,
+        av: &AvAttr,
+        differ: impl FnOnce(&mut EndpointConfig),
+    ) -> Result<Self> {
+        let av = domain.open_av(av)?;
+        let cq = domain.open_cq(&CqAttr::default())?;
+        let mut config = EndpointConfig::new(&av, &cq);
+        differ(&mut config);
+        let endpoint = domain.open_endpoint(config)?;
+        Ok(Self {
+            endpoint: ManuallyDrop::new(endpoint),
+            cq,
+            av,
+            in_flight: ManuallyDrop::new(Slab::new()),
+            send_flags: Flags::empty(),
+            batch: [Completion::BLANK; READ_BATCH],
+            batch_at: 0,
+            batch_end: 0,
+        })
+    }
+
+    /// All that a peer has to know of it.
+    pub fn name(&self) -> NativeAddr {
+        self.endpoint.name()
+    }
+
+    /// Its address in the domain's format.
+    pub fn address(&self) -> Address {
+        self.endpoint.address()
+    }
+
+    /// Its address vector.
+    pub fn av(&self) -> &Arc<dyn Av> {
+        &self.av
+    }
+
+    /// What its transports have done so far, by name and number.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    pub fn stats(&self) -> std::result::Result<Vec<(&'static str, u64)>, OpError> {
+        self.endpoint.stats()
+    }
+
+    /// Operations under way.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether the sends from now on are followed by another at once (fi_msg(3), `FI_MORE`): a device is told of all together,
+    /// with the first that none follows.
+    #[inline]
+    pub fn set_more(&mut self, more: bool) {
+        self.send_flags = match more {
+            true => Flags::MORE,
+            false => Flags::empty(),
+        };
+    }
+
+    /// Sends the first `len` bytes of a buffer with a tag.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::send`]; the buffer comes back.
+    #[inline]
+    pub fn tsend(
+        &mut self,
+        buffer: Buffer,
+        len: usize,
+        dest: FiAddr,
+        tag: u64,
+        token: u64,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        let op = SendOp {
+            tag,
+            ..send_op(MsgKind::Tagged, dest, None)
+        };
+        self.post_send(buffer, len, token, op)
+    }
+
+    /// Sends the first `len` bytes of a buffer without a tag, and with CQ data if there is any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::send`]; the buffer comes back.
+    #[inline]
+    pub fn send(
+        &mut self,
+        buffer: Buffer,
+        len: usize,
+        dest: FiAddr,
+        data: Option<u64>,
+        token: u64,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        self.post_send(buffer, len, token, send_op(MsgKind::Msg, dest, data))
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        buffer: Buffer,
+        len: usize,
+        token: u64,
+        op: SendOp,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        let (io, desc) = (buffer.io(len), buffer.desc());
+        let slot = self.in_flight.insert(InFlight { buffer, token });
+        let op = SendOp {
+            desc,
+            context: context_of(slot),
+            flags: op.flags | self.send_flags | Flags::COMPLETION,
+            ..op
+        };
+        // SAFETY: `in_flight` keeps the buffer, untouched, until the completion of this slot.
+        match unsafe { self.endpoint.send(&op, &[io]) } {
+            Ok(()) => Ok(()),
+            Err(e) => Err((e, self.in_flight.remove(slot).buffer)),
+        }
+    }
+
+    /// Sends a copy of some bytes with a tag, with no completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::send`].
+    #[inline]
+    pub fn tinject(
+        &self,
+        bytes: &[u8],
+        dest: FiAddr,
+        tag: u64,
+    ) -> std::result::Result<(), OpError> {
+        let op = SendOp {
+            tag,
+            ..send_op(MsgKind::Tagged, dest, None)
+        };
+        self.post_inject(bytes, op)
+    }
+
+    /// Sends a copy of some bytes without a tag, and with CQ data if there is any, with no completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::send`].
+    #[inline]
+    pub fn inject(
+        &self,
+        bytes: &[u8],
+        dest: FiAddr,
+        data: Option<u64>,
+    ) -> std::result::Result<(), OpError> {
+        self.post_inject(bytes, send_op(MsgKind::Msg, dest, data))
+    }
+
+    #[inline]
+    fn post_inject(&self, bytes: &[u8], op: SendOp) -> std::result::Result<(), OpError> {
+        let op = SendOp {
+            flags: op.flags | self.send_flags | Flags::INJECT,
+            ..op
+        };
+        // SAFETY: with `INJECT` the bytes are needed until return only.
+        unsafe {
+            self.endpoint
+                .send(&op, &[IoBuf::new(bytes.as_ptr(), bytes.len())])
+        }
+    }
+
+    /// Receives a message whose tag is `tag` but for the bits of `ignore`, from `src` or from anybody.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::recv`]; the buffer comes back.
+    #[inline]
+    pub fn trecv(
+        &mut self,
+        buffer: Buffer,
+        src: FiAddr,
+        tag: u64,
+        ignore: u64,
+        token: u64,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        let op = RecvOp {
+            tag,
+            ignore,
+            ..recv_op(MsgKind::Tagged, src)
+        };
+        self.post_recv(buffer, token, op)
+    }
+
+    /// Receives a message without a tag, from `src` or from anybody.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::recv`]; the buffer comes back.
+    #[inline]
+    pub fn recv(
+        &mut self,
+        buffer: Buffer,
+        src: FiAddr,
+        token: u64,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        self.post_recv(buffer, token, recv_op(MsgKind::Msg, src))
+    }
+
+    #[inline]
+    fn post_recv(
+        &mut self,
+        buffer: Buffer,
+        token: u64,
+        op: RecvOp,
+    ) -> std::result::Result<(), (OpError, Buffer)> {
+        let (io, desc) = (buffer.io(usize::MAX), buffer.desc());
+        let slot = self.in_flight.insert(InFlight { buffer, token });
+        let op = RecvOp {
+            desc,
+            context: context_of(slot),
+            flags: Flags::COMPLETION,
+            ..op
+        };
+        // SAFETY: `in_flight` keeps the buffer, untouched, until the completion of this slot.
+        match unsafe { self.endpoint.recv(&op, &[io]) } {
+            Ok(()) => Ok(()),
+            Err(e) => Err((e, self.in_flight.remove(slot).buffer)),
+        }
+    }
+
+    /// Takes back the receive with a token, unless its message is here already: it is over as `ECANCELED`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: no operation has that token. Else as [`Endpoint::cancel`].
+    pub fn cancel(&self, token: u64) -> std::result::Result<(), OpError> {
+        let found = self.in_flight.iter().find(|(_, o)| o.token == token);
+        let (slot, _) = found.ok_or(OpError::Failed(Errno::ENOENT))?;
+        self.endpoint.cancel(context_of(slot))
+    }
+
+    /// Drives the endpoint and returns an operation that is over, if one is.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread; the error of an inject that failed.
+    #[inline]
+    pub fn poll(&mut self) -> std::result::Result<Option<Done>, OpError> {
+        if self.batch_at == self.batch_end {
+            match self.cq.read(&mut self.batch) {
+                Ok(n) => (self.batch_at, self.batch_end) = (0, n),
+                Err(OpError::Again) => return Ok(None),
+                Err(e) => return self.poll_error(e).map(Some),
+            }
+        }
+        Ok(self.next_of_batch())
+    }
+
+    /// As `poll`, and waits as long as `timeout` says (`None`: for ever). `Ok(None)`: nothing in time.
+    ///
+    /// # Errors
+    ///
+    /// As `poll`.
+    pub fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> std::result::Result<Option<Done>, OpError> {
+        if self.batch_at == self.batch_end {
+            match self.cq.sread(&mut self.batch, timeout) {
+                Ok(n) => (self.batch_at, self.batch_end) = (0, n),
+                Err(OpError::Again) => return Ok(None),
+                Err(e) => return self.poll_error(e).map(Some),
+            }
+        }
+        Ok(self.next_of_batch())
+    }
+
+    #[inline]
+    fn next_of_batch(&mut self) -> Option<Done> {
+        let completion = self.batch[self.batch_at];
+        self.batch_at += 1;
+        let InFlight { buffer, token } = self.take(completion.context)?;
+        Some(Done {
+            token,
+            buffer,
+            outcome: Ok(completion),
+        })
+    }
+
+    /// The operation of a context, none for an inject.
+    #[inline]
+    fn take(&mut self, context: u64) -> Option<InFlight> {
+        self.in_flight
+            .try_remove((context as usize).wrapping_sub(1))
+    }
+
+    #[cold]
+    fn poll_error(&mut self, error: OpError) -> std::result::Result<Done, OpError> {
+        if error != OpError::Failed(Errno::EAVAIL) {
+            return Err(error);
+        }
+        let failed = self.cq.read_error()?.ok_or(OpError::Again)?;
+        let InFlight { buffer, token } = self
+            .take(failed.completion.context)
+            .ok_or(OpError::Failed(failed.errno))?;
+        Ok(Done {
+            token,
+            buffer,
+            outcome: Err(Box::new(failed)),
+        })
+    }
+}
+
+impl Drop for OwningEndpoint {
+    fn drop(&mut self) {
+        // On a domain of another thread the endpoint closes later, and uses its buffers until then: they are leaked.
+        let closes_now = self.endpoint.cancel(u64::MAX) != Err(OpError::Failed(Errno::EBUSY));
+        // SAFETY: neither is used again.
+        unsafe {
+            ManuallyDrop::drop(&mut self.endpoint);
+            if closes_now {
+                ManuallyDrop::drop(&mut self.in_flight);
+            }
+        }
+    }
+}

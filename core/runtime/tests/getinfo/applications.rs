@@ -1,0 +1,39 @@
+//! What well-known applications get.
+
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::Info;
+
+use crate::candidates::{anywhere, granted, local, refused};
+use crate::clients;
+
+/// Covers: GI-2, GI-3, GI-15
+#[test]
+fn open_mpi_is_served_by_what_goes_everywhere() {
+    for mut hints in clients::open_mpi() {
+        clients::check_granted(&hints, &granted(&hints, &anywhere()));
+        // It asks for other nodes, too: that shared memory is not.
+        assert_eq!(refused(&hints, &local()), "caps");
+        hints.caps -= Flags::REMOTE_COMM;
+        clients::check_granted(&hints, &granted(&hints, &local()));
+    }
+    assert_eq!(refused(&clients::open_mpi_one_sided(), &anywhere()), "caps");
+}
+
+/// Covers: GI-2, GI-3
+#[test]
+fn mpich_is_served_by_both() {
+    for candidate in [local(), anywhere()] {
+        let first = granted(&Info::null_hints(), &candidate);
+        for hints in clients::mpich(&first) {
+            let offer = granted(&hints, &candidate);
+            clients::check_granted(&hints, &offer);
+            assert_eq!(offer.fabric.api_version, hints.fabric.api_version);
+            // With one-sided operations it asks for what is not there, and says so.
+            let one_sided = Info {
+                caps: hints.caps | Flags::RMA | Flags::ATOMIC,
+                ..hints
+            };
+            assert_eq!(refused(&one_sided, &candidate), "caps");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Threads, forks, locks and sleep, as Ferrofabric needs them of the system that it runs on.
+//!
+//! An application's process is not ours: its threads may be cancelled, its signals belong to it, it
+//! may fork. Whatever starts a thread or waits goes through here.
+
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "a call of the C library")]
+pub mod cancel;
+pub mod feed;
+#[cfg_attr(
+    all(test, loom),
+    allow(unsafe_code, reason = "its model looks behind the flag")
+)]
+pub mod flag;
+#[allow(unsafe_code, reason = "a handler that runs in forked children")]
+pub mod forked;
+pub mod lock_order;
+#[allow(unsafe_code, reason = "a hint to the processor")]
+pub mod prefetch;
+#[allow(unsafe_code, reason = "a lock hands out exclusive access")]
+pub mod serial;
+pub mod sync;
+pub mod threads;
+pub mod wait;

@@ -1,0 +1,268 @@
+//! The one lock of a domain: everything that belongs to a domain lives in one value behind it.
+//!
+//! Its cost follows the threading level that the application asked for (fi_domain(3)): a mutex at `FI_THREAD_SAFE`,
+//! nothing but a comparison with the thread's own address at `FI_THREAD_DOMAIN`, where the domain belongs to the first
+//! thread that uses it, and nothing at all where the caller vouches for it (the C plugin: libfabric's contract says that
+//! the application serializes its calls).
+
+use std::cell::{Cell, UnsafeCell};
+use std::ops::{Deref, DerefMut};
+
+use parking_lot::RawMutex;
+use parking_lot::lock_api::{RawMutex as _, RawMutexFair as _};
+
+use crate::lock_order;
+use crate::sync::{AtomicUsize, Ordering};
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::info::Threading;
+
+enum Mode {
+    Mutex(RawMutex),
+    OneThread(AtomicUsize),
+    Unchecked,
+}
+
+/// A value that one caller at a time may use.
+pub struct Serial<T> {
+    mode: Mode,
+    held: Cell<bool>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `lock` gives access to one caller at a time, by the mutex, by admitting one thread only, or by the promise made
+// to `unchecked`; `held` is read and written by whoever may have access alone (by `OneThread`: that thread).
+unsafe impl<T: Send> Sync for Serial<T> {}
+
+impl<T> Serial<T> {
+    /// A value that is locked as the level asks.
+    pub fn new(threading: Threading, value: T) -> Self {
+        Self {
+            mode: match threading {
+                Threading::Domain => Mode::OneThread(AtomicUsize::new(0)),
+                Threading::Unspec
+                | Threading::Safe
+                | Threading::Fid
+                | Threading::Completion
+                | Threading::Endpoint => Mode::Mutex(RawMutex::INIT),
+            },
+            held: Cell::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// A value that is not locked at all.
+    ///
+    /// # Safety
+    ///
+    /// The caller sees to it that no two threads use the value at a time, and that one's use is over and visible before the
+    /// next's.
+    pub unsafe fn unchecked(value: T) -> Self {
+        Self {
+            mode: Mode::Unchecked,
+            held: Cell::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Whether the calling thread may take the value.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    #[inline]
+    pub fn admit(&self) -> Result<(), Errno> {
+        match &self.mode {
+            Mode::OneThread(owner) if owner.load(Ordering::Relaxed) != thread_mark() => {
+                self.claim(owner)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the value, waiting for it where threads share it.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` at [`Threading::Domain`] when another thread has used the value before.
+    #[inline]
+    pub fn lock(&self) -> Result<Held<'_, T>, Errno> {
+        match &self.mode {
+            Mode::Mutex(mutex) => {
+                lock_order::about_to_lock_a_domain();
+                if !mutex.try_lock() {
+                    wait_for(mutex);
+                }
+            }
+            Mode::OneThread(_) => self.admit()?,
+            Mode::Unchecked => {}
+        }
+        if self.held.replace(true) {
+            return Err(Errno::EBUSY);
+        }
+        lock_order::count_domain(1);
+        Ok(Held(self))
+    }
+
+    #[cold]
+    fn claim(&self, owner: &AtomicUsize) -> Result<(), Errno> {
+        owner
+            .compare_exchange(0, thread_mark(), Ordering::Acquire, Ordering::Relaxed)
+            .map(|_| ())
+            .map_err(|_| Errno::EBUSY)
+    }
+}
+
+/// Access to a [`Serial`] value.
+pub struct Held<'a, T>(&'a Serial<T>);
+
+impl<T> Held<'_, T> {
+    /// Lets go, to who waits longest if anybody does: who lets go only to take the value again would mostly have it before
+    /// another one is awake.
+    pub fn hand_over(self) {
+        lock_order::count_domain(-1);
+        self.0.held.set(false);
+        if let Mode::Mutex(mutex) = &self.0.mode {
+            // SAFETY: `lock` took the mutex for this `Held`, which is forgotten below.
+            unsafe { mutex.unlock_fair() };
+        }
+        std::mem::forget(self);
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: a `Held` exists once at a time: `held` is set, and only the holder of the mode's lock gets to set it.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`; `&mut self` keeps out other uses of this `Held`.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        lock_order::count_domain(-1);
+        self.0.held.set(false);
+        if let Mode::Mutex(mutex) = &self.0.mode {
+            // SAFETY: `lock` took the mutex for this `Held`.
+            unsafe { mutex.unlock() };
+        }
+    }
+}
+
+/// Looks at a mutex that is held before the thread sleeps: most hold it for less time than falling asleep and waking take.
+const LOOKS: u32 = 200;
+
+#[cold]
+fn wait_for(mutex: &RawMutex) {
+    for _ in 0..LOOKS {
+        std::hint::spin_loop();
+        if !mutex.is_locked() && mutex.try_lock() {
+            return;
+        }
+    }
+    mutex.lock();
+}
+
+/// A number that no two living threads share.
+#[inline]
+fn thread_mark() -> usize {
+    #[cfg(not(loom))]
+    thread_local!(static MARK: Cell<u8> = const { Cell::new(0) });
+    #[cfg(loom)]
+    loom::thread_local!(static MARK: Box<Cell<u8>> = Box::new(Cell::new(0)));
+    #[cfg(loom)]
+    return MARK.with(|mark| std::ptr::from_ref(&**mark) as usize);
+    #[cfg(not(loom))]
+    MARK.with(|mark| std::ptr::from_ref(mark) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn threads_take_turns_at_the_safe_level() {
+        let counter = Arc::new(Serial::new(Threading::Safe, 0u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let counter = counter.clone();
+                std::thread::spawn(move || {
+                    for _ in 0..10_000 {
+                        *counter.lock().unwrap() += 1;
+                    }
+                })
+            })
+            .collect();
+        for t in threads {
+            t.join().unwrap();
+        }
+        assert_eq!(*counter.lock().unwrap(), 40_000);
+    }
+
+    #[test]
+    fn a_second_thread_is_refused_at_the_domain_level() {
+        let value = Arc::new(Serial::new(Threading::Domain, 7));
+        assert_eq!(*value.lock().unwrap(), 7);
+        let other = value.clone();
+        let refused = std::thread::spawn(move || other.lock().err())
+            .join()
+            .unwrap();
+        assert_eq!(refused, Some(Errno::EBUSY));
+        assert_eq!(*value.lock().unwrap(), 7);
+    }
+
+    #[test]
+    fn one_thread_can_not_hold_it_twice() {
+        let value = Serial::new(Threading::Domain, 7);
+        let held = value.lock().unwrap();
+        assert_eq!(value.lock().err(), Some(Errno::EBUSY));
+        drop(held);
+        assert!(value.lock().is_ok());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// At the level of one thread, whoever comes first has the value for itself, and the others are refused, in every order.
+    #[test]
+    fn one_thread_has_it() {
+        loom::model(|| {
+            let value = Arc::new(Serial::new(Threading::Domain, UnsafeCell::new(0u32)));
+            let uses = |value: &Serial<UnsafeCell<u32>>| {
+                (0..2)
+                    .filter(|_| match value.lock() {
+                        Ok(held) => {
+                            // SAFETY: nobody else has it; loom checks that.
+                            held.with_mut(|value| unsafe { *value += 1 });
+                            true
+                        }
+                        Err(errno) => {
+                            assert_eq!(errno, Errno::EBUSY);
+                            false
+                        }
+                    })
+                    .count()
+            };
+            let theirs = Arc::clone(&value);
+            let other = thread::spawn(move || uses(&theirs));
+            let (ours, theirs) = (uses(&value), other.join().unwrap());
+            assert_eq!([ours.min(theirs), ours.max(theirs)], [0, 2]);
+        });
+    }
+}
