@@ -138,7 +138,11 @@ impl Mapping {
         let at = unsafe {
             let segment = libc::shmget(libc::IPC_PRIVATE, self.len, 0o600);
             assert!(segment >= 0, "{}", std::io::Error::last_os_error());
-            let at = libc::shmat(segment, self.at.cast(), over);
+            let mut at = libc::shmat(segment, self.at.cast(), over);
+            if at as isize == -1 && over == 0 {
+                // Another thread has taken the place.
+                at = libc::shmat(segment, ptr::null(), 0);
+            }
             libc::shmctl(segment, libc::IPC_RMID, ptr::null_mut());
             at
         };

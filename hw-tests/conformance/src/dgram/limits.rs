@@ -166,6 +166,12 @@ pub fn more_sends_than_there_is_room_for(fabric: &Fabric) {
         let event = pair.until("a send does not complete", || pair.a.tx.take());
         event.unwrap();
     }
-    let arrival = pair.deliver(SEND, 8, Room::of(8));
-    pair.check(&arrival, SEND, 8);
+    // Some of them may still be on their way, and meet the receives of what comes next.
+    let flood = usize::from_le_bytes([1; 8]);
+    let delivered = (0..=sent).any(|_| {
+        let arrival = pair.deliver(SEND, 8, Room::of(8));
+        let name = arrival.posted.buffer.memory.message(pair.prefix, 8);
+        name.unwrap() != Some(flood)
+    });
+    assert!(delivered, "nothing is delivered behind {sent} datagrams");
 }
