@@ -1,11 +1,9 @@
 //! Counters (fi_cntr(3)).
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_runtime::fabric::{Cntr, CntrAttr, CntrEvents, Wait};
@@ -15,23 +13,18 @@ use crate::abi::{
 };
 use crate::cancel::{self, Looked, Waiter, unwinding};
 use crate::domain::DomainObject;
-use crate::fid::{Object, new_fid, object, ops_of};
+use crate::fid::{Given, Object, new_fid, object, ops_of};
 use crate::guard::{Refused, control, data, value};
-use crate::wait::{self, WaitObject, Waitable};
+use crate::wait::{self, WaitObject, Waitable, timeout};
 
 /// A counter.
 #[repr(C)]
 pub(crate) struct CntrObject {
-    raw: UnsafeCell<fid_cntr>,
+    raw: Given<fid_cntr>,
     pub(crate) cntr: Arc<dyn Cntr>,
     wait: WaitObject,
     _domain: Arc<DomainObject>,
 }
-
-// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
-unsafe impl Send for CntrObject {}
-// SAFETY: as above.
-unsafe impl Sync for CntrObject {}
 
 // SAFETY: `fid_cntr` comes first and starts with a `fid`.
 unsafe impl Object for CntrObject {
@@ -99,7 +92,7 @@ impl CntrObject {
         }
         let cntr = domain.domain.open_cntr(&counted)?;
         Ok(Arc::new(Self {
-            raw: UnsafeCell::new(fid_cntr {
+            raw: Given::new(fid_cntr {
                 fid: new_fid::<Self>(context, &FID_OPS),
                 ops: OPS.as_ptr(),
             }),
@@ -215,9 +208,4 @@ impl Waiter for Counting {
         // SAFETY: as above.
         unsafe { &*self.cntr }.end_wait(&mut self.wait);
     }
-}
-
-/// Milliseconds as libfabric has them: negative ones never end.
-pub(crate) fn timeout(ms: c_int) -> Option<Duration> {
-    u64::try_from(ms).ok().map(Duration::from_millis)
 }

@@ -1,6 +1,5 @@
 //! Completion queues (fi_cq(3)).
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -18,13 +17,12 @@ use crate::abi::{
     fi_cq_wait_cond, fi_ops, fi_ops_cq, fid_cq,
 };
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
-use crate::cntr::timeout;
 use crate::domain::DomainObject;
-use crate::fid::{Object, new_fid, object, ops_of};
+use crate::fid::{Given, Object, new_fid, object, ops_of};
 use crate::guard::{Refused, control, data, value};
 use crate::memory::say;
 use crate::reasons::{number_of, words_of};
-use crate::wait::{self, WaitObject, Waitable};
+use crate::wait::{self, WaitObject, Waitable, timeout};
 
 // Every format is a prefix of the longest, and that is how a completion begins.
 const _: () = {
@@ -45,7 +43,7 @@ const BATCH: usize = 16;
 /// A completion queue.
 #[repr(C)]
 pub(crate) struct CqObject {
-    raw: UnsafeCell<fid_cq>,
+    raw: Given<fid_cq>,
     pub(crate) cq: Arc<dyn Cq>,
     /// Bytes of an entry of its format.
     entry_bytes: usize,
@@ -56,11 +54,6 @@ pub(crate) struct CqObject {
     last_error: Mutex<Vec<u8>>,
     domain: Arc<DomainObject>,
 }
-
-// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
-unsafe impl Send for CqObject {}
-// SAFETY: as above.
-unsafe impl Sync for CqObject {}
 
 // SAFETY: `fid_cq` comes first and starts with a `fid`.
 unsafe impl Object for CqObject {
@@ -156,7 +149,7 @@ impl CqObject {
             unsafe { (*attr).format = fi_cq_format::FI_CQ_FORMAT_CONTEXT };
         }
         Ok(Arc::new(Self {
-            raw: UnsafeCell::new(fid_cq {
+            raw: Given::new(fid_cq {
                 fid: new_fid::<Self>(context, &FID_OPS),
                 ops: OPS.as_ptr(),
             }),

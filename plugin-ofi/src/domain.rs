@@ -1,38 +1,21 @@
 //! Domains (fi_domain(3)).
 
-use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::sync::Arc;
 
-use ferrofabric_contracts::error::Errno;
 use ferrofabric_runtime::fabric::Domain;
 
-use crate::abi::{
-    FI_CLASS_DOMAIN, Roomy, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_ops, fi_ops_domain,
-    fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
-};
-use crate::av::AvObject;
-use crate::cntr::CntrObject;
-use crate::cq::CqObject;
-use crate::endpoint::EndpointObject;
+use crate::abi::{FI_CLASS_DOMAIN, Roomy, fi_ops, fi_ops_domain, fi_ops_mr, fid_domain};
 use crate::fabric::FabricObject;
-use crate::fid::{Object, hand_out, new_fid, ops_of, share};
-use crate::guard::{Refused, control};
-use crate::unsupported::Unsupported;
-use crate::{discovery, mr};
+use crate::fid::{Given, Object, new_fid, ops_of};
 
 /// A domain.
 #[repr(C)]
 pub(crate) struct DomainObject {
-    raw: UnsafeCell<fid_domain>,
+    raw: Given<fid_domain>,
     pub(crate) domain: Arc<dyn Domain>,
     fabric: Arc<FabricObject>,
 }
-
-// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
-unsafe impl Send for DomainObject {}
-// SAFETY: as above.
-unsafe impl Sync for DomainObject {}
 
 // SAFETY: `fid_domain` comes first and starts with a `fid`.
 unsafe impl Object for DomainObject {
@@ -42,52 +25,26 @@ unsafe impl Object for DomainObject {
 
 static FID_OPS: fi_ops = ops_of::<DomainObject>();
 
-static OPS: Roomy<fi_ops_domain> = Roomy::new(fi_ops_domain {
-    size: size_of::<fi_ops_domain>(),
-    av_open: Some(av_open),
-    cq_open: Some(cq_open),
-    endpoint: Some(endpoint),
-    scalable_ep: Some(Unsupported::ENOSYS),
-    cntr_open: Some(cntr_open),
-    poll_open: Some(Unsupported::ENOSYS),
-    stx_ctx: Some(Unsupported::ENOSYS),
-    srx_ctx: Some(Unsupported::ENOSYS),
-    query_atomic: Some(Unsupported::ENOSYS),
-    query_collective: Some(Unsupported::ENOSYS),
-    endpoint2: Some(endpoint2),
-});
-
 impl DomainObject {
-    /// Opens the domain that the info describes.
-    ///
-    /// # Safety
-    ///
-    /// `info` is one that discovery gave, perhaps changed, as long as it is in the version of the
-    /// fabric.
-    pub(crate) unsafe fn open(
+    /// What C has of a domain that is open: these calls, and those that register memory.
+    pub(crate) fn new(
+        domain: Arc<dyn Domain>,
         fabric: Arc<FabricObject>,
-        info: *const fi_info,
-        flags: u64,
+        ops: &'static Roomy<fi_ops_domain>,
+        mr: &'static Roomy<fi_ops_mr>,
         context: *mut c_void,
-    ) -> Result<Arc<Self>, Refused> {
-        if flags != 0 {
-            return Err(Errno::EBADFLAGS.into());
-        }
-        // SAFETY: as the caller says.
-        let domain = unsafe { discovery::open(fabric.version(), info) }?;
-        Ok(Arc::new(Self {
-            raw: UnsafeCell::new(fid_domain {
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            raw: Given::new(fid_domain {
                 fid: new_fid::<Self>(context, &FID_OPS),
-                ops: OPS.as_ptr(),
-                mr: mr::OPS.as_ptr(),
+                ops: ops.as_ptr(),
+                mr: mr.as_ptr(),
             }),
             domain,
             fabric,
-        }))
+        })
     }
-}
 
-impl DomainObject {
     /// As [`FabricObject::version`].
     pub(crate) fn version(&self) -> u32 {
         self.fabric.version()
@@ -97,70 +54,4 @@ impl DomainObject {
     pub(crate) fn speaks(&self, version: u32) -> bool {
         self.fabric.speaks(version)
     }
-}
-
-unsafe extern "C" fn av_open(
-    domain: *mut fid_domain,
-    attr: *mut fi_av_attr,
-    av: *mut *mut fid_av,
-    context: *mut c_void,
-) -> c_int {
-    control(|| {
-        // SAFETY: the domain is ours and open; attributes are there or NULL; there is room for the pointer.
-        unsafe { hand_out(AvObject::open(share(domain), attr, context)?, av) };
-        Ok::<_, Refused>(())
-    })
-}
-
-unsafe extern "C" fn cq_open(
-    domain: *mut fid_domain,
-    attr: *mut fi_cq_attr,
-    cq: *mut *mut fid_cq,
-    context: *mut c_void,
-) -> c_int {
-    control(|| {
-        // SAFETY: as for `av_open`.
-        unsafe { hand_out(CqObject::open(share(domain), attr, context)?, cq) };
-        Ok::<_, Refused>(())
-    })
-}
-
-unsafe extern "C" fn cntr_open(
-    domain: *mut fid_domain,
-    attr: *mut fi_cntr_attr,
-    cntr: *mut *mut fid_cntr,
-    context: *mut c_void,
-) -> c_int {
-    control(|| {
-        // SAFETY: as for `av_open`.
-        unsafe { hand_out(CntrObject::open(share(domain), attr, context)?, cntr) };
-        Ok::<_, Refused>(())
-    })
-}
-
-unsafe extern "C" fn endpoint(
-    domain: *mut fid_domain,
-    info: *mut fi_info,
-    ep: *mut *mut fid_ep,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: as C calls us.
-    unsafe { endpoint2(domain, info, ep, 0, context) }
-}
-
-unsafe extern "C" fn endpoint2(
-    domain: *mut fid_domain,
-    info: *mut fi_info,
-    ep: *mut *mut fid_ep,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    control(|| {
-        if flags != 0 {
-            return Err(Errno::EBADFLAGS.into());
-        }
-        // SAFETY: as for `av_open`; the info is as fi_endpoint(3) has it.
-        unsafe { hand_out(EndpointObject::open(share(domain), info, context)?, ep) };
-        Ok::<_, Refused>(())
-    })
 }

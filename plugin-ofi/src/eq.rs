@@ -1,6 +1,5 @@
 //! Event queues (fi_eq(3)): the application's own events, and those of asynchronous insertions.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,13 +15,12 @@ use crate::abi::{
     fi_ops, fi_ops_eq, fid, fid_eq,
 };
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
-use crate::cntr::timeout;
 use crate::fabric::FabricObject;
-use crate::fid::{Object, new_fid, object, ops_of};
+use crate::fid::{Given, Object, new_fid, object, ops_of};
 use crate::guard::{Refused, data, value};
 use crate::memory::say;
 use crate::reasons::words_of;
-use crate::wait::{self, WaitObject, Waitable};
+use crate::wait::{self, WaitObject, Waitable, timeout};
 
 /// Longest entry that an application may write, in bytes.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
@@ -30,7 +28,7 @@ const MAX_ENTRY_BYTES: usize = 64 << 10;
 /// An event queue.
 #[repr(C)]
 pub(crate) struct EqObject {
-    raw: UnsafeCell<fid_eq>,
+    raw: Given<fid_eq>,
     queue: Arc<EventQueue>,
     /// The data of the error that was read last, for an application that left no room for them.
     last: Mutex<Box<[u8]>>,
@@ -39,11 +37,6 @@ pub(crate) struct EqObject {
     writable: bool,
     fabric: Arc<FabricObject>,
 }
-
-// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
-unsafe impl Send for EqObject {}
-// SAFETY: as above.
-unsafe impl Sync for EqObject {}
 
 // SAFETY: `fid_eq` comes first and starts with a `fid`.
 unsafe impl Object for EqObject {
@@ -111,7 +104,7 @@ impl EqObject {
             writable = attr.flags & FI_WRITE != 0;
         }
         Ok(Arc::new(Self {
-            raw: UnsafeCell::new(fid_eq {
+            raw: Given::new(fid_eq {
                 fid: new_fid::<Self>(context, &FID_OPS),
                 ops: OPS.as_ptr(),
             }),

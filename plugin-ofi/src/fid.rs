@@ -3,6 +3,7 @@
 //! Each is an `Arc` that was given away: an object holds those that it was opened on or bound to, and `fi_close` refuses
 //! an object that others still hold (`-FI_EBUSY`).
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -12,11 +13,27 @@ use crate::abi::{fi_ops, fid};
 use crate::guard::control;
 use crate::unsupported::Unsupported;
 
+/// libfabric's structure at the beginning of an object. It is C's to use: nothing of ours reads it
+/// after the object is made.
+#[repr(transparent)]
+pub(crate) struct Given<T>(UnsafeCell<T>);
+
+// SAFETY: nothing of ours reads what is in there, and C keeps its own rules for it.
+unsafe impl<T: Copy> Send for Given<T> {}
+// SAFETY: as above.
+unsafe impl<T: Copy> Sync for Given<T> {}
+
+impl<T: Copy> Given<T> {
+    pub(crate) fn new(raw: T) -> Self {
+        Self(UnsafeCell::new(raw))
+    }
+}
+
 /// An object whose first field is libfabric's structure for it, which starts with a `fid`.
 ///
 /// # Safety
 ///
-/// The type is `repr(C)` with `Raw`, or an `UnsafeCell` of it, first; `Raw` starts with a `fid`, whose class is `CLASS`.
+/// The type is `repr(C)` with a `Given<Raw>` first; `Raw` starts with a `fid`, whose class is `CLASS`.
 pub(crate) unsafe trait Object: Sized + 'static {
     /// libfabric's structure.
     type Raw;

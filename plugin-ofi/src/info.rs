@@ -16,10 +16,9 @@ use crate::abi::{
     fi_av_type, fi_domain_attr, fi_ep_attr, fi_ep_type, fi_fabric_attr, fi_info, fi_progress,
     fi_resource_mgmt, fi_rx_attr, fi_threading, fi_tx_attr, read_as_of,
 };
-use crate::av::keys::key_bytes;
 use crate::guard::Refused;
 use crate::host::Host;
-use crate::memory::text;
+use crate::memory::{key_bytes, text};
 
 /// Which addresses of an info count. One that does not is not looked at.
 #[derive(Clone, Copy, Debug)]

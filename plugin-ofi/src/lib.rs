@@ -2,6 +2,7 @@
 
 pub mod abi;
 mod av;
+mod calls;
 mod cancel;
 mod cntr;
 mod cq;

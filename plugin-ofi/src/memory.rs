@@ -1,10 +1,13 @@
-//! Memory that C describes: lists of buffers, strings, addresses to be copied out.
+//! Memory that C describes: lists of buffers, strings, keys, addresses to be copied out.
 
 use std::ffi::{CStr, c_char, c_void};
 
-use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::addr::AUTH_KEY_LEN;
+use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::types::IoBuf;
 use libc::iovec;
+
+use crate::guard::Refused;
 
 // One is used as the other.
 const _: () = {
@@ -39,6 +42,29 @@ pub(crate) unsafe fn buffers<'a>(iov: *const iovec, count: usize) -> &'a [IoBuf]
 pub(crate) unsafe fn text<'a>(string: *const c_char) -> Option<std::borrow::Cow<'a, str>> {
     // SAFETY: as the caller says.
     (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_string_lossy())
+}
+
+/// An authorization key.
+///
+/// # Safety
+///
+/// It has that many bytes, or is NULL.
+///
+/// # Errors
+///
+/// `EINVAL`: no key has that many, or there is none.
+pub(crate) unsafe fn key_bytes(
+    key: *const c_void,
+    size: usize,
+) -> Result<[u8; AUTH_KEY_LEN], Refused> {
+    if key.is_null() || size != AUTH_KEY_LEN {
+        let object = format!("authorization key of {size} bytes");
+        return Err(Error::new(Errno::EINVAL, "read", object)
+            .mend(format!("one has {AUTH_KEY_LEN}: P_Key, 0, Q_Key"))
+            .into());
+    }
+    // SAFETY: as the caller says.
+    Ok(unsafe { key.cast::<[u8; AUTH_KEY_LEN]>().read_unaligned() })
 }
 
 /// Copies as much of an address as there is room for, and says how long it is.

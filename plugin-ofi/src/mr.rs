@@ -1,6 +1,5 @@
 //! Memory regions (fi_mr(3)): registration is passed on to the device.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -17,22 +16,17 @@ use crate::abi::{
 };
 use crate::av::AvObject;
 use crate::domain::DomainObject;
-use crate::fid::{Object, hand_out, new_fid, ops_of, share_if};
+use crate::fid::{Given, Object, hand_out, new_fid, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::memory::buffers;
 
 /// A region.
 #[repr(C)]
 pub(crate) struct MrObject {
-    raw: UnsafeCell<fid_mr>,
+    raw: Given<fid_mr>,
     _mr: Arc<dyn Mr>,
     _domain: Arc<DomainObject>,
 }
-
-// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
-unsafe impl Send for MrObject {}
-// SAFETY: as above.
-unsafe impl Sync for MrObject {}
 
 // SAFETY: `fid_mr` comes first and starts with a `fid`.
 unsafe impl Object for MrObject {
@@ -237,7 +231,7 @@ unsafe fn register(
     // SAFETY: the application keeps the memory until it closes the region, which drops it.
     let mr = unsafe { domain.domain.register(buf, access) }?;
     let object = Arc::new(MrObject {
-        raw: UnsafeCell::new(fid_mr {
+        raw: Given::new(fid_mr {
             fid: new_fid::<MrObject>(context, &FID_OPS),
             mem_desc: mr.desc() as usize as *mut c_void,
             key: mr.key(),

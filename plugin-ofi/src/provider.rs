@@ -9,7 +9,7 @@ use ferrofabric_system::cancel::Uncancelled;
 use crate::abi::{fi_context, fi_provider};
 use crate::guard::value;
 use crate::host::Host;
-use crate::{discovery, fabric};
+use crate::{calls, discovery};
 
 /// The provider, where libfabric keeps notes of its own too.
 struct Entry(UnsafeCell<fi_provider>);
@@ -25,7 +25,7 @@ static PROVIDER: Entry = Entry(UnsafeCell::new(fi_provider {
     },
     name: c"ferro".as_ptr(),
     getinfo: Some(discovery::getinfo),
-    fabric: Some(fabric::open),
+    fabric: Some(calls::fabric::open),
     cleanup: Some(cleanup),
 }));
 

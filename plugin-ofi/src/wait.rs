@@ -1,14 +1,12 @@
-//! Wait objects of queues and counters (fi_control(3) with `FI_GETWAIT`, fi_trywait(3)).
+//! Wait objects of queues and counters (fi_control(3) with `FI_GETWAIT`), and how long calls wait.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 
-use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, fi_wait_obj, fid, fid_fabric};
-use crate::cntr::CntrObject;
-use crate::cq::CqObject;
-use crate::eq::EqObject;
+use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, fi_wait_obj, fid};
 use crate::fid::{Object, object};
 use crate::guard::{Refused, control as controlled};
 
@@ -85,42 +83,12 @@ pub(crate) unsafe extern "C" fn control<T: Object + Waitable>(
     })
 }
 
-/// `fi_trywait`.
-pub(crate) unsafe extern "C" fn try_wait(
-    _fabric: *mut fid_fabric,
-    fids: *mut *mut fid,
-    count: c_int,
-) -> c_int {
-    controlled(|| {
-        let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
-        if fids.is_null() && count != 0 {
-            return Err(Refused(Errno::EINVAL));
-        }
-        for at in 0..count {
-            // SAFETY: the list has so many entries, objects of ours that are not closed.
-            let tried = unsafe { try_wait_of(*fids.add(at)) };
-            tried?;
-        }
-        Ok(())
-    })
-}
-
-/// # Safety
+/// Asks for a wait on the descriptor of an object; `EAGAIN` says to read first.
 ///
-/// `fid` is that of one of our objects, not closed, or NULL.
-unsafe fn try_wait_of(fid: *mut fid) -> Result<(), Refused> {
-    if fid.is_null() {
-        return Err(Refused(Errno::EINVAL));
-    }
-    // SAFETY: as the caller says; the class tells which of them it is.
-    let waitable: &dyn Waitable = unsafe {
-        match (*fid).fclass {
-            CqObject::CLASS => object::<CqObject>(fid.cast()),
-            CntrObject::CLASS => object::<CntrObject>(fid.cast()),
-            EqObject::CLASS => object::<EqObject>(fid.cast()),
-            _ => return Err(Refused(Errno::EINVAL)),
-        }
-    };
+/// # Errors
+///
+/// `EINVAL` too: the object was opened for no descriptor.
+pub(crate) fn try_wait(waitable: &dyn Waitable) -> Result<(), Refused> {
     match waitable.wait_object() {
         WaitObject::Fd => {
             // It may be asked before the descriptor is.
@@ -129,4 +97,9 @@ unsafe fn try_wait_of(fid: *mut fid) -> Result<(), Refused> {
         }
         WaitObject::Calls(_) => Err(Refused(Errno::EINVAL)),
     }
+}
+
+/// Milliseconds as libfabric has them: negative ones never end.
+pub(crate) fn timeout(ms: c_int) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
 }

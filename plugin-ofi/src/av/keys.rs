@@ -2,37 +2,13 @@
 
 use std::ffi::{c_int, c_void};
 
-use ferrofabric_contracts::addr::AUTH_KEY_LEN;
-use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 
 use super::of;
 use crate::abi::{fi_addr_t, fid_av};
 use crate::guard::{Refused, control};
-use crate::memory::copy_address;
-
-/// A key that C has.
-///
-/// # Safety
-///
-/// It has that many bytes, or is NULL.
-///
-/// # Errors
-///
-/// `EINVAL`: no key has that many, or there is none.
-pub(crate) unsafe fn key_bytes(
-    key: *const c_void,
-    size: usize,
-) -> Result<[u8; AUTH_KEY_LEN], Refused> {
-    if key.is_null() || size != AUTH_KEY_LEN {
-        let object = format!("authorization key of {size} bytes");
-        return Err(Error::new(Errno::EINVAL, "read", object)
-            .mend(format!("one has {AUTH_KEY_LEN}: P_Key, 0, Q_Key"))
-            .into());
-    }
-    // SAFETY: as the caller says.
-    Ok(unsafe { key.cast::<[u8; AUTH_KEY_LEN]>().read_unaligned() })
-}
+use crate::memory::{copy_address, key_bytes};
 
 /// The handle of a key, which is in the address vector from now on.
 pub(super) unsafe extern "C" fn insert_auth_key(

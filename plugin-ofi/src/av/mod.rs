@@ -1,9 +1,8 @@
 //! Address vectors (fi_av(3)).
 
 mod insert;
-pub(crate) mod keys;
+mod keys;
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +19,7 @@ use crate::abi::{
 };
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Object, new_fid, object, ops_of, share_if};
+use crate::fid::{Given, Object, new_fid, object, ops_of, share_if};
 use crate::guard::{Refused, control, value};
 use crate::memory::{copy_address, copy_text, text};
 use crate::unsupported::Unsupported;
@@ -28,7 +27,7 @@ use crate::unsupported::Unsupported;
 /// An address vector.
 #[repr(C)]
 pub(crate) struct AvObject {
-    raw: UnsafeCell<fid_av>,
+    raw: Given<fid_av>,
     pub(crate) av: Arc<dyn Av>,
     format: AddrFormat,
     /// Insertions end with events (`FI_EVENT`).
@@ -38,11 +37,6 @@ pub(crate) struct AvObject {
     eq: OnceLock<Arc<EqObject>>,
     domain: Arc<DomainObject>,
 }
-
-// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
-unsafe impl Send for AvObject {}
-// SAFETY: as above.
-unsafe impl Sync for AvObject {}
 
 // SAFETY: `fid_av` comes first and starts with a `fid`.
 unsafe impl Object for AvObject {
@@ -93,7 +87,7 @@ impl AvObject {
             unsafe { tell(attr, &wanted, &*av) };
         }
         Ok(Arc::new(Self {
-            raw: UnsafeCell::new(fid_av {
+            raw: Given::new(fid_av {
                 fid: new_fid::<Self>(context, &FID_OPS),
                 ops: OPS.as_ptr(),
             }),

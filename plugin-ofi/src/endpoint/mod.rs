@@ -7,7 +7,6 @@ mod tagged;
 mod transfer;
 mod unsupported;
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,14 +28,14 @@ use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Object, new_fid, object, ops_of, share_if};
+use crate::fid::{Given, Object, new_fid, object, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::info::Counting;
 
 /// An endpoint.
 #[repr(C)]
 pub(crate) struct EndpointObject {
-    raw: UnsafeCell<fid_ep>,
+    raw: Given<fid_ep>,
     /// There once it is enabled.
     endpoint: OnceLock<Arc<dyn Endpoint>>,
     tx: Direction,
@@ -71,11 +70,6 @@ struct Setup {
     /// The endpoint's own; without one the domain, as it was opened, has it.
     tclass: u32,
 }
-
-// SAFETY: `raw` is C's to use; nothing of ours reads it after the object is made.
-unsafe impl Send for EndpointObject {}
-// SAFETY: as above.
-unsafe impl Sync for EndpointObject {}
 
 // SAFETY: `fid_ep` comes first and starts with a `fid`.
 unsafe impl Object for EndpointObject {
@@ -116,7 +110,7 @@ impl EndpointObject {
             ..Setup::default()
         };
         Ok(Arc::new(Self {
-            raw: UnsafeCell::new(fid_ep {
+            raw: Given::new(fid_ep {
                 fid: new_fid::<Self>(context, &FID_OPS),
                 ops: options::OPS.as_ptr(),
                 cm: name::OPS.as_ptr(),

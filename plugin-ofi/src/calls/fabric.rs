@@ -1,0 +1,126 @@
+//! The calls of a fabric (fi_fabric(3)), and the one that opens it.
+
+use std::ffi::{c_int, c_void};
+
+use ferrofabric_contracts::error::Errno;
+
+use crate::abi::{
+    Roomy, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops_fabric, fid, fid_domain, fid_eq, fid_fabric,
+};
+use crate::cntr::CntrObject;
+use crate::cq::CqObject;
+use crate::eq::EqObject;
+use crate::fabric::FabricObject;
+use crate::fid::{Object, hand_out, object, share};
+use crate::guard::{Refused, control};
+use crate::unsupported::Unsupported;
+use crate::wait::{self, Waitable};
+
+static OPS: Roomy<fi_ops_fabric> = Roomy::new(fi_ops_fabric {
+    size: size_of::<fi_ops_fabric>(),
+    domain: Some(domain),
+    passive_ep: Some(Unsupported::ENOSYS),
+    eq_open: Some(eq_open),
+    wait_open: Some(Unsupported::ENOSYS),
+    trywait: Some(try_wait),
+    domain2: Some(domain2),
+});
+
+/// `fi_fabric`, after libfabric has found us by the provider's name.
+pub(crate) unsafe extern "C" fn open(
+    attr: *mut fi_fabric_attr,
+    fabric: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> c_int {
+    control(|| {
+        let api_version = match attr.is_null() {
+            true => 0,
+            // SAFETY: they are there; libfabric adds the version for applications whose structure
+            // has none.
+            false => unsafe { (*attr).api_version },
+        };
+        let object = FabricObject::new(api_version, &OPS, context);
+        // SAFETY: C gives room for the pointer.
+        unsafe { hand_out(object, fabric) };
+        Ok::<_, Errno>(())
+    })
+}
+
+unsafe extern "C" fn domain(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    domain: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: as C calls us.
+    unsafe { domain2(fabric, info, domain, 0, context) }
+}
+
+unsafe extern "C" fn domain2(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    domain: *mut *mut fid_domain,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    control(|| {
+        // SAFETY: the fabric is one of ours and open; the info is as fi_domain(3) has it; there is room for the pointer.
+        unsafe {
+            let object = super::domain::open(share(fabric), info, flags, context)?;
+            hand_out(object, domain);
+        }
+        Ok::<_, Refused>(())
+    })
+}
+
+unsafe extern "C" fn eq_open(
+    fabric: *mut fid_fabric,
+    attr: *mut fi_eq_attr,
+    eq: *mut *mut fid_eq,
+    context: *mut c_void,
+) -> c_int {
+    control(|| {
+        // SAFETY: the fabric is one of ours and open; attributes are there or NULL; there is room for the pointer.
+        unsafe { hand_out(EqObject::open(share(fabric), attr, context)?, eq) };
+        Ok::<_, Refused>(())
+    })
+}
+
+/// `fi_trywait`.
+unsafe extern "C" fn try_wait(
+    _fabric: *mut fid_fabric,
+    fids: *mut *mut fid,
+    count: c_int,
+) -> c_int {
+    control(|| {
+        let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
+        if fids.is_null() && count != 0 {
+            return Err(Refused(Errno::EINVAL));
+        }
+        for at in 0..count {
+            // SAFETY: the list has so many entries, objects of ours that are not closed.
+            let tried = unsafe { try_wait_of(*fids.add(at)) };
+            tried?;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// `fid` is that of one of our objects, not closed, or NULL.
+unsafe fn try_wait_of(fid: *mut fid) -> Result<(), Refused> {
+    if fid.is_null() {
+        return Err(Refused(Errno::EINVAL));
+    }
+    // SAFETY: as the caller says; the class tells which of them it is.
+    let waitable: &dyn Waitable = unsafe {
+        match (*fid).fclass {
+            CqObject::CLASS => object::<CqObject>(fid.cast()),
+            CntrObject::CLASS => object::<CntrObject>(fid.cast()),
+            EqObject::CLASS => object::<EqObject>(fid.cast()),
+            _ => return Err(Refused(Errno::EINVAL)),
+        }
+    };
+    wait::try_wait(waitable)
+}
