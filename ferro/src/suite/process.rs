@@ -32,6 +32,22 @@ pub(super) struct Program {
     pub(super) file: Option<PathBuf>,
 }
 
+impl Program {
+    /// A program with the words of a text as its arguments.
+    pub(super) fn new(name: &'static str, arguments: String) -> Self {
+        Self {
+            name,
+            arguments: arguments
+                .split_ascii_whitespace()
+                .map(str::to_owned)
+                .collect(),
+            variables: Vec::new(),
+            on_terminal: false,
+            file: None,
+        }
+    }
+}
+
 /// Where programs are: this machine, or a root folder to change to.
 #[derive(Clone, Debug)]
 pub(super) enum Host {

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::program;
 use crate::suite::process::Program;
 
 /// The program.
@@ -18,8 +17,8 @@ pub(super) fn programs(
 ) -> (Program, Program) {
     let common = format!("-p {provider} -e rdm -m tagged -I {messages} -S {size}");
     (
-        program(PROGRAM, format!("{common} -B {port}")),
-        program(PROGRAM, format!("{common} -P {port} {address}")),
+        Program::new(PROGRAM, format!("{common} -B {port}")),
+        Program::new(PROGRAM, format!("{common} -P {port} {address}")),
     )
 }
 
@@ -34,7 +33,7 @@ pub(super) fn of_threads(
 ) -> (Program, Program) {
     let run = |arguments: String| Program {
         file: Some(file.to_owned()),
-        ..program("threads_peer", arguments)
+        ..Program::new("threads_peer", arguments)
     };
     (
         run(format!("listen {port}")),

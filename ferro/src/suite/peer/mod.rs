@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::ours::OurSample;
-use super::process::{Host, Program, run_pair};
+use super::process::{Host, run_pair};
 use super::spinner::Spinner;
 use super::{Bench, bare_ring, mpi};
 use crate::failure::{Failure, Result};
@@ -73,91 +73,72 @@ pub(super) struct Rival {
 
 /// Who is compared with over a verbs device that has an IPv4 address.
 pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
-    let set = |name: &'static str, value: &str| (name, value.to_owned());
-    let perftest = |name, test: Test, spinner| {
+    let mut rivals = of_perftest(bench, device, address);
+    // It measures latency only.
+    if bench == Bench::Latency {
+        let tool = Tool::Libfabric {
+            provider: "verbs;ofi_rxm",
+        };
+        let peer = Peer {
+            statistic: Statistic::Mean,
+            // Its completion queue would be larger than Soft-RoCE allows.
+            variables: vec![("FI_UNIVERSE_SIZE", "64".to_owned())],
+            ..Peer::here(tool, address)
+        };
+        let name = "libfabric verbs;ofi_rxm (means)";
+        rivals.push(Rival::of(name, libfabric::PROGRAM, vec![peer]));
+    }
+    if matches!(bench, Bench::Latency | Bench::Bandwidth | Bench::Rate) {
+        let peer = Peer {
+            variables: vec![
+                ("UCX_TLS", "rc_verbs,ud_verbs".to_owned()),
+                ("UCX_NET_DEVICES", format!("{device}:1")),
+                ("UCX_UD_VERBS_ETH_DGID_CHECK", "n".to_owned()),
+            ],
+            ..Peer::here(Tool::Ucx, address)
+        };
+        rivals.push(Rival::of("UCX rc_verbs", ucx::PROGRAM, vec![peer]));
+    }
+    rivals
+}
+
+/// The programs of perftest that do what a bench does.
+fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
+    let rival = |name, test: Test, spinner| {
         let tool = Tool::Perftest {
             device: device.to_owned(),
             test,
         };
         let peer = Peer {
-            name: String::new(),
-            statistic: Statistic::Median,
-            tool,
-            host: Host::Here,
-            variables: Vec::new(),
-            address: address.to_owned(),
             spinner,
+            ..Peer::here(tool, address)
         };
         Rival::of(name, test.program(), vec![peer])
     };
-    let mut rivals = match bench {
-        Bench::Latency => vec![perftest("perftest ib_send_lat RC", Test::SendLat, false)],
-        Bench::DatagramLatency => vec![perftest(
-            "perftest ib_send_lat UD",
-            Test::DatagramLat,
-            false,
-        )],
+    match bench {
+        Bench::Latency => vec![rival("perftest ib_send_lat RC", Test::SendLat, false)],
+        Bench::DatagramLatency => {
+            vec![rival("perftest ib_send_lat UD", Test::DatagramLat, false)]
+        }
         Bench::Bandwidth => vec![
-            perftest("perftest ib_send_bw RC", Test::SendBw, false),
+            rival("perftest ib_send_bw RC", Test::SendBw, false),
             // Our receiver polls; this one's side does nothing at all.
-            perftest(
+            rival(
                 "perftest ib_write_bw RC beside a spinner",
                 Test::WriteBw,
                 true,
             ),
         ],
-        Bench::BlockingBandwidth => vec![perftest("perftest ib_write_bw RC", Test::WriteBw, false)],
-        Bench::BothWays => vec![perftest(
+        Bench::BlockingBandwidth => vec![rival("perftest ib_write_bw RC", Test::WriteBw, false)],
+        Bench::BothWays => vec![rival(
             "perftest ib_send_bw -b RC",
             Test::SendBothWays,
             false,
         )],
-        Bench::Rate => vec![perftest("perftest ib_send_bw RC", Test::SendBw, false)],
+        Bench::Rate => vec![rival("perftest ib_send_bw RC", Test::SendBw, false)],
         // None of its programs does so.
         Bench::ThreadRate(_) | Bench::Alltoall(_) | Bench::Allreduce(_) => Vec::new(),
-    };
-    let others = [
-        // It measures latency only.
-        (bench == Bench::Latency).then(|| {
-            Rival::of(
-                "libfabric verbs;ofi_rxm (means)",
-                libfabric::PROGRAM,
-                vec![Peer {
-                    name: String::new(),
-                    statistic: Statistic::Mean,
-                    tool: Tool::Libfabric {
-                        provider: "verbs;ofi_rxm",
-                    },
-                    host: Host::Here,
-                    // Its completion queue would be larger than Soft-RoCE allows.
-                    variables: vec![set("FI_UNIVERSE_SIZE", "64")],
-                    address: address.to_owned(),
-                    spinner: false,
-                }],
-            )
-        }),
-        matches!(bench, Bench::Latency | Bench::Bandwidth | Bench::Rate).then(|| {
-            Rival::of(
-                "UCX rc_verbs",
-                ucx::PROGRAM,
-                vec![Peer {
-                    name: String::new(),
-                    statistic: Statistic::Median,
-                    tool: Tool::Ucx,
-                    host: Host::Here,
-                    variables: vec![
-                        set("UCX_TLS", "rc_verbs,ud_verbs"),
-                        set("UCX_NET_DEVICES", &format!("{device}:1")),
-                        set("UCX_UD_VERBS_ETH_DGID_CHECK", "n"),
-                    ],
-                    address: address.to_owned(),
-                    spinner: false,
-                }],
-            )
-        }),
-    ];
-    rivals.extend(others.into_iter().flatten());
-    rivals
+    }
 }
 
 /// Who is compared with through shared memory. `thread_peer` is the program that has several threads use libfabric.
@@ -175,11 +156,9 @@ pub(super) fn over_shm(
         let peer = |name: String, tool, statistic, variables| Peer {
             name,
             statistic,
-            tool,
             host: host.clone(),
             variables,
-            address: "127.0.0.1".to_owned(),
-            spinner: false,
+            ..Peer::here(tool, "127.0.0.1")
         };
         for (rival, name, off) in [
             (&mut fabric, "libfabric shm", "0"),
@@ -221,12 +200,9 @@ fn of_threads(threads: usize, hosts: &[(Host, &str)], thread_peer: Option<&Path>
     for (host, place) in hosts {
         let peer = |name: String, tool, variables| Peer {
             name,
-            statistic: Statistic::Median,
-            tool,
             host: host.clone(),
             variables,
-            address: "127.0.0.1".to_owned(),
-            spinner: false,
+            ..Peer::here(tool, "127.0.0.1")
         };
         if let Some(file) = thread_peer.and_then(|file| host.find(file)) {
             fabric.push(peer(
@@ -270,12 +246,7 @@ impl Rival {
             name,
             variants: vec![Peer {
                 name: name.to_owned(),
-                statistic: Statistic::Median,
-                tool: Tool::BareRing,
-                host: Host::Here,
-                variables: Vec::new(),
-                address: String::new(),
-                spinner: false,
+                ..Peer::here(Tool::BareRing, "")
             }],
             program: "a second core",
         }
@@ -285,12 +256,7 @@ impl Rival {
     pub(super) fn of_mpi(rival: &mpi::Rival) -> Self {
         let peer = Peer {
             name: rival.name.to_owned(),
-            statistic: Statistic::Median,
-            tool: Tool::Mpi(rival.run.clone()),
-            host: Host::Here,
-            variables: Vec::new(),
-            address: String::new(),
-            spinner: false,
+            ..Peer::here(Tool::Mpi(rival.run.clone()), "")
         };
         Self {
             name: rival.name,
@@ -323,6 +289,19 @@ impl Rival {
 }
 
 impl Peer {
+    /// A tool of this machine, as it is. Its rival names it.
+    fn here(tool: Tool, address: &str) -> Self {
+        Self {
+            name: String::new(),
+            statistic: Statistic::Median,
+            tool,
+            host: Host::Here,
+            variables: Vec::new(),
+            address: address.to_owned(),
+            spinner: false,
+        }
+    }
+
     /// Measures once, in the unit of the bench.
     ///
     /// # Errors
@@ -381,17 +360,4 @@ impl Peer {
 fn next_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     23_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 6000
-}
-
-fn program(name: &'static str, arguments: String) -> Program {
-    Program {
-        name,
-        arguments: arguments
-            .split_ascii_whitespace()
-            .map(str::to_owned)
-            .collect(),
-        variables: Vec::new(),
-        on_terminal: false,
-        file: None,
-    }
 }

@@ -1,6 +1,5 @@
 //! perftest: `ib_send_lat`, `ib_send_bw`, `ib_write_bw`.
 
-use super::program;
 use crate::suite::Bench;
 use crate::suite::process::Program;
 
@@ -56,8 +55,8 @@ pub(super) fn programs(
     );
     let name = test.program();
     (
-        program(name, common.clone()),
-        program(name, format!("{common} {address}")),
+        Program::new(name, common.clone()),
+        Program::new(name, format!("{common} {address}")),
     )
 }
 

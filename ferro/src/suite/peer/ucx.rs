@@ -1,6 +1,5 @@
 //! UCX: `ucx_perftest`.
 
-use super::program;
 use crate::suite::Bench;
 use crate::suite::process::Program;
 
@@ -25,8 +24,8 @@ pub(super) fn programs(
         ..program
     };
     (
-        on_terminal(program(PROGRAM, format!("-p {port}"))),
-        on_terminal(program(
+        on_terminal(Program::new(PROGRAM, format!("-p {port}"))),
+        on_terminal(Program::new(
             PROGRAM,
             format!("{address} -p {port} -t {test} -s {size} -n {messages} -w {warmup}"),
         )),
