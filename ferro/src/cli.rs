@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::bench::matching::workload::{Kind, Order, Side};
-use crate::info::Wanted;
+use crate::info::InfoOptions;
+use crate::message::{MAX_ITERS, MAX_THREADS, MAX_WINDOW};
 use crate::providers::Path;
 use crate::sizes::Sizes;
+use crate::workload::matching::{Kind, Order, Side};
 
 /// Ferrofabric: what this machine offers, whether it works, how fast it is.
 #[derive(Debug, Parser)]
@@ -32,21 +33,6 @@ pub(crate) enum Command {
     /// What `scripts/bench` starts.
     #[command(hide = true, subcommand)]
     BenchSuite(SuiteCommand),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct InfoOptions {
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Print the settings (environment variables) in place of the domains
-    #[arg(long, conflicts_with = "explain")]
-    pub(crate) settings: bool,
-    /// Say of every domain whether an application gets it, and if not which field rules it out and what would mend it
-    #[arg(long)]
-    pub(crate) explain: bool,
-    #[command(flatten)]
-    pub(crate) wanted: Wanted,
 }
 
 #[derive(Debug, Subcommand)]
@@ -181,15 +167,6 @@ pub(crate) struct VectorOptions {
     #[arg(long)]
     pub(crate) json: bool,
 }
-
-/// The most messages of a phase.
-pub(crate) const MAX_ITERS: u64 = 1 << 40;
-
-/// The most threads of a side.
-pub(crate) const MAX_THREADS: i64 = 128;
-
-/// The largest window.
-pub(crate) const MAX_WINDOW: u64 = 4096;
 
 impl RunOptions {
     /// Whether contents are checked.

@@ -19,8 +19,9 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr};
 use memmap2::MmapMut;
 
+use crate::channel::Channel;
 use crate::failure::{Failure, Result};
-use crate::partner::channel::{Channel, Message};
+use crate::message::Message;
 use crate::providers::Path;
 
 /// Polls that find nothing before the clock is looked at.

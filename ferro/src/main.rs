@@ -3,11 +3,13 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod channel;
 mod cli;
 mod cores;
 mod failure;
 mod info;
 mod link;
+mod message;
 mod partner;
 mod pattern;
 mod phase;
@@ -15,7 +17,9 @@ mod pingpong;
 mod providers;
 mod report;
 mod sizes;
+mod stations;
 mod suite;
+mod workload;
 
 use std::process::ExitCode;
 

@@ -5,8 +5,9 @@ use serde::Serialize;
 use crate::cli::RunOptions;
 use crate::failure::Result;
 use crate::link::Link;
+use crate::message::{Pattern, Phase};
 use crate::partner;
-use crate::phase::{Pattern, Phase, echo};
+use crate::phase::echo;
 use crate::report::{Table, print_json, print_text};
 use crate::sizes::{self, Sizes};
 

@@ -9,7 +9,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program that measures")]
 
 #[allow(dead_code, unreachable_pub, reason = "ours uses all of it")]
-#[path = "../../ferro/src/bench/vectors/workload.rs"]
+#[path = "../../ferro/src/workload/vectors.rs"]
 mod workload;
 
 #[allow(dead_code, reason = "the other program uses all of it")]

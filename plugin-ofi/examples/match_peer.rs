@@ -9,7 +9,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program that measures")]
 
 #[allow(dead_code, unreachable_pub, reason = "ours uses all of it")]
-#[path = "../../ferro/src/bench/matching/workload.rs"]
+#[path = "../../ferro/src/workload/matching.rs"]
 mod workload;
 
 mod stock;

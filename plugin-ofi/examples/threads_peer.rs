@@ -9,7 +9,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program that measures")]
 
-#[path = "../../ferro/src/bench/threads/workload.rs"]
+#[path = "../../ferro/src/workload/threads.rs"]
 #[allow(dead_code, unreachable_pub, reason = "ours uses all of it")]
 mod workload;
 

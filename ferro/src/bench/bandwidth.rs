@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{messages_for, verify};
+use super::size::{messages_for, verify};
 use crate::cli::RunOptions;
 use crate::failure::Result;
 use crate::link::Link;
-use crate::phase::{Pattern, Phase, exchange, stream};
+use crate::message::{Pattern, Phase};
+use crate::phase::{exchange, stream};
 use crate::report::{Table, significant};
 use crate::sizes;
 

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::{messages_for, verify};
+use super::size::{messages_for, verify};
 use crate::cli::RunOptions;
 use crate::failure::{Failure, Result};
 use crate::link::Link;
-use crate::phase::{Pattern, Phase, echo};
+use crate::message::{Pattern, Phase};
+use crate::phase::echo;
 use crate::report::{Table, significant};
 use crate::sizes;
 

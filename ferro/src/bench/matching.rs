@@ -3,7 +3,6 @@
 //! two counts.
 
 pub(super) mod endpoints;
-pub(crate) mod workload;
 
 use std::time::Duration;
 
@@ -15,8 +14,8 @@ use crate::cli::MatchOptions;
 use crate::failure::Result;
 use crate::report::{Table, print_json, print_text, significant};
 use crate::sizes::Sizes;
+use crate::workload::matching::{self as workload, Queue, sample};
 use endpoints::Endpoints;
-use workload::{Queue, sample};
 
 const DEPTHS: [usize; 4] = [10, 1000, 10_000, 100_000];
 

@@ -5,24 +5,16 @@ mod bandwidth;
 mod latency;
 pub(crate) mod matching;
 mod rate;
-pub(crate) mod threads;
+mod size;
+mod threads;
 pub(crate) mod vectors;
-
-use std::time::Duration;
 
 use crate::cli::{RateOptions, RunOptions};
 use crate::failure::Result;
 use crate::link::Link;
 use crate::partner;
-use crate::phase::{Pattern, Phase, echo, exchange, stream};
 use crate::report::{print_json, print_text};
 use crate::sizes::Sizes;
-
-/// How long one size takes where the user does not say how many messages.
-const TIME_PER_SIZE: Duration = Duration::from_millis(500);
-
-/// Messages whose content is checked, for each size.
-const VERIFIED_MESSAGES: u64 = 16;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,27 +105,4 @@ fn measured<R: serde::Serialize>(
         "{}over {route}, {waits}, data {data}\n",
         table(&results)
     ))
-}
-
-/// Sends messages whose content is checked.
-fn verify(link: &mut Link, phase: &Phase, options: &RunOptions) -> Result<()> {
-    if !options.verifies() {
-        return Ok(());
-    }
-    let checked = Phase {
-        messages: VERIFIED_MESSAGES.max(2 * phase.window),
-        verify: true,
-        ..*phase
-    };
-    match phase.pattern {
-        Pattern::Echo => echo::ask(link, &checked, 1, &mut |_, _| {}),
-        Pattern::Stream => stream::ask(link, &checked).map(drop),
-        Pattern::Exchange => exchange::ask(link, &checked).map(drop),
-    }
-}
-
-/// How many messages, one of which takes so long, fill the time of a size.
-fn messages_for(one: Duration) -> u64 {
-    let one_ns = one.as_nanos().max(1);
-    ((TIME_PER_SIZE.as_nanos() / one_ns) as u64).clamp(20, 10_000_000)
 }

@@ -4,7 +4,7 @@ use super::bandwidth::{Throughput, throughput};
 use crate::cli::RunOptions;
 use crate::failure::Result;
 use crate::link::Link;
-use crate::phase::Pattern;
+use crate::message::Pattern;
 use crate::report::{Table, significant};
 use crate::sizes;
 

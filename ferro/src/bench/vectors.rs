@@ -2,7 +2,6 @@
 //! as many bytes, in turn with the look-ups, is the limit to compare with.
 
 mod beside;
-pub(crate) mod workload;
 
 use std::sync::Arc;
 
@@ -18,7 +17,9 @@ use crate::cli::VectorOptions;
 use crate::failure::{Failure, Result};
 use crate::report::{Table, print_json, print_text, significant};
 use crate::sizes::Sizes;
-use workload::{NODES, Vector, Walk, at_once, batched, dependent};
+use crate::workload::vectors::{
+    self as workload, NODES, Vector, Walk, at_once, batched, dependent,
+};
 
 const ENTRIES: [usize; 3] = [1000, 100_000, 1_000_000];
 

@@ -20,7 +20,7 @@ use super::type_and_mode;
 /// The question of an application.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What the application asks for (with --explain)")]
-pub(crate) struct Wanted {
+pub(super) struct Wanted {
     /// Host name, number, or address as text
     #[arg(long, requires = "explain")]
     node: Option<String>,

@@ -2,16 +2,32 @@
 
 mod explain;
 
+use clap::Args;
 use ferrofabric_contracts::config::{SETTINGS, Settings};
 use ferrofabric_contracts::info::{AV_AUTH_KEY, EpType, Info};
 use serde_json::{Value, json};
 
-pub(crate) use self::explain::Wanted;
-use crate::cli::InfoOptions;
+use self::explain::Wanted;
 use crate::failure::{Failure, Result};
 use crate::providers::providers;
 use crate::report::{Table, print_json, print_text};
 use crate::sizes;
+
+/// Options of `ferro info`.
+#[derive(Debug, Args)]
+pub(crate) struct InfoOptions {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print the settings (environment variables) in place of the domains
+    #[arg(long, conflicts_with = "explain")]
+    settings: bool,
+    /// Say of every domain whether an application gets it, and if not which field rules it out and what would mend it
+    #[arg(long)]
+    explain: bool,
+    #[command(flatten)]
+    wanted: Wanted,
+}
 
 /// Prints what the options ask for.
 ///

@@ -1,20 +1,18 @@
 //! The other side of a measurement: started here (`spawn`) or found over TCP (`tcp`); both agree on what is to be done over
-//! a [`channel`], and then exchange messages over a [`Link`].
+//! a [`Channel`], and then exchange messages over a [`Link`].
 
-pub(crate) mod channel;
 mod spawn;
 mod tcp;
 
 use std::time::Duration;
 
-use channel::{Channel, Message, PATIENCE};
-
-use crate::bench::threads;
+use crate::channel::{Channel, PATIENCE};
 use crate::cli::{DEFAULT_LISTEN, RunOptions};
 use crate::failure::{Failure, Result};
 use crate::link::{Link, Opened};
-use crate::phase;
+use crate::message::{Message, from_hex, to_hex};
 use crate::providers::Path;
+use crate::{phase, stations};
 
 /// Runs `ask` on a link to the partner that the options name.
 ///
@@ -122,8 +120,8 @@ fn serve(mut channel: Channel) -> Result<String> {
                     break Err(failure);
                 }
             }
-            Ok(Message::Stations(stations)) => {
-                if let Err(failure) = threads::answer(&mut link, &stations) {
+            Ok(Message::Stations(asked)) => {
+                if let Err(failure) = stations::answer(&mut link, &asked) {
                     break Err(failure);
                 }
             }
@@ -157,40 +155,4 @@ fn tell<T>(channel: &mut Channel, result: Result<T>) -> Result<T> {
 
 fn out_of_turn() -> Failure {
     Failure::new("the partner sent a message out of turn")
-}
-
-/// Bytes as hexadecimal text.
-pub(crate) fn to_hex(bytes: &[u8]) -> String {
-    let digits: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
-    digits.concat()
-}
-
-/// The bytes of a text that [`to_hex`] gave.
-///
-/// # Errors
-///
-/// When it is none.
-pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>> {
-    let digit = |c: u8| (c as char).to_digit(16);
-    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        [high, low] => Some(((digit(*high)? << 4) | digit(*low)?) as u8),
-        _ => None,
-    });
-    pairs
-        .collect::<Option<Vec<u8>>>()
-        .ok_or_else(|| Failure::new("the partner sent an address that is not hexadecimal"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_travel_as_hexadecimal() {
-        let bytes: Vec<u8> = (0..=255).collect();
-        assert_eq!(from_hex(&to_hex(&bytes)).unwrap(), bytes);
-        for wrong in ["0", "0g", "é0", "+1"] {
-            assert!(from_hex(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::channel::Channel;
+use crate::channel::Channel;
 use crate::cores;
 use crate::failure::{Failure, Result};
 

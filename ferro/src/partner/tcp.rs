@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use super::channel::Channel;
+use crate::channel::Channel;
 use crate::failure::{Failure, Result};
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Phase, buffers, inspect, out_of_place};
+use super::side::{announce, buffers, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::{Event, Link, Purpose, Received, Slot};
-use crate::partner::channel::Message;
+use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 
 /// Receives posted ahead, and buffers to send from.
@@ -24,7 +24,7 @@ pub(crate) fn ask(
 ) -> Result<()> {
     phase.check(link.max_bytes())?;
     let mut echo = Echo::begin(link, phase)?;
-    phase.announce(link)?;
+    announce(link, phase)?;
     let mut number = 0;
     while number < phase.messages {
         let count = batch.clamp(1, phase.messages - number);

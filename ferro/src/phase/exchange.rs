@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Phase, buffers, half_window, inspect, out_of_place};
+use super::side::{announce, buffers, half_window, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::{Event, Link, Purpose, Received, Slot};
-use crate::partner::channel::Message;
+use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 
 /// Acknowledgements that may be on their way: those of a full window, and the last one.
@@ -20,7 +20,7 @@ const ACKS: usize = 3;
 pub(crate) fn ask(link: &mut Link, phase: &Phase) -> Result<Duration> {
     phase.check(link.max_bytes())?;
     let mut side = Side::begin(link, phase, Direction::There, Direction::Back)?;
-    phase.announce(link)?;
+    announce(link, phase)?;
     let start = Instant::now();
     side.run(link)?;
     let took = start.elapsed();

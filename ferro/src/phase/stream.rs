@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Phase, buffers, half_window, inspect, out_of_place};
+use super::side::{announce, buffers, half_window, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::{Event, Link, Purpose, Slot};
-use crate::partner::channel::Message;
+use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 
 /// Acknowledgements that may be on their way: those of a full window, and the last one.
@@ -19,7 +19,7 @@ const ACKS: usize = 3;
 pub(crate) fn ask(link: &mut Link, phase: &Phase) -> Result<Duration> {
     phase.check(link.max_bytes())?;
     let mut sender = Sender::begin(link, phase)?;
-    phase.announce(link)?;
+    announce(link, phase)?;
     let start = Instant::now();
     for number in 0..phase.messages {
         sender.send(link, number)?;

@@ -8,11 +8,11 @@ use serde::Deserialize;
 
 use super::process::run_one;
 use super::row::{Row, median, minimum};
-use crate::bench::matching::workload::{Kind, Order, Side};
 use crate::cli::PeerSuiteOptions;
 use crate::cores;
 use crate::failure::{Failure, Result};
 use crate::report::print_json;
+use crate::workload::matching::{Kind, Order, Side};
 
 const DEPTHS: [usize; 3] = [10, 10_000, 100_000];
 

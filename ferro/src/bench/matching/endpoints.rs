@@ -16,9 +16,9 @@ use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig};
 
-use super::workload::{Pair, Receive};
 use crate::failure::{Failure, Result};
 use crate::providers::Path;
+use crate::workload::matching::{Pair, Receive};
 
 /// How long a message may take.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -14,11 +14,11 @@ use serde::Serialize;
 use super::name;
 use crate::bench::matching::endpoints::Endpoints;
 use crate::bench::matching::median;
-use crate::bench::matching::workload::{Pair, Receive};
 use crate::cli::VectorOptions;
 use crate::cores;
 use crate::failure::{Failure, Result};
 use crate::report::{Table, print_json, print_text, significant};
+use crate::workload::matching::{Pair, Receive};
 
 /// Addresses that come and go while messages are sent.
 const ADDRESSES: usize = 100_000;

@@ -9,12 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use serde::{Deserialize, Serialize};
 
-use crate::bench::threads::Stations;
 use crate::failure::{Failure, Result};
-use crate::phase::Phase;
-use crate::providers::Path;
+use crate::message::Message;
 
 /// What both sides say first; the last byte is the version.
 const GREETING: [u8; 8] = *b"ferrob\0\x01";
@@ -27,54 +24,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a stranger may take to say something.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
-
-/// What the two sides say to each other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Message {
-    /// The side that asks: how to talk, and where it is.
-    Hello {
-        /// What carries the messages.
-        path: Path,
-        /// Whether to sleep in place of polling.
-        block: bool,
-        /// How long to wait for a message before giving up.
-        patience_s: u64,
-        /// Its native address, in hexadecimal.
-        address: String,
-    },
-    /// The side that answers: where it is.
-    Welcome {
-        /// Its native address, in hexadecimal.
-        address: String,
-        /// The domain it uses.
-        domain: String,
-    },
-    /// What comes next.
-    Phase(Phase),
-    /// The side that answers has posted its receives.
-    Ready,
-    /// The side that asks has threads with endpoints of their own; as many are wanted of the other one.
-    Stations(Stations),
-    /// The side that answers: the native addresses of its threads' endpoints, in hexadecimal.
-    Addresses(Vec<String>),
-    /// What the threads do next: each takes so many messages.
-    Stretch {
-        /// Of each thread.
-        messages: u64,
-        /// Whether their content is made and checked.
-        verify: bool,
-    },
-    /// The threads are needed no longer.
-    Done,
-    /// All is done.
-    Bye,
-    /// The side that says so gives up.
-    Failed {
-        /// Why.
-        why: String,
-    },
-}
 
 enum Socket {
     Tcp(TcpStream),
@@ -361,6 +310,7 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::providers::Path;
 
     /// A channel, and the other end of its socket.
     fn end() -> (Channel, UnixStream) {

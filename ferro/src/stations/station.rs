@@ -17,11 +17,12 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr};
 use memmap2::MmapMut;
 
-use super::workload::Party;
 use crate::failure::{Failure, Result};
 use crate::link::carrier;
+use crate::message::Stations;
 use crate::pattern::{self, Direction};
 use crate::providers::Path;
+use crate::workload::threads::Party;
 
 /// Polls that find nothing before the clock is looked at.
 const IDLE_POLLS: u32 = 1024;
@@ -37,17 +38,31 @@ const TAG: u64 = 1;
 /// What all stations of a side have in common.
 #[derive(Clone)]
 pub(super) struct Common {
-    pub(super) path: Path,
+    path: Path,
     /// Bytes of a message.
-    pub(super) size: usize,
+    size: usize,
     /// Who this side is.
-    pub(super) side: Direction,
+    side: Direction,
     /// Sleep in place of polling.
-    pub(super) block: bool,
+    block: bool,
     /// How long to wait for a message.
-    pub(super) patience: Duration,
+    patience: Duration,
     /// Set when nobody is there any more to wait for.
     pub(super) gone: Arc<AtomicBool>,
+}
+
+impl Common {
+    /// What is asked for, by this side or the other one.
+    pub(super) fn of(asked: &Stations, side: Direction) -> Self {
+        Self {
+            path: asked.path,
+            size: asked.size,
+            side,
+            block: asked.block,
+            patience: Duration::from_secs(asked.patience_s.clamp(1, 86_400)),
+            gone: Arc::default(),
+        }
+    }
 }
 
 /// An endpoint and two buffers.

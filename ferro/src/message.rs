@@ -1,0 +1,226 @@
+//! What the two sides of a run say to each other, beside the messages that are measured. It may come from a stranger.
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Result};
+use crate::providers::Path;
+use crate::sizes::{self, MAX_BYTES};
+
+/// The most messages of a phase.
+pub(crate) const MAX_ITERS: u64 = 1 << 40;
+
+/// The most threads of a side.
+pub(crate) const MAX_THREADS: i64 = 128;
+
+/// The largest window.
+pub(crate) const MAX_WINDOW: u64 = 4096;
+
+/// Memory that one phase may take on one side, in bytes.
+const MAX_MEMORY_BYTES: usize = 1 << 30;
+
+/// What the two sides say to each other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Message {
+    /// The side that asks: how to talk, and where it is.
+    Hello {
+        /// What carries the messages.
+        path: Path,
+        /// Whether to sleep in place of polling.
+        block: bool,
+        /// How long to wait for a message before giving up.
+        patience_s: u64,
+        /// Its native address, in hexadecimal.
+        address: String,
+    },
+    /// The side that answers: where it is.
+    Welcome {
+        /// Its native address, in hexadecimal.
+        address: String,
+        /// The domain it uses.
+        domain: String,
+    },
+    /// What comes next.
+    Phase(Phase),
+    /// The side that answers has posted its receives.
+    Ready,
+    /// The side that asks has threads with endpoints of their own; as many are wanted of the other one.
+    Stations(Stations),
+    /// The side that answers: the native addresses of its threads' endpoints, in hexadecimal.
+    Addresses(Vec<String>),
+    /// What the threads do next: each takes so many messages.
+    Stretch {
+        /// Of each thread.
+        messages: u64,
+        /// Whether their content is made and checked.
+        verify: bool,
+    },
+    /// The threads are needed no longer.
+    Done,
+    /// All is done.
+    Bye,
+    /// The side that says so gives up.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+/// How messages go to and fro.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Pattern {
+    /// Each is answered by one of the same size.
+    Echo,
+    /// They go one way; a short one says from time to time how far.
+    Stream,
+    /// They go both ways at once.
+    Exchange,
+}
+
+/// What is done next, as the side that asks says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Phase {
+    /// How messages go.
+    pub(crate) pattern: Pattern,
+    /// Bytes of each.
+    pub(crate) size: usize,
+    /// How many, each way.
+    pub(crate) messages: u64,
+    /// The most that may be under way.
+    pub(crate) window: u64,
+    /// Whether their content is made and checked.
+    pub(crate) verify: bool,
+}
+
+impl Phase {
+    /// Whether it can be done, before memory for it is taken; the phase may come from a stranger.
+    ///
+    /// # Errors
+    ///
+    /// Which number is out of its range.
+    pub(crate) fn check(&self, max_bytes: usize) -> Result<()> {
+        let size = sizes::print(self.size);
+        if self.size > max_bytes.min(MAX_BYTES) {
+            let most = sizes::print(max_bytes.min(MAX_BYTES));
+            return Err(Failure::new(format!(
+                "messages of {size} bytes are too long: this domain sends at most {most}"
+            )));
+        }
+        if self.messages > MAX_ITERS {
+            return Err(Failure::new(format!(
+                "{} messages are too many",
+                self.messages
+            )));
+        }
+        if !(1..=MAX_WINDOW).contains(&self.window) {
+            return Err(Failure::new(format!(
+                "a window of {} messages is not possible",
+                self.window
+            )));
+        }
+        if (self.window as usize).saturating_mul(self.size) > MAX_MEMORY_BYTES.max(self.size) {
+            return Err(Failure::new(format!(
+                "a window of {} messages of {size} takes more than {} of memory",
+                self.window,
+                sizes::print(MAX_MEMORY_BYTES)
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The stations of one side: what the other has to open its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Stations {
+    pub(crate) path: Path,
+    pub(crate) block: bool,
+    pub(crate) patience_s: u64,
+    pub(crate) size: usize,
+    /// Native addresses in hexadecimal, one a thread.
+    pub(crate) addresses: Vec<String>,
+}
+
+/// Bytes as hexadecimal text.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    let digits: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    digits.concat()
+}
+
+/// The bytes of a text that [`to_hex`] gave.
+///
+/// # Errors
+///
+/// When it is none.
+pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>> {
+    let digit = |c: u8| (c as char).to_digit(16);
+    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => Some(((digit(*high)? << 4) | digit(*low)?) as u8),
+        _ => None,
+    });
+    pairs
+        .collect::<Option<Vec<u8>>>()
+        .ok_or_else(|| Failure::new("the partner sent an address that is not hexadecimal"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strangers_phase_is_checked() {
+        let good = Phase {
+            pattern: Pattern::Stream,
+            size: 4096,
+            messages: 10,
+            window: 64,
+            verify: true,
+        };
+        good.check(1 << 20).unwrap();
+        for (phase, why) in [
+            (Phase { size: 8192, ..good }, "at most 4K"),
+            (
+                Phase {
+                    messages: u64::MAX,
+                    ..good
+                },
+                "too many",
+            ),
+            (Phase { window: 0, ..good }, "window of 0"),
+            (
+                Phase {
+                    window: u64::MAX,
+                    ..good
+                },
+                "not possible",
+            ),
+        ] {
+            let text = phase.check(4096).unwrap_err().to_string();
+            assert!(text.contains(why), "{text}");
+        }
+        let large = Phase {
+            size: 1 << 30,
+            window: 2,
+            ..good
+        };
+        assert!(
+            large
+                .check(usize::MAX)
+                .unwrap_err()
+                .to_string()
+                .contains("1G of memory")
+        );
+        Phase { window: 1, ..large }.check(usize::MAX).unwrap();
+    }
+
+    #[test]
+    fn addresses_travel_as_hexadecimal() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(from_hex(&to_hex(&bytes)).unwrap(), bytes);
+        for wrong in ["0", "0g", "é0", "+1"] {
+            assert!(from_hex(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What either side does in phases of all patterns.
+
+use crate::failure::{Failure, Result};
+use crate::link::{Link, Received, Slot};
+use crate::message::{Message, Phase};
+use crate::pattern::{self, Direction};
+
+/// Tells the partner of the phase, and waits until it is ready.
+pub(super) fn announce(link: &mut Link, phase: &Phase) -> Result<()> {
+    link.channel().send(&Message::Phase(*phase))?;
+    match link.message()? {
+        Message::Ready => Ok(()),
+        _ => Err(Failure::new("the partner is not ready for the phase")),
+    }
+}
+
+/// Buffers for so many messages at a time. Where nobody looks at their content they are one and the same, as in the programs that
+/// this one is compared with.
+pub(super) fn buffers(link: &mut Link, phase: &Phase, count: u64) -> Result<Vec<Slot>> {
+    let count = count as usize;
+    match phase.verify {
+        true => link.buffers(count, phase.size),
+        false => Ok(link.buffers(1, phase.size)?.repeat(count)),
+    }
+}
+
+/// Messages after which their receiver says so.
+pub(super) fn half_window(phase: &Phase) -> u64 {
+    phase.window.div_ceil(2)
+}
+
+/// Makes sure that a message is what was sent as number `received.number`, or at least as long.
+///
+/// # Errors
+///
+/// What is wrong with it.
+#[inline(always)]
+pub(super) fn inspect(
+    link: &mut Link,
+    received: Received,
+    phase: &Phase,
+    direction: Direction,
+) -> Result<()> {
+    if received.len != phase.size || phase.verify {
+        return inspect_content(link, &received, phase, direction);
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn inspect_content(
+    link: &mut Link,
+    received: &Received,
+    phase: &Phase,
+    direction: Direction,
+) -> Result<()> {
+    if received.len != phase.size {
+        return Err(damaged(
+            received,
+            phase,
+            format!("{} bytes came", received.len),
+        ));
+    }
+    let content = &link.bytes(received.slot)[..received.len];
+    pattern::check(content, received.number, direction)
+        .map_err(|damage| damaged(received, phase, damage))
+}
+
+#[cold]
+fn damaged(received: &Received, phase: &Phase, what: impl std::fmt::Display) -> Failure {
+    Failure::new(format!(
+        "damaged data: message {} of {} bytes: {what}",
+        received.number, phase.size
+    ))
+}
+
+/// A completion of a receive that this side did not post.
+#[cold]
+pub(super) fn out_of_place() -> Failure {
+    Failure::new("a receive completed that this phase did not post")
+}
