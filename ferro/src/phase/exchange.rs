@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::side::{announce, buffers, half_window, inspect, out_of_place};
 use crate::failure::Result;
-use crate::link::{Event, Link, Purpose, Received, Slot};
+use crate::link::buffers::Slot;
+use crate::link::{Event, Link, Purpose, Received};
 use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 

@@ -1,7 +1,8 @@
 //! What either side does in phases of all patterns.
 
 use crate::failure::{Failure, Result};
-use crate::link::{Link, Received, Slot};
+use crate::link::buffers::Slot;
+use crate::link::{Link, Received};
 use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 

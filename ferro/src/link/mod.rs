@@ -6,6 +6,9 @@
     reason = "operations use memory that the link keeps until they are over"
 )]
 
+pub(crate) mod buffers;
+mod watch;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,19 +19,14 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
-use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr};
-use memmap2::MmapMut;
+use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig};
 
 use crate::channel::Channel;
 use crate::failure::{Failure, Result};
 use crate::message::Message;
 use crate::providers::Path;
-
-/// Polls that find nothing before the clock is looked at.
-const IDLE_POLLS: u32 = 1024;
-
-/// How often a wait makes sure that the partner is still there.
-const CHECK_EVERY: Duration = Duration::from_millis(100);
+use buffers::{Buffers, Slot};
+use watch::{CHECK_EVERY, IDLE_POLLS, Wait, Watch};
 
 /// What a message is for: the tag that it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,33 +41,10 @@ pub(crate) enum Purpose {
 const IS_SEND: u64 = 1;
 const PURPOSE_SHIFT: u32 = 1;
 const SLOT_SHIFT: u32 = 2;
-const SLOT_BITS: u32 = 20;
-const NUMBER_SHIFT: u32 = SLOT_SHIFT + SLOT_BITS;
+const NUMBER_SHIFT: u32 = SLOT_SHIFT + Slot::BITS;
 
 /// Completions that are read at a time.
 const READ_BATCH: usize = 16;
-
-/// Buffers of a set start at so many bytes from each other, or a multiple: they share no cache line.
-const APART: usize = 64;
-
-/// A buffer of the link's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot(u32);
-
-struct Place {
-    addr: *mut u8,
-    len: usize,
-    desc: u64,
-    /// Operations under way on it.
-    busy: u32,
-}
-
-/// Memory of a set of buffers.
-struct Memory {
-    // The registration goes before what it is of.
-    _registered: Option<Arc<dyn Mr>>,
-    _mapped: MmapMut,
-}
 
 /// Something that is over.
 #[derive(Clone, Copy, Debug)]
@@ -153,28 +128,20 @@ impl Opened {
                 return Err(Failure::new(why));
             }
         };
-        let info = self.domain.info();
         Ok(Link {
             carrier: carrier(&self.endpoint.name(), &theirs),
-            inject_bytes: info.tx.inject_size,
-            max_bytes: info.ep.max_msg_size,
+            inject_bytes: self.domain.info().tx.inject_size,
             endpoint: self.endpoint,
             cq: self.cq,
             _av: self.av,
-            places: Vec::new(),
-            memory: Vec::new(),
+            buffers: Buffers::default(),
             domain: self.domain,
             peer,
-            channel,
             block,
-            patience,
             more: Flags::empty(),
-            under_way: 0,
-            batch: [Completion::BLANK; READ_BATCH],
-            batch_at: 0,
-            batch_end: 0,
+            batch: Batch::EMPTY,
+            watch: Watch::new(channel, patience),
             events: VecDeque::new(),
-            stalls: 0,
         })
     }
 }
@@ -187,39 +154,45 @@ pub(crate) fn carrier(a: &NativeAddr, b: &NativeAddr) -> &'static str {
     }
 }
 
+/// Completions that were read at a time, of which some are still to be looked at.
+struct Batch {
+    read: [Completion; READ_BATCH],
+    at: usize,
+    end: usize,
+}
+
+impl Batch {
+    const EMPTY: Self = Self {
+        read: [Completion::BLANK; READ_BATCH],
+        at: 0,
+        end: 0,
+    };
+}
+
 /// An endpoint and its peer.
 pub(crate) struct Link {
     // The endpoint goes before what it is bound to, and before the memory that its operations use.
     endpoint: Arc<dyn Endpoint>,
     cq: Arc<dyn Cq>,
     _av: Arc<dyn Av>,
-    places: Vec<Place>,
-    memory: Vec<Memory>,
+    buffers: Buffers,
     domain: Arc<dyn Domain>,
     peer: FiAddr,
     /// Flags of the next sends.
     more: Flags,
-    /// Operations whose completion has not come.
-    under_way: usize,
-    batch: [Completion; READ_BATCH],
-    batch_at: usize,
-    batch_end: usize,
-    channel: Channel,
+    batch: Batch,
+    watch: Watch,
     block: bool,
-    patience: Duration,
     inject_bytes: usize,
-    max_bytes: usize,
     carrier: &'static str,
     /// What was over while a send waited for room.
     events: VecDeque<Event>,
-    /// Times that a send had to wait for room.
-    stalls: u32,
 }
 
 impl Link {
     /// The way to talk to the partner beside the messages.
     pub(crate) fn channel(&mut self) -> &mut Channel {
-        &mut self.channel
+        &mut self.watch.channel
     }
 
     /// What carries the messages: `verbs` or `shm`.
@@ -248,15 +221,12 @@ impl Link {
 
     /// The longest message in bytes.
     pub(crate) fn max_bytes(&self) -> usize {
-        self.max_bytes
+        self.domain.info().ep.max_msg_size
     }
 
     /// Gives the buffers back that there are, unless operations are under way.
     pub(crate) fn free_buffers(&mut self) {
-        if self.under_way == 0 {
-            self.places.clear();
-            self.memory.clear();
-        }
+        self.buffers.free();
     }
 
     /// Makes so many buffers of a length, side by side, registered where a device moves them.
@@ -265,39 +235,8 @@ impl Link {
     ///
     /// When there is no memory, or it can not be registered.
     pub(crate) fn buffers(&mut self, count: usize, len: usize) -> Result<Vec<Slot>> {
-        let first = self.places.len();
-        if (first + count) >> SLOT_BITS != 0 {
-            return Err(Failure::new(format!("{count} buffers are too many")));
-        }
-        let apart = len.max(1).next_multiple_of(APART);
-        let no_memory = |e| Failure::io(format!("make {count} buffers of {len} bytes"), e);
-        let bytes = apart.saturating_mul(count.max(1));
-        let mut mapped = MmapMut::map_anon(bytes).map_err(no_memory)?;
-        let whole = IoBuf::new(mapped.as_ptr(), bytes);
-        let registered = match self.carrier {
-            "verbs" => {
-                let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
-                // SAFETY: the registration goes before the memory (`Memory`), which nobody touches while an operation is
-                // under way (`bytes`).
-                Some(unsafe { self.domain.register(whole, access)? })
-            }
-            _ => None,
-        };
-        let desc = registered.as_ref().map_or(0, |mr| mr.desc());
-        // Memory that nobody has written to is all one page.
-        mapped.fill(1);
-        let buffers = mapped.chunks_exact_mut(apart).take(count);
-        self.places.extend(buffers.map(|buffer| Place {
-            addr: buffer.as_mut_ptr(),
-            len,
-            desc,
-            busy: 0,
-        }));
-        self.memory.push(Memory {
-            _registered: registered,
-            _mapped: mapped,
-        });
-        Ok((first..first + count).map(|at| Slot(at as u32)).collect())
+        let with = (self.carrier == "verbs").then_some(&*self.domain);
+        self.buffers.make(count, len, with)
     }
 
     /// What is in a buffer.
@@ -307,10 +246,7 @@ impl Link {
     /// When an operation is under way on it.
     #[inline]
     pub(crate) fn bytes(&mut self, slot: Slot) -> &mut [u8] {
-        let place = &self.places[slot.0 as usize];
-        assert_eq!(place.busy, 0, "a buffer in use");
-        // SAFETY: the memory is there as long as the place is, and no operation uses it.
-        unsafe { std::slice::from_raw_parts_mut(place.addr, place.len) }
+        self.buffers.bytes(slot)
     }
 
     /// Whether the sends from now on are followed by another at once, so that a device may be told of all together.
@@ -331,7 +267,7 @@ impl Link {
     #[inline]
     pub(crate) fn send(&mut self, slot: Slot, len: usize, purpose: Purpose) -> Result<bool> {
         let is_copied = len <= self.inject_bytes;
-        let place = &self.places[slot.0 as usize];
+        let place = self.buffers.place(slot);
         let message = [IoBuf::new(place.addr, len.min(place.len))];
         let op = SendOp {
             kind: MsgKind::Tagged,
@@ -351,7 +287,7 @@ impl Link {
             match unsafe { self.endpoint.send(&op, &message) } {
                 Ok(()) if is_copied => return Ok(true),
                 Ok(()) => {
-                    self.begins(slot);
+                    self.buffers.begin(slot);
                     return Ok(false);
                 }
                 Err(OpError::Again) => self.make_room()?,
@@ -367,7 +303,7 @@ impl Link {
     /// When it can not be posted.
     #[inline]
     pub(crate) fn post(&mut self, slot: Slot, purpose: Purpose, number: u64) -> Result<()> {
-        let place = &self.places[slot.0 as usize];
+        let place = self.buffers.place(slot);
         let (buffer, len) = ([IoBuf::new(place.addr, place.len)], place.len);
         let op = RecvOp {
             kind: MsgKind::Tagged,
@@ -382,7 +318,7 @@ impl Link {
             // SAFETY: as in `send`.
             match unsafe { self.endpoint.recv(&op, &buffer) } {
                 Ok(()) => {
-                    self.begins(slot);
+                    self.buffers.begin(slot);
                     return Ok(());
                 }
                 Err(OpError::Again) => self.make_room()?,
@@ -391,20 +327,11 @@ impl Link {
         }
     }
 
-    #[inline]
-    fn begins(&mut self, slot: Slot) {
-        self.places[slot.0 as usize].busy += 1;
-        self.under_way += 1;
-    }
-
     /// An operation is over.
     #[inline(always)]
     fn event(&mut self, context: u64, len: usize) -> Event {
-        let slot = Slot((context >> SLOT_SHIFT) as u32 & ((1 << SLOT_BITS) - 1));
-        if let Some(place) = self.places.get_mut(slot.0 as usize) {
-            place.busy = place.busy.saturating_sub(1);
-        }
-        self.under_way = self.under_way.saturating_sub(1);
+        let slot = Slot::of(context >> SLOT_SHIFT);
+        self.buffers.end(slot);
         let purpose = match (context >> PURPOSE_SHIFT) & 1 {
             0 => Purpose::Data,
             _ => Purpose::Ack,
@@ -423,24 +350,26 @@ impl Link {
     /// The next of what was read.
     #[inline(always)]
     fn next_of_batch(&mut self) -> Option<Event> {
-        if self.batch_at == self.batch_end {
+        let Batch { read, at, end } = &mut self.batch;
+        if at == end {
             return None;
         }
-        let Completion { context, len, .. } = self.batch[self.batch_at];
-        self.batch_at += 1;
+        let Completion { context, len, .. } = read[*at];
+        *at += 1;
         Some(self.event(context, len))
     }
 
     /// Reads what is over, unless some of that is left. Returns whether there is anything. With `wait` it sleeps for it, for a while.
     #[inline]
     fn poll(&mut self, wait: bool) -> Result<bool> {
-        if self.batch_at == self.batch_end {
-            let read = match wait {
-                false => self.cq.read(&mut self.batch),
-                true => self.cq.sread(&mut self.batch, Some(CHECK_EVERY)),
+        let Batch { read, at, end } = &mut self.batch;
+        if at == end {
+            let found = match wait {
+                false => self.cq.read(read),
+                true => self.cq.sread(read, Some(CHECK_EVERY)),
             };
-            match read {
-                Ok(n) => (self.batch_at, self.batch_end) = (0, n),
+            match found {
+                Ok(n) => (*at, *end) = (0, n),
                 Err(OpError::Again) => return Ok(false),
                 Err(error) => return Err(self.failed(error)),
             }
@@ -487,7 +416,7 @@ impl Link {
             wait.idle += 1;
             if self.block || wait.idle >= IDLE_POLLS {
                 wait.idle = 0;
-                self.look_after(&mut wait)?;
+                self.watch.look_after(&mut wait)?;
             }
         }
         Ok(())
@@ -508,36 +437,10 @@ impl Link {
         for _ in 0..IDLE_POLLS {
             if !self.put_aside()? {
                 // Room may be there without a completion that says so: an inject has none.
-                return self.look_after_rarely();
+                return self.watch.look_after_rarely();
             }
         }
-        self.look_after(&mut wait)
-    }
-
-    /// The partner is looked after once in many calls.
-    fn look_after_rarely(&mut self) -> Result<()> {
-        self.stalls = self.stalls.wrapping_add(1);
-        match self.stalls % IDLE_POLLS {
-            0 => self.channel.check(),
-            _ => Ok(()),
-        }
-    }
-
-    #[cold]
-    fn look_after(&mut self, wait: &mut Wait) -> Result<()> {
-        let now = Instant::now();
-        let since = *wait.since.get_or_insert(now);
-        if wait.checked.is_none_or(|at| now - at >= CHECK_EVERY) {
-            wait.checked = Some(now);
-            self.channel.check()?;
-        }
-        match now - since > self.patience {
-            true => Err(Failure::new(format!(
-                "no message for {} s, though the partner is there (--patience waits longer)",
-                self.patience.as_secs()
-            ))),
-            false => Ok(()),
-        }
+        self.watch.look_after(&mut wait)
     }
 
     /// Waits for a message on the channel; the endpoint is driven meanwhile, for the partner may still need it.
@@ -546,13 +449,13 @@ impl Link {
     ///
     /// When the partner fails or is gone, or an operation that was still under way fails.
     pub(crate) fn message(&mut self) -> Result<Message> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.watch.patience;
         loop {
-            if let Some(message) = self.channel.try_receive()? {
+            if let Some(message) = self.watch.channel.try_receive()? {
                 return Ok(message);
             }
             if !self.put_aside()? {
-                self.channel.sleep(1)?;
+                self.watch.channel.sleep(1)?;
             }
             if Instant::now() > deadline {
                 return Err(Failure::new("the partner says nothing"));
@@ -561,16 +464,9 @@ impl Link {
     }
 }
 
-#[derive(Default)]
-struct Wait {
-    idle: u32,
-    since: Option<Instant>,
-    checked: Option<Instant>,
-}
-
 #[inline]
 fn context(slot: Slot, purpose: Purpose) -> u64 {
-    (u64::from(slot.0) << SLOT_SHIFT) | ((purpose as u64 - 1) << PURPOSE_SHIFT)
+    (u64::from(slot.number()) << SLOT_SHIFT) | ((purpose as u64 - 1) << PURPOSE_SHIFT)
 }
 
 #[cold]
