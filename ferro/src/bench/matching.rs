@@ -7,7 +7,6 @@ pub(super) mod endpoints;
 use std::time::Duration;
 
 use ferrofabric_contracts::info::Threading;
-use ferrofabric_runtime::fabric::Domain;
 use serde::Serialize;
 
 use crate::cli::MatchOptions;
@@ -103,14 +102,6 @@ fn measure(
             ratio: median(&mut ratios[n]),
         })
         .collect())
-}
-
-/// What carries a domain's messages.
-pub(super) fn carrier(domain: &dyn Domain) -> &'static str {
-    match domain.info().domain.name.as_str() {
-        "shm" => "shm",
-        _ => "verbs",
-    }
 }
 
 /// The middle one; sorts them.

@@ -2,16 +2,18 @@
 //! as many bytes, in turn with the look-ups, is the limit to compare with.
 
 mod beside;
+mod names;
 
 use std::sync::Arc;
 
 use ferrofabric_av::{AvAttr, AvTable};
-use ferrofabric_contracts::addr::{GidKind, NATIVE_LEN, NativeAddr, VerbsAddr};
+use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
 use ferrofabric_contracts::peer::PeerAv;
 use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_runtime::fabric::{Av, Domain};
 use serde::Serialize;
 
+use super::matching::endpoints::carrier;
 use super::matching::median;
 use crate::cli::VectorOptions;
 use crate::failure::{Failure, Result};
@@ -20,6 +22,7 @@ use crate::sizes::Sizes;
 use crate::workload::vectors::{
     self as workload, NODES, Vector, Walk, at_once, batched, dependent,
 };
+use names::name;
 
 const ENTRIES: [usize; 3] = [1000, 100_000, 1_000_000];
 
@@ -69,25 +72,6 @@ pub(crate) fn run(options: &VectorOptions) -> Result<()> {
         return print_json(&results);
     }
     print_text(&table(&results).to_string())
-}
-
-/// The address with index `i`, of one of the nodes.
-fn name(i: usize) -> NativeAddr {
-    let (node, endpoint) = (i % NODES, i / NODES);
-    let mut gid = [0; 16];
-    gid[8..].copy_from_slice(&(node as u64 + 1).to_be_bytes());
-    let verbs = VerbsAddr {
-        gid,
-        gid_kind: GidKind::RoceV2,
-        qpn: endpoint as u32 + 17,
-        qkey: 0x1ee7,
-        lid: 0,
-        pkey: 0xffff,
-        sl: 0,
-        port: 1,
-        mtu_bytes: 4096,
-    };
-    NativeAddr::of_new(node as u64, Some(verbs), true, i as u64)
 }
 
 fn attr(options: &VectorOptions, n: usize) -> AvAttr {
@@ -143,7 +127,7 @@ const DATA_PATH: [&str; 7] = [
 
 fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
     let (domain, attr) = (options.path.open()?, attr(options, n));
-    let path = super::matching::carrier(&*domain);
+    let path = carrier(&*domain);
     let mut calls = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
     let mut bytes = Vec::new();
     for _ in 0..options.rounds {

@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::providers::providers;
 use crate::report::{Table, print_json, print_text};
 
-use super::type_and_mode;
+use super::kind::type_and_mode;
 
 /// The question of an application.
 #[derive(Debug, Args)]

@@ -1,13 +1,15 @@
 //! `ferro info`: every domain of this machine with its facts, and what is missing.
 
 mod explain;
+mod kind;
 
 use clap::Args;
 use ferrofabric_contracts::config::{SETTINGS, Settings};
-use ferrofabric_contracts::info::{AV_AUTH_KEY, EpType, Info};
+use ferrofabric_contracts::info::{AV_AUTH_KEY, Info};
 use serde_json::{Value, json};
 
 use self::explain::Wanted;
+use self::kind::{type_and_mode, type_name};
 use crate::failure::{Failure, Result};
 use crate::providers::providers;
 use crate::report::{Table, print_json, print_text};
@@ -94,26 +96,6 @@ fn text(infos: &[Info], missing: &[String]) -> String {
         text.push_str(&format!("\nmissing: {why}\n"));
     }
     text
-}
-
-fn type_name(ep_type: EpType) -> &'static str {
-    match ep_type {
-        EpType::Unspec => "any",
-        EpType::Rdm => "rdm",
-        EpType::Dgram => "dgram",
-        EpType::Msg => "msg",
-    }
-}
-
-/// The type, what buffers must have in front, and whether endpoints have the keys of address vectors: the same domain may be
-/// offered with these and without.
-fn type_and_mode(info: &Info) -> String {
-    let name = type_name(info.ep.ep_type);
-    match (info.ep.msg_prefix_size, info.domain.auth_key_size) {
-        (_, AV_AUTH_KEY) => format!("{name}+keys"),
-        (0, _) => name.to_owned(),
-        (bytes, _) => format!("{name}+{bytes}"),
-    }
 }
 
 fn capabilities(info: &Info) -> Vec<String> {

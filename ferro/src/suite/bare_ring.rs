@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::Bench;
+use super::bench::Bench;
 use super::row::median;
 use crate::cores;
 use crate::failure::{Failure, Result};

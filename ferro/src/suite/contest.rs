@@ -1,12 +1,13 @@
 //! One measurement at one size: ours and each rival in turn, round after round, and the rows that come of it. A round counts
 //! for the distance of the cores that both of its sides saw.
 
+use super::bench::{Bench, Figure, name_of};
 use super::moments::Moments;
 use super::ours::OurSample;
 use super::peer::{Peer, Rival, Statistic};
 use super::probe::Distance;
 use super::row::{Row, median, minimum};
-use super::{Bench, Figure, mpi, name_of, ours};
+use super::{mpi, ours};
 use crate::failure::Result;
 use crate::providers::Path;
 

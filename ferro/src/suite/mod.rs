@@ -1,6 +1,7 @@
 //! `scripts/bench`: ours against what others have, interleaved, on cores of their own.
 
 mod bare_ring;
+mod bench;
 mod contest;
 mod demo;
 mod matching;
@@ -19,7 +20,6 @@ mod vectors;
 
 use crate::cli::SuiteCommand;
 use crate::failure::Result;
-use crate::providers::Path;
 
 /// Runs a part of the suite.
 ///
@@ -35,131 +35,5 @@ pub(crate) fn run(command: &SuiteCommand) -> Result<()> {
         SuiteCommand::Av(options) => vectors::run(options),
         SuiteCommand::Report(options) => tables::report(options),
         SuiteCommand::DemoTable { files } => demo::table(files),
-    }
-}
-
-/// As rows and options name it.
-fn name_of(path: Path) -> &'static str {
-    match path {
-        Path::Verbs => "verbs",
-        Path::Shm => "shm",
-        Path::Auto => "auto",
-    }
-}
-
-/// What is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bench {
-    /// Half the round trip, in µs.
-    Latency,
-    /// The same over lanes of the UD kind.
-    DatagramLatency,
-    /// One way, in 10⁶ bytes a second.
-    Bandwidth,
-    /// The same by processes that sleep in place of polling.
-    BlockingBandwidth,
-    /// Both ways at once, the sum, in 10⁶ bytes a second.
-    BothWays,
-    /// Messages a second, one way.
-    Rate,
-    /// The same of so many threads in each process, each with an endpoint of its own: the sum.
-    ThreadRate(usize),
-    /// A call of MPI's alltoall of so many ranks, in µs.
-    Alltoall(usize),
-    /// A call of MPI's allreduce of so many ranks, in µs.
-    Allreduce(usize),
-}
-
-/// A figure of a row.
-pub(crate) struct Figure {
-    /// The bench, as rows name it.
-    name: String,
-    metric: &'static str,
-    /// What was measured counts so many times as much.
-    scale: f64,
-}
-
-impl Figure {
-    /// The figure, of what was measured.
-    fn of(&self, measured: f64) -> f64 {
-        measured * self.scale
-    }
-}
-
-impl Bench {
-    fn name(self) -> String {
-        match self {
-            Self::Latency | Self::DatagramLatency => "latency".to_owned(),
-            Self::Bandwidth => "bandwidth".to_owned(),
-            Self::BlockingBandwidth => "blocking_bandwidth".to_owned(),
-            Self::BothWays => "bidirectional_bandwidth".to_owned(),
-            Self::Rate => "rate".to_owned(),
-            Self::ThreadRate(threads) => format!("rate_{threads}_threads"),
-            Self::Alltoall(ranks) => format!("alltoall_{ranks}_ranks"),
-            Self::Allreduce(ranks) => format!("allreduce_{ranks}_ranks"),
-        }
-    }
-
-    /// The figures that a measurement gives, each a row of its own.
-    fn figures(self, size: usize) -> Vec<Figure> {
-        let figure = |name, metric, scale| Figure {
-            name,
-            metric,
-            scale,
-        };
-        let mut figures = vec![figure(self.name(), self.metric(), 1.0)];
-        if let Self::ThreadRate(threads) = self {
-            let name = format!("bandwidth_{threads}_threads");
-            figures.push(figure(name, "bandwidth_mbs", size as f64 / 1e6));
-        }
-        figures
-    }
-
-    fn metric(self) -> &'static str {
-        match self {
-            Self::Latency | Self::DatagramLatency | Self::Alltoall(_) | Self::Allreduce(_) => {
-                "latency_us"
-            }
-            Self::Bandwidth | Self::BlockingBandwidth | Self::BothWays => "bandwidth_mbs",
-            Self::Rate | Self::ThreadRate(_) => "rate_mps",
-        }
-    }
-
-    fn better(self) -> &'static str {
-        match self.metric() {
-            "latency_us" => "lower",
-            _ => "higher",
-        }
-    }
-
-    /// Whether `a` is a better result than `b`.
-    fn is_better(self, a: f64, b: f64) -> bool {
-        match self.better() {
-            "lower" => a < b,
-            _ => a > b,
-        }
-    }
-
-    /// The sizes that are measured where nobody says which.
-    fn default_sizes(self) -> &'static [usize] {
-        match self {
-            Self::ThreadRate(_) => &[64],
-            Self::Alltoall(_) | Self::Allreduce(_) => &[8, 64 << 10],
-            _ => &[8, 4 << 10, 64 << 10, 1 << 20],
-        }
-    }
-
-    /// Whether it says anything about messages of that size.
-    fn suits(self, size: usize) -> bool {
-        match self {
-            Self::Latency => true,
-            // What fits a datagram of theirs.
-            Self::DatagramLatency => size <= 4096,
-            Self::Bandwidth => size != 0,
-            Self::BlockingBandwidth | Self::BothWays => size >= 4096,
-            Self::Rate | Self::ThreadRate(_) => (1..=64).contains(&size),
-            // Whole doubles.
-            Self::Alltoall(_) | Self::Allreduce(_) => size != 0 && size % 8 == 0,
-        }
     }
 }

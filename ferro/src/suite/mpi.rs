@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Deserialize;
 
+use super::bench::{Bench, name_of};
 use super::ours::OurSample;
 use super::process::{Host, run_one};
-use super::{Bench, name_of};
 use crate::cli::MpiOptions;
 use crate::failure::{Failure, Result};
 use crate::providers::Path;

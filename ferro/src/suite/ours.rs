@@ -4,8 +4,8 @@ use std::process::Command;
 
 use serde::Deserialize;
 
+use super::bench::{Bench, name_of};
 use super::process::run_one;
-use super::{Bench, name_of};
 use crate::failure::{Failure, Result};
 use crate::providers::Path;
 

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use super::bench::Bench;
 use super::contest::{Contest, Measurement, Ours};
 use super::moments::Moments;
+use super::mpi;
 use super::peer::{self, Rival};
 use super::probe::Distance;
 use super::process::Host;
 use super::row::Row;
-use super::{Bench, mpi};
 use crate::cli::{MpiOptions, ShmOptions, SuiteOptions};
 use crate::cores;
 use crate::failure::{Failure, Result};

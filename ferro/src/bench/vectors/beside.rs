@@ -11,7 +11,7 @@ use ferrofabric_runtime::fabric::Av;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::name;
+use super::names::name;
 use crate::bench::matching::endpoints::Endpoints;
 use crate::bench::matching::median;
 use crate::cli::VectorOptions;

@@ -7,10 +7,11 @@ mod ucx;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use super::bench::Bench;
 use super::ours::OurSample;
 use super::process::{Host, run_pair};
 use super::spinner::Spinner;
-use super::{Bench, bare_ring, mpi};
+use super::{bare_ring, mpi};
 use crate::failure::{Failure, Result};
 use perftest::Test;
 

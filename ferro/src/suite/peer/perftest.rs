@@ -1,6 +1,6 @@
 //! perftest: `ib_send_lat`, `ib_send_bw`, `ib_write_bw`.
 
-use crate::suite::Bench;
+use crate::suite::bench::Bench;
 use crate::suite::process::Program;
 
 /// The GID index of the device's IPv4 address.

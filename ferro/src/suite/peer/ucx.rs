@@ -1,6 +1,6 @@
 //! UCX: `ucx_perftest`.
 
-use crate::suite::Bench;
+use crate::suite::bench::Bench;
 use crate::suite::process::Program;
 
 /// The program.
