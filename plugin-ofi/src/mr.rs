@@ -14,7 +14,7 @@ use crate::abi::{
     FI_AUTH_KEY, FI_CLASS_MR, FI_ENABLE, FI_REFRESH, Roomy, fi_mr_attr, fi_mr_auth_key, fi_ops,
     fi_ops_mr, fid, fid_mr, read_as_of,
 };
-use crate::av::AvObject;
+use crate::av::object::AvObject;
 use crate::domain::DomainObject;
 use crate::fid::{Given, Object, hand_out, new_fid, ops_of, share_if};
 use crate::guard::{Refused, control};

@@ -6,9 +6,10 @@
 
 use std::mem::{MaybeUninit, offset_of};
 
+use super::version::FI_VERSION;
 use super::{
-    FI_VERSION, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_hmem_iface, fi_info, fi_mr_attr,
-    fi_rx_attr, fi_tx_attr,
+    fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_hmem_iface, fi_info, fi_mr_attr, fi_rx_attr,
+    fi_tx_attr,
 };
 
 /// A structure that callers pass.

@@ -19,13 +19,9 @@
 pub mod bindings;
 mod grown;
 mod room;
+mod version;
 
 pub use bindings::*;
 pub(crate) use grown::read_as_of;
 pub use room::Roomy;
-
-/// A version as `fi_version()` gives it; greater is newer.
-#[allow(non_snake_case, reason = "the name of C's macro")]
-pub const fn FI_VERSION(major: u32, minor: u32) -> u32 {
-    (major << 16) | minor
-}
+pub use version::FI_VERSION;

@@ -8,7 +8,7 @@ use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::info::AddrFormat;
 use ferrofabric_contracts::types::{AvType, FiAddr};
 
-use super::{AvObject, address, length, of};
+use super::object::{AvObject, address, length, of};
 use crate::abi::{FI_AUTH_KEY, FI_AV_USER_ID, FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
 use crate::guard::{Refused, counted};
 use crate::memory::text;

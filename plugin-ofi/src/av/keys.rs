@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
 
-use super::of;
+use super::object::of;
 use crate::abi::{fi_addr_t, fid_av};
 use crate::guard::{Refused, control};
 use crate::memory::{copy_address, key_bytes};

@@ -2,47 +2,27 @@
 
 mod insert;
 mod keys;
+pub(crate) mod object;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
 use ferrofabric_av::{AvAttr, format};
-use ferrofabric_contracts::addr::AddrFormats;
 use ferrofabric_contracts::error::{Errno, Error};
-use ferrofabric_contracts::info::AddrFormat;
 use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_runtime::fabric::Av;
 
 use crate::abi::{
-    FI_AUTH_KEY, FI_AV_USER_ID, FI_CLASS_AV, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t,
-    fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid, fid_av,
+    FI_AUTH_KEY, FI_AV_USER_ID, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t, fi_av_attr,
+    fi_av_type, fi_ops, fi_ops_av, fid, fid_av,
 };
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Given, Object, new_fid, object, ops_of, share_if};
+use crate::fid::{Given, new_fid, ops_of, share_if};
 use crate::guard::{Refused, control, value};
 use crate::memory::{copy_address, copy_text, text};
 use crate::unsupported::Unsupported;
-
-/// An address vector.
-#[repr(C)]
-pub(crate) struct AvObject {
-    raw: Given<fid_av>,
-    pub(crate) av: Arc<dyn Av>,
-    format: AddrFormat,
-    /// Insertions end with events (`FI_EVENT`).
-    asynchronous: bool,
-    /// Opened for IDs of the application's (`FI_AV_USER_ID`).
-    user_ids: bool,
-    eq: OnceLock<Arc<EqObject>>,
-    domain: Arc<DomainObject>,
-}
-
-// SAFETY: `fid_av` comes first and starts with a `fid`.
-unsafe impl Object for AvObject {
-    type Raw = fid_av;
-    const CLASS: usize = FI_CLASS_AV;
-}
+use object::{AvObject, address, of};
 
 static FID_OPS: fi_ops = fi_ops {
     bind: Some(bind),
@@ -99,11 +79,6 @@ impl AvObject {
             domain,
         }))
     }
-
-    /// Whether it was opened on that domain.
-    pub(crate) fn is_of(&self, domain: &DomainObject) -> bool {
-        std::ptr::eq(&*self.domain, domain)
-    }
 }
 
 /// Fills in what the caller does not know of its attributes.
@@ -154,14 +129,6 @@ unsafe fn wanted(attr: &fi_av_attr) -> Result<AvAttr, Refused> {
         events: attr.flags & FI_EVENT != 0,
         resolver: None,
     })
-}
-
-/// # Safety
-///
-/// As C calls us: the address vector is open.
-unsafe fn of<'a>(av: *const fid_av) -> &'a AvObject {
-    // SAFETY: as the caller says.
-    unsafe { object::<AvObject>(av) }
 }
 
 /// Binds an event queue.
@@ -248,38 +215,6 @@ unsafe extern "C" fn set_user_id(
         }
         Ok::<_, Refused>(())
     })
-}
-
-/// The bytes of an address that C has in the format of a domain.
-///
-/// # Safety
-///
-/// `addr` is an address of that format.
-unsafe fn address<'a>(format: AddrFormat, addr: *const c_void) -> &'a [u8] {
-    match format {
-        AddrFormat::STR if addr.is_null() => &[],
-        // SAFETY: text is a string.
-        AddrFormat::STR => unsafe { std::ffi::CStr::from_ptr(addr.cast()) }.to_bytes(),
-        _ => {
-            // SAFETY: a `sockaddr` starts with its family.
-            let len = unsafe { length(format, addr) }.unwrap_or(size_of::<u16>());
-            // SAFETY: an address has that many bytes.
-            unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len) }
-        }
-    }
-}
-
-/// Bytes of an address; `None` for a `sockaddr` of a family that is not known. Those of sockets start with a family.
-///
-/// # Safety
-///
-/// `addr` is an address of that format, or starts as one.
-unsafe fn length(format: AddrFormat, addr: *const c_void) -> Option<usize> {
-    match AddrFormats::SOCKADDR.has(format) {
-        // SAFETY: as the caller says.
-        true => format::len(format, unsafe { addr.cast::<u16>().read_unaligned() }),
-        false => format.fixed_len(),
-    }
 }
 
 unsafe extern "C" fn straddr(

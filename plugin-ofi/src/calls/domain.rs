@@ -9,11 +9,11 @@ use crate::abi::{
     Roomy, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_ops_domain, fid_av, fid_cntr, fid_cq,
     fid_domain, fid_ep,
 };
-use crate::av::AvObject;
+use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
-use crate::endpoint::EndpointObject;
+use crate::endpoint::object::EndpointObject;
 use crate::fabric::FabricObject;
 use crate::fid::{hand_out, share};
 use crate::guard::{Refused, control};

@@ -2,80 +2,36 @@
 
 mod message;
 mod name;
+pub(crate) mod object;
 mod options;
 mod tagged;
 mod transfer;
 mod unsupported;
 
 use std::ffi::{c_int, c_void};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use ferrofabric_contracts::addr::{AUTH_KEY_LEN, Address, AuthKey};
-use ferrofabric_contracts::error::{Errno, Error, OpError};
+use ferrofabric_contracts::addr::{AUTH_KEY_LEN, Address};
+use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::AV_AUTH_KEY;
-use ferrofabric_runtime::fabric::{CqAttr, Endpoint, EndpointConfig};
+use ferrofabric_runtime::fabric::{CqAttr, EndpointConfig};
 
 use crate::abi::{
-    FI_CLASS_EP, FI_ENABLE, FI_GETOPSFLAG, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    FI_ENABLE, FI_GETOPSFLAG, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
     FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, FI_TRANSMIT, FI_WRITE, fi_info, fi_ops, fid,
     fid_ep,
 };
-use crate::av::AvObject;
+use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Given, Object, new_fid, object, ops_of, share_if};
+use crate::fid::{Given, new_fid, object, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::info::Counting;
-
-/// An endpoint.
-#[repr(C)]
-pub(crate) struct EndpointObject {
-    raw: Given<fid_ep>,
-    /// There once it is enabled.
-    endpoint: OnceLock<Arc<dyn Endpoint>>,
-    tx: Direction,
-    rx: Direction,
-    setup: Mutex<Setup>,
-    min_multi_recv: AtomicU64,
-    domain: Arc<DomainObject>,
-}
-
-/// The flags that operations one way go by.
-struct Direction {
-    /// The endpoint's (`op_flags`), for calls that take none.
-    op_flags: AtomicU64,
-    /// `COMPLETION` unless the queue was bound for selective completion.
-    always: AtomicU64,
-}
-
-/// What the endpoint is bound to so far.
-#[derive(Default)]
-struct Setup {
-    av: Option<Arc<AvObject>>,
-    tx_cq: Option<Arc<CqObject>>,
-    rx_cq: Option<Arc<CqObject>>,
-    tx_cntr: Option<Arc<CntrObject>>,
-    rx_cntr: Option<Arc<CntrObject>>,
-    /// Nothing is told there: what fails here fails as an operation.
-    eq: Option<Arc<EqObject>>,
-    caps: Flags,
-    /// Where it is to be found, in domains whose addresses are those of sockets.
-    source: Option<SocketAddr>,
-    auth_key: Option<AuthKey>,
-    /// The endpoint's own; without one the domain, as it was opened, has it.
-    tclass: u32,
-}
-
-// SAFETY: `fid_ep` comes first and starts with a `fid`.
-unsafe impl Object for EndpointObject {
-    type Raw = fid_ep;
-    const CLASS: usize = FI_CLASS_EP;
-}
+use object::{Direction, EndpointObject, Setup};
 
 static FID_OPS: fi_ops = fi_ops {
     bind: Some(bind),
@@ -127,15 +83,6 @@ impl EndpointObject {
             min_multi_recv: AtomicU64::new(options::UNSET),
             domain,
         }))
-    }
-
-    /// The endpoint, once it is enabled.
-    #[inline(always)]
-    fn enabled(&self) -> Result<&dyn Endpoint, OpError> {
-        match self.endpoint.get() {
-            Some(endpoint) => Ok(endpoint.as_ref()),
-            None => Err(OpError::Failed(Errno::EOPBADSTATE)),
-        }
     }
 
     fn enable(&self) -> Result<(), Refused> {
@@ -190,45 +137,6 @@ impl EndpointObject {
         }
         let _ = self.endpoint.set(endpoint);
         Ok(())
-    }
-
-    fn setup(&self) -> std::sync::MutexGuard<'_, Setup> {
-        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Direction {
-    fn new(op_flags: Flags) -> Self {
-        Self {
-            op_flags: AtomicU64::new(op_flags.bits()),
-            always: AtomicU64::new(Flags::COMPLETION.bits()),
-        }
-    }
-
-    /// Flags of a call that takes none.
-    #[inline(always)]
-    fn flags(&self) -> Flags {
-        self.with(self.op_flags.load(Ordering::Relaxed))
-    }
-
-    /// The same of a tagged receive: by default only untagged ones are multi-receives (fi_tagged(3), `FI_TAGGED_MULTI_RECV`).
-    #[inline(always)]
-    fn tagged_flags(&self) -> Flags {
-        self.flags() - Flags::MULTI_RECV
-    }
-
-    /// Flags of a call that takes these.
-    #[inline(always)]
-    fn with(&self, flags: u64) -> Flags {
-        Flags::from_bits_retain(flags | self.always.load(Ordering::Relaxed))
-    }
-
-    fn bind(&self, selective: bool) {
-        let always = match selective {
-            true => Flags::empty(),
-            false => Flags::COMPLETION,
-        };
-        self.always.store(always.bits(), Ordering::Relaxed);
     }
 }
 

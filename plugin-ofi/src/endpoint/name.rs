@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use ferrofabric_contracts::error::Errno;
 
-use super::EndpointObject;
+use super::object::EndpointObject;
 use crate::abi::{Roomy, fi_ops_cm, fid_ep, fid_t};
 use crate::fid::object;
 use crate::guard::{Refused, control};

@@ -7,7 +7,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_runtime::fabric::MIN_MULTI_RECV;
 
-use super::EndpointObject;
+use super::object::EndpointObject;
 use crate::abi::{
     FI_OPT_ENDPOINT, FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_TAGGED_SIZE, FI_OPT_MAX_MSG_SIZE,
     FI_OPT_MAX_TAGGED_SIZE, FI_OPT_MIN_MULTI_RECV, Roomy, fi_ops_ep, fid_ep, fid_t,

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 
-use super::EndpointObject;
+use super::object::EndpointObject;
 use crate::abi::{fi_addr_t, fid_ep};
 use crate::fid::object;
 use crate::guard::data;

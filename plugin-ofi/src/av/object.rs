@@ -1,0 +1,81 @@
+//! The object of an address vector, and the addresses that C has.
+
+use std::ffi::{CStr, c_void};
+use std::sync::{Arc, OnceLock};
+
+use ferrofabric_av::format;
+use ferrofabric_contracts::addr::AddrFormats;
+use ferrofabric_contracts::info::AddrFormat;
+use ferrofabric_runtime::fabric::Av;
+
+use crate::abi::{FI_CLASS_AV, fid_av};
+use crate::domain::DomainObject;
+use crate::eq::EqObject;
+use crate::fid::{Given, Object, object};
+
+/// An address vector.
+#[repr(C)]
+pub(crate) struct AvObject {
+    pub(super) raw: Given<fid_av>,
+    pub(crate) av: Arc<dyn Av>,
+    pub(super) format: AddrFormat,
+    /// Insertions end with events (`FI_EVENT`).
+    pub(super) asynchronous: bool,
+    /// Opened for IDs of the application's (`FI_AV_USER_ID`).
+    pub(super) user_ids: bool,
+    pub(super) eq: OnceLock<Arc<EqObject>>,
+    pub(super) domain: Arc<DomainObject>,
+}
+
+// SAFETY: `fid_av` comes first and starts with a `fid`.
+unsafe impl Object for AvObject {
+    type Raw = fid_av;
+    const CLASS: usize = FI_CLASS_AV;
+}
+
+impl AvObject {
+    /// Whether it was opened on that domain.
+    pub(crate) fn is_of(&self, domain: &DomainObject) -> bool {
+        std::ptr::eq(&*self.domain, domain)
+    }
+}
+
+/// # Safety
+///
+/// As C calls us: the address vector is open.
+pub(super) unsafe fn of<'a>(av: *const fid_av) -> &'a AvObject {
+    // SAFETY: as the caller says.
+    unsafe { object::<AvObject>(av) }
+}
+
+/// The bytes of an address that C has in the format of a domain.
+///
+/// # Safety
+///
+/// `addr` is an address of that format.
+pub(super) unsafe fn address<'a>(format: AddrFormat, addr: *const c_void) -> &'a [u8] {
+    match format {
+        AddrFormat::STR if addr.is_null() => &[],
+        // SAFETY: text is a string.
+        AddrFormat::STR => unsafe { CStr::from_ptr(addr.cast()) }.to_bytes(),
+        _ => {
+            // SAFETY: a `sockaddr` starts with its family.
+            let len = unsafe { length(format, addr) }.unwrap_or(size_of::<u16>());
+            // SAFETY: an address has that many bytes.
+            unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len) }
+        }
+    }
+}
+
+/// Bytes of an address; `None` for a `sockaddr` of a family that is not known. Those of sockets start with a family.
+///
+/// # Safety
+///
+/// `addr` is an address of that format, or starts as one.
+pub(super) unsafe fn length(format: AddrFormat, addr: *const c_void) -> Option<usize> {
+    match AddrFormats::SOCKADDR.has(format) {
+        // SAFETY: as the caller says.
+        true => format::len(format, unsafe { addr.cast::<u16>().read_unaligned() }),
+        false => format.fixed_len(),
+    }
+}

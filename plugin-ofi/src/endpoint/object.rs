@@ -1,0 +1,113 @@
+//! The object of an endpoint, and the flags that its operations go by.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ferrofabric_contracts::addr::AuthKey;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_runtime::fabric::Endpoint;
+
+use crate::abi::{FI_CLASS_EP, fid_ep};
+use crate::av::object::AvObject;
+use crate::cntr::CntrObject;
+use crate::cq::CqObject;
+use crate::domain::DomainObject;
+use crate::eq::EqObject;
+use crate::fid::{Given, Object};
+
+/// An endpoint.
+#[repr(C)]
+pub(crate) struct EndpointObject {
+    pub(super) raw: Given<fid_ep>,
+    /// There once it is enabled.
+    pub(super) endpoint: OnceLock<Arc<dyn Endpoint>>,
+    pub(super) tx: Direction,
+    pub(super) rx: Direction,
+    pub(super) setup: Mutex<Setup>,
+    pub(super) min_multi_recv: AtomicU64,
+    pub(super) domain: Arc<DomainObject>,
+}
+
+/// The flags that operations one way go by.
+pub(super) struct Direction {
+    /// The endpoint's (`op_flags`), for calls that take none.
+    pub(super) op_flags: AtomicU64,
+    /// `COMPLETION` unless the queue was bound for selective completion.
+    always: AtomicU64,
+}
+
+/// What the endpoint is bound to so far.
+#[derive(Default)]
+pub(super) struct Setup {
+    pub(super) av: Option<Arc<AvObject>>,
+    pub(super) tx_cq: Option<Arc<CqObject>>,
+    pub(super) rx_cq: Option<Arc<CqObject>>,
+    pub(super) tx_cntr: Option<Arc<CntrObject>>,
+    pub(super) rx_cntr: Option<Arc<CntrObject>>,
+    /// Nothing is told there: what fails here fails as an operation.
+    pub(super) eq: Option<Arc<EqObject>>,
+    pub(super) caps: Flags,
+    /// Where it is to be found, in domains whose addresses are those of sockets.
+    pub(super) source: Option<SocketAddr>,
+    pub(super) auth_key: Option<AuthKey>,
+    /// The endpoint's own; without one the domain, as it was opened, has it.
+    pub(super) tclass: u32,
+}
+
+// SAFETY: `fid_ep` comes first and starts with a `fid`.
+unsafe impl Object for EndpointObject {
+    type Raw = fid_ep;
+    const CLASS: usize = FI_CLASS_EP;
+}
+
+impl EndpointObject {
+    /// The endpoint, once it is enabled.
+    #[inline(always)]
+    pub(super) fn enabled(&self) -> Result<&dyn Endpoint, OpError> {
+        match self.endpoint.get() {
+            Some(endpoint) => Ok(endpoint.as_ref()),
+            None => Err(OpError::Failed(Errno::EOPBADSTATE)),
+        }
+    }
+
+    pub(super) fn setup(&self) -> MutexGuard<'_, Setup> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Direction {
+    pub(super) fn new(op_flags: Flags) -> Self {
+        Self {
+            op_flags: AtomicU64::new(op_flags.bits()),
+            always: AtomicU64::new(Flags::COMPLETION.bits()),
+        }
+    }
+
+    /// Flags of a call that takes none.
+    #[inline(always)]
+    pub(super) fn flags(&self) -> Flags {
+        self.with(self.op_flags.load(Ordering::Relaxed))
+    }
+
+    /// The same of a tagged receive: by default only untagged ones are multi-receives (fi_tagged(3), `FI_TAGGED_MULTI_RECV`).
+    #[inline(always)]
+    pub(super) fn tagged_flags(&self) -> Flags {
+        self.flags() - Flags::MULTI_RECV
+    }
+
+    /// Flags of a call that takes these.
+    #[inline(always)]
+    pub(super) fn with(&self, flags: u64) -> Flags {
+        Flags::from_bits_retain(flags | self.always.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn bind(&self, selective: bool) {
+        let always = match selective {
+            true => Flags::empty(),
+            false => Flags::COMPLETION,
+        };
+        self.always.store(always.bits(), Ordering::Relaxed);
+    }
+}
