@@ -241,7 +241,7 @@ impl Link {
     /// Tells the producer how far we are, and wakes it if it sleeps for that.
     #[inline(always)]
     pub(crate) fn tell(&mut self, stats: &mut ShmStats) {
-        self.rx.tell();
+        self.rx.publish_tail();
         waker_fence(self.fence);
         if self.peer_status().load() & WANTS_ROOM != 0 {
             self.wake(stats);

@@ -674,7 +674,7 @@ impl Receiver {
         if change {
             link.pressed = !link.pressed;
             link.pressed_at = link.held;
-            link.rx.press(link.pressed);
+            link.rx.set_back_pressure(link.pressed);
             link.tell(&mut self.stats);
         }
     }

@@ -486,7 +486,7 @@ impl ShmTransport {
         }
         if did == 0 {
             link.idle = link.idle.saturating_add(1);
-            if link.rx.owes() {
+            if link.rx.has_unpublished_tail() {
                 link.tell(&mut self.receiver.stats);
             }
         } else {
@@ -689,7 +689,7 @@ impl Transport for ShmTransport {
         self.armed = true;
         self.shared.goes_to_sleep();
         for (_, link) in &mut self.links {
-            if link.rx.owes() {
+            if link.rx.has_unpublished_tail() {
                 link.tell(&mut self.receiver.stats);
             }
             let wish = match link.busy {

@@ -1,0 +1,113 @@
+//! Every order in which the threads of two sides can run.
+
+use std::ptr::NonNull;
+
+use super::{Head, Progress, Rx, SLOTS, Slot, Tx};
+use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
+use crate::sync::{Ordering, fence};
+use loom::sync::Arc;
+use loom::thread;
+
+struct Memory {
+    slots: [Slot; SLOTS],
+    progress: Progress,
+}
+
+// SAFETY: shared as the segment is; loom checks the accesses.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new() -> Self {
+        Self {
+            slots: std::array::from_fn(|_| Slot::new()),
+            progress: Progress::new(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The memory outlives both, and of each there is one.
+    unsafe fn tx(&self) -> Tx {
+        let (slots, progress) = (NonNull::from(&self.slots), NonNull::from(&self.progress));
+        // SAFETY: the caller's promise; no records are used.
+        unsafe { Tx::new(slots.cast(), progress, NonNull::dangling()) }
+    }
+
+    /// # Safety
+    ///
+    /// As above.
+    unsafe fn rx(&self) -> Rx {
+        let (slots, progress) = (NonNull::from(&self.slots), NonNull::from(&self.progress));
+        // SAFETY: as above.
+        unsafe { Rx::new(slots.cast(), progress, NonNull::dangling()) }
+    }
+}
+
+/// A producer that found the ring full and goes to sleep is woken by the consumer, or has seen the room itself; and a
+/// consumer that sleeps, by what is then published. (With fences on both sides, as in the model of the status word.)
+#[test]
+fn who_waits_for_room_is_woken() {
+    loom::model(|| {
+        let shared = Arc::new((Memory::new(), Status::new()));
+        // SAFETY: `shared` outlives it.
+        let mut tx = unsafe { shared.0.tx() };
+        for i in 0..SLOTS as u64 {
+            // SAFETY: a body has this word.
+            tx.publish(Head::new(1, 0, 0), |b| unsafe { *b = i });
+        }
+        let theirs = Arc::clone(&shared);
+        let consumer = thread::spawn(move || {
+            // SAFETY: `theirs` outlives it.
+            let mut rx = unsafe { theirs.0.rx() };
+            assert!(rx.peek().is_some(), "published before the thread began");
+            rx.consume(0);
+            rx.publish_tail();
+            waker_fence(true);
+            theirs.1.load() & WANTS_ROOM != 0 && theirs.1.take_wish()
+        });
+        shared.1.sleep(SLEEPS | WANTS_ROOM);
+        fence(Ordering::SeqCst);
+        let sleeps = !tx.moved();
+        let rang = consumer.join().unwrap();
+        assert!(!sleeps || rang, "asleep with room, and nobody rings");
+        assert!(tx.moved() || tx.has_slot(0));
+    });
+}
+
+/// Every order in which two threads can run publish, consume and the count of what is consumed: each slot is read as
+/// it was written, and never written while it is read.
+#[test]
+fn slots_are_handed_over_whole() {
+    loom::model(|| {
+        let memory = Arc::new(Memory::new());
+        const MESSAGES: u64 = 3;
+        let theirs = Arc::clone(&memory);
+        let consumer = thread::spawn(move || {
+            // SAFETY: `theirs` outlives it.
+            let mut rx = unsafe { theirs.rx() };
+            for i in 0..MESSAGES {
+                while rx.peek().is_none() {
+                    thread::yield_now();
+                }
+                let seen = rx.peek().unwrap();
+                // SAFETY: a body has this word.
+                assert_eq!(seen.with_body(|b| unsafe { *b }), i + 10);
+                rx.consume(0);
+                rx.publish_tail();
+            }
+        });
+        // SAFETY: `memory` outlives it.
+        let mut tx = unsafe { memory.tx() };
+        for i in 0..MESSAGES {
+            while !tx.has_slot(0) {
+                tx.refresh().unwrap();
+                thread::yield_now();
+            }
+            // SAFETY: a body has this word.
+            tx.publish(Head::new(1, 0, 0), |b| unsafe { *b = i + 10 });
+        }
+        consumer.join().unwrap();
+    });
+}

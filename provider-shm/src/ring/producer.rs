@@ -1,0 +1,179 @@
+//! The side of a ring that fills slots and records.
+
+use std::ptr::NonNull;
+
+use ferrofabric_system::prefetch::prefetch_to_write;
+
+use super::slot::{Broken, Head, LINE, PAYLOAD_BYTES, Progress, SLOTS, Slot};
+
+/// A piece of the payload ring that the producer may fill and then publish.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    /// Where it starts, in bytes from the start of the payload ring.
+    pub(crate) offset: u32,
+    advance: u32,
+    next: u32,
+}
+
+/// The producer's side.
+pub(crate) struct Tx {
+    slots: NonNull<Slot>,
+    progress: NonNull<Progress>,
+    payload: NonNull<u8>,
+    /// Slots published, slots known to be consumed.
+    head: u32,
+    tail: u32,
+    /// Next free payload offset; payload bytes taken, and known to be free again, since the start (with what was skipped).
+    next: u32,
+    taken: u32,
+    freed: u32,
+    pressed: bool,
+    /// `taken` as it was after each slot.
+    taken_at: [u32; SLOTS],
+}
+
+// SAFETY: the pointers lead into a mapping that outlives the ring (its `Link` holds the segment), and the shared words are
+// atomics; the rest is plain data.
+unsafe impl Send for Tx {}
+
+impl Tx {
+    /// # Safety
+    ///
+    /// The pointers lead to `SLOTS` slots, a progress line and `PAYLOAD_BYTES` bytes that stay mapped, of which this
+    /// is the only producer in this process.
+    pub(crate) unsafe fn new(
+        slots: NonNull<Slot>,
+        progress: NonNull<Progress>,
+        payload: NonNull<u8>,
+    ) -> Self {
+        Self {
+            slots,
+            progress,
+            payload,
+            head: 0,
+            tail: 0,
+            next: 0,
+            taken: 0,
+            freed: 0,
+            pressed: false,
+            taken_at: [0; SLOTS],
+        }
+    }
+
+    /// Whether `spare + 1` slots are free, as far as known without looking at the shared line.
+    #[inline(always)]
+    pub(crate) fn has_slot(&self, spare: usize) -> bool {
+        (self.head.wrapping_sub(self.tail) as usize) < SLOTS - spare
+    }
+
+    /// Whether the consumer asked for envelopes only, as far as known.
+    #[inline(always)]
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.pressed
+    }
+
+    /// Reads how far the consumer is.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refresh(&mut self) -> Result<(), Broken> {
+        // SAFETY: mapped as long as `self` (see `new`).
+        let (consumed, pressed) = unsafe { self.progress.as_ref() }.read();
+        if consumed.wrapping_sub(self.tail) > self.head.wrapping_sub(self.tail) {
+            return Err(Broken("it consumed more than it was sent"));
+        }
+        self.pressed = pressed;
+        if consumed != self.tail {
+            self.tail = consumed;
+            self.freed = self.taken_at[Slot::index(consumed.wrapping_sub(1))];
+        }
+        Ok(())
+    }
+
+    /// Whether the consumer is further than it was known to be; also when what it says makes no sense, for `refresh` to find.
+    pub(crate) fn moved(&mut self) -> bool {
+        let before = (self.tail, self.pressed);
+        self.refresh().is_err() || (self.tail, self.pressed) != before
+    }
+
+    /// Payload room for exactly `len` bytes in one piece; `None` when there is none now.
+    #[inline]
+    pub(crate) fn reserve(&self, len: usize) -> Option<Record> {
+        let need = (len + LINE - 1) & !(LINE - 1);
+        let free = PAYLOAD_BYTES - self.taken.wrapping_sub(self.freed) as usize;
+        let to_end = PAYLOAD_BYTES - self.next as usize;
+        let (offset, advance) = if need <= to_end {
+            (self.next as usize, need)
+        } else {
+            (0, to_end + need)
+        };
+        (advance <= free).then(|| Record {
+            offset: offset as u32,
+            advance: advance as u32,
+            next: (offset + need) as u32,
+        })
+    }
+
+    /// Payload room for up to `most` bytes, but no tiny leftovers; `None` when there is none now.
+    #[inline]
+    pub(crate) fn reserve_some(&self, most: usize) -> Option<(Record, usize)> {
+        const WORTHWHILE: usize = 2048;
+        let free = PAYLOAD_BYTES - self.taken.wrapping_sub(self.freed) as usize;
+        let here = free.min(PAYLOAD_BYTES - self.next as usize);
+        let len = if here >= most.min(WORTHWHILE) {
+            most.min(here)
+        } else {
+            most.min(free.saturating_sub(PAYLOAD_BYTES - self.next as usize))
+        };
+        if len < most.min(WORTHWHILE) {
+            return None;
+        }
+        self.reserve(len).map(|record| (record, len))
+    }
+
+    /// Has the lines brought here that a record as long as this will be filled in if it comes next.
+    pub(crate) fn expect(&self, len: usize) {
+        if let Some(record) = self.reserve(len) {
+            let start = self.record_ptr(record);
+            for line in (0..len).step_by(LINE) {
+                prefetch_to_write(start.wrapping_add(line));
+            }
+        }
+    }
+
+    /// Where a record is filled.
+    #[inline(always)]
+    pub(crate) fn record_ptr(&self, record: Record) -> *mut u8 {
+        // SAFETY: `reserve` keeps offset and length within the payload ring.
+        unsafe { self.payload.as_ptr().add(record.offset as usize) }
+    }
+
+    /// Slots published so far, modulo 2³².
+    pub(crate) fn published(&self) -> u32 {
+        self.head
+    }
+
+    /// Publishes a slot: `fill` writes what it needs of the body. The caller has seen a free slot.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, head: Head, fill: impl FnOnce(*mut u64)) {
+        debug_assert!(self.has_slot(0));
+        let position = self.head;
+        self.taken_at[Slot::index(position)] = self.taken;
+        // SAFETY: the index is masked; the slots stay mapped (see `new`).
+        let slot = unsafe { &*self.slots.as_ptr().add(Slot::index(position)) };
+        self.head = position.wrapping_add(1);
+        slot.publish(position, head, fill);
+    }
+
+    /// Publishes a slot that gives a record away.
+    #[inline(always)]
+    pub(crate) fn publish_record(
+        &mut self,
+        head: Head,
+        record: Record,
+        fill: impl FnOnce(*mut u64),
+    ) {
+        self.taken = self.taken.wrapping_add(record.advance);
+        self.next = record.next;
+        self.publish(head, fill);
+    }
+}

@@ -1,0 +1,147 @@
+//! The ring against a queue.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+
+use proptest::prelude::*;
+
+use super::{Head, PAYLOAD_BYTES, Progress, Rx, SLOTS, Slot, Tx};
+
+struct Memory {
+    slots: Box<[Slot; SLOTS]>,
+    progress: Box<Progress>,
+    payload: Box<[u8; PAYLOAD_BYTES]>,
+}
+
+impl Memory {
+    fn new() -> Self {
+        Self {
+            slots: Box::new(std::array::from_fn(|_| Slot::new())),
+            progress: Box::new(Progress::new()),
+            payload: Box::new([0; PAYLOAD_BYTES]),
+        }
+    }
+
+    fn rings(&mut self) -> (Tx, Rx) {
+        let slots = NonNull::from(&mut *self.slots).cast();
+        let progress = NonNull::from(&mut *self.progress);
+        let payload = NonNull::from(&mut *self.payload).cast();
+        // SAFETY: the memory outlives the rings in each test.
+        unsafe {
+            (
+                Tx::new(slots, progress, payload),
+                Rx::new(slots, progress, payload),
+            )
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Short(u64),
+    Record(usize),
+    Some(usize),
+    Take(usize),
+    Tell,
+    Refresh,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => any::<u64>().prop_map(Step::Short),
+        3 => (0usize..9000).prop_map(Step::Record),
+        2 => (1usize..30_000).prop_map(Step::Some),
+        4 => (1usize..20).prop_map(Step::Take),
+        2 => Just(Step::Tell),
+        2 => Just(Step::Refresh),
+    ]
+}
+
+proptest! {
+    /// Against a queue: everything comes out once, in order, unharmed, and there is room whenever the queue is empty.
+    #[test]
+    fn a_ring_is_a_queue(steps in prop::collection::vec(step(), 1..400)) {
+        let mut memory = Memory::new();
+        let (mut tx, mut rx) = memory.rings();
+        let mut model: VecDeque<(u64, usize)> = VecDeque::new();
+        let mut count = 0u64;
+        let mut unread = 0usize;
+        for s in steps {
+            match s {
+                Step::Short(value) => {
+                    if tx.has_slot(0) {
+                        // SAFETY: a body has this word.
+                        tx.publish(Head::new(1, 0, 0), |b| unsafe { *b = value });
+                        model.push_back((value, 0));
+                        unread += 1;
+                    }
+                }
+                Step::Record(_) | Step::Some(_) => {
+                    let found = match s {
+                        Step::Record(len) => tx.reserve(len).map(|r| (r, len)),
+                        Step::Some(most) => tx.reserve_some(most),
+                        _ => None,
+                    };
+                    if let Some((record, len)) = found.filter(|_| tx.has_slot(0)) {
+                        count += 1;
+                        // SAFETY: the record has `len` bytes.
+                        unsafe { tx.record_ptr(record).write_bytes(count as u8, len) };
+                        let head = Head::new(2, 0, len as u32);
+                        // SAFETY: a body has these words.
+                        tx.publish_record(head, record, |b| unsafe {
+                            *b = count;
+                            *b.add(1) = u64::from(record.offset);
+                        });
+                        model.push_back((count, len));
+                        unread += 1;
+                    }
+                }
+                Step::Take(n) => {
+                    for _ in 0..n {
+                        let Some(seen) = rx.peek() else {
+                            prop_assert_eq!(unread, 0);
+                            break;
+                        };
+                        let (value, len) = model.pop_front().unwrap();
+                        let [first, offset] = seen.words();
+                        prop_assert_eq!(first, value);
+                        prop_assert_eq!(seen.head.len(), len);
+                        if seen.head.kind() == 2 {
+                            let at = rx.record(offset as u32, len).unwrap();
+                            // SAFETY: `record` has checked it.
+                            let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+                            prop_assert!(bytes.iter().all(|b| *b == value as u8));
+                        }
+                        rx.consume(len);
+                        unread -= 1;
+                    }
+                }
+                Step::Tell => rx.publish_tail(),
+                Step::Refresh => prop_assert!(tx.refresh().is_ok()),
+            }
+        }
+        while rx.peek().is_some() {
+            rx.consume(0);
+        }
+        rx.publish_tail();
+        prop_assert!(tx.refresh().is_ok());
+        prop_assert!(tx.has_slot(SLOTS - 1));
+        prop_assert!(tx.reserve_some(PAYLOAD_BYTES / 3).is_some());
+        prop_assert!(tx.reserve(PAYLOAD_BYTES / 2).is_some());
+    }
+}
+
+#[test]
+fn laps_go_on_beyond_their_number() {
+    let mut memory = Memory::new();
+    let (mut tx, mut rx) = memory.rings();
+    for i in 0..(SLOTS as u64) * 70_000 {
+        // SAFETY: a body has this word.
+        tx.publish(Head::new(1, 0, 0), |b| unsafe { *b = i });
+        assert_eq!(rx.peek().unwrap().words(), [i]);
+        rx.consume(0);
+        assert!(rx.peek().is_none());
+        rx.publish_tail();
+        tx.refresh().unwrap();
+    }
+}
