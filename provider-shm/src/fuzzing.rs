@@ -7,7 +7,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use zerocopy::IntoBytes;
 
 pub use self::segment::segment;
-use crate::link::Farewell;
+use crate::link::CloseMessage;
 use crate::service::frame::{Frame, KINDS, VERDICTS};
 use crate::wire;
 
@@ -50,7 +50,7 @@ pub fn slots() -> Vec<(u8, u8, u8)> {
         }
     }
     slots.extend(
-        Farewell::ALL
+        CloseMessage::ALL
             .iter()
             .map(|what| (wire::FAREWELL, 0, *what as u8)),
     );

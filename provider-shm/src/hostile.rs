@@ -16,7 +16,7 @@ use ferrofabric_contracts::peer::PeerAv;
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
 use crate::cma::CmaPeer;
-use crate::link::Farewell;
+use crate::link::CloseMessage;
 use crate::owner::{Ep, PATIENCE};
 use crate::ring::{PAYLOAD_BYTES, SLOTS};
 use crate::segment::{Segment, Side};
@@ -207,13 +207,13 @@ fn nonsense_ends_the_link() {
             "an answer to no question",
             FAREWELL,
             0,
-            [Farewell::Agree as u64, 0, 0, 0, 0, 0, 0],
+            [CloseMessage::Agree as u64, 0, 0, 0, 0, 0, 0],
         ),
         (
             "another answer to no question",
             FAREWELL,
             0,
-            [Farewell::Stay as u64, 0, 0, 0, 0, 0, 0],
+            [CloseMessage::Stay as u64, 0, 0, 0, 0, 0, 0],
         ),
         ("an unknown farewell", FAREWELL, 0, [3, 0, 0, 0, 0, 0, 0]),
     ];
@@ -257,7 +257,7 @@ fn nonsense_ends_the_link() {
     });
     ends_with_eproto("it asks again before it is answered", |enemy, _, _| {
         for _ in 0..2 {
-            enemy.publish(FAREWELL, 0, 0, [Farewell::Ask as u64, 0, 0, 0, 0, 0, 0]);
+            enemy.publish(FAREWELL, 0, 0, [CloseMessage::Ask as u64, 0, 0, 0, 0, 0, 0]);
         }
     });
     ends_with_eproto("go twice", |enemy, _, _| {
@@ -325,7 +325,12 @@ fn a_message_that_crosses_our_farewell_keeps_its_sender() {
     ep.remove(addr);
     until(&mut ep, &|_| !enemy.got(FAREWELL).is_empty());
     enemy.publish(INLINE, TAGGED, 8, [5, 7, 0, 0, 0, 0, 0]);
-    enemy.publish(FAREWELL, 0, 0, [Farewell::Agree as u64, 0, 0, 0, 0, 0, 0]);
+    enemy.publish(
+        FAREWELL,
+        0,
+        0,
+        [CloseMessage::Agree as u64, 0, 0, 0, 0, 0, 0],
+    );
     until(&mut ep, &|ep| ep.shm.stats().links_left == 1);
     let from = ep.insert(&name);
     let mut into = [0u8; 8];

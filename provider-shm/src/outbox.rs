@@ -28,10 +28,15 @@ pub(crate) struct Outgoing {
 pub(crate) struct Outbox {
     pub(crate) outgoing: Slab<Outgoing>,
     /// Room for sends that wait, which the next link that needs some gets.
-    pub(crate) spare: VecDeque<PendingSend>,
+    spare: VecDeque<PendingSend>,
 }
 
 impl Outbox {
+    /// Room for sends that wait.
+    pub(crate) fn take_room(&mut self) -> VecDeque<PendingSend> {
+        std::mem::take(&mut self.spare)
+    }
+
     /// Room that a link does not need any more; the larger one is kept.
     pub(crate) fn give_back(&mut self, room: VecDeque<PendingSend>) {
         if room.capacity() > self.spare.capacity() {

@@ -17,6 +17,6 @@ mod tests;
 
 pub(crate) use self::{
     consumer::{Rx, Seen},
-    producer::Tx,
+    producer::{Record, Tx},
     slot::{Broken, CONTROL_SLOTS, Head, LINE, PAYLOAD_BYTES, Progress, SLOTS, Slot},
 };

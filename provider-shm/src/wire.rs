@@ -19,7 +19,7 @@ listed_constants! {
     pub(crate) const GO = 5;
     /// Receiver to sender: the message with this id stands in its receive's buffer.
     pub(crate) const DELIVERED = 6;
-    /// A request to end the link, or the answer: see [`Farewell`](crate::link::Farewell).
+    /// A request to end the link, or the answer: see [`CloseMessage`](crate::link::CloseMessage).
     pub(crate) const FAREWELL = 7;
 }
 

@@ -7,7 +7,7 @@ use proptest::sample::{select, subsequence};
 
 use super::{Enemy, ID};
 use crate::ShmConfig;
-use crate::link::Farewell;
+use crate::link::CloseMessage;
 use crate::owner::Ep;
 use crate::ring::SLOTS;
 use crate::segment::Side;
@@ -22,7 +22,7 @@ enum Move {
     /// The next piece of the oldest message, as it should be, or one more.
     Piece(u32),
     /// A message about the end of the link.
-    Farewell(Farewell),
+    CloseMessage(CloseMessage),
     Scribble(Vec<(usize, usize, u64)>),
     Claim(u64),
     Receive(u64, usize),
@@ -64,7 +64,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         4 => (0u64..4, 1u32..9_000, flags(), any::<bool>())
             .prop_map(|(tag, len, flags, whole)| Move::Begin(tag, len, flags, whole)),
         4 => (1u32..9_000).prop_map(Move::Piece),
-        1 => select(Farewell::ALL).prop_map(Move::Farewell),
+        1 => select(CloseMessage::ALL).prop_map(Move::CloseMessage),
         1 => prop::collection::vec((0..SLOTS, 0usize..8, number()), 0..40).prop_map(Move::Scribble),
         2 => prop_oneof![0u64..80, any::<u64>(), (0u64..80).prop_map(|n| n | (1 << 63))].prop_map(Move::Claim),
         3 => (0u64..4, 0usize..40_000).prop_map(|(tag, len)| Move::Receive(tag, len)),
@@ -95,7 +95,7 @@ proptest! {
                 Move::Publish(kind, flags, len, body) => enemy.publish(kind, flags, len, body),
                 Move::Begin(tag, len, flags, whole) => begin(&mut enemy, tag, len, flags, whole),
                 Move::Piece(len) => enemy.publish(CHUNK, 0, len, [pack(0, 0), 0, 0, 0, 0, 0, 0]),
-                Move::Farewell(what) => enemy.publish(FAREWELL, 0, 0, [what as u64, 0, 0, 0, 0, 0, 0]),
+                Move::CloseMessage(what) => enemy.publish(FAREWELL, 0, 0, [what as u64, 0, 0, 0, 0, 0, 0]),
                 Move::Scribble(words) => for (slot, word, value) in words {
                     // SAFETY: words of the mapped slots; nobody else runs.
                     unsafe { enemy.segment.slot_word(Side::Acceptor, slot, word).write_volatile(value) };

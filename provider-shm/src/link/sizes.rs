@@ -1,10 +1,12 @@
 //! The sizes that a link works with, as they were set.
 
-use super::{SPARE_BUFFERS, SPARE_BYTES};
 use crate::config::{Cma, ShmConfig};
-
 use crate::ring::{LINE, PAYLOAD_BYTES, SLOTS};
 use crate::wire::{MAX_WINDOW, UNDER_WAY_MAX};
+
+/// Buffers of unexpected messages that an endpoint keeps for the next ones, and their size at most in bytes.
+pub(crate) const SPARE_BUFFERS: usize = 64;
+pub(crate) const SPARE_BYTES: usize = 4096;
 
 /// The sizes that a link works with.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +16,7 @@ pub(crate) struct Sizes {
     chunk: usize,
     pub(super) queue: usize,
     pub(super) cma: Cma,
-    pub(crate) quota: Quota,
+    pub(super) quota: Quota,
 }
 
 /// The bytes and the number of unexpected messages.
@@ -103,7 +105,7 @@ impl Sizes {
     }
 
     /// In how many pieces a message of `len` bytes comes.
-    pub(crate) fn pieces(&self, len: usize) -> usize {
+    pub(super) fn pieces(&self, len: usize) -> usize {
         len.div_ceil(self.chunk).max(1)
     }
 

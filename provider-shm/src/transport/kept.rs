@@ -26,16 +26,17 @@ pub(crate) struct Kept {
 impl ShmTransport {
     /// What it keeps now.
     pub(crate) fn kept(&self) -> Kept {
-        let (receives_under_way, unexpected_left_behind, counted) = self.receiver.kept();
+        let (receives_under_way, unexpected) = self.receiver.kept();
+        let (unexpected_messages, unexpected_left_behind, counted) = unexpected;
         Kept {
             links: self.links.len(),
             turns: self.turns.len(),
-            watched_links: self.departures.len(),
+            watched_links: self.idle_closer.len(),
             peers: self.peers.known(),
             sends_under_way: self.outbox.outgoing.len(),
             sends_handed_back: self.unreachable.len(),
             receives_under_way,
-            unexpected_messages: self.receiver.held.len(),
+            unexpected_messages,
             unexpected_left_behind,
             counted_messages: counted.messages,
             counted_bytes: counted.bytes,

@@ -1,14 +1,8 @@
 //! Whose turn it is to be looked at: a few links are all looked at in each call, of more those where something came lately, and
 //! one other.
 
-use ferrofabric_contracts::peer::Owner;
-
-use super::ShmTransport;
-
 /// So many links are all looked at in each call.
 const FEW_LINKS: usize = 4;
-/// Calls without a message after which a link is looked at in turns only.
-const IDLE_CALLS: u32 = 10_000;
 /// How often it is looked which links those are.
 const COOL_CALLS: u32 = 1024;
 
@@ -71,13 +65,27 @@ impl Turns {
         }
     }
 
-    /// The place of the next of the others.
-    fn next_other(&mut self) -> usize {
+    /// The next of the others: its place, and its key. Now and then those for which `is_warm` says
+    /// no join the others first.
+    pub(super) fn next_other(&mut self, is_warm: impl Fn(usize) -> bool) -> Option<(usize, usize)> {
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls % COOL_CALLS == 0 {
+            self.cool(is_warm);
+        }
         if self.next_cold < self.hot || self.next_cold >= self.order.len() {
             self.next_cold = self.hot;
         }
+        let at = self.next_cold;
         self.next_cold += 1;
-        self.next_cold - 1
+        self.order.get(at).map(|key| (at, *key))
+    }
+
+    /// Something came from this one of the others: it is looked at in each call from now on, if it
+    /// has not ended.
+    pub(super) fn warm_up(&mut self, at: usize, key: usize) {
+        if at >= self.hot && self.order.get(at) == Some(&key) {
+            self.warm(at);
+        }
     }
 
     /// The link at this place is looked at in each call from now on.
@@ -86,42 +94,16 @@ impl Turns {
         self.hot += 1;
     }
 
-    /// Leaves in each call those for which `is_busy` says so.
-    fn cool(&mut self, is_busy: impl Fn(usize) -> bool) {
+    /// Leaves in each call those for which `is_warm` says so.
+    fn cool(&mut self, is_warm: impl Fn(usize) -> bool) {
         let mut at = 0;
         while at < self.hot {
-            if is_busy(self.order[at]) {
+            if is_warm(self.order[at]) {
                 at += 1;
             } else {
                 self.hot -= 1;
                 self.order.swap(at, self.hot);
             }
         }
-    }
-}
-
-impl ShmTransport {
-    /// Looks at one of the links where nothing came lately, and lets others join them.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn poll_others<O: Owner>(&mut self, owner: &mut O) -> usize {
-        self.turns.calls = self.turns.calls.wrapping_add(1);
-        if self.turns.calls % COOL_CALLS == 0 {
-            let links = &self.links;
-            self.turns.cool(|key| {
-                let link = &links[key];
-                link.busy || link.idle < IDLE_CALLS
-            });
-        }
-        let at = self.turns.next_other();
-        let Some(&key) = self.turns.order.get(at) else {
-            return 0;
-        };
-        let did = self.poll(key, owner);
-        // Still at that place, if it has not ended.
-        if did > 0 && at >= self.turns.hot && self.turns.order.get(at) == Some(&key) {
-            self.turns.warm(at);
-        }
-        did
     }
 }

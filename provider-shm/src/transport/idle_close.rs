@@ -1,5 +1,5 @@
 //! Links whose peers are not in the address vector: the segment goes once nothing happens in it and the other side agrees
-//! (`link/farewell.rs`), and with it all that we keep of the peer. Whoever has something to say next connects anew, and keeps its link
+//! (`link/close.rs`), and with it all that we keep of the peer. Whoever has something to say next connects anew, and keeps its link
 //! as long as it talks, and for a while after that.
 
 use std::collections::HashMap;
@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx};
+use slab::Slab;
 
 use super::ShmTransport;
-use crate::link::Farewell;
+use crate::link::{CloseMessage, Link};
 use crate::peers::Peer;
 use crate::ring::Broken;
 use crate::segment::Segment;
@@ -19,22 +20,50 @@ use crate::service::Command;
 /// stay, so many times at most. There is a look each second.
 const MAX_DOUBLINGS: u32 = 6;
 /// Who connects and is not in the address vector has something to say, now and then: as if its link had stayed so many times.
-const STRANGERS_DOUBLINGS: u32 = 3;
+const UNKNOWN_SOURCES_DOUBLINGS: u32 = 3;
 
-/// The links of strangers.
+/// The links of unknown sources, and which of them are idle.
 #[derive(Default)]
-pub(super) struct Departures {
+pub(super) struct IdleCloser {
     /// By key, what was seen of them.
     watched: HashMap<usize, Watch>,
     /// The service thread tells when it is time for the next look.
     look_is_due: bool,
 }
 
-impl Departures {
+impl IdleCloser {
     /// How many links are watched.
     #[cfg(feature = "fuzzing")]
     pub(super) fn len(&self) -> usize {
         self.watched.len()
+    }
+
+    /// Whether the service thread has to be asked for the next look.
+    fn lacks_look(&mut self) -> bool {
+        !self.watched.is_empty() && !std::mem::replace(&mut self.look_is_due, true)
+    }
+
+    /// Looks at all links that are watched. Returns the keys of those on which nothing has happened
+    /// for long enough.
+    fn look(&mut self, links: &Slab<Box<Link>>) -> Vec<usize> {
+        self.look_is_due = false;
+        self.watched.retain(|key, _| links.contains(*key));
+        let mut idle = Vec::new();
+        for (&key, watch) in &mut self.watched {
+            let link = &links[key];
+            let now = Some(link.traffic());
+            watch.quiet = match now == watch.seen {
+                true => watch.quiet + 1,
+                false => 0,
+            };
+            watch.seen = now;
+            let is_long_enough = watch.quiet >= 1 << link.stays().min(MAX_DOUBLINGS);
+            let is_closing = link.has_asked_to_close() || link.has_close_message();
+            if is_long_enough && !is_closing && link.is_settled() {
+                idle.push(key);
+            }
+        }
+        idle
     }
 }
 
@@ -49,67 +78,47 @@ struct Watch {
 impl ShmTransport {
     /// The peer of a link was removed from the address vector.
     pub(super) fn watch_removed(&mut self, key: usize) {
-        self.links[key].stays = 0;
+        self.links[key].count_stays_from(0);
         self.watch(key);
     }
 
     /// A link is there with a peer that is not in the address vector.
-    pub(super) fn watch_stranger(&mut self, key: usize) {
-        self.links[key].stays = STRANGERS_DOUBLINGS;
+    pub(super) fn watch_unknown_source(&mut self, key: usize) {
+        self.links[key].count_stays_from(UNKNOWN_SOURCES_DOUBLINGS);
         self.watch(key);
     }
 
     fn watch(&mut self, key: usize) {
-        self.departures.watched.insert(key, Watch::default());
+        self.idle_closer.watched.insert(key, Watch::default());
         self.look_later();
     }
 
     fn look_later(&mut self) {
-        if !self.departures.look_is_due {
-            self.departures.look_is_due = true;
+        if self.idle_closer.lacks_look() {
             self.service.tell(Command::Look);
         }
     }
 
     /// A link is no more, or its peer was inserted.
-    pub(super) fn watch_no_more(&mut self, key: usize) {
-        self.departures.watched.remove(&key);
+    pub(super) fn unwatch(&mut self, key: usize) {
+        self.idle_closer.watched.remove(&key);
     }
 
-    /// Asks for the end of the links of strangers on which nothing has happened for long enough.
+    /// Asks for the end of the links of unknown sources on which nothing has happened for long enough.
     pub(super) fn look<O: Owner>(&mut self, owner: &mut O) {
-        self.departures.look_is_due = false;
-        for (key, mut watch) in std::mem::take(&mut self.departures.watched) {
-            let Some(link) = self.links.get_mut(key) else {
-                continue;
-            };
-            let now = Some(link.traffic());
-            watch.quiet = if now == watch.seen {
-                watch.quiet + 1
-            } else {
-                0
-            };
-            watch.seen = now;
-            let long_enough = watch.quiet >= 1 << link.stays.min(MAX_DOUBLINGS);
-            self.departures.watched.insert(key, watch);
-            if long_enough && !link.asked && link.heard.is_none() && link.is_settled() {
-                if let Err(broken) = self.say(key, Farewell::Ask) {
-                    self.fail_link(key, Errno::EPROTO, broken.0, owner);
-                }
+        for key in self.idle_closer.look(&self.links) {
+            if let Err(broken) = self.say(key, CloseMessage::Ask) {
+                self.fail_link(key, Errno::EPROTO, broken.0, owner);
             }
         }
-        if !self.departures.watched.is_empty() {
-            self.look_later();
-        }
+        self.look_later();
     }
 
     /// Says something about the end of a link; false if that is not possible now.
-    fn say(&mut self, key: usize, what: Farewell) -> Result<bool, Broken> {
+    fn say(&mut self, key: usize, what: CloseMessage) -> Result<bool, Broken> {
         let link = &mut *self.links[key];
-        let said = link.say_farewell(what)?;
+        let said = link.send_close(what, self.receiver.stats_mut())?;
         if said {
-            link.nudge(&mut self.receiver.stats);
-            link.asked = what == Farewell::Ask;
             // Sends are to look whether they have to wait.
             self.peers.unlearn();
         }
@@ -118,22 +127,22 @@ impl ShmTransport {
 
     /// The peer has said something about the end of a link. Returns how many things were done.
     #[cold]
-    pub(super) fn hear_farewell<O: Owner>(&mut self, key: usize, owner: &mut O) -> usize {
-        self.answer_farewell(key, owner).unwrap_or_else(|broken| {
+    pub(super) fn answer_close<O: Owner>(&mut self, key: usize, owner: &mut O) -> usize {
+        self.try_answer_close(key, owner).unwrap_or_else(|broken| {
             self.fail_link(key, Errno::EPROTO, broken.0, owner);
             1
         })
     }
 
-    fn answer_farewell<O: Owner>(&mut self, key: usize, owner: &mut O) -> Result<usize, Broken> {
+    fn try_answer_close<O: Owner>(&mut self, key: usize, owner: &mut O) -> Result<usize, Broken> {
         let Some(link) = self.links.get_mut(key) else {
             return Ok(0);
         };
-        if link.heard.is_none() {
+        if !link.has_close_message() {
             return Ok(0);
         }
         // Both have asked, or the peer has agreed.
-        if link.asked {
+        if link.has_asked_to_close() {
             if link.is_under_way() {
                 return Err(Broken("it left while messages were under way"));
             }
@@ -141,14 +150,13 @@ impl ShmTransport {
             return Ok(1);
         }
         let answer = match link.is_settled() {
-            true => Farewell::Agree,
-            false => Farewell::Stay,
+            true => CloseMessage::Agree,
+            false => CloseMessage::Stay,
         };
         if !self.say(key, answer)? {
             return Ok(0);
         }
-        self.links[key].heard = None;
-        if answer == Farewell::Agree {
+        if answer == CloseMessage::Agree {
             self.part(key, owner);
         }
         Ok(1)
@@ -159,11 +167,14 @@ impl ShmTransport {
         let Some(mut link) = self.remove_link(key) else {
             return;
         };
-        tracing::info!(peer = %link.native, "shared-memory link given back");
-        self.receiver.stats.links_left += 1;
+        tracing::info!(peer = %link.native(), "shared-memory link given back");
+        self.receiver.stats_mut().links_left += 1;
         self.receiver.outlives(key, &link);
-        let (id, addr, native) = (link.id, link.addr, link.native);
-        let (segment, pending) = (link.segment.clone(), std::mem::take(&mut link.pending));
+        let (id, addr, native) = (link.id(), link.addr(), link.native());
+        let (segment, pending) = (
+            Arc::clone(link.segment()),
+            std::mem::take(link.pending_mut()),
+        );
         // Says that we are through with it, before anybody connects anew.
         drop(link);
         // Who has the peer in its address vector may wait for its messages, and is to hear when it is gone.
@@ -196,7 +207,7 @@ impl ShmTransport {
         };
         match (self.peers.get_mut(id), segment) {
             (Some(&mut Peer::Up(key)), Some(segment))
-                if Arc::ptr_eq(&self.links[key].segment, &segment) =>
+                if Arc::ptr_eq(self.links[key].segment(), &segment) =>
             {
                 self.drain(key, owner);
                 self.fail_link(key, errno, why, owner);

@@ -33,7 +33,7 @@ fn link(ep: &Ep) -> Option<&Link> {
 }
 
 fn has_asked(ep: &Ep) -> bool {
-    link(ep).is_some_and(|link| link.asked)
+    link(ep).is_some_and(|link| link.has_asked_to_close())
 }
 
 struct Pair {
@@ -148,7 +148,7 @@ fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
     let mut pair = Pair::connected();
     pair.receive();
     pair.a_asks();
-    let segment = link(&pair.b).map(|link| link.segment.clone());
+    let segment = link(&pair.b).map(|link| link.segment().clone());
     pair.b.progress();
     pair.a.progress();
     assert_eq!(pair.left(), (1, 1));

@@ -1,0 +1,177 @@
+//! The messages that a link has announced and that are not all in the ring, or not delivered where
+//! the sender wants to know. The endpoint's outbox has what is kept of them.
+
+use std::collections::VecDeque;
+
+use ferrofabric_contracts::peer::{Owner, SendDone};
+use ferrofabric_contracts::types::total_len;
+use slab::Slab;
+
+use super::sizes::Sizes;
+use super::slots::send_chunk;
+use crate::outbox::{KEPT_ENTRIES, Outbox, Outgoing};
+use crate::paths::Paths;
+use crate::ring::{Broken, Tx};
+
+/// Bytes of one message that are sent before the next one in line gets its turn.
+const TURN_BYTES: usize = 65_536;
+
+/// They, by id.
+#[derive(Default)]
+pub(super) struct InFlight {
+    /// Their keys in the endpoint's outbox.
+    keys: Slab<u32>,
+    /// Those of them that have something to send now.
+    streaming: VecDeque<u32>,
+}
+
+impl InFlight {
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Whether some of them have something to send.
+    #[inline(always)]
+    pub(super) fn has_work(&self) -> bool {
+        !self.streaming.is_empty()
+    }
+
+    /// Gives memory back that a burst needed.
+    pub(super) fn shrink_to(&mut self, entries: usize) {
+        self.streaming.shrink_to(entries);
+    }
+
+    /// The id under which the next one has to be announced.
+    pub(super) fn next_id(&self) -> u32 {
+        self.keys.vacant_key() as u32
+    }
+
+    /// Keeps a message that was just announced under [`Self::next_id`].
+    pub(super) fn keep(&mut self, out: Outgoing, outbox: &mut Outbox) {
+        let has_more = out.sent < out.until;
+        let key = outbox.outgoing.insert(out);
+        let id = self.keys.insert(key as u32);
+        if has_more {
+            self.streaming.push_back(id as u32);
+        }
+    }
+
+    /// The receiver says how far it wants a message through the ring, and what it would rather read from now on.
+    pub(super) fn go<O: Owner>(
+        &mut self,
+        [id, until, advice]: [u64; 3],
+        paths: &mut Paths,
+        outbox: &mut Outbox,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        let id = id as u32;
+        let Some(out) = self.get(id, outbox).filter(|out| !out.go) else {
+            return Err(Broken("it asked for a message that is not there"));
+        };
+        if until > total_len(out.source.iov()) as u64 {
+            return Err(Broken("it asked for more than a message has"));
+        }
+        match (out.read, until) {
+            (true, 0) => paths.was_read(),
+            (true, _) => paths.refused(),
+            _ => {}
+        }
+        paths.follow(advice);
+        let streams = out.sent < out.until;
+        out.go = true;
+        out.until = out.until.max(until as usize);
+        if out.sent == out.until {
+            self.sent_whole(id, outbox, owner);
+        } else if !streams {
+            self.streaming.push_back(id);
+        }
+        Ok(())
+    }
+
+    /// The receiver says that a message is delivered.
+    pub(super) fn delivered<O: Owner>(
+        &mut self,
+        id: u32,
+        outbox: &mut Outbox,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        let done = |out: &&mut Outgoing| out.told && out.go && out.sent == out.until;
+        if self.get(id, outbox).filter(done).is_none() {
+            return Err(Broken("it told of a message that it can not have"));
+        }
+        self.complete(id, outbox, owner);
+        Ok(())
+    }
+
+    /// Sends pieces of messages in turns. Returns how many.
+    pub(super) fn stream<O: Owner>(
+        &mut self,
+        tx: &mut Tx,
+        sizes: &Sizes,
+        outbox: &mut Outbox,
+        owner: &mut O,
+    ) -> Result<usize, Broken> {
+        let mut did = 0;
+        while let Some(&id) = self.streaming.front() {
+            let out = &mut outbox.outgoing[self.keys[id as usize] as usize];
+            let turn = out.until.min(out.sent + TURN_BYTES);
+            let piece = sizes.piece(total_len(out.source.iov()));
+            let mut full = false;
+            while out.sent < turn && !full {
+                // SAFETY: who sent the message vouched for its buffers until it completes; a copy is ours.
+                let n =
+                    unsafe { send_chunk(tx, id, out.source.iov(), out.sent, out.until, piece)? };
+                full = n == 0;
+                out.sent += n;
+                did += usize::from(!full);
+            }
+            if out.sent == out.until {
+                self.streaming.pop_front();
+                if out.go {
+                    self.sent_whole(id, outbox, owner);
+                }
+            } else if full {
+                break;
+            } else {
+                self.streaming.rotate_left(1);
+            }
+        }
+        Ok(did)
+    }
+
+    /// What completes of those that are not done, when the link fails.
+    pub(super) fn take_unfinished(&mut self, outbox: &mut Outbox) -> Vec<SendDone> {
+        std::mem::take(&mut self.keys)
+            .into_iter()
+            .map(|(_, key)| outbox.outgoing.remove(key as usize).done)
+            .collect()
+    }
+
+    #[inline]
+    fn get<'a>(&self, id: u32, outbox: &'a mut Outbox) -> Option<&'a mut Outgoing> {
+        outbox
+            .outgoing
+            .get_mut(*self.keys.get(id as usize)? as usize)
+    }
+
+    /// All of a message that is wanted is in the ring.
+    fn sent_whole<O: Owner>(&mut self, id: u32, outbox: &mut Outbox, owner: &mut O) {
+        if self.get(id, outbox).is_some_and(|out| !out.told) {
+            self.complete(id, outbox, owner);
+        }
+    }
+
+    /// A message is done.
+    fn complete<O: Owner>(&mut self, id: u32, outbox: &mut Outbox, owner: &mut O) {
+        let key = self.keys.remove(id as usize);
+        if self.keys.is_empty() && self.keys.capacity() > KEPT_ENTRIES {
+            self.keys = Slab::new();
+        }
+        let out = outbox.outgoing.remove(key as usize);
+        owner.complete_send(&out.done);
+    }
+}

@@ -1,0 +1,525 @@
+//! The sending side of a link: what waits to be sent, and what is under way.
+//!
+//! Sends are announced in order: a message's first slot goes into the ring before the next one's. What does not fit there
+//! follows in pieces, which the pieces and first slots of other messages may overtake; so neither a long message nor one that
+//! nobody receives holds up those behind it.
+
+use std::collections::VecDeque;
+
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Owner, SendDone};
+use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
+
+use super::close::CloseMessage;
+use super::in_flight::InFlight;
+use super::sizes::Sizes;
+use super::slots::{
+    Control, Envelope, inline_bytes, publish_close, publish_control, publish_eager, publish_inline,
+    send_chunk,
+};
+use super::waker::PeerWaker;
+use crate::copy::{copy_soon, gather};
+use crate::outbox::{Outbox, Outgoing};
+use crate::paths::{self, Path, Paths};
+use crate::pending::{PendingSend, Source};
+use crate::ring::{Broken, CONTROL_SLOTS, Tx};
+use crate::stats::ShmStats;
+use crate::wire::{READ, TOLD, UNDER_WAY_MAX};
+
+/// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies one while the sender
+/// copies the next.
+const RECORD_BYTES: usize = 8192;
+
+/// Messages up to so many bytes are copied in the way that is over sooner, where the two sides take turns.
+const SOON_BYTES: usize = 4096;
+
+/// Completion levels that the receiver has to tell of: matching comes before delivery, and is told with it.
+const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
+
+/// What became of an announcement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Announced {
+    /// It is done: all of it is in the ring.
+    Done,
+    /// It is under way, so far; its data is to be kept with [`LinkSender::keep`].
+    Started(Begun),
+    /// There is no room to announce it.
+    Full,
+}
+
+/// A message that is announced, but not all in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Begun {
+    sent: usize,
+    window: usize,
+    len: usize,
+    /// It was left to the peer to read.
+    read: bool,
+}
+
+/// The sending side.
+pub(super) struct LinkSender {
+    tx: Tx,
+    sizes: Sizes,
+    /// We tell the peer where our messages lie, to be read.
+    offers_cma: bool,
+    control: VecDeque<Control>,
+    pending: VecDeque<PendingSend>,
+    in_flight: InFlight,
+    /// Messages of no bytes that we announced since the peer asked for envelopes only: it does not ask for these.
+    bare: usize,
+    /// The next message has been given to the ring, and waits for room there.
+    waits_for_room: bool,
+    /// A record was sent since the last message came.
+    sent_last: bool,
+}
+
+impl LinkSender {
+    pub(super) fn new(tx: Tx, sizes: Sizes, offers_cma: bool) -> Self {
+        Self {
+            tx,
+            sizes,
+            offers_cma,
+            control: VecDeque::new(),
+            pending: VecDeque::new(),
+            in_flight: InFlight::default(),
+            bare: 0,
+            waits_for_room: false,
+            sent_last: false,
+        }
+    }
+
+    /// Whether something waits to be sent.
+    #[inline(always)]
+    pub(super) fn has_work(&self) -> bool {
+        !(self.control.is_empty() && self.pending.is_empty() && !self.in_flight.has_work())
+    }
+
+    /// Whether no message is announced that is not there yet, and no answer waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.control.is_empty() && self.in_flight.is_empty()
+    }
+
+    /// Whether no send waits to be announced.
+    pub(super) fn is_announced(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Answers that wait for room in the ring.
+    pub(super) fn answers(&self) -> usize {
+        self.control.len()
+    }
+
+    /// Slots sent so far, modulo 2³².
+    pub(super) fn published(&self) -> u32 {
+        self.tx.published()
+    }
+
+    /// Whether the consumer is further than it was known to be.
+    pub(super) fn has_moved(&mut self) -> bool {
+        self.tx.moved()
+    }
+
+    /// In how many pieces a message of `len` bytes comes.
+    pub(super) fn pieces(&self, len: usize) -> usize {
+        self.sizes.pieces(len)
+    }
+
+    /// The sends that wait, to choose among them.
+    pub(super) fn pending_mut(&mut self) -> &mut VecDeque<PendingSend> {
+        &mut self.pending
+    }
+
+    /// A message has come.
+    #[inline(always)]
+    pub(super) fn has_heard(&mut self) {
+        self.sent_last = false;
+    }
+
+    /// Whether a message of this length that has come is an answer, and short enough to be copied in the way that is over sooner.
+    #[inline]
+    pub(super) fn takes_turns(&self, len: usize) -> bool {
+        self.sent_last && len <= SOON_BYTES
+    }
+
+    /// Whether this message can go at once, into a slot that is known to be free.
+    #[inline(always)]
+    pub(super) fn takes_inline(&self, op: &SendOp, len: usize) -> bool {
+        len <= inline_bytes(op)
+            && !op.flags.intersects(TELLS.union(Flags::FENCE))
+            && self.pending.is_empty()
+            && self.tx.has_slot(CONTROL_SLOTS)
+            && !self.tx.is_pressed()
+    }
+
+    /// Sends a message for which `takes_inline` said so.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are valid for reads, and `len` bytes long together.
+    #[inline(always)]
+    pub(super) unsafe fn send_inline(&mut self, op: &SendOp, iov: &[IoBuf], len: usize) {
+        // SAFETY: `takes_inline` has seen the free slot and the length; the rest is the caller's promise.
+        unsafe { publish_inline(&mut self.tx, op, iov, len) };
+    }
+
+    /// Keeps a send until there is room; `Err` gives it back when too many wait.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PendingSend::new`].
+    pub(super) unsafe fn enqueue(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        outbox: &mut Outbox,
+    ) -> Result<(), ()> {
+        if self.pending.len() >= self.sizes.queue {
+            return Err(());
+        }
+        if self.pending.capacity() == 0 {
+            self.pending = outbox.take_room();
+        }
+        // SAFETY: the caller's promise.
+        self.pending.push_back(unsafe { PendingSend::new(op, iov) });
+        Ok(())
+    }
+
+    /// Announces a message, with as much of it as has room.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are valid for reads until the operation completes; with `INJECT` until return.
+    pub(super) unsafe fn announce(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        waker: &PeerWaker,
+        paths: &mut Paths,
+        stats: &mut ShmStats,
+    ) -> Result<Announced, Broken> {
+        if op.flags.contains(Flags::FENCE) && !self.in_flight.is_empty() {
+            // It keeps its place, and those behind it theirs.
+            return Ok(Announced::Full);
+        }
+        if !self.tx.has_slot(CONTROL_SLOTS) {
+            self.tx.refresh()?;
+            if !self.tx.has_slot(CONTROL_SLOTS) {
+                return Ok(Announced::Full);
+            }
+        }
+        if self.tx.is_pressed() {
+            self.tx.refresh()?;
+        }
+        let pressed = self.tx.is_pressed();
+        if !pressed {
+            self.bare = 0;
+        }
+        let len = total_len(iov);
+        let told = op.flags.intersects(TELLS);
+        let needs_id = told || pressed || len >= paths::LEAST || self.sizes.window(len) != len;
+        if needs_id && self.in_flight.len() + self.bare >= UNDER_WAY_MAX {
+            return Ok(Announced::Full);
+        }
+        stats.sent += 1;
+        stats.sent_bytes += len as u64;
+        let has_its_way = std::mem::take(&mut self.waits_for_room);
+        if len >= paths::LEAST && !has_its_way && self.leaves_to_read(op, iov, len, paths) {
+            stats.sent_cma += 1;
+            self.start_read(op, iov[0].addr as u64, len);
+            waker.wake_if_asleep(stats);
+            return Ok(Announced::Started(Begun {
+                sent: 0,
+                window: 0,
+                len,
+                read: true,
+            }));
+        }
+        if len <= inline_bytes(op) && !told && !pressed {
+            // SAFETY: the length fits, a slot is free; the buffers are the caller's promise.
+            unsafe { self.send_inline(op, iov, len) };
+            stats.sent_inline += 1;
+            waker.wake_if_asleep(stats);
+            return Ok(Announced::Done);
+        }
+        if len <= RECORD_BYTES && self.sizes.window(len) == len && !told && !pressed {
+            // SAFETY: the caller's promise.
+            let sent = unsafe { self.send_record(op, iov, len)? };
+            if sent == Announced::Full {
+                self.waits_for_room = true;
+                stats.sent -= 1;
+                stats.sent_bytes -= len as u64;
+            } else {
+                stats.sent_eager += 1;
+                waker.wake_if_asleep(stats);
+            }
+            return Ok(sent);
+        }
+        stats.sent_pipe += 1;
+        self.bare += usize::from(pressed && len == 0);
+        // SAFETY: the caller's promise.
+        unsafe { self.send_start(op, iov, len, waker, stats) }
+    }
+
+    /// Whether the peer is to read this message out of our memory.
+    #[inline(never)]
+    fn leaves_to_read(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        len: usize,
+        paths: &mut Paths,
+    ) -> bool {
+        self.offers_cma
+            && iov.len() == 1
+            && !op.flags.contains(Flags::INJECT)
+            && paths.choose(len) == Path::Cma
+    }
+
+    /// Announces a message that the peer reads out of our memory, from `address` on.
+    fn start_read(&mut self, op: &SendOp, address: u64, len: usize) {
+        let told = match op.flags.intersects(TELLS) {
+            true => TOLD,
+            false => 0,
+        };
+        let envelope = Envelope {
+            op,
+            id: self.in_flight.next_id(),
+            flags: READ | told,
+            len,
+            window: 0,
+            address,
+        };
+        envelope.publish(&mut self.tx);
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::announce`].
+    #[inline]
+    unsafe fn send_record(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        len: usize,
+    ) -> Result<Announced, Broken> {
+        let record = match self.tx.reserve(len) {
+            Some(record) => record,
+            None => {
+                self.tx.refresh()?;
+                match self.tx.reserve(len) {
+                    Some(record) => record,
+                    None => return Ok(Announced::Full),
+                }
+            }
+        };
+        let into = self.tx.record_ptr(record);
+        let streams = std::mem::replace(&mut self.sent_last, true);
+        let takes_turns = !streams && len <= SOON_BYTES;
+        match (takes_turns, iov) {
+            // SAFETY: the record has `len` bytes; the buffers are the caller's promise.
+            (true, [one]) => unsafe { copy_soon(one.as_ptr(), into, len) },
+            // SAFETY: as above.
+            _ => drop(unsafe { gather(iov, 0, into, len) }),
+        }
+        publish_eager(&mut self.tx, op, record, len);
+        if takes_turns {
+            self.tx.expect(len);
+        }
+        Ok(Announced::Done)
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::announce`].
+    unsafe fn send_start(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        len: usize,
+        waker: &PeerWaker,
+        stats: &mut ShmStats,
+    ) -> Result<Announced, Broken> {
+        // A receiver short of memory gets the envelope, and the rest when it asks for it.
+        let window = match self.tx.is_pressed() {
+            true => 0,
+            false => self.sizes.window(len),
+        };
+        let told = op.flags.intersects(TELLS);
+        let envelope = Envelope {
+            op,
+            id: self.in_flight.next_id(),
+            flags: if told { TOLD } else { 0 },
+            len,
+            window,
+            address: 0,
+        };
+        let piece = match window {
+            0 => None,
+            _ => self.tx.reserve_some(self.sizes.piece(len).min(window)),
+        };
+        let mut sent = 0;
+        match piece {
+            Some((record, n)) => {
+                // SAFETY: the record has `n` bytes; the buffers are the caller's promise.
+                unsafe { gather(iov, 0, self.tx.record_ptr(record), n) };
+                envelope.publish_record(&mut self.tx, record, n);
+                sent = n;
+            }
+            None => envelope.publish(&mut self.tx),
+        }
+        waker.wake_if_asleep(stats);
+        let (id, piece) = (envelope.id, self.sizes.piece(len));
+        while sent < window {
+            // SAFETY: the caller's promise.
+            match unsafe { send_chunk(&mut self.tx, id, iov, sent, window, piece)? } {
+                0 => break,
+                n => sent += n,
+            }
+        }
+        waker.wake_if_asleep(stats);
+        if sent == len && !told {
+            return Ok(Announced::Done);
+        }
+        Ok(Announced::Started(Begun {
+            sent,
+            window,
+            len,
+            read: false,
+        }))
+    }
+
+    /// Keeps what was just announced until all of it is in the ring, or delivered.
+    pub(super) fn keep(&mut self, op: &SendOp, source: Source, begun: Begun, outbox: &mut Outbox) {
+        let Begun {
+            sent,
+            window,
+            len,
+            read,
+        } = begun;
+        let out = Outgoing {
+            done: SendDone::of(op, len),
+            source,
+            sent,
+            until: window,
+            go: window == len,
+            read,
+            told: op.flags.intersects(TELLS),
+        };
+        self.in_flight.keep(out, outbox);
+    }
+
+    /// The messages under way.
+    pub(super) fn in_flight(&mut self) -> &mut InFlight {
+        &mut self.in_flight
+    }
+
+    /// Announces the sends that wait, in order, as long as there is room. Returns how many.
+    pub(super) fn push_pending<O: Owner>(
+        &mut self,
+        outbox: &mut Outbox,
+        owner: &mut O,
+        waker: &PeerWaker,
+        paths: &mut Paths,
+        stats: &mut ShmStats,
+    ) -> Result<usize, Broken> {
+        let mut did = 0;
+        while let Some(next) = self.pending.pop_front() {
+            let op = next.op;
+            // SAFETY: who queued it vouched for the buffers until it completes; a copy lives as long as `next`.
+            match unsafe { self.announce(&op, next.iov(), waker, paths, stats) } {
+                Ok(Announced::Done) => {
+                    owner.complete_send(&SendDone::of(&op, total_len(next.iov())));
+                }
+                Ok(Announced::Started(begun)) => self.keep(&op, next.into_source(), begun, outbox),
+                not_now => {
+                    // It waits on, or ends with the link.
+                    self.pending.push_front(next);
+                    not_now?;
+                    break;
+                }
+            }
+            did += 1;
+        }
+        Ok(did)
+    }
+
+    /// Gives the room of sends that waited back, if none does.
+    pub(super) fn give_back_room(&mut self, outbox: &mut Outbox) {
+        if self.pending.is_empty() && self.pending.capacity() != 0 {
+            outbox.give_back(std::mem::take(&mut self.pending));
+        }
+    }
+
+    /// Gives memory back that a burst needed.
+    pub(super) fn shrink_to(&mut self, entries: usize) {
+        self.control.shrink_to(entries);
+        self.in_flight.shrink_to(entries);
+    }
+
+    /// A slot that the receiving side wants sent waits for room.
+    pub(super) fn queue_control(&mut self, control: Control) {
+        self.control.push_back(control);
+    }
+
+    /// Sends control slots that wait. Returns how many.
+    pub(super) fn push_control(
+        &mut self,
+        advice: u64,
+        waker: &PeerWaker,
+        stats: &mut ShmStats,
+    ) -> Result<usize, Broken> {
+        let mut did = 0;
+        while let Some(&control) = self.control.front() {
+            if !self.has_control_slot()? {
+                break;
+            }
+            publish_control(&mut self.tx, control, advice);
+            self.control.pop_front();
+            did += 1;
+        }
+        if did > 0 {
+            waker.wake_if_asleep(stats);
+        }
+        Ok(did)
+    }
+
+    /// Sends pieces of long messages in turns. Returns how many.
+    pub(super) fn stream<O: Owner>(
+        &mut self,
+        outbox: &mut Outbox,
+        owner: &mut O,
+        waker: &PeerWaker,
+        stats: &mut ShmStats,
+    ) -> Result<usize, Broken> {
+        let did = (self.in_flight).stream(&mut self.tx, &self.sizes, outbox, owner)?;
+        if did > 0 {
+            waker.wake_if_asleep(stats);
+        }
+        Ok(did)
+    }
+
+    /// Says something about the end of the link; false if there is no slot for it now.
+    pub(super) fn send_close(&mut self, what: CloseMessage) -> Result<bool, Broken> {
+        let has_slot = self.has_control_slot()?;
+        if has_slot {
+            publish_close(&mut self.tx, what);
+        }
+        Ok(has_slot)
+    }
+
+    /// Whether any slot is free.
+    fn has_control_slot(&mut self) -> Result<bool, Broken> {
+        if !self.tx.has_slot(0) {
+            self.tx.refresh()?;
+        }
+        Ok(self.tx.has_slot(0))
+    }
+
+    /// All sends that are not done, oldest first, when the link fails.
+    pub(super) fn take_unfinished(&mut self, outbox: &mut Outbox) -> Vec<SendDone> {
+        let mut announced = self.in_flight.take_unfinished(outbox);
+        announced.extend(self.pending.drain(..).map(|p| SendDone::of(&p.op, 0)));
+        announced
+    }
+}

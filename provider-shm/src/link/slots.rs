@@ -1,0 +1,193 @@
+//! What the sending side of a link writes into slots and records (`wire` has the words of each kind).
+
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{IoBuf, MsgKind, SendOp};
+
+use super::close::CloseMessage;
+use crate::copy::{copy_short, gather};
+use crate::ring::{Broken, CONTROL_SLOTS, Head, Record, Tx};
+use crate::wire::{
+    CHUNK, DATA, DELIVERED, EAGER, FAREWELL, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, START,
+    TAGGED, pack,
+};
+
+/// A slot that the receiving side of a message wants sent.
+#[derive(Clone, Copy)]
+pub(crate) enum Control {
+    /// How far the message is wanted.
+    Go { id: u32, until: u64 },
+    /// It is delivered.
+    Delivered { id: u32 },
+}
+
+/// The first slot of a message that has an id.
+pub(super) struct Envelope<'a> {
+    pub(super) op: &'a SendOp,
+    pub(super) id: u32,
+    /// Flags beside those that every message has.
+    pub(super) flags: u8,
+    pub(super) len: usize,
+    /// How much of it comes before the receiver has said go.
+    pub(super) window: usize,
+    /// Where it lies in our memory, if it is to be read.
+    pub(super) address: u64,
+}
+
+impl Envelope<'_> {
+    fn flags(&self) -> u8 {
+        head_flags(self.op) | self.flags
+    }
+
+    #[inline(always)]
+    fn words(&self, offset: u32) -> impl FnOnce(*mut u64) {
+        let words = [
+            self.op.tag,
+            pack(self.id, offset),
+            self.len as u64,
+            self.op.data,
+            self.window as u64,
+            self.address,
+        ];
+        move |body| {
+            for (i, word) in words.into_iter().enumerate() {
+                // SAFETY: a body has seven words.
+                unsafe { *body.add(i) = word };
+            }
+        }
+    }
+
+    /// Publishes it with none of the message's bytes.
+    pub(super) fn publish(&self, tx: &mut Tx) {
+        tx.publish(Head::new(START, self.flags(), 0), self.words(0));
+    }
+
+    /// Publishes it with the first `n` bytes of the message, which stand in the record.
+    pub(super) fn publish_record(&self, tx: &mut Tx, record: Record, n: usize) {
+        let head = Head::new(START, self.flags(), n as u32);
+        tx.publish_record(head, record, self.words(record.offset));
+    }
+}
+
+/// Bytes of a message that fit into its slot.
+#[inline(always)]
+pub(super) fn inline_bytes(op: &SendOp) -> usize {
+    match op.flags.contains(Flags::REMOTE_CQ_DATA) {
+        true => INLINE_BYTES - 8,
+        false => INLINE_BYTES,
+    }
+}
+
+/// Publishes a whole message in its slot.
+///
+/// # Safety
+///
+/// A slot is free; the buffers are valid for reads, and `len` bytes long together, which is no more
+/// than [`inline_bytes`].
+#[inline(always)]
+pub(super) unsafe fn publish_inline(tx: &mut Tx, op: &SendOp, iov: &[IoBuf], len: usize) {
+    let head = Head::new(INLINE, head_flags(op), len as u32);
+    tx.publish(head, |body| {
+        // SAFETY: the body has a tag's word, then `INLINE_BYTES`, of which the data word is beyond `len`; the buffers and
+        // `len` are the caller's promise.
+        unsafe {
+            *body = op.tag;
+            if op.flags.contains(Flags::REMOTE_CQ_DATA) {
+                *body.add(INLINE_DATA_WORD) = op.data;
+            }
+            let to = body.add(1).cast::<u8>();
+            match iov {
+                [one] => copy_short(one.as_ptr(), to, len),
+                _ => {
+                    gather(iov, 0, to, len);
+                }
+            }
+        }
+    });
+}
+
+/// Publishes a whole message that stands in a record.
+#[inline(always)]
+pub(super) fn publish_eager(tx: &mut Tx, op: &SendOp, record: Record, len: usize) {
+    let head = Head::new(EAGER, head_flags(op), len as u32);
+    tx.publish_record(head, record, |body| {
+        // SAFETY: a body has these words.
+        unsafe {
+            *body = op.tag;
+            *body.add(1) = u64::from(record.offset);
+            *body.add(2) = op.data;
+        }
+    });
+}
+
+/// Sends the next piece of a message; returns its length, 0 when there is no room.
+///
+/// # Safety
+///
+/// The buffers are valid for reads.
+pub(super) unsafe fn send_chunk(
+    tx: &mut Tx,
+    id: u32,
+    iov: &[IoBuf],
+    sent: usize,
+    until: usize,
+    most: usize,
+) -> Result<usize, Broken> {
+    let want = most.min(until - sent);
+    let room = |tx: &Tx| match tx.has_slot(CONTROL_SLOTS) {
+        true => tx.reserve_some(want),
+        false => None,
+    };
+    let (record, n) = match room(tx) {
+        Some(found) => found,
+        None => {
+            tx.refresh()?;
+            match room(tx) {
+                Some(found) => found,
+                None => return Ok(0),
+            }
+        }
+    };
+    // SAFETY: the record has `n` bytes; the buffers are the caller's promise.
+    unsafe { gather(iov, sent, tx.record_ptr(record), n) };
+    tx.publish_record(Head::new(CHUNK, 0, n as u32), record, |body| {
+        // SAFETY: a body has this word.
+        unsafe { *body = pack(id, record.offset) };
+    });
+    Ok(n)
+}
+
+/// Publishes a receiver's answer. `advice` says which lengths it would rather read.
+pub(super) fn publish_control(tx: &mut Tx, control: Control, advice: u64) {
+    let (kind, id, until) = match control {
+        Control::Go { id, until } => (GO, id, until),
+        Control::Delivered { id } => (DELIVERED, id, 0),
+    };
+    tx.publish(Head::new(kind, 0, 0), |body| {
+        // SAFETY: a body has these words.
+        unsafe {
+            *body = u64::from(id);
+            *body.add(1) = until;
+            *body.add(2) = advice;
+        }
+    });
+}
+
+/// Publishes a message about the end of the link.
+pub(super) fn publish_close(tx: &mut Tx, what: CloseMessage) {
+    tx.publish(Head::new(FAREWELL, 0, 0), |body| {
+        // SAFETY: a body has this word.
+        unsafe { *body = what as u64 };
+    });
+}
+
+#[inline(always)]
+fn head_flags(op: &SendOp) -> u8 {
+    let tagged = match op.kind {
+        MsgKind::Tagged => TAGGED,
+        MsgKind::Msg => 0,
+    };
+    match op.flags.contains(Flags::REMOTE_CQ_DATA) {
+        true => tagged | DATA,
+        false => tagged,
+    }
+}

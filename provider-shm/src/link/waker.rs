@@ -1,0 +1,92 @@
+//! The status words of a link's two sides, and how a side wakes the other one.
+
+use std::sync::Arc;
+
+use crate::segment::{Segment, Side};
+use crate::service::{NewLink, Shared};
+use crate::stats::ShmStats;
+use crate::status::{SLEEPS, Status, WANTS_ROOM, waker_fence};
+
+/// Wakes the peer of a link, and says to it that the link is closed.
+pub(super) struct PeerWaker {
+    segment: Arc<Segment>,
+    shared: Arc<Shared>,
+    /// The id of the peer's endpoint.
+    peer: u64,
+    side: Side,
+    /// Both sides are ours.
+    is_loopback: bool,
+    /// Whether the peer can not make the kernel run our half of its barrier.
+    fence: bool,
+}
+
+impl PeerWaker {
+    pub(super) fn new(new: &NewLink, shared: &Arc<Shared>, is_loopback: bool) -> Self {
+        Self {
+            segment: Arc::clone(&new.segment),
+            shared: Arc::clone(shared),
+            peer: new.id,
+            side: new.side,
+            is_loopback,
+            fence: new.fence,
+        }
+    }
+
+    /// The id of the peer's endpoint.
+    pub(super) fn peer(&self) -> u64 {
+        self.peer
+    }
+
+    pub(super) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    #[inline(always)]
+    pub(super) fn own_status(&self) -> &Status {
+        self.segment.status(self.side)
+    }
+
+    #[inline(always)]
+    pub(super) fn peer_status(&self) -> &Status {
+        self.segment.status(match (self.side, self.is_loopback) {
+            (Side::Initiator, false) => Side::Acceptor,
+            _ => Side::Initiator,
+        })
+    }
+
+    /// Wakes the peer if it sleeps, after something was published for it.
+    #[inline(always)]
+    pub(super) fn wake_if_asleep(&self, stats: &mut ShmStats) {
+        self.wake_if(SLEEPS, stats);
+    }
+
+    /// Wakes the peer if it sleeps until it has room, after some was given back.
+    #[inline(always)]
+    pub(super) fn wake_if_waits_for_room(&self, stats: &mut ShmStats) {
+        self.wake_if(WANTS_ROOM, stats);
+    }
+
+    #[inline(always)]
+    fn wake_if(&self, wish: u32, stats: &mut ShmStats) {
+        waker_fence(self.fence);
+        if self.peer_status().load() & wish != 0 {
+            self.wake(stats);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, stats: &mut ShmStats) {
+        if self.peer_status().take_wish() {
+            stats.doorbells += 1;
+            self.shared.ring(self.peer);
+        }
+    }
+
+    /// Says that we are through with the segment.
+    pub(super) fn close(&self) {
+        // A child that inherited the link is not the one that ends it.
+        if self.shared.is_ours() {
+            self.own_status().close();
+        }
+    }
+}

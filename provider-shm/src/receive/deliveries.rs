@@ -1,0 +1,301 @@
+//! Messages on their way into receives, of all links of an endpoint: through the ring, or read out
+//! of their senders' memory.
+
+use std::time::Instant;
+
+use ferrofabric_contracts::peer::{Owner, PeerSrx, parts};
+use ferrofabric_contracts::types::IoBuf;
+use slab::Slab;
+
+use super::message::{Met, Rest, Unfinished};
+use super::place::put;
+use crate::cma::Read;
+use crate::incoming::Incoming;
+use crate::link::{Control, Link};
+use crate::paths::{Moved, Trial};
+use crate::ring::Broken;
+use crate::stats::ShmStats;
+
+/// Most that one call reads of a peer by CMA before others get their turn, in bytes: the domain is locked meanwhile.
+const CMA_TURN_BYTES: usize = 256 << 10;
+
+/// A message on its way into a receive.
+struct Delivery {
+    met: Met,
+    /// Bytes that came, and that will come, through the ring.
+    got: usize,
+    expected: usize,
+    cma: Option<CmaRead>,
+    /// Of one whose way is measured.
+    trial: Option<Trial>,
+    /// Nobody wants it: it is only taken out of the ring.
+    dropped: bool,
+    /// Its sender wants to know when it is done with.
+    told: bool,
+}
+
+struct CmaRead {
+    addr: u64,
+    next: usize,
+    end: usize,
+}
+
+/// They, by the keys that the links' tables have.
+#[derive(Default)]
+pub(super) struct Deliveries {
+    under_way: Slab<Delivery>,
+    moved: Moved,
+}
+
+impl Deliveries {
+    /// Bytes of a message have come through a ring.
+    #[inline(always)]
+    pub(super) fn count_ring_bytes(&mut self, len: usize) {
+        self.moved.ring_bytes += len as u64;
+    }
+
+    #[inline]
+    pub(super) fn begin_trial(&self) -> Trial {
+        Trial::begin(self.moved)
+    }
+
+    /// A timed message has come whole, in `pieces`.
+    #[inline]
+    pub(super) fn end_trial(&self, link: &mut Link, trial: &Trial, len: usize, pieces: usize) {
+        link.paths().has_come(trial, len, pieces, self.moved);
+    }
+
+    /// Sets out to deliver a message into a receive: decides how the rest of it comes. `got` bytes are there.
+    pub(super) fn begin(
+        &mut self,
+        link: &mut Link,
+        met: Met,
+        got: usize,
+        rest: Rest,
+        stats: &mut ShmStats,
+    ) {
+        let mut delivery = Delivery {
+            met,
+            got,
+            expected: rest.window,
+            cma: None,
+            trial: None,
+            dropped: false,
+            told: rest.told,
+        };
+        let wanted = (met.matched.buf.len as u64).min(rest.total) as usize;
+        match rest.read_from {
+            Some(addr) if wanted > 0 && link.reads() => {
+                delivery.cma = Some(CmaRead {
+                    addr,
+                    next: 0,
+                    end: wanted,
+                });
+                link.read_later(rest.id);
+            }
+            _ => {
+                if got == 0 && link.times(rest.total as usize) {
+                    delivery.trial = Some(self.begin_trial());
+                }
+                if rest.window as u64 != rest.total {
+                    delivery.expected = wanted.max(rest.window);
+                    say_go(link, rest.id, wanted, stats);
+                }
+            }
+        }
+        let key = self.under_way.insert(delivery);
+        (link.receiver().incoming()).set(rest.id, Incoming::Matched(key as u32));
+    }
+
+    /// Puts the next piece of a message into its receive.
+    ///
+    /// # Safety
+    ///
+    /// `from` is valid for reads of `len` bytes; the receive's buffers are valid for writes.
+    pub(super) unsafe fn put_piece<O: Owner>(
+        &self,
+        key: u32,
+        from: *const u8,
+        len: usize,
+        owner: &mut O,
+    ) -> Result<(), Broken> {
+        let d = &self.under_way[key as usize];
+        if len == 0 || len > d.expected.saturating_sub(d.got) {
+            return Err(Broken("it sent a piece of no message"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { put(owner, &d.met.matched, d.got, from, len) };
+        Ok(())
+    }
+
+    /// More of a message has been delivered.
+    pub(super) fn got<O: Owner>(
+        &mut self,
+        link: &mut Link,
+        id: u32,
+        len: usize,
+        owner: &mut O,
+        stats: &mut ShmStats,
+    ) -> Result<(), Broken> {
+        let Some(key) = link.receiver().delivery(id) else {
+            return Err(Broken("it sent a piece of no message"));
+        };
+        let d = &mut self.under_way[key];
+        d.got += len;
+        if d.got < d.expected || d.cma.is_some() {
+            return Ok(());
+        }
+        link.receiver().incoming().set(id, Incoming::Free);
+        let d = self.under_way.remove(key);
+        let Met {
+            kind,
+            matched,
+            arrived,
+        } = &d.met;
+        if let Some(trial) = d.trial.as_ref().filter(|_| !d.dropped) {
+            self.end_trial(link, trial, arrived.len as usize, link.pieces(d.got));
+        }
+        if !d.dropped {
+            owner.complete_recv(*kind, matched, arrived, || Some(link.native()));
+        }
+        if d.told {
+            link.answer(Control::Delivered { id }, stats);
+        }
+        Ok(())
+    }
+
+    /// Nobody wants what is under way as this message any more.
+    pub(super) fn drop_message(&mut self, link: &mut Link, id: u32) {
+        if let Some(key) = link.receiver().delivery(id) {
+            self.under_way[key].dropped = true;
+        }
+    }
+
+    /// Reads what is to be read by CMA, for a while. Returns how many things it did.
+    #[cold]
+    pub(super) fn read<O: Owner>(
+        &mut self,
+        link: &mut Link,
+        owner: &mut O,
+        stats: &mut ShmStats,
+    ) -> Result<usize, Broken> {
+        let (mut did, mut left) = (0, CMA_TURN_BYTES);
+        while left > 0 {
+            let Some(id) = link.receiver().next_read() else {
+                break;
+            };
+            left -= self.read_some(link, id, left, owner, stats)?;
+            did += 1;
+        }
+        Ok(did)
+    }
+
+    /// Reads up to `most` bytes of a message; returns how many. If that fails, the ring takes over.
+    fn read_some<O: Owner>(
+        &mut self,
+        link: &mut Link,
+        id: u32,
+        most: usize,
+        owner: &mut O,
+        stats: &mut ShmStats,
+    ) -> Result<usize, Broken> {
+        let Some(key) = link.receiver().delivery(id) else {
+            return Ok(0);
+        };
+        let d = &mut self.under_way[key];
+        let Some(read) = d.cma.as_mut().filter(|_| link.receiver().has_cma()) else {
+            return Ok(0);
+        };
+        let most = most.min(read.end - read.next);
+        let matched = &d.met.matched;
+        let into = match matched.piece.is_of_list() {
+            false => matched.buf.part(read.next, most),
+            // One buffer at a time.
+            true => {
+                let segments = owner.srx().segments(matched.piece);
+                let first = parts(segments, read.next, most).next();
+                first.map_or(IoBuf::EMPTY, |(part, _)| part)
+            }
+        };
+        let (since, from) = (Instant::now(), read.addr.wrapping_add(read.next as u64));
+        // SAFETY: `part` is within the buffer, for which whoever posted it vouched.
+        let came = unsafe { link.receiver().read_memory(from, into, since) };
+        if link.has_peer_closed_by_now() {
+            // What came may be anything. The receives fail with the link, once what lies in the ring is taken.
+            link.receiver().forget_reads();
+            return Ok(0);
+        }
+        match came {
+            Read::Came => {}
+            // Its sender copies it, and waits itself if it has to.
+            Read::NotThere => {
+                self.ask_for(link, id, stats);
+                return Ok(0);
+            }
+            Read::Refused => {
+                link.receiver().give_up_cma();
+                self.ask_for(link, id, stats);
+                while let Some(id) = link.receiver().next_read() {
+                    self.ask_for(link, id, stats);
+                }
+                return Ok(0);
+            }
+        }
+        let took = since.elapsed();
+        self.moved.reading += took;
+        link.paths()
+            .has_read(d.met.arrived.len as usize, into.len as u64, took);
+        read.next += into.len;
+        if read.next < read.end {
+            link.receiver().read_on(id);
+        } else {
+            stats.received_cma += 1;
+            d.cma = None;
+            say_go(link, id, 0, stats);
+            self.got(link, id, 0, owner, stats)?;
+        }
+        Ok(into.len)
+    }
+
+    /// Asks for a message through the ring that was to be read by CMA.
+    fn ask_for(&mut self, link: &mut Link, id: u32, stats: &mut ShmStats) {
+        let Some(key) = link.receiver().delivery(id) else {
+            return;
+        };
+        let d = &mut self.under_way[key];
+        let Some(read) = d.cma.take() else { return };
+        d.expected = read.end;
+        say_go(link, id, read.end, stats);
+    }
+
+    /// Receives that wait for more of a message, when the link fails.
+    pub(super) fn take_unfinished(&mut self, link: &mut Link) -> Vec<Unfinished> {
+        let receiver = link.receiver();
+        receiver.forget_reads();
+        (receiver.incoming().drain())
+            .filter_map(|incoming| match incoming {
+                Incoming::Matched(key) => {
+                    let d = self.under_way.remove(key as usize);
+                    let Met {
+                        kind,
+                        matched,
+                        arrived,
+                    } = d.met;
+                    (!d.dropped).then_some((kind, matched, arrived))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// How many there are.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn len(&self) -> usize {
+        self.under_way.len()
+    }
+}
+
+fn say_go(link: &mut Link, id: u32, until: usize, stats: &mut ShmStats) {
+    let until = until as u64;
+    link.answer(Control::Go { id, until }, stats);
+}

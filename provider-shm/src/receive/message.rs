@@ -1,0 +1,58 @@
+//! What the first slot of a message says.
+
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Arrived, Matched};
+use ferrofabric_contracts::types::MsgKind;
+
+use crate::ring::Seen;
+use crate::wire::{DATA, TAGGED};
+
+/// A message as it begins.
+pub(super) struct Beginning {
+    pub(super) kind: MsgKind,
+    pub(super) arrived: Arrived,
+    /// What came of it with its first slot, in shared memory.
+    pub(super) from: *const u8,
+    pub(super) len: usize,
+    /// How more comes.
+    pub(super) rest: Option<Rest>,
+}
+
+/// How the rest of a message comes.
+#[derive(Clone, Copy)]
+pub(super) struct Rest {
+    pub(super) id: u32,
+    /// Length of the whole message, and how much of that comes unasked.
+    pub(super) total: u64,
+    pub(super) window: usize,
+    /// Where it lies in its sender's memory, if it is to be read.
+    pub(super) read_from: Option<u64>,
+    /// Its sender wants to know when it is done with.
+    pub(super) told: bool,
+}
+
+/// A message and the receive that it has met.
+#[derive(Clone, Copy)]
+pub(super) struct Met {
+    pub(super) kind: MsgKind,
+    pub(super) matched: Matched,
+    pub(super) arrived: Arrived,
+}
+
+/// A receive that waited for more of a message.
+pub(crate) type Unfinished = (MsgKind, Matched, Arrived);
+
+#[inline(always)]
+pub(super) fn kind_and_flags(seen: Seen) -> (MsgKind, Flags) {
+    let bits = seen.head.flags();
+    (
+        match bits & TAGGED != 0 {
+            true => MsgKind::Tagged,
+            false => MsgKind::Msg,
+        },
+        match bits & DATA != 0 {
+            true => Flags::REMOTE_CQ_DATA,
+            false => Flags::empty(),
+        },
+    )
+}

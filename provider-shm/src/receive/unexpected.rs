@@ -1,0 +1,231 @@
+//! Messages that arrived before their receive, of all links of an endpoint: what came of each, and
+//! what all of them take.
+
+use ferrofabric_contracts::addr::NativeAddr;
+use slab::Slab;
+
+use super::message::{Beginning, Rest};
+use super::place::append;
+use crate::link::{Quota, SPARE_BUFFERS, SPARE_BYTES, Used};
+use crate::ring::Broken;
+
+/// Whose link is gone, of a message that is kept.
+pub(super) const NO_LINK: usize = usize::MAX;
+
+/// An unexpected message.
+pub(super) struct UnexpectedMessage {
+    /// The key of its link.
+    link: usize,
+    /// What came of it.
+    pub(super) bytes: Vec<u8>,
+    /// How more comes.
+    pub(super) rest: Option<Rest>,
+    /// Its id, where it is all here and its sender wants to know when it is delivered.
+    pub(super) tells: Option<u32>,
+    /// Who has sent it, where the link is gone.
+    pub(super) sender: Option<Box<NativeAddr>>,
+}
+
+impl UnexpectedMessage {
+    /// Whether it is lost if its sender is.
+    fn is_partial(&self) -> bool {
+        self.rest.is_some()
+    }
+}
+
+/// They, by the number in their tokens.
+pub(super) struct UnexpectedMessages {
+    messages: Slab<UnexpectedMessage>,
+    /// How many of them have outlived their link.
+    left_behind: usize,
+    /// What all of them take, and may take together. Above, no peer may send more than envelopes,
+    /// until half of it is free.
+    used: Used,
+    quota: Quota,
+    is_over: bool,
+    /// It was, and links have not heard yet that it is not.
+    is_relieved: bool,
+    /// Buffers for the next ones.
+    spare: Vec<Vec<u8>>,
+}
+
+impl UnexpectedMessages {
+    pub(super) fn new(quota: Quota) -> Self {
+        Self {
+            messages: Slab::new(),
+            left_behind: 0,
+            used: Used::default(),
+            quota,
+            is_over: false,
+            is_relieved: false,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Keeps a message of the link with the key `link`. Returns its number, and what it takes.
+    ///
+    /// # Safety
+    ///
+    /// What came of it is valid for reads.
+    pub(super) unsafe fn hold(&mut self, link: usize, message: &Beginning) -> (usize, Used) {
+        // Room for all that comes unasked is taken, and counted, at once.
+        let room = message.rest.map_or(message.len, |rest| rest.window);
+        let mut bytes = match room {
+            1..=SPARE_BYTES => self.spare.pop().unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        bytes.reserve_exact(room);
+        // SAFETY: the caller's promise.
+        unsafe { append(&mut bytes, message.from, message.len) };
+        let taken = Used::of(bytes.capacity());
+        self.used.add(taken);
+        self.is_over |= self.quota.is_exceeded(self.used);
+        let number = self.messages.insert(UnexpectedMessage {
+            link,
+            bytes,
+            rest: message.rest,
+            tells: None,
+            sender: None,
+        });
+        (number, taken)
+    }
+
+    /// The next piece of a message has come.
+    ///
+    /// # Safety
+    ///
+    /// `from` is valid for reads of `len` bytes.
+    pub(super) unsafe fn append(
+        &mut self,
+        number: u32,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), Broken> {
+        let held = &mut self.messages[number as usize];
+        // One that is all here keeps its id until it is delivered, where its sender wants
+        // to hear of that.
+        let missing = held
+            .rest
+            .map_or(0, |rest| rest.window.saturating_sub(held.bytes.len()));
+        if len == 0 || len > missing {
+            return Err(Broken("it sent more of a message than was asked for"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { append(&mut held.bytes, from, len) };
+        Ok(())
+    }
+
+    /// Whether all of a message is here now and its id is free again. The id is not free while the
+    /// sender waits to hear of the delivery.
+    pub(super) fn frees_id(&mut self, number: u32, id: u32) -> bool {
+        let held = &mut self.messages[number as usize];
+        if held
+            .rest
+            .is_none_or(|rest| held.bytes.len() as u64 != rest.total)
+        {
+            return false;
+        }
+        match held.rest.take() {
+            // Its sender keeps the id until it is told.
+            Some(rest) if rest.told => {
+                held.tells = Some(id);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Takes a message out.
+    pub(super) fn take(&mut self, number: u64) -> Option<UnexpectedMessage> {
+        let held = self.messages.try_remove(number as usize)?;
+        self.left_behind -= usize::from(held.link == NO_LINK);
+        Some(held)
+    }
+
+    /// A message that was taken out is done with. Returns what it took.
+    pub(super) fn release(&mut self, mut held: UnexpectedMessage) -> Used {
+        let freed = Used::of(held.bytes.capacity());
+        self.give_back(freed);
+        if self.spare.len() < SPARE_BUFFERS && held.bytes.capacity() <= SPARE_BYTES {
+            held.bytes.clear();
+            self.spare.push(held.bytes);
+        }
+        freed
+    }
+
+    /// Messages take no memory of ours any more.
+    fn give_back(&mut self, freed: Used) {
+        self.used.take(freed);
+        if self.is_over && self.quota.is_half_free(self.used) {
+            self.is_over = false;
+            self.is_relieved = true;
+        }
+    }
+
+    /// Whether too much is kept of all links together.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Whether there is room again for messages of all links, which they have not heard yet.
+    #[inline]
+    pub(super) fn take_relief(&mut self) -> bool {
+        std::mem::take(&mut self.is_relieved)
+    }
+
+    /// The key of the link of a message.
+    pub(super) fn link_of(&self, number: u64) -> usize {
+        self.messages
+            .get(number as usize)
+            .map_or(NO_LINK, |held| held.link)
+    }
+
+    /// Whether a message came over this link, or over one with `name` that is gone.
+    pub(super) fn is_from(&self, number: u64, link: Option<usize>, name: &NativeAddr) -> bool {
+        self.messages
+            .get(number as usize)
+            .is_some_and(|held| link == Some(held.link) || held.sender.as_deref() == Some(name))
+    }
+
+    /// Whether a message is lost with its link.
+    pub(super) fn is_lost_with(&self, number: u64, link: usize) -> bool {
+        self.messages
+            .get(number as usize)
+            .is_some_and(|held| held.link == link && held.is_partial())
+    }
+
+    /// Whether there are messages whose link is gone.
+    pub(super) fn has_left_behind(&self) -> bool {
+        self.left_behind != 0
+    }
+
+    /// A link is no more: what came whole over it can still be received.
+    pub(super) fn outlive(&mut self, link: usize, sender: NativeAddr) {
+        let whole = |held: &&mut UnexpectedMessage| held.link == link && !held.is_partial();
+        let messages = self.messages.iter_mut().map(|(_, held)| held);
+        for held in messages.filter(whole) {
+            held.link = NO_LINK;
+            held.sender = Some(Box::new(sender));
+            self.left_behind += 1;
+        }
+    }
+
+    /// What is held in part of messages of a link that is no more is lost.
+    pub(super) fn forget_partial(&mut self, link: usize) {
+        let mut lost = Used::default();
+        self.messages.retain(|_, held| {
+            let stays = held.link != link || !held.is_partial();
+            if !stays {
+                lost.add(Used::of(held.bytes.capacity()));
+            }
+            stays
+        });
+        self.give_back(lost);
+    }
+
+    /// How many there are, how many have outlived their link, and what all of them take.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn kept(&self) -> (usize, usize, Used) {
+        (self.messages.len(), self.left_behind, self.used)
+    }
+}

@@ -1,0 +1,85 @@
+//! What insertions into the address vector and removals change.
+
+use std::collections::VecDeque;
+
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::{Owner, PeerSrx, SendDone};
+use ferrofabric_contracts::types::FiAddr;
+
+use super::ShmTransport;
+use crate::peers::Peer;
+use crate::service::Command;
+
+impl ShmTransport {
+    /// A peer was inserted: what came of it has a source now.
+    pub(super) fn inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
+        let Some(id) = name.shm else { return };
+        let mut met = None;
+        if let Some(&mut Peer::Up(key)) = self.peers.get_mut(id) {
+            let link = &mut *self.links[key];
+            if link.native() == *name && !link.addr().is_some() {
+                link.set_addr(addr);
+                self.peers.set_id(addr, id);
+                self.unwatch(key);
+                met = Some(key);
+            }
+        }
+        if met.is_none() && !self.receiver.has_left_behind() {
+            return;
+        }
+        let receiver = &self.receiver;
+        (owner.srx()).resolve(addr, |token| receiver.is_from(token, met, name));
+    }
+
+    /// A peer was removed: its sends that wait fail, and its link is of no use once it is quiet.
+    pub(super) fn removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        let mut id = self.peers.forget_addr(addr);
+        for (_, link) in self.links.iter_mut().filter(|(_, l)| l.addr() == addr) {
+            link.set_addr(FiAddr::NOTAVAIL);
+            id = Some(link.id());
+        }
+        owner.srx().forget_source(addr);
+        let Some(id) = id else { return };
+        let mut is_connecting = false;
+        let queue = match self.peers.get_mut(id) {
+            Some(Peer::Connecting(queue)) => {
+                is_connecting = true;
+                queue
+            }
+            Some(&mut Peer::Up(key)) => {
+                if !self.links[key].addr().is_some() {
+                    self.watch_removed(key);
+                }
+                self.links[key].pending_mut()
+            }
+            Some(Peer::Left(_)) => {
+                self.peers.remove(id);
+                self.service.tell(Command::Forget(id, None, false));
+                return;
+            }
+            Some(Peer::Gone(_)) => {
+                self.peers.remove(id);
+                return;
+            }
+            None => return,
+        };
+        let (dropped, kept) = std::mem::take(queue)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|send| send.op.dest == addr);
+        if is_connecting && kept.is_empty() {
+            self.peers.remove(id);
+            self.service.tell(Command::Cancel(id));
+        } else {
+            *queue = kept;
+        }
+        for send in dropped {
+            owner.fail_send(
+                &SendDone::of(&send.op, 0),
+                Errno::ECANCELED,
+                0,
+                "the peer was removed from the address vector",
+            );
+        }
+    }
+}

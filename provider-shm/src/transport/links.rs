@@ -1,0 +1,181 @@
+//! How links come and go: what the service thread has found, and what becomes of what hangs on a
+//! link that ends.
+
+use std::sync::Arc;
+
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx, SendDone};
+
+use super::ShmTransport;
+use crate::config::Unreachable;
+use crate::link::Link;
+use crate::peers::Peer;
+use crate::ring::SLOTS;
+use crate::service::{Command, Event, NewLink};
+use crate::status::{SLEEPS, WANTS_ROOM};
+
+impl ShmTransport {
+    pub(super) fn link_up<O: Owner>(&mut self, mut link: Link, owner: &mut O) {
+        self.receiver.stats_mut().links += 1;
+        let (id, addr) = (link.id(), owner.av().find(&link.native()));
+        link.set_addr(addr);
+        let before = self.peers.remove(id);
+        if let Some(Peer::Connecting(queue)) = before {
+            link.take_over(queue);
+        }
+        if self.armed {
+            link.own_status().sleep(SLEEPS | WANTS_ROOM);
+        }
+        let key = self.links.insert(Box::new(link));
+        self.peers.set(id, Peer::Up(key));
+        self.turns.join(key);
+        if addr.is_some() {
+            self.peers.set_id(addr, id);
+            self.peers.learn(addr, key, self.links.len());
+        } else {
+            self.watch_unknown_source(key);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_events<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let mut did = 0;
+        self.service.lower_flag();
+        while let Some(event) = self.service.next_event() {
+            did += 1;
+            match event {
+                Event::Up(new) => self.new_link(new, owner),
+                Event::Gone(id, segment, said_so) => self.gone(id, segment, said_so, owner),
+                Event::Look => self.look(owner),
+                Event::Unreachable(id, errno, why) => self.give_up(id, errno, why, owner),
+            }
+        }
+        did
+    }
+
+    pub(crate) fn new_link<O: Owner>(&mut self, new: NewLink, owner: &mut O) {
+        if let Some(&mut Peer::Up(key)) = self.peers.get_mut(new.id) {
+            // Its end was overtaken by a new beginning.
+            self.drain(key, owner);
+            self.fail_link(key, Errno::ECONNRESET, "the peer has connected anew", owner);
+        }
+        let link = Link::new(new, &self.shared, self.sizes);
+        self.link_up(link, owner);
+    }
+
+    /// No link can be had with a peer.
+    pub(super) fn give_up<O: Owner>(
+        &mut self,
+        id: u64,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut O,
+    ) {
+        let Some(Peer::Connecting(queue)) = self.peers.get_mut(id) else {
+            return;
+        };
+        let queue = std::mem::take(queue);
+        self.peers.remove(id);
+        // Nobody waits: the peer was removed.
+        let Some(first) = queue.front() else { return };
+        // A peer that does not answer may do so later; one that is not there will not come.
+        if errno == Errno::EHOSTUNREACH {
+            self.peers.set_gone(id, errno, first.op.dest);
+        }
+        tracing::info!(peer = id, why, "no shared-memory link");
+        match self.config.unreachable {
+            Unreachable::HandBack => {
+                self.unreachable.push_back((first.op.dest, queue.into()));
+            }
+            Unreachable::Fail => {
+                for send in queue {
+                    owner.fail_send(&SendDone::of(&send.op, 0), errno, 0, why);
+                }
+            }
+        }
+    }
+
+    /// Takes what a peer that is gone has left in its ring: no more than the ring holds, should it still be writing. If that is its
+    /// farewell, the link has ended in good order.
+    pub(super) fn drain<O: Owner>(&mut self, key: usize, owner: &mut O) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        for _ in 0..SLOTS {
+            let Some(seen) = link.peek() else { break };
+            if self
+                .receiver
+                .take(key, link, &mut self.outbox, seen, owner)
+                .is_err()
+            {
+                break;
+            }
+        }
+        if (self.links.get(key))
+            .is_some_and(|link| link.has_asked_to_close() && link.has_close_message())
+        {
+            self.answer_close(key, owner);
+        }
+    }
+
+    /// Takes a link out. What hangs on it is the caller's.
+    pub(super) fn remove_link(&mut self, key: usize) -> Option<Box<Link>> {
+        let link = self.links.try_remove(key)?;
+        self.unwatch(key);
+        self.peers.unlearn();
+        self.turns.leave(key);
+        Some(link)
+    }
+
+    /// Ends a link: what waits for its peer fails, everybody else goes on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fail_link<O: Owner>(
+        &mut self,
+        key: usize,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut O,
+    ) {
+        let Some(mut link) = self.remove_link(key) else {
+            return;
+        };
+        tracing::info!(peer = %link.native(), why, "shared-memory link ended");
+        self.receiver.stats_mut().links_failed += 1;
+        if errno == Errno::EPROTO {
+            let segment = Some(Arc::clone(link.segment()));
+            self.service
+                .tell(Command::Forget(link.id(), segment, false));
+        }
+        self.peers.set_gone(link.id(), errno, link.addr());
+        let sends = link.take_unfinished(&mut self.outbox);
+        let receives = self.receiver.take_unfinished(&mut link);
+        self.receiver.outlives(key, &link);
+        let addr = link.addr();
+        // Says that we are through with it, before anybody gets back the memory that the peer may be reading.
+        drop(link);
+        for done in sends {
+            owner.fail_send(&done, errno, 0, why);
+        }
+        for (kind, matched, arrived) in receives {
+            owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
+        }
+        // What arrived whole can still be received; of the rest, the owner forgets.
+        let receiver = &self.receiver;
+        let lost = |token| receiver.is_lost_with(token, key);
+        owner.srx().fail_source(addr, errno, why, lost);
+        self.receiver.forget_partial(key);
+        self.ease_back_pressure();
+    }
+
+    /// Where there is room again for unexpected messages, all links hear of it.
+    #[inline]
+    pub(super) fn ease_back_pressure(&mut self) {
+        if self.receiver.take_relief() {
+            for (_, link) in &mut self.links {
+                self.receiver.update_back_pressure(link);
+            }
+        }
+    }
+}

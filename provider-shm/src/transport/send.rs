@@ -1,0 +1,120 @@
+//! Sends that do not go in one slot at once: to a link, or to a peer with which there is none yet.
+
+use std::collections::VecDeque;
+
+use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone};
+use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
+
+use super::ShmTransport;
+use crate::link::{Link, Sent};
+use crate::peers::Peer;
+use crate::pending::PendingSend;
+use crate::segment::Segment;
+use crate::service::Command;
+
+impl ShmTransport {
+    /// Sends what does not go in one slot, or not now.
+    ///
+    /// # Safety
+    ///
+    /// As for `Transport::send`.
+    #[inline(never)]
+    pub(super) unsafe fn send_long<O: Owner>(
+        &mut self,
+        key: usize,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        let link = &mut *self.links[key];
+        let stats = self.receiver.stats_mut();
+        // SAFETY: the caller's promise.
+        match unsafe { link.send(op, iov, &mut self.outbox, stats) } {
+            Ok(Sent::Done) => owner.complete_send(&SendDone::of(op, total_len(iov))),
+            Ok(Sent::Later) => self.wake_progress(key),
+            Ok(Sent::Again) => return Err(OpError::Again),
+            Err(broken) => {
+                self.fail_link(key, Errno::EPROTO, broken.0, owner);
+                return Err(OpError::Failed(Errno::EPROTO));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends to an address that is not known to lead to a link.
+    ///
+    /// # Safety
+    ///
+    /// As for `Transport::send`.
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn send_first<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        let id = match self.peers.id(op.dest) {
+            Some(id) if !self.peers.needs_link(id) => id,
+            _ => {
+                let native = owner
+                    .av()
+                    .lookup(op.dest)
+                    .ok_or(OpError::Failed(Errno::EADDRNOTAVAIL))?;
+                let id = native.shm.ok_or(OpError::Failed(Errno::EHOSTUNREACH))?;
+                if native.node != self.node && native.node != 0 && self.node != 0 {
+                    return Err(OpError::Failed(Errno::EHOSTUNREACH));
+                }
+                self.peers.set_id(op.dest, id);
+                if self.peers.needs_link(id) {
+                    self.peers.set(id, Peer::Connecting(VecDeque::new()));
+                    if let Err(error) = self.connect(id, native, owner) {
+                        self.peers.remove(id);
+                        return Err(error);
+                    }
+                }
+                id
+            }
+        };
+        match self.peers.get_mut(id) {
+            Some(Peer::Up(key)) => {
+                let key = *key;
+                if !self.links[key].has_asked_to_close() {
+                    self.peers.learn(op.dest, key, self.links.len());
+                }
+                // SAFETY: the caller's promise.
+                unsafe { self.send_long(key, op, iov, owner) }
+            }
+            Some(Peer::Connecting(queue)) => {
+                if queue.len() >= self.config.queue_sends {
+                    return Err(OpError::Again);
+                }
+                self.receiver.stats_mut().queued += 1;
+                // SAFETY: the caller's promise.
+                queue.push_back(unsafe { PendingSend::new(op, iov) });
+                Ok(())
+            }
+            Some(Peer::Gone(errno)) => Err(OpError::Failed(*errno)),
+            Some(Peer::Left(_)) | None => Err(OpError::Again),
+        }
+    }
+
+    /// Makes a link with a peer that counts as connecting; one with oneself is there at once.
+    pub(super) fn connect<O: Owner>(
+        &mut self,
+        id: u64,
+        native: NativeAddr,
+        owner: &mut O,
+    ) -> std::result::Result<(), OpError> {
+        if id != self.id {
+            self.service.tell(Command::Connect(native));
+            return Ok(());
+        }
+        let (segment, _) = Segment::create().map_err(|e| OpError::Failed(e.errno()))?;
+        let link = Link::loopback(segment, native, id, &self.shared, self.sizes);
+        self.link_up(link, owner);
+        Ok(())
+    }
+}

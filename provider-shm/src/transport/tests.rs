@@ -1,0 +1,20 @@
+//! Names of endpoints.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use super::*;
+
+/// Covers: AV-9
+#[test]
+fn who_finds_its_name_taken_draws_another() {
+    let node = crate::node_id();
+    let first = ShmTransport::open(ShmConfig::default(), node, None, 0).unwrap();
+    let taken = first.native();
+    assert_eq!(taken.shm, Some(taken.incarnation));
+    let free = NativeAddr::of_new(node, None, true, taken.incarnation ^ 1);
+    let mut names = [taken, taken, free].into_iter();
+    let second = ShmTransport::open_drawn(ShmConfig::default(), 0, || Ok(names.next().unwrap()));
+    assert_eq!(second.unwrap().native(), free);
+    let never = ShmTransport::open_drawn(ShmConfig::default(), 0, || Ok(taken));
+    assert_eq!(never.err().unwrap().errno(), Errno::EADDRINUSE);
+}
