@@ -4,9 +4,12 @@
 //! hello with "busy", the other one drops its attempt for the lower one's. Every attempt can be repeated.
 
 mod attempts;
+mod listener;
+mod rings;
+mod sweep;
 
-use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,24 +21,21 @@ use slab::Slab;
 
 use super::frame::{BUSY, OK, READY, REFUSED, WELCOME};
 use super::handshake::{Connection, Failure, Stage};
-use super::liveness::Liveness;
 use super::users::Users;
 use super::{Command, Event, NewLink, Shared, socket};
 use crate::config::ShmConfig;
 use crate::segment::{Segment, Side};
 use crate::status::CLOSED;
 use attempts::Attempt;
+use listener::Listener;
+use rings::PendingRings;
+use sweep::Sweep;
 
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
 /// Clients that are talked to at once; more wait in the listener's queue. Connections of our own
 /// are no clients.
 const CLIENTS: usize = 256;
-/// Peers that are asked after in one sweep: keeps its cost small however many there are.
-const SWEPT: usize = 256;
-/// How long clients wait when there are too many, or no descriptor for another one.
-const PAUSE: Duration = Duration::from_millis(20);
-const RETRY: Duration = Duration::from_millis(5);
 /// How long a link whose peer was removed is left alone between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -55,24 +55,16 @@ pub(super) struct Server {
     shared: Arc<Shared>,
     config: ShmConfig,
     epoll: Epoll,
-    listener: OwnedFd,
-    /// When to listen again, where we do not.
-    listen_again: Option<Instant>,
-    liveness: Liveness,
+    listener: Listener,
     users: Users,
-    /// Who is still to be rung at, and when.
-    unrung: HashSet<u64>,
-    ring_again: Option<Instant>,
+    rings: PendingRings,
     commands: Receiver<Command>,
     events: Sender<Event>,
     /// Empty while it is talked to.
     connections: Slab<Option<Connection>>,
     peers: HashMap<u64, Peer>,
-    /// With whom there was a link until neither side had more to say, who are asked after all the same.
-    left: HashSet<u64>,
+    sweep: Sweep,
     nonce: u64,
-    next_sweep: Instant,
-    sweep_from: usize,
     next_look: Option<Instant>,
 }
 
@@ -85,8 +77,7 @@ impl Server {
         events: Sender<Event>,
     ) -> nix::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let listener = socket::listen_at(id)?;
-        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        let listener = Listener::open(id, &epoll, LISTENER)?;
         epoll.add(&shared.wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
         Ok(Self {
             id,
@@ -94,18 +85,13 @@ impl Server {
             shared,
             epoll,
             listener,
-            listen_again: None,
-            liveness: Liveness::new()?,
             users: Users::new(),
-            unrung: HashSet::new(),
-            ring_again: None,
+            rings: PendingRings::default(),
             commands,
             events,
             connections: Slab::new(),
             peers: HashMap::new(),
-            left: HashSet::new(),
-            next_sweep: Instant::now() + config.sweep_interval,
-            sweep_from: 0,
+            sweep: Sweep::new(config.sweep_interval)?,
             next_look: None,
             config,
         })
@@ -113,8 +99,8 @@ impl Server {
 
     /// What it owns as long as it runs.
     pub(super) fn descriptors(&self) -> [RawFd; 3] {
-        let (listener, epoll) = (self.listener.as_raw_fd(), self.epoll.0.as_raw_fd());
-        [listener, epoll, self.liveness.descriptor()]
+        let (listener, epoll) = (self.listener.descriptor(), self.epoll.0.as_raw_fd());
+        [listener, epoll, self.sweep.descriptor()]
     }
 
     /// Runs until told to stop.
@@ -133,7 +119,7 @@ impl Server {
                 match event.data() {
                     WAKE => {
                         let _ = self.shared.wake.read();
-                        self.take_unrung();
+                        self.rings.take_over(&self.shared);
                         if !self.obey() {
                             return;
                         }
@@ -156,13 +142,13 @@ impl Server {
             Peer::Attempting(attempt, None) => Some(attempt.next_try),
             _ => None,
         });
-        let sweep = self.swept().next().map(|_| self.next_sweep);
+        let sweep = self.swept().next().map(|_| self.sweep.next());
         match connections
             .chain(attempts)
             .chain(sweep)
-            .chain(self.listen_again)
+            .chain(self.listener.resume_at())
             .chain(self.next_look)
-            .chain(self.ring_again)
+            .chain(self.rings.retry_at())
             .min()
         {
             Some(next) => {
@@ -193,7 +179,7 @@ impl Server {
     /// A link has ended; there may be another one by now, or the sweep may have found its end, too.
     fn forget(&mut self, id: u64, segment: Option<&Arc<Segment>>, watch: bool) {
         let Some(segment) = segment else {
-            self.left.remove(&id);
+            self.sweep.unwatch(id);
             return;
         };
         match self.peers.get(&id) {
@@ -204,7 +190,7 @@ impl Server {
             _ => {}
         }
         if watch {
-            self.left.insert(id);
+            self.sweep.watch(id);
         }
     }
 
@@ -212,20 +198,6 @@ impl Server {
         // The transport ends this thread before it goes, so somebody listens.
         let _ = self.events.send(event);
         self.shared.has_event();
-    }
-
-    /// Takes over whom others could not ring at.
-    fn take_unrung(&mut self) {
-        self.unrung.extend(self.shared.unrung().drain());
-        if !self.unrung.is_empty() && self.ring_again.is_none() {
-            self.ring_again = Some(Instant::now() + RETRY);
-        }
-    }
-
-    fn ring_again(&mut self) {
-        let doorbell = &self.shared.doorbell;
-        self.unrung.retain(|id| !doorbell.ring(*id));
-        self.ring_again = (!self.unrung.is_empty()).then(|| Instant::now() + RETRY);
     }
 
     /// Watches a connection; `None` when that is not possible now.
@@ -246,7 +218,7 @@ impl Server {
         let connections = self.connections.iter().filter_map(|(_, c)| c.as_ref());
         let mut clients = connections.filter(|c| c.is_client()).count();
         while clients < CLIENTS {
-            let fd = match socket::accept(&self.listener) {
+            let fd = match self.listener.accept() {
                 Ok(fd) => fd,
                 Err(Sys::EAGAIN) => return,
                 Err(Sys::EINTR | Sys::ECONNABORTED) => continue,
@@ -262,20 +234,7 @@ impl Server {
                 _ => tracing::warn!("refused a shared-memory connection of another user"),
             }
         }
-        self.listen(false);
-    }
-
-    /// Pauses or resumes listening.
-    fn listen(&mut self, on: bool) {
-        let flags = if on {
-            EpollFlags::EPOLLIN
-        } else {
-            EpollFlags::empty()
-        };
-        let _ = self
-            .epoll
-            .modify(&self.listener, &mut EpollEvent::new(flags, LISTENER));
-        self.listen_again = (!on).then(|| Instant::now() + PAUSE);
+        self.listener.pause(&self.epoll);
     }
 
     /// A connection has something to read, or has ended.
@@ -403,10 +362,10 @@ impl Server {
             fence = link.fence,
             "shared-memory link"
         );
-        self.left.remove(&link.id);
+        self.sweep.unwatch(link.id);
         self.peers
             .insert(link.id, Peer::Up(Arc::clone(&link.segment), link.side));
-        self.next_sweep = Instant::now() + self.config.sweep_interval;
+        self.sweep.postpone();
         self.report(Event::Up(link));
     }
 
@@ -444,9 +403,7 @@ impl Server {
                 self.closed(key, connection, &Failure::Later);
             }
         }
-        if self.listen_again <= Some(now) && self.listen_again.is_some() {
-            self.listen(true);
-        }
+        self.listener.resume(&self.epoll, now);
         let due: Vec<(u64, bool)> = self
             .peers
             .iter()
@@ -463,35 +420,26 @@ impl Server {
                 self.try_connect(id);
             }
         }
-        if self.ring_again.is_some_and(|at| at <= now) {
-            self.ring_again();
-        }
+        self.rings.retry(&self.shared, now);
         if self.next_look.is_some_and(|at| at <= now) {
             self.next_look = None;
             self.report(Event::Look);
         }
-        if self.next_sweep <= now {
-            self.next_sweep = now + self.config.sweep_interval;
-            self.sweep();
+        if self.sweep.is_due(now) {
+            self.look_who_is_gone();
         }
     }
 
     /// Whom the sweep asks after.
     fn swept(&self) -> impl Iterator<Item = u64> {
         let up = (self.peers.iter()).filter(|(_, peer)| matches!(peer, Peer::Up(..)));
-        up.map(|(id, _)| *id).chain(self.left.iter().copied())
+        up.map(|(id, _)| *id).chain(self.sweep.watched())
     }
 
     /// Looks which peers have left or died.
-    fn sweep(&mut self) {
-        let mut ids: Vec<u64> = self.swept().collect();
-        ids.sort_unstable();
-        if ids.is_empty() {
-            return;
-        }
-        let from = self.sweep_from % ids.len();
-        self.sweep_from = from + SWEPT;
-        for &id in ids.iter().cycle().skip(from).take(ids.len().min(SWEPT)) {
+    fn look_who_is_gone(&mut self) {
+        let ids: Vec<u64> = self.swept().collect();
+        for id in self.sweep.choose(ids) {
             let link = match self.peers.get(&id) {
                 Some(Peer::Up(segment, side)) => Some((segment, *side)),
                 _ => None,
@@ -500,11 +448,11 @@ impl Server {
                 link.is_some_and(|(segment, side)| segment.status(other(side)).load() & CLOSED != 0)
             };
             // Who closes says so before its doorbell goes.
-            if closed() || !self.liveness.exists(id) {
+            if closed() || !self.sweep.exists(id) {
                 let gone = Event::Gone(id, link.map(|(segment, _)| Arc::clone(segment)), closed());
                 match link.is_some() {
                     true => drop(self.peers.remove(&id)),
-                    false => drop(self.left.remove(&id)),
+                    false => self.sweep.unwatch(id),
                 }
                 self.report(gone);
             }

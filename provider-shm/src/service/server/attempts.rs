@@ -8,11 +8,14 @@ use nix::errno::Errno as Sys;
 
 use super::super::handshake::Connection;
 use super::super::{Event, socket};
-use super::{Peer, RETRY, Server};
+use super::{Peer, Server};
 use crate::config::Cma;
 
 /// Peers that are connected to at once. More wait until one has answered, or was silent for long.
 const PLACES: usize = 256;
+
+/// How long a peer that turns us away is left alone.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// How long a peer that takes no connections is left alone.
 const SILENT_RETRY: Duration = Duration::from_millis(50);
@@ -52,7 +55,7 @@ impl Server {
             Some(Peer::Attempting(attempt, _)) => attempt.is_wanted = true,
             Some(Peer::Accepting(_, wanted)) => *wanted = Some(attempt),
             None => {
-                self.left.remove(&id);
+                self.sweep.unwatch(id);
                 self.peers.insert(id, Peer::Attempting(attempt, None));
                 self.try_connect(id);
             }

@@ -1,0 +1,64 @@
+//! Where clients connect: taken one by one, with a pause when there are too many.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+
+use super::super::socket;
+
+/// How long clients wait when there are too many, or no descriptor for another one.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub(super) struct Listener {
+    socket: OwnedFd,
+    /// What its events carry.
+    token: u64,
+    /// When to listen again, where it does not.
+    resume_at: Option<Instant>,
+}
+
+impl Listener {
+    /// Listens at the endpoint `id`.
+    pub(super) fn open(id: u64, epoll: &Epoll, token: u64) -> nix::Result<Self> {
+        let socket = socket::listen_at(id)?;
+        epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+        Ok(Self {
+            socket,
+            token,
+            resume_at: None,
+        })
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// The next client.
+    pub(super) fn accept(&self) -> nix::Result<OwnedFd> {
+        socket::accept(&self.socket)
+    }
+
+    /// When to listen again, where it does not.
+    pub(super) fn resume_at(&self) -> Option<Instant> {
+        self.resume_at
+    }
+
+    /// Lets clients wait for a while.
+    pub(super) fn pause(&mut self, epoll: &Epoll) {
+        self.listen_for(epoll, EpollFlags::empty());
+        self.resume_at = Some(Instant::now() + PAUSE);
+    }
+
+    /// Listens again, if it is time.
+    pub(super) fn resume(&mut self, epoll: &Epoll, now: Instant) {
+        if self.resume_at.is_some_and(|at| at <= now) {
+            self.listen_for(epoll, EpollFlags::EPOLLIN);
+            self.resume_at = None;
+        }
+    }
+
+    fn listen_for(&self, epoll: &Epoll, flags: EpollFlags) {
+        let _ = epoll.modify(&self.socket, &mut EpollEvent::new(flags, self.token));
+    }
+}
