@@ -15,6 +15,7 @@ mod slot;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+#[cfg_attr(loom, allow(unused_imports, reason = "no record is modelled"))]
 pub(crate) use self::{
     consumer::{Rx, Seen},
     producer::{Record, Tx},
