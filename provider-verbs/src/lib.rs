@@ -9,6 +9,7 @@ mod domain;
 mod endpoint;
 #[cfg(feature = "fault-injection")]
 pub mod fault;
+mod gather;
 pub mod mr;
 #[cfg(not(feature = "counter-origins"))]
 mod origins;
@@ -20,8 +21,11 @@ mod port;
 pub mod post;
 mod provider;
 pub mod qp;
+mod random;
 mod registration;
+mod rejected;
 mod session;
+mod slots;
 pub mod srq;
 mod tuning;
 

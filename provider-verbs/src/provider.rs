@@ -14,15 +14,14 @@ use ferrofabric_contracts::info::{
 use ferrofabric_protocol::wire;
 use ferrofabric_runtime::domain::{DgramDomain, Domain, KeyedBackend, KeyedDgramDomain};
 use ferrofabric_runtime::fabric::{self, Discovery, Provider};
-use ferrofabric_shm::node_id;
 
 use crate::cm;
 use crate::device::{
     Context, Device, DeviceInfo, GidWish, LinkLayer, NumaDistances, OpenedDevice, PortInfo,
     PortState, memory_lock_advice,
 };
-use crate::domain::{VerbsBackend, local_port};
-use crate::endpoint::dgram::{self, DgramBackend};
+use crate::domain::{DgramBackend, VerbsBackend, local_port, node_id};
+use crate::endpoint::dgram;
 use crate::port::LocalPort;
 use crate::tuning::Tuning;
 

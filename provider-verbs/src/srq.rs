@@ -10,7 +10,7 @@ use ferrofabric_verbs_sys::{
 
 use crate::device::{failed, last_errno};
 use crate::pd::Pd;
-use crate::post::{Rejected, rejected};
+use crate::rejected::{Rejected, rejected};
 
 /// What a shared receive queue is to be.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ use crate::mr::Access;
 use crate::pd::Pd;
 use crate::post::{RecvRequest, SendFlags, SendRequest};
 use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
-use crate::session::SlotPool;
+use crate::slots::SlotPool;
 
 /// Receives that are posted: of a burst of handshakes beyond that some are lost, and tried again.
 const RECEIVES: u32 = 256;

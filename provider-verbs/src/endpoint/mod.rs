@@ -1,5 +1,4 @@
 //! Endpoints: how messages travel over a verbs device.
 
 pub(crate) mod dgram;
-pub(crate) mod gather;
 pub(crate) mod rdm;

@@ -6,8 +6,10 @@ use std::ptr::NonNull;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_verbs_sys::{self as sys, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 
-use super::{Remote, SendFlags, post_error};
+use super::{Remote, SendFlags};
 use crate::ah::Ah;
+use crate::qp::Qp;
+use crate::rejected::post_error;
 
 /// An open batch: each request is one operation call, then one payload call ([`SendBatch::entry`],
 /// [`SendBatch::entries`], [`SendBatch::inline`]), and for datagrams [`SendBatch::to`].
@@ -20,12 +22,22 @@ pub struct SendBatch<'q> {
     thread: PhantomData<*const ()>,
 }
 
+impl Qp {
+    /// Opens a batch of extended sends; `None` when it was not created for them. Only one at a time: a second on the same
+    /// thread waits for itself.
+    #[inline]
+    pub fn start_batch(&self) -> Option<SendBatch<'_>> {
+        // SAFETY: live as long as the borrow. A nested batch deadlocks, which breaks nothing.
+        self.extended().map(|raw| unsafe { SendBatch::start(raw) })
+    }
+}
+
 impl SendBatch<'_> {
     /// # Safety
     ///
     /// `raw` is live for the borrow, and has no batch open on this thread.
     #[inline]
-    pub(crate) unsafe fn start(raw: NonNull<ibv_qp_ex>) -> Self {
+    unsafe fn start(raw: NonNull<ibv_qp_ex>) -> Self {
         // SAFETY: the caller's promise.
         unsafe { sys::ibv_wr_start(raw.as_ptr()) };
         Self {

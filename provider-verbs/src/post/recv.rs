@@ -5,8 +5,8 @@ use std::ptr;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_verbs_sys::{ibv_recv_wr, ibv_sge};
 
-use super::Rejected;
 use crate::qp::Qp;
+use crate::rejected::Rejected;
 use crate::srq::Srq;
 
 /// One receive request with `N` scatter/gather entries. A datagram's first 40 bytes are its routing header.

@@ -17,7 +17,7 @@ use ferrofabric_verbs_sys::{
 use crate::cq::Cq;
 use crate::device::{Quirks, failed, last_errno};
 use crate::pd::Pd;
-use crate::post::{Rejected, SendBatch, rejected};
+use crate::rejected::{Rejected, rejected};
 use crate::srq::Srq;
 
 pub use rc::{RcConnect, RcInit, RcQp, RcTimers};
@@ -27,25 +27,25 @@ bitflags::bitflags! {
     /// Operations that a queue pair is created for, for extended posting (`ibv_create_qp_ex(3)`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct SendOps: u64 {
-        /// [`SendBatch::send`].
+        /// [`SendBatch::send`](crate::post::SendBatch::send).
         const SEND = RawOps::IBV_QP_EX_WITH_SEND.0 as u64;
-        /// [`SendBatch::send_immediate`].
+        /// [`SendBatch::send_immediate`](crate::post::SendBatch::send_immediate).
         const SEND_IMMEDIATE = RawOps::IBV_QP_EX_WITH_SEND_WITH_IMM.0 as u64;
-        /// [`SendBatch::send_with_invalidate`].
+        /// [`SendBatch::send_with_invalidate`](crate::post::SendBatch::send_with_invalidate).
         const SEND_INVALIDATE = RawOps::IBV_QP_EX_WITH_SEND_WITH_INV.0 as u64;
-        /// [`SendBatch::write`].
+        /// [`SendBatch::write`](crate::post::SendBatch::write).
         const WRITE = RawOps::IBV_QP_EX_WITH_RDMA_WRITE.0 as u64;
-        /// [`SendBatch::write_immediate`].
+        /// [`SendBatch::write_immediate`](crate::post::SendBatch::write_immediate).
         const WRITE_IMMEDIATE = RawOps::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0 as u64;
-        /// [`SendBatch::read`].
+        /// [`SendBatch::read`](crate::post::SendBatch::read).
         const READ = RawOps::IBV_QP_EX_WITH_RDMA_READ.0 as u64;
-        /// [`SendBatch::compare_swap`].
+        /// [`SendBatch::compare_swap`](crate::post::SendBatch::compare_swap).
         const COMPARE_SWAP = RawOps::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0 as u64;
-        /// [`SendBatch::fetch_add`].
+        /// [`SendBatch::fetch_add`](crate::post::SendBatch::fetch_add).
         const FETCH_ADD = RawOps::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
-        /// [`SendBatch::bind_window`].
+        /// [`SendBatch::bind_window`](crate::post::SendBatch::bind_window).
         const BIND_WINDOW = RawOps::IBV_QP_EX_WITH_BIND_MW.0 as u64;
-        /// [`SendBatch::invalidate_local`].
+        /// [`SendBatch::invalidate_local`](crate::post::SendBatch::invalidate_local).
         const INVALIDATE_LOCAL = RawOps::IBV_QP_EX_WITH_LOCAL_INV.0 as u64;
     }
 }
@@ -227,12 +227,10 @@ impl Qp {
         }
     }
 
-    /// Opens a batch of extended sends; `None` when it was not created for them. Only one at a time: a second on the same
-    /// thread waits for itself.
+    /// Its handle for extended posting; `None` when it was not created for that.
     #[inline]
-    pub fn start_batch(&self) -> Option<SendBatch<'_>> {
-        // SAFETY: live as long as the borrow. A nested batch deadlocks, which breaks nothing.
-        self.extended.map(|raw| unsafe { SendBatch::start(raw) })
+    pub(crate) fn extended(&self) -> Option<NonNull<ibv_qp_ex>> {
+        self.extended
     }
 
     /// Its state as the device has it.

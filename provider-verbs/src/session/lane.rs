@@ -59,14 +59,6 @@ pub(crate) enum Place {
     Split { slot: u32, head: u32, rest: IoBuf },
 }
 
-/// Memory of the application's that it has registered.
-#[derive(Clone, Debug)]
-pub(crate) struct Registered {
-    pub(crate) buf: IoBuf,
-    /// The application may close it meanwhile.
-    pub(crate) region: Arc<Region>,
-}
-
 impl Place {
     /// The bounce buffer that it takes.
     #[inline]

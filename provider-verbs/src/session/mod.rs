@@ -1,4 +1,4 @@
-//! The data side of the verbs provider: slots of registered memory, peers, sessions, and the lanes that carry them.
+//! The data side of the verbs provider: peers, sessions, and the lanes that carry them.
 
 mod grants;
 mod lane;
@@ -6,20 +6,20 @@ mod packet_pool;
 mod payload;
 mod peers;
 mod records;
-mod slots;
+mod registered;
 mod state;
 mod ud_lane;
 mod unexpected;
 
 pub(crate) use grants::{Grants, QUOTA_UNITS};
 pub(crate) use lane::{
-    AfterLane, Lane, LaneEnd, Lanes, Place, Registered, Wqe, WqeKind, WrId, datagram_wr_id,
-    is_datagram, receive_wr_id, send_wr_id,
+    AfterLane, Lane, LaneEnd, Lanes, Place, Wqe, WqeKind, WrId, datagram_wr_id, is_datagram,
+    receive_wr_id, send_wr_id,
 };
 pub(crate) use packet_pool::PacketPool;
 pub(crate) use peers::{Fate, Goodbye, Link, Peers, Pending};
 pub(crate) use records::Records;
-pub(crate) use slots::SlotPool;
+pub(crate) use registered::Registered;
 pub(crate) use state::{
     Incoming, Kept, KeptKind, Notice, Quotas, Receiving, RendezvousSend, SessionState, Target,
     Writing,

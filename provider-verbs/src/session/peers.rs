@@ -20,7 +20,7 @@ use ferrofabric_protocol::{PeerKey, Time, give_back_room};
 
 use super::state::SessionState;
 use crate::connect::{native_addr, peer_key};
-use crate::endpoint::gather::Readable;
+use crate::gather::Readable;
 
 /// Peers that are kept for a session that rests, and for nothing else.
 const MAX_KEPT: usize = 1024;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::peer::{Arrived, Matched, SendDone};
+use ferrofabric_contracts::peer::{Arrived, Matched, Owner, SendDone};
 use ferrofabric_contracts::types::MsgKind;
 use ferrofabric_protocol::credit::{CreditError, open_requests};
 use ferrofabric_protocol::parts::Assembly;
@@ -14,7 +14,8 @@ use ferrofabric_protocol::table::{Key, Table};
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{FinStatus, Grant, Segment, readdress};
 
-use super::lane::Registered;
+use super::packet_pool::PacketPool;
+use super::registered::Registered;
 use crate::origins::session_origin;
 use crate::registration::Region;
 
@@ -247,6 +248,28 @@ impl SessionState {
         }
         self.breaks += 1;
         self.breaks <= MAX_BREAKS
+    }
+
+    /// The oldest of its packets that were unsure have arrived.
+    pub(crate) fn arrived_after_all<O: Owner>(
+        &mut self,
+        count: u32,
+        packets: &mut PacketPool,
+        owner: &mut O,
+    ) {
+        let count = (count as usize).min(self.replay.len());
+        for kept in self.replay.drain(..count) {
+            match kept.kind {
+                KeptKind::Message(done) => owner.complete_send(&done),
+                KeptKind::Done(transfer) => {
+                    if let Some(writing) = self.writes.remove(transfer) {
+                        owner.complete_send(&writing.send.done);
+                    }
+                }
+                KeptKind::Notice => {}
+            }
+            packets.give(kept.bytes);
+        }
     }
 
     /// Whether messages of ours are not complete that later ones do not find in order before them: those that the peer takes

@@ -8,7 +8,6 @@
 //! lie with the device in the order of posting, where a second transport could not take from them, and a datagram of at most
 //! an MTU has little to win. Who wants shared memory has it with RDM endpoints.
 
-mod backend;
 mod handles;
 mod receive;
 mod renew;
@@ -32,9 +31,7 @@ use crate::mr::Access;
 use crate::port::LocalPort;
 use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
 use crate::registration::Registry;
-use crate::session::SlotPool;
-
-pub(crate) use backend::DgramBackend;
+use crate::slots::SlotPool;
 
 use handles::Handles;
 use receive::Receives;

@@ -25,7 +25,7 @@ use crate::mr::Access;
 use crate::post::RecvRequest;
 use crate::qp::UdQp;
 use crate::registration::{Region, Registry};
-use crate::session::SlotPool;
+use crate::slots::SlotPool;
 
 /// In a work request ID: a receive into an application's buffer, by its place. Else the ID is the number of a slot.
 pub(super) const DIRECT: u64 = 1 << 62;

@@ -10,15 +10,15 @@ use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_wc_status;
 
-use super::super::gather::{Readable, entry};
 use super::handles::News;
 use super::{DgramTransport, MAX_BUFFERS};
 use crate::ah::{Ah, Path};
+use crate::gather::{Readable, entry};
 use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, SendRequest};
 use crate::qp::UdQp;
 use crate::registration::{Region, Registry};
-use crate::session::SlotPool;
+use crate::slots::SlotPool;
 
 /// Sends that wait for handles, at most; then the caller is told to try again.
 const MAX_WAITING: usize = 1024;

@@ -1,12 +1,12 @@
 //! Requests of lanes as they complete, or are flushed.
 
-use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_verbs_sys::ibv_wc_status;
 
 use super::RdmTransport;
-use crate::session::{AfterLane, LaneEnd, Place, Wqe, WqeKind, is_datagram};
+use super::lane_ends::what_failed;
+use crate::session::{Place, Wqe, WqeKind, is_datagram};
 
 impl RdmTransport {
     /// A request of a lane has completed, and with it all that were posted before.
@@ -136,52 +136,6 @@ impl RdmTransport {
             self.sent(session, before, None, owner);
         }
         self.break_lane(session, what_failed(status));
-    }
-}
-
-/// What a request's failure says about the session.
-fn what_failed(status: ibv_wc_status) -> LaneEnd {
-    let (errno, why, then) = match status {
-        ibv_wc_status::IBV_WC_RETRY_EXC_ERR => (
-            Errno::EHOSTUNREACH,
-            "the peer does not acknowledge any more: its process or its network is gone",
-            AfterLane::Resume,
-        ),
-        ibv_wc_status::IBV_WC_REM_ACCESS_ERR => (
-            Errno::EREMOTEIO,
-            "the peer does not let its memory be reached (any more): its process may be gone",
-            AfterLane::Resume,
-        ),
-        // What is wrong on this side is so with the next lane, too.
-        ibv_wc_status::IBV_WC_LOC_LEN_ERR
-        | ibv_wc_status::IBV_WC_LOC_QP_OP_ERR
-        | ibv_wc_status::IBV_WC_LOC_PROT_ERR
-        | ibv_wc_status::IBV_WC_LOC_ACCESS_ERR => (BROKEN.errno, BROKEN.why, AfterLane::Fail),
-        _ => (BROKEN.errno, BROKEN.why, AfterLane::Resume),
-    };
-    LaneEnd {
-        errno,
-        why,
-        status: status.0 as i32,
-        then,
-    }
-}
-
-/// A lane that broke for no known reason.
-pub(super) const BROKEN: LaneEnd = LaneEnd {
-    errno: Errno::ECONNRESET,
-    why: "the connection to the peer broke",
-    status: 0,
-    then: AfterLane::Resume,
-};
-
-/// The peer does what the protocol does not allow.
-pub(super) fn protocol_broken(why: &'static str) -> LaneEnd {
-    LaneEnd {
-        errno: Errno::EPROTO,
-        why,
-        status: 0,
-        then: AfterLane::Fail,
     }
 }
 

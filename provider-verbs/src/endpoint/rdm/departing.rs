@@ -11,7 +11,7 @@ use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::wire::SessionId;
 
 use super::RdmTransport;
-use super::ud::REST;
+use super::lane_ends::REST;
 use crate::connect::ToService;
 use crate::session::{Fate, Link};
 

@@ -8,9 +8,24 @@
 //! keeps an ending waiting for ever.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ferrofabric_protocol::wire::SessionId;
 
 use super::POLL;
-use super::resume::Ending;
+use crate::qp::RcQp;
+use crate::session::LaneEnd;
+
+/// What ends once all that has come was taken.
+pub(super) enum Ending {
+    /// A lane that went down before it carried a session.
+    Lane(SessionId, LaneEnd),
+    /// A queue pair that no lane has any more, in error. What it has completed would go with it, and the receive buffers of the
+    /// endpoint in which that lies.
+    QueuePair(#[allow(dead_code, reason = "kept, not used")] Arc<RcQp>),
+    /// The data queue pair, in error: it is to work again.
+    DataQueuePair,
+}
 
 /// The endings that wait, in the order in which they came.
 pub(super) struct Endings {
@@ -75,7 +90,7 @@ impl Endings {
 mod tests {
     use ferrofabric_protocol::wire::SessionId;
 
-    use super::super::complete::BROKEN;
+    use super::super::lane_ends::BROKEN;
     use super::*;
 
     fn sessions(due: VecDeque<(u64, Ending)>) -> Vec<u32> {

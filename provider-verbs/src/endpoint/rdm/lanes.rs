@@ -3,16 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Owner, PeerAv};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_protocol::handshake::{LaneUp, Reason};
 use ferrofabric_protocol::rendezvous::{Chunk, TransferLimits};
 use ferrofabric_protocol::wire::SessionId;
 
-use super::complete::{BROKEN, entered};
-use super::resume::{Ending, LOST_BY_PEER};
-use super::ud::{CHANGE, REST};
+use super::complete::entered;
+use super::endings::Ending;
+use super::lane_ends::{BROKEN, LOST_BY_PEER, evidence};
 use super::{POLL, RdmTransport};
 use crate::connect::{Carrier, ToEngine, ToService, native_addr};
 use crate::origins::first_request;
@@ -418,64 +417,5 @@ fn quotas(up: &LaneUp) -> Quotas {
     Quotas {
         theirs: up.remote_limits.quota_units,
         ours: up.local_quota_units,
-    }
-}
-
-/// What a lane's end means to its session.
-pub(super) fn evidence(reason: Reason) -> LaneEnd {
-    let (errno, why, then) = match reason {
-        Reason::PeerRestarted { .. } => (
-            Errno::ECONNRESET,
-            "the peer's process was restarted: its address is another one now",
-            AfterLane::Fail,
-        ),
-        Reason::PeerReset => (
-            Errno::ECONNRESET,
-            "the peer dropped the connection",
-            AfterLane::Resume,
-        ),
-        Reason::PeerClosed { expected } => (
-            Errno::ESHUTDOWN,
-            "the peer closed its endpoint",
-            AfterLane::Closed { expected },
-        ),
-        Reason::PeerShuttingDown => {
-            return evidence(Reason::PeerClosed { expected: None });
-        }
-        Reason::Version => (
-            Errno::EPROTO,
-            "the peer speaks another version of the protocol",
-            AfterLane::Fail,
-        ),
-        Reason::Keys => (
-            Errno::EKEYREJECTED,
-            "the peer's partition key or queue key is another one",
-            AfterLane::Fail,
-        ),
-        Reason::Timeout => (
-            Errno::ETIMEDOUT,
-            "the peer was silent for longer than peer_timeout",
-            AfterLane::Fail,
-        ),
-        Reason::Broken => return BROKEN,
-        Reason::Recycled => return CHANGE,
-        Reason::Left => return REST,
-        Reason::Unreachable => (
-            Errno::EHOSTUNREACH,
-            "there is no path to the peer from this port",
-            AfterLane::Fail,
-        ),
-        Reason::Local(errno) => (
-            Errno(errno),
-            "a queue pair to the peer could not be made",
-            AfterLane::Fail,
-        ),
-        Reason::ShuttingDown => (Errno::ESHUTDOWN, "the endpoint is closing", AfterLane::Fail),
-    };
-    LaneEnd {
-        errno,
-        why,
-        status: 0,
-        then,
     }
 }

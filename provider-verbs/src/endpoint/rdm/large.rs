@@ -10,7 +10,8 @@ use ferrofabric_protocol::wire::data::{FinStatus, Grant};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::RdmTransport;
-use super::complete::{entered, protocol_broken};
+use super::complete::entered;
+use super::lane_ends::protocol_broken;
 use crate::mr::Access;
 use crate::post::{Remote, SendFlags, SendRequest};
 use crate::session::{Link, Notice, Receiving, Registered, SessionState, Way, WqeKind, Writing};

@@ -9,6 +9,7 @@ mod complete;
 mod dead_queue;
 mod departing;
 mod endings;
+mod lane_ends;
 mod lanes;
 mod large;
 mod parts;
@@ -41,14 +42,15 @@ use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
 use crate::connect::{Datagrams, Service, ServiceConfig, ToService, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
-use crate::endpoint::gather::Readable;
+use crate::gather::Readable;
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::post::SendChain;
 use crate::qp::{QpCaps, QpConfig, UdInit};
 use crate::registration::Registrations;
-use crate::session::{Grants, Held, Lanes, Peers, QUOTA_UNITS, SlotPool, WrId};
+use crate::session::{Grants, Held, Lanes, Peers, QUOTA_UNITS, WrId};
+use crate::slots::SlotPool;
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
 
@@ -238,7 +240,7 @@ impl RdmTransport {
             },
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
             handshake: Config {
-                seed: crate::domain::random(),
+                seed: crate::random::random(),
                 shm_name: name.shm.unwrap_or(0),
                 keys: Keys {
                     p_key: verbs.pkey,

@@ -20,7 +20,7 @@ use super::RdmTransport;
 use super::receive::{deliver, token};
 use super::send::{Poster, Stop, envelope};
 use crate::device::Mtu;
-use crate::endpoint::gather::Readable;
+use crate::gather::Readable;
 use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Registered, Target, Wqe, WqeKind};
 
 /// Packets that one doorbell is rung for: the device sends these while the next are filled.

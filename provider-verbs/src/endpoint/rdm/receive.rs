@@ -10,7 +10,7 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{Envelope, FinStatus, Header, Packet};
 use ferrofabric_verbs_sys::ibv_sge;
 
-use super::complete::{BROKEN, protocol_broken};
+use super::lane_ends::{BROKEN, protocol_broken};
 use super::{POLL, RdmTransport, TRANSPORT};
 use crate::connect::ToService;
 use crate::post::RecvRequest;

@@ -17,8 +17,9 @@ use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, readdress};
 use ferrofabric_protocol::wire::datagram::{Ack, Prefix};
 
-use super::complete::{BROKEN, entered, protocol_broken};
-use super::lanes::evidence;
+use super::complete::entered;
+use super::endings::Ending;
+use super::lane_ends::{BROKEN, LOST_BY_PEER, evidence, protocol_broken};
 use super::ud::{MAX_RESUME_INTERVAL, RESUME_INTERVAL, route};
 use super::{RdmTransport, TRANSPORT};
 use crate::connect::{Carrier, ToService};
@@ -26,8 +27,8 @@ use crate::origins::session_origin;
 use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
 use crate::session::{
-    AfterLane, Body, Goodbye, Grants, Held, KeptKind, LaneEnd, Link, PacketPool, Peers,
-    SessionState, Target, WqeKind, send_wr_id,
+    AfterLane, Body, Goodbye, Grants, Held, KeptKind, LaneEnd, Link, Peers, SessionState, Target,
+    WqeKind, send_wr_id,
 };
 
 /// A lane on which the session has yet to be taken up again.
@@ -45,25 +46,6 @@ pub(super) struct Resuming {
     /// The peer's session and what it has taken of it.
     heard: Option<(u64, u32)>,
 }
-
-/// What ends once all that has come was taken.
-pub(super) enum Ending {
-    /// A lane that went down before it carried a session.
-    Lane(SessionId, LaneEnd),
-    /// A queue pair that no lane has any more, in error. What it has completed would go with it, and the receive buffers of the
-    /// endpoint in which that lies.
-    QueuePair(#[allow(dead_code, reason = "kept, not used")] Arc<RcQp>),
-    /// The data queue pair, in error: it is to work again.
-    DataQueuePair,
-}
-
-/// The peer lives and does not know the session.
-pub(super) const LOST_BY_PEER: LaneEnd = LaneEnd {
-    errno: Errno::ECONNRESET,
-    status: 0,
-    why: "the peer gave the connection up, and what was under way with it",
-    then: AfterLane::Restart,
-};
 
 /// Number of the requests that a lane has, one at a time, before it carries the session.
 const RESUME_NUMBER: u32 = 0;
@@ -572,7 +554,7 @@ impl RdmTransport {
                     Ok(replay) => {
                         state.offered = false;
                         let count = before - replay.count;
-                        arrived_after_all(&mut state, count, &mut self.ud.packets, owner);
+                        state.arrived_after_all(count, &mut self.ud.packets, owner);
                         for kept in &mut state.replay {
                             readdress(&mut kept.bytes, lane.up.remote_session);
                         }
@@ -662,7 +644,7 @@ impl RdmTransport {
         } = then
         {
             if let Ok(count) = state.numbers.confirm(expected) {
-                arrived_after_all(&mut state, count, &mut self.ud.packets, owner);
+                state.arrived_after_all(count, &mut self.ud.packets, owner);
             }
         }
         for kept in state.replay.drain(..) {
@@ -757,26 +739,4 @@ fn lost(
         }
     }
     lost
-}
-
-/// The oldest of a session's packets that were unsure have arrived.
-pub(super) fn arrived_after_all<O: Owner>(
-    state: &mut SessionState,
-    count: u32,
-    packets: &mut PacketPool,
-    owner: &mut O,
-) {
-    let count = (count as usize).min(state.replay.len());
-    for kept in state.replay.drain(..count) {
-        match kept.kind {
-            KeptKind::Message(done) => owner.complete_send(&done),
-            KeptKind::Done(transfer) => {
-                if let Some(writing) = state.writes.remove(transfer) {
-                    owner.complete_send(&writing.send.done);
-                }
-            }
-            KeptKind::Notice => {}
-        }
-        packets.give(kept.bytes);
-    }
 }

@@ -16,17 +16,18 @@ use ferrofabric_protocol::wire::data::{
 };
 use ferrofabric_verbs_sys::ibv_sge;
 
-use super::super::gather::{Readable, entry};
 use super::parts::InParts;
 use super::{Counters, MAX_PENDING, RdmTransport};
 use crate::device::Mtu;
+use crate::gather::{Readable, entry};
 use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, inline_sge};
 use crate::registration::{Region, Registrations};
 use crate::session::{
     Kept, KeptKind, Lane, Link, Notice, Pending, Place, Records, Registered, RendezvousSend,
-    SessionState, SlotPool, Wqe, WqeKind,
+    SessionState, Wqe, WqeKind,
 };
+use crate::slots::SlotPool;
 use crate::tuning::Tuning;
 
 /// Completion levels that only the receiver can tell of: such messages go as requests, which it ends.

@@ -12,30 +12,14 @@ use ferrofabric_protocol::wire::data::MAX_RTS_BYTES;
 use ferrofabric_protocol::{PeerKey, Time, datagram_lane};
 
 use ferrofabric_contracts::config::LaneChoice;
-use ferrofabric_contracts::error::Errno;
 
 use super::super::RdmTransport;
+use super::super::lane_ends::CHANGE;
 use super::super::send::TELLS;
 use crate::connect::ToService;
 use crate::session::{AfterLane, LaneEnd, Link, Pending, SessionState};
 
 use std::time::Duration;
-
-/// A session that moves to another lane.
-pub(in super::super) const CHANGE: LaneEnd = LaneEnd {
-    errno: Errno::ECONNRESET,
-    why: "the connection to the peer broke",
-    status: 0,
-    then: AfterLane::Change,
-};
-
-/// A session that rests. It ends with this only if the peer gives lane after lane up and takes nothing.
-pub(in super::super) const REST: LaneEnd = LaneEnd {
-    errno: Errno::ECONNRESET,
-    why: "the peer gives each connection up and takes nothing",
-    status: 0,
-    then: AfterLane::Rest,
-};
 
 /// How long peers that can not go on without an RC lane wait for one that is idle, before one goes that is not.
 const FAIR_SHARE: Duration = Duration::from_millis(100);

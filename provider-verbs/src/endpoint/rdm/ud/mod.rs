@@ -33,7 +33,6 @@ use crate::device::Mtu;
 use crate::qp::UdQp;
 use crate::session::{Lanes, Link, PacketPool, Route, SessionState, UdLane};
 
-pub(super) use change::{CHANGE, REST};
 pub(super) use queue_pair::DataQueuePair;
 
 use timers::Timers;

@@ -9,7 +9,7 @@ use ferrofabric_verbs_sys::{ibv_qp_state, ibv_wc_status};
 use super::super::send::Poster;
 use crate::ah::Ah;
 use crate::cq::Cq;
-use crate::endpoint::gather::entry;
+use crate::gather::entry;
 use crate::origins::first_request;
 use crate::pd::Pd;
 use crate::post::{SendFlags, SendRequest, inline_sge};

@@ -8,8 +8,8 @@ use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet};
 use ferrofabric_protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
 
 use super::super::RdmTransport;
+use super::super::endings::Ending;
 use super::super::receive::take_credit;
-use super::super::resume::{Ending, arrived_after_all};
 use super::HELD_PART;
 use crate::connect::ToService;
 use crate::qp::UdQp;
@@ -104,7 +104,7 @@ impl RdmTransport {
         match (lane.window).on_ack(&mut self.ud.shared, numbers, prefix.ack, now) {
             Ok(0) => true,
             Ok(count) => {
-                arrived_after_all(&mut lane.session, count, &mut self.ud.packets, owner);
+                (lane.session).arrived_after_all(count, &mut self.ud.packets, owner);
                 true
             }
             Err(why) => {

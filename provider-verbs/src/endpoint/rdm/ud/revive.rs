@@ -7,7 +7,7 @@
 //! peer.
 
 use super::super::RdmTransport;
-use super::super::resume::Ending;
+use super::super::endings::Ending;
 
 impl RdmTransport {
     /// Asks the device whether the data queue pair works. It may have failed with nothing under

@@ -14,7 +14,7 @@ use ferrofabric_protocol::wire::data::{
 
 use super::super::RdmTransport;
 use super::super::send::{Poster, Stop, TELLS, envelope};
-use crate::endpoint::gather::Readable;
+use crate::gather::Readable;
 use crate::session::{Kept, KeptKind, Notice, PacketPool, UdLane};
 
 /// What was done with a message.

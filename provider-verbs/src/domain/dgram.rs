@@ -13,9 +13,10 @@ use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, Opened, Openin
 use ferrofabric_runtime::fabric;
 use ferrofabric_shm::node_id;
 
-use super::{DgramConfig, DgramTransport, QKEY, Receiving};
-use crate::domain::{VerbsBackend, random};
+use super::rdm::VerbsBackend;
+use crate::endpoint::dgram::{DgramConfig, DgramTransport, QKEY, Receiving};
 use crate::port::LocalPort;
+use crate::random::random;
 
 /// What is under a DGRAM domain.
 pub(crate) struct DgramBackend(pub(crate) VerbsBackend);

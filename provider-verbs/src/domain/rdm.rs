@@ -1,14 +1,12 @@
-//! A verbs domain: one port of one device, its protection domain, and the node's shared memory beside it.
+//! An RDM domain: one port of one device, its protection domain, and the node's shared memory beside it.
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Instant;
 
 use ferrofabric_av::Resolve;
 use ferrofabric_contracts::addr::{AuthKey, NativeAddr};
 use ferrofabric_contracts::config::Settings;
-use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::error::Result;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info};
 use ferrofabric_contracts::types::IoBuf;
@@ -17,13 +15,15 @@ use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, Opened, Openin
 use ferrofabric_runtime::fabric;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
 
+use super::port::{in_partition, local_port};
 use crate::cm::{self, Listeners, Resolver};
-use crate::device::{Context, GidRequest, GidWish, slot_of};
+use crate::device::{Context, GidWish};
 use crate::endpoint::rdm::{Patience, RdmTransport};
 use crate::mr::Access;
 use crate::pairing::{Paired, SHM_TRANSPORT};
 use crate::pd::Pd;
 use crate::port::LocalPort;
+use crate::random::random;
 use crate::registration::{DescribedRegion, Registrations, Registry};
 use crate::tuning::Tuning;
 
@@ -106,70 +106,6 @@ impl VerbsBackend {
         };
         Ok(port.for_class(opening.tclass))
     }
-}
-
-/// The port as a member of a key's partition.
-///
-/// # Errors
-///
-/// `EINVAL`: it is none.
-fn in_partition(context: &Arc<Context>, port: LocalPort, key: AuthKey) -> Result<LocalPort> {
-    let slots = context.port(port.number)?.pkey_slots;
-    let table: Vec<u16> = (0..slots)
-        .map(|slot| context.pkey(port.number, slot))
-        .collect::<Result<_>>()?;
-    let Some(slot) = slot_of(&table, key.pkey()) else {
-        let there: Vec<_> = table
-            .iter()
-            .filter(|pkey| **pkey != 0)
-            .map(|pkey| format!("{pkey:#06x}"))
-            .collect();
-        let wanted = format!(
-            "P_Key {:#06x} on port {} of {}",
-            key.pkey(),
-            port.number,
-            context.name()
-        );
-        return Err(Error::new(Errno::EINVAL, "use", wanted).mend(format!(
-            "the port's table has {}: use one of these, or have the subnet manager add it",
-            there.join(", ")
-        )));
-    };
-    Ok(LocalPort {
-        pkey: table[usize::from(slot)],
-        pkey_index: slot,
-        ..port
-    })
-}
-
-/// The port as endpoints use it, with the GID that the settings ask for, or else the one that is wished for or the best.
-pub(crate) fn local_port(
-    context: &Arc<Context>,
-    number: u8,
-    wish: GidWish,
-    settings: &Settings,
-) -> Result<LocalPort> {
-    let attributes = context.port(number)?;
-    let request = match settings.gid_index.0 {
-        Some(index) => GidRequest::Index(index as u32),
-        None if wish == GidWish::Any => GidRequest::Best,
-        None => wish.request(&context.gid_table(number)?, attributes.link_layer),
-    };
-    let chosen = context.choose_gid(number, request)?.chosen;
-    let table = context.gid_table(number)?;
-    let entry = table.iter().find(|entry| entry.index == chosen.index);
-    Ok(LocalPort {
-        number,
-        gid: chosen.gid,
-        gid_kind: chosen.kind,
-        gid_index: chosen.index as u8,
-        lid: attributes.lid,
-        pkey: context.pkey(number, 0)?,
-        pkey_index: 0,
-        mtu: attributes.active_mtu,
-        interface: entry.and_then(|entry| entry.interface).unwrap_or(0),
-        traffic_class: 0,
-    })
 }
 
 impl Backend for VerbsBackend {
@@ -306,12 +242,6 @@ impl VerbsBackend {
 
 /// Queue key of our UD queue pairs; the handshake checks it for the lanes too. The high bit is for privileged ones.
 const DEFAULT_QKEY: u32 = 0x00fe_0f0f;
-
-/// A number that nobody can guess. A child goes on with its parent's keys, so the process is hashed
-/// as well.
-pub(crate) fn random() -> u64 {
-    RandomState::new().hash_one((std::process::id(), Instant::now()))
-}
 
 /// Registered memory.
 struct Region(DescribedRegion);
