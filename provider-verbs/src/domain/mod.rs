@@ -1,6 +1,8 @@
-//! Domains over verbs, composed of what they work with: devices, endpoints and, for RDM, the node's shared memory.
+//! Domains over verbs, composed of what they work with: devices, endpoints and, for RDM, the node's
+//! shared memory. Nothing else in this crate names shared memory's types.
 
 mod dgram;
+mod pair;
 mod port;
 mod rdm;
 

@@ -1,4 +1,5 @@
-//! An RDM domain: one port of one device, its protection domain, and the node's shared memory beside it.
+//! An RDM domain: one port of one device, its protection domain, and the node's shared memory
+//! beside it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,12 +16,12 @@ use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, Opened, Openin
 use ferrofabric_runtime::fabric;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
 
+use super::pair::{Paired, SHM_TRANSPORT};
 use super::port::{in_partition, local_port};
 use crate::cm::{self, Listeners, Resolver};
 use crate::device::{Context, GidWish};
 use crate::endpoint::rdm::{Patience, RdmTransport};
 use crate::mr::Access;
-use crate::pairing::{Paired, SHM_TRANSPORT};
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::random::random;
@@ -236,7 +237,7 @@ impl VerbsBackend {
         if let Some(shm) = &shm {
             opening.wait.add(shm.wait_fd())?;
         }
-        Ok((Paired::new(verbs, shm, &name), name))
+        Ok((Paired::new(verbs, shm), name))
     }
 }
 
