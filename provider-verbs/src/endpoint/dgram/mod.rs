@@ -10,9 +10,12 @@
 
 mod handles;
 mod receive;
+mod receives;
 mod renew;
 mod send;
+mod send_queue;
 mod source;
+mod waiting;
 mod ways;
 
 use std::mem::MaybeUninit;
@@ -28,16 +31,19 @@ use ferrofabric_verbs_sys::ibv_wc;
 
 use crate::cq::{CompChannel, Cq, CqConfig};
 use crate::mr::Access;
+use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
 use crate::registration::Registry;
 use crate::slots::SlotPool;
 
 use handles::Handles;
-use receive::Receives;
+use receives::Receives;
 use renew::Health;
-use send::{SEND, Sends};
+use send::Sends;
+use send_queue::{SEND, SendQueue};
 use source::{Sender, Sources};
+use waiting::WaitingSends;
 use ways::Ways;
 
 /// Room that `FI_MSG_PREFIX` wants before each buffer: the routing header's.
@@ -168,31 +174,7 @@ impl DgramTransport {
         let bounces = SlotPool::create(pd, config.send_depth, mtu, Access::empty())?;
         let slot_bytes = Receives::slot_bytes(mtu);
         let slots = SlotPool::create(pd, config.recv_depth, slot_bytes, Access::LOCAL_WRITE)?;
-        let caps = QpCaps {
-            send_depth: config.send_depth as u32,
-            recv_depth: config.recv_depth as u32,
-            send_entries: 1,
-            recv_entries: 2,
-            inline_bytes: config.inline_bytes as u32,
-        };
-        let create = |inline_bytes| {
-            UdQp::create(
-                pd,
-                &QpConfig {
-                    send_cq: cq.clone(),
-                    recv_cq: cq.clone(),
-                    srq: None,
-                    caps: QpCaps {
-                        inline_bytes,
-                        ..caps
-                    },
-                    signal_all: false,
-                    extended: None,
-                },
-            )
-        };
-        // How much a device takes inline is not known beforehand.
-        let qp = create(caps.inline_bytes).or_else(|_| create(0))?;
+        let qp = queue_pair(pd, &cq, config)?;
         let init = UdInit {
             port: port.number,
             pkey_index: port.pkey_index,
@@ -206,7 +188,10 @@ impl DgramTransport {
             qp,
             cq,
             channel,
-            sends: Sends::new(config.send_depth, bounces, registry.clone(), inline_bytes),
+            sends: Sends {
+                queue: SendQueue::new(config.send_depth, bounces, registry.clone(), inline_bytes),
+                waiting: WaitingSends::default(),
+            },
             receives: Receives::new(config, mtu, slots, registry.clone()),
             handles: Handles::open(pd, wait)?,
             // Who has a key speaks with that alone.
@@ -233,7 +218,7 @@ impl DgramTransport {
 
     /// Has each send told of soon: the device is asked to signal those that want no completion, too.
     pub(crate) fn count_sends(&mut self) {
-        self.sends.counted = true;
+        self.sends.queue.count();
     }
 
     #[inline]
@@ -279,12 +264,36 @@ impl DgramTransport {
     }
 }
 
+/// The queue pair of an endpoint. How much a device takes inline is not known beforehand.
+fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>, config: &DgramConfig) -> Result<UdQp> {
+    let create = |inline_bytes| {
+        UdQp::create(
+            pd,
+            &QpConfig {
+                send_cq: cq.clone(),
+                recv_cq: cq.clone(),
+                srq: None,
+                caps: QpCaps {
+                    send_depth: config.send_depth as u32,
+                    recv_depth: config.recv_depth as u32,
+                    send_entries: 1,
+                    recv_entries: 2,
+                    inline_bytes,
+                },
+                signal_all: false,
+                extended: None,
+            },
+        )
+    };
+    create(config.inline_bytes as u32).or_else(|_| create(0))
+}
+
 impl Drop for DgramTransport {
     fn drop(&mut self) {
         if !self.qp.pd().context().is_own() {
             return;
         }
-        self.sends.post_held_back(&self.qp);
+        self.sends.queue.post_held_back(&self.qp);
     }
 }
 
@@ -310,9 +319,9 @@ impl Transport for DgramTransport {
 
     #[inline]
     fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
-        self.sends.post_held_back(&self.qp);
+        self.sends.queue.post_held_back(&self.qp);
         let mut done = self.poll(owner);
-        if self.sends.have_refused() {
+        if self.sends.queue.have_refused() {
             done += self.fail_refused(owner);
         }
         if self.health != Health::Well {
@@ -321,17 +330,17 @@ impl Transport for DgramTransport {
         if self.handles.have_news() {
             done += self.take_news(owner);
         }
-        if self.sends.has_ready() && self.health == Health::Well {
+        if self.sends.waiting.has_ready() && self.health == Health::Well {
             done += self.send_ready(owner);
         }
-        if self.handles.have_retired() && self.sends.is_idle() {
+        if self.handles.have_retired() && self.sends.queue.is_idle() {
             self.handles.release_retired();
         }
         done
     }
 
     fn flush<O: Owner>(&mut self, _owner: &mut O) {
-        self.sends.post_held_back(&self.qp);
+        self.sends.queue.post_held_back(&self.qp);
     }
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, _owner: &mut O) {
@@ -355,10 +364,12 @@ impl Transport for DgramTransport {
     }
 
     fn arm(&mut self) -> Result<bool> {
-        self.sends.post_held_back(&self.qp);
+        self.sends.queue.post_held_back(&self.qp);
         let idle = match self.health {
             Health::Well => {
-                !self.sends.has_ready() && !self.sends.have_refused() && !self.handles.have_news()
+                !self.sends.waiting.has_ready()
+                    && !self.sends.queue.have_refused()
+                    && !self.handles.have_news()
             }
             Health::ToBeReset => false,
             Health::Dead => return Ok(true),

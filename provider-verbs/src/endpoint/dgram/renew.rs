@@ -40,7 +40,7 @@ impl DgramTransport {
         if self.health == Health::Dead {
             return;
         }
-        self.sends.post_held_back(&self.qp);
+        self.sends.queue.post_held_back(&self.qp);
         if broken && !self.flushing {
             // So that what is under way ends for certain.
             self.flushing = true;
@@ -54,7 +54,7 @@ impl DgramTransport {
     /// Resets the queue pair if it is time to. Says whether it did.
     #[cold]
     pub(super) fn renew<O: Owner>(&mut self, owner: &mut O) -> usize {
-        if self.health != Health::ToBeReset || self.sends.will_hear() {
+        if self.health != Health::ToBeReset || self.sends.queue.will_hear() {
             return 0;
         }
         self.counters.resets += 1;
@@ -95,7 +95,7 @@ impl DgramTransport {
     /// Ends everything.
     pub(super) fn die<O: Owner>(&mut self, why: &str, owner: &mut O) {
         tracing::error!("{} is given up: {why}", *self.qp);
-        self.sends.post_held_back(&self.qp);
+        self.sends.queue.post_held_back(&self.qp);
         self.health = Health::Dead;
         // Nothing of the application's is the device's any more.
         let _ = self.qp.to_reset();

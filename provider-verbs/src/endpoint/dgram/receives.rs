@@ -1,0 +1,429 @@
+//! The receives that are posted: in the application's buffers, and in slots of ours.
+//!
+//! A registered buffer with room for any datagram is posted itself. All others are served through a slot of ours, which
+//! belongs to none of them: what comes in the next such slot goes to the oldest of them, so that one which is taken back
+//! leaves no gap. The order of receives is kept but for those that a taken-back one's slot serves.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use slab::Slab;
+
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Matched, Piece};
+use ferrofabric_contracts::types::{IoBuf, RecvOp, total_len};
+use ferrofabric_matching::Buffers;
+use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_status};
+
+use super::send_queue::SEND;
+use super::{DgramConfig, MAX_BUFFERS, Receiving};
+use crate::mr::Access;
+use crate::post::RecvRequest;
+use crate::qp::UdQp;
+use crate::registration::{Region, Registry};
+use crate::slots::SlotPool;
+
+/// In a work request ID: a receive into an application's buffer, by its place. Else the ID is the number of a slot.
+pub(super) const DIRECT: u64 = 1 << 62;
+
+pub(super) const HEADER: usize = UdQp::HEADER_BYTES;
+
+/// The receives that are posted.
+pub(super) struct Receives {
+    /// How many there may be.
+    depth: usize,
+    /// Bytes before the payload that the application leaves: the header's, or none.
+    prefix: usize,
+    /// Longest datagram in bytes.
+    mtu: usize,
+    receiving: Receiving,
+    slots: SlotPool,
+    /// For buffers that the application has registered.
+    registry: Arc<Registry>,
+    /// By slot: whether it is posted for a datagram.
+    slot_posted: Box<[bool]>,
+    slots_posted: usize,
+    /// Receives that are served through slots, from the oldest. Never more than there are slots posted, unless the queue pair
+    /// takes none at the moment.
+    bounced: VecDeque<Bounced>,
+    direct: Slab<Direct>,
+}
+
+/// A receive that is served through a slot.
+pub(super) struct Bounced {
+    context: u64,
+    flags: Flags,
+    pub(super) buffers: Buffers,
+}
+
+/// A receive whose own buffer is posted.
+struct Direct {
+    context: u64,
+    flags: Flags,
+    buf: IoBuf,
+    /// The region that the buffer lies in.
+    region: Arc<Region>,
+    /// Where the header goes that the application has no room for.
+    header: Option<u32>,
+    /// Taken back: it ends when the queue pair is reset.
+    cancelled: bool,
+}
+
+impl Receives {
+    pub(super) fn new(
+        config: &DgramConfig,
+        mtu: usize,
+        slots: SlotPool,
+        registry: Arc<Registry>,
+    ) -> Self {
+        let depth = config.recv_depth;
+        Self {
+            depth,
+            prefix: config.prefix,
+            mtu,
+            receiving: config.receiving,
+            slots,
+            registry,
+            slot_posted: vec![false; depth].into(),
+            slots_posted: 0,
+            bounced: VecDeque::with_capacity(depth),
+            direct: Slab::with_capacity(depth),
+        }
+    }
+
+    /// Bytes of a slot: a header and the longest datagram.
+    pub(super) fn slot_bytes(mtu: usize) -> usize {
+        HEADER + mtu
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    ///
+    /// The buffers are the device's, or ours, until the completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`ferrofabric_contracts::peer::DatagramTransport::post_recv`].
+    #[inline]
+    pub(super) unsafe fn post(
+        &mut self,
+        qp: &UdQp,
+        op: &RecvOp,
+        iov: &[IoBuf],
+    ) -> Result<(), OpError> {
+        let first = iov.first().map_or(0, |buf| buf.len);
+        if iov.len() > MAX_BUFFERS || first < self.prefix {
+            return Err(OpError::Failed(Errno::EINVAL));
+        }
+        if self.bounced.len() + self.direct.len() >= self.depth {
+            return Err(OpError::Again);
+        }
+        // Receives that were taken back may have left their slots in the queue.
+        let has_room = self.slots_posted + self.direct.len() < self.depth;
+        if let &[buf] = iov {
+            if op.desc != 0 && buf.len >= self.prefix + self.mtu && has_room {
+                let region = self.registry.described(op.desc, buf, Access::LOCAL_WRITE);
+                if let Some(region) = region {
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.post_direct(qp, op, buf, region) };
+                }
+            }
+        }
+        if self.slots_posted <= self.bounced.len() {
+            self.post_slot(qp)?;
+        }
+        self.bounced.push_back(Bounced {
+            context: op.context,
+            flags: op.flags,
+            buffers: match iov {
+                [] => Buffers::One(IoBuf::EMPTY),
+                &[one] => Buffers::One(one),
+                many => Buffers::Many(many.into()),
+            },
+        });
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As [`Receives::post`].
+    unsafe fn post_direct(
+        &mut self,
+        qp: &UdQp,
+        op: &RecvOp,
+        buf: IoBuf,
+        region: Arc<Region>,
+    ) -> Result<(), OpError> {
+        let header = match self.prefix {
+            0 => Some(self.slots.take().ok_or(OpError::Again)?),
+            _ => None,
+        };
+        let at = self.direct.insert(Direct {
+            context: op.context,
+            flags: op.flags,
+            buf,
+            region,
+            header,
+            cancelled: false,
+        });
+        // SAFETY: the caller's promise; the slot is kept with the entry.
+        let posted = unsafe { self.hand_over(qp, at) };
+        if posted.is_err() {
+            let entry = self.direct.remove(at);
+            self.give_header(&entry);
+        }
+        posted
+    }
+
+    /// Posts an entered direct receive to the queue pair.
+    ///
+    /// # Safety
+    ///
+    /// The buffer of the entry is the device's until its completion.
+    unsafe fn hand_over(&self, qp: &UdQp, at: usize) -> Result<(), OpError> {
+        let entry = &self.direct[at];
+        let id = DIRECT | at as u64;
+        let room = u32::try_from(entry.buf.len).unwrap_or(u32::MAX);
+        let buffer = sge(entry.buf.as_mut_ptr(), room, entry.region.lkey());
+        match entry.header {
+            Some(slot) => {
+                let header = sge(self.slots.address(slot), HEADER as u32, self.slots.lkey());
+                // SAFETY: the caller's promise; the slot is ours.
+                unsafe { RecvRequest::new(id, [header, buffer]).post(qp) }
+            }
+            // SAFETY: the caller's promise.
+            None => unsafe { RecvRequest::new(id, [buffer]).post(qp) },
+        }
+    }
+
+    /// Posts a slot, for whatever receive is the oldest when something has come.
+    pub(super) fn post_slot(&mut self, qp: &UdQp) -> Result<(), OpError> {
+        let slot = self.slots.take().ok_or(OpError::Again)?;
+        let room = Self::slot_bytes(self.mtu) as u32;
+        let entry = sge(self.slots.address(slot), room, self.slots.lkey());
+        // SAFETY: the slot is the device's until the receive completes.
+        let posted = unsafe { RecvRequest::new(u64::from(slot), [entry]).post(qp) };
+        match posted {
+            Ok(()) => {
+                self.slot_posted[slot as usize] = true;
+                self.slots_posted += 1;
+            }
+            Err(_) => self.slots.give(slot),
+        }
+        posted
+    }
+
+    /// A slot is no longer posted. False: it was not.
+    pub(super) fn slot_back(&mut self, slot: u32) -> bool {
+        let posted = self.slot_posted.get_mut(slot as usize);
+        let was = posted.is_some_and(|posted| std::mem::replace(posted, false));
+        self.slots_posted -= usize::from(was);
+        was
+    }
+
+    fn give_header(&mut self, entry: &Direct) {
+        if let Some(slot) = entry.header {
+            self.slots.give(slot);
+        }
+    }
+
+    /// Where the routing header of what has come lies; `None` where nothing has.
+    #[inline]
+    pub(super) fn header(&self, wc: &ibv_wc) -> Option<*const [u8; HEADER]> {
+        if wc.wr_id & SEND != 0 || wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+            return None;
+        }
+        let at = match wc.wr_id & DIRECT {
+            0 => {
+                let slot = wc.wr_id as u32;
+                self.slot_posted
+                    .get(slot as usize)
+                    .filter(|posted| **posted)?;
+                self.slots.address(slot)
+            }
+            _ => {
+                let entry = self.direct.get((wc.wr_id & !DIRECT) as usize)?;
+                match entry.header {
+                    Some(slot) => self.slots.address(slot),
+                    None => entry.buf.as_mut_ptr(),
+                }
+            }
+        };
+        Some(at.cast_const().cast())
+    }
+
+    /// The queue pair was reset: nothing is posted any more. Says which receives were taken back.
+    pub(super) fn all_back(&mut self) -> Vec<Matched> {
+        for slot in 0..self.slot_posted.len() as u32 {
+            if self.slot_back(slot) {
+                self.slots.give(slot);
+            }
+        }
+        let cancelled: Vec<usize> = self
+            .direct
+            .iter()
+            .filter_map(|(at, entry)| entry.cancelled.then_some(at))
+            .collect();
+        let taken = cancelled.into_iter().map(|at| {
+            let entry = self.direct.remove(at);
+            if let Some(slot) = entry.header {
+                self.slots.give(slot);
+            }
+            entry.matched()
+        });
+        taken.collect()
+    }
+
+    /// Slots that are to be posted.
+    fn slots_wanted(&self) -> usize {
+        match self.receiving {
+            Receiving::Posted => self.bounced.len(),
+            Receiving::Matched => self.depth,
+        }
+    }
+
+    /// Posts everything that is to be posted, at first and after a reset.
+    ///
+    /// # Errors
+    ///
+    /// When the device takes it no more.
+    pub(super) fn post_again(&mut self, qp: &UdQp) -> Result<(), OpError> {
+        while self.slots_posted < self.slots_wanted() {
+            self.post_slot(qp)?;
+        }
+        for (at, _) in &self.direct {
+            // SAFETY: it was posted with that promise, and has not completed.
+            unsafe { self.hand_over(qp, at)? };
+        }
+        Ok(())
+    }
+
+    /// Takes out every receive: the endpoint is dead.
+    pub(super) fn take_all(&mut self) -> Vec<Matched> {
+        let mut all: Vec<Matched> = self.bounced.drain(..).map(|b| b.matched()).collect();
+        all.extend(self.direct.drain().map(|entry| entry.matched()));
+        all
+    }
+
+    /// Bytes before the payload that the application leaves.
+    #[inline]
+    pub(super) fn prefix(&self) -> usize {
+        self.prefix
+    }
+
+    /// Longest datagram in bytes.
+    #[inline]
+    pub(super) fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// Where the receives of the endpoint are.
+    #[inline]
+    pub(super) fn receiving(&self) -> Receiving {
+        self.receiving
+    }
+
+    /// Where a slot is.
+    #[inline]
+    pub(super) fn slot(&self, slot: u32) -> *mut u8 {
+        self.slots.address(slot)
+    }
+
+    /// Gives a slot back that is not posted.
+    #[inline]
+    pub(super) fn give_slot(&mut self, slot: u32) {
+        self.slots.give(slot);
+    }
+
+    /// Takes out the oldest receive that is served through slots.
+    #[inline]
+    pub(super) fn pop_bounced(&mut self) -> Option<Bounced> {
+        self.bounced.pop_front()
+    }
+
+    /// Takes out the direct receive of a completion's ID, if it is there: it is over.
+    #[inline]
+    pub(super) fn take_direct(&mut self, id: u64) -> Option<Matched> {
+        let entry = self.direct.try_remove((id & !DIRECT) as usize)?;
+        self.give_header(&entry);
+        Some(entry.matched())
+    }
+
+    /// Posts the direct receive of a completion's ID again, which has brought nothing. False: it is
+    /// not there, or the device does not take it.
+    pub(super) fn repeat_direct(&self, qp: &UdQp, id: u64) -> bool {
+        let at = (id & !DIRECT) as usize;
+        // SAFETY: it was posted with the promise that its buffer stays, and has not completed.
+        self.direct.contains(at) && unsafe { self.hand_over(qp, at) }.is_ok()
+    }
+
+    /// Takes a receive back.
+    pub(super) fn take_back(&mut self, context: u64) -> TakenBack {
+        if let Some(at) = self.bounced.iter().position(|b| b.context == context) {
+            let receive = self.bounced.remove(at);
+            return receive.map_or(TakenBack::NotThere, |b| TakenBack::Over(b.matched()));
+        }
+        let mut direct = self.direct.iter_mut();
+        match direct.find(|(_, entry)| entry.context == context && !entry.cancelled) {
+            Some((_, entry)) => {
+                entry.cancelled = true;
+                TakenBack::WithDevice
+            }
+            None => TakenBack::NotThere,
+        }
+    }
+}
+
+/// What came of taking a receive back.
+pub(super) enum TakenBack {
+    /// It is over.
+    Over(Matched),
+    /// The device has it: it is over when the queue pair is reset.
+    WithDevice,
+    /// There is none.
+    NotThere,
+}
+
+impl Bounced {
+    /// As its completion tells of it.
+    #[inline]
+    pub(super) fn matched(&self) -> Matched {
+        matched(self.context, self.flags, &self.buffers)
+    }
+}
+
+impl Direct {
+    #[inline]
+    fn matched(&self) -> Matched {
+        matched(self.context, self.flags, &Buffers::One(self.buf))
+    }
+}
+
+/// A receive as its completion tells of it: where it lies, if that is one place.
+fn matched(context: u64, flags: Flags, buffers: &Buffers) -> Matched {
+    let segments = buffers.segments();
+    Matched {
+        buf: IoBuf {
+            addr: match segments {
+                [one] => one.addr,
+                _ => 0,
+            },
+            len: total_len(segments),
+        },
+        desc: 0,
+        context,
+        flags,
+        piece: Piece::NONE,
+    }
+}
+
+#[inline]
+fn sge(addr: *mut u8, length: u32, lkey: u32) -> ibv_sge {
+    ibv_sge {
+        addr: addr as u64,
+        length,
+        lkey,
+    }
+}

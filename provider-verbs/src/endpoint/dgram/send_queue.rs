@@ -1,0 +1,305 @@
+//! The send queue of an endpoint: what was posted, and what is held back for more to come.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::SendDone;
+use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
+use ferrofabric_verbs_sys::ibv_sge;
+
+use crate::ah::Ah;
+use crate::gather::{Readable, entry};
+use crate::mr::Access;
+use crate::post::{SendChain, SendFlags, SendRequest};
+use crate::qp::UdQp;
+use crate::registration::{Region, Registry};
+use crate::slots::SlotPool;
+
+/// Largest inline send of several buffers, which is put together on the stack, in bytes.
+const MAX_GATHERED_BYTES: usize = 512;
+
+/// High bit of a work request ID: a send. The low half is its number.
+pub(super) const SEND: u64 = 1 << 63;
+
+/// The send queue.
+pub(super) struct SendQueue {
+    /// What was posted, in order.
+    queue: VecDeque<Wqe>,
+    /// The last of them, which are held back for more to come (fi_msg(3), `FI_MORE`).
+    run: SendChain<1>,
+    /// Of those that were held back, what the device then did not take.
+    refused: Vec<(SendDone, Errno)>,
+    depth: usize,
+    next_number: u32,
+    /// Requests posted since the last that was signalled.
+    unsignaled: usize,
+    bounces: SlotPool,
+    /// For buffers that the application has registered.
+    registry: Arc<Registry>,
+    inline_bytes: usize,
+    /// Sends that want no completion are to be told of soon all the same.
+    counted: bool,
+}
+
+/// A posted send.
+pub(super) struct Wqe {
+    pub(super) number: u32,
+    signaled: bool,
+    pub(super) done: SendDone,
+    /// Memory that it uses until it is over.
+    slot: Option<u32>,
+    _region: Option<Arc<Region>>,
+    /// The device uses it until the send is over.
+    _handle: Arc<Ah>,
+}
+
+/// What a request reads.
+struct Source {
+    sge: ibv_sge,
+    /// The bounce buffer that it lies in.
+    slot: Option<u32>,
+    /// The region of the application's that it lies in.
+    region: Option<Arc<Region>>,
+}
+
+impl SendQueue {
+    /// An empty one.
+    pub(super) fn new(
+        depth: usize,
+        bounces: SlotPool,
+        registry: Arc<Registry>,
+        inline_bytes: usize,
+    ) -> Self {
+        Self {
+            queue: VecDeque::with_capacity(depth),
+            run: SendChain::new(),
+            refused: Vec::new(),
+            depth,
+            next_number: 0,
+            unsignaled: 0,
+            bounces,
+            registry,
+            inline_bytes: inline_bytes.min(MAX_GATHERED_BYTES),
+            counted: false,
+        }
+    }
+
+    /// Has each send told of soon: the device is asked to signal those that want no completion, too.
+    pub(super) fn count(&mut self) {
+        self.counted = true;
+    }
+
+    /// Posts a message; with `MORE` it may be held back.
+    ///
+    /// # Safety
+    ///
+    /// The buffers stay until the completion (with `INJECT`: until return).
+    ///
+    /// # Errors
+    ///
+    /// [`OpError::Again`] when the queue is full; what the device says else. Nothing was posted.
+    #[inline]
+    pub(super) unsafe fn post(
+        &mut self,
+        qp: &UdQp,
+        handle: &Arc<Ah>,
+        (qpn, qkey): (u32, u32),
+        op: &SendOp,
+        buffers: &[IoBuf],
+    ) -> Result<(), OpError> {
+        if self.queue.len() >= self.depth {
+            return Err(OpError::Again);
+        }
+        let len = total_len(buffers);
+        let number = self.next_number;
+        // A quarter of the queue may be over before anybody is told.
+        let signaled = op.flags.contains(Flags::COMPLETION)
+            || self.counted
+            || (self.unsignaled + 1) * 4 >= self.depth;
+        let mut flags = match signaled {
+            true => SendFlags::SIGNALED,
+            false => SendFlags::empty(),
+        };
+        let more = op.flags.contains(Flags::MORE);
+        let fits_inline = len <= self.inline_bytes;
+        if fits_inline {
+            flags |= SendFlags::INLINE;
+        }
+        // What is held back is read when it goes.
+        let outlives = !more || buffers.len() == 1 && !op.flags.contains(Flags::INJECT);
+        let mut gathered = MaybeUninit::<[u8; MAX_GATHERED_BYTES]>::uninit();
+        let in_place = fits_inline && outlives;
+        // SAFETY: the caller's promise; what fits inline fits in `gathered`.
+        let source = unsafe { self.source(op, buffers, len, in_place, &mut gathered) };
+        let Source { sge, slot, region } = source?;
+        let mut request = SendRequest::send(SEND | u64::from(number), [sge])
+            .to(handle, qpn, qkey)
+            .flags(flags);
+        if op.flags.contains(Flags::REMOTE_CQ_DATA) {
+            request = request.immediate((op.data as u32).to_be());
+        }
+        let joins = more || !self.run.is_empty();
+        if joins {
+            self.join_run(qp, request);
+        // SAFETY: inline data is copied at once; a slot and the handle are kept until the completion, and the application
+        // keeps its buffer until then.
+        } else if let Err(error) = unsafe { request.post(qp) } {
+            if let Some(slot) = slot {
+                self.bounces.give(slot);
+            }
+            return Err(error);
+        }
+        self.next_number = number.wrapping_add(1);
+        self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
+        self.queue.push_back(Wqe {
+            number,
+            signaled,
+            done: SendDone::of(op, len),
+            slot,
+            _region: region,
+            _handle: handle.clone(),
+        });
+        if joins && !more {
+            self.post_run(qp);
+        }
+        Ok(())
+    }
+
+    /// What a request of `len` bytes reads: the buffer itself, or a copy of several in `gathered`, if
+    /// that is `in_place` as the device copies it at once; else registered memory of the
+    /// application's, or a bounce buffer.
+    ///
+    /// # Safety
+    ///
+    /// As [`SendQueue::post`]; what is `in_place` has no more bytes than `gathered`, which stays
+    /// where it is until the request is posted.
+    #[inline(always)]
+    unsafe fn source(
+        &mut self,
+        op: &SendOp,
+        buffers: &[IoBuf],
+        len: usize,
+        in_place: bool,
+        gathered: &mut MaybeUninit<[u8; MAX_GATHERED_BYTES]>,
+    ) -> Result<Source, OpError> {
+        if in_place {
+            let sge = match buffers {
+                [one] => entry(one.addr as u64, len, 0),
+                many => {
+                    // SAFETY: the caller's promise.
+                    unsafe { Readable::new(many).gather(gathered.as_mut_ptr().cast()) };
+                    entry(gathered.as_ptr() as u64, len, 0)
+                }
+            };
+            return Ok(Source {
+                sge,
+                slot: None,
+                region: None,
+            });
+        }
+        if let ([one], false) = (buffers, op.flags.contains(Flags::INJECT)) {
+            let region = self.registry.described(op.desc, *one, Access::empty());
+            if let Some(region) = region {
+                return Ok(Source {
+                    sge: entry(one.addr as u64, len, region.lkey()),
+                    slot: None,
+                    region: Some(region),
+                });
+            }
+        }
+        let slot = self.bounces.take().ok_or(OpError::Again)?;
+        let at = self.bounces.address(slot);
+        // SAFETY: the caller's promise; a slot holds the longest message.
+        unsafe { Readable::new(buffers).gather(at) };
+        Ok(Source {
+            sge: entry(at as u64, len, self.bounces.lkey()),
+            slot: Some(slot),
+            region: None,
+        })
+    }
+
+    /// Puts a request behind those that are held back.
+    #[inline(never)]
+    fn join_run(&mut self, qp: &UdQp, request: SendRequest<1>) {
+        if self.run.is_full() {
+            self.post_run(qp);
+        }
+        // The chain has only the last of them signalled.
+        if !self.run.is_empty() && request.has_flags(SendFlags::SIGNALED) {
+            if let Some(before) = self.queue.back_mut() {
+                before.signaled = false;
+            }
+        }
+        self.run.put(&request);
+    }
+
+    /// Posts the sends that are held back, with one doorbell.
+    #[inline]
+    pub(super) fn post_held_back(&mut self, qp: &UdQp) {
+        if !self.run.is_empty() {
+            self.post_run(qp);
+        }
+    }
+
+    #[inline(never)]
+    fn post_run(&mut self, qp: &UdQp) {
+        let held = self.run.len();
+        // SAFETY: what is inline lies in a slot or in a buffer that the application keeps until the completion; for the rest
+        // see `post`.
+        if let Err((error, posted)) = unsafe { self.run.post(qp) } {
+            let first = self.queue.len() - (held - posted);
+            for wqe in self.queue.split_off(first) {
+                if let Some(slot) = wqe.slot {
+                    self.bounces.give(slot);
+                }
+                self.refused.push((wqe.done, error.errno()));
+            }
+        }
+    }
+
+    /// Takes out the oldest send, which is over.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Wqe> {
+        let wqe = self.queue.pop_front()?;
+        if let Some(slot) = wqe.slot {
+            self.bounces.give(slot);
+        }
+        Some(wqe)
+    }
+
+    /// Whether sends were held back that the device did not take.
+    #[inline]
+    pub(super) fn have_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Whether no send is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether a send is under way that the device will tell of.
+    pub(super) fn will_hear(&self) -> bool {
+        self.queue.iter().any(|wqe| wqe.signaled)
+    }
+
+    /// Takes out the sends that were held back and that the device then did not take.
+    pub(super) fn take_refused(&mut self) -> Vec<(SendDone, Errno)> {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Whether a send of this number is under way.
+    #[inline]
+    pub(super) fn has(&self, number: u32) -> bool {
+        let first = self.queue.front().map_or(0, |wqe| wqe.number);
+        (number.wrapping_sub(first) as usize) < self.queue.len()
+    }
+
+    /// Nothing is under way any more: the queue pair was reset.
+    pub(super) fn restart(&mut self) {
+        self.unsignaled = 0;
+    }
+}

@@ -1,0 +1,149 @@
+//! Sends that wait: for the handle of their peer's path, or for room in the send queue.
+
+use std::collections::{HashMap, VecDeque};
+
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::types::{IoBuf, SendOp};
+
+use super::MAX_BUFFERS;
+use crate::ah::Path;
+
+/// Sends that wait for handles, at most; then the caller is told to try again.
+const MAX_WAITING: usize = 1024;
+
+/// The sends of an endpoint that wait.
+#[derive(Default)]
+pub(super) struct WaitingSends {
+    /// By the path whose handle is being made.
+    by_path: HashMap<Path, Vec<WaitingSend>>,
+    /// How many these are.
+    count: usize,
+    /// What waits for room alone.
+    ready: VecDeque<WaitingSend>,
+}
+
+/// A send that waits.
+pub(super) struct WaitingSend {
+    pub(super) op: SendOp,
+    pub(super) payload: Gathered,
+}
+
+/// What a waiting send sends.
+pub(super) enum Gathered {
+    /// The application's buffers.
+    Borrowed(Payload),
+    /// A copy (`INJECT`).
+    Copied(Box<[u8]>),
+}
+
+/// The buffers of a message, without the prefix.
+#[derive(Clone, Copy)]
+pub(super) struct Payload {
+    buffers: [IoBuf; MAX_BUFFERS],
+    count: usize,
+}
+
+impl Payload {
+    /// What is behind the first `prefix` bytes, which lie in the first buffer.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: more buffers than the limit, or a first one with no room for the prefix.
+    #[inline]
+    pub(super) fn behind(prefix: usize, iov: &[IoBuf]) -> Result<Self, OpError> {
+        let mut buffers = [IoBuf::EMPTY; MAX_BUFFERS];
+        let Some(into) = buffers.get_mut(..iov.len()) else {
+            return Err(OpError::Failed(Errno::EINVAL));
+        };
+        into.copy_from_slice(iov);
+        if prefix != 0 {
+            let first = buffers[0];
+            if first.len < prefix {
+                return Err(OpError::Failed(Errno::EINVAL));
+            }
+            buffers[0] = first.part(prefix, first.len);
+        }
+        Ok(Self {
+            buffers,
+            count: iov.len(),
+        })
+    }
+
+    #[inline]
+    pub(super) fn buffers(&self) -> &[IoBuf] {
+        &self.buffers[..self.count]
+    }
+}
+
+impl WaitingSends {
+    /// Whether the handle of a path is being made.
+    pub(super) fn awaits(&self, path: &Path) -> bool {
+        self.by_path.contains_key(path)
+    }
+
+    /// The handle of a path is being made, and nobody here waits for it.
+    pub(super) fn await_for_nobody(&mut self, path: Path) {
+        self.by_path.entry(path).or_default();
+    }
+
+    /// Whether no more may wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.count + self.ready.len() >= MAX_WAITING
+    }
+
+    /// Puts a send in line for the handle of a path.
+    pub(super) fn wait_for(&mut self, path: Path, waiting: WaitingSend) {
+        self.by_path.entry(path).or_default().push(waiting);
+        self.count += 1;
+    }
+
+    /// Takes out what waited for the handle of a path.
+    pub(super) fn take(&mut self, path: &Path) -> Vec<WaitingSend> {
+        let waiting = self.by_path.remove(path).unwrap_or_default();
+        self.count -= waiting.len();
+        waiting
+    }
+
+    /// A path has its handle: what waited for it waits for room from here on.
+    pub(super) fn has_handle(&mut self, path: &Path) {
+        let waiting = self.take(path);
+        self.ready.extend(waiting);
+    }
+
+    /// Whether sends wait for nothing but room.
+    #[inline]
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes out the first that waits for nothing but room.
+    pub(super) fn pop_ready(&mut self) -> Option<WaitingSend> {
+        self.ready.pop_front()
+    }
+
+    /// Puts it back: it waits for room still, before the others.
+    pub(super) fn put_back(&mut self, waiting: WaitingSend) {
+        self.ready.push_front(waiting);
+    }
+
+    /// Takes out what meets `which`.
+    pub(super) fn take_those(&mut self, which: impl Fn(&SendOp) -> bool) -> Vec<WaitingSend> {
+        let mut taken = Vec::new();
+        // A path stays, though nobody waits for it any more: its handle is being made.
+        for waiting in self.by_path.values_mut() {
+            taken.extend(take_those(waiting, |w| which(&w.op)));
+        }
+        self.count -= taken.len();
+        let mut ready = Vec::from(std::mem::take(&mut self.ready));
+        taken.extend(take_those(&mut ready, |w| which(&w.op)));
+        self.ready = ready.into();
+        taken
+    }
+}
+
+/// Takes out of a list what meets `which`; the rest keeps its order.
+fn take_those<T>(list: &mut Vec<T>, which: impl Fn(&T) -> bool) -> Vec<T> {
+    let (taken, left) = std::mem::take(list).into_iter().partition(|one| which(one));
+    *list = left;
+    taken
+}
