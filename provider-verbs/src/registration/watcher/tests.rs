@@ -1,0 +1,312 @@
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+/// Pages of a test's own, that it may unmap in whatever way.
+struct Pages {
+    at: u64,
+    bytes: u64,
+}
+
+impl Pages {
+    fn map(count: u64) -> Self {
+        let bytes = count * page_bytes();
+        // SAFETY: a new mapping, written once.
+        let at = unsafe {
+            let at = libc::mmap(
+                ptr::null_mut(),
+                bytes as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            ptr::write_bytes(at.cast::<u8>(), 1, bytes as usize);
+            at as u64
+        };
+        Self { at, bytes }
+    }
+
+    fn range(&self) -> Range<u64> {
+        self.at..self.at + self.bytes
+    }
+
+    fn as_ptr(&self) -> *mut libc::c_void {
+        self.at as *mut libc::c_void
+    }
+}
+
+/// A watcher, or none where the kernel or a container does not allow it.
+fn watcher() -> Option<Watcher> {
+    match Watcher::start() {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            println!("SKIP {error}");
+            None
+        }
+    }
+}
+
+type Way = (&'static str, fn(&Pages));
+
+/// Each way in which memory can go from a mapping.
+const WAYS: [Way; 5] = [
+    ("munmap", |pages| {
+        // SAFETY: the test's own mapping, which nobody refers to.
+        let done = unsafe { libc::munmap(pages.as_ptr(), pages.bytes as usize) };
+        assert_eq!(done, 0);
+    }),
+    ("MADV_DONTNEED", |pages| {
+        // SAFETY: as above.
+        let done =
+            unsafe { libc::madvise(pages.as_ptr(), pages.bytes as usize, libc::MADV_DONTNEED) };
+        assert_eq!(done, 0);
+    }),
+    ("MADV_FREE", |pages| {
+        // SAFETY: as above.
+        let done = unsafe { libc::madvise(pages.as_ptr(), pages.bytes as usize, libc::MADV_FREE) };
+        assert_eq!(done, 0);
+    }),
+    ("mmap over it", |pages| {
+        // SAFETY: as above.
+        let at = unsafe {
+            libc::mmap(
+                pages.as_ptr(),
+                pages.bytes as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+        assert_eq!(at, pages.as_ptr());
+    }),
+    ("mremap", |pages| {
+        let elsewhere = Pages::map(pages.bytes / page_bytes());
+        // SAFETY: as above, and so is what it moves to.
+        let at = unsafe {
+            libc::mremap(
+                pages.as_ptr(),
+                pages.bytes as usize,
+                pages.bytes as usize,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                elsewhere.as_ptr(),
+            )
+        };
+        assert_eq!(at, elsewhere.as_ptr());
+    }),
+];
+
+/// When memory has gone, by whatever call, the next look knows, or knows that it can not know yet.
+#[test]
+fn all_that_goes_is_told_before_the_call_returns() {
+    let Some(mut watcher) = watcher() else {
+        return;
+    };
+    for (way, go) in WAYS {
+        for round in 0..100 {
+            let pages = Pages::map(4);
+            assert!(watcher.watch(pages.range()), "{way}");
+            go(&pages);
+            let mut told = false;
+            let looked = watcher.catch_up(|gone| match gone {
+                Gone::Range(range) => {
+                    told |= range.start <= pages.at && pages.range().end <= range.end;
+                }
+                Gone::Much => told = true,
+            });
+            assert!(told || !looked, "{way}, round {round}");
+            if !told {
+                assert!(
+                    is_told(&mut watcher.follower, &pages.range()),
+                    "{way}, round {round}"
+                );
+            }
+        }
+    }
+}
+
+/// Threads that unmap at full speed, with the allocator's locks held at times, neither wait for ever nor go untold.
+#[test]
+fn threads_that_unmap_at_once_all_go_on() {
+    let Some(watcher) = watcher() else {
+        return;
+    };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let unmapping: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut follower = watcher.follower();
+                    for _ in 0..500 {
+                        let pages = Pages::map(2);
+                        assert!(watcher.watch(pages.range()));
+                        // Unmapped when it is freed.
+                        let long = vec![1u8; 1 << 20];
+                        let at = long.as_ptr() as u64;
+                        assert!(watcher.watch(at..at + long.len() as u64));
+                        drop(long);
+                        WAYS[0].1(&pages);
+                        assert!(is_told(&mut follower, &pages.range()));
+                    }
+                })
+            })
+            .collect();
+        let allocating = scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                drop((1..64).map(|n| vec![0u8; n << 12]).collect::<Vec<_>>());
+            }
+        });
+        for thread in unmapping {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        over.store(true, Ordering::Relaxed);
+        allocating
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+/// After the last watcher nobody listens; whoever unmaps what was watched goes on, also while a child has the descriptor.
+#[test]
+fn memory_goes_freely_once_nobody_watches() {
+    if watcher().is_none() {
+        return;
+    }
+    // Nobody else's, so that it ends.
+    let monitor = Monitor::start().unwrap();
+    let pages: Vec<_> = WAYS.iter().map(|_| Pages::map(3)).collect();
+    for pages in &pages {
+        assert!(monitor.watch(pages.range()));
+    }
+    // As a child's would be: the kernel's object outlives ours.
+    let childs = monitor
+        .source
+        .userfault
+        .as_fd()
+        .try_clone_to_owned()
+        .unwrap();
+    drop(monitor);
+    for ((_, go), pages) in WAYS.iter().zip(&pages) {
+        go(pages);
+    }
+    drop(childs);
+}
+
+/// A child that closes what it has of its parent's leaves the parent's alone.
+#[test]
+fn a_child_ends_nothing_of_its_parents() {
+    if watcher().is_none() {
+        return;
+    }
+    let monitor = Monitor::start().unwrap();
+    let mut follower = monitor.follower();
+    let pages = Pages::map(2);
+    assert!(monitor.watch(pages.range()));
+    // SAFETY: the child drops what was made before, and ends without a return.
+    match unsafe { libc::fork() } {
+        0 => {
+            drop(monitor);
+            // SAFETY: ends the child alone.
+            unsafe { libc::_exit(0) };
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: waits for a child of this process.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+    }
+    WAYS[0].1(&pages);
+    assert!(is_told(&mut follower, &pages.range()));
+}
+
+/// Files tell nothing when they go: they are not watched.
+#[test]
+fn what_the_kernel_does_not_tell_of_is_not_watched() {
+    let Some(watcher) = watcher() else {
+        return;
+    };
+    // Of the program's file.
+    let code = what_the_kernel_does_not_tell_of_is_not_watched as *const () as u64;
+    assert!(!watcher.watch(code..code + 1));
+    assert!(!watcher.watch(u64::MAX - 1..u64::MAX));
+}
+
+/// Memory of a file, in memory or not, may be punched or cut short through any descriptor of
+/// it, and memory that a child shares by the child: the kernel does not report that.
+#[test]
+fn what_others_may_take_away_is_not_watched() {
+    let Some(watcher) = watcher() else {
+        return;
+    };
+    let page = page_bytes() as usize;
+    // SAFETY: takes a name and flags.
+    let file = unsafe { libc::memfd_create(c"shared".as_ptr(), 0) };
+    assert!(file >= 0);
+    // SAFETY: our own descriptor.
+    assert_eq!(unsafe { libc::ftruncate(file, 4 * page as i64) }, 0);
+    let kinds = [
+        ("a shared mapping of a file", libc::MAP_SHARED, file),
+        ("a private mapping of a file", libc::MAP_PRIVATE, file),
+        (
+            "a shared mapping of none",
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+            -1,
+        ),
+    ];
+    for (what, flags, file) in kinds {
+        // Between pages that nobody else can reach, in one range with them and alone.
+        let pages = Pages::map(6);
+        let inner = pages.at + page as u64;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: in place of pages of our own, to which nobody refers.
+        let at = unsafe {
+            libc::mmap(
+                inner as _,
+                4 * page,
+                rights,
+                flags | libc::MAP_FIXED,
+                file,
+                0,
+            )
+        };
+        assert_eq!(at as u64, inner, "{}", std::io::Error::last_os_error());
+        let shared = inner..inner + 4 * page as u64;
+        assert!(!watcher.watch(shared.clone()), "{what} is watched");
+        assert!(
+            !watcher.watch(shared.start + 100..shared.start + 200),
+            "a part of {what} is watched"
+        );
+        assert!(
+            !watcher.watch(pages.range()),
+            "{what} is watched with what is around it"
+        );
+        assert!(
+            watcher.watch(pages.at..inner),
+            "the page before {what} is not"
+        );
+        assert!(
+            watcher.watch(shared.end..pages.range().end),
+            "the page behind {what} is not"
+        );
+        WAYS[0].1(&pages);
+    }
+    // SAFETY: our own descriptor.
+    assert_eq!(unsafe { libc::close(file) }, 0);
+}
+
+#[test]
+fn what_is_watched_is_noted_joined() {
+    let mut watched = BTreeMap::new();
+    for range in [10..20, 30..40, 20..25, 24..31, 50..60] {
+        note(&mut watched, range);
+    }
+    assert_eq!(watched, BTreeMap::from([(10, 40), (50, 60)]));
+    note(&mut watched, 0..100);
+    assert_eq!(watched, BTreeMap::from([(0, 100)]));
+}
