@@ -253,7 +253,7 @@ fn candidate(
                 .min(tuning.eager_bytes)
                 .saturating_sub(64),
             // What the lane does not take waits in line.
-            size: tuning.send_depth + 1,
+            size: tuning.sends.depth + 1,
             iov_limit: 4,
             caps: all.tx.caps | Flags::FENCE,
             op_flags: all.tx.op_flags | Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE,
@@ -308,7 +308,7 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
     let all = dgram_messages();
     let limits = &opened.limits;
     let mtu = local.mtu.bytes();
-    let send_depth = (tuning.send_depth + 1).min(limits.queue_depth as usize);
+    let send_depth = (tuning.sends.depth + 1).min(limits.queue_depth as usize);
     // Each has a slot of its own. The completion queue holds all of them, and the sends.
     let recv_depth = tuning
         .receives

@@ -16,22 +16,40 @@ pub(crate) struct Tuning {
     pub(crate) parts_bytes: usize,
     /// Header and payload up to here travel in the work request itself, in bytes.
     pub(crate) inline_bytes: usize,
-    /// Work requests of a lane.
-    pub(crate) send_depth: usize,
-    /// Work requests of all lanes together, from which on messages and chunks wait.
-    pub(crate) send_total: usize,
-    /// Work requests of all lanes together, from which on a lane posts no more messages than its
-    /// share.
-    pub(crate) send_free: usize,
-    /// The share of a lane: so few may be under way then. With one signalled request under way, it
-    /// waits.
-    pub(crate) send_share: usize,
-    /// Places that the completion queue has for requests: a part is left to what never waits.
-    pub(crate) send_places: usize,
+    /// The send queues of the lanes.
+    pub(crate) sends: SendTuning,
     /// Receive buffers of the endpoint.
     pub(crate) receives: usize,
     /// Bounce buffers for sends.
     pub(crate) bounces: usize,
+    /// How large messages move.
+    pub(crate) rendezvous: RendezvousTuning,
+    /// Which kind of lane a peer gets.
+    pub(crate) lane: LaneChoice,
+    /// RC lanes at most.
+    pub(crate) max_lanes: usize,
+}
+
+/// How many work requests may be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SendTuning {
+    /// Work requests of a lane.
+    pub(crate) depth: usize,
+    /// Work requests of all lanes together, from which on messages and chunks wait.
+    pub(crate) total: usize,
+    /// Work requests of all lanes together, from which on a lane posts no more messages than its
+    /// share.
+    pub(crate) free: usize,
+    /// The share of a lane: so few may be under way then. With one signalled request under way, it
+    /// waits.
+    pub(crate) share: usize,
+    /// Places that the completion queue has for requests: a part is left to what never waits.
+    pub(crate) places: usize,
+}
+
+/// How large messages move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RendezvousTuning {
     /// Whether the sender writes large messages, rather than the receiver reads them.
     pub(crate) sender_writes: bool,
     /// Largest single RDMA read, in bytes.
@@ -42,10 +60,6 @@ pub(crate) struct Tuning {
     pub(crate) reads_per_lane: u8,
     /// Reads of one message under way.
     pub(crate) reads_per_message: u32,
-    /// Which kind of lane a peer gets.
-    pub(crate) lane: LaneChoice,
-    /// RC lanes at most.
-    pub(crate) max_lanes: usize,
     /// RDMA writes of a lane under way: a small message behind them waits for so many.
     pub(crate) writes_per_lane: u32,
 }
@@ -98,31 +112,35 @@ impl Tuning {
                 (None, None) => PARTS_BYTES,
             },
             inline_bytes: if software { 512 } else { 220 },
-            send_depth,
-            send_total,
-            send_free,
-            send_share: (shared / max_lanes.max(1)).clamp(1, send_depth),
-            send_places,
+            sends: SendTuning {
+                depth: send_depth,
+                total: send_total,
+                free: send_free,
+                share: (shared / max_lanes.max(1)).clamp(1, send_depth),
+                places: send_places,
+            },
             receives,
             bounces: 256,
-            sender_writes: match settings.rendezvous {
-                Rendezvous::Read => false,
-                Rendezvous::Write => true,
-                Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
+            rendezvous: RendezvousTuning {
+                sender_writes: match settings.rendezvous {
+                    Rendezvous::Read => false,
+                    Rendezvous::Write => true,
+                    Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
+                },
+                read_chunk: settings.read_chunk,
+                // What a software device sends at a go, it sends before anybody else on its processor has a turn; with too little
+                // under way it has nothing to do until the sender has a turn.
+                write_chunk: match software {
+                    true => settings.read_chunk.min(64 << 10),
+                    false => settings.read_chunk,
+                },
+                reads_per_lane: 16
+                    .min(limits.reads_as_initiator)
+                    .min(limits.reads_as_target)
+                    .max(1),
+                reads_per_message: 4,
+                writes_per_lane: 4,
             },
-            read_chunk: settings.read_chunk,
-            // What a software device sends at a go, it sends before anybody else on its processor has a turn; with too little
-            // under way it has nothing to do until the sender has a turn.
-            write_chunk: match software {
-                true => settings.read_chunk.min(64 << 10),
-                false => settings.read_chunk,
-            },
-            reads_per_lane: 16
-                .min(limits.reads_as_initiator)
-                .min(limits.reads_as_target)
-                .max(1),
-            reads_per_message: 4,
-            writes_per_lane: 4,
             lane: settings.lane,
             max_lanes,
         }

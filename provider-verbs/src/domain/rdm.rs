@@ -20,7 +20,7 @@ use super::pair::{Paired, SHM_TRANSPORT};
 use super::port::{in_partition, local_port};
 use crate::cm::{self, Listeners, Resolver};
 use crate::device::{Context, GidWish};
-use crate::endpoint::rdm::{Patience, RdmTransport};
+use crate::endpoint::rdm::{Patience, RdmConfig, RdmTransport};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
@@ -219,16 +219,19 @@ impl VerbsBackend {
                 NativeAddr::of_new(node_id(), queue_pair, false, drawn)
             }
         };
-        let mut verbs = RdmTransport::open(
-            Registrations::new(&self.registry),
+        let config = RdmConfig {
             port,
-            self.tuning,
-            datagrams,
-            &name,
-            Patience {
+            tuning: self.tuning,
+            patience: Patience {
                 peer_timeout: self.settings.peer_timeout,
                 reconnect_timeout: self.settings.reconnect_timeout.0,
             },
+        };
+        let mut verbs = RdmTransport::open(
+            Registrations::new(&self.registry),
+            datagrams,
+            &name,
+            &config,
             opening.wait,
         )?;
         if opening.counts_sends {

@@ -11,16 +11,14 @@ use std::time::Duration;
 use slab::Slab;
 
 use ferrofabric_contracts::addr::NativeAddr;
-use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::SendDone;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp, total_len};
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_protocol::handshake::{LaneKey, Reason};
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::{PeerKey, Time, give_back_room};
 
+use super::pending::Pending;
 use super::state::SessionState;
 use crate::connect::{native_addr, peer_key};
-use crate::gather::Readable;
 
 /// Peers that are kept for a session that rests, and for nothing else.
 const MAX_KEPT: usize = 1024;
@@ -44,68 +42,6 @@ pub(crate) enum Link {
     Resuming(SessionId),
     /// Through this lane, which may be in its end.
     Up(SessionId),
-}
-
-/// A send that waits for its lane, or for room on it.
-pub(crate) struct Pending {
-    pub(crate) op: SendOp,
-    iov: Gathered,
-}
-
-/// What a waiting send sends.
-enum Gathered {
-    /// The application's buffers, in order. They may be read as long as the send waits.
-    Borrowed(Box<[IoBuf]>),
-    /// A copy (`INJECT`).
-    Copied(Box<[u8]>),
-}
-
-impl Pending {
-    /// A send of these buffers, or of a copy of them (`INJECT`).
-    pub(crate) fn new(op: &SendOp, buffers: Readable<'_>) -> Self {
-        Self {
-            op: *op,
-            iov: match op.flags.contains(Flags::INJECT) {
-                true => Gathered::Copied(buffers.to_bytes()),
-                false => Gathered::Borrowed(buffers.list().into()),
-            },
-        }
-    }
-
-    /// Length of the message, in bytes.
-    pub(crate) fn len(&self) -> usize {
-        match &self.iov {
-            Gathered::Borrowed(iov) => total_len(iov),
-            Gathered::Copied(bytes) => bytes.len(),
-        }
-    }
-
-    /// Lends its buffers, with the copy that they are in, if it is one.
-    pub(crate) fn with_buffers<R>(
-        &self,
-        look: impl FnOnce(&SendOp, Readable<'_>, Option<&[u8]>) -> R,
-    ) -> R {
-        let (one, copy);
-        let list: &[IoBuf] = match &self.iov {
-            Gathered::Borrowed(iov) => {
-                copy = None;
-                iov
-            }
-            Gathered::Copied(bytes) => {
-                copy = Some(&**bytes);
-                one = [IoBuf::new(bytes.as_ptr(), bytes.len())];
-                &one
-            }
-        };
-        // SAFETY: the sender's buffers, which it has promised until the operation completes, which
-        // it does not as long as this is there; or bytes of our own.
-        look(&self.op, unsafe { Readable::new(list) }, copy)
-    }
-
-    /// Of one that failed.
-    pub(crate) fn done(&self) -> SendDone {
-        SendDone::of(&self.op, 0)
-    }
 }
 
 /// The goodbye of a peer's endpoint.
@@ -153,12 +89,30 @@ pub(crate) struct Peer {
     pub(crate) rests: Option<u32>,
     /// The lane that carried the session last, while it has none.
     pub(crate) last_lane: Option<LaneKey>,
+    uses: Uses,
+    lists: Lists,
+}
+
+/// What leads to a peer, or waits.
+#[derive(Default)]
+struct Uses {
     /// Its messages that wait for a receive.
-    pub(crate) held: u32,
+    held: u32,
     /// Entries of the address vector that lead to it.
     routes: u32,
     /// Lanes to it, those included that carry no session yet or are in their end.
     lanes: u32,
+}
+
+impl Uses {
+    fn are_none(&self) -> bool {
+        self.lanes == 0 && self.routes == 0 && self.held == 0
+    }
+}
+
+/// Which lists a peer is in.
+#[derive(Default)]
+struct Lists {
     /// It has no number, and a lane or a message that is to have one as soon as it is inserted.
     is_stranger: bool,
     /// It is among those to be looked at.
@@ -190,15 +144,11 @@ impl Peer {
 
     /// Whether entries of the address vector lead to it.
     pub(crate) fn is_routed(&self) -> bool {
-        self.routes > 0
+        self.uses.routes > 0
     }
 
     fn fate(&self) -> Fate {
-        let is_used = self.link != Link::Idle
-            || self.lanes > 0
-            || self.routes > 0
-            || self.held > 0
-            || !self.pending.is_empty();
+        let is_used = self.link != Link::Idle || !self.uses.are_none() || !self.pending.is_empty();
         match &self.parked {
             _ if is_used || self.goes_on() => Fate::Stays,
             Some(_) => Fate::Rests,
@@ -273,7 +223,7 @@ impl Peers {
             self.lose_route(before.peer);
         }
         let known = &mut self.peers[peer as usize];
-        known.routes += 1;
+        known.uses.routes += 1;
         known.addr = addr;
         (known.removed, known.returns) = (false, 0);
         self.know(peer);
@@ -281,7 +231,7 @@ impl Peers {
 
     fn lose_route(&mut self, peer: u32) {
         if let Some(peer) = self.peers.get_mut(peer as usize) {
-            peer.routes -= 1;
+            peer.uses.routes -= 1;
         }
     }
 
@@ -295,7 +245,7 @@ impl Peers {
             // It may be in the address vector twice.
             let routes = &self.routes;
             let other = || routes.iter().find(|r| r.peer == peer && r.addr.is_some());
-            known.addr = match known.routes {
+            known.addr = match known.uses.routes {
                 0 => FiAddr::NOTAVAIL,
                 _ => other().map_or(FiAddr::NOTAVAIL, |route| route.addr),
             };
@@ -309,13 +259,13 @@ impl Peers {
     /// A peer is to be told of its number.
     fn await_number(&mut self, peer: u32) {
         let peer = &mut self.peers[peer as usize];
-        self.strangers += usize::from(!std::mem::replace(&mut peer.is_stranger, true));
+        self.strangers += usize::from(!std::mem::replace(&mut peer.lists.is_stranger, true));
     }
 
     /// A peer has a number, or will be looked up before it needs one.
     fn know(&mut self, peer: u32) {
         let peer = &mut self.peers[peer as usize];
-        self.strangers -= usize::from(std::mem::take(&mut peer.is_stranger));
+        self.strangers -= usize::from(std::mem::take(&mut peer.lists.is_stranger));
     }
 
     /// The peer of a key, made if there is none; `shm_name` names its shared-memory endpoint. If it has an address, that leads to it from now on: also to one that only
@@ -336,12 +286,8 @@ impl Peers {
                 returns: RETURNS_OF_UNKNOWN,
                 rests: None,
                 last_lane: None,
-                held: 0,
-                routes: 0,
-                lanes: 0,
-                is_stranger: false,
-                is_listed: false,
-                kept: None,
+                uses: Uses::default(),
+                lists: Lists::default(),
             }) as u32
         });
         self.use_again(peer);
@@ -360,27 +306,32 @@ impl Peers {
     /// makes nobody wait for it.
     pub(crate) fn is_unheard(&mut self, peer: u32) {
         let at = self.at(peer);
-        if at.lanes == 0 && at.held == 0 {
+        if at.uses.lanes == 0 && at.uses.held == 0 {
             self.know(peer);
         }
     }
 
     /// A lane to a peer begins.
     pub(crate) fn begin_lane(&mut self, peer: u32) {
-        self.at(peer).lanes += 1;
+        self.at(peer).uses.lanes += 1;
     }
 
     /// A lane to a peer is no more.
     pub(crate) fn end_lane(&mut self, peer: u32) {
-        self.at(peer).lanes -= 1;
+        self.at(peer).uses.lanes -= 1;
         self.list(peer);
+    }
+
+    /// A message of a peer's waits for a receive.
+    pub(crate) fn hold(&mut self, peer: u32) {
+        self.at(peer).uses.held += 1;
     }
 
     /// A message of a peer's waits no longer.
     pub(crate) fn let_go(&mut self, peer: u32) {
         if let Some(at) = self.peers.get_mut(peer as usize) {
-            at.held -= 1;
-            if at.held == 0 && at.link == Link::Idle {
+            at.uses.held -= 1;
+            if at.uses.held == 0 && at.link == Link::Idle {
                 self.list(peer);
             }
         }
@@ -390,7 +341,7 @@ impl Peers {
     /// under way.
     pub(crate) fn list(&mut self, peer: u32) {
         let at = &mut self.peers[peer as usize];
-        if !std::mem::replace(&mut at.is_listed, true) {
+        if !std::mem::replace(&mut at.lists.is_listed, true) {
             self.listed.push(peer);
         }
     }
@@ -405,7 +356,7 @@ impl Peers {
     pub(crate) fn next_listed(&mut self) -> Option<(u32, Fate)> {
         while let Some(peer) = self.listed.pop() {
             if let Some(at) = self.peers.get_mut(peer as usize) {
-                at.is_listed = false;
+                at.lists.is_listed = false;
                 return Some((peer, at.fate()));
             }
         }
@@ -416,15 +367,15 @@ impl Peers {
     pub(crate) fn keep(&mut self, peer: u32, now: Time) {
         self.know(peer);
         let at = &mut self.peers[peer as usize];
-        if at.kept.is_none() {
-            at.kept = Some((now, self.next_kept));
+        if at.lists.kept.is_none() {
+            at.lists.kept = Some((now, self.next_kept));
             self.kept.insert(self.next_kept, peer);
             self.next_kept += 1;
         }
     }
 
     fn use_again(&mut self, peer: u32) {
-        if let Some((_, place)) = self.peers[peer as usize].kept.take() {
+        if let Some((_, place)) = self.peers[peer as usize].lists.kept.take() {
             self.kept.remove(&place);
         }
     }
@@ -432,7 +383,7 @@ impl Peers {
     /// The peer whose session has rested longest, if too many are kept.
     pub(crate) fn too_many(&self, now: Time) -> Option<u32> {
         let (_, &oldest) = self.kept.first_key_value()?;
-        let (since, _) = self.peers.get(oldest as usize)?.kept?;
+        let (since, _) = self.peers.get(oldest as usize)?.lists.kept?;
         (self.kept.len() > MAX_KEPT && now - since >= MIN_REST).then_some(oldest)
     }
 
@@ -441,7 +392,7 @@ impl Peers {
         self.use_again(peer);
         self.know(peer);
         let gone = self.peers.try_remove(peer as usize)?;
-        debug_assert!(!gone.is_listed && gone.fate() != Fate::Stays);
+        debug_assert!(!gone.lists.is_listed && gone.fate() != Fate::Stays);
         self.by_key.remove(&gone.key);
         give_back_room(&mut self.by_key);
         Some(gone)
@@ -518,7 +469,7 @@ mod tests {
         // The same endpoint, twice in the address vector.
         assert_eq!(peers.peer_of(key(1), 0, addr(6)), peer);
         peers.begin_lane(peer);
-        peers.at(peer).held += 1;
+        peers.hold(peer);
         assert_eq!(peers.unroute(addr(6)), Some(peer));
         assert_eq!(
             (peers.at(peer).addr, peers.has_strangers()),

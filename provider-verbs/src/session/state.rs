@@ -36,10 +36,7 @@ pub(crate) struct SessionState {
     pub(crate) replaces: u64,
     /// A Resume has offered it on a lane that it has not taken: the peer may go on without it.
     pub(crate) offered: bool,
-    /// The peer's messages that it told us of and no receive has met.
-    held_requests: usize,
-    /// What that may be at most.
-    may_hold_requests: usize,
+    held_requests: HeldRequests,
     /// Our messages that the peer was told of and has not taken.
     pub(crate) sends: SendTable<RendezvousSend>,
     /// Our messages that we are writing.
@@ -56,9 +53,33 @@ pub(crate) struct SessionState {
     pub(crate) replay: VecDeque<Kept>,
     /// Why the last lane broke.
     pub(crate) broken_by: (Errno, &'static str, i32),
-    breaks: u32,
-    /// What had arrived either way when the last lane broke.
+    breaks: Breaks,
+}
+
+/// The peer's messages that it told us of and no receive has met.
+struct HeldRequests {
+    count: usize,
+    /// What that may be at most.
+    limit: usize,
+}
+
+/// Lanes that a session has lost in a row.
+#[derive(Default)]
+struct Breaks {
+    count: u32,
+    /// What had arrived either way when the last of them broke.
     progress: (u32, u32, u64),
+}
+
+impl Breaks {
+    /// Counts one, with what has arrived by now. Says whether another lane is worth a try.
+    fn add(&mut self, progress: (u32, u32, u64)) -> bool {
+        if progress != self.progress {
+            (self.progress, self.count) = (progress, 0);
+        }
+        self.count += 1;
+        self.count <= MAX_BREAKS
+    }
 }
 
 /// What each side may have the other keep, in credit units.
@@ -180,8 +201,10 @@ impl SessionState {
             numbers: Session::begin_at(session_origin(), remote, quotas.theirs, quotas.ours),
             replaces: 0,
             offered: false,
-            held_requests: 0,
-            may_hold_requests: open_requests(quotas.ours),
+            held_requests: HeldRequests {
+                count: 0,
+                limit: open_requests(quotas.ours),
+            },
             sends: SendTable::new(open_requests(quotas.theirs)),
             writes: Transfers::new(TransferLimits {
                 messages: MAX_MOVING,
@@ -193,8 +216,7 @@ impl SessionState {
             notices: VecDeque::new(),
             replay: VecDeque::new(),
             broken_by: (Errno::ECONNRESET, "the connection to the peer broke", 0),
-            breaks: 0,
-            progress: (0, 0, 0),
+            breaks: Breaks::default(),
         }
     }
 
@@ -208,7 +230,7 @@ impl SessionState {
             self.name = name;
             self.offered = false;
             self.sends.change_limit(requests);
-            self.may_hold_requests = open_requests(quotas.ours);
+            self.held_requests.limit = open_requests(quotas.ours);
             for kept in &mut self.replay {
                 readdress(&mut kept.bytes, remote);
             }
@@ -222,32 +244,28 @@ impl SessionState {
     ///
     /// [`CreditError::OverRequested`].
     pub(crate) fn hold_request(&mut self) -> Result<(), CreditError> {
-        if self.held_requests >= self.may_hold_requests {
+        let HeldRequests { count, limit } = &mut self.held_requests;
+        if *count >= *limit {
             return Err(CreditError::OverRequested);
         }
-        self.held_requests += 1;
+        *count += 1;
         Ok(())
     }
 
     /// A request that was held is met, or dropped.
     pub(crate) fn release_request(&mut self) {
-        self.held_requests = self.held_requests.saturating_sub(1);
+        self.held_requests.count = self.held_requests.count.saturating_sub(1);
     }
 
     /// Counts a broken lane. Says whether another one is worth a try.
     pub(crate) fn lane_lost(&mut self) -> bool {
         self.writes.shrink();
         self.reads.shrink();
-        let progress = (
+        self.breaks.add((
             self.numbers.oldest_unconfirmed(),
             self.numbers.expected(),
             self.writes.moved() + self.reads.moved(),
-        );
-        if progress != self.progress {
-            (self.progress, self.breaks) = (progress, 0);
-        }
-        self.breaks += 1;
-        self.breaks <= MAX_BREAKS
+        ))
     }
 
     /// The oldest of its packets that were unsure have arrived.
@@ -297,7 +315,7 @@ impl SessionState {
         self.numbers.unconfirmed() == 0
             && self.replay.is_empty()
             && self.notices.is_empty()
-            && self.held_requests == 0
+            && self.held_requests.count == 0
             && self.sends.is_empty()
             && self.writes.is_empty()
             && self.reads.is_empty()

@@ -24,15 +24,15 @@ impl RdmTransport {
         let Some(mut lane) = self.lanes.of(session) else {
             return self.sent_elsewhere(session, number, None);
         };
-        while let Some(wqe) = lane.queue.pop_front() {
+        while let Some(wqe) = lane.queue.pop() {
             self.poster.outstanding -= 1;
             match wqe.packet {
                 Place::Nowhere => {}
-                Place::Record(record) => lane.records.release(record),
+                Place::Record(record) => lane.queue.records.release(record),
                 Place::Bounce { slot, .. } => self.poster.bounces.give(slot),
                 Place::Split { slot, .. } => {
                     self.poster.bounces.give(slot);
-                    drop(lane.described.pop_front());
+                    drop(lane.queue.described.pop_front());
                 }
             }
             if let Some(sequence) = wqe.sequence {
@@ -73,14 +73,14 @@ impl RdmTransport {
                 }
             }
             WqeKind::Read(chunk) => {
-                self.poster.counters.chunks_under_way -= 1;
+                self.poster.counters.sent.chunks_under_way -= 1;
                 if lane.session.reads.on_chunk(chunk.transfer) {
                     self.was_read(session, chunk.transfer, owner);
                 }
                 self.run_reads(session);
             }
             WqeKind::Write(chunk) => {
-                self.poster.counters.chunks_under_way -= 1;
+                self.poster.counters.sent.chunks_under_way -= 1;
                 lane.session.writes.on_chunk(chunk.transfer);
                 self.run_writes(session);
             }
@@ -118,7 +118,7 @@ impl RdmTransport {
         };
         if lane.end.is_some() {
             // Flushed. Once the last is, all are.
-            let last = lane.queue.back().map(|wqe| (wqe.number, &wqe.kind));
+            let last = lane.queue.last().map(|wqe| (wqe.number, &wqe.kind));
             if matches!(last, Some((last, WqeKind::Marker)) if last == number) {
                 self.drained(session, owner);
             }
@@ -130,9 +130,7 @@ impl RdmTransport {
             lane.qp.pd().context().status_text(status)
         );
         // All before it have arrived; of those that nobody asked about this is the first word.
-        let at = lane.queue.iter().position(|wqe| wqe.number == number);
-        if let Some(before) = at.and_then(|at| lane.queue.get(at.checked_sub(1)?)) {
-            let before = before.number;
+        if let Some(before) = lane.queue.before(number) {
             self.sent(session, before, None, owner);
         }
         self.break_lane(session, what_failed(status));

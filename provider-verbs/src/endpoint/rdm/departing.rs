@@ -99,7 +99,7 @@ impl RdmTransport {
 
     /// Gives a lane up in good order, and tells the peer.
     fn leave<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
-        self.poster.counters.lanes_left += 1;
+        self.poster.counters.lanes.left += 1;
         if let Some(lane) = self.lanes.of(session).map(|lane| lane.key) {
             // The queue pair goes when the peer has been told: what it says until then would break its lane, and have it come back.
             self.service.request(ToService::Left(lane));

@@ -17,7 +17,7 @@ use crate::connect::{Carrier, ToEngine, ToService, native_addr};
 use crate::origins::first_request;
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
-use crate::session::{AfterLane, Lane, LaneEnd, Link, Quotas, Records, SessionState, WqeKind};
+use crate::session::{AfterLane, Lane, LaneEnd, Link, Quotas, SendQueue, SessionState, WqeKind};
 
 impl RdmTransport {
     /// Takes what the service thread has to say.
@@ -84,7 +84,7 @@ impl RdmTransport {
     pub(super) fn probe_idle_lanes(&mut self) {
         let mut broken = Vec::new();
         for lane in self.lanes.iter_mut() {
-            if lane.open && lane.expects_no_word() && self.poster.probe(lane).is_err() {
+            if lane.open && lane.queue.expects_no_word() && self.poster.probe(lane).is_err() {
                 broken.push(lane.key.session());
             }
         }
@@ -156,15 +156,15 @@ impl RdmTransport {
         self.tell_grant();
         let tuning = &self.poster.tuning;
         let reads = TransferLimits {
-            chunk_bytes: tuning.read_chunk,
-            chunks: u32::from(tuning.reads_per_lane),
-            chunks_per_message: tuning.reads_per_message,
+            chunk_bytes: tuning.rendezvous.read_chunk,
+            chunks: u32::from(tuning.rendezvous.reads_per_lane),
+            chunks_per_message: tuning.rendezvous.reads_per_message,
             ..TransferLimits::default()
         };
         let writes = TransferLimits {
-            chunk_bytes: tuning.write_chunk,
-            chunks: tuning.writes_per_lane,
-            chunks_per_message: tuning.writes_per_lane,
+            chunk_bytes: tuning.rendezvous.write_chunk,
+            chunks: tuning.rendezvous.writes_per_lane,
+            chunks_per_message: tuning.rendezvous.writes_per_lane,
             ..reads
         };
         SessionState::new(up.name, up.remote_session, quotas(up), reads, writes)
@@ -185,7 +185,7 @@ impl RdmTransport {
     }
 
     fn enter_lane(&mut self, peer: u32, up: &LaneUp, qp: Arc<RcQp>, session: SessionState) {
-        let depth = self.poster.tuning.send_depth;
+        let depth = self.poster.tuning.sends.depth;
         let mut lane = Lane {
             qp,
             key: up.lane,
@@ -195,13 +195,7 @@ impl RdmTransport {
             may_send: up.may_send,
             packet_bytes: self.poster.packet_bytes(&up.remote_limits),
             heard: false,
-            // It grows to what is under way: most peers of many never have much.
-            queue: VecDeque::new(),
-            records: Records::default(),
-            described: VecDeque::new(),
-            depth,
-            next_number: first_request(),
-            unsignaled: 0,
+            queue: SendQueue::new(depth, first_request()),
             end: None,
             used: (0, 0),
             unflushed: false,
@@ -247,7 +241,7 @@ impl RdmTransport {
             return;
         }
         let in_order = matches!(end.then, AfterLane::Change | AfterLane::Rest);
-        self.poster.counters.lanes_failed += u64::from(!in_order);
+        self.poster.counters.lanes.failed += u64::from(!in_order);
         lane.end = Some(end);
         lane.reconsider();
         let peer = lane.peer;
@@ -257,8 +251,8 @@ impl RdmTransport {
             .flags(SendFlags::SIGNALED | SendFlags::INLINE);
         // SAFETY: an empty inline message names no memory.
         let posted = unsafe { marker.post(&lane.qp) };
-        let number = lane.next_number.wrapping_sub(1);
-        lane.queue.push_back(entered(number, WqeKind::Marker));
+        let number = lane.queue.last_number();
+        lane.queue.enter(entered(number, WqeKind::Marker));
         self.poster.outstanding += 1;
         let now = self.ud.now();
         self.policy.down(peer, now);
@@ -278,11 +272,11 @@ impl RdmTransport {
         let end = lane.end.unwrap_or(BROKEN);
         let waiting = std::mem::take(&mut lane.session.replay);
         let mut unsure = VecDeque::new();
-        for wqe in lane.queue.drain(..) {
+        for wqe in lane.queue.take_all() {
             self.poster.outstanding -= 1;
             match wqe.kind {
                 WqeKind::Read(chunk) => {
-                    self.poster.counters.chunks_under_way -= 1;
+                    self.poster.counters.sent.chunks_under_way -= 1;
                     let Chunk {
                         transfer,
                         offset_bytes,
@@ -292,7 +286,7 @@ impl RdmTransport {
                     (lane.session.reads).on_lost(transfer, offset_bytes, source);
                 }
                 WqeKind::Write(chunk) => {
-                    self.poster.counters.chunks_under_way -= 1;
+                    self.poster.counters.sent.chunks_under_way -= 1;
                     let Chunk {
                         transfer,
                         offset_bytes,
@@ -304,7 +298,7 @@ impl RdmTransport {
                 WqeKind::Marker => {}
                 WqeKind::Message(_) | WqeKind::Done(_) | WqeKind::Notice => {
                     let slot = wqe.packet.slot();
-                    let (records, described) = (&lane.records, &mut lane.described);
+                    let (records, described) = (&lane.queue.records, &mut lane.queue.described);
                     unsure.extend(self.poster.kept(records, described, wqe));
                     if let Some(slot) = slot {
                         self.poster.bounces.give(slot);

@@ -10,7 +10,6 @@ use ferrofabric_protocol::wire::data::{FinStatus, Grant};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::RdmTransport;
-use super::complete::entered;
 use super::lane_ends::protocol_broken;
 use crate::mr::Access;
 use crate::post::{Remote, SendFlags, SendRequest};
@@ -73,24 +72,16 @@ impl RdmTransport {
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
             return self.notify(peer, name, Notice::Fin(op, FinStatus::Ok));
         }
-        let in_its_list = matched.piece.is_of_list() && matches!(way, Way::Read(_));
-        let (matched, buffers) = if in_its_list {
-            let list = parts(owner.srx().segments(matched.piece), 0, fit as usize);
-            (matched, list.map(|(part, _)| part).collect())
-        } else {
-            // A peer that writes has one address: in place of a list it gets one piece of memory.
-            let Some(matched) = owner.srx().in_one_piece(&matched) else {
-                self.notify(peer, name, Notice::Fin(op, FinStatus::ReadFailed));
-                return owner.fail_recv(
-                    kind,
-                    &matched,
-                    &arrived,
-                    Errno::ENOMEM,
-                    0,
-                    "there is no memory to receive the message for its list of buffers",
-                );
-            };
-            (matched, vec![matched.buf.part(0, fit as usize)])
+        let Some((matched, buffers)) = buffers_for(&way, &matched, fit, owner) else {
+            self.notify(peer, name, Notice::Fin(op, FinStatus::ReadFailed));
+            return owner.fail_recv(
+                kind,
+                &matched,
+                &arrived,
+                Errno::ENOMEM,
+                0,
+                "there is no memory to receive the message for its list of buffers",
+            );
         };
         let places: Result<Vec<Registered>> = buffers
             .iter()
@@ -112,8 +103,6 @@ impl RdmTransport {
                 );
             }
         };
-        let rkey = places.first().map_or(0, |place| place.region.rkey());
-        let address = matched.buf.addr as u64;
         let receiving = Receiving {
             op,
             kind,
@@ -121,27 +110,49 @@ impl RdmTransport {
             matched,
             places,
         };
+        self.begin_moving((peer, name), receiving, way, fit, owner);
+    }
+
+    /// Enters a message of which `fit_bytes` are to be moved, and has the move begin.
+    fn begin_moving<O: Owner>(
+        &mut self,
+        (peer, name): (u32, u64),
+        receiving: Receiving,
+        way: Way,
+        fit_bytes: u64,
+        owner: &mut O,
+    ) {
         let Some((state, lane)) = self.session_named(peer, name) else {
             return;
         };
+        let op = receiving.op;
         let begun = match way {
             Way::Read(segments) => {
-                let segments = match buffers.len() {
-                    1 => segments,
-                    _ => cut_at_buffers(segments, buffers.iter().map(|buf| buf.len as u64)),
+                let segments = match &receiving.places[..] {
+                    [_] => segments,
+                    places => cut_at_buffers(segments, places.iter().map(|p| p.buf.len as u64)),
                 };
-                state.reads.start(receiving, segments, fit).map(|_| ())
+                (state.reads)
+                    .start(receiving, segments, fit_bytes)
+                    .map(|_| ())
             }
-            Way::Written => state.receives.insert(receiving).map(|receive| {
-                let grant = Grant {
-                    op,
-                    receive: receive.to_bits(),
-                    address,
-                    fit_bytes: fit,
-                    rkey,
-                };
-                state.notices.push_back(Notice::Cts(grant));
-            }),
+            Way::Written => {
+                let address = receiving.matched.buf.addr as u64;
+                let rkey = receiving
+                    .places
+                    .first()
+                    .map_or(0, |place| place.region.rkey());
+                state.receives.insert(receiving).map(|receive| {
+                    let grant = Grant {
+                        op,
+                        receive: receive.to_bits(),
+                        address,
+                        fit_bytes,
+                        rkey,
+                    };
+                    state.notices.push_back(Notice::Cts(grant));
+                })
+            }
         };
         match begun {
             Ok(()) => {
@@ -409,17 +420,28 @@ impl RdmTransport {
         let Some(lane) = self.lanes.of(session) else {
             return false;
         };
-        let number = lane.next_number.wrapping_sub(1);
-        self.poster.chain.put(&request);
-        self.poster.chain_of = session;
-        lane.queue.push_back(entered(number, kind));
-        self.poster.outstanding += 1;
-        self.poster.counters.chunks += 1;
-        self.poster.counters.chunks_under_way += 1;
-        if !more && self.poster.post_chain(lane).is_err() {
+        let posted = self.poster.post_chunk(lane, &request, kind, more);
+        if posted.is_err() {
             self.lane_broke(session);
             return false;
         }
         true
     }
+}
+
+/// Where the `fit_bytes` of a message go that has met a receive: into each buffer of its list, if we
+/// read it. A peer that writes has one address: in place of a list it gets one piece of memory.
+/// `None` when there is no memory for that.
+fn buffers_for<O: Owner>(
+    way: &Way,
+    matched: &Matched,
+    fit_bytes: u64,
+    owner: &mut O,
+) -> Option<(Matched, Vec<IoBuf>)> {
+    if matched.piece.is_of_list() && matches!(way, Way::Read(_)) {
+        let list = parts(owner.srx().segments(matched.piece), 0, fit_bytes as usize);
+        return Some((*matched, list.map(|(part, _)| part).collect()));
+    }
+    let matched = owner.srx().in_one_piece(matched)?;
+    Some((matched, vec![matched.buf.part(0, fit_bytes as usize)]))
 }

@@ -4,6 +4,7 @@
 //! goes straight into the receive that it has met. A message that nobody waits for is put together in memory of ours, as
 //! much as the credit that it has cost, and moves when a receive comes, whole or not.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
@@ -14,25 +15,17 @@ use ferrofabric_protocol::parts::{Cut, Part};
 use ferrofabric_protocol::session::WINDOW;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::control::Limits;
-use ferrofabric_protocol::wire::data::{MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, Packet};
+use ferrofabric_protocol::wire::data::{Header, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES, Packet};
 
 use super::RdmTransport;
+use super::poster::{InParts, Poster, Stop, envelope};
 use super::receive::{deliver, token};
-use super::send::{Poster, Stop, envelope};
 use crate::device::Mtu;
 use crate::gather::Readable;
-use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Registered, Target, Wqe, WqeKind};
+use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Registered, Target, WqeKind};
 
 /// Packets that one doorbell is rung for: the device sends these while the next are filled.
 const AT_A_DOORBELL: usize = 4;
-
-/// What becomes of a message that is to go in parts.
-pub(super) enum InParts {
-    /// It was posted.
-    Posted,
-    /// It is too long, or the peer has no room for it: ask the peer first.
-    AskFirst,
-}
 
 impl Poster {
     /// Sends a message of `len` bytes, more than one packet holds, without a word of the peer: all its packets, or none.
@@ -44,87 +37,39 @@ impl Poster {
         iov: Readable<'_>,
         len: usize,
     ) -> Result<InParts, Stop> {
-        let cut = Cut::new(len as u32, self.part_bytes(lane) as u32);
-        let packets = cut.packets() as usize;
-        // Of more buffers there may be no word before these are there.
-        if !lane.could_take(packets) || packets > self.bounces.count() / 2 {
+        let Some(cut) = self.room_for_parts(lane, len)? else {
             return Ok(InParts::AskFirst);
-        }
-        if !lane.has_room_for(packets)
-            || lane.session.numbers.unconfirmed() + cut.packets() > WINDOW
-        {
-            return Err(Stop::Wait);
-        }
-        // Where places are scarce the lane may have one, and that is enough to ask.
-        if self.outstanding + packets > self.tuning.send_free {
-            return Ok(InParts::AskFirst);
-        }
-        if self.bounces.available() < packets {
-            return Err(Stop::Short);
-        }
-        if lane.session.numbers.send_credit.admit(len as u32) != Admission::Eager {
-            return Ok(InParts::AskFirst);
-        }
-        if packets == 1 {
+        };
+        if cut.packets() == 1 {
             let slot = self.bounces.take();
             return self
                 .eager(lane, op, iov, len, slot)
                 .map(|()| InParts::Posted);
         }
-        self.counters.eager_sent += 1;
-        self.counters.sent_in_parts += 1;
-        self.counters.bytes_sent += len as u64;
+        self.counters.sent.eager += 1;
+        self.counters.sent.in_parts += 1;
+        self.counters.sent.bytes += len as u64;
         let registered = self.described(op, iov);
-        let more = self.more_follow;
+        let more = self.more_follow();
         let mut outcome = Ok(());
         for (number, range) in cut.ranges().enumerate() {
             // Both counted above.
             let (Ok(header), Some(slot)) = (Self::stamp(lane), self.bounces.take()) else {
                 break;
             };
-            let (start, bytes) = (range.start as usize, range.len());
-            let mut head = [0; MAX_FIRST_HEADER_BYTES];
-            let head_len = match start {
-                0 => header.write_first(&envelope(op), len as u32, range.end, &mut head),
-                _ => {
-                    let mut further = [0; MAX_HEADER_BYTES];
-                    let head_len = header.write_part(range.start, bytes as u32, &mut further);
-                    head[..head_len].copy_from_slice(&further[..head_len]);
-                    head_len
-                }
-            };
-            let at = self.bounces.address(slot);
-            // SAFETY: the slot holds the largest packet, and is ours until its request is over.
-            unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
-            let place = match &registered {
-                Some(Registered { buf, region }) => {
-                    lane.described.push_back(Arc::clone(region));
-                    Place::Split {
-                        slot,
-                        head: head_len as u32,
-                        rest: buf.part(start, bytes),
-                    }
-                }
-                None => {
-                    // SAFETY: as above; the part behind the header fits as well.
-                    unsafe { iov.gather_part(start, bytes, at.wrapping_add(head_len)) };
-                    Place::Bounce {
-                        slot,
-                        len: (head_len + bytes) as u32,
-                    }
-                }
-            };
-            let kind = match range.end as usize == len {
+            let is_last = range.end as usize == len;
+            let place = self.fill(lane, slot, range, (&header, op, len), iov, &registered);
+            let kind = match is_last {
                 true => WqeKind::Message(SendDone::of(op, len)),
                 false => WqeKind::Notice,
             };
-            if outcome.is_ok() && self.chain.is_full() {
+            if outcome.is_ok() && self.is_chain_full() {
                 outcome = self.post_chain(lane);
             }
-            self.more_follow = match range.end as usize == len {
+            self.expect_more(match is_last {
                 true => more,
                 false => (number + 1) % AT_A_DOORBELL != 0,
-            };
+            });
             match outcome {
                 Ok(()) => outcome = self.bounced(lane, kind, header.sequence, place),
                 // The lane is dead: the rest is entered, too, to be sent on the next one.
@@ -132,6 +77,77 @@ impl Poster {
             }
         }
         outcome.map(|()| InParts::Posted)
+    }
+
+    /// How a message is cut into packets for which there is room now, of the peer's credit, too,
+    /// which is taken then. `None`: the peer is to be asked first.
+    fn room_for_parts(&mut self, lane: &mut Lane, len: usize) -> Result<Option<Cut>, Stop> {
+        let cut = Cut::new(len as u32, self.part_bytes(lane) as u32);
+        let packets = cut.packets() as usize;
+        // Of more buffers there may be no word before these are there.
+        if !lane.queue.could_take(packets) || packets > self.bounces.count() / 2 {
+            return Ok(None);
+        }
+        if !lane.queue.has_room_for(packets)
+            || lane.session.numbers.unconfirmed() + cut.packets() > WINDOW
+        {
+            return Err(Stop::Wait);
+        }
+        // Where places are scarce the lane may have one, and that is enough to ask.
+        if self.outstanding + packets > self.tuning.sends.free {
+            return Ok(None);
+        }
+        if self.bounces.available() < packets {
+            return Err(Stop::Short);
+        }
+        let admitted = lane.session.numbers.send_credit.admit(len as u32);
+        Ok((admitted == Admission::Eager).then_some(cut))
+    }
+
+    /// Writes the packet for a range of a message of `len` bytes to a bounce buffer, or its header
+    /// alone where the application has registered its buffer.
+    #[inline]
+    fn fill(
+        &mut self,
+        lane: &mut Lane,
+        slot: u32,
+        range: Range<u32>,
+        (header, op, len): (&Header, &SendOp, usize),
+        iov: Readable<'_>,
+        registered: &Option<Registered>,
+    ) -> Place {
+        let (start, bytes) = (range.start as usize, range.len());
+        let mut head = [0; MAX_FIRST_HEADER_BYTES];
+        let head_len = match start {
+            0 => header.write_first(&envelope(op), len as u32, range.end, &mut head),
+            _ => {
+                let mut further = [0; MAX_HEADER_BYTES];
+                let head_len = header.write_part(range.start, bytes as u32, &mut further);
+                head[..head_len].copy_from_slice(&further[..head_len]);
+                head_len
+            }
+        };
+        let at = self.bounces.address(slot);
+        // SAFETY: the slot holds the largest packet, and is ours until its request is over.
+        unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
+        match registered {
+            Some(Registered { buf, region }) => {
+                lane.queue.described.push_back(Arc::clone(region));
+                Place::Split {
+                    slot,
+                    head: head_len as u32,
+                    rest: buf.part(start, bytes),
+                }
+            }
+            None => {
+                // SAFETY: as above; the part behind the header fits as well.
+                unsafe { iov.gather_part(start, bytes, at.wrapping_add(head_len)) };
+                Place::Bounce {
+                    slot,
+                    len: (head_len + bytes) as u32,
+                }
+            }
+        }
     }
 
     /// The longest packet that a peer takes, in bytes.
@@ -151,19 +167,6 @@ impl Poster {
             frames => frames * self.mtu.bytes(),
         };
         packet_bytes.saturating_sub(MAX_FIRST_HEADER_BYTES)
-    }
-
-    /// Enters a packet on a lane that has refused an earlier one.
-    fn enter(&mut self, lane: &mut Lane, kind: WqeKind, sequence: u32, place: Place) {
-        let number = lane.next_number;
-        let _ = lane.next(false);
-        lane.queue.push_back(Wqe {
-            number,
-            sequence: Some(sequence),
-            kind,
-            packet: place,
-        });
-        self.outstanding += 1;
     }
 }
 
@@ -197,7 +200,7 @@ impl RdmTransport {
                 let target = match owner.srx().arrive(kind, &arrived) {
                     Some(matched) => Target::Receive(kind, arrived, matched),
                     None => {
-                        self.poster.counters.unexpected += 1;
+                        self.poster.counters.received.unexpected += 1;
                         let value = self.keep_message(HeldMessage {
                             peer,
                             session: name,

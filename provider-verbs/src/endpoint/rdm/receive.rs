@@ -28,7 +28,7 @@ impl RdmTransport {
         // SAFETY: the device has written the slot and is done with it until it is posted again, below; no peer can
         // reach it.
         let packet = unsafe { std::slice::from_raw_parts(at, len) };
-        self.poster.counters.packets_received += 1;
+        self.poster.counters.received.packets += 1;
         if !self.next_message(packet, qp_num, owner) {
             self.packet(packet, qp_num, owner);
         }
@@ -162,7 +162,7 @@ impl RdmTransport {
             }
             return;
         }
-        self.poster.counters.unexpected += 1;
+        self.poster.counters.received.unexpected += 1;
         let value = self.keep_message(HeldMessage {
             peer,
             session,
@@ -187,7 +187,7 @@ impl RdmTransport {
         if let Some(Err(error)) = state.map(SessionState::hold_request) {
             return self.broke_rules(lane, &error);
         }
-        self.poster.counters.unexpected += 1;
+        self.poster.counters.received.unexpected += 1;
         let value = self.keep_message(HeldMessage {
             peer,
             session,
@@ -204,8 +204,8 @@ impl RdmTransport {
         envelope: Envelope,
         len: u64,
     ) -> (MsgKind, Arrived) {
-        self.poster.counters.messages_received += 1;
-        self.poster.counters.bytes_received += len;
+        self.poster.counters.received.messages += 1;
+        self.poster.counters.received.bytes += len;
         let kind = match envelope.tag {
             Some(_) => MsgKind::Tagged,
             None => MsgKind::Msg,
@@ -225,7 +225,7 @@ impl RdmTransport {
 
     /// Keeps a message until a receive meets it; returns the value of its token.
     pub(super) fn keep_message(&mut self, message: HeldMessage) -> u64 {
-        self.peers.at(message.peer).held += 1;
+        self.peers.hold(message.peer);
         self.held.keep(message)
     }
 
@@ -359,7 +359,7 @@ impl RdmTransport {
 
     #[cold]
     fn drop_packet(&mut self, qp_num: u32, why: &'static str) {
-        self.poster.counters.dropped += 1;
+        self.poster.counters.received.dropped += 1;
         tracing::debug!("packet on queue pair {qp_num:#x} dropped: {why}");
     }
 }

@@ -558,8 +558,8 @@ impl RdmTransport {
                         for kept in &mut state.replay {
                             readdress(&mut kept.bytes, lane.up.remote_session);
                         }
-                        self.poster.counters.sessions_resumed += 1;
-                        self.poster.counters.packets_repeated += u64::from(replay.count);
+                        self.poster.counters.lanes.sessions_resumed += 1;
+                        self.poster.counters.lanes.packets_repeated += u64::from(replay.count);
                         *state
                     }
                     Err(error) => {
@@ -584,11 +584,9 @@ impl RdmTransport {
         self.enter(lane.peer, &up, lane.carrier, state);
         if let Some(entry) = self.lanes.of(session) {
             entry.heard = true;
-            entry.next_number = RESUME_NUMBER + 1;
+            entry.queue.begin_behind(RESUME_NUMBER);
             if lane.under_way {
-                entry
-                    .queue
-                    .push_back(entered(RESUME_NUMBER, WqeKind::Notice));
+                entry.queue.enter(entered(RESUME_NUMBER, WqeKind::Notice));
             }
         }
     }

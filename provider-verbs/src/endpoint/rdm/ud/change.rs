@@ -15,7 +15,7 @@ use ferrofabric_contracts::config::LaneChoice;
 
 use super::super::RdmTransport;
 use super::super::lane_ends::CHANGE;
-use super::super::send::TELLS;
+use super::super::poster::TELLS;
 use crate::connect::ToService;
 use crate::session::{AfterLane, LaneEnd, Link, Pending, SessionState};
 
@@ -95,7 +95,7 @@ impl RdmTransport {
         let Some((peer, key, state)) = self.leave_ud_lane(session) else {
             return 0;
         };
-        self.poster.counters.promotions += 1;
+        self.poster.counters.lanes.promotions += 1;
         if self.newer_lane(peer).is_some() {
             // What is sent on the next lane is chosen by what waits.
             self.session_left_lane(peer, key, state, CHANGE, owner);
@@ -206,7 +206,7 @@ impl RdmTransport {
             return;
         };
         let key = lane.key;
-        self.poster.counters.lanes_recycled += 1;
+        self.poster.counters.lanes.recycled += 1;
         self.peers.at(peer).falls_back = true;
         self.service.request(ToService::Recycled(key));
         self.give_up(session, CHANGE);
@@ -215,7 +215,7 @@ impl RdmTransport {
     /// Tells the policy which lanes were used since it was told last.
     pub(in super::super) fn look_at_use(&mut self, now: Time) {
         for lane in self.lanes.iter_mut() {
-            let used = (lane.next_number, lane.session.numbers.expected());
+            let used = (lane.queue.next_number(), lane.session.numbers.expected());
             if used != lane.used && lane.end.is_none() {
                 lane.used = used;
                 self.policy.used(lane.peer, now);

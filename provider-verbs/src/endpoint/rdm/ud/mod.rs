@@ -181,7 +181,7 @@ impl RdmTransport {
         });
         self.ud.deadlines.begin(id);
         self.peers.at(peer).link = Link::Up(id);
-        self.poster.counters.ud_lanes += 1;
+        self.poster.counters.lanes.ud += 1;
         self.list(id);
     }
 

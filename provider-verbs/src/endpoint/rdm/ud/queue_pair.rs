@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_wc_status};
 
-use super::super::send::Poster;
+use super::super::poster::Poster;
 use crate::ah::Ah;
 use crate::cq::Cq;
 use crate::gather::entry;
@@ -96,7 +96,7 @@ impl DataQueuePair {
     ) -> bool {
         if self.broken
             || self.queue.len() >= self.depth
-            || poster.outstanding >= poster.tuning.send_total
+            || poster.outstanding >= poster.tuning.sends.total
         {
             return false;
         }

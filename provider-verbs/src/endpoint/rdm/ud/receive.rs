@@ -24,7 +24,7 @@ impl RdmTransport {
         bytes: u32,
         owner: &mut O,
     ) {
-        self.poster.counters.packets_received += 1;
+        self.poster.counters.received.packets += 1;
         let Ok((prefix, header, packet)) = datagram::parse(self.datagram(slot, bytes)) else {
             self.spent.push(slot);
             return self.drop_datagram("it is no datagram of a lane");
@@ -220,7 +220,7 @@ impl RdmTransport {
 
     #[cold]
     fn drop_datagram(&mut self, why: &'static str) {
-        self.poster.counters.dropped += 1;
+        self.poster.counters.received.dropped += 1;
         tracing::debug!("datagram dropped: {why}");
     }
 }

@@ -13,7 +13,7 @@ use ferrofabric_protocol::wire::data::{
 };
 
 use super::super::RdmTransport;
-use super::super::send::{Poster, Stop, TELLS, envelope};
+use super::super::poster::{Poster, Stop, TELLS, envelope};
 use crate::gather::Readable;
 use crate::session::{Kept, KeptKind, Notice, PacketPool, UdLane};
 
@@ -262,7 +262,7 @@ impl RdmTransport {
         let prefix = lane.prefix(false).to_bytes();
         // Lost where there is no room, as on the wire: the sender asks again.
         queue_pair.send(&mut self.poster, &lane.route, &prefix, &bytes[..len]);
-        self.poster.counters.acks_sent += 1;
+        self.poster.counters.sent.acks += 1;
     }
 }
 
@@ -296,8 +296,8 @@ fn stamp_message(
         });
         return Ok(Stamped::Announced);
     }
-    poster.counters.eager_sent += 1;
-    poster.counters.bytes_sent += len as u64;
+    poster.counters.sent.eager += 1;
+    poster.counters.sent.bytes += len as u64;
     let envelope = envelope(op);
     let room = lane.packet_bytes - MAX_FIRST_HEADER_BYTES;
     let cut = Cut::new(len as u32, room as u32);

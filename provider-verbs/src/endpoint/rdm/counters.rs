@@ -1,0 +1,92 @@
+//! What an endpoint has done, for its statistics.
+
+use super::RdmTransport;
+
+/// What the endpoint has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) sent: Sent,
+    pub(super) received: Received,
+    pub(super) lanes: LaneCounters,
+}
+
+/// What it has sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent {
+    pub(super) eager: u64,
+    /// Of those in several packets.
+    pub(super) in_parts: u64,
+    pub(super) rendezvous: u64,
+    pub(super) bytes: u64,
+    /// Reads and writes of large messages that were posted.
+    pub(super) chunks: u64,
+    /// Of those under way. What is posted to the same lane now waits for no more.
+    pub(super) chunks_under_way: u64,
+    pub(super) acks: u64,
+}
+
+/// What has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Received {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    pub(super) packets: u64,
+    pub(super) dropped: u64,
+    pub(super) unexpected: u64,
+}
+
+/// What became of its lanes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LaneCounters {
+    pub(super) failed: u64,
+    pub(super) sessions_resumed: u64,
+    pub(super) packets_repeated: u64,
+    /// Lanes of the UD kind.
+    pub(super) ud: u64,
+    pub(super) promotions: u64,
+    pub(super) recycled: u64,
+    /// Lanes given up because their peers were removed.
+    pub(super) left: u64,
+}
+
+impl RdmTransport {
+    /// Reports each counter by its name.
+    pub(super) fn report(&self, report: &mut dyn FnMut(&'static str, u64)) {
+        let Counters {
+            sent,
+            received,
+            lanes,
+        } = &self.poster.counters;
+        report("verbs_messages_sent", sent.eager + sent.rendezvous);
+        report("verbs_bytes_sent", sent.bytes);
+        report("verbs_messages_received", received.messages);
+        report("verbs_bytes_received", received.bytes);
+        report("verbs_sent_eager", sent.eager);
+        report("verbs_sent_in_parts", sent.in_parts);
+        report("verbs_sent_rendezvous", sent.rendezvous);
+        report("verbs_chunks", sent.chunks);
+        report("verbs_chunks_under_way", sent.chunks_under_way);
+        self.poster.registrations.report(report);
+        report("verbs_packets_received", received.packets);
+        report("verbs_receive_buffers", self.receives.count() as u64);
+        report("verbs_packets_dropped", received.dropped);
+        report("verbs_unexpected", received.unexpected);
+        report("verbs_unexpected_now", self.held.len() as u64);
+        report("verbs_units_granted", u64::from(self.grants.in_use()));
+        report("verbs_lanes_failed", lanes.failed);
+        let sessions = self.lanes.count() + self.ud.lanes.count() + self.peers.parked();
+        report("verbs_sessions_now", sessions as u64);
+        report("verbs_peers_now", self.peers.count() as u64);
+        self.report_waits(report);
+        report("verbs_sessions_resumed", lanes.sessions_resumed);
+        report("verbs_packets_repeated", lanes.packets_repeated);
+        report("verbs_queue_pairs_made", self.service.queue_pairs());
+        report("verbs_lanes_recycled", lanes.recycled);
+        report("verbs_lanes_left", lanes.left);
+        report("verbs_ud_lanes", lanes.ud);
+        report("verbs_ud_promotions", lanes.promotions);
+        let datagrams = self.datagram_counters();
+        report("verbs_datagrams_sent", datagrams.sent + sent.acks);
+        report("verbs_datagrams_repeated", datagrams.repeated);
+    }
+}

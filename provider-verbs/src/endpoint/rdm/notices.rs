@@ -1,0 +1,84 @@
+//! What tells peers about operations, and returns their credit.
+
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::MAX_NOTICE_BYTES;
+
+use super::RdmTransport;
+use super::poster::{Poster, Stop};
+use crate::post::{SendFlags, inline_sge};
+use crate::session::{Lane, Notice, Place, WqeKind};
+
+impl RdmTransport {
+    /// Posts the notices that wait for a lane.
+    pub(super) fn run_notices(&mut self, session: SessionId) -> usize {
+        let Some(lane) = self.lanes.of(session) else {
+            return 0;
+        };
+        if !lane.open {
+            return 0;
+        }
+        match self.poster.notices(lane) {
+            Ok(done) => done,
+            Err(Stop::Short) => {
+                self.stall(session);
+                0
+            }
+            Err(_) => {
+                self.lane_broke(session);
+                1
+            }
+        }
+    }
+}
+
+impl Poster {
+    fn notices(&mut self, lane: &mut Lane) -> Result<usize, Stop> {
+        let mut done = 0;
+        while lane.has_reserved_room() {
+            let mut bytes = [0; MAX_NOTICE_BYTES];
+            if let Some(notice) = lane.session.notices.front().copied() {
+                if self.is_scarce() && !self.has_share(lane) {
+                    return Err(Stop::Short);
+                }
+                let header = Self::stamp(lane)?;
+                lane.session.notices.pop_front();
+                let mut kind = WqeKind::Notice;
+                let len = match notice {
+                    Notice::Fin(op, status) => header.write_fin(op, status, &mut bytes),
+                    Notice::Cts(grant) => header.write_cts(&grant, &mut bytes),
+                    Notice::Done(transfer) => {
+                        let writing = lane.session.writes.owner(transfer);
+                        let receive = writing.map_or(0, |writing| writing.grant.receive);
+                        kind = WqeKind::Done(transfer);
+                        header.write_done(receive, &mut bytes)
+                    }
+                };
+                self.notice(lane, &bytes[..len], kind, header)?;
+            } else if lane.session.numbers.receive_credit.owes() {
+                if self.is_scarce() && !self.has_share(lane) {
+                    return Err(Stop::Short);
+                }
+                let header = lane.session.numbers.stamp_credit();
+                let len = header.write_credit(&mut bytes);
+                let entry = inline_sge(&bytes[..len]);
+                self.inline(lane, entry, WqeKind::Notice, None, Place::Nowhere)?;
+            } else {
+                break;
+            }
+            done += 1;
+        }
+        Ok(done)
+    }
+
+    /// Posts a credit packet and asks for its acknowledgement, which only a living queue pair gives.
+    pub(super) fn probe(&mut self, lane: &mut Lane) -> Result<(), Stop> {
+        if self.is_full() {
+            return Ok(());
+        }
+        let mut bytes = [0; MAX_NOTICE_BYTES];
+        let len = lane.session.numbers.stamp_credit().write_credit(&mut bytes);
+        let entries = [inline_sge(&bytes[..len])];
+        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
+        self.post(lane, entries, flags, WqeKind::Notice, Place::Nowhere, None)
+    }
+}

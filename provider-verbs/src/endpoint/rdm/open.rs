@@ -1,0 +1,268 @@
+//! Opening an RDM endpoint.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
+use ferrofabric_contracts::config::{LaneChoice, PeerTimeout};
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_protocol::handshake::Config;
+use ferrofabric_protocol::lane_policy::{self, LanePolicy};
+use ferrofabric_protocol::wire::control::{Keys, Limits};
+use ferrofabric_system::wait::WaitSet;
+
+use super::endings::Endings;
+use super::poster::Poster;
+use super::ud::{DataQueuePair, UdLanes};
+use super::{POLL, RdmTransport};
+use crate::connect::{Datagrams, Service, ServiceConfig, peer_key};
+use crate::cq::{CompChannel, Cq, CqConfig};
+use crate::mr::Access;
+use crate::pd::Pd;
+use crate::port::LocalPort;
+use crate::qp::{QpCaps, QpConfig, UdInit};
+use crate::random::random;
+use crate::registration::Registrations;
+use crate::session::{Grants, Held, Lanes, Peers, QUOTA_UNITS};
+use crate::slots::SlotPool;
+use crate::srq::{Srq, SrqConfig};
+use crate::tuning::Tuning;
+
+/// What an endpoint is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RdmConfig {
+    /// Where it is.
+    pub(crate) port: LocalPort,
+    /// The numbers that it works with.
+    pub(crate) tuning: Tuning,
+    /// How long it waits for peers.
+    pub(crate) patience: Patience,
+}
+
+/// How long a peer that is reached by datagrams may be silent, unless that was set. A process that is stopped for so long does
+/// not survive, so it is much longer than RC takes to notice that one died.
+const DATAGRAM_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long to wait for peers that say nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For any peer.
+    pub(crate) peer_timeout: PeerTimeout,
+    /// For one whose lane broke; `None`: for ever.
+    pub(crate) reconnect_timeout: Option<Duration>,
+}
+
+/// The queues of an endpoint that all its lanes share.
+struct Queues {
+    channel: Arc<CompChannel>,
+    cq: Arc<Cq>,
+    srq: Arc<Srq>,
+}
+
+impl Queues {
+    fn create(pd: &Arc<Pd>, tuning: &Tuning) -> Result<Self> {
+        let context = pd.context();
+        let channel = CompChannel::create(context)?;
+        let cq = Cq::create(
+            context,
+            &CqConfig {
+                depth: (tuning.receives + tuning.sends.places) as u32,
+                channel: Some(channel.clone()),
+                ..CqConfig::default()
+            },
+        )?;
+        let srq = Srq::create(
+            pd,
+            &SrqConfig {
+                depth: tuning.receives as u32,
+                entries: 1,
+            },
+        )?;
+        Ok(Self { channel, cq, srq })
+    }
+
+    /// What the queue pair of a lane is to be.
+    fn lane(&self, tuning: &Tuning) -> QpConfig {
+        QpConfig {
+            send_cq: self.cq.clone(),
+            recv_cq: self.cq.clone(),
+            srq: Some(self.srq.clone()),
+            caps: QpCaps {
+                send_depth: tuning.sends.depth as u32,
+                recv_depth: 0,
+                send_entries: 2,
+                recv_entries: 0,
+                inline_bytes: tuning.inline_bytes as u32,
+            },
+            signal_all: false,
+            extended: None,
+        }
+    }
+
+    /// The queue pair for lanes of the UD kind. Not every device lets datagrams take from a shared
+    /// receive queue: then there are none.
+    ///
+    /// # Errors
+    ///
+    /// When nothing but such lanes is wanted.
+    fn data_queue_pair(
+        &self,
+        pd: &Arc<Pd>,
+        port: &LocalPort,
+        tuning: &Tuning,
+        qkey: u32,
+    ) -> Result<Option<DataQueuePair>> {
+        let init = ud_init(port, qkey);
+        let sizes = (tuning.sends.depth, tuning.inline_bytes);
+        match DataQueuePair::open(pd, (&self.cq, &self.srq), sizes, init) {
+            Ok(queue_pair) => Ok(Some(queue_pair)),
+            Err(error) if tuning.lane == LaneChoice::Ud => Err(error),
+            Err(error) => {
+                tracing::warn!("no lanes over datagrams: {error}");
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl RdmConfig {
+    /// What the handshake tells peers, and how long it waits for them. Packets have room for so
+    /// many bytes here.
+    fn handshake(
+        &self,
+        name: &NativeAddr,
+        verbs: &VerbsAddr,
+        receive_bytes: usize,
+        datagrams: bool,
+    ) -> Config {
+        let (peer_timeout, datagram_timeout) = match self.patience.peer_timeout {
+            PeerTimeout::Auto => (None, Some(DATAGRAM_TIMEOUT)),
+            PeerTimeout::After(limit) => (limit.0, None),
+        };
+        let reads = self.tuning.rendezvous.reads_per_lane;
+        Config {
+            seed: random(),
+            shm_name: name.shm.unwrap_or(0),
+            keys: Keys {
+                p_key: verbs.pkey,
+                q_key: verbs.qkey,
+            },
+            limits: Limits {
+                quota_units: QUOTA_UNITS,
+                receive_bytes: receive_bytes as u32,
+                path_mtu: self.port.mtu.code(),
+                rd_atomic_out: reads,
+                rd_atomic_in: reads,
+            },
+            datagrams,
+            peer_timeout,
+            datagram_timeout,
+            ..Config::default()
+        }
+    }
+}
+
+fn ud_init(port: &LocalPort, qkey: u32) -> UdInit {
+    UdInit {
+        port: port.number,
+        pkey_index: port.pkey_index,
+        qkey,
+        psn: 0,
+    }
+}
+
+impl RdmTransport {
+    /// Opens an endpoint's datagram queue pair: its number is part of the endpoint's address.
+    ///
+    /// # Errors
+    ///
+    /// What the device or a limit does not allow; the error names it.
+    pub(crate) fn open_datagrams(pd: &Arc<Pd>, port: &LocalPort, qkey: u32) -> Result<Datagrams> {
+        Datagrams::open(pd, &ud_init(port, qkey))
+    }
+
+    /// Opens the rest of an endpoint, whose address is complete now.
+    ///
+    /// # Errors
+    ///
+    /// What the device or a limit does not allow; the error names it.
+    pub(crate) fn open(
+        registrations: Registrations,
+        datagrams: Datagrams,
+        name: &NativeAddr,
+        config: &RdmConfig,
+        wait: &WaitSet,
+    ) -> Result<Self> {
+        let verbs = name.verbs.ok_or_else(|| {
+            Error::new(
+                Errno::EINVAL,
+                "open",
+                "verbs endpoint with no verbs address",
+            )
+        })?;
+        let RdmConfig {
+            port,
+            tuning,
+            patience,
+        } = *config;
+        let pd = registrations.pd();
+        let queues = Queues::create(pd, &tuning)?;
+        let slot_bytes = tuning.slot_bytes();
+        let mut receives = SlotPool::create(pd, tuning.receives, slot_bytes, Access::LOCAL_WRITE)?;
+        let bounces = SlotPool::create(pd, tuning.bounces, slot_bytes, Access::empty())?;
+        let mut spent = Vec::with_capacity(tuning.receives);
+        spent.extend(std::iter::from_fn(|| receives.take()));
+
+        let queue_pair = queues.data_queue_pair(pd, &port, &tuning, verbs.qkey)?;
+        let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
+        let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes())?;
+        wait.add(ud.fd())?;
+        let service_config = ServiceConfig {
+            pd: pd.clone(),
+            port,
+            max_lanes: tuning.max_lanes,
+            data_qpn,
+            lane: queues.lane(&tuning),
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+            handshake: config.handshake(name, &verbs, receives.slot_bytes(), data_qpn.is_some()),
+        };
+        let service = Service::start(peer_key(name), datagrams, service_config)?;
+        let Queues { channel, cq, srq } = queues;
+        wait.add(channel.as_fd())?;
+        wait.add(service.fd())?;
+        let mut this = Self {
+            lanes: Lanes::default(),
+            ud,
+            policy: LanePolicy::new(lane_policy::Config {
+                max_lanes: tuning.max_lanes,
+                ..lane_policy::Config::default()
+            }),
+            wanted_room: None,
+            resuming: HashMap::new(),
+            ending: Endings::new(cq.depth()),
+            departing: HashMap::new(),
+            queue_failures: 0,
+            reconnect_timeout: patience.reconnect_timeout,
+            #[cfg(feature = "fault-injection")]
+            faults: crate::fault::Seen::default(),
+            service,
+            srq,
+            cq,
+            channel,
+            receives,
+            poster: Poster::new(bounces, tuning, port.mtu, registrations),
+            peers: Peers::default(),
+            held: Held::default(),
+            grants: Grants::default(),
+            work: VecDeque::new(),
+            stalled: Vec::new(),
+            spent,
+            post_from: POLL.min(tuning.receives / 4),
+            armed: false,
+        };
+        this.post_spent();
+        Ok(this)
+    }
+}

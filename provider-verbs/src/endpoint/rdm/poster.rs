@@ -1,0 +1,330 @@
+//! Posting to lanes: what all lanes share for that, and the chain of messages that one doorbell is
+//! rung for.
+
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{MsgKind, SendOp};
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::{Envelope, Header};
+use ferrofabric_verbs_sys::ibv_sge;
+
+use super::complete::entered;
+use super::counters::Counters;
+use crate::device::Mtu;
+use crate::gather::{Readable, entry};
+use crate::mr::Access;
+use crate::post::{SendChain, SendFlags, SendRequest, inline_sge};
+use crate::registration::Registrations;
+use crate::session::{Lane, Place, Registered, Wqe, WqeKind};
+use crate::slots::SlotPool;
+use crate::tuning::Tuning;
+
+/// Completion levels that only the receiver can tell of: such messages go as requests, which it ends.
+pub(super) const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
+
+/// How posting a message went, short of success.
+pub(super) enum Stop {
+    /// No room now; what makes some lists the lane.
+    Wait,
+    /// Nothing is left of what all lanes share.
+    Short,
+    /// The message itself can not be sent.
+    Refused(Errno, &'static str),
+    /// The lane is dead. The message was entered, and ends with the lane.
+    Broken,
+}
+
+/// What becomes of a message that is to go in parts.
+pub(super) enum InParts {
+    /// It was posted.
+    Posted,
+    /// It is too long, or the peer has no room for it: ask the peer first.
+    AskFirst,
+}
+
+/// Posts to lanes: what all lanes share for that.
+pub(super) struct Poster {
+    pub(super) bounces: SlotPool,
+    pub(super) tuning: Tuning,
+    /// What the device puts into a frame of the network at most.
+    pub(super) mtu: Mtu,
+    /// What is to be posted to the lane of `chain_of`. Between calls it is empty, but for messages that were sent with `MORE`.
+    chain: SendChain<2>,
+    chain_of: SessionId,
+    /// Messages are held back until [`Poster::post_chain`]: others follow at once.
+    more_follow: bool,
+    /// Work requests under way, of all lanes, with those held back.
+    pub(super) outstanding: usize,
+    /// Sends that want no completion are to be told of soon all the same.
+    counts_sends: bool,
+    pub(super) counters: Counters,
+    pub(super) registrations: Registrations,
+}
+
+impl Poster {
+    /// With nothing under way.
+    pub(super) fn new(
+        bounces: SlotPool,
+        tuning: Tuning,
+        mtu: Mtu,
+        registrations: Registrations,
+    ) -> Self {
+        Self {
+            bounces,
+            tuning,
+            mtu,
+            chain: SendChain::new(),
+            chain_of: SessionId(0),
+            more_follow: false,
+            outstanding: 0,
+            counts_sends: false,
+            counters: Counters::default(),
+            registrations,
+        }
+    }
+
+    /// Has each send told of soon: the device is asked to signal those that want no completion, too.
+    pub(super) fn count_sends(&mut self) {
+        self.counts_sends = true;
+    }
+
+    /// Whether others follow at once upon the message that is posted now.
+    #[inline]
+    pub(super) fn more_follow(&self) -> bool {
+        self.more_follow
+    }
+
+    /// From here on messages are held back for more to come, or not.
+    #[inline]
+    pub(super) fn expect_more(&mut self, more: bool) {
+        self.more_follow = more;
+    }
+
+    /// Whether messages wait for a doorbell.
+    #[inline]
+    pub(super) fn holds_back(&self) -> bool {
+        !self.chain.is_empty()
+    }
+
+    /// The lane whose messages wait for a doorbell.
+    #[inline]
+    pub(super) fn chain_of(&self) -> SessionId {
+        self.chain_of
+    }
+
+    /// Whether no message can be held back any more.
+    #[inline]
+    pub(super) fn is_chain_full(&self) -> bool {
+        self.chain.is_full()
+    }
+
+    /// Whether there is no place for one more completion.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.outstanding >= self.tuning.sends.total
+    }
+
+    /// Whether so much is under way that a lane has to keep to its share.
+    #[inline]
+    pub(super) fn is_scarce(&self) -> bool {
+        self.outstanding >= self.tuning.sends.free
+    }
+
+    /// Whether a lane may post one more where places are scarce: it keeps to its share, or waits
+    /// for no word yet. So stopped peers, whose lanes are full for good, leave some to each of the
+    /// others.
+    #[cold]
+    pub(super) fn has_share(&self, lane: &Lane) -> bool {
+        !self.is_full()
+            && (lane.queue.len() < self.tuning.sends.share || lane.queue.expects_no_word())
+    }
+
+    /// Whether anybody wants to be told of a request. Where many are under way, of all lanes, we do: their places come back with
+    /// completions.
+    #[inline]
+    pub(super) fn flags(&self, kind: &WqeKind) -> SendFlags {
+        let wanted = match kind {
+            WqeKind::Message(done) => done.flags.contains(Flags::COMPLETION) || self.counts_sends,
+            WqeKind::Done(_) => true,
+            _ => false,
+        };
+        match wanted || self.is_scarce() {
+            true => SendFlags::SIGNALED,
+            false => SendFlags::empty(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn stamp(lane: &mut Lane) -> Result<Header, Stop> {
+        lane.session.numbers.stamp().ok_or(Stop::Wait)
+    }
+
+    /// The one buffer of a message, if the application has registered it.
+    #[inline]
+    pub(super) fn described(&self, op: &SendOp, iov: Readable<'_>) -> Option<Registered> {
+        let [buf] = *iov.list() else { return None };
+        let region = (self.registrations).described(op.desc, buf, Access::empty())?;
+        Some(Registered { buf, region })
+    }
+
+    /// Posts a packet behind those held back, and these with it; or holds it back, too. It is entered whatever becomes of it:
+    /// a lane that refuses one is given up, and all that is entered ends with it.
+    ///
+    /// The entries are inline data at a record or, where none may be held back, anywhere; bounce buffers, which are kept until
+    /// the request is over; or what the application keeps until then.
+    #[inline(always)]
+    pub(super) fn post<const N: usize>(
+        &mut self,
+        lane: &mut Lane,
+        entries: [ibv_sge; N],
+        flags: SendFlags,
+        kind: WqeKind,
+        packet: Place,
+        sequence: Option<u32>,
+    ) -> Result<(), Stop> {
+        let number = lane.queue.next_number();
+        let (wr_id, signaled) = lane.next(flags.contains(SendFlags::SIGNALED));
+        let flags = match signaled {
+            true => flags | SendFlags::SIGNALED,
+            false => flags,
+        };
+        self.chain.push(wr_id, flags, entries);
+        lane.queue.enter(Wqe {
+            number,
+            sequence,
+            kind,
+            packet,
+        });
+        self.outstanding += 1;
+        if self.more_follow {
+            self.chain_of = lane.key.session();
+            return Ok(());
+        }
+        self.post_chain(lane)
+    }
+
+    /// Rings the doorbell for what is held back.
+    #[inline(always)]
+    pub(super) fn post_chain(&mut self, lane: &mut Lane) -> Result<(), Stop> {
+        // SAFETY: the memory of each request stays until it is over (`post`); records stay where they are while one of theirs is
+        // in the chain (`make_way_for`).
+        match unsafe { self.chain.post(&lane.qp) } {
+            Ok(()) => Ok(()),
+            Err((error, _)) => {
+                tracing::warn!("posting to {} failed: {error}", **lane.qp);
+                lane.refused = true;
+                Err(Stop::Broken)
+            }
+        }
+    }
+
+    /// Posts a read or write behind what is held back; or holds it back, too, if `more` follow.
+    #[inline]
+    pub(super) fn post_chunk(
+        &mut self,
+        lane: &mut Lane,
+        request: &SendRequest<1>,
+        kind: WqeKind,
+        more: bool,
+    ) -> Result<(), Stop> {
+        self.chain.put(request);
+        self.chain_of = lane.key.session();
+        lane.queue.enter(entered(lane.queue.last_number(), kind));
+        self.outstanding += 1;
+        self.counters.sent.chunks += 1;
+        self.counters.sent.chunks_under_way += 1;
+        match more {
+            true => Ok(()),
+            false => self.post_chain(lane),
+        }
+    }
+
+    /// Enters a packet on a lane that has refused an earlier one.
+    pub(super) fn enter(&mut self, lane: &mut Lane, kind: WqeKind, sequence: u32, place: Place) {
+        let number = lane.queue.next_number();
+        let _ = lane.next(false);
+        lane.queue.enter(Wqe {
+            number,
+            sequence: Some(sequence),
+            kind,
+            packet: place,
+        });
+        self.outstanding += 1;
+    }
+
+    /// Posts a packet that lies in a bounce buffer, or starts there.
+    #[inline]
+    pub(super) fn bounced(
+        &mut self,
+        lane: &mut Lane,
+        kind: WqeKind,
+        sequence: u32,
+        place: Place,
+    ) -> Result<(), Stop> {
+        let lkey = self.bounces.lkey();
+        let mut flags = self.flags(&kind);
+        // Buffers come back with the completions: some have to be asked for before all lanes together have taken the last.
+        if self.bounces.available() < self.bounces.count() / 2 {
+            flags |= SendFlags::SIGNALED;
+        }
+        let of_slot = |slot, len| entry(self.bounces.address(slot) as u64, len as usize, lkey);
+        match place {
+            Place::Split { slot, head, rest } => {
+                // Its region was entered just now.
+                let lkey = lane
+                    .queue
+                    .described
+                    .back()
+                    .map_or(0, |region| region.lkey());
+                let rest = entry(rest.addr as u64, rest.len, lkey);
+                let entries = [of_slot(slot, head), rest];
+                self.post(lane, entries, flags, kind, place, Some(sequence))
+            }
+            Place::Bounce { slot, len } => {
+                let entries = [of_slot(slot, len)];
+                self.post(lane, entries, flags, kind, place, Some(sequence))
+            }
+            Place::Nowhere | Place::Record(_) => Ok(()),
+        }
+    }
+
+    /// Posts a packet that travels in the work request.
+    #[inline(always)]
+    pub(super) fn inline(
+        &mut self,
+        lane: &mut Lane,
+        entry: ibv_sge,
+        kind: WqeKind,
+        sequence: Option<u32>,
+        place: Place,
+    ) -> Result<(), Stop> {
+        let flags = self.flags(&kind) | SendFlags::INLINE;
+        self.post(lane, [entry], flags, kind, place, sequence)
+    }
+
+    /// Posts a small numbered packet of ours.
+    pub(super) fn notice(
+        &mut self,
+        lane: &mut Lane,
+        bytes: &[u8],
+        kind: WqeKind,
+        header: Header,
+    ) -> Result<(), Stop> {
+        let room = lane.queue.records.room(bytes.len());
+        room.copy_from_slice(bytes);
+        let entry = inline_sge(room);
+        let place = Place::Record(lane.queue.records.enter(bytes.len()));
+        self.inline(lane, entry, kind, Some(header.sequence), place)
+    }
+}
+
+#[inline]
+pub(super) fn envelope(op: &SendOp) -> Envelope {
+    Envelope {
+        tag: match op.kind {
+            MsgKind::Tagged => Some(op.tag),
+            MsgKind::Msg => None,
+        },
+        cq_data: op.flags.contains(Flags::REMOTE_CQ_DATA).then_some(op.data),
+    }
+}

@@ -1,0 +1,137 @@
+//! Packets that are sent again: what was under way on a lane that broke goes over the next one.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::renew_credit;
+
+use super::RdmTransport;
+use super::poster::{Poster, Stop};
+use crate::post::inline_sge;
+use crate::registration::Region;
+use crate::session::{Kept, KeptKind, Lane, Place, Records, Registered, Wqe, WqeKind};
+
+impl RdmTransport {
+    /// Posts again what was under way on a lane that broke. A message that we write may have its end among it: what is lost
+    /// of the writes goes first.
+    pub(super) fn run_replay(&mut self, session: SessionId) -> usize {
+        let mut done = self.run_writes(session);
+        loop {
+            let Some(lane) = self.lanes.of(session) else {
+                return done;
+            };
+            if !lane.is_usable() || lane.session.writes.has_lost() {
+                return done;
+            }
+            let Some(kept) = lane.session.replay.pop_front() else {
+                lane.reconsider();
+                return done;
+            };
+            match self.poster.again(lane, kept) {
+                Ok(()) => done += 1,
+                Err(Stop::Broken) => {
+                    self.lane_broke(session);
+                    return done;
+                }
+                Err(Stop::Short) => {
+                    self.stall(session);
+                    return done;
+                }
+                Err(_) => return done,
+            }
+        }
+    }
+}
+
+impl Poster {
+    /// What is to be kept of a request that was flushed, should its packet have to be sent again.
+    #[cold]
+    pub(super) fn kept(
+        &self,
+        records: &Records,
+        described: &mut VecDeque<Arc<Region>>,
+        wqe: Wqe,
+    ) -> Option<Kept> {
+        let slot_bytes = |slot: u32, len: u32| -> Box<[u8]> {
+            // SAFETY: the slot holds so much, and is ours as long as the request is entered.
+            unsafe { std::slice::from_raw_parts(self.bounces.address(slot), len as usize) }.into()
+        };
+        let (bytes, rest): (Box<[u8]>, _) = match wqe.packet {
+            Place::Nowhere => return None,
+            Place::Record(record) => (records.bytes(record).into(), None),
+            Place::Bounce { slot, len } => (slot_bytes(slot, len), None),
+            Place::Split { slot, head, rest } => {
+                let region = described.pop_front();
+                let rest = region.map(|region| Registered { buf: rest, region });
+                (slot_bytes(slot, head), rest)
+            }
+        };
+        let kind = match wqe.kind {
+            WqeKind::Message(done) => KeptKind::Message(done),
+            WqeKind::Done(transfer) => KeptKind::Done(transfer),
+            _ => KeptKind::Notice,
+        };
+        Some(Kept {
+            sequence: wqe.sequence?,
+            kind,
+            bytes: bytes.into(),
+            rest,
+        })
+    }
+
+    /// Posts a packet again, or puts it back.
+    #[cold]
+    fn again(&mut self, lane: &mut Lane, kept: Kept) -> Result<(), Stop> {
+        let fits_inline = kept.rest.is_none() && kept.bytes.len() <= self.tuning.inline_bytes;
+        let stop = match lane.has_reserved_room() {
+            false => Some(Stop::Wait),
+            true if self.is_scarce() && !self.has_share(lane) => Some(Stop::Short),
+            true => None,
+        };
+        let slot = match fits_inline || stop.is_some() {
+            true => None,
+            false => self.bounces.take(),
+        };
+        let stop = stop.or((!fits_inline && slot.is_none()).then_some(Stop::Short));
+        if let Some(stop) = stop {
+            lane.session.replay.push_front(kept);
+            return Err(stop);
+        }
+        let Kept {
+            sequence,
+            kind,
+            mut bytes,
+            rest,
+        } = kept;
+        renew_credit(&mut bytes, lane.session.numbers.receive_credit.field());
+        let kind = match kind {
+            KeptKind::Message(done) => WqeKind::Message(done),
+            KeptKind::Done(transfer) => WqeKind::Done(transfer),
+            KeptKind::Notice => WqeKind::Notice,
+        };
+        let Some(slot) = slot else {
+            let room = lane.queue.records.room(bytes.len());
+            room.copy_from_slice(&bytes);
+            let entry = inline_sge(room);
+            let place = Place::Record(lane.queue.records.enter(bytes.len()));
+            return self.inline(lane, entry, kind, Some(sequence), place);
+        };
+        let at = self.bounces.address(slot);
+        // SAFETY: the packet lay in such a slot before, and this one is ours until its request is over.
+        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        let len = bytes.len() as u32;
+        let place = match rest {
+            None => Place::Bounce { slot, len },
+            Some(Registered { buf, region }) => {
+                lane.queue.described.push_back(region);
+                Place::Split {
+                    slot,
+                    head: len,
+                    rest: buf,
+                }
+            }
+        };
+        self.bounced(lane, kind, sequence, place)
+    }
+}

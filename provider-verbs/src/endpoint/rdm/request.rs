@@ -1,0 +1,118 @@
+//! Requests to send: word of a message that the peer is to read, or to say where to write it.
+
+use ferrofabric_contracts::error::{Errno, Error};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::SendDone;
+use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
+use ferrofabric_protocol::wire::data::{Header, MAX_RTS_BYTES, MAX_SEGMENTS, Segment};
+
+use super::poster::{Poster, Stop, envelope};
+use crate::gather::Readable;
+use crate::mr::Access;
+use crate::session::{Lane, RendezvousSend, SessionState, WqeKind};
+
+impl Poster {
+    /// Tells the peer of a message that it is to read, or to say where to write it.
+    #[cold]
+    pub(super) fn request(
+        &mut self,
+        lane: &mut Lane,
+        op: &SendOp,
+        iov: Readable<'_>,
+        copy: Option<&[u8]>,
+    ) -> Result<(), Stop> {
+        let mut bytes = [0; MAX_RTS_BYTES];
+        let (len, header) = self.announce(&mut lane.session, op, iov, copy, &mut bytes)?;
+        self.notice(lane, &bytes[..len], WqeKind::Notice, header)
+    }
+
+    /// Enters a message that the peer is to read, or to say where to write it, and writes the packet that tells of it.
+    pub(super) fn announce(
+        &mut self,
+        session: &mut SessionState,
+        op: &SendOp,
+        iov: Readable<'_>,
+        copy: Option<&[u8]>,
+        bytes: &mut [u8; MAX_RTS_BYTES],
+    ) -> Result<(usize, Header), Stop> {
+        if session.sends.is_full() {
+            // The peer is to take some first. Nothing is registered for it until then.
+            return Err(Stop::Wait);
+        }
+        let mut kept = None;
+        let mut owned = [IoBuf::EMPTY];
+        let iov = if op.flags.contains(Flags::INJECT) && !iov.list().is_empty() {
+            let bytes: Box<[u8]> = copy.map_or_else(|| iov.to_bytes(), Into::into);
+            owned[0] = IoBuf::new(bytes.as_ptr(), bytes.len());
+            kept = Some(bytes);
+            &owned[..]
+        } else {
+            iov.list()
+        };
+        let desc = if kept.is_some() { 0 } else { op.desc };
+        let writes = self.tuning.rendezvous.sender_writes;
+        let mut regions = Vec::new();
+        let mut segments = Vec::with_capacity(iov.len());
+        let access = match writes {
+            true => Access::empty(),
+            false => Access::REMOTE_READ,
+        };
+        for buf in iov.iter().filter(|buf| buf.len != 0) {
+            let region = match self.registrations.described(desc, *buf, access) {
+                Some(region) => region,
+                None => {
+                    let at = buf.as_mut_ptr();
+                    // SAFETY: the buffer stays until the operation completes, and we give the
+                    // region back before that.
+                    let region = unsafe { self.registrations.region(at, buf.len, access) };
+                    region.map_err(refused)?
+                }
+            };
+            let key = if writes { region.lkey() } else { region.rkey() };
+            regions.push(region);
+            segments.push(Segment {
+                address: buf.addr as u64,
+                length_bytes: buf.len as u64,
+                rkey: key,
+            });
+        }
+        if !writes && segments.len() > MAX_SEGMENTS {
+            return Err(Stop::Refused(
+                Errno::EINVAL,
+                "the message lies in too many pieces",
+            ));
+        }
+        let total = total_len(iov) as u64;
+        if !session.numbers.may_stamp() {
+            return Err(Stop::Wait);
+        }
+        let send = RendezvousSend {
+            done: SendDone::of(op, total as usize),
+            local: writes.then(|| segments.clone()),
+            total_bytes: total,
+            regions,
+            _copy: kept,
+        };
+        let number = session.sends.insert(send).map_err(|_| Stop::Wait)?;
+        let header = session.numbers.stamp().ok_or(Stop::Wait)?;
+        let envelope = envelope(op);
+        let written = match writes {
+            true => Ok(header.write_offer(&envelope, number, total, bytes)),
+            false => header.write_rts(&envelope, number, &segments, bytes),
+        };
+        // Counted above, and no segment is empty.
+        let len = written.unwrap_or(0);
+        self.counters.sent.rendezvous += 1;
+        self.counters.sent.bytes += total;
+        Ok((len, header))
+    }
+}
+
+#[cold]
+fn refused(error: Error) -> Stop {
+    tracing::warn!("{error}");
+    Stop::Refused(
+        error.errno(),
+        "the message could not be registered with the device; the log says why (most often the limit of locked memory)",
+    )
+}

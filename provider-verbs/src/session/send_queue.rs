@@ -1,0 +1,201 @@
+//! The send queue of a lane: what was posted, in the order of posting, and where the packets lie
+//! until they have arrived.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ferrofabric_contracts::peer::SendDone;
+use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_protocol::rendezvous::Chunk;
+use ferrofabric_protocol::table::Key;
+use ferrofabric_protocol::wire::SessionId;
+
+use super::records::{Record, Records};
+use super::wr_id::send_wr_id;
+use crate::registration::Region;
+
+/// A request that lies in the queue.
+pub(crate) struct Wqe {
+    /// Counts requests of this lane, modulo 2³².
+    pub(crate) number: u32,
+    /// The packet's number in the session, if it has one.
+    pub(crate) sequence: Option<u32>,
+    /// What it is.
+    pub(crate) kind: WqeKind,
+    /// Where the packet is kept until it has arrived.
+    pub(crate) packet: Place,
+}
+
+/// What a work request does.
+pub(crate) enum WqeKind {
+    /// A whole message.
+    Message(SendDone),
+    /// A packet of our own, with which nothing ends.
+    Notice,
+    /// The end of a message that we wrote.
+    Done(Key),
+    /// A read.
+    Read(Box<Chunk>),
+    /// A write.
+    Write(Box<Chunk>),
+    /// The last: when it is flushed all is.
+    Marker,
+}
+
+/// Where a posted packet lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// Nowhere: it need not be sent again.
+    Nowhere,
+    /// Among the records: it travels in the work request.
+    Record(Record),
+    /// In a bounce buffer.
+    Bounce { slot: u32, len: u32 },
+    /// Its header in a bounce buffer, the rest where the application has it: in the next of the
+    /// queue's [`described`](SendQueue::described) regions.
+    Split { slot: u32, head: u32, rest: IoBuf },
+}
+
+impl Place {
+    /// The bounce buffer that it takes.
+    #[inline]
+    pub(crate) fn slot(self) -> Option<u32> {
+        match self {
+            Place::Bounce { slot, .. } | Place::Split { slot, .. } => Some(slot),
+            Place::Nowhere | Place::Record(_) => None,
+        }
+    }
+}
+
+/// What was posted to a lane.
+pub(crate) struct SendQueue {
+    requests: VecDeque<Wqe>,
+    /// The packets that travel in their work requests.
+    pub(crate) records: Records,
+    /// The regions of the split packets in the queue, in the same order. The application may close
+    /// them meanwhile.
+    pub(crate) described: VecDeque<Arc<Region>>,
+    depth: usize,
+    next_number: u32,
+    /// Requests posted since the last that was signalled.
+    unsignaled: u32,
+}
+
+/// Room in each send queue that messages leave to notices and chunks.
+const RESERVED: usize = 8;
+
+impl SendQueue {
+    /// An empty one, whose first request has this number.
+    pub(crate) fn new(depth: usize, first_number: u32) -> Self {
+        Self {
+            // It grows to what is under way: most peers of many never have much.
+            requests: VecDeque::new(),
+            records: Records::default(),
+            described: VecDeque::new(),
+            depth,
+            next_number: first_number,
+            unsignaled: 0,
+        }
+    }
+
+    /// How many requests lie in it.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether nothing lies in it.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Whether a message can be posted now.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.requests.len() + RESERVED < self.depth
+    }
+
+    /// Whether it is long enough for so many packets of a message.
+    pub(crate) fn could_take(&self, packets: usize) -> bool {
+        packets + RESERVED <= self.depth
+    }
+
+    /// Whether so many packets of a message can be posted now.
+    pub(crate) fn has_room_for(&self, packets: usize) -> bool {
+        self.requests.len() + packets + RESERVED <= self.depth
+    }
+
+    /// Whether a notice or a chunk can be posted now.
+    #[inline]
+    pub(crate) fn has_reserved_room(&self) -> bool {
+        self.requests.len() + 1 < self.depth
+    }
+
+    /// Whether no request is under way whose completion was asked for.
+    pub(crate) fn expects_no_word(&self) -> bool {
+        self.requests.len() == self.unsignaled as usize
+    }
+
+    /// The number that the next request gets.
+    #[inline]
+    pub(crate) fn next_number(&self) -> u32 {
+        self.next_number
+    }
+
+    /// The number that the last request got.
+    #[inline]
+    pub(crate) fn last_number(&self) -> u32 {
+        self.next_number.wrapping_sub(1)
+    }
+
+    /// Requests up to this number were posted before the lane had a queue of its own.
+    pub(crate) fn begin_behind(&mut self, number: u32) {
+        self.next_number = number + 1;
+    }
+
+    /// The ID of the next work request, and whether it must be signalled although nobody waits for it, so that the
+    /// queue does not fill up with requests of which we never hear.
+    #[inline]
+    pub(crate) fn next(&mut self, session: SessionId, signaled: bool) -> (u64, bool) {
+        let number = self.next_number;
+        self.next_number = number.wrapping_add(1);
+        let signaled = signaled || self.unsignaled as usize >= self.depth / 4;
+        self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
+        (send_wr_id(session, number), signaled)
+    }
+
+    /// Enters a request behind the others.
+    #[inline]
+    pub(crate) fn enter(&mut self, request: Wqe) {
+        self.requests.push_back(request);
+    }
+
+    /// Takes out the oldest request.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Wqe> {
+        self.requests.pop_front()
+    }
+
+    /// Takes out all requests, the oldest first.
+    pub(crate) fn take_all(&mut self) -> VecDeque<Wqe> {
+        std::mem::take(&mut self.requests)
+    }
+
+    /// The last request.
+    pub(crate) fn last(&self) -> Option<&Wqe> {
+        self.requests.back()
+    }
+
+    /// All requests, the oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Wqe> {
+        self.requests.iter()
+    }
+
+    /// The number of the request before that of a number, if both lie here.
+    pub(crate) fn before(&self, number: u32) -> Option<u32> {
+        let at = self.iter().position(|wqe| wqe.number == number)?;
+        let before = self.requests.get(at.checked_sub(1)?)?;
+        Some(before.number)
+    }
+}
