@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use super::socket::{self, AF_INET, AF_INET6};
+use super::format::{AF_IB, AF_INET, AF_INET6};
+use super::socket;
 use super::{
     AddrError, AddrFormat, IB_UD_LEN, IbUdAddr, KeyedAddr, NativeAddr, SOCKADDR_IB_LEN,
     SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN, SockaddrIb,
@@ -12,7 +13,7 @@ use super::{
 /// and [`FromStr`](std::str::FromStr).
 ///
 /// ```
-/// use crate::addr::{AddrError, Address};
+/// use ferrofabric_contracts::addr::{AddrError, Address};
 ///
 /// let address: Address = "fi_sockaddr_in://10.1.0.1:7471".parse()?;
 /// assert_eq!(address, Address::In("10.1.0.1:7471".parse().unwrap()));
@@ -102,7 +103,7 @@ impl Address {
             Self::Native(_) | Self::Keyed(_) | Self::IbUd(_) => None,
             Self::In(_) => Some(AF_INET),
             Self::In6(_) => Some(AF_INET6),
-            Self::Ib(_) => Some(socket::AF_IB),
+            Self::Ib(_) => Some(AF_IB),
         };
         format == AddrFormat::STR
             || format == self.format()
@@ -162,7 +163,7 @@ impl Address {
         match family {
             AF_INET => Some(SOCKADDR_IN_LEN),
             AF_INET6 => Some(SOCKADDR_IN6_LEN),
-            socket::AF_IB => Some(SOCKADDR_IB_LEN),
+            AF_IB => Some(SOCKADDR_IB_LEN),
             _ => None,
         }
     }

@@ -1,10 +1,39 @@
-//! The formats by libfabric's numbers.
+//! The formats by libfabric's numbers, and what tells their addresses apart: lengths, families, and the
+//! first bytes of a native address.
 
 use std::fmt;
 
 use bitflags::bitflags;
 
-use super::{IB_UD_LEN, NATIVE_LEN, SOCKADDR_IB_LEN, SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
+use crate::listed_constants;
+
+/// Size of a native address in bytes.
+pub const NATIVE_LEN: usize = 64;
+/// Size of a `sockaddr_in` in bytes.
+pub const SOCKADDR_IN_LEN: usize = 16;
+/// Size of a `sockaddr_in6` in bytes.
+pub const SOCKADDR_IN6_LEN: usize = 28;
+/// Size of a `sockaddr_ib` in bytes.
+pub const SOCKADDR_IB_LEN: usize = 48;
+/// Size of an address in [`AddrFormat::IB_UD`] in bytes.
+pub const IB_UD_LEN: usize = 32;
+
+listed_constants! {
+    /// The families of addresses that are known.
+    pub(super) const FAMILIES: [u16];
+    pub(super) const AF_INET = 2;
+    pub(super) const AF_INET6 = 10;
+    pub(super) const AF_IB = 27;
+}
+
+/// The first two bytes of a native address.
+pub(super) const NATIVE_MAGIC: u16 = 0xfe0f;
+
+/// What a native address starts with, as the family of a `sockaddr`. No socket has it, so the two are told apart where either may
+/// stand.
+pub const NATIVE_FAMILY: u16 = u16::from_ne_bytes(NATIVE_MAGIC.to_le_bytes());
+/// The version that native addresses of this library have.
+pub(super) const NATIVE_VERSION: u8 = 1;
 
 /// How addresses look (fi_getinfo(3), "addressing formats"); the list grows, so any of libfabric's numbers may come.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -57,7 +86,6 @@ impl AddrFormat {
 
     /// Whether addresses of the format are a `sockaddr`, and which families it may have.
     pub(super) const fn takes_family(self, family: u16) -> bool {
-        use super::socket::{AF_IB, AF_INET, AF_INET6};
         match self {
             Self::SOCKADDR => matches!(family, AF_INET | AF_INET6 | AF_IB),
             Self::SOCKADDR_IP => matches!(family, AF_INET | AF_INET6),

@@ -1,11 +1,9 @@
 //! `FI_ADDR_IB_UD`: 32 bytes about a datagram queue pair, as libfabric's verbs provider lays them out.
 
-use super::native::validate_queue_pair;
+use super::error::AddrError;
+use super::format::IB_UD_LEN;
+use super::native::{NativeAddr, VerbsAddr, validate_queue_pair};
 use super::socket::part;
-use super::{AddrError, NativeAddr, VerbsAddr};
-
-/// Size of such an address in bytes.
-pub const IB_UD_LEN: usize = 32;
 
 /// A datagram queue pair. What it leaves out (Q_Key, GID type, MTU) both sides have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

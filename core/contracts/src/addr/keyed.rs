@@ -9,7 +9,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::auth_key::AuthKey;
-use super::native::{AddrError, NATIVE_LEN, NativeAddr};
+use super::error::AddrError;
+use super::format::NATIVE_LEN;
+use super::native::NativeAddr;
 use super::native_text;
 use super::uri::Uri;
 

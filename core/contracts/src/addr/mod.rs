@@ -3,6 +3,7 @@
 
 mod address;
 mod auth_key;
+mod error;
 mod format;
 mod ib_ud;
 mod keyed;
@@ -16,15 +17,16 @@ mod uri;
 
 pub use address::Address;
 pub use auth_key::{AUTH_KEY_LEN, AuthKey, AuthKeyError};
+pub use error::AddrError;
 pub use format::{AddrFormat, AddrFormats};
-pub use ib_ud::{IB_UD_LEN, IbUdAddr};
+pub use format::{IB_UD_LEN, NATIVE_FAMILY, NATIVE_LEN};
+pub use format::{SOCKADDR_IB_LEN, SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
+pub use ib_ud::IbUdAddr;
 pub use keyed::{KeySlots, KeyedAddr, MAX_EP_AUTH_KEYS};
-pub use native::NativeWords;
-pub use native::{AddrError, GidKind, NATIVE_FAMILY, NATIVE_LEN, NativeAddr, VerbsAddr};
+pub use native::{GidKind, NativeAddr, NativeWords, VerbsAddr};
 pub use number::{NUMBER_BITS, join, split};
+pub use sockaddr_ib::SockaddrIb;
 pub(crate) use sockaddr_ib::UDP_PORT_SPACE;
-pub use sockaddr_ib::{SOCKADDR_IB_LEN, SockaddrIb};
-pub use socket::{SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
 pub use uri::Uri;
 
 /// Bytes of an endpoint's address in whatever format, at most.

@@ -1,26 +1,17 @@
 //! The native address: 64 bytes that hold all a peer needs to reach an endpoint, over verbs and through shared memory,
 //! with no name service asked. Its layout is part of the wire protocol (`docs/wire-protocol.md`).
 
-use std::fmt;
-
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{AddrFormat, AuthKey};
+use super::auth_key::AuthKey;
+use super::error::AddrError;
+use super::format::{NATIVE_LEN, NATIVE_MAGIC, NATIVE_VERSION};
 use crate::listed_enum;
-
-/// Size of a native address in bytes.
-pub const NATIVE_LEN: usize = 64;
 
 /// The bytes of a native address, in words.
 pub type NativeWords = [u64; NATIVE_LEN / 8];
 
-const MAGIC: u16 = 0xfe0f;
-
-/// What a native address starts with, as the family of a `sockaddr`. No socket has it, so the two are told apart where either may
-/// stand.
-pub const NATIVE_FAMILY: u16 = u16::from_ne_bytes(MAGIC.to_le_bytes());
-const VERSION: u8 = 1;
 pub(super) const HAS_VERBS: u8 = 1 << 0;
 pub(super) const HAS_SHM: u8 = 1 << 1;
 
@@ -75,42 +66,6 @@ pub struct NativeAddr {
     pub shm: Option<u64>,
     /// The queue pair, `None` where there is no device.
     pub verbs: Option<VerbsAddr>,
-}
-
-/// Why bytes or text are not an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddrError {
-    /// Too few or too many bytes.
-    #[error("a native address has {NATIVE_LEN} bytes, this has {0}")]
-    Length(usize),
-    /// Too few or too many bytes for another format than the native one.
-    #[error("an address in {format} has {wanted} bytes, this has {found}")]
-    LengthOf {
-        /// The format.
-        format: AddrFormat,
-        /// Its length in bytes.
-        wanted: usize,
-        /// What there was.
-        found: usize,
-    },
-    /// Not even a family.
-    #[error("an address of {0} bytes")]
-    Short(usize),
-    /// A `sockaddr` of a family that the format does not have.
-    #[error("address family {0} where another is wanted")]
-    Family(u16),
-    /// A format that is not known, or that an address can not be told in.
-    #[error("no address of that kind in {0}")]
-    Format(AddrFormat),
-    /// Not an address of ours.
-    #[error("not a native address: it starts with {0:#06x} in place of {MAGIC:#06x}")]
-    Magic(u16),
-    /// From a version that this one does not know.
-    #[error("native address of version {0}, this library knows version {VERSION}")]
-    Version(u8),
-    /// A field holds what it can not.
-    #[error("address with an impossible {0}")]
-    Field(&'static str),
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -170,8 +125,8 @@ impl NativeAddr {
         let [gid, rest]: [u64; 2] = zerocopy::transmute!(v.gid);
         // As `Wire` has it.
         let words = [
-            u64::from(MAGIC)
-                | (u64::from(VERSION) << 16)
+            u64::from(NATIVE_MAGIC)
+                | (u64::from(NATIVE_VERSION) << 16)
                 | (u64::from(flags) << FLAGS_AT)
                 | (u64::from(v.qpn) << QPN_AT),
             u64::from(v.qkey) | (u64::from(v.lid) << 32) | (u64::from(v.pkey) << 48),
@@ -195,10 +150,10 @@ impl NativeAddr {
     /// [`AddrError`] names what is wrong; each value has one form, so that equal addresses are equal bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, AddrError> {
         let w = Wire::ref_from_bytes(bytes).map_err(|_| AddrError::Length(bytes.len()))?;
-        if w.magic.get() != MAGIC {
+        if w.magic.get() != NATIVE_MAGIC {
             return Err(AddrError::Magic(w.magic.get()));
         }
-        if w.version != VERSION {
+        if w.version != NATIVE_VERSION {
             return Err(AddrError::Version(w.version));
         }
         if w.flags & !(HAS_VERBS | HAS_SHM) != 0 {
@@ -291,20 +246,6 @@ pub(super) fn validate_queue_pair(gid: &[u8; 16], qpn: u32, sl: u8) -> Result<()
         return Err(AddrError::Field("service level (0 to 15)"));
     }
     Ok(())
-}
-
-impl fmt::Display for NativeAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        super::native_text::print(self, f)
-    }
-}
-
-impl std::str::FromStr for NativeAddr {
-    type Err = AddrError;
-
-    fn from_str(text: &str) -> Result<Self, AddrError> {
-        super::native_text::parse(text)
-    }
 }
 
 #[cfg(test)]

@@ -5,17 +5,27 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use super::native::{AddrError, GidKind, NativeAddr, VerbsAddr};
-use super::text::{base_16, narrow};
-use super::uri::Uri;
+use super::error::AddrError;
+use super::native::{GidKind, NativeAddr, VerbsAddr};
+use super::uri::{Uri, base_16, narrow};
 
 pub(super) const SCHEME: &str = "ferro";
 
-pub(super) fn print(addr: &NativeAddr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    print_as(SCHEME, addr, f)
+impl fmt::Display for NativeAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print_as(SCHEME, self, f)
+    }
 }
 
-/// As `print`, with another scheme.
+impl FromStr for NativeAddr {
+    type Err = AddrError;
+
+    fn from_str(text: &str) -> Result<Self, AddrError> {
+        parse_as(SCHEME, Uri::parse(text)?)
+    }
+}
+
+/// Prints the address with another scheme than its own.
 pub(super) fn print_as(scheme: &str, addr: &NativeAddr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "{scheme}://")?;
     if let Some(v) = &addr.verbs {
@@ -42,11 +52,7 @@ pub(super) fn print_as(scheme: &str, addr: &NativeAddr, f: &mut fmt::Formatter<'
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<NativeAddr, AddrError> {
-    parse_as(SCHEME, Uri::parse(text)?)
-}
-
-/// As `parse`, of text with another scheme, and what else it had taken out.
+/// Parses text with another scheme, from which the caller has taken its own keys.
 pub(super) fn parse_as(scheme: &'static str, mut uri: Uri<'_>) -> Result<NativeAddr, AddrError> {
     if uri.scheme != scheme {
         return Err(AddrError::Field("address format (ferro)"));

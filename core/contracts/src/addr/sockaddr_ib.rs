@@ -2,11 +2,9 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::AddrError;
-use super::socket::{AF_IB, part};
-
-/// Size of a `sockaddr_ib` in bytes.
-pub const SOCKADDR_IB_LEN: usize = 48;
+use super::error::AddrError;
+use super::format::{AF_IB, SOCKADDR_IB_LEN};
+use super::socket::part;
 
 /// Where service IDs of datagrams are (`RDMA_PS_UDP` of rdma_create_id(3)).
 pub(crate) const UDP_PORT_SPACE: u64 = 0x111;

@@ -2,21 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
-use super::AddrError;
-use crate::listed_constants;
-
-/// Size of a `sockaddr_in` in bytes.
-pub const SOCKADDR_IN_LEN: usize = 16;
-/// Size of a `sockaddr_in6` in bytes.
-pub const SOCKADDR_IN6_LEN: usize = 28;
-
-listed_constants! {
-    /// The families of addresses that are known.
-    pub(super) const FAMILIES: [u16];
-    pub(super) const AF_INET = 2;
-    pub(super) const AF_INET6 = 10;
-    pub(super) const AF_IB = 27;
-}
+use super::error::AddrError;
+use super::format::{AF_INET, AF_INET6, SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN};
 
 /// The `N` bytes from `at` on, of an address that is long enough.
 pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], AddrError> {

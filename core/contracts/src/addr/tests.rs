@@ -4,9 +4,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 
+use super::super::format::FAMILIES;
 use super::super::keyed::tests::any_keyed;
 use super::super::native::tests::any_addr;
-use super::super::{AddrError, AddrFormat, IbUdAddr, SockaddrIb, Uri, socket};
+use super::super::{AddrError, AddrFormat, IbUdAddr, SockaddrIb, Uri};
 use super::*;
 
 fn any_ip6() -> impl Strategy<Value = Ipv6Addr> {
@@ -109,7 +110,7 @@ proptest! {
             1 => any::<u32>().prop_map(AddrFormat),
         ],
         bytes in prop::collection::vec(any::<u8>(), 0..80),
-        family in prop::option::of(prop::sample::select(socket::FAMILIES)),
+        family in prop::option::of(prop::sample::select(FAMILIES)),
     ) {
         let mut bytes = bytes;
         if let (Some(family), true) = (family, bytes.len() >= 2) {

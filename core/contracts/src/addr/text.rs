@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::str::FromStr;
 
+use super::uri::{base_16, narrow};
 use super::{AddrError, Address, IbUdAddr, NativeAddr, SockaddrIb, Uri, keyed, native_text};
 
 const SOCKADDR: &str = "fi_sockaddr";
@@ -198,18 +199,4 @@ fn gid(node: &str) -> Result<[u8; 16], AddrError> {
     Ipv6Addr::from_str(node)
         .map(|ip| ip.octets())
         .map_err(|_| AddrError::Field("GID"))
-}
-
-/// A number in base 16, with or without `0x`.
-pub(super) fn base_16(text: &str, name: &'static str) -> Result<u64, AddrError> {
-    let digits = text.strip_prefix("0x").unwrap_or(text);
-    // The parser of the standard library takes a sign, too.
-    match digits.starts_with(['+', '-']) {
-        true => Err(AddrError::Field(name)),
-        false => u64::from_str_radix(digits, 16).map_err(|_| AddrError::Field(name)),
-    }
-}
-
-pub(super) fn narrow<T: TryFrom<u64>>(value: u64, name: &'static str) -> Result<T, AddrError> {
-    T::try_from(value).map_err(|_| AddrError::Field(name))
 }

@@ -1,7 +1,7 @@
 //! The form of text addresses (fi_getinfo(3), `FI_ADDR_STR`):
 //! `address_format[://[node][:[service][/[field3]...][?[key=value][&k2=v2]...]]]`.
 
-use super::AddrError;
+use super::error::AddrError;
 
 /// A text address in its parts, none of which is looked into. `None` and empty are different nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -76,6 +76,20 @@ fn host_and_service(text: &str) -> Result<(&str, &str), AddrError> {
         };
     }
     Ok(text.rsplit_once(':').unwrap_or((text, "")))
+}
+
+/// A number in base 16, with or without `0x`.
+pub(super) fn base_16(text: &str, name: &'static str) -> Result<u64, AddrError> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    // The parser of the standard library takes a sign, too.
+    match digits.starts_with(['+', '-']) {
+        true => Err(AddrError::Field(name)),
+        false => u64::from_str_radix(digits, 16).map_err(|_| AddrError::Field(name)),
+    }
+}
+
+pub(super) fn narrow<T: TryFrom<u64>>(value: u64, name: &'static str) -> Result<T, AddrError> {
+    T::try_from(value).map_err(|_| AddrError::Field(name))
 }
 
 impl std::fmt::Display for Uri<'_> {
