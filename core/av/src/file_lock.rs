@@ -11,6 +11,11 @@ use std::time::Duration;
 use nix::errno::Errno as Sys;
 use nix::fcntl::{FcntlArg, fcntl};
 
+/// The byte of a named table's file that all its holders have for reading.
+pub(super) const PRESENCE: i64 = 0;
+/// The byte that its writer has.
+pub(super) const TURN: i64 = 1;
+
 /// What a holder has of a byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lock {

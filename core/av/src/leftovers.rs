@@ -6,8 +6,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::file_lock::{Lock, try_lock};
-use super::named::PRESENCE;
+use super::file_lock::{Lock, PRESENCE, try_lock};
 
 /// Removes the files in a folder that nobody has open, of those whose names start with `prefix`.
 pub(super) fn remove(folder: &Path, prefix: &str) {

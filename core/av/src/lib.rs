@@ -26,6 +26,7 @@ mod named;
 mod ranges;
 mod resolution;
 mod resolver_pool;
+mod resolving;
 mod service;
 mod sockets;
 mod storage;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::arena::Arena;
 use super::attr::Model;
-use super::file_lock::{Lock, Pauses, try_lock};
+use super::file_lock::{Lock, PRESENCE, Pauses, TURN, try_lock};
 use super::head::{self, Head, Word};
 use super::leftovers;
 use super::listing::{self, Listing};
@@ -36,10 +36,6 @@ const MOST_NAME: usize = 180;
 
 /// Where such files are: in memory, where the system has a place for that.
 const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
-
-/// The byte that holders have for reading.
-pub(super) const PRESENCE: i64 = 0;
-const TURN: i64 = 1;
 
 /// How long a writer waits while the process that has the turn changes nothing. A turn lasts
 /// milliseconds.

@@ -3,12 +3,14 @@
 //! A MAP address is index and generation, so that the use of a removed one is caught; a TABLE address is the bare index,
 //! lowest unused first. Readers take no lock, insertions and removals take turns among themselves.
 
+mod insertion;
 mod peer;
 mod turn;
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 
-use turn::Turn;
+pub use insertion::{Insertion, Paused};
 use zerocopy::IntoBytes;
 
 use super::attr::{AvAttr, Model};
@@ -20,11 +22,11 @@ use super::keys::AuthKeys;
 use super::named::{self, Named};
 use super::sockets::Sockets;
 use super::storage::Storage;
-use super::store::{Placement, Store};
+use super::store::Store;
 use super::symmetric::Symmetric;
 use super::unresolved::UnresolvedEntries;
 use super::version::Busy;
-use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
+use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_system::sync::{Mutex, Ordering};
@@ -220,21 +222,6 @@ impl AvTable {
         self.insertion()?.place(Ok(name.to_bytes()))
     }
 
-    /// Begins to insert the addresses of one call; nobody else inserts or removes before it is dropped.
-    ///
-    /// # Errors
-    ///
-    /// `EACCES`: it was opened for reading only. Where processes share it, `ETIMEDOUT`: the process
-    /// that has the turn changes nothing; `EPERM`: this process has inherited it.
-    pub fn insertion(&self) -> Result<Insertion<'_>> {
-        self.check_writable("insert into")?;
-        Ok(Insertion {
-            table: self,
-            holes: Vec::new(),
-            _turn: self.turn()?,
-        })
-    }
-
     /// # Errors
     ///
     /// `EACCES`: it was opened for reading only.
@@ -339,6 +326,31 @@ impl AvTable {
                 Error::new(Errno::EINVAL, doing, format!("{addr:?}"))
                     .mend("it is not in this address vector")
             })
+    }
+
+    /// Where an entry is, or will be when it is resolved.
+    pub(super) fn addr_when_resolved(&self, entry: u32) -> FiAddr {
+        self.model.addr(entry, self.store.generation(entry) | 1)
+    }
+
+    /// The socket address of an entry, resolved or not.
+    pub(super) fn socket_of(&self, entry: u32) -> Option<SocketAddr> {
+        let generation = self.store.generation(entry) | 1;
+        let of_its_own = self.sockets.of(&self.store, entry, generation);
+        of_its_own.or_else(|| self.unresolved.socket_of_range(entry))
+    }
+
+    /// The socket address that an endpoint was inserted by, if it was by one.
+    pub fn socket(&self, addr: FiAddr) -> Option<SocketAddr> {
+        let entry = self.model.entry(addr)?;
+        let is_it = self.addr_when_resolved(entry) == addr;
+        is_it.then(|| self.socket_of(entry))?
+    }
+
+    /// The entry of an address that is in and not resolved.
+    pub(super) fn unresolved_entry(&self, addr: FiAddr) -> Option<u32> {
+        let entry = self.model.entry(addr)?;
+        self.socket(addr).map(|_| entry)
     }
 
     /// Whether completions report IDs for all addresses (`FI_AV_USER_ID` at opening).
@@ -465,118 +477,6 @@ pub(super) enum TakenOut {
 /// An entry that was taken and has no address yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved(pub(super) u32);
-
-/// The insertion of one call's addresses.
-pub struct Insertion<'a> {
-    pub(super) table: &'a AvTable,
-    /// Entries of addresses that failed. They are free again when the call is over, not before: so an application knows the
-    /// indices of the others.
-    pub(super) holes: Vec<u32>,
-    _turn: Turn<'a>,
-}
-
-/// An insertion that lets others have their turn.
-pub struct Paused<'a> {
-    table: &'a AvTable,
-    holes: Vec<u32>,
-}
-
-impl<'a> Insertion<'a> {
-    /// Lets others insert and remove, until it goes on. What failed so far keeps its index.
-    pub fn pause(mut self) -> Paused<'a> {
-        Paused {
-            table: self.table,
-            holes: std::mem::take(&mut self.holes),
-        }
-    }
-
-    /// Puts in the next address, or keeps its index free until the call is over where there is none.
-    ///
-    /// # Errors
-    ///
-    /// What was given; `ENOMEM`, `ENOSPC`: the table can not grow.
-    pub fn place(&mut self, name: Result<[u8; NATIVE_LEN]>) -> Result<Placed> {
-        let store = &self.table.store;
-        let name = match name {
-            Ok(name) => name,
-            Err(error) => {
-                if self.table.is_indexed() {
-                    self.holes.push(store.take()?);
-                }
-                return Err(error);
-            }
-        };
-        self.place_in(name, None)
-    }
-
-    /// Puts an address in an entry that was reserved for it; that is free when the address was there already.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`, `ENOSPC`: the table can not grow.
-    pub fn place_reserved(&mut self, name: [u8; NATIVE_LEN], reserved: Reserved) -> Result<Placed> {
-        self.place_in(name, Some(reserved))
-    }
-
-    /// Leaves a reserved entry empty; it is free when the call is over.
-    pub fn skip(&mut self, reserved: Reserved) {
-        self.holes.push(reserved.0);
-    }
-
-    fn place_in(&mut self, name: [u8; NATIVE_LEN], reserved: Option<Reserved>) -> Result<Placed> {
-        let (model, store) = (self.table.model, &self.table.store);
-        let reserved = reserved.map(|Reserved(entry)| entry);
-        let placed = store.place(&zerocopy::transmute!(name), reserved);
-        let (entry, new) = match placed {
-            Ok(Placement::New(entry)) => (entry, true),
-            Ok(Placement::Found(entry)) => (entry, false),
-            Err(error) => {
-                self.holes.extend(reserved);
-                return Err(error);
-            }
-        };
-        if !new {
-            self.holes.extend(reserved);
-        }
-        let addr = model.addr(entry, store.generation(entry));
-        if new {
-            self.table.list(entry, addr);
-        }
-        Ok(Placed { addr, new })
-    }
-}
-
-impl Drop for Insertion<'_> {
-    fn drop(&mut self) {
-        for entry in self.holes.drain(..) {
-            self.table.store.give_back(entry);
-        }
-    }
-}
-
-impl<'a> Paused<'a> {
-    /// Goes on with the call.
-    ///
-    /// # Errors
-    ///
-    /// When the turn can not be had; the call is over then.
-    pub fn resume(mut self) -> Result<Insertion<'a>> {
-        Ok(Insertion {
-            table: self.table,
-            _turn: self.table.turn()?,
-            holes: std::mem::take(&mut self.holes),
-        })
-    }
-}
-
-impl Drop for Paused<'_> {
-    fn drop(&mut self) {
-        let holes = std::mem::take(&mut self.holes);
-        if !holes.is_empty() {
-            self.table.release(holes.into_iter().map(Reserved));
-        }
-    }
-}
 
 #[cfg(all(test, loom))]
 pub(super) mod loom_tests;

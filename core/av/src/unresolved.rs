@@ -3,34 +3,24 @@
 //! An unresolved entry is taken and has no native address. Its socket address lies in its slot ([`Sockets`](super::sockets)) or in a
 //! range. Threads of the address vector resolve it, see [`ResolverPool`](super::resolver_pool::ResolverPool); from then on it is an
 //! entry as any other. An entry of a range is resolved from its first use on, all others from their insertion on.
+//!
+//! This is the state. [`resolving`](super::resolving) works on it with the table that has it.
 
 mod comers;
-mod insertion;
 mod searches;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
 use comers::Comers;
-pub(crate) use insertion::Run;
-use searches::{Is, LONGEST_PAUSE, State};
+#[cfg(test)]
+pub(crate) use searches::SIDE_BY_SIDE;
+pub(crate) use searches::{Is, LONGEST_PAUSE, State};
 
-use super::format::reached_with;
-use super::service::Question;
-use super::storage::Storage;
-use super::table::AvTable;
-use ferrofabric_contracts::addr::{AuthKey, NativeAddr};
-use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
-
-/// How long one attempt to resolve an entry lasts at most. The thread takes others after that.
-const ATTEMPT: Duration = Duration::from_secs(1);
-
-/// How long a send waits for others that are at work on unresolved entries. Insertion of a large range takes longer.
-const TURN: Duration = Duration::from_millis(10);
 
 /// Why an address that is in has no endpoint of its own yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,20 +39,9 @@ pub enum Unresolved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution {
     /// What the entry's generation is to be.
-    generation: u32,
+    pub(super) generation: u32,
     /// Resolutions of the entry that have failed before.
-    round: u32,
-}
-
-/// What a resolution is wanted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
-    /// A look-up, which reports a failure once.
-    LookUp,
-    /// A send, which waits.
-    Send,
-    /// A directed receive: the entry is asked for anew as well when a message comes from an unknown source.
-    Receive,
+    pub(super) round: u32,
 }
 
 /// What of a table is not resolved.
@@ -70,39 +49,10 @@ enum Use {
 pub(super) struct UnresolvedEntries {
     /// Whether anything ever was, or may be by another process.
     any: AtomicBool,
-    state: Mutex<State>,
-    came: Condvar,
+    pub(super) state: Mutex<State>,
+    pub(super) came: Condvar,
     /// Senders that are not in, and entries that somebody waits to hear from and that were asked for in vain.
-    comers: Comers,
-}
-
-/// What a thread asks for at a time.
-#[derive(Debug)]
-pub(super) struct Asking {
-    pub(super) all: Vec<Asked>,
-    /// Another process has resolved or removed an entry meanwhile, and sends wait for that.
-    pub(super) is_awaited: bool,
-    /// Senders that were not in and had come before.
-    since: u64,
-}
-
-/// One entry that is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
-    pub(super) entry: u32,
-    pub(super) question: Question,
-    key: Option<AuthKey>,
-    generation: u32,
-    ticket: u64,
-}
-
-/// What came of an attempt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Answered {
-    /// The address that was resolved, unless its endpoint was in by another.
-    pub(super) new: Option<FiAddr>,
-    /// The resolution is over, and sends wait for that.
-    pub(super) is_awaited: bool,
+    pub(super) comers: Comers,
 }
 
 impl UnresolvedEntries {
@@ -114,7 +64,13 @@ impl UnresolvedEntries {
         }
     }
 
-    fn any(&self) -> bool {
+    /// Another one comes, whatever it is.
+    pub(super) fn begin(&self) {
+        self.any.store(true, Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
@@ -144,7 +100,7 @@ impl UnresolvedEntries {
         }
     }
 
-    fn ask_anew(&self, state: &mut State) {
+    pub(super) fn ask_anew(&self, state: &mut State) {
         let anew: Vec<_> = state.in_vain().collect();
         for entry in anew {
             if let Some(search) = state.searches.get(&entry).copied() {
@@ -155,306 +111,3 @@ impl UnresolvedEntries {
         self.came.notify_one();
     }
 }
-
-impl AvTable {
-    /// Whether ranges of socket addresses need not be resolved before they are used.
-    pub fn takes_ranges(&self) -> bool {
-        matches!(self.store, Storage::Symmetric(_)) && self.auth_keys().is_none()
-    }
-
-    /// Whether it may have unresolved entries.
-    #[inline]
-    pub fn may_be_unresolved(&self) -> bool {
-        self.unresolved.any()
-    }
-
-    /// Where an entry is, or will be when it is resolved.
-    pub(super) fn addr_when_resolved(&self, entry: u32) -> FiAddr {
-        self.model.addr(entry, self.store.generation(entry) | 1)
-    }
-
-    /// The socket address of an entry, resolved or not.
-    fn socket_of(&self, entry: u32) -> Option<SocketAddr> {
-        let generation = self.store.generation(entry) | 1;
-        let of_its_own = self.sockets.of(&self.store, entry, generation);
-        of_its_own.or_else(|| self.unresolved.socket_of_range(entry))
-    }
-
-    /// The socket address that an endpoint was inserted by, if it was by one.
-    pub fn socket(&self, addr: FiAddr) -> Option<SocketAddr> {
-        let entry = self.model.entry(addr)?;
-        let is_it = self.addr_when_resolved(entry) == addr;
-        is_it.then(|| self.socket_of(entry))?
-    }
-
-    /// The key with which a socket address was inserted.
-    pub fn key_of_socket(&self, addr: FiAddr) -> Option<AuthKey> {
-        self.socket(addr)?;
-        let entry = self.model.entry(addr)?;
-        self.unresolved.state.lock().key(&self.store, entry)
-    }
-
-    /// The entry of an address that is in and not resolved.
-    pub(super) fn unresolved_entry(&self, addr: FiAddr) -> Option<u32> {
-        let entry = self.model.entry(addr)?;
-        self.socket(addr).map(|_| entry)
-    }
-
-    /// Why a look-up finds nothing at an address; `None`: it is not in. An unresolved entry is resolved from now on.
-    pub fn ask(&self, addr: FiAddr) -> Option<Unresolved> {
-        self.resolve(addr, Use::LookUp, || Some(self.unresolved.state.lock()))
-    }
-
-    /// Why a send finds nothing at an address; `None`: it is not in. An unresolved entry is resolved from now on, and transports
-    /// hear of its removal. `Failed` with `EAGAIN`: others are at work on what is unresolved for longer than a send waits.
-    pub fn ask_to_send(&self, addr: FiAddr) -> Option<Unresolved> {
-        self.resolve(addr, Use::Send, || self.unresolved.state.try_lock_for(TURN))
-    }
-
-    /// The same for a receive, which does not ask again: the entry is asked for anew if it was in vain, now and whenever somebody
-    /// comes who is not in.
-    pub fn ask_to_hear(&self, addr: FiAddr) -> Option<Unresolved> {
-        self.resolve(addr, Use::Receive, || Some(self.unresolved.state.lock()))
-    }
-
-    fn resolve<'a>(
-        &'a self,
-        addr: FiAddr,
-        wanted: Use,
-        state: impl FnOnce() -> Option<MutexGuard<'a, State>>,
-    ) -> Option<Unresolved> {
-        if !self.unresolved.any() {
-            return None;
-        }
-        let entry = self.model.entry(addr)?;
-        let is_resolved = || self.store.generation(entry) & 1 == 1;
-        // No lock for an entry that is resolved, as most are.
-        if is_resolved() && self.addr_when_resolved(entry) == addr {
-            return Some(Unresolved::Resolved);
-        }
-        let Some(mut state) = state() else {
-            return Some(Unresolved::Failed(Errno::EAGAIN));
-        };
-        let generation = self.store.generation(entry) | 1;
-        if self.model.addr(entry, generation) != addr {
-            return None;
-        }
-        if is_resolved() {
-            // Just now.
-            return Some(Unresolved::Resolved);
-        }
-        let of_its_own = self.sockets.of(&self.store, entry, generation);
-        of_its_own.or_else(|| state.ranges.socket(entry))?;
-        if let Some(first) = state.same(&self.store, entry) {
-            return Some(Unresolved::Same(self.addr_when_resolved(first)));
-        }
-        match wanted {
-            Use::Receive => drop(state.awaited.insert(entry)),
-            Use::Send => self.interest.note_send(entry),
-            Use::LookUp => {}
-        }
-        match state.search(entry, generation) {
-            Some(mut search) if wanted == Use::LookUp && search.is == Is::Failed => {
-                search.is = Is::Reported;
-                state.searches.insert(entry, search);
-                return Some(Unresolved::Failed(search.last));
-            }
-            Some(search) if matches!(search.is, Is::InLine(_) | Is::Asked(_)) => {
-                if wanted == Use::Send && !search.used {
-                    state.use_search(entry, search);
-                    self.unresolved.came.notify_one();
-                }
-            }
-            _ => {
-                state.start(entry, generation, wanted == Use::Send);
-                self.unresolved.came.notify_one();
-            }
-        }
-        let round = state.searches.get(&entry).map_or(0, |search| search.round);
-        Some(Unresolved::Resolving(Resolution { generation, round }))
-    }
-
-    /// What has become of an entry whose resolution a send waits for; `None`: it was removed.
-    pub fn outcome(&self, addr: FiAddr, of: Resolution) -> Option<Unresolved> {
-        let entry = self.model.entry(addr)?;
-        let mut state = self.unresolved.state.lock();
-        let generation = self.store.generation(entry);
-        if generation | 1 != of.generation {
-            return None;
-        }
-        if generation & 1 == 1 {
-            return Some(Unresolved::Resolved);
-        }
-        if let Some(first) = state.same(&self.store, entry) {
-            return Some(Unresolved::Same(self.addr_when_resolved(first)));
-        }
-        let search = state.search(entry, of.generation);
-        if let Some(failed) = search.filter(|search| search.round != of.round) {
-            return Some(Unresolved::Failed(failed.last));
-        }
-        Some(match search.map(|search| search.is) {
-            Some(_) => Unresolved::Resolving(of),
-            // The entry that it was the same as is no more.
-            None => {
-                state.start(entry, of.generation, true);
-                self.unresolved.came.notify_one();
-                Unresolved::Resolving(Resolution { round: 0, ..of })
-            }
-        })
-    }
-
-    /// How long a resolution may take.
-    pub(super) fn set_patience(&self, patience: Duration) {
-        self.unresolved.state.lock().patience = patience;
-    }
-
-    /// Threads that wait for entries to be asked for.
-    pub(super) fn idle_threads(&self) -> usize {
-        self.unresolved.state.lock().idle
-    }
-
-    /// The threads come to their end.
-    pub(super) fn close_unresolved(&self) {
-        self.unresolved.state.lock().closing = true;
-        self.unresolved.came.notify_all();
-    }
-
-    /// Waits for entries to be asked for; `None` when the address vector is being closed.
-    pub(super) fn next_to_ask(&self) -> Option<Asking> {
-        let UnresolvedEntries {
-            state,
-            came,
-            comers,
-            ..
-        } = &self.unresolved;
-        let mut state = state.lock();
-        state.idle += 1;
-        let entries = loop {
-            if state.closing {
-                break None;
-            }
-            match state.take() {
-                Ok(entries) => break Some(entries),
-                Err(Some(next)) => drop(came.wait_until(&mut state, next)),
-                Err(None) => came.wait(&mut state),
-            }
-        };
-        state.idle -= 1;
-        let since = comers.so_far();
-        let now = Instant::now();
-        let (mut all, mut is_awaited) = (Vec::new(), false);
-        for entry in entries? {
-            let is_used = state.searches.get(&entry).is_some_and(|search| search.used);
-            let generation = self.store.generation(entry) | 1;
-            let of_its_own = self.sockets.of(&self.store, entry, generation);
-            let at = of_its_own.or_else(|| state.ranges.socket(entry));
-            let at = at.filter(|_| self.store.generation(entry) & 1 == 0);
-            let (Some(at), Some(mut search)) = (at, state.search(entry, generation)) else {
-                is_awaited |= is_used;
-                state.end_search(entry);
-                continue;
-            };
-            state.tickets += 1;
-            search.is = Is::Asked(state.tickets);
-            state.searches.insert(entry, search);
-            all.push(Asked {
-                entry,
-                question: Question {
-                    at,
-                    until: search.until.min(now + ATTEMPT),
-                },
-                key: state.key(&self.store, entry),
-                generation,
-                ticket: state.tickets,
-            });
-        }
-        // Others may be left that this thread does not ask for.
-        came.notify_one();
-        Some(Asking {
-            all,
-            is_awaited,
-            since,
-        })
-    }
-
-    /// Takes in what came of an attempt, unless the entry was removed or resolved meanwhile.
-    pub(super) fn answer(&self, asked: &Asked, found: Result<NativeAddr>) -> Answered {
-        let turn = self.turn();
-        let mut state = self.unresolved.state.lock();
-        let generation = self.store.generation(asked.entry);
-        let searched = state.searches.get(&asked.entry);
-        let is_used = searched.is_some_and(|search| search.used);
-        let Some(mut search) = state.search(asked.entry, generation | 1) else {
-            // Another process has removed it.
-            return Answered {
-                new: None,
-                is_awaited: is_used,
-            };
-        };
-        if search.is != Is::Asked(asked.ticket) {
-            return Answered::default();
-        }
-        let is_awaited = is_used;
-        if generation & 1 == 1 {
-            // By another process.
-            state.end_search(asked.entry);
-            return Answered {
-                new: None,
-                is_awaited,
-            };
-        }
-        let keyed = |name| match (asked.key, self.auth_keys()) {
-            (Some(key), _) => reached_with(name, key),
-            (None, None) => Ok(name),
-            (None, Some(_)) => {
-                Err(
-                    Error::new(Errno::ENOKEY, "resolve", asked.question.at.to_string())
-                        .mend("the process that inserted the address knows its authorization key"),
-                )
-            }
-        };
-        let taken = turn.as_ref().map_err(Error::clone).and(found);
-        let placed = taken
-            .and_then(keyed)
-            .and_then(|name| state.resolved(&self.store, asked.entry, &name.to_words()));
-        match placed {
-            Ok(is_new) => Answered {
-                new: is_new.then(|| self.addr_when_resolved(asked.entry)),
-                is_awaited,
-            },
-            Err(error) => {
-                search.note(error.errno());
-                let again = Instant::now() + search.pause;
-                let is_over = again >= search.until;
-                if is_over {
-                    tracing::warn!("{error}");
-                    search.is = Is::Failed;
-                    search.last = search.seen.unwrap_or(error.errno());
-                    search.used = false;
-                    search.round += 1;
-                    state.searches.insert(asked.entry, search);
-                } else {
-                    search.pause = (2 * search.pause).min(LONGEST_PAUSE);
-                    state.line_up(asked.entry, search, again);
-                    self.unresolved.came.notify_one();
-                }
-                Answered {
-                    new: None,
-                    is_awaited: is_over && is_awaited,
-                }
-            }
-        }
-    }
-
-    /// All that was asked for has been answered.
-    pub(super) fn answered(&self, asked: &Asking) {
-        let mut state = self.unresolved.state.lock();
-        let in_vain = state.in_vain().count();
-        if self.unresolved.comers.asked_in_vain(in_vain, asked.since) {
-            self.unresolved.ask_anew(&mut state);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests;

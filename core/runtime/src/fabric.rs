@@ -9,7 +9,7 @@ use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use crate::domain::Wait;
+pub use crate::wait::Wait;
 pub use completion::{Cntr, Cq};
 
 use ferrofabric_av::{AvAttr, Report, Services, Wanted};

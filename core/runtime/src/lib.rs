@@ -10,6 +10,7 @@ pub mod cq;
 pub mod discovery;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 pub mod domain;
+mod empty_polls;
 pub mod eq;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 pub mod fabric;
@@ -18,3 +19,4 @@ pub mod fabric;
     reason = "it keeps the promises that the data path asks for"
 )]
 pub mod owning;
+mod wait;

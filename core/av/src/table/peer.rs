@@ -1,9 +1,12 @@
-//! The look-ups that endpoints make in their address vector.
+//! The look-ups that endpoints make in their address vector, and what of its changes they hear of
+//! (`docs/adr/0038`).
 
-use super::AvTable;
+use super::{AvTable, Reserved, TakenOut};
 use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::error::Result;
 use ferrofabric_contracts::peer::PeerAv;
 use ferrofabric_contracts::types::{FiAddr, is_key_source};
+use ferrofabric_system::sync::{Ordering, fence};
 
 impl PeerAv for AvTable {
     #[inline]
@@ -44,3 +47,92 @@ impl PeerAv for AvTable {
         }
     }
 }
+
+impl AvTable {
+    /// What is at an address, for transports: they are told when it is removed.
+    #[inline]
+    pub(super) fn use_addr(&self, addr: FiAddr) -> Option<NativeAddr> {
+        let (entry, name) = self.entry(addr)?;
+        match self.interest.begin_to_use(entry) {
+            false => Some(name),
+            true => self.name(addr),
+        }
+    }
+
+    /// The address of an endpoint, for transports: they are told when it is removed, or when it is there.
+    pub(super) fn use_name(&self, name: &NativeAddr) -> FiAddr {
+        loop {
+            let mut addr = self.addr(name);
+            if !addr.is_some() && self.interest.begin_to_await() {
+                addr = self.addr(name);
+            }
+            let Some(entry) = self.model.entry(addr).filter(|_| addr.is_some()) else {
+                self.unresolved.unknown_source();
+                return FiAddr::NOTAVAIL;
+            };
+            if !self.interest.begin_to_use(entry) || self.name(addr).as_ref() == Some(name) {
+                return addr;
+            }
+        }
+    }
+
+    /// A transport keeps account of all who are in: it is told of each that comes from now on.
+    pub fn await_everybody(&self) {
+        self.interest.begin_to_await();
+    }
+
+    /// Whether transports are to be told of addresses that were put in just now.
+    pub fn is_awaited(&self) -> bool {
+        self.interest.awaits() || self.is_shared()
+    }
+
+    /// The transports know no sender any more that is not in; with their lock held.
+    pub fn await_nobody(&self) {
+        self.interest.end_awaiting();
+    }
+
+    /// Removes an address. Transports that may know it are told, with `lock` taken, before anybody gets its entry; and where its
+    /// endpoint is in again, if another thread inserts it just now.
+    ///
+    /// # Errors
+    ///
+    /// As [`remove`](Self::remove); of `lock`.
+    pub fn retract<G>(
+        &self,
+        addr: FiAddr,
+        lock: impl FnOnce() -> Result<G>,
+        tell: impl FnOnce(&mut G, FiAddr),
+    ) -> Result<()> {
+        if self.is_shared() {
+            // They follow what anybody changes. The turn is over before the lock is taken
+            // (`docs/adr/0045`).
+            self.remove(addr)?;
+            tell(&mut lock()?, FiAddr::NOTAVAIL);
+            return Ok(());
+        }
+        let taken_out = self.take_out(addr, |entry| {
+            // After the address is out: see `Interest`.
+            fence(Ordering::SeqCst);
+            self.interest.is_used(entry)
+        })?;
+        let TakenOut::Kept(kept, name) = taken_out else {
+            return Ok(());
+        };
+        let mut guard = lock()?;
+        // Whoever it was is a stranger now. Who inserts it from here on tells of it; who did before need not have.
+        self.interest.begin_to_await();
+        let again = name.map_or(FiAddr::NOTAVAIL, |name| self.addr(&name));
+        tell(&mut guard, again);
+        self.forget_id_of_removed(addr);
+        if let Some(Reserved(entry)) = kept {
+            self.interest.end_use(entry);
+        }
+        // No thread waits for the turn with the domain locked.
+        drop(guard);
+        self.release(kept);
+        Ok(())
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -7,20 +7,20 @@ use ferrofabric_system::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Both, as their threads see them.
 #[derive(Default)]
-pub(super) struct Comers {
+pub(crate) struct Comers {
     came: AtomicU64,
     in_vain: AtomicUsize,
 }
 
 impl Comers {
     /// Senders that came before what is asked for from now on.
-    pub(super) fn so_far(&self) -> u64 {
+    pub(crate) fn so_far(&self) -> u64 {
         // Acquire pairs with `come`: who is counted here has been there before, and is found.
         self.came.load(Ordering::Acquire)
     }
 
     /// A sender came. Whether something was asked for in vain, which may be that one.
-    pub(super) fn come(&self) -> bool {
+    pub(crate) fn come(&self) -> bool {
         self.came.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
         self.in_vain.load(Ordering::Relaxed) != 0
@@ -28,14 +28,14 @@ impl Comers {
 
     /// Entries of which there is still no word were asked for in vain, so many, `since` so many senders had come. Whether others
     /// came meanwhile.
-    pub(super) fn asked_in_vain(&self, entries: usize, since: u64) -> bool {
+    pub(crate) fn asked_in_vain(&self, entries: usize, since: u64) -> bool {
         self.in_vain.store(entries, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         entries != 0 && self.came.load(Ordering::Relaxed) != since
     }
 
     /// All that was asked for in vain is asked for anew.
-    pub(super) fn ask_anew(&self) {
+    pub(crate) fn ask_anew(&self) {
         self.in_vain.store(0, Ordering::Relaxed);
     }
 }

@@ -13,40 +13,40 @@ use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::error::{Errno, Result};
 
 /// Entries that one thread asks for at a time.
-pub(super) const SIDE_BY_SIDE: usize = 256;
+pub(crate) const SIDE_BY_SIDE: usize = 256;
 
 /// The pause after the first attempt. Each further one is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(super) struct State {
-    pub(super) ranges: Ranges,
-    pub(super) searches: HashMap<u32, Search>,
+pub(crate) struct State {
+    pub(crate) ranges: Ranges,
+    pub(crate) searches: HashMap<u32, Search>,
     /// Entries that are to be asked for, by time: first those that sends wait for, then all others.
-    pub(super) lines: [BTreeMap<(Instant, u64), u32>; 2],
-    pub(super) tickets: u64,
+    pub(crate) lines: [BTreeMap<(Instant, u64), u32>; 2],
+    pub(crate) tickets: u64,
     /// Entries that messages may come from: when one could not be resolved, it is asked for anew with the next sender that is not
     /// in, for it may be that one.
-    pub(super) awaited: BTreeSet<u32>,
+    pub(crate) awaited: BTreeSet<u32>,
     /// Entries whose endpoints are in by other entries.
-    pub(super) same: HashMap<u32, Same>,
+    pub(crate) same: HashMap<u32, Same>,
     /// Keys of entries, in address vectors with authorization keys; and the entries by both.
     keys: HashMap<u32, Keyed>,
     by_key: HashMap<(SocketAddr, AuthKey), u32>,
     /// How long a resolution may take.
-    pub(super) patience: Duration,
+    pub(crate) patience: Duration,
     /// Threads that wait for entries.
-    pub(super) idle: usize,
-    pub(super) closing: bool,
+    pub(crate) idle: usize,
+    pub(crate) closing: bool,
 }
 
 /// An entry whose endpoint is in by another entry. Another process may give either of them to
 /// another address; then its generation differs.
-pub(super) struct Same {
+pub(crate) struct Same {
     /// What the entry's own generation is to be.
     generation: u32,
-    pub(super) first: u32,
+    pub(crate) first: u32,
     generation_of_first: u32,
 }
 
@@ -58,31 +58,31 @@ struct Keyed {
 }
 
 /// A place in a line: which line, when it is time, a ticket.
-pub(super) type Place = (usize, Instant, u64);
+pub(crate) type Place = (usize, Instant, u64);
 
 /// One entry's resolution.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Search {
-    pub(super) is: Is,
+pub(crate) struct Search {
+    pub(crate) is: Is,
     /// What the entry's generation is to be: another process may have given the entry to another address.
-    pub(super) generation: u32,
+    pub(crate) generation: u32,
     /// When it has failed.
-    pub(super) until: Instant,
+    pub(crate) until: Instant,
     /// How long it waits after the next attempt.
-    pub(super) pause: Duration,
+    pub(crate) pause: Duration,
     /// A send waits for it.
-    pub(super) used: bool,
+    pub(crate) used: bool,
     /// Why the attempts of this resolution have failed.
-    pub(super) seen: Option<Errno>,
+    pub(crate) seen: Option<Errno>,
     /// Resolutions that have failed, and why the last one has.
-    pub(super) round: u32,
-    pub(super) last: Errno,
+    pub(crate) round: u32,
+    pub(crate) last: Errno,
 }
 
 impl Search {
     /// An attempt has failed. The last one counts, but that a host answers is known from then on: a late attempt may be too short to
     /// find the way to it.
-    pub(super) fn note(&mut self, errno: Errno) {
+    pub(crate) fn note(&mut self, errno: Errno) {
         if errno != Errno::EHOSTUNREACH || self.seen.is_none() {
             self.seen = Some(errno);
         }
@@ -90,7 +90,7 @@ impl Search {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Is {
+pub(crate) enum Is {
     InLine(Place),
     /// A thread asks, with this ticket.
     Asked(u64),
@@ -101,7 +101,7 @@ pub(super) enum Is {
 
 impl State {
     /// Puts in the endpoint of an entry. Returns whether it was not in by another entry.
-    pub(super) fn resolved(&mut self, store: &Storage, entry: u32, name: &Name) -> Result<bool> {
+    pub(crate) fn resolved(&mut self, store: &Storage, entry: u32, name: &Name) -> Result<bool> {
         let is_new = match store.place(name, Some(entry))? {
             Placement::New(_) => true,
             Placement::Found(first) => {
@@ -119,7 +119,7 @@ impl State {
     }
 
     /// The entry by which the endpoint of another one is in.
-    pub(super) fn same(&mut self, store: &Storage, entry: u32) -> Option<u32> {
+    pub(crate) fn same(&mut self, store: &Storage, entry: u32) -> Option<u32> {
         let same = self.same.get(&entry)?;
         if store.generation(entry) | 1 == same.generation
             && store.generation(same.first) == same.generation_of_first
@@ -131,13 +131,13 @@ impl State {
     }
 
     /// The key with which the socket address of an entry was inserted in this process.
-    pub(super) fn key(&self, store: &Storage, entry: u32) -> Option<AuthKey> {
+    pub(crate) fn key(&self, store: &Storage, entry: u32) -> Option<AuthKey> {
         let keyed = self.keys.get(&entry)?;
         (store.generation(entry) | 1 == keyed.generation).then_some(keyed.key)
     }
 
     /// The entry of a socket address that was inserted with a key in this process.
-    pub(super) fn entry_by_key(
+    pub(crate) fn entry_by_key(
         &self,
         store: &Storage,
         at: SocketAddr,
@@ -147,7 +147,7 @@ impl State {
         self.key(store, entry).map(|_| entry)
     }
 
-    pub(super) fn set_key(&mut self, store: &Storage, entry: u32, at: SocketAddr, key: AuthKey) {
+    pub(crate) fn set_key(&mut self, store: &Storage, entry: u32, at: SocketAddr, key: AuthKey) {
         self.forget_key(entry);
         let generation = store.generation(entry) | 1;
         let keyed = Keyed {
@@ -159,7 +159,7 @@ impl State {
         self.by_key.insert((at, key), entry);
     }
 
-    pub(super) fn forget_key(&mut self, entry: u32) {
+    pub(crate) fn forget_key(&mut self, entry: u32) {
         if let Some(Keyed { at, key, .. }) = self.keys.remove(&entry) {
             if self.by_key.get(&(at, key)) == Some(&entry) {
                 self.by_key.remove(&(at, key));
@@ -168,7 +168,7 @@ impl State {
     }
 
     /// An entry is resolved, or no more.
-    pub(super) fn end_search(&mut self, entry: u32) {
+    pub(crate) fn end_search(&mut self, entry: u32) {
         self.awaited.remove(&entry);
         if let Some(Search {
             is: Is::InLine(place),
@@ -179,12 +179,12 @@ impl State {
         }
     }
 
-    pub(super) fn leave_line(&mut self, (line, at, ticket): Place) {
+    pub(crate) fn leave_line(&mut self, (line, at, ticket): Place) {
         self.lines[line].remove(&(at, ticket));
     }
 
     /// The search for what an entry of this generation is to be. One for an address that was in the entry before is no more.
-    pub(super) fn search(&mut self, entry: u32, generation: u32) -> Option<Search> {
+    pub(crate) fn search(&mut self, entry: u32, generation: u32) -> Option<Search> {
         let search = *self.searches.get(&entry)?;
         if search.generation == generation {
             return Some(search);
@@ -194,7 +194,7 @@ impl State {
     }
 
     /// Starts to resolve an entry, for the first time or anew.
-    pub(super) fn start(&mut self, entry: u32, generation: u32, used: bool) {
+    pub(crate) fn start(&mut self, entry: u32, generation: u32, used: bool) {
         let now = Instant::now();
         let (round, last) = match self.search(entry, generation) {
             Some(search) => (search.round, search.last),
@@ -213,7 +213,7 @@ impl State {
         self.line_up(entry, search, now);
     }
 
-    pub(super) fn line_up(&mut self, entry: u32, search: Search, at: Instant) {
+    pub(crate) fn line_up(&mut self, entry: u32, search: Search, at: Instant) {
         self.tickets += 1;
         let place = (usize::from(!search.used), at, self.tickets);
         self.lines[place.0].insert((at, self.tickets), entry);
@@ -222,7 +222,7 @@ impl State {
     }
 
     /// A send waits for an entry from now on: its time starts anew, and it goes before those that nobody waits for.
-    pub(super) fn use_search(&mut self, entry: u32, mut search: Search) {
+    pub(crate) fn use_search(&mut self, entry: u32, mut search: Search) {
         let now = Instant::now();
         search.used = true;
         search.until = now + self.patience;
@@ -237,7 +237,7 @@ impl State {
     }
 
     /// Entries that messages may come from, and that could not be resolved.
-    pub(super) fn in_vain(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn in_vain(&self) -> impl Iterator<Item = u32> + '_ {
         let failed = |entry: &u32| {
             let search = self.searches.get(entry);
             search.is_some_and(|one| matches!(one.is, Is::Failed | Is::Reported))
@@ -250,7 +250,7 @@ impl State {
     /// # Errors
     ///
     /// When that will be; `None`: there are none.
-    pub(super) fn take(&mut self) -> Result<Vec<u32>, Option<Instant>> {
+    pub(crate) fn take(&mut self) -> Result<Vec<u32>, Option<Instant>> {
         let now = Instant::now();
         let (mut taken, mut next) = (Vec::new(), None);
         for line in &mut self.lines {

@@ -4,45 +4,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::empty_polls::EmptyPolls;
-use super::waiting::{Awaited, Descriptor, Wait};
+use super::count::Count;
+use super::waiting::Descriptor;
 use super::{Backend, Inner, Object};
-use crate::fabric::{Cntr, CntrAttr, CntrEvents, ObjectId};
+use crate::empty_polls::EmptyPolls;
+use crate::fabric::{Cntr, CntrAttr, ObjectId};
+use crate::wait::{Awaited, Wait};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
-use ferrofabric_contracts::peer::PeerCntr;
-
-/// The numbers of a counter. The domain's lock guards them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Count {
-    pub(super) value: u64,
-    pub(super) errors: u64,
-    events: CntrEvents,
-    /// Both as the application knows them, for who waits on a descriptor.
-    seen: (u64, u64),
-}
-
-impl Count {
-    /// Whether the application knows both.
-    pub(super) fn is_seen(&self) -> bool {
-        self.seen == (self.value, self.errors)
-    }
-}
-
-impl PeerCntr for Count {
-    #[inline]
-    fn inc(&mut self, bytes: usize) {
-        let events = match self.events {
-            CntrEvents::Completions => 1,
-            CntrEvents::Bytes => bytes as u64,
-        };
-        self.value = self.value.wrapping_add(events);
-    }
-
-    #[cold]
-    fn inc_error(&mut self) {
-        self.errors = self.errors.wrapping_add(1);
-    }
-}
 
 struct CntrHandle<B: Backend> {
     domain: Arc<Inner<B>>,
@@ -52,10 +20,10 @@ struct CntrHandle<B: Backend> {
 }
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &CntrAttr) -> Result<Arc<dyn Cntr>> {
-    let index = domain.lock_to("open", "counter")?.cntrs.insert(Count {
-        events: attr.events,
-        ..Count::default()
-    });
+    let index = domain
+        .lock_to("open", "counter")?
+        .cntrs
+        .insert(Count::of(attr.events));
     Ok(Arc::new(CntrHandle {
         domain: domain.clone(),
         index,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::empty_polls::EmptyPolls;
-use super::waiting::{Awaited, Descriptor, Wait};
+use super::waiting::Descriptor;
 use super::{Backend, Inner, Object};
 use crate::cq::CqQueue;
+use crate::empty_polls::EmptyPolls;
 use crate::fabric::{Cq, CqAttr, ObjectId};
+use crate::wait::{Awaited, Wait};
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::peer::{Completion, CqError};
 

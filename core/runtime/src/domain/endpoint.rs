@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::cntr::Count;
+use super::count::Count;
 use super::owner::{Binding, EndpointOwner};
 use super::probe::{self, Probe, Probed};
 use super::report::Report;

@@ -4,9 +4,9 @@
 mod av;
 mod av_keys;
 mod cntr;
+mod count;
 mod cq;
 mod dgram;
-mod empty_polls;
 mod endpoint;
 mod keyed;
 mod keyed_dgram;
@@ -47,9 +47,8 @@ use ferrofabric_system::wait::{Bell, WaitSet};
 pub use dgram::DgramDomain;
 pub use keyed::{Keyed, KeyedBackend, KeyedParts};
 pub use keyed_dgram::KeyedDgramDomain;
-pub use waiting::Wait;
 
-use cntr::Count;
+use count::Count;
 use endpoint::EndpointState;
 use progressor::{Attendance, Progressor};
 use waiting::Asleep;

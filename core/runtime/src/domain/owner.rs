@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::cntr::Count;
+use super::count::Count;
 use super::srx::SharedRx;
 use crate::cq::CqQueue;
 use ferrofabric_av::AvTable;

@@ -4,107 +4,35 @@
 //! completes within a call wakes no descriptor. And whoever drives the transports while others sleep has them watched
 //! again afterwards: they take a call to progress for a sign that somebody looks.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::sys::epoll::Epoll;
 use slab::Slab;
 
-use super::cntr::Count;
-use super::empty_polls::EmptyPolls;
+use super::count::Count;
 use super::{Backend, Object, Shared, State};
 use crate::cq::CqQueue;
+use crate::wait::{Awaited, Next, Wait};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::Transport;
-use ferrofabric_system::wait::{Bell, Nap, NapOn, WaitFd, WaitSet, Woken, ms_until, sleep_on};
+use ferrofabric_system::wait::{Bell, WaitFd, WaitSet};
 
 /// Looks that are taken at transports that do not come to rest before their sleepers are woken for it.
 const LOOKS: usize = 4;
 
-/// What a thread waits for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Awaited {
-    /// So many entries in a completion queue, or an error.
-    Cq { index: usize, least: usize },
-    /// A counter that has reached a value, or counted more errors than it had.
-    Cntr {
-        index: usize,
-        threshold: u64,
-        errors: u64,
-    },
-    /// A counter that the application does not know as it is.
-    Change(usize),
-}
-
-impl Awaited {
-    fn is_there(self, cqs: &Slab<CqQueue>, cntrs: &Slab<Count>) -> bool {
-        match self {
-            Self::Cq { index, least } => cqs.get(index).is_some_and(|cq| cq.holds(least)),
-            Self::Change(index) => cntrs.get(index).is_some_and(|count| !count.is_seen()),
-            Self::Cntr {
-                index,
-                threshold,
-                errors,
-            } => cntrs
-                .get(index)
-                .is_some_and(|count| count.value >= threshold || count.errors != errors),
-        }
-    }
-}
-
-/// A wait of one thread for something of a domain, between two looks whether it is there.
-///
-/// It holds a descriptor, and the domain knows of it: it has to be ended by the object that it was
-/// begun on (`Cq::end_wait`, `Cntr::end_wait`).
-#[derive(Debug)]
-pub struct Wait {
-    awaited: Awaited,
-    deadline: Option<Instant>,
-    spin_until: Instant,
-    polls: EmptyPolls,
-    /// The set that it sleeps on, from the first sleep on.
-    epoll: Option<Epoll>,
-    /// Its place among those who sleep, while it does.
-    asleep: Option<usize>,
-    is_interrupted: bool,
-    /// How often somebody had signalled the queue when the wait began.
-    pub(super) signals_before: u64,
-}
-
-impl Wait {
-    /// The descriptor to sleep on, after a look that found nothing.
-    pub fn nap(&self) -> Option<Nap> {
-        let set = self.epoll.as_ref()?.0.as_raw_fd();
-        Some(Nap {
-            on: NapOn::Set(set),
-            timeout_ms: ms_until(self.deadline),
-        })
-    }
-
-    pub(super) fn awaited(&self) -> Awaited {
-        self.awaited
-    }
-
-    /// A signal came to the thread: the next look is the last.
-    pub fn interrupt(&mut self) {
-        self.is_interrupted = true;
-    }
-
-    /// Sleeps, after a look that found nothing.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel can not wait.
-    pub fn sleep(&mut self) -> Result<(), OpError> {
-        let Some(epoll) = &self.epoll else {
-            return Ok(());
-        };
-        let slept = sleep_on(epoll, self.deadline).map_err(|e| OpError::Failed(e.errno()))?;
-        if slept == Woken::Interrupted {
-            self.interrupt();
-        }
-        Ok(())
+/// Whether it is there.
+fn is_there(awaited: Awaited, cqs: &Slab<CqQueue>, cntrs: &Slab<Count>) -> bool {
+    match awaited {
+        Awaited::Cq { index, least } => cqs.get(index).is_some_and(|cq| cq.holds(least)),
+        Awaited::Change(index) => cntrs.get(index).is_some_and(|count| !count.is_seen()),
+        Awaited::Cntr {
+            index,
+            threshold,
+            errors,
+        } => cntrs
+            .get(index)
+            .is_some_and(|count| count.value >= threshold || count.errors != errors),
     }
 }
 
@@ -168,24 +96,10 @@ impl Descriptor {
     }
 }
 
-/// When a wait is over; never, where that is beyond all that clocks can tell.
-fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
-}
-
 impl<B: Backend> Shared<B> {
     /// Begins a wait until the deadline.
     pub(super) fn begin_wait(&self, awaited: Awaited, timeout: Option<Duration>) -> Wait {
-        Wait {
-            awaited,
-            deadline: timeout.and_then(deadline),
-            spin_until: Instant::now() + self.spin,
-            polls: EmptyPolls::new(),
-            epoll: None,
-            asleep: None,
-            is_interrupted: false,
-            signals_before: 0,
-        }
+        Wait::begin(awaited, timeout, self.spin)
     }
 
     /// Drives the domain until `done` has an answer or the deadline is there (`Again` then), and no
@@ -198,38 +112,34 @@ impl<B: Backend> Shared<B> {
     ) -> Result<Option<R>, OpError> {
         loop {
             let mut state = self.lock()?;
-            if let Some(asleep) = wait.asleep.take() {
+            if let Some(asleep) = wait.end_sleep() {
                 state.asleep.try_remove(asleep);
-                wait.spin_until = Instant::now() + self.spin;
+                wait.spin_anew(self.spin);
             }
             let moved = self.progress(&mut state);
             if let Some(answer) = done(&mut state) {
                 return answer.map(Some);
             }
-            let now = Instant::now();
-            if wait.is_interrupted {
-                return Err(OpError::Failed(Errno::EINTR));
-            }
-            if wait.deadline.is_some_and(|at| now >= at) {
-                return Err(OpError::Again);
-            }
-            if now < wait.spin_until {
-                drop(state);
-                wait.polls.count(moved);
-                continue;
-            }
-            if wait.epoll.is_none() {
-                // It has to be there before the look after which it sleeps.
-                drop(state);
-                let set = self.wait.take_set();
-                wait.epoll = Some(set.map_err(|e| OpError::Failed(e.errno()))?);
-                continue;
+            match wait.after_empty_look()? {
+                Next::Spin => {
+                    drop(state);
+                    wait.count_look(moved);
+                    continue;
+                }
+                Next::TakeSet => {
+                    // It has to be there before the look after which it sleeps.
+                    drop(state);
+                    let set = self.wait.take_set();
+                    wait.sleep_on(set.map_err(|e| OpError::Failed(e.errno()))?);
+                    continue;
+                }
+                Next::Sleep => {}
             }
             if !state.arm()? {
                 continue;
             }
-            wait.asleep = Some(state.asleep.insert(Asleep {
-                awaited: wait.awaited,
+            wait.begin_sleep(state.asleep.insert(Asleep {
+                awaited: wait.awaited(),
                 woken: false,
                 bell: None,
             }));
@@ -239,12 +149,12 @@ impl<B: Backend> Shared<B> {
 
     /// Takes back what a wait holds.
     pub(super) fn end_wait(&self, wait: &mut Wait) {
-        if let Some(asleep) = wait.asleep.take() {
+        if let Some(asleep) = wait.end_sleep() {
             if let Ok(mut state) = self.lock() {
                 state.asleep.try_remove(asleep);
             }
         }
-        self.wait.put_back(wait.epoll.take());
+        self.wait.put_back(wait.end());
     }
 
     /// Prepares for a wait on a descriptor, which what is awaited ends: `Again` when it is there already.
@@ -261,7 +171,7 @@ impl<B: Backend> Shared<B> {
         fd.bell().clear();
         for _ in 0..LOOKS {
             self.progress(&mut state);
-            if awaited.is_there(&state.cqs, &state.cntrs) {
+            if is_there(awaited, &state.cqs, &state.cntrs) {
                 break;
             }
             if state.arm()? {
@@ -299,7 +209,7 @@ impl<B: Backend> Shared<B> {
         } = state;
         let mut any = false;
         asleep.retain(|_, one| {
-            if !one.woken && one.awaited.is_there(cqs, cntrs) {
+            if !one.woken && is_there(one.awaited, cqs, cntrs) {
                 one.woken = true;
                 any |= one.bell.is_none();
                 return one.stays_when_woken();

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::ObjectId;
-use crate::domain::Wait;
+use crate::wait::Wait;
 use ferrofabric_contracts::error::{OpError, Result};
 use ferrofabric_contracts::peer::{Completion, CqError};
 

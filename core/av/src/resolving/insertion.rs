@@ -1,13 +1,12 @@
 //! Insertion of what is resolved later: socket addresses one by one, and ranges of them.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 
-use super::searches::{Is, State};
 use crate::format::no_endpoint;
 use crate::ranges::Host;
 use crate::service::Nodes;
 use crate::table::{AvTable, Insertion, Placed, Reserved};
+use crate::unresolved::{Is, State};
 use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::FiAddr;
@@ -71,7 +70,7 @@ impl Insertion<'_> {
             }
         }
         telling.state.ranges.end(telling.range);
-        table.unresolved.any.store(true, Ordering::Release);
+        table.unresolved.begin();
         telling.runs
     }
 
@@ -124,7 +123,7 @@ impl Insertion<'_> {
         }
         state.awaited.insert(entry);
         state.start(entry, generation, false);
-        table.unresolved.any.store(true, Ordering::Release);
+        table.unresolved.begin();
         table.unresolved.came.notify_one();
         let addr = table.addr_when_resolved(entry);
         table.list(entry, addr);

@@ -32,13 +32,13 @@ const YIELDED: u32 = 1 << 31;
 
 /// Counts the polls of one object that found nothing. Threads may share it: a lost count moves a yield by one poll.
 #[derive(Debug)]
-pub(super) struct EmptyPolls {
+pub(crate) struct EmptyPolls {
     in_a_row: AtomicU32,
     bound: AtomicU32,
 }
 
 impl EmptyPolls {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             in_a_row: AtomicU32::new(0),
             bound: AtomicU32::new(FIRST),
@@ -47,7 +47,7 @@ impl EmptyPolls {
 
     /// Counts a poll. Yields the processor after too many in a row that found nothing; so the caller holds no lock.
     #[inline]
-    pub(super) fn count(&self, found: bool) {
+    pub(crate) fn count(&self, found: bool) {
         let in_a_row = self.in_a_row.load(Ordering::Relaxed);
         if found {
             if in_a_row != 0 {

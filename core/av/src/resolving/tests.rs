@@ -1,16 +1,17 @@
-use super::searches::SIDE_BY_SIDE;
 use super::*;
 use crate::format::{Naming, Sought};
 use crate::resolver_pool::ResolverPool;
 use crate::service::{Resolve, Services};
 use crate::table::Placed;
+use crate::unresolved::SIDE_BY_SIDE;
 use crate::{AvAttr, listing};
 use ferrofabric_contracts::addr::AddrFormat;
 use ferrofabric_contracts::peer::PeerAv;
 use ferrofabric_contracts::types::AvType;
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -510,7 +511,7 @@ fn threads_ask_for_what_is_used_and_end_with_the_address_vector() {
 }
 
 /// Asked for in a process of its own: what others take would count.
-const MEASURED: &str = "unresolved::tests::a_range_of_a_million";
+const MEASURED: &str = "resolving::tests::a_range_of_a_million";
 
 /// Set in that process.
 const ALONE: &str = "FERRO_TEST_ALONE";

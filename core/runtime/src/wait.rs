@@ -1,0 +1,161 @@
+//! One thread's wait for something of a domain: until when it spins, what it sleeps on, when it is over.
+
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::Epoll;
+
+use super::empty_polls::EmptyPolls;
+use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_system::wait::{Nap, NapOn, Woken, ms_until, sleep_on};
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Awaited {
+    /// So many entries in a completion queue, or an error.
+    Cq { index: usize, least: usize },
+    /// A counter that has reached a value, or counted more errors than it had.
+    Cntr {
+        index: usize,
+        threshold: u64,
+        errors: u64,
+    },
+    /// A counter that the application does not know as it is.
+    Change(usize),
+}
+
+/// A wait of one thread for something of a domain, between two looks whether it is there.
+///
+/// It holds a descriptor, and the domain knows of it: it has to be ended by the object that it was
+/// begun on (`Cq::end_wait`, `Cntr::end_wait`).
+#[derive(Debug)]
+pub struct Wait {
+    awaited: Awaited,
+    deadline: Option<Instant>,
+    spin_until: Instant,
+    polls: EmptyPolls,
+    /// The set that it sleeps on, from the first sleep on.
+    epoll: Option<Epoll>,
+    /// Its place among those who sleep, while it does.
+    asleep: Option<usize>,
+    is_interrupted: bool,
+    /// How often somebody had signalled the queue when the wait began.
+    pub(crate) signals_before: u64,
+}
+
+impl Wait {
+    /// Begins it, to spin for a while first.
+    pub(crate) fn begin(awaited: Awaited, timeout: Option<Duration>, spin: Duration) -> Self {
+        Self {
+            awaited,
+            deadline: timeout.and_then(deadline),
+            spin_until: Instant::now() + spin,
+            polls: EmptyPolls::new(),
+            epoll: None,
+            asleep: None,
+            is_interrupted: false,
+            signals_before: 0,
+        }
+    }
+
+    /// The descriptor to sleep on, after a look that found nothing.
+    pub fn nap(&self) -> Option<Nap> {
+        let set = self.epoll.as_ref()?.0.as_raw_fd();
+        Some(Nap {
+            on: NapOn::Set(set),
+            timeout_ms: ms_until(self.deadline),
+        })
+    }
+
+    pub(crate) fn awaited(&self) -> Awaited {
+        self.awaited
+    }
+
+    /// A signal came to the thread: the next look is the last.
+    pub fn interrupt(&mut self) {
+        self.is_interrupted = true;
+    }
+
+    /// Sleeps, after a look that found nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel can not wait.
+    pub fn sleep(&mut self) -> Result<(), OpError> {
+        let Some(epoll) = &self.epoll else {
+            return Ok(());
+        };
+        let slept = sleep_on(epoll, self.deadline).map_err(|e| OpError::Failed(e.errno()))?;
+        if slept == Woken::Interrupted {
+            self.interrupt();
+        }
+        Ok(())
+    }
+
+    /// What comes after a look that found nothing.
+    ///
+    /// # Errors
+    ///
+    /// The wait is over: `EINTR` after a signal to the thread, `Again` at the deadline.
+    pub(crate) fn after_empty_look(&self) -> Result<Next, OpError> {
+        let now = Instant::now();
+        if self.is_interrupted {
+            return Err(OpError::Failed(Errno::EINTR));
+        }
+        if self.deadline.is_some_and(|at| now >= at) {
+            return Err(OpError::Again);
+        }
+        Ok(if now < self.spin_until {
+            Next::Spin
+        } else if self.epoll.is_none() {
+            Next::TakeSet
+        } else {
+            Next::Sleep
+        })
+    }
+
+    /// Counts a look while the wait spins, which may yield the processor.
+    pub(crate) fn count_look(&self, moved: bool) {
+        self.polls.count(moved);
+    }
+
+    /// The wait spins anew from now on.
+    pub(crate) fn spin_anew(&mut self, spin: Duration) {
+        self.spin_until = Instant::now() + spin;
+    }
+
+    /// The wait has the set that it sleeps on.
+    pub(crate) fn sleep_on(&mut self, set: Epoll) {
+        self.epoll = Some(set);
+    }
+
+    /// The thread is among those who sleep, at this place.
+    pub(crate) fn begin_sleep(&mut self, place: usize) {
+        self.asleep = Some(place);
+    }
+
+    /// The thread sleeps no more. Its place among those who sleep, if it had one.
+    pub(crate) fn end_sleep(&mut self) -> Option<usize> {
+        self.asleep.take()
+    }
+
+    /// Gives back the set.
+    pub(crate) fn end(&mut self) -> Option<Epoll> {
+        self.epoll.take()
+    }
+}
+
+/// How a wait goes on after a look that found nothing.
+pub(crate) enum Next {
+    /// It looks again at once.
+    Spin,
+    /// It needs a set to sleep on.
+    TakeSet,
+    /// It sleeps.
+    Sleep,
+}
+
+/// When a wait is over; never, where that is beyond all that clocks can tell.
+fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}
