@@ -4,7 +4,7 @@
 /// Constants of one type, and after them a list of all.
 ///
 /// ```
-/// crate::listed_constants! {
+/// ferrofabric_contracts::listed_constants! {
 ///     /// Colours.
 ///     pub(crate) const COLOURS: [u8];
 ///     /// Red.
@@ -31,7 +31,7 @@ macro_rules! listed_constants {
 /// An enum of numbers, with the list of its variants and the way from a number to its variant.
 ///
 /// ```
-/// crate::listed_enum! {
+/// ferrofabric_contracts::listed_enum! {
 ///     /// A side.
 ///     #[derive(Clone, Copy, Debug, PartialEq)]
 ///     pub enum Side: u8 {
