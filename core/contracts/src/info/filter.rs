@@ -206,26 +206,27 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
         resource_mgmt,
         av_type,
         mr_mode: _,
-        mr_key_size,
-        cq_data_size,
-        cq_cnt,
-        ep_cnt,
-        tx_ctx_cnt,
-        rx_ctx_cnt,
-        max_ep_tx_ctx,
-        max_ep_rx_ctx,
-        max_ep_stx_ctx,
-        max_ep_srx_ctx,
-        cntr_cnt,
-        mr_iov_limit,
         caps: asked_caps,
         mode,
         auth_key_size: _,
         auth_key: _,
-        max_err_data,
-        mr_cnt,
         tclass,
-        max_ep_auth_key,
+        // In `domain_counts`.
+        mr_key_size: _,
+        cq_data_size: _,
+        cq_cnt: _,
+        ep_cnt: _,
+        tx_ctx_cnt: _,
+        rx_ctx_cnt: _,
+        max_ep_tx_ctx: _,
+        max_ep_rx_ctx: _,
+        max_ep_stx_ctx: _,
+        max_ep_srx_ctx: _,
+        cntr_cnt: _,
+        mr_iov_limit: _,
+        max_err_data: _,
+        mr_cnt: _,
+        max_ep_auth_key: _,
         max_group_id,
         max_cntr_value,
         max_err_cntr_value,
@@ -240,57 +241,7 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
         ));
     }
     supported("domain_attr->mode", mode, offered.mode)?;
-    for (field, asked, offered) in [
-        ("domain_attr->mr_key_size", mr_key_size, offered.mr_key_size),
-        (
-            "domain_attr->cq_data_size",
-            cq_data_size,
-            offered.cq_data_size,
-        ),
-        ("domain_attr->cq_cnt", cq_cnt, offered.cq_cnt),
-        ("domain_attr->ep_cnt", ep_cnt, offered.ep_cnt),
-        ("domain_attr->tx_ctx_cnt", tx_ctx_cnt, offered.tx_ctx_cnt),
-        ("domain_attr->rx_ctx_cnt", rx_ctx_cnt, offered.rx_ctx_cnt),
-        (
-            "domain_attr->max_ep_tx_ctx",
-            max_ep_tx_ctx,
-            offered.max_ep_tx_ctx,
-        ),
-        (
-            "domain_attr->max_ep_rx_ctx",
-            max_ep_rx_ctx,
-            offered.max_ep_rx_ctx,
-        ),
-        (
-            "domain_attr->max_ep_stx_ctx",
-            max_ep_stx_ctx,
-            offered.max_ep_stx_ctx,
-        ),
-        (
-            "domain_attr->max_ep_srx_ctx",
-            max_ep_srx_ctx,
-            offered.max_ep_srx_ctx,
-        ),
-        ("domain_attr->cntr_cnt", cntr_cnt, offered.cntr_cnt),
-        (
-            "domain_attr->mr_iov_limit",
-            mr_iov_limit,
-            offered.mr_iov_limit,
-        ),
-        (
-            "domain_attr->max_err_data",
-            max_err_data,
-            offered.max_err_data,
-        ),
-        ("domain_attr->mr_cnt", mr_cnt, offered.mr_cnt),
-        (
-            "domain_attr->max_ep_auth_key",
-            max_ep_auth_key,
-            offered.max_ep_auth_key,
-        ),
-    ] {
-        at_most(field, asked, offered)?;
-    }
+    domain_counts(hints, offered)?;
     let (auth_key_size, auth_key) = keys::of_domain(hints, offered)?;
     at_most(
         "domain_attr->max_group_id",
@@ -308,22 +259,13 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
         offered.max_err_cntr_value,
     )?;
     Ok(DomainAttr {
-        threading: match (threading, offered.threading) {
-            // No level asks for more than `Safe`, which all domains keep.
-            (Threading::Unspec, Threading::Unspec) => Threading::Safe,
-            (Threading::Unspec, offered) => offered,
-            (asked, _) => asked,
-        },
+        threading: locking(threading, offered.threading),
         control_progress: progress(
             "domain_attr->control_progress",
             control_progress,
             offered.control_progress,
         )?,
-        data_progress: match (data_progress, offered.data_progress) {
-            // A thread does what the application does not.
-            (Progress::Auto, Progress::Manual) => Progress::Auto,
-            (asked, offered) => progress("domain_attr->data_progress", asked, offered)?,
-        },
+        data_progress: driving(data_progress, offered.data_progress)?,
         av_type: Some(address_vectors(av_type, offered.av_type)?),
         caps: caps::grant_domain(asked_caps, offered.caps, caps)?,
         tclass: traffic_class::grant("domain_attr->tclass", tclass, offered.tclass)?,
@@ -331,6 +273,44 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
         auth_key,
         ..offered.clone()
     })
+}
+
+/// Of what a domain counts, no more is granted than it offers.
+fn domain_counts(hints: &DomainAttr, offered: &DomainAttr) -> Result<(), Mismatch> {
+    let count = |field, of: fn(&DomainAttr) -> usize| at_most(field, of(hints), of(offered));
+    count("domain_attr->mr_key_size", |it| it.mr_key_size)?;
+    count("domain_attr->cq_data_size", |it| it.cq_data_size)?;
+    count("domain_attr->cq_cnt", |it| it.cq_cnt)?;
+    count("domain_attr->ep_cnt", |it| it.ep_cnt)?;
+    count("domain_attr->tx_ctx_cnt", |it| it.tx_ctx_cnt)?;
+    count("domain_attr->rx_ctx_cnt", |it| it.rx_ctx_cnt)?;
+    count("domain_attr->max_ep_tx_ctx", |it| it.max_ep_tx_ctx)?;
+    count("domain_attr->max_ep_rx_ctx", |it| it.max_ep_rx_ctx)?;
+    count("domain_attr->max_ep_stx_ctx", |it| it.max_ep_stx_ctx)?;
+    count("domain_attr->max_ep_srx_ctx", |it| it.max_ep_srx_ctx)?;
+    count("domain_attr->cntr_cnt", |it| it.cntr_cnt)?;
+    count("domain_attr->mr_iov_limit", |it| it.mr_iov_limit)?;
+    count("domain_attr->max_err_data", |it| it.max_err_data)?;
+    count("domain_attr->mr_cnt", |it| it.mr_cnt)?;
+    count("domain_attr->max_ep_auth_key", |it| it.max_ep_auth_key)?;
+    Ok(())
+}
+
+/// No level of threading asks for more than `Safe`, which all domains keep.
+fn locking(asked: Threading, offered: Threading) -> Threading {
+    match (asked, offered) {
+        (Threading::Unspec, Threading::Unspec) => Threading::Safe,
+        (Threading::Unspec, offered) => offered,
+        (asked, _) => asked,
+    }
+}
+
+fn driving(asked: Progress, offered: Progress) -> Result<Progress, Mismatch> {
+    match (asked, offered) {
+        // A thread does what the application does not.
+        (Progress::Auto, Progress::Manual) => Ok(Progress::Auto),
+        (asked, offered) => progress("domain_attr->data_progress", asked, offered),
+    }
 }
 
 fn fabric(hints: &FabricAttr, offered: &FabricAttr) -> Result<FabricAttr, Mismatch> {

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::endpoint::EndpointState;
+use super::endpoint_state::EndpointState;
 use super::{Backend, Errand, Inner, Object, State};
 use crate::fabric::{Av, ObjectId};
 use ferrofabric_av::follow::Follower;

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use super::endpoint::{self, Entered, Name, PROMISES, Receives};
+use super::endpoint::{self, PROMISES, Receives};
+use super::endpoint_state::{Entered, Name, enter, stats_of};
 use super::{Backend, Domain, Inner, Object};
 use crate::fabric::{self, CntrAttr, CqAttr, Endpoint, EndpointConfig, Mr};
 use ferrofabric_contracts::addr::{Address, NativeAddr};
@@ -82,7 +83,7 @@ fn open<B: Backend<Transport: DatagramTransport>>(
     domain: &Arc<Inner<B>>,
     config: EndpointConfig,
 ) -> Result<Arc<dyn Endpoint>> {
-    let Entered { index, name, .. } = endpoint::enter(domain, &config)?;
+    let Entered { index, name, .. } = enter(domain, &config)?;
     let handle = DgramHandle {
         domain: domain.clone(),
         index,
@@ -192,7 +193,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         let state = self.domain.lock()?;
-        Ok(endpoint::stats_of(&state.endpoints[self.index].transport))
+        Ok(stats_of(&state.endpoints[self.index].transport))
     }
 }
 

@@ -8,6 +8,7 @@ mod count;
 mod cq;
 mod dgram;
 mod endpoint;
+mod endpoint_state;
 mod keyed;
 mod keyed_dgram;
 mod lists;
@@ -49,7 +50,7 @@ pub use keyed::{Keyed, KeyedBackend, KeyedParts};
 pub use keyed_dgram::KeyedDgramDomain;
 
 use count::Count;
-use endpoint::EndpointState;
+use endpoint_state::EndpointState;
 use progressor::{Attendance, Progressor};
 use waiting::Asleep;
 

@@ -1,0 +1,197 @@
+//! What an endpoint has in the state of its domain, how it gets there, and the names that others have for it.
+
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::count::Count;
+use super::owner::{Binding, EndpointOwner};
+use super::report::Report;
+use super::srx::SharedRx;
+use super::unresolved_peer::UnresolvedSends;
+use super::{Backend, Inner, Listening, NO_CNTR, Opened, Opening};
+use crate::cq::CqQueue;
+use crate::fabric::EndpointConfig;
+use ferrofabric_av::{AuthKeys, AvTable, HeldKey};
+use ferrofabric_contracts::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
+use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::info::traffic_class;
+use ferrofabric_contracts::peer::Transport;
+
+/// One endpoint's part of the state.
+pub(super) struct EndpointState<T: Transport> {
+    // The transport goes first: it may still use what the others hold.
+    pub(super) transport: T,
+    pub(super) srx: SharedRx,
+    pub(super) binding: Binding,
+    unresolved: UnresolvedSends,
+    report: Option<Box<Report>>,
+}
+
+impl<T: Transport> EndpointState<T> {
+    /// The transport, and the owner to drive it with.
+    #[inline]
+    pub(super) fn split<'a>(
+        &'a mut self,
+        cqs: &'a mut Slab<CqQueue>,
+        cntrs: &'a mut Slab<Count>,
+        avs: &'a Slab<Arc<AvTable>>,
+    ) -> (&'a mut T, EndpointOwner<'a>) {
+        let owner = EndpointOwner {
+            srx: &mut self.srx,
+            cqs,
+            cntrs,
+            avs,
+            binding: &self.binding,
+        };
+        (&mut self.transport, owner)
+    }
+
+    /// The same with the sends that wait for addresses.
+    pub(super) fn split_unresolved<'a>(
+        &'a mut self,
+        cqs: &'a mut Slab<CqQueue>,
+        cntrs: &'a mut Slab<Count>,
+        avs: &'a Slab<Arc<AvTable>>,
+    ) -> (&'a mut UnresolvedSends, &'a mut T, EndpointOwner<'a>) {
+        let owner = EndpointOwner {
+            srx: &mut self.srx,
+            cqs,
+            cntrs,
+            avs,
+            binding: &self.binding,
+        };
+        (&mut self.unresolved, &mut self.transport, owner)
+    }
+
+    /// Number of sends that wait for addresses.
+    pub(super) fn unresolved_sends(&self) -> usize {
+        self.unresolved.len()
+    }
+}
+
+impl<T: Transport> Drop for EndpointState<T> {
+    fn drop(&mut self) {
+        if let Some(report) = &self.report {
+            report.write(&stats_of(&self.transport));
+        }
+    }
+}
+
+pub(super) fn stats_of(transport: &impl Transport) -> Vec<(&'static str, u64)> {
+    let mut stats = Vec::new();
+    transport.stats(&mut |name, value| stats.push((name, value)));
+    stats
+}
+
+/// An endpoint that is part of its domain's state.
+pub(super) struct Entered {
+    pub(super) index: usize,
+    pub(super) name: Name,
+    /// The keys it was enabled with.
+    pub(super) keys: Vec<HeldKey>,
+}
+
+/// How others name an endpoint.
+pub(super) struct Name {
+    pub(super) native: NativeAddr,
+    /// In the domain's format.
+    pub(super) address: Address,
+    /// Has it found at a socket address.
+    listening: Option<Box<dyn Listening>>,
+}
+
+impl Name {
+    fn new(
+        native: NativeAddr,
+        keyed: Option<KeyedAddr>,
+        listening: Option<Box<dyn Listening>>,
+        format: AddrFormat,
+    ) -> Self {
+        let socket = listening
+            .as_ref()
+            .and_then(|listening| Address::of_socket(listening.at(), format));
+        Self {
+            native,
+            address: keyed
+                .map(Address::Keyed)
+                .or(socket)
+                .or_else(|| Address::of_endpoint(native, format))
+                .unwrap_or(Address::Native(native)),
+            listening,
+        }
+    }
+
+    /// The endpoint is about to close. The listener of an inherited one is its parent's.
+    pub(super) fn stop_listening(&mut self, is_inherited: bool) {
+        let listening = self.listening.take();
+        if is_inherited {
+            std::mem::forget(listening);
+        }
+    }
+}
+
+/// Opens an endpoint's transport, and enters it in the state of the domain.
+pub(super) fn enter<B: Backend>(
+    domain: &Arc<Inner<B>>,
+    config: &EndpointConfig,
+) -> Result<Entered> {
+    let binding = Binding {
+        tx_cq: domain.own(config.tx_cq.id(), "completion queue for sends")?,
+        rx_cq: domain.own(config.rx_cq.id(), "completion queue for receives")?,
+        tx_cntr: match &config.tx_cntr {
+            Some(cntr) => domain.own(cntr.id(), "counter for sends")?,
+            None => NO_CNTR,
+        },
+        rx_cntr: match &config.rx_cntr {
+            Some(cntr) => domain.own(cntr.id(), "counter for receives")?,
+            None => NO_CNTR,
+        },
+        av: domain.own(config.av.id(), "address vector")?,
+    };
+    let table = domain.lock_to("open", "endpoint")?.avs[binding.av].clone();
+    let keys = table
+        .auth_keys()
+        .map(AuthKeys::hold_all)
+        .unwrap_or_default();
+    let info = domain.backend.info();
+    let Opened {
+        transport,
+        name,
+        keyed,
+    } = domain.backend.open_transport(&Opening {
+        wait: &domain.wait,
+        counts_sends: binding.tx_cntr != NO_CNTR,
+        auth_key: config.auth_key,
+        tclass: traffic_class::grant("tclass", config.tclass, info.domain.tclass)
+            .map_err(|why| Error::new(Errno::EINVAL, "open", "endpoint").mend(why.to_string()))?,
+        keys: &keys,
+    })?;
+    let source = info.src_addr.as_ref().and_then(Address::socket);
+    let listening = match config.source.or(source) {
+        Some(at) => Some(domain.backend.listen(at, &name)?),
+        None => None,
+    };
+    let report = domain
+        .stats
+        .as_ref()
+        .map(|folder| Box::new(Report::new(folder, &info.domain.name, &name)));
+    let mut srx = SharedRx::new();
+    if !keys.is_empty() {
+        srx.know_keys();
+    }
+    let mut state = domain.lock_to("open", "endpoint")?;
+    let index = state.endpoints.insert(EndpointState {
+        transport,
+        srx,
+        binding,
+        unresolved: UnresolvedSends::default(),
+        report,
+    });
+    // Who sleeps already is to be woken by this one, too.
+    domain.tend(&mut state);
+    domain.call_out(&mut state);
+    drop(state);
+    let name = Name::new(name, keyed, listening, info.addr_format);
+    Ok(Entered { index, name, keys })
+}
