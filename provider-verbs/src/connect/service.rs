@@ -338,7 +338,7 @@ impl Worker {
             ToService::LaneBroken(lane) => self.drive(|c, now, out| c.lane_broken(now, lane, out)),
             ToService::Close(taken) => {
                 self.drive(|c, now, out| c.shutdown(now, &taken, out));
-                return Some(Instant::now() + self.config.handshake.linger);
+                return Some(Instant::now() + self.config.handshake.intervals.linger);
             }
         }
         closing

@@ -1,6 +1,6 @@
 //! The machine: what its owner tells it, and the steps of a lane's life. The steps of a lane are in `steps.rs`, packets are judged in `receive.rs`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::super::credit::MAX_QUOTA_UNITS;
@@ -11,6 +11,7 @@ use super::super::timers::Timers;
 use super::super::wire::SessionId;
 use super::super::wire::control::{Body, LaneKind, LaneName, RejectReason};
 use super::super::{PLACE_BYTES, PeerKey, Time};
+use super::admission::{HalfOpen, Initiators};
 use super::peer::{Carried, Peer, Phase};
 use super::{Action, Config, Counters, LaneError, LaneKey, Reason};
 
@@ -30,13 +31,10 @@ pub struct Connector {
     /// The peer of each lane.
     pub(super) lanes: Table<Key>,
     pub(super) timers: Timers,
-    pub(super) queued: VecDeque<Key>,
     /// Peers with which the engine holds a session, and the lane that carried it last.
     pub(super) sessions: HashMap<PeerKey, Carried>,
-    pub(super) initiating: usize,
-    pub(super) half_open: usize,
-    /// The uninvited by age; those that are so no longer are skipped.
-    pub(super) half_open_order: VecDeque<(Time, Key)>,
+    pub(super) initiators: Initiators,
+    pub(super) half_open: HalfOpen,
     pub(super) closing: bool,
     pub(super) counters: Counters,
 }
@@ -49,20 +47,18 @@ impl Connector {
             me,
             rng: Rng::new(config.seed),
             rtt: RttEstimator::new(
-                config.initial_timeout,
-                config.min_timeout,
-                config.max_interval,
+                config.intervals.initial_timeout,
+                config.intervals.min_timeout,
+                config.intervals.max_interval,
             ),
             epoch: 0,
             peers: Table::new(u32::MAX as usize),
             by_place: HashMap::new(),
             lanes: Table::new(config.max_lanes.min(SessionId::LIMIT)),
             timers: Timers::default(),
-            queued: VecDeque::new(),
             sessions: HashMap::new(),
-            initiating: 0,
-            half_open: 0,
-            half_open_order: VecDeque::new(),
+            initiators: Initiators::new(config.max_initiating),
+            half_open: HalfOpen::new(config.max_half_open),
             closing: false,
             counters: Counters::default(),
             config,
@@ -102,10 +98,10 @@ impl Connector {
             }
             Some((_, state)) if state.phase == Phase::Up => {}
             Some((key, state)) => {
-                state.wanted = true;
-                state.wanted_kind = kind;
+                state.engine.wanted = true;
+                state.engine.wanted_kind = kind;
                 let begins_anew = match state.phase {
-                    Phase::Making | Phase::HelloSent => state.kind != kind,
+                    Phase::Making | Phase::HelloSent => state.own.kind != kind,
                     // There is always room for the UD kind.
                     Phase::Waiting => kind == LaneKind::Ud,
                     _ => false,
@@ -134,7 +130,7 @@ impl Connector {
     ) {
         match peer_of(&self.lanes, &mut self.peers, lane) {
             Some((key, state)) if !self.closing => {
-                state.announced = false;
+                state.engine.announced = false;
                 state.tries = 0;
                 self.drop_lane(key, Reason::Recycled, out);
                 self.leave_place(key);
@@ -157,7 +153,7 @@ impl Connector {
         out: &mut Vec<Action>,
     ) {
         if let Some(peer) = self.peers.get_mut(key) {
-            peer.wanted_kind = kind;
+            peer.engine.wanted_kind = kind;
         }
         self.be_patient(key, now, patience);
         self.initiate(key, now, out);
@@ -187,7 +183,7 @@ impl Connector {
         let keys: Vec<Key> = self.peers.iter().map(|(key, _)| key).collect();
         for key in keys {
             if let Some(peer) = self.peers.get_mut(key) {
-                peer.taken = peer.lane.and_then(|lane| taken.get(&lane).copied());
+                peer.engine.taken = peer.own.lane.and_then(|lane| taken.get(&lane).copied());
             }
             self.close_key(key, now, out);
         }
@@ -223,10 +219,9 @@ impl Connector {
         let phase = peer.phase;
         match (phase, made) {
             (Phase::Making, Ok(qpn)) => {
-                peer.local_qpn = qpn;
-                peer.local_psn = first_psn(peer.kind, &mut self.rng);
-                peer.granted_units = self.config.limits.quota_units;
-                peer.heard = now;
+                let psn = first_psn(peer.own.kind, &mut self.rng);
+                peer.own.made(qpn, psn, self.config.limits.quota_units);
+                peer.life.spoken_to(now);
                 peer.tries = 0;
                 self.epoch += 1;
                 peer.name = LaneName {
@@ -244,13 +239,12 @@ impl Connector {
                 }
             }
             (Phase::Answering, Ok(qpn)) => {
-                peer.local_qpn = qpn;
-                peer.local_psn = first_psn(peer.kind, &mut self.rng);
-                peer.granted_units = self.config.limits.quota_units;
+                let psn = first_psn(peer.own.kind, &mut self.rng);
+                peer.own.made(qpn, psn, self.config.limits.quota_units);
                 self.join(key, Phase::Joining, out);
             }
             (Phase::Making | Phase::Answering, Err(error)) => {
-                peer.lane = None;
+                peer.own.lane = None;
                 self.lanes.remove(lane.0);
                 self.lane_failed(key, phase, error, now, out);
             }
@@ -280,7 +274,7 @@ impl Connector {
             (Phase::Joining, Ok(())) => {
                 peer.phase = Phase::HalfOpen;
                 peer.tries = 0;
-                peer.heard = now;
+                peer.life.spoken_to(now);
                 self.announce(key, false, out);
                 self.send_hello_ack(key, now, out);
             }
@@ -298,7 +292,7 @@ impl Connector {
         let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) else {
             return;
         };
-        peer.heard_from(now);
+        peer.life.heard_from(now);
         if peer.phase == Phase::HalfOpen {
             out.push(Action::MaySend { lane });
             self.up(key, now, out);
@@ -348,8 +342,8 @@ impl Connector {
     pub fn cancel(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
         let found = self.find(peer);
         if let Some((key, state)) = found.and_then(|key| Some((key, self.peers.get_mut(key)?))) {
-            let was_wanted = std::mem::take(&mut state.wanted);
-            state.give_up = None;
+            let was_wanted = std::mem::take(&mut state.engine.wanted);
+            state.life.end_patience();
             match state.phase {
                 Phase::Queued | Phase::Making | Phase::HelloSent | Phase::Waiting => {
                     self.tell_no_such_lane(key, out);
@@ -383,7 +377,7 @@ impl Connector {
             if self
                 .peers
                 .get(key)
-                .is_none_or(|peer| peer.give_up.is_none())
+                .is_none_or(|peer| !peer.life.is_hurried())
             {
                 self.fail(key, Reason::Unreachable, out);
             }

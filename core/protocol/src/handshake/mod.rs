@@ -24,6 +24,7 @@
 //! * Silence is not death: tries go on for ever, at a capped interval, unless a peer timeout is set or the engine has evidence
 //!   that the peer may be dead, and so a limit to its patience.
 
+mod admission;
 mod connector;
 mod peer;
 mod receive;
@@ -75,22 +76,12 @@ pub struct Config {
     pub shm_name: u64,
     /// What our end of each lane can take.
     pub limits: Limits,
-    /// First wait for an answer, before any was measured.
-    pub initial_timeout: Duration,
-    /// Shortest wait for an answer.
-    pub min_timeout: Duration,
-    /// Longest wait between tries.
-    pub max_interval: Duration,
-    /// Longest wait between tries while there is a limit to the patience.
-    pub max_hurried_interval: Duration,
-    /// First wait after a lack of resources, here or at the peer.
-    pub busy_interval: Duration,
+    /// How long it waits between tries.
+    pub intervals: Intervals,
     /// After so long without a word a peer has failed; `None`: never.
     pub peer_timeout: Option<Duration>,
     /// The same where `peer_timeout` is not set, of peers whose lane is of the UD kind: no device tells that they died.
     pub datagram_timeout: Option<Duration>,
-    /// How long a closed lane's Bye is repeated.
-    pub linger: Duration,
     /// Attempts begun at a time; more wait in line. An attempt that goes unanswered long leaves its place to others.
     pub max_initiating: usize,
     /// Lanes that peers began, that are not up, and that nobody here asked for.
@@ -110,19 +101,44 @@ impl Default for Config {
             keys: Keys::default(),
             shm_name: 0,
             limits: Limits::default(),
-            initial_timeout: Duration::from_millis(200),
-            min_timeout: Duration::from_millis(5),
-            max_interval: Duration::from_secs(5),
-            max_hurried_interval: Duration::from_millis(200),
-            busy_interval: Duration::from_millis(20),
+            intervals: Intervals::default(),
             peer_timeout: None,
             datagram_timeout: None,
-            linger: Duration::from_secs(1),
             max_initiating: 512,
             max_half_open: 1024,
             half_open_min_age: Duration::from_secs(1),
             datagrams: true,
             max_lanes: SessionId::LIMIT,
+        }
+    }
+}
+
+/// How long a [`Connector`] waits before it repeats what it said.
+#[derive(Clone, Copy, Debug)]
+pub struct Intervals {
+    /// First wait for an answer, before any was measured.
+    pub initial_timeout: Duration,
+    /// Shortest wait for an answer.
+    pub min_timeout: Duration,
+    /// Longest wait between tries.
+    pub max_interval: Duration,
+    /// Longest wait between tries while there is a limit to the patience.
+    pub max_hurried_interval: Duration,
+    /// First wait after a lack of resources, here or at the peer.
+    pub busy_interval: Duration,
+    /// How long a closed lane's Bye is repeated.
+    pub linger: Duration,
+}
+
+impl Default for Intervals {
+    fn default() -> Self {
+        Intervals {
+            initial_timeout: Duration::from_millis(200),
+            min_timeout: Duration::from_millis(5),
+            max_interval: Duration::from_secs(5),
+            max_hurried_interval: Duration::from_millis(200),
+            busy_interval: Duration::from_millis(20),
+            linger: Duration::from_secs(1),
         }
     }
 }

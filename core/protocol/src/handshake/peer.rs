@@ -39,45 +39,154 @@ pub(super) struct Peer {
     /// The next peer at the same place (another incarnation).
     pub(super) next_at_place: Option<Key>,
     pub(super) phase: Phase,
-    /// The engine asked for a lane and has not got it.
-    pub(super) wanted: bool,
-    /// The engine knows the lane ([`super::Action::LaneUp`]).
-    pub(super) announced: bool,
+    pub(super) engine: EngineSide,
     /// Counts among those that initiate.
     pub(super) has_place: bool,
     /// Counts among the half-open.
     pub(super) uninvited: bool,
-    pub(super) lane: Option<LaneKey>,
-    /// What the lane at hand is made of.
-    pub(super) kind: LaneKind,
-    /// What attempts of ours are to be made of.
-    pub(super) wanted_kind: LaneKind,
-    /// Name of the lane at hand: which side we are, epoch, nonces (0 if not known yet).
-    pub(super) name: LaneName,
-    pub(super) local_qpn: u32,
-    pub(super) local_psn: u32,
-    /// What it is granted with the lane at hand.
-    pub(super) granted_units: u16,
-    pub(super) remote: LaneParameters,
-    /// The peer's attempts up to this epoch are void.
-    pub(super) void_epochs: u64,
-    /// Stamp of the newest Hello, to be echoed.
-    pub(super) stamp_ns: u64,
-    /// Tries of what is being repeated.
-    pub(super) tries: u32,
     /// When it became uninvited; for a closed one, when the linger time is over.
     pub(super) since: Time,
-    /// When the peer was heard last, or first spoken to.
-    pub(super) heard: Time,
-    /// Keep-alives sent since.
-    pub(super) unanswered: u32,
-    /// When the engine gives up on a lane that it wants, if no word comes; moved on by every word.
-    pub(super) give_up: Option<(Time, Duration)>,
-    /// The engine holds a session, as of when the lane at hand was begun.
-    pub(super) holds_session: bool,
-    /// What our session had taken when the endpoint closed.
-    pub(super) taken: Option<u32>,
+    /// Name of the lane at hand: which side we are, epoch, nonces (0 if not known yet).
+    pub(super) name: LaneName,
+    pub(super) own: OwnEnd,
+    pub(super) remote: RemoteEnd,
+    pub(super) life: Life,
+    /// Tries of what is being repeated.
+    pub(super) tries: u32,
     pub(super) deadline: Deadline,
+}
+
+/// What the engine has asked for, and what it knows.
+#[derive(Clone, Debug)]
+pub(super) struct EngineSide {
+    /// It asked for a lane and has not got it.
+    pub(super) wanted: bool,
+    /// What attempts of ours are to be made of.
+    pub(super) wanted_kind: LaneKind,
+    /// It knows the lane ([`super::Action::LaneUp`]).
+    pub(super) announced: bool,
+    /// What its session had taken when the endpoint closed.
+    pub(super) taken: Option<u32>,
+}
+
+/// Our end of the lane at hand.
+#[derive(Clone, Debug)]
+pub(super) struct OwnEnd {
+    pub(super) lane: Option<LaneKey>,
+    /// What it is made of.
+    pub(super) kind: LaneKind,
+    pub(super) qpn: u32,
+    pub(super) psn: u32,
+    /// What the peer is granted with it.
+    pub(super) granted_units: u16,
+    /// The engine holds a session, as of when the lane was begun.
+    pub(super) holds_session: bool,
+}
+
+impl OwnEnd {
+    /// The queue pair is there.
+    pub(super) fn made(&mut self, qpn: u32, psn: u32, granted_units: u16) {
+        (self.qpn, self.psn, self.granted_units) = (qpn, psn, granted_units);
+    }
+}
+
+/// What the peer has said of its end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RemoteEnd {
+    pub(super) parameters: LaneParameters,
+    /// Stamp of the newest Hello, to be echoed.
+    pub(super) stamp_ns: u64,
+    /// The peer's attempts up to this epoch are void.
+    void_epochs: u64,
+}
+
+impl RemoteEnd {
+    /// Whether an attempt of the peer is void.
+    pub(super) fn is_void(&self, epoch: u64) -> bool {
+        epoch <= self.void_epochs
+    }
+
+    /// The peer's attempts up to this epoch are void.
+    pub(super) fn make_void(&mut self, epoch: u64) {
+        self.void_epochs = self.void_epochs.max(epoch);
+    }
+}
+
+/// Keep-alives that a peer has not answered before its silence counts: who was stopped himself, and heard nothing for that, asks
+/// first.
+const MIN_UNANSWERED: u32 = 4;
+
+/// Whether the peer lives, as far as its packets tell, and how long the engine waits for one.
+#[derive(Clone, Debug)]
+pub(super) struct Life {
+    /// When the peer was heard last, or first spoken to.
+    heard: Time,
+    /// Keep-alives sent since.
+    unanswered: u32,
+    /// When the engine gives up on a lane that it wants, if no word comes; moved on by every word.
+    give_up: Option<(Time, Duration)>,
+}
+
+impl Life {
+    fn new(now: Time) -> Self {
+        Self {
+            heard: now,
+            unanswered: 0,
+            give_up: None,
+        }
+    }
+
+    /// The peer gave a sign of life.
+    pub(super) fn heard_from(&mut self, now: Time) {
+        self.heard = now;
+        self.unanswered = 0;
+        if let Some((until, patience)) = &mut self.give_up {
+            *until = now + *patience;
+        }
+    }
+
+    /// The peer is spoken to for the first time in an attempt: its silence begins.
+    pub(super) fn spoken_to(&mut self, now: Time) {
+        self.heard = now;
+    }
+
+    /// The peer is asked whether it is there.
+    pub(super) fn asked(&mut self) {
+        self.unanswered += 1;
+    }
+
+    pub(super) fn unanswered(&self) -> u32 {
+        self.unanswered
+    }
+
+    pub(super) fn heard(&self) -> Time {
+        self.heard
+    }
+
+    /// How long nothing has come.
+    pub(super) fn silence(&self, now: Time) -> Duration {
+        now - self.heard
+    }
+
+    /// Limits how long the engine waits for a lane that it wants.
+    pub(super) fn be_patient(&mut self, now: Time, patience: Option<Duration>) {
+        self.give_up = patience.map(|patience| (now + patience, patience));
+    }
+
+    /// The engine waits no more.
+    pub(super) fn end_patience(&mut self) {
+        self.give_up = None;
+    }
+
+    /// Whether there is a limit to the engine's patience.
+    pub(super) fn is_hurried(&self) -> bool {
+        self.give_up.is_some()
+    }
+
+    /// When the engine gives up.
+    pub(super) fn given_up_at(&self) -> Option<Time> {
+        self.give_up.map(|(until, _)| until)
+    }
 }
 
 /// The lane that carried a session last; it may be gone.
@@ -104,37 +213,28 @@ impl Peer {
             key,
             next_at_place: None,
             phase: Phase::Waiting,
-            wanted: false,
-            announced: false,
+            engine: EngineSide {
+                wanted: false,
+                wanted_kind: LaneKind::Rc,
+                announced: false,
+                taken: None,
+            },
             has_place: false,
             uninvited: false,
-            lane: None,
-            kind: LaneKind::Rc,
-            wanted_kind: LaneKind::Rc,
-            name: LaneName::default(),
-            local_qpn: 0,
-            local_psn: 0,
-            granted_units: 0,
-            remote: LaneParameters::default(),
-            void_epochs: 0,
-            stamp_ns: 0,
-            tries: 0,
             since: now,
-            heard: now,
-            unanswered: 0,
-            give_up: None,
-            holds_session: false,
-            taken: None,
+            name: LaneName::default(),
+            own: OwnEnd {
+                lane: None,
+                kind: LaneKind::Rc,
+                qpn: 0,
+                psn: 0,
+                granted_units: 0,
+                holds_session: false,
+            },
+            remote: RemoteEnd::default(),
+            life: Life::new(now),
+            tries: 0,
             deadline: Deadline::default(),
-        }
-    }
-
-    /// The peer gave a sign of life.
-    pub(super) fn heard_from(&mut self, now: Time) {
-        self.heard = now;
-        self.unanswered = 0;
-        if let Some((until, patience)) = &mut self.give_up {
-            *until = now + *patience;
         }
     }
 
@@ -152,24 +252,20 @@ impl Peer {
     }
 }
 
-/// Keep-alives that a peer has not answered before its silence counts: who was stopped himself, and heard nothing for that, asks
-/// first.
-const MIN_UNANSWERED: u32 = 4;
-
 impl Config {
     /// How long a peer may be silent; `None`: for ever.
     pub(super) fn silence_limit(&self, peer: &Peer) -> Option<Duration> {
-        let by_datagrams = peer.phase == Phase::Up && peer.kind == LaneKind::Ud;
+        let by_datagrams = peer.phase == Phase::Up && peer.own.kind == LaneKind::Ud;
         let of_datagrams = self.datagram_timeout.filter(|_| by_datagrams);
         self.peer_timeout.or(of_datagrams)
     }
 
     /// When a peer has been silent for too long; `None`: never.
     pub(super) fn silent_at(&self, peer: &Peer) -> Option<Time> {
-        if peer.phase == Phase::Up && peer.unanswered < MIN_UNANSWERED {
+        if peer.phase == Phase::Up && peer.life.unanswered < MIN_UNANSWERED {
             return None;
         }
-        Some(peer.heard + self.silence_limit(peer)?)
+        Some(peer.life.heard + self.silence_limit(peer)?)
     }
 }
 

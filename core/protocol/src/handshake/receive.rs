@@ -98,8 +98,8 @@ impl Connector {
         };
         if peer.is_attempt_of(packet) {
             // A repeat.
-            peer.stamp_ns = stamp_ns;
-            peer.heard_from(now);
+            peer.remote.stamp_ns = stamp_ns;
+            peer.life.heard_from(now);
             match peer.phase {
                 Phase::HalfOpen | Phase::Up => self.send_hello_ack(key, now, out),
                 _ => self.counters.stale += 1,
@@ -108,12 +108,12 @@ impl Connector {
         }
         // What only RC carries goes first; else the lower key.
         let our_attempt_wins = peer.phase == Phase::HelloSent
-            && match (peer.kind, remote.kind) {
+            && match (peer.own.kind, remote.kind) {
                 (LaneKind::Rc, LaneKind::Ud) => true,
                 (LaneKind::Ud, LaneKind::Rc) => false,
                 _ => self.me < packet.from,
             };
-        if packet.lane.epoch <= peer.void_epochs || our_attempt_wins {
+        if peer.remote.is_void(packet.lane.epoch) || our_attempt_wins {
             self.counters.stale += 1;
             return;
         }
@@ -127,7 +127,7 @@ impl Connector {
                 self.drop_lane(key, Reason::PeerReset, out);
             }
             Phase::Closing => {
-                let wanted = peer.wanted;
+                let wanted = peer.engine.wanted;
                 out.push(Action::Closed { peer: packet.from });
                 if self.closing {
                     self.remove(key);
@@ -144,7 +144,7 @@ impl Connector {
         if self
             .peers
             .get(key)
-            .is_some_and(|peer| !peer.wanted && !peer.uninvited)
+            .is_some_and(|peer| !peer.engine.wanted && !peer.uninvited)
         {
             self.count_uninvited(key, now);
         }
@@ -178,14 +178,14 @@ impl Connector {
             responder_nonce,
         };
         // This attempt itself is not void: should we fail to answer it, its repeat must get another chance.
-        peer.void_epochs = peer.void_epochs.max(packet.lane.epoch.saturating_sub(1));
-        peer.remote = remote;
-        peer.stamp_ns = stamp_ns;
-        peer.heard_from(now);
+        peer.remote.make_void(packet.lane.epoch.saturating_sub(1));
+        peer.remote.parameters = remote;
+        peer.remote.stamp_ns = stamp_ns;
+        peer.life.heard_from(now);
         peer.tries = 0;
         peer.deadline.clear();
-        let (phase, fits) = (peer.phase, peer.kind == remote.kind);
-        if peer.lane.is_some() && !fits {
+        let (phase, fits) = (peer.phase, peer.own.kind == remote.kind);
+        if peer.own.lane.is_some() && !fits {
             self.drop_lane(key, Reason::PeerReset, out);
         }
         match (phase, self.peers.get_mut(key)) {
@@ -214,10 +214,10 @@ impl Connector {
         };
         match peer.phase {
             Phase::HelloSent => {
-                peer.heard_from(now);
-                peer.void_epochs = peer.void_epochs.max(packet.newest_epoch);
+                peer.life.heard_from(now);
+                peer.remote.make_void(packet.newest_epoch);
                 peer.name.responder_nonce = packet.lane.responder_nonce;
-                peer.remote = remote;
+                peer.remote.parameters = remote;
                 if stamp_ns <= now.0 {
                     self.rtt.sample(now - Time(stamp_ns));
                 }
@@ -226,7 +226,7 @@ impl Connector {
             }
             // Also if the responder made another lane of the same Hello: it will say that ours is not there.
             Phase::Up => {
-                peer.heard_from(now);
+                peer.life.heard_from(now);
                 self.send_ready(key, out);
             }
             _ => self.counters.stale += 1,
@@ -238,8 +238,8 @@ impl Connector {
             self.reject(packet, RejectReason::NoSuchLane, out);
             return;
         };
-        peer.heard_from(now);
-        match (peer.phase, peer.lane) {
+        peer.life.heard_from(now);
+        match (peer.phase, peer.own.lane) {
             (Phase::HalfOpen, Some(lane)) => {
                 out.push(Action::MaySend { lane });
                 self.up(key, now, out);
@@ -270,18 +270,20 @@ impl Connector {
             self.counters.stale += 1;
             return;
         };
-        peer.heard_from(now);
+        peer.life.heard_from(now);
         let failure = Reason::of_reject(reason, packet.from.incarnation);
         match (peer.phase, reason) {
             (Phase::Closing, _) => self.closed(key, now, out),
             (Phase::HelloSent, RejectReason::Busy) => {
-                if peer.kind == LaneKind::Rc {
+                if peer.own.kind == LaneKind::Rc {
                     let (peer, here) = (peer.key, false);
                     out.push(Action::NoRoom { peer, here });
                 }
-                let wait = self
-                    .rtt
-                    .backoff(self.config.busy_interval, peer.tries, &mut self.rng);
+                let wait = self.rtt.backoff(
+                    self.config.intervals.busy_interval,
+                    peer.tries,
+                    &mut self.rng,
+                );
                 peer.tries += 1;
                 self.arm(key, now, wait);
             }
@@ -366,7 +368,7 @@ impl Connector {
             peer.is_named_by(packet) && peer.phase != Phase::Closing
         }) {
             Some((_, peer)) => {
-                peer.heard_from(now);
+                peer.life.heard_from(now);
                 self.answer_packet(packet, Body::KeepAliveAck { stamp_ns }, out);
             }
             None => self.reject(packet, RejectReason::NoSuchLane, out),
@@ -375,7 +377,7 @@ impl Connector {
 
     fn on_keep_alive_ack(&mut self, now: Time, packet: &Control) {
         match self.known(packet, |peer| peer.is_named_by(packet)) {
-            Some((_, peer)) => peer.heard_from(now),
+            Some((_, peer)) => peer.life.heard_from(now),
             None => self.counters.stale += 1,
         }
     }

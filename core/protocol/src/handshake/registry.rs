@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::table::Key;
+use super::super::table::{Key, Table};
 use super::super::wire::control::{LaneParameters, Limits};
 use super::super::{PeerKey, Time};
 use super::peer::{Peer, Phase};
@@ -56,28 +56,28 @@ impl Connector {
     /// The peer counts no longer among those that initiate.
     pub(super) fn leave_place(&mut self, key: Key) {
         if let Some(peer) = self.peers.get_mut(key) {
-            self.initiating -= usize::from(std::mem::take(&mut peer.has_place));
+            if std::mem::take(&mut peer.has_place) {
+                self.initiators.leave();
+            }
         }
     }
 
     /// The peer counts no longer among the half-open.
     pub(super) fn invite(&mut self, key: Key) {
         if let Some(peer) = self.peers.get_mut(key) {
-            self.half_open -= usize::from(std::mem::take(&mut peer.uninvited));
+            if std::mem::take(&mut peer.uninvited) {
+                self.half_open.leave();
+            }
         }
     }
 
     /// Makes room for an uninvited peer; `false` if those that are there are too young to go.
     pub(super) fn admit_uninvited(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
-        while self.half_open >= self.config.max_half_open.max(1) {
-            let Some(&(since, key)) = self.half_open_order.front() else {
+        while self.half_open.is_full() {
+            let Some((since, key)) = self.half_open.oldest() else {
                 return true;
             };
-            if self
-                .peers
-                .get(key)
-                .is_some_and(|peer| peer.uninvited && peer.since == since)
-            {
+            if is_uninvited(&self.peers, since, key) {
                 if now - since < self.config.half_open_min_age {
                     return false;
                 }
@@ -91,7 +91,7 @@ impl Connector {
                 }
                 self.fail(key, Reason::PeerReset, out);
             }
-            self.half_open_order.pop_front();
+            self.half_open.drop_oldest();
         }
         true
     }
@@ -102,16 +102,8 @@ impl Connector {
         };
         peer.uninvited = true;
         peer.since = now;
-        self.half_open += 1;
-        self.half_open_order.push_back((now, key));
-        if self.half_open_order.len() > 2 * self.half_open + 64 {
-            let peers = &self.peers;
-            self.half_open_order.retain(|(since, key)| {
-                peers
-                    .get(*key)
-                    .is_some_and(|peer| peer.uninvited && peer.since == *since)
-            });
-        }
+        let peers = &self.peers;
+        (self.half_open).enter(now, key, |since, key| is_uninvited(peers, since, key));
     }
 
     /// Sets a peer's timer to `wait` from now, or to the end of its peer timeout or of the engine's patience if that is
@@ -121,7 +113,7 @@ impl Connector {
             return;
         };
         let silent_at = self.config.silent_at(peer);
-        let given_up_at = peer.give_up.map(|(until, _)| until);
+        let given_up_at = peer.life.given_up_at();
         let ends = [silent_at, given_up_at].into_iter().flatten().min();
         let at = ends.map_or(now + wait, |end| end.min(now + wait));
         self.timers.set(key, &mut peer.deadline, at);
@@ -131,21 +123,26 @@ impl Connector {
         let Some((peer, lane)) = self
             .peers
             .get(key)
-            .and_then(|peer| Some((peer, peer.lane?)))
+            .and_then(|peer| Some((peer, peer.own.lane?)))
         else {
             return LaneParameters::default();
         };
         LaneParameters {
-            kind: peer.kind,
-            qpn: peer.local_qpn,
-            psn: peer.local_psn,
+            kind: peer.own.kind,
+            qpn: peer.own.qpn,
+            psn: peer.own.psn,
             session: lane.session(),
             shm_name: self.config.shm_name,
             limits: Limits {
-                quota_units: peer.granted_units,
+                quota_units: peer.own.granted_units,
                 ..self.config.limits
             },
-            holds_session: peer.holds_session,
+            holds_session: peer.own.holds_session,
         }
     }
+}
+
+/// Whether a peer that was uninvited at a time is so since then.
+fn is_uninvited(peers: &Table<Peer>, since: Time, key: Key) -> bool {
+    (peers.get(key)).is_some_and(|peer| peer.uninvited && peer.since == since)
 }

@@ -13,7 +13,7 @@ impl Connector {
             return;
         };
         let (to, lane, tries) = (peer.key, peer.name, peer.tries);
-        let hurried = peer.give_up.is_some();
+        let hurried = peer.life.is_hurried();
         self.send(
             to,
             lane,
@@ -25,7 +25,7 @@ impl Connector {
         );
         let mut wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
         if hurried {
-            wait = wait.min(self.config.max_hurried_interval);
+            wait = wait.min(self.config.intervals.max_hurried_interval);
         }
         self.arm(key, now, wait);
     }
@@ -40,7 +40,7 @@ impl Connector {
             to,
             lane,
             Body::HelloAck {
-                stamp_ns: peer.stamp_ns,
+                stamp_ns: peer.remote.stamp_ns,
                 parameters,
             },
             out,
@@ -68,7 +68,7 @@ impl Connector {
             return;
         };
         let (to, lane, tries, linger_end) = (peer.key, peer.name, peer.tries, peer.since);
-        let (expected, ends) = (peer.taken, self.closing);
+        let (expected, ends) = (peer.engine.taken, self.closing);
         self.send(to, lane, Body::Bye { expected, ends }, out);
         let wait = self.rtt.backoff(self.rtt.timeout(), tries, &mut self.rng);
         self.arm(key, now, wait.min(linger_end - now));
@@ -82,8 +82,8 @@ impl Connector {
         let Some(limit) = self.config.silence_limit(peer) else {
             return;
         };
-        if now - peer.heard >= limit / 2 {
-            peer.unanswered += 1;
+        if peer.life.silence(now) >= limit / 2 {
+            peer.life.asked();
             let (to, name) = (peer.key, peer.name);
             self.send(to, name, Body::KeepAlive { stamp_ns: now.0 }, out);
         }
@@ -98,8 +98,8 @@ impl Connector {
             return;
         };
         // Idle peers are seldom asked, and often once they do not answer: any datagram may get lost.
-        let wait = match peer.unanswered {
-            0 => peer.heard + limit / 2 - now,
+        let wait = match peer.life.unanswered() {
+            0 => peer.life.heard() + limit / 2 - now,
             _ => limit / 16,
         };
         self.arm(key, now, wait);

@@ -16,7 +16,7 @@ impl Connector {
             return;
         };
         let silent = self.config.silent_at(peer).is_some_and(|at| at <= now);
-        let given_up = peer.give_up.is_some_and(|(until, _)| until <= now);
+        let given_up = peer.life.given_up_at().is_some_and(|at| at <= now);
         match peer.phase {
             Phase::HelloSent | Phase::HalfOpen | Phase::Up if silent => {
                 self.tell_no_such_lane(key, out);
@@ -60,21 +60,20 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        peer.wanted = true;
+        peer.engine.wanted = true;
         peer.name = LaneName {
             from_initiator: true,
             ..LaneName::default()
         };
         if !peer.has_place {
-            if self.initiating >= self.config.max_initiating.max(1) {
+            if !self.initiators.take_place() {
                 peer.phase = Phase::Queued;
-                self.queued.push_back(key);
+                self.initiators.line_up(key);
                 return;
             }
             peer.has_place = true;
-            self.initiating += 1;
         }
-        let kind = peer.wanted_kind;
+        let kind = peer.engine.wanted_kind;
         if !self.make_lane(key, Phase::Making, kind, out) {
             self.wait(key, now);
         }
@@ -94,9 +93,9 @@ impl Connector {
         let Ok(lane) = self.lanes.insert(key).map(LaneKey) else {
             return false;
         };
-        peer.lane = Some(lane);
-        peer.kind = kind;
-        peer.holds_session = self.sessions.contains_key(&peer.key);
+        peer.own.lane = Some(lane);
+        peer.own.kind = kind;
+        peer.own.holds_session = self.sessions.contains_key(&peer.key);
         peer.phase = phase;
         peer.deadline.clear();
         out.push(Action::MakeLane {
@@ -113,17 +112,22 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        let Some(lane) = peer.lane else { return };
+        let Some(lane) = peer.own.lane else { return };
         peer.phase = phase;
         peer.deadline.clear();
-        out.push(connect_lane(lane, peer.key, &local, &peer.remote));
+        out.push(connect_lane(
+            lane,
+            peer.key,
+            &local,
+            &peer.remote.parameters,
+        ));
     }
 
     /// A lane to this endpoint itself: one queue pair is both ends.
     pub(super) fn remote_is_local(&mut self, key: Key) {
         let local = self.local_parameters(key);
         if let Some(peer) = self.peers.get_mut(key) {
-            peer.remote = local;
+            peer.remote.parameters = local;
         }
     }
 
@@ -131,21 +135,21 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        let Some(lane) = peer.lane else { return };
-        peer.announced = true;
+        let Some(lane) = peer.own.lane else { return };
+        peer.engine.announced = true;
         let name = peer.name;
         self.sessions.insert(peer.key, Carried { lane, name });
         out.push(Action::LaneUp(LaneUp {
             lane,
-            kind: peer.kind,
-            remote_qpn: peer.remote.qpn,
+            kind: peer.own.kind,
+            remote_qpn: peer.remote.parameters.qpn,
             peer: peer.key,
-            remote_session: peer.remote.session,
+            remote_session: peer.remote.parameters.session,
             name: peer.name.to_number(),
-            resumes: peer.holds_session || peer.remote.holds_session,
-            remote_shm_name: peer.remote.shm_name,
-            remote_limits: peer.remote.limits,
-            local_quota_units: peer.granted_units,
+            resumes: peer.own.holds_session || peer.remote.parameters.holds_session,
+            remote_shm_name: peer.remote.parameters.shm_name,
+            remote_limits: peer.remote.parameters.limits,
+            local_quota_units: peer.own.granted_units,
             may_send,
         }));
     }
@@ -158,10 +162,10 @@ impl Connector {
             return;
         };
         peer.phase = Phase::Up;
-        peer.wanted = false;
+        peer.engine.wanted = false;
         peer.tries = 0;
-        peer.heard_from(now);
-        peer.give_up = None;
+        peer.life.heard_from(now);
+        peer.life.end_patience();
         peer.deadline.clear();
         self.counters.lanes_up += 1;
         let PeerKey { place, incarnation } = peer.key;
@@ -182,7 +186,7 @@ impl Connector {
     /// Limits how long the engine waits for a lane that it wants.
     pub(super) fn be_patient(&mut self, key: Key, now: Time, patience: Option<Duration>) {
         if let Some(peer) = self.peers.get_mut(key) {
-            peer.give_up = patience.map(|patience| (now + patience, patience));
+            peer.life.be_patient(now, patience);
         }
     }
 
@@ -190,7 +194,7 @@ impl Connector {
     pub(super) fn wait(&mut self, key: Key, now: Time) {
         self.leave_place(key);
         self.invite(key);
-        let base = self.config.busy_interval;
+        let base = self.config.intervals.busy_interval;
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
@@ -202,14 +206,14 @@ impl Connector {
         let wait = self.rtt.backoff(base, peer.tries, &mut self.rng);
         peer.tries += 1;
         let again = now + wait;
-        let at = peer.give_up.map_or(again, |(until, _)| again.min(until));
+        let at = (peer.life.given_up_at()).map_or(again, |until| again.min(until));
         self.timers.set(key, &mut peer.deadline, at);
     }
 
     /// The lane is gone, the peer lives: go on with what the engine wants, or forget the peer.
     pub(super) fn wait_or_forget(&mut self, key: Key, now: Time) {
         match self.peers.get(key) {
-            Some(peer) if peer.wanted => self.wait(key, now),
+            Some(peer) if peer.engine.wanted => self.wait(key, now),
             _ => self.remove(key),
         }
     }
@@ -232,8 +236,8 @@ impl Connector {
             LaneError::NoResources => {
                 if let Some(peer) = self.peers.get_mut(key) {
                     // Nobody was asked: silence means nothing.
-                    peer.heard_from(now);
-                    if peer.kind == LaneKind::Rc {
+                    peer.life.heard_from(now);
+                    if peer.own.kind == LaneKind::Rc {
                         let (peer, here) = (peer.key, true);
                         out.push(Action::NoRoom { peer, here });
                     }
@@ -254,7 +258,7 @@ impl Connector {
         if peer.phase == Phase::Closing {
             out.push(Action::Closed { peer: peer_key });
         }
-        if peer.wanted {
+        if peer.engine.wanted {
             // The engine's session, if it has one without a lane, ends with that.
             self.sessions.remove(&peer_key);
             out.push(Action::ConnectFailed {
@@ -271,8 +275,10 @@ impl Connector {
             return;
         };
         peer.deadline.clear();
-        let Some(lane) = peer.lane.take() else { return };
-        if std::mem::take(&mut peer.announced) {
+        let Some(lane) = peer.own.lane.take() else {
+            return;
+        };
+        if std::mem::take(&mut peer.engine.announced) {
             out.push(Action::LaneDown {
                 lane,
                 peer: peer.key,
@@ -287,8 +293,8 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        peer.wanted = false;
-        peer.announced = false; // the engine knows: it asked
+        peer.engine.wanted = false;
+        peer.engine.announced = false; // the engine knows: it asked
         let (phase, peer_key) = (peer.phase, peer.key);
         // Who holds a session waits for us, also without a lane.
         let waits = self.closing && self.sessions.contains_key(&peer_key);
@@ -318,7 +324,7 @@ impl Connector {
                     peer.name.initiator_nonce = self.rng.non_zero();
                 }
                 peer.phase = Phase::Closing;
-                peer.since = now + self.config.linger;
+                peer.since = now + self.config.intervals.linger;
                 peer.tries = 0;
                 self.send_bye(key, now, out);
             }
@@ -332,7 +338,7 @@ impl Connector {
         };
         out.push(Action::Closed { peer: peer.key });
         peer.tries = 0;
-        if peer.wanted {
+        if peer.engine.wanted {
             self.initiate(key, now, out);
         } else {
             self.remove(key);
@@ -344,8 +350,8 @@ impl Connector {
         self.timers.tidy(&mut self.peers);
         give_back_room(&mut self.by_place);
         give_back_room(&mut self.sessions);
-        while self.initiating < self.config.max_initiating.max(1) {
-            let Some(key) = self.queued.pop_front() else {
+        while self.initiators.has_room() {
+            let Some(key) = self.initiators.next_in_line() else {
                 return;
             };
             if self

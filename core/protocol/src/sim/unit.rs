@@ -277,7 +277,7 @@ fn a_close_ends_with_the_linger_time() {
     let (mut a, mut b) = (node(0, Keys::default()), node(1, Keys::default()));
     ready_of(&mut a, &mut b);
     a.close(NOW, b.key);
-    let end = NOW + Config::default().linger;
+    let end = NOW + Config::default().intervals.linger;
     let mut byes = 0;
     while let Some(next) = a
         .connector
@@ -317,7 +317,7 @@ fn a_responder_without_queue_pairs_says_busy_and_keeps_nothing() {
     assert!(a.failures.is_empty());
     // The same Hello goes out again after the busy interval, spread by a quarter.
     let next = a.connector.next_timeout().unwrap();
-    assert!(next - NOW <= Config::default().busy_interval * 5 / 4);
+    assert!(next - NOW <= Config::default().intervals.busy_interval * 5 / 4);
     let again = packets(&a.timeout(next))[0].1;
     assert_eq!(again.lane, hello.lane);
 }
