@@ -20,6 +20,7 @@
 
 mod congestion;
 mod deadlines;
+mod flights;
 mod lane;
 mod loss;
 mod receiver;

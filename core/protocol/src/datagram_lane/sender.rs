@@ -1,9 +1,9 @@
 //! The sending half: what is under way, what is to be sent next, and what of it was lost.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::congestion::Congestion;
+use super::flights::{Flight, Flights, State};
 use super::loss::{Evidence, Verdict};
 use super::{Config, Shared};
 use crate::Time;
@@ -23,32 +23,9 @@ pub struct Outgoing {
     pub repeat: bool,
 }
 
-/// A packet that was sent on this lane and is not confirmed.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    sent_at: Time,
-    /// Number of its last transmission.
-    transmission: u64,
-    state: State,
-    repeated: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    UnderWay,
-    /// It has arrived, and others before it have not.
-    Held,
-    Lost,
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
-    /// Number of the oldest flight.
-    base: u32,
-    flights: VecDeque<Flight>,
-    under_way: u32,
-    held: u32,
-    lost: u32,
+    flights: Flights,
     /// Whether a flight may have been overtaken: only then they are looked through.
     gaps: bool,
     next_transmission: u64,
@@ -72,11 +49,7 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(config: &Config, base: u32, seed: u64) -> Self {
         Sender {
-            base,
-            flights: VecDeque::new(),
-            under_way: 0,
-            held: 0,
-            lost: 0,
+            flights: Flights::new(base),
             gaps: false,
             next_transmission: 0,
             last_sent: Time(0),
@@ -102,13 +75,13 @@ impl Sender {
         let unconfirmed = session.unconfirmed();
         !self.paused
             && unconfirmed < SPAN
-            && unconfirmed.saturating_sub(self.held) < self.congestion.window()
+            && unconfirmed.saturating_sub(self.flights.held()) < self.congestion.window()
     }
 
     /// Whether the window lets a packet out that was not sent before.
     #[inline]
     fn is_open(&self) -> bool {
-        self.under_way < self.congestion.window() && (self.flights.len() as u32) < SPAN
+        self.flights.under_way() < self.congestion.window() && self.flights.len() < SPAN
     }
 
     #[inline]
@@ -122,25 +95,19 @@ impl Sender {
             return None;
         }
         self.catch_up(session);
-        if self.probe || self.lost > 0 {
+        if self.probe || self.flights.lost() > 0 {
             if let Some(outgoing) = self.repeat(shared, now) {
                 return Some(outgoing);
             }
         }
-        if self.flights.len() as u32 >= session.unconfirmed() || !self.is_open() {
+        if self.flights.len() >= session.unconfirmed() || !self.is_open() {
             return None;
         }
-        if self.under_way == 0 && now - self.last_sent > shared.config.max_interval {
+        if self.flights.under_way() == 0 && now - self.last_sent > shared.config.max_interval {
             self.congestion.on_idle(shared.config.initial_window);
         }
-        let sequence = self.base.wrapping_add(self.flights.len() as u32);
         let transmission = self.launch(&shared.config, now);
-        self.flights.push_back(Flight {
-            sent_at: now,
-            transmission,
-            state: State::UnderWay,
-            repeated: false,
-        });
+        let sequence = self.flights.send(now, transmission);
         shared.counters.sent += 1;
         Some(Outgoing {
             sequence,
@@ -154,31 +121,21 @@ impl Sender {
         let probe = std::mem::take(&mut self.probe);
         let at = match probe {
             true => 0,
-            false if self.under_way >= self.congestion.window() => return None,
-            false => self.flights.iter().position(|f| f.state == State::Lost)?,
+            false if self.flights.under_way() >= self.congestion.window() => return None,
+            false => self.flights.first_lost()?,
         };
-        match self.flights.get(at)?.state {
-            State::UnderWay => self.under_way -= 1,
-            State::Lost => self.lost -= 1,
+        if self.flights.get(at)?.state == State::Held {
             // The peer had it and does not say so any more: it changed lanes in between. Nothing it said then counts.
-            State::Held => {
-                self.forget_held();
-                self.lost -= 1;
-            }
+            self.flights.forget_held();
         }
         let transmission = self.launch(&shared.config, now);
-        self.flights[at] = Flight {
-            sent_at: now,
-            transmission,
-            state: State::UnderWay,
-            repeated: true,
-        };
+        self.flights.send_again(at, now, transmission);
         self.gaps = true;
         shared.counters.sent += 1;
         shared.counters.repeated += 1;
         shared.counters.probes += u64::from(probe);
         Some(Outgoing {
-            sequence: self.base.wrapping_add(at as u32),
+            sequence: self.flights.number(at),
             asks: true,
             repeat: true,
         })
@@ -187,7 +144,6 @@ impl Sender {
     fn launch(&mut self, config: &Config, now: Time) -> u64 {
         let transmission = self.next_transmission;
         self.next_transmission += 1;
-        self.under_way += 1;
         self.last_sent = now;
         self.await_answer(config, now);
         transmission
@@ -195,21 +151,10 @@ impl Sender {
 
     /// The packet that was given last did not go out: it comes again.
     pub(super) fn not_sent(&mut self, outgoing: Outgoing, shared: &mut Shared) {
-        let at = outgoing.sequence.wrapping_sub(self.base) as usize;
-        let Some(flight) = self.flights.get_mut(at) else {
-            return;
-        };
-        if flight.state != State::UnderWay {
-            return;
-        }
-        self.under_way -= 1;
-        shared.counters.sent -= 1;
-        if outgoing.repeat {
-            flight.state = State::Lost;
-            self.lost += 1;
-            shared.counters.repeated -= 1;
-        } else {
-            self.flights.truncate(at);
+        let at = self.flights.place(outgoing.sequence);
+        if self.flights.not_sent(at, outgoing.repeat) {
+            shared.counters.sent -= 1;
+            shared.counters.repeated -= u64::from(outgoing.repeat);
         }
     }
 
@@ -237,14 +182,9 @@ impl Sender {
             return Ok(newly);
         }
         self.sample = None;
-        let limited = self.under_way * 2 >= self.congestion.window();
+        let limited = self.flights.under_way() * 2 >= self.congestion.window();
         let mut acked = 0;
-        while self.base != session.oldest_unconfirmed() {
-            let Some(flight) = self.flights.pop_front() else {
-                self.base = session.oldest_unconfirmed();
-                break;
-            };
-            self.base = self.base.wrapping_add(1);
+        while let Some(flight) = self.flights.take_before(session.oldest_unconfirmed()) {
             acked += u32::from(self.flight_acked(flight, now, shared));
         }
         if ack.held != 0 {
@@ -278,22 +218,16 @@ impl Sender {
         while bits != 0 {
             let sequence = ack.expected.wrapping_add(1 + bits.trailing_zeros());
             bits &= bits - 1;
-            let at = sequence.wrapping_sub(self.base) as usize; // far beyond if it lies before
-            let Some(&flight) = self.flights.get(at) else {
-                continue;
-            };
-            if flight.state == State::Held {
-                continue;
+            let at = self.flights.place(sequence);
+            if let Some(flight) = self.flights.hold(at) {
+                acked += u32::from(self.flight_acked(flight, now, shared));
             }
-            acked += u32::from(self.flight_acked(flight, now, shared));
-            self.flights[at].state = State::Held;
-            self.held += 1;
         }
         self.gaps = true;
         acked
     }
 
-    /// Takes a flight out of the counts; says whether that is news.
+    /// A flight has arrived; says whether that is news.
     #[inline]
     fn flight_acked(&mut self, flight: Flight, now: Time, shared: &mut Shared) -> bool {
         let round_trip = now - flight.sent_at;
@@ -305,24 +239,16 @@ impl Sender {
             self.sample = Some((flight.transmission, sample));
         }
         match flight.state {
-            State::Held => {
-                self.held -= 1;
-                return false;
-            }
+            State::Held => return false,
             State::UnderWay if !flight.repeated => {
-                self.under_way -= 1;
                 self.evidence.arrived(flight.transmission, round_trip);
             }
             State::UnderWay => {
-                self.under_way -= 1;
                 if !self.evidence.one_arrived(flight.transmission, round_trip) {
                     self.was_needless(shared);
                 }
             }
-            State::Lost => {
-                self.lost -= 1;
-                self.was_needless(shared);
-            }
+            State::Lost => self.was_needless(shared),
         }
         true
     }
@@ -335,29 +261,29 @@ impl Sender {
     }
 
     fn find_losses(&mut self, now: Time) {
-        self.overdue_at = None;
-        for flight in &mut self.flights {
-            if flight.state != State::UnderWay {
-                continue;
-            }
-            match self
-                .evidence
-                .judge(flight.transmission, flight.sent_at, now, &self.rtt)
-            {
-                Verdict::Open => {}
+        let mut overdue_at: Option<Time> = None;
+        let Self {
+            flights,
+            evidence,
+            congestion,
+            rtt,
+            ..
+        } = self;
+        flights.lose(|flight| {
+            match evidence.judge(flight.transmission, flight.sent_at, now, rtt) {
+                Verdict::Open => false,
                 Verdict::Wait(until) => {
-                    self.overdue_at = Some(self.overdue_at.map_or(until, |at| at.min(until)));
+                    overdue_at = Some(overdue_at.map_or(until, |at| at.min(until)));
+                    false
                 }
                 Verdict::Lost => {
-                    flight.state = State::Lost;
-                    self.under_way -= 1;
-                    self.lost += 1;
-                    self.congestion
-                        .on_loss(flight.transmission, self.next_transmission);
+                    congestion.on_loss(flight.transmission, self.next_transmission);
+                    true
                 }
             }
-        }
-        self.gaps = self.held > 0 || self.flights.iter().any(|flight| flight.repeated);
+        });
+        self.overdue_at = overdue_at;
+        self.gaps = self.flights.held() > 0 || self.flights.any_repeated();
     }
 
     /// Sets the probe's timer anew.
@@ -402,28 +328,8 @@ impl Sender {
     /// Drops the flights that another lane has confirmed.
     #[inline]
     fn catch_up(&mut self, session: &Session) {
-        while self.base != session.oldest_unconfirmed() {
-            let Some(flight) = self.flights.pop_front() else {
-                self.base = session.oldest_unconfirmed();
-                return;
-            };
-            self.base = self.base.wrapping_add(1);
-            match flight.state {
-                State::UnderWay => self.under_way -= 1,
-                State::Held => self.held -= 1,
-                State::Lost => self.lost -= 1,
-            }
-        }
-    }
-
-    fn forget_held(&mut self) {
-        for flight in &mut self.flights {
-            if flight.state == State::Held {
-                flight.state = State::Lost;
-                self.held -= 1;
-                self.lost += 1;
-            }
-        }
+        let oldest = session.oldest_unconfirmed();
+        while self.flights.take_before(oldest).is_some() {}
     }
 
     pub(super) fn pause(&mut self) {
@@ -437,8 +343,7 @@ impl Sender {
     }
 
     fn forget_flights(&mut self) {
-        self.flights = VecDeque::new();
-        (self.under_way, self.held, self.lost) = (0, 0, 0);
+        self.flights.forget();
         (self.probe_at, self.overdue_at) = (None, None);
         (self.gaps, self.probe, self.probes) = (false, false, 0);
     }
@@ -454,12 +359,9 @@ impl Sender {
 
     #[cfg(test)]
     pub(super) fn assert_counts(&self, session: &Session) {
-        let count = |state| self.flights.iter().filter(|f| f.state == state).count() as u32;
-        assert_eq!(count(State::UnderWay), self.under_way);
-        assert_eq!(count(State::Held), self.held);
-        assert_eq!(count(State::Lost), self.lost);
-        assert!(self.flights.len() as u32 <= SPAN.min(session.unconfirmed()));
-        assert!(self.held == 0 || self.gaps);
+        self.flights.assert_counts();
+        assert!(self.flights.len() <= SPAN.min(session.unconfirmed()));
+        assert!(self.flights.held() == 0 || self.gaps);
         assert!(
             self.flights.is_empty() || self.probe_at.is_some(),
             "nothing would ever happen: {self:?}"

@@ -1,0 +1,215 @@
+//! The packets that were sent on a lane and are not confirmed: by number, each with its state, and counted by it.
+
+use std::collections::VecDeque;
+
+use crate::Time;
+
+/// A packet that was sent on this lane and is not confirmed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub(super) sent_at: Time,
+    /// Number of its last transmission.
+    pub(super) transmission: u64,
+    pub(super) state: State,
+    pub(super) repeated: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    UnderWay,
+    /// It has arrived, and others before it have not.
+    Held,
+    Lost,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Flights {
+    /// Number of the oldest one.
+    base: u32,
+    list: VecDeque<Flight>,
+    under_way: u32,
+    held: u32,
+    lost: u32,
+}
+
+impl Flights {
+    /// None so far; the first has this number.
+    pub(super) fn new(base: u32) -> Self {
+        Self {
+            base,
+            list: VecDeque::new(),
+            under_way: 0,
+            held: 0,
+            lost: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> u32 {
+        self.list.len() as u32
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn under_way(&self) -> u32 {
+        self.under_way
+    }
+
+    #[inline]
+    pub(super) fn held(&self) -> u32 {
+        self.held
+    }
+
+    #[inline]
+    pub(super) fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// Number of the flight at a place.
+    #[inline]
+    pub(super) fn number(&self, at: usize) -> u32 {
+        self.base.wrapping_add(at as u32)
+    }
+
+    /// Place of a number, far beyond all if it lies before them.
+    pub(super) fn place(&self, number: u32) -> usize {
+        number.wrapping_sub(self.base) as usize
+    }
+
+    /// A packet is sent that was not sent before. Returns its number.
+    #[inline]
+    pub(super) fn send(&mut self, now: Time, transmission: u64) -> u32 {
+        let number = self.number(self.list.len());
+        self.under_way += 1;
+        self.list.push_back(Flight {
+            sent_at: now,
+            transmission,
+            state: State::UnderWay,
+            repeated: false,
+        });
+        number
+    }
+
+    /// A flight is sent again.
+    pub(super) fn send_again(&mut self, at: usize, now: Time, transmission: u64) {
+        if let Some(flight) = self.list.get_mut(at) {
+            let before = std::mem::replace(
+                flight,
+                Flight {
+                    sent_at: now,
+                    transmission,
+                    state: State::UnderWay,
+                    repeated: true,
+                },
+            );
+            self.under_way += 1;
+            self.uncount(before.state);
+        }
+    }
+
+    /// A flight that is under way did not go out after all: it is lost, or was never sent. False: it is not under way.
+    pub(super) fn not_sent(&mut self, at: usize, is_repeat: bool) -> bool {
+        let Some(flight) = self.list.get_mut(at) else {
+            return false;
+        };
+        if flight.state != State::UnderWay {
+            return false;
+        }
+        self.under_way -= 1;
+        if is_repeat {
+            flight.state = State::Lost;
+            self.lost += 1;
+        } else {
+            self.list.truncate(at);
+        }
+        true
+    }
+
+    /// Takes the oldest flight out, if its number is before `oldest`.
+    #[inline]
+    pub(super) fn take_before(&mut self, oldest: u32) -> Option<Flight> {
+        if self.base == oldest {
+            return None;
+        }
+        let Some(flight) = self.list.pop_front() else {
+            self.base = oldest;
+            return None;
+        };
+        self.base = self.base.wrapping_add(1);
+        self.uncount(flight.state);
+        Some(flight)
+    }
+
+    /// A flight has arrived, and others before it have not. Returns what it was, if that is news.
+    pub(super) fn hold(&mut self, at: usize) -> Option<Flight> {
+        let flight = self.list.get_mut(at)?;
+        if flight.state == State::Held {
+            return None;
+        }
+        let before = *flight;
+        flight.state = State::Held;
+        self.held += 1;
+        self.uncount(before.state);
+        Some(before)
+    }
+
+    /// Those of the flights under way are lost for which `is_lost` says so.
+    pub(super) fn lose(&mut self, mut is_lost: impl FnMut(&Flight) -> bool) {
+        for flight in &mut self.list {
+            if flight.state == State::UnderWay && is_lost(flight) {
+                flight.state = State::Lost;
+                self.under_way -= 1;
+                self.lost += 1;
+            }
+        }
+    }
+
+    /// What was held counts as lost.
+    pub(super) fn forget_held(&mut self) {
+        for flight in &mut self.list {
+            if flight.state == State::Held {
+                flight.state = State::Lost;
+                self.held -= 1;
+                self.lost += 1;
+            }
+        }
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<&Flight> {
+        self.list.get(at)
+    }
+
+    pub(super) fn first_lost(&self) -> Option<usize> {
+        self.list.iter().position(|f| f.state == State::Lost)
+    }
+
+    pub(super) fn any_repeated(&self) -> bool {
+        self.list.iter().any(|flight| flight.repeated)
+    }
+
+    /// Forgets all, and gives their memory back.
+    pub(super) fn forget(&mut self) {
+        *self = Self::new(self.base);
+    }
+
+    #[inline]
+    fn uncount(&mut self, state: State) {
+        match state {
+            State::UnderWay => self.under_way -= 1,
+            State::Held => self.held -= 1,
+            State::Lost => self.lost -= 1,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn assert_counts(&self) {
+        let count = |state| self.list.iter().filter(|f| f.state == state).count() as u32;
+        assert_eq!(count(State::UnderWay), self.under_way);
+        assert_eq!(count(State::Held), self.held);
+        assert_eq!(count(State::Lost), self.lost);
+    }
+}
