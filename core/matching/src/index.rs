@@ -63,6 +63,12 @@ pub(super) struct Fifo {
     pub(super) tail: u32,
 }
 
+impl Default for Fifo {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
 impl Fifo {
     pub(super) const EMPTY: Fifo = Fifo {
         head: NIL,

@@ -154,32 +154,6 @@ pub struct Start<T> {
     pub message: Unexpected<T>,
 }
 
-/// Names an unexpected message while it is in the matcher, and nothing afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct UnexpectedId {
-    index: u32,
-    order: u64,
-}
-
-/// Depths of a matcher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MatchStats {
-    /// Receives posted now.
-    pub posted: usize,
-    /// Most receives that were posted at one time.
-    pub posted_max: usize,
-    /// Unexpected messages now, claimed ones not counted.
-    pub unexpected: usize,
-    /// Most unexpected messages at one time.
-    pub unexpected_max: usize,
-    /// Messages claimed and not yet received.
-    pub claimed: usize,
-    /// Different kinds of receives seen (mask, directed or not).
-    pub classes: usize,
-    /// Indexes of unexpected messages that are kept now.
-    pub views: usize,
-}
-
 /// Posted receives and unexpected messages. `T` is what transports leave with a message to find it again.
 pub struct Matcher<T: Copy> {
     posted: PostedQueue,
@@ -226,8 +200,8 @@ impl<T: Copy> Matcher<T> {
 
     /// Leaves a message for which `arrive` had no receive until one matches.
     #[inline]
-    pub fn queue(&mut self, arrived: Arrived, token: T) -> UnexpectedId {
-        self.unexpected.push(arrived, token)
+    pub fn queue(&mut self, arrived: Arrived, token: T) {
+        self.unexpected.push(arrived, token);
     }
 
     /// Posts a receive for one message. `Some`: a message was there already, the oldest that matches, and has taken it.
@@ -343,12 +317,6 @@ impl<T: Copy> Matcher<T> {
         self.posted.complete_piece(piece)
     }
 
-    /// Takes one message back, queued or claimed: its transport can not deliver it any more. `None`: it has matched.
-    pub fn withdraw(&mut self, id: UnexpectedId) -> Option<Unexpected<T>> {
-        let id = self.unexpected.entry(id)?;
-        Some(self.unexpected.take(id))
-    }
-
     /// Asks for the source of each message whose sender was unknown, in order of arrival (`foreach_unspec_addr`);
     /// [`FiAddr::NOTAVAIL`] leaves it unknown. Those that a posted receive now matches are appended to `start`.
     ///
@@ -395,25 +363,6 @@ impl<T: Copy> Matcher<T> {
     ) {
         self.posted.fail_source(src, receives);
         self.unexpected.fail_source(src, lost, messages);
-    }
-
-    /// Takes everything, oldest first: the endpoint closes.
-    pub fn drain(&mut self, receives: &mut Vec<TakenBack>, messages: &mut Vec<Unexpected<T>>) {
-        self.posted.drain(receives);
-        self.unexpected.drain(messages);
-    }
-
-    /// Depths now and at most.
-    pub fn stats(&self) -> MatchStats {
-        MatchStats {
-            posted: self.posted.len(),
-            posted_max: self.posted.len_max(),
-            unexpected: self.unexpected.len(),
-            unexpected_max: self.unexpected.len_max(),
-            claimed: self.unexpected.claims_len(),
-            classes: self.posted.classes(),
-            views: self.unexpected.views(),
-        }
     }
 }
 

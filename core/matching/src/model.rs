@@ -38,9 +38,6 @@ enum Op {
         context: u64,
     },
     Discard(Want),
-    Withdraw {
-        nth: usize,
-    },
     Resolve {
         src: u64,
     },
@@ -101,7 +98,6 @@ impl ModelPosted {
 
 #[derive(Clone, Copy)]
 struct ModelMessage {
-    id: UnexpectedId,
     message: Unexpected<u64>,
     claimed: Option<(u64, u64)>,
 }
@@ -116,8 +112,6 @@ struct Model {
     messages: Vec<ModelMessage>,
     min_multi_recv: usize,
     claims: u64,
-    posted_max: usize,
-    unexpected_max: usize,
 }
 
 impl Model {
@@ -231,7 +225,6 @@ impl Model {
             }
         }
         self.posted.push(ModelPosted { posted, multi });
-        self.posted_max = self.posted_max.max(self.posted.len());
         start
     }
 
@@ -279,7 +272,7 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
         min_multi_recv: 1,
         ..Model::default()
     };
-    let mut ids = Vec::new();
+    let mut messages = 0;
     let mut posts = 0;
     let mut receive = |want: Want, context: u64, buf: Buffers| {
         posts += 1;
@@ -303,16 +296,14 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                 let expected = model.arrive(&a);
                 prop_assert!(model.same(matched, expected));
                 if unexpected {
-                    let token = ids.len() as u64;
-                    let id = matcher.queue(a, token);
-                    ids.push(id);
+                    let token = messages;
+                    messages += 1;
+                    matcher.queue(a, token);
                     let message = Unexpected { arrived: a, token };
                     model.messages.push(ModelMessage {
-                        id,
                         message,
                         claimed: None,
                     });
-                    model.unexpected_max = model.unexpected_max.max(model.queued());
                 }
             }
             Op::Post { want, context } => {
@@ -374,13 +365,6 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                 let expected = model.find(w).map(|at| model.messages.remove(at).message);
                 prop_assert_eq!(matcher.discard(w.src, w.tag, w.ignore), expected);
             }
-            Op::Withdraw { nth } => {
-                if let Some(&id) = ids.get(nth.wrapping_rem(ids.len().max(1))) {
-                    let at = model.messages.iter().position(|m| m.id == id);
-                    let expected = at.map(|at| model.messages.remove(at).message);
-                    prop_assert_eq!(matcher.withdraw(id), expected);
-                }
-            }
             Op::Resolve { src } => {
                 let mut start = Vec::new();
                 let source_of = |m: &Unexpected<u64>| {
@@ -437,30 +421,33 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
                 }
             }
         }
-        let stats = matcher.stats();
-        prop_assert_eq!(stats.posted, model.posted.len());
-        prop_assert_eq!(stats.posted_max, model.posted_max);
-        prop_assert_eq!(stats.unexpected, model.queued());
-        prop_assert_eq!(stats.unexpected_max, model.unexpected_max);
-        prop_assert_eq!(stats.claimed, model.messages.len() - model.queued());
+        prop_assert_eq!(matcher.posted.len(), model.posted.len());
+        prop_assert_eq!(matcher.unexpected.len(), model.queued());
+        let claimed = model.messages.len() - model.queued();
+        prop_assert_eq!(matcher.unexpected.claimed(), claimed);
     }
-    let (mut receives, mut messages) = (Vec::new(), Vec::new());
-    matcher.drain(&mut receives, &mut messages);
-    prop_assert!(
-        receives
-            .into_iter()
-            .map(|taken| taken.posted)
-            .eq(model.posted.into_iter().map(|p| p.posted))
-    );
-    prop_assert!(
-        messages
-            .into_iter()
-            .eq(model.messages.into_iter().map(|m| m.message))
-    );
-    prop_assert_eq!(matcher.stats().posted, 0);
-    prop_assert_eq!(matcher.stats().unexpected + matcher.stats().claimed, 0);
+    // What is left comes out in order.
+    for context in 0..CONTEXTS {
+        while let Some(taken) = matcher.cancel(context) {
+            let with = |p: &ModelPosted| p.posted.context == context;
+            let at = model.posted.iter().position(with).unwrap();
+            prop_assert_eq!(taken.posted, model.posted.remove(at).posted);
+        }
+        while matcher.take_claimed(context).is_some() {}
+    }
+    prop_assert!(model.posted.is_empty());
+    let mut left = model.messages.extract(|m| m.claimed.is_none());
+    while let Some(message) = matcher.discard(FiAddr::UNSPEC, 0, u64::MAX) {
+        prop_assert_eq!(Some(message), left.next().map(|m| m.message));
+    }
+    prop_assert!(left.next().is_none());
+    prop_assert_eq!((matcher.posted.len(), matcher.unexpected.len()), (0, 0));
+    prop_assert_eq!(matcher.unexpected.claimed(), 0);
     Ok(())
 }
+
+/// Contexts of receives are below.
+const CONTEXTS: u64 = 6;
 
 trait Extract<M> {
     /// Takes out what satisfies `take`, in order.
@@ -490,7 +477,7 @@ fn want(bits: u32) -> impl Strategy<Value = Want> {
 
 fn op(bits: u32, arrive: u32, post: u32) -> impl Strategy<Value = Op> {
     let want = || want(bits);
-    let context = || 0..6u64;
+    let context = || 0..CONTEXTS;
     prop_oneof![
         arrive => (source(), 0..1u64 << bits, 0..40u64)
             .prop_map(|(src, tag, len)| Op::Arrive { src, tag, len }),
@@ -503,7 +490,6 @@ fn op(bits: u32, arrive: u32, post: u32) -> impl Strategy<Value = Op> {
         1 => (want(), context()).prop_map(|(want, context)| Op::Claim { want, context }),
         1 => context().prop_map(|context| Op::TakeClaimed { context }),
         1 => want().prop_map(Op::Discard),
-        1 => any::<usize>().prop_map(|nth| Op::Withdraw { nth }),
         1 => (0..3u64).prop_map(|src| Op::Resolve { src }),
         1 => source().prop_map(|src| Op::Forget { src }),
         1 => (source(), any::<bool>()).prop_map(|(src, all)| Op::Fail { src, all }),
@@ -529,7 +515,7 @@ fn stream() -> impl Strategy<Value = Vec<Op>> {
     let want = move |ignore| Want { src, tag, ignore };
     (1..40u32, prop_oneof![Just(0), Just(1)]).prop_flat_map(move |(post, ignore)| {
         let step = prop_oneof![
-            post => (0..6u64).prop_map(move |context| Op::Post { want: want(ignore), context }),
+            post => (0..CONTEXTS).prop_map(move |context| Op::Post { want: want(ignore), context }),
             20 => (0..40u64).prop_map(move |len| Op::Arrive { src, tag, len }),
             1 => op(2, 10, 10),
         ];

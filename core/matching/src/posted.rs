@@ -4,25 +4,24 @@
 //! key, and the oldest of them heads that key's list. An arrival asks each class that holds receives (a bit set
 //! tells which) and takes the oldest of the heads.
 
+mod classes;
 mod extra;
 mod pieces;
 mod ring;
 mod withdraw;
 
 use super::arena::Arena;
-use super::index::{Ahead, Fifo, Index, Link, Linked, NIL, Place, Seed};
+use super::index::{Fifo, Link, Linked, NIL, Place, Seed};
 use super::{Buffers, Matched, PieceDone, Posted};
+use classes::{CLASSES_MAX, Class, Classes};
 use extra::Extra;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Piece};
 use ferrofabric_contracts::types::{FiAddr, IoBuf};
 use pieces::Pieces;
 use ring::Ring;
-use withdraw::Aside;
+use withdraw::Asides;
 
-/// Classes with a table of their own. An application that has receives with more different masks than that posted
-/// at one time gets the others on a list that arrivals walk.
-const CLASSES_MAX: usize = 64;
 /// Entries made at first.
 const FIRST_ENTRIES: usize = 16;
 /// `Entry::order` of an entry that is not in use.
@@ -81,30 +80,30 @@ impl Linked for Entry {
     }
 }
 
-struct Class {
-    ignore: u64,
-    directed: bool,
-    index: Index,
-    /// What will be posted, and what matched.
-    posting: Ahead,
-    matching: Ahead,
-}
-
-impl Class {
-    /// Source and tag as this class sees them.
-    #[inline]
-    fn key(&self, src: FiAddr, tag: u64) -> (FiAddr, u64) {
-        let src = if self.directed { src } else { FiAddr::UNSPEC };
-        (src, tag & !self.ignore)
-    }
-}
-
 /// Where the receive for a message is: at the head of a list.
 struct Found {
     number: usize,
     /// Unless `number` is [`CLASSES_MAX`].
     place: Option<Place>,
     head: u32,
+}
+
+/// How the entries that match follow each other in memory.
+#[derive(Default)]
+struct Stride {
+    matched: u32,
+    step: u32,
+}
+
+impl Stride {
+    /// An entry matches. Which one is likely to match some matches later, if the last two are as far apart as those before.
+    #[inline]
+    fn ahead(&mut self, id: u32) -> Option<u32> {
+        let step = id.wrapping_sub(self.matched);
+        let is_steady = step == self.step;
+        (self.matched, self.step) = (id, step);
+        is_steady.then_some(id.wrapping_add(step.wrapping_mul(6)))
+    }
 }
 
 /// All posted receives of a matcher.
@@ -114,22 +113,14 @@ pub(super) struct PostedQueue {
     extras: Vec<Extra>,
     free: u32,
     len: usize,
-    len_max: usize,
     /// Holds either all receives or none.
     ring: Ring,
     posts: u64,
-    classes: Vec<Class>,
-    /// Bit n: `classes[n]` holds receives.
-    filled: u64,
-    matched: u32,
-    step: u32,
-    /// Class of the last post.
-    recent: usize,
+    classes: Classes,
+    stride: Stride,
     /// Receives whose mask has no class.
     odd: Fifo,
-    /// For cancellation, and for sources that fail.
-    by_context: Aside,
-    by_source: Aside,
+    asides: Asides,
     /// A multi-receive buffer with fewer bytes left is done.
     pub(super) min_multi_recv: usize,
     pieces: Pieces,
@@ -144,32 +135,24 @@ impl PostedQueue {
             extras: Vec::new(),
             free: NIL,
             len: 0,
-            len_max: 0,
             ring: Ring::new(),
             posts: 0,
-            classes: Vec::new(),
-            filled: 0,
-            recent: 0,
-            matched: 0,
-            step: 0,
+            classes: Classes::default(),
+            stride: Stride::default(),
             odd: Fifo::EMPTY,
-            by_context: Aside::default(),
-            by_source: Aside::default(),
+            asides: Asides::default(),
             min_multi_recv,
             pieces: Pieces::default(),
             scratch: Vec::new(),
         }
     }
 
-    #[inline]
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn len_max(&self) -> usize {
-        self.len_max
-    }
-
+    #[cfg(test)]
     pub(super) fn classes(&self) -> usize {
         self.classes.len()
     }
@@ -180,7 +163,6 @@ impl PostedQueue {
         if self.len == self.ring.len() && self.ring.makes_room_for(p.src, p.tag, p.ignore) {
             self.ring.push(p);
             self.len += 1;
-            self.len_max = self.len_max.max(self.len);
         } else {
             // Another one: `p` itself stays in registers, as nobody takes its address.
             self.push_indexed(Posted { ..p }, Piece::NONE);
@@ -218,10 +200,7 @@ impl PostedQueue {
     fn enter(&mut self, p: Posted, piece: Piece) {
         let (src, tag) = (p.src, p.tag);
         let directed = src != FiAddr::UNSPEC;
-        let number = match self.classes.get(self.recent) {
-            Some(c) if c.ignore == p.ignore && c.directed == directed => self.recent,
-            _ => self.class_for(p.ignore, directed),
-        };
+        let number = self.classes.number_for(p.ignore, directed);
         if self.free == NIL {
             self.grow();
         }
@@ -246,8 +225,7 @@ impl PostedQueue {
         }
         self.posts += 1;
         self.len += 1;
-        self.len_max = self.len_max.max(self.len);
-        if self.by_context.on | self.by_source.on {
+        if self.asides.any_on() {
             self.enlist_aside(id);
         }
         let Some(class) = self.classes.get_mut(number) else {
@@ -266,16 +244,11 @@ impl PostedQueue {
             seed.hash(src.0, other.tag & !ignore)
         };
         let hash = seed.hash(src.0, tag);
-        if class.index.is_deep() {
-            if let Some(next) = class.posting.after(self.seed, src.0, tag) {
-                class.index.prefetch(next);
-            }
-        }
+        class.expect_post(seed, (src, tag));
         class
             .index
             .insert(&mut self.entries, hash, id, same, |_| false, hash_of);
-        self.filled |= 1 << number;
-        self.recent = number;
+        self.classes.filled(number);
     }
 
     /// Takes the oldest receive that the message matches, or the next piece of it if it is a multi-receive.
@@ -291,17 +264,17 @@ impl PostedQueue {
     }
 
     fn arrive_indexed(&mut self, a: &Arrived) -> Option<Matched> {
-        let number = self.filled.trailing_zeros() as usize;
-        let found = if self.filled & self.filled.wrapping_sub(1) == 0 && self.odd.is_empty() {
-            let class = self.classes.get(number)?;
-            let (place, head) = self.find_in(class, a)?;
-            Found {
-                number,
-                place: Some(place),
-                head,
+        let found = match self.classes.only_one() {
+            Some(number) if self.odd.is_empty() => {
+                let class = self.classes.get(number)?;
+                let (place, head) = self.find_in(class, a)?;
+                Found {
+                    number,
+                    place: Some(place),
+                    head,
+                }
             }
-        } else {
-            self.find_among_many(a)?
+            _ => self.find_among_many(a)?,
         };
         self.take_found(found, a)
     }
@@ -331,23 +304,13 @@ impl PostedQueue {
             }
         }
         if let Some(place) = found.place {
-            let class = &mut self.classes[found.number];
-            if class.index.is_deep() {
-                let (src, tag) = class.key(a.src, a.tag);
-                if let Some(next) = class.matching.after(self.seed, src.0, tag) {
-                    class.index.prefetch(next);
-                }
+            let class = self.classes.at(found.number);
+            class.expect_match(self.seed, a);
+            if let Some(ahead) = self.stride.ahead(id) {
+                self.entries.prefetch(ahead as usize);
             }
-            let step = id.wrapping_sub(self.matched);
-            if step == self.step {
-                self.entries
-                    .prefetch(id.wrapping_add(step.wrapping_mul(6)) as usize);
-            }
-            (self.matched, self.step) = (id, step);
             class.index.pop(&mut self.entries, place, id);
-            if class.index.is_empty() {
-                self.filled &= !(1 << found.number);
-            }
+            self.classes.emptied(found.number);
         } else {
             self.odd.unlink(&mut self.entries, id);
         }
@@ -398,37 +361,10 @@ impl PostedQueue {
         self.free = len as u32;
     }
 
-    /// The class of a mask; [`CLASSES_MAX`] when there are too many in use.
-    #[inline(never)]
-    fn class_for(&mut self, ignore: u64, directed: bool) -> usize {
-        let same = |c: &Class| c.ignore == ignore && c.directed == directed;
-        if let Some(number) = self.classes.iter().position(same) {
-            return number;
-        }
-        if self.classes.len() < CLASSES_MAX {
-            self.classes.push(Class {
-                ignore,
-                directed,
-                index: Index::default(),
-                posting: Ahead::default(),
-                matching: Ahead::default(),
-            });
-            return self.classes.len() - 1;
-        }
-        match self.classes.iter().position(|c| c.index.is_empty()) {
-            Some(number) => {
-                self.classes[number].ignore = ignore;
-                self.classes[number].directed = directed;
-                number
-            }
-            None => CLASSES_MAX,
-        }
-    }
-
     /// Takes a receive that is off its class's lists out of the slab.
     #[inline]
     fn release(&mut self, id: u32) -> Matched {
-        if self.by_context.on | self.by_source.on {
+        if self.asides.any_on() {
             self.delist_aside(id);
         }
         let entry = &mut self.entries[id as usize];
@@ -481,11 +417,8 @@ impl PostedQueue {
     fn find_among_many(&self, a: &Arrived) -> Option<Found> {
         let mut oldest = FREE;
         let mut found = None;
-        let mut rest = self.filled;
-        while rest != 0 {
-            let number = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            if let Some((place, head)) = self.find_in(&self.classes[number], a) {
+        for (number, class) in self.classes.all_filled() {
+            if let Some((place, head)) = self.find_in(class, a) {
                 let order = self.entries[head as usize].order;
                 if order < oldest {
                     oldest = order;

@@ -6,11 +6,13 @@
 //! while it is used, and dropped when it is not or when the list runs empty. Messages that nobody searches for
 //! cost a link.
 
+mod claims;
 mod view;
 
+use super::Unexpected;
 use super::arena::Arena;
-use super::index::{Fifo, Link, NIL, Seed, SideIndex};
-use super::{Unexpected, UnexpectedId};
+use super::index::{Fifo, Link, NIL, Seed};
+use claims::Claims;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Arrived;
 use ferrofabric_contracts::types::{FiAddr, is_key_source};
@@ -58,15 +60,10 @@ pub(super) struct UnexpectedQueue<T: Copy> {
     /// Queued messages.
     queued: Fifo,
     len: usize,
-    len_max: usize,
     arrivals: u64,
     views: Vec<View>,
     views_on: usize,
-    /// Claimed messages, and their contexts by entry.
-    claimed: Fifo,
-    claims: SideIndex,
-    contexts: Vec<u64>,
-    claims_len: usize,
+    claims: Claims,
     /// Messages of unknown source, queued or claimed, in order of arrival.
     unknown: Fifo,
     unknown_links: Vec<Link>,
@@ -84,14 +81,10 @@ impl<T: Copy> UnexpectedQueue<T> {
             free: NIL,
             queued: Fifo::EMPTY,
             len: 0,
-            len_max: 0,
             arrivals: 0,
             views: Vec::new(),
             views_on: 0,
-            claimed: Fifo::EMPTY,
-            claims: SideIndex::default(),
-            contexts: Vec::new(),
-            claims_len: 0,
+            claims: Claims::default(),
             unknown: Fifo::EMPTY,
             unknown_links: Vec::new(),
             scratch: Vec::new(),
@@ -109,21 +102,20 @@ impl<T: Copy> UnexpectedQueue<T> {
         self.len
     }
 
-    pub(super) fn len_max(&self) -> usize {
-        self.len_max
+    /// Claimed messages.
+    #[cfg(test)]
+    pub(super) fn claimed(&self) -> usize {
+        self.claims.ids(&self.links).count()
     }
 
-    pub(super) fn claims_len(&self) -> usize {
-        self.claims_len
-    }
-
+    #[cfg(test)]
     pub(super) fn views(&self) -> usize {
         self.views_on
     }
 
     /// Adds a message behind all others.
     #[inline]
-    pub(super) fn push(&mut self, a: Arrived, token: T) -> UnexpectedId {
+    pub(super) fn push(&mut self, a: Arrived, token: T) {
         if self.free == NIL {
             self.grow(token);
         }
@@ -138,10 +130,8 @@ impl<T: Copy> UnexpectedQueue<T> {
         entry.flags = a.flags.bits() as u32;
         entry.token = token;
         entry.claimed = false;
-        let order = self.arrivals;
         self.arrivals += 1;
         self.len += 1;
-        self.len_max = self.len_max.max(self.len);
         self.queued.push_back(&mut self.links, id);
         if self.views_on != 0 {
             self.enlist_views(id);
@@ -149,7 +139,6 @@ impl<T: Copy> UnexpectedQueue<T> {
         if a.src == FiAddr::NOTAVAIL {
             self.enlist_unknown(id);
         }
-        UnexpectedId { index: id, order }
     }
 
     /// The oldest message that a receive matches, or [`NIL`].
@@ -222,7 +211,7 @@ impl<T: Copy> UnexpectedQueue<T> {
         let message = self.copy(id);
         match self.entries[id as usize].claimed {
             false => self.unqueue(id),
-            true => self.unclaim(id),
+            true => self.claims.remove(self.seed, &mut self.links, id),
         }
         if message.arrived.src == FiAddr::NOTAVAIL {
             self.unknown.unlink(&mut self.unknown_links, id);
@@ -233,36 +222,17 @@ impl<T: Copy> UnexpectedQueue<T> {
         message
     }
 
-    /// The entry that a handle names, if it is still there.
-    pub(super) fn entry(&self, id: UnexpectedId) -> Option<u32> {
-        let entry = self.entries.get(id.index as usize)?;
-        (entry.order == id.order).then_some(id.index)
-    }
-
     /// Moves a queued message to the claimed ones.
     #[cold]
     pub(super) fn claim(&mut self, id: u32, context: u64) {
         self.unqueue(id);
         self.entries[id as usize].claimed = true;
-        self.claimed.push_back(&mut self.links, id);
-        if self.contexts.len() <= id as usize {
-            self.contexts.resize(self.entries.len(), 0);
-        }
-        self.contexts[id as usize] = context;
-        let contexts = &self.contexts;
-        let same = |other: u32| contexts[other as usize] == context;
-        let seed = self.seed;
-        let hash_of = |id: u32| seed.hash(contexts[id as usize], 0);
-        self.claims
-            .insert(hash_of(id), id, same, |_| false, hash_of);
-        self.claims_len += 1;
+        self.claims.add(self.seed, &mut self.links, id, context);
     }
 
     /// The message that was claimed with a context (the first of several), or [`NIL`].
     pub(super) fn claimed_with(&self, context: u64) -> u32 {
-        let same = |other: u32| self.contexts[other as usize] == context;
-        let hash = self.seed.hash(context, 0);
-        self.claims.first(hash, same).unwrap_or(NIL)
+        self.claims.first(self.seed, context)
     }
 
     /// The oldest message of unknown source, or [`NIL`].
@@ -319,18 +289,6 @@ impl<T: Copy> UnexpectedQueue<T> {
                 out.push(self.take(id));
             }
         }
-        self.scratch = ids;
-    }
-
-    /// Takes everything, oldest first.
-    pub(super) fn drain(&mut self, out: &mut Vec<Unexpected<T>>) {
-        let mut ids = std::mem::take(&mut self.scratch);
-        ids.clear();
-        ids.extend(
-            (0..self.entries.len() as u32).filter(|&id| self.entries[id as usize].order != FREE),
-        );
-        ids.sort_unstable_by_key(|&id| self.entries[id as usize].order);
-        out.extend(ids.iter().map(|&id| self.take(id)));
         self.scratch = ids;
     }
 
@@ -406,14 +364,6 @@ impl<T: Copy> UnexpectedQueue<T> {
         }
     }
 
-    #[cold]
-    fn unclaim(&mut self, id: u32) {
-        self.claimed.unlink(&mut self.links, id);
-        let hash = self.seed.hash(self.contexts[id as usize], 0);
-        self.claims.remove(hash, id);
-        self.claims_len -= 1;
-    }
-
     /// The number of the view for such receives.
     #[inline]
     fn view(&mut self, directed: bool, ignore: u64) -> usize {
@@ -479,13 +429,8 @@ impl<T: Copy> UnexpectedQueue<T> {
                 self.links[id as usize].next
             };
         }
-        let mut id = self.claimed.head;
-        while id != NIL {
-            if self.entries[id as usize].src == src {
-                ids.push(id);
-            }
-            id = self.links[id as usize].next;
-        }
+        let claimed = self.claims.ids(&self.links);
+        ids.extend(claimed.filter(|&id| self.entries[id as usize].src == src));
         ids.sort_unstable_by_key(|&id| self.entries[id as usize].order);
         ids
     }

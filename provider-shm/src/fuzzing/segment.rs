@@ -39,6 +39,8 @@ const LONGEST_SEND: usize = 200_000;
 
 /// What the bytes beyond a receive hold.
 const BEYOND: u8 = 0xaa;
+/// Context of the receives that wait for the hostile peer.
+const RECEIVE: u64 = 1;
 
 /// Proves that the memory of the hostile peer, which is that of this process, is its own.
 static COOKIE: [u8; 16] = [1; 16];
@@ -164,7 +166,7 @@ impl<'a> Attack<'a> {
                 let (tag, len) = (steps.number(), steps.number() as usize % 40_000);
                 let mut buffer = vec![BEYOND; len + 64];
                 self.under_way += 1;
-                self.ep.trecv(tag, 0, &mut buffer[..len], 1);
+                self.ep.trecv(tag, 0, &mut buffer[..len], RECEIVE);
                 self.buffers.push((len, buffer));
                 self.tags.push(tag);
             }
@@ -249,7 +251,7 @@ impl<'a> Attack<'a> {
         self.ep.shm.end_links(&mut self.ep.owner);
         self.ep.remove(self.addr);
         self.ep.remove(me);
-        let taken_back = self.ep.drain();
+        let taken_back = self.ep.drain(RECEIVE);
         self.reap(|_| {});
         assert_eq!(self.under_way, taken_back, "operations never end");
         for (len, buffer) in &self.buffers {

@@ -319,19 +319,21 @@ impl Ep {
         true
     }
 
-    /// Takes all receives back and discards all unexpected messages, as an endpoint that closes.
-    /// Returns how many receives there were.
-    pub fn drain(&mut self) -> usize {
-        let mut receives = Vec::new();
+    /// Takes all receives with this context back and discards all unexpected messages, as an endpoint
+    /// that closes. Returns how many receives there were.
+    pub fn drain(&mut self, context: u64) -> usize {
+        let mut receives = 0;
         for kind in [MsgKind::Tagged, MsgKind::Msg] {
-            let mut messages = Vec::new();
-            self.owner.srx.of(kind).drain(&mut receives, &mut messages);
-            for message in messages {
+            while self.owner.srx.of(kind).cancel(context).is_some() {
+                receives += 1;
+            }
+            while let Some(message) = (self.owner.srx.of(kind)).discard(FiAddr::UNSPEC, 0, u64::MAX)
+            {
                 self.shm.discard(kind, message.token, &mut self.owner);
             }
         }
         self.after();
-        receives.len()
+        receives
     }
 
     #[inline]

@@ -1,9 +1,10 @@
-//! Taking posted receives back: cancelled ones, those of a source that failed, all of them.
+//! Taking posted receives back: cancelled ones, and those of a source that failed.
 //!
 //! The indexes by context and by source that this needs cost every post and every match something, so they exist only
 //! while they are being used.
 
-use super::{CLASS, CLASSES_MAX, Entry, FREE, PostedQueue};
+use super::classes::CLASSES_MAX;
+use super::{CLASS, Entry, FREE, PostedQueue};
 use crate::index::SideIndex;
 use crate::{Posted, TakenBack};
 use ferrofabric_contracts::types::FiAddr;
@@ -13,10 +14,24 @@ const ASIDE_IDLE: u64 = if cfg!(test) { 16 } else { 4096 };
 
 /// An index that is made when first asked for and kept up to date while it is being used.
 #[derive(Default)]
-pub(super) struct Aside {
-    pub(super) on: bool,
+struct Aside {
+    on: bool,
     used_at: u64,
     index: SideIndex,
+}
+
+/// Both of them.
+#[derive(Default)]
+pub(super) struct Asides {
+    by_context: Aside,
+    by_source: Aside,
+}
+
+impl Asides {
+    #[inline]
+    pub(super) fn any_on(&self) -> bool {
+        self.by_context.on | self.by_source.on
+    }
 }
 
 impl PostedQueue {
@@ -27,6 +42,7 @@ impl PostedQueue {
         let entries = &self.entries;
         let same = |id: u32| entries[id as usize].context == context;
         let id = self
+            .asides
             .by_context
             .index
             .first(self.seed.hash(context, 0), same)?;
@@ -44,18 +60,10 @@ impl PostedQueue {
         while let Some(id) = {
             let entries = &self.entries;
             let same = |id: u32| entries[id as usize].src == src;
-            self.by_source.index.first(hash, same)
+            self.asides.by_source.index.first(hash, same)
         } {
             out.push(self.take(id));
         }
-    }
-
-    /// Takes everything, oldest first.
-    pub(crate) fn drain(&mut self, out: &mut Vec<TakenBack>) {
-        self.settle();
-        let ids = self.ids_by_age();
-        out.extend(ids.iter().map(|&id| self.take(id)));
-        self.scratch = ids;
     }
 
     /// Takes any receive out, as it was posted (a multi-receive: what is left of it).
@@ -67,13 +75,11 @@ impl PostedQueue {
         let number = (order & CLASS) as usize;
         let ignore = self.ignore_of(id);
         if number < CLASSES_MAX {
-            let class = &mut self.classes[number];
+            let class = self.classes.at(number);
             let key = class.key(src, tag);
             let hash = self.seed.hash(key.0.0, key.1);
             class.index.remove(&mut self.entries, hash, id);
-            if class.index.is_empty() {
-                self.filled &= !(1 << number);
-            }
+            self.classes.emptied(number);
         } else {
             self.odd.unlink(&mut self.entries, id);
         }
@@ -101,9 +107,9 @@ impl PostedQueue {
     }
 
     fn keep_by_context(&mut self) {
-        self.by_context.used_at = self.posts;
-        if !self.by_context.on {
-            self.by_context.on = true;
+        self.asides.by_context.used_at = self.posts;
+        if !self.asides.by_context.on {
+            self.asides.by_context.on = true;
             let ids = self.ids_by_age();
             for &id in &ids {
                 self.enlist_by_context(id);
@@ -113,9 +119,9 @@ impl PostedQueue {
     }
 
     fn keep_by_source(&mut self) {
-        self.by_source.used_at = self.posts;
-        if !self.by_source.on {
-            self.by_source.on = true;
+        self.asides.by_source.used_at = self.posts;
+        if !self.asides.by_source.on {
+            self.asides.by_source.on = true;
             let ids = self.ids_by_age();
             for &id in &ids {
                 self.enlist_by_source(id);
@@ -126,7 +132,11 @@ impl PostedQueue {
 
     #[inline(never)]
     pub(super) fn enlist_aside(&mut self, id: u32) {
-        for aside in [&mut self.by_context, &mut self.by_source] {
+        let Asides {
+            by_context,
+            by_source,
+        } = &mut self.asides;
+        for aside in [by_context, by_source] {
             // Dropping reads the table, making it anew the slab: wait for posts in proportion.
             let idle = ASIDE_IDLE.max((aside.index.lines() / 2 + self.entries.len() / 4) as u64);
             if aside.on && self.posts - aside.used_at > idle {
@@ -134,10 +144,10 @@ impl PostedQueue {
                 aside.index.clear();
             }
         }
-        if self.by_context.on {
+        if self.asides.by_context.on {
             self.enlist_by_context(id);
         }
-        if self.by_source.on {
+        if self.asides.by_source.on {
             self.enlist_by_source(id);
         }
     }
@@ -148,7 +158,8 @@ impl PostedQueue {
         let same = |other: u32| entries[other as usize].context == context;
         let seed = self.seed;
         let hash_of = |id: u32| seed.hash(entries[id as usize].context, 0);
-        self.by_context
+        self.asides
+            .by_context
             .index
             .insert(hash_of(id), id, same, |_| false, hash_of);
     }
@@ -160,7 +171,8 @@ impl PostedQueue {
             let same = |other: u32| entries[other as usize].src == src;
             let seed = self.seed;
             let hash_of = |id: u32| seed.hash(entries[id as usize].src.0, 0);
-            self.by_source
+            self.asides
+                .by_source
                 .index
                 .insert(hash_of(id), id, same, |_| false, hash_of);
         }
@@ -168,13 +180,16 @@ impl PostedQueue {
 
     #[inline(never)]
     pub(super) fn delist_aside(&mut self, id: u32) {
-        if self.by_context.on {
+        if self.asides.by_context.on {
             let hash = self.seed.hash(self.entries[id as usize].context, 0);
-            self.by_context.index.remove(hash, id);
+            self.asides.by_context.index.remove(hash, id);
         }
         let src = self.entries[id as usize].src;
-        if self.by_source.on && src != FiAddr::UNSPEC {
-            self.by_source.index.remove(self.seed.hash(src.0, 0), id);
+        if self.asides.by_source.on && src != FiAddr::UNSPEC {
+            self.asides
+                .by_source
+                .index
+                .remove(self.seed.hash(src.0, 0), id);
         }
     }
 }
