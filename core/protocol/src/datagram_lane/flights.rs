@@ -76,6 +76,7 @@ impl Flights {
     }
 
     /// Place of a number, far beyond all if it lies before them.
+    #[inline]
     pub(super) fn place(&self, number: u32) -> usize {
         number.wrapping_sub(self.base) as usize
     }
@@ -144,17 +145,13 @@ impl Flights {
         Some(flight)
     }
 
-    /// A flight has arrived, and others before it have not. Returns what it was, if that is news.
-    pub(super) fn hold(&mut self, at: usize) -> Option<Flight> {
-        let flight = self.list.get_mut(at)?;
-        if flight.state == State::Held {
-            return None;
+    /// A flight has arrived that was not held, and others before it have not.
+    pub(super) fn hold(&mut self, at: usize) {
+        if let Some(flight) = self.list.get_mut(at) {
+            let before = std::mem::replace(&mut flight.state, State::Held);
+            self.held += 1;
+            self.uncount(before);
         }
-        let before = *flight;
-        flight.state = State::Held;
-        self.held += 1;
-        self.uncount(before.state);
-        Some(before)
     }
 
     /// Those of the flights under way are lost for which `is_lost` says so.
@@ -179,6 +176,7 @@ impl Flights {
         }
     }
 
+    #[inline]
     pub(super) fn get(&self, at: usize) -> Option<&Flight> {
         self.list.get(at)
     }

@@ -219,9 +219,14 @@ impl Sender {
             let sequence = ack.expected.wrapping_add(1 + bits.trailing_zeros());
             bits &= bits - 1;
             let at = self.flights.place(sequence);
-            if let Some(flight) = self.flights.hold(at) {
-                acked += u32::from(self.flight_acked(flight, now, shared));
+            let Some(&flight) = self.flights.get(at) else {
+                continue;
+            };
+            if flight.state == State::Held {
+                continue;
             }
+            acked += u32::from(self.flight_acked(flight, now, shared));
+            self.flights.hold(at);
         }
         self.gaps = true;
         acked
