@@ -17,10 +17,10 @@
 use thiserror::Error;
 
 /// Size of a credit unit in bytes.
-pub const UNIT_BYTES: u32 = 64;
+pub(crate) const UNIT_BYTES: u32 = 64;
 
 /// Largest quota in units (2 MiB − 64 B): half the range of the counter on the wire, so that old values are told apart.
-pub const MAX_QUOTA_UNITS: u16 = 0x7fff;
+pub(crate) const MAX_QUOTA_UNITS: u16 = 0x7fff;
 
 /// What an eager message of so many bytes costs, in units: its bytes, and one unit for keeping it.
 #[inline]
@@ -97,12 +97,6 @@ impl SendCredit {
         Admission::Eager
     }
 
-    /// Gives back what [`SendCredit::admit`] took for a message that then was not sent (a full send queue).
-    pub fn undo(&mut self, payload_bytes: u32) {
-        let cost = cost_units(payload_bytes).min(self.outstanding_units());
-        self.sent = self.sent.wrapping_sub(cost);
-    }
-
     /// Takes the credit field of a packet. An old value, overtaken by a newer one, changes nothing.
     ///
     /// # Errors
@@ -151,7 +145,7 @@ impl SendCredit {
 
     /// Units that may be sent at once.
     #[must_use]
-    pub fn available_units(&self) -> u32 {
+    pub(crate) fn available_units(&self) -> u32 {
         self.quota - self.outstanding_units()
     }
 
@@ -247,7 +241,7 @@ impl ReceiveCredit {
     }
 
     /// The lane broke: what was told last may be lost.
-    pub fn on_lane_change(&mut self) {
+    pub(crate) fn on_lane_change(&mut self) {
         self.retell = true;
     }
 
@@ -429,7 +423,5 @@ mod tests {
         assert_eq!(send.admit(64), Admission::Eager);
         assert_eq!(send.on_credit(3), Err(CreditError::OverReturned));
         assert_eq!(send.admit(64 * 9), Admission::Rendezvous);
-        send.undo(64);
-        assert_eq!(send.available_units(), 10);
     }
 }

@@ -204,7 +204,8 @@ impl LanePolicy {
 
     /// Whether a peer has a lane, or one is being made.
     #[must_use]
-    pub fn has_lane(&self, peer: u32) -> bool {
+    #[cfg(test)]
+    pub(crate) fn has_lane(&self, peer: u32) -> bool {
         self.peers
             .get(peer as usize)
             .is_some_and(|peer| peer.has_lane)

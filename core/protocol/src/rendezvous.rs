@@ -255,7 +255,7 @@ impl<T> Transfers<T> {
     }
 
     /// The next chunk to post, if the budget allows one; transfers take turns. Each is answered by
-    /// [`Transfers::on_chunk`] or [`Transfers::on_lost`], or undone by [`Transfers::not_posted`] at once.
+    /// [`Transfers::on_chunk`] or [`Transfers::on_lost`].
     pub fn next_chunk(&mut self) -> Option<Chunk> {
         while self.under_way < self.limits.chunks {
             let key = self.runnable.pop_front()?;
@@ -283,11 +283,6 @@ impl<T> Transfers<T> {
             });
         }
         None
-    }
-
-    /// The chunk that [`Transfers::next_chunk`] gave last could not be posted (a full send queue): it comes again.
-    pub fn not_posted(&mut self, chunk: &Chunk) {
-        self.on_lost(chunk.transfer, chunk.offset_bytes, chunk.source);
     }
 
     /// A chunk is done, in any order. Says whether that was the last of its transfer. A stale key changes nothing.

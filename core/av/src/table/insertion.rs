@@ -71,7 +71,11 @@ impl<'a> Insertion<'a> {
     /// # Errors
     ///
     /// `ENOMEM`, `ENOSPC`: the table can not grow.
-    pub fn place_reserved(&mut self, name: [u8; NATIVE_LEN], reserved: Reserved) -> Result<Placed> {
+    pub(crate) fn place_reserved(
+        &mut self,
+        name: [u8; NATIVE_LEN],
+        reserved: Reserved,
+    ) -> Result<Placed> {
         self.place_in(name, Some(reserved))
     }
 

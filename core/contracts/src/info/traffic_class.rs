@@ -39,7 +39,7 @@ pub const fn dscp(class: u32) -> Option<u8> {
 }
 
 /// Whether a number is a class. [`UNSPEC`] is none.
-pub const fn is_class(number: u32) -> bool {
+pub(crate) const fn is_class(number: u32) -> bool {
     matches!(number, BEST_EFFORT..=NETWORK_CTRL) || dscp(number).is_some()
 }
 

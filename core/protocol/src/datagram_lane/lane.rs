@@ -135,7 +135,8 @@ impl<T> DatagramLane<T> {
 
     /// Whether the session sends on another lane.
     #[must_use]
-    pub fn is_paused(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_paused(&self) -> bool {
         self.sender.is_paused()
     }
 

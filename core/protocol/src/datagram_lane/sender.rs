@@ -353,6 +353,7 @@ impl Sender {
         (self.gaps, self.probe, self.probes) = (false, false, 0);
     }
 
+    #[cfg(test)]
     pub(super) fn is_paused(&self) -> bool {
         self.paused
     }

@@ -110,7 +110,7 @@ proptest! {
             } else if let Some(chunk) = transfers.next_chunk() {
                 let message = all.iter_mut().find(|m| m.key == chunk.transfer).unwrap();
                 if fails {
-                    transfers.not_posted(&chunk);
+                    transfers.on_lost(chunk.transfer, chunk.offset_bytes, chunk.source);
                     continue;
                 }
                 prop_assert!((1..=10).contains(&chunk.source.length_bytes));

@@ -49,7 +49,7 @@ pub struct LaneName {
 impl LaneName {
     /// A number for the lane, the same at both ends once both nonces are known; not 0.
     #[must_use]
-    pub fn to_number(&self) -> u64 {
+    pub(crate) fn to_number(self) -> u64 {
         let mixed = self.initiator_nonce ^ self.responder_nonce.rotate_left(32);
         mixed.wrapping_add(self.epoch).max(1)
     }
