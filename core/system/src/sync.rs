@@ -2,15 +2,16 @@
 //! interleavings (`scripts/test`, phase "loom").
 
 #[cfg(loom)]
+#[allow(missing_docs, reason = "the counterparts in the standard library have them")]
 mod modelled;
 
 #[cfg(loom)]
-pub(crate) use loom::sync::{
+pub use loom::sync::{
     MutexGuard,
     atomic::{AtomicBool, Ordering, fence},
 };
 #[cfg(loom)]
-pub(crate) use modelled::{AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
+pub use modelled::{AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
 #[cfg(not(loom))]
 pub use parking_lot::{Mutex, MutexGuard};
 #[cfg(not(loom))]
@@ -21,8 +22,8 @@ pub use std::sync::{
 
 /// Tries the interleavings in which threads are interrupted so many times at most; of very many the first ones, which are the
 /// same each time.
-#[cfg(all(test, loom))]
-pub(crate) fn explore(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
+#[cfg(loom)]
+pub fn explore(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(interruptions);
     builder.max_branches = 20_000;

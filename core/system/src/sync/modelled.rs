@@ -13,31 +13,31 @@ use loom::thread::{self, ThreadId};
 macro_rules! atomic {
     ($($name:ident of $value:ty),*) => {$(
         #[derive(Debug, Default)]
-        pub(crate) struct $name {
+        pub struct $name {
             word: atomic::$name,
             readers: Readers,
         }
 
         impl $name {
-            pub(crate) fn new(value: $value) -> Self {
+            pub fn new(value: $value) -> Self {
                 Self {
                     word: atomic::$name::new(value),
                     readers: Readers::default(),
                 }
             }
 
-            pub(crate) fn load(&self, order: Ordering) -> $value {
+            pub fn load(&self, order: Ordering) -> $value {
                 self.readers.read();
                 self.word.load(order)
             }
 
-            pub(crate) fn store(&self, value: $value, order: Ordering) {
+            pub fn store(&self, value: $value, order: Ordering) {
                 self.readers.write();
                 self.word.store(value, order);
             }
 
             #[allow(dead_code, reason = "not every kind is used so")]
-            pub(crate) fn compare_exchange(
+            pub fn compare_exchange(
                 &self,
                 current: $value,
                 new: $value,
@@ -49,19 +49,19 @@ macro_rules! atomic {
             }
 
             #[allow(dead_code, reason = "not every kind is used so")]
-            pub(crate) fn fetch_add(&self, more: $value, order: Ordering) -> $value {
+            pub fn fetch_add(&self, more: $value, order: Ordering) -> $value {
                 self.readers.write();
                 self.word.fetch_add(more, order)
             }
 
             #[allow(dead_code, reason = "not every kind is used so")]
-            pub(crate) fn fetch_or(&self, bits: $value, order: Ordering) -> $value {
+            pub fn fetch_or(&self, bits: $value, order: Ordering) -> $value {
                 self.readers.write();
                 self.word.fetch_or(bits, order)
             }
 
             #[allow(dead_code, reason = "not every kind is used so")]
-            pub(crate) fn fetch_and(&self, bits: $value, order: Ordering) -> $value {
+            pub fn fetch_and(&self, bits: $value, order: Ordering) -> $value {
                 self.readers.write();
                 self.word.fetch_and(bits, order)
             }
@@ -103,21 +103,21 @@ impl Readers {
 
 /// `loom`'s lock with the call of `parking_lot`'s.
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+pub struct Mutex<T>(loom::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    pub(crate) fn new(value: T) -> Self {
+    pub fn new(value: T) -> Self {
         Self(loom::sync::Mutex::new(value))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+    pub fn lock(&self) -> MutexGuard<'_, T> {
         match self.0.lock() {
             Ok(held) => held,
             Err(poisoned) => poisoned.into_inner(),
         }
     }
 
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok()
     }
 }
@@ -125,14 +125,14 @@ impl<T> Mutex<T> {
 /// `std`'s cell, with what its users rely on made known to `loom`: who finds the value sees all that was done before it
 /// was put in.
 #[derive(Debug)]
-pub(crate) struct OnceLock<T> {
+pub struct OnceLock<T> {
     value: std::sync::OnceLock<T>,
     there: atomic::AtomicBool,
     turn: Mutex<()>,
 }
 
 impl<T> OnceLock<T> {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             value: std::sync::OnceLock::new(),
             there: atomic::AtomicBool::new(false),
@@ -140,20 +140,20 @@ impl<T> OnceLock<T> {
         }
     }
 
-    pub(crate) fn get(&self) -> Option<&T> {
+    pub fn get(&self) -> Option<&T> {
         match self.there.load(Ordering::Acquire) {
             true => self.value.get(),
             false => None,
         }
     }
 
-    pub(crate) fn set(&self, value: T) -> Result<(), T> {
+    pub fn set(&self, value: T) -> Result<(), T> {
         self.value.set(value)?;
         self.there.store(true, Ordering::Release);
         Ok(())
     }
 
-    pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         let _turn = self.turn.lock();
         let value = self.value.get_or_init(make);
         self.there.store(true, Ordering::Release);
