@@ -165,7 +165,7 @@ impl ShmTransport {
 }
 
 impl Transport for ShmTransport {
-    #[inline]
+    #[inline(always)]
     unsafe fn send<O: Owner>(
         &mut self,
         op: &SendOp,

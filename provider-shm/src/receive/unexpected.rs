@@ -67,6 +67,7 @@ impl UnexpectedMessages {
     /// # Safety
     ///
     /// What came of it is valid for reads.
+    #[inline]
     pub(super) unsafe fn hold(&mut self, link: usize, message: &Beginning) -> (usize, Used) {
         // Room for all that comes unasked is taken, and counted, at once.
         let room = message.rest.map_or(message.len, |rest| rest.window);
@@ -136,6 +137,7 @@ impl UnexpectedMessages {
     }
 
     /// Takes a message out.
+    #[inline]
     pub(super) fn take(&mut self, number: u64) -> Option<UnexpectedMessage> {
         let held = self.messages.try_remove(number as usize)?;
         self.left_behind -= usize::from(held.link == NO_LINK);
@@ -143,6 +145,7 @@ impl UnexpectedMessages {
     }
 
     /// A message that was taken out is done with. Returns what it took.
+    #[inline]
     pub(super) fn release(&mut self, mut held: UnexpectedMessage) -> Used {
         let freed = Used::of(held.bytes.capacity());
         self.give_back(freed);
