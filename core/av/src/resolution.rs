@@ -41,7 +41,7 @@ fn route(at: SocketAddr, resolver: Option<&dyn Resolve>) -> Result<()> {
 }
 
 impl Insertion<'_> {
-    /// Puts in what an address names, as [`place`](Self::place) or [`place_reserved`](Self::place_reserved) does.
+    /// Puts in what an address names, as [`place`](Self::place) does, in an entry that was reserved or in any.
     ///
     /// # Errors
     ///

@@ -57,7 +57,7 @@ impl SockaddrIb {
     }
 
     /// The upper 48 bits of the service ID.
-    pub(crate) const fn port_space(&self) -> u64 {
+    pub const fn port_space(&self) -> u64 {
         self.sid >> 16
     }
 
