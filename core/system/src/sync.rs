@@ -2,7 +2,10 @@
 //! interleavings (`scripts/test`, phase "loom").
 
 #[cfg(loom)]
-#[allow(missing_docs, reason = "the counterparts in the standard library have them")]
+#[allow(
+    missing_docs,
+    reason = "the counterparts in the standard library have them"
+)]
 mod modelled;
 
 #[cfg(loom)]
