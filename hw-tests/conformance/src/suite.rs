@@ -27,6 +27,7 @@ macro_rules! conformance {
             sharing::several_endpoints_on_one_queue,
             sharing::a_peer_that_closes_and_one_that_comes_after,
             sharing::a_full_queue_says_so_and_recovers,
+            runs::an_error_ends_a_run,
         }
         $crate::conformance! { @pairs ($fabric) ($($attr),*)
             matches::sources_that_do_not_count,
@@ -49,7 +50,6 @@ macro_rules! conformance {
             runs::a_run_that_ends,
             runs::a_run_that_nobody_ends,
             runs::a_run_that_is_waited_for,
-            runs::an_error_ends_a_run,
             runs::a_run_to_several_peers,
             removals::an_index_given_anew,
             vectors::attributes,

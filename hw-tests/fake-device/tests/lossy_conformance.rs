@@ -100,7 +100,8 @@ fn lossy(lane: &'static str) -> Option<Fabric> {
         domain(lane)
     });
     let patience = Duration::from_secs(60);
-    Some(fabric.with_thresholds(&THRESHOLDS).with_patience(patience))
+    let fabric = fabric.with_thresholds(&THRESHOLDS).with_losses(SILENCE);
+    Some(fabric.with_patience(patience))
 }
 
 mod by_datagrams {
