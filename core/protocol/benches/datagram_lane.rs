@@ -11,7 +11,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ferrofabric_protocol::Time;
 use ferrofabric_protocol::datagram_lane::{Arrival, DatagramLane, Shared};
-use ferrofabric_protocol::session::{Accept, Session};
+use ferrofabric_protocol::session::{Accept, Origin, Session, Start};
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{
     Envelope, HEADER_BYTES, MAX_HEADER_BYTES, MAX_NOTICE_BYTES, Packet,
@@ -26,7 +26,15 @@ const ENVELOPE: Envelope = Envelope {
 const DATAGRAM_BYTES: usize = PREFIX_BYTES + HEADER_BYTES + 8;
 
 fn session() -> Session {
-    Session::new(SessionId(1), 4096, 4096)
+    Session::begin(
+        Origin::default(),
+        &Start {
+            name: 1,
+            remote: SessionId(1),
+            peer_grants_units: 4096,
+            we_grant_units: 4096,
+        },
+    )
 }
 
 struct End {

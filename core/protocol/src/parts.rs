@@ -123,7 +123,7 @@ impl Assembly {
             Packet::Fin { .. }
             | Packet::Cts(_)
             | Packet::Done { .. }
-            | Packet::Resume { .. }
+            | Packet::Resume(_)
             | Packet::Credit
             | Packet::Ack => Ok(Part::None),
         }

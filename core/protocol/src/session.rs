@@ -3,12 +3,17 @@
 //! A session outlives its lanes. It numbers what must arrive exactly once; a lane confirms it (an RC completion, or an
 //! Ack), and after a lane change both sides say what they expect next, and the rest is sent again. The machine keeps
 //! counters only: the owner keeps the messages that are not yet confirmed, in a ring indexed by sequence number.
+//! [`Start`] says what a lane brings with it, and `resume` how both sides find out which session goes on over it.
+
+mod resume;
 
 use thiserror::Error;
 
+pub use resume::{Outcome, Replay, Said};
+
 use super::credit::{ReceiveCredit, SendCredit};
 use super::wire::SessionId;
-use super::wire::data::Header;
+use super::wire::data::{Header, Predecessor};
 
 /// Numbered packets that a session may have unconfirmed: far below half the number space, so that old and new are
 /// told apart.
@@ -40,9 +45,27 @@ pub enum SessionError {
     },
 }
 
+/// What a lane brings for the session that may begin with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The lane's name, the same at both ends, and of no other lane: the session takes it.
+    pub name: u64,
+    /// The name of the session in the headers of packets to the peer.
+    pub remote: SessionId,
+    /// What the peer grants us ([`super::wire::control::Limits::quota_units`]).
+    pub peer_grants_units: u16,
+    /// What we grant the peer.
+    pub we_grant_units: u16,
+}
+
 /// One session.
 #[derive(Clone, Debug)]
 pub struct Session {
+    /// That of its first lane.
+    name: u64,
+    before: Predecessor,
+    /// A Resume has offered it on a lane that it has not taken: the peer may go on without it.
+    offered: bool,
     /// The session's name at the peer: goes into every data header.
     pub remote: SessionId,
     /// Credit to send eager messages.
@@ -69,30 +92,28 @@ pub struct Origin {
 }
 
 impl Session {
-    /// A new session, both sides at sequence 0. The quotas are what the peer grants us and what we grant the peer ([`super::wire::control::Limits::quota_units`]).
+    /// The session that begins with a lane. Both sides count from the same origin.
     #[must_use]
-    pub fn new(remote: SessionId, peer_grants_units: u16, we_grant_units: u16) -> Self {
-        Self::begin_at(Origin::default(), remote, peer_grants_units, we_grant_units)
-    }
-
-    /// As [`Session::new`], with counters that begin elsewhere.
-    #[must_use]
-    pub fn begin_at(
-        origin: Origin,
-        remote: SessionId,
-        peer_grants_units: u16,
-        we_grant_units: u16,
-    ) -> Self {
+    pub fn begin(origin: Origin, start: &Start) -> Self {
         let begin = origin.sequence;
         Session {
-            remote,
-            send_credit: SendCredit::begin_at(origin.credit_units, peer_grants_units),
-            receive_credit: ReceiveCredit::begin_at(origin.credit_units, we_grant_units),
+            name: start.name,
+            before: Predecessor::default(),
+            offered: false,
+            remote: start.remote,
+            send_credit: SendCredit::begin_at(origin.credit_units, start.peer_grants_units),
+            receive_credit: ReceiveCredit::begin_at(origin.credit_units, start.we_grant_units),
             next: begin.into(),
             confirmed: begin,
             expected: begin.into(),
             begin,
         }
+    }
+
+    /// Its name, the same at both ends.
+    #[must_use]
+    pub fn name(&self) -> u64 {
+        self.name
     }
 
     /// Whether no numbered packet has gone either way.
@@ -182,53 +203,6 @@ impl Session {
         Ok(newly)
     }
 
-    /// The session moves to a new lane, where the peer names it `remote`. The old one is fenced: both sides have moved it to
-    /// error, drained it, and told each other their [`Session::expected`]. Returns the numbers to send again, oldest first
-    /// (`first.wrapping_add(i)`); the packets go out as they were, with their old numbers, [readdressed].
-    ///
-    /// # Errors
-    /// [`SessionError::Confirmation`]; nothing is changed.
-    ///
-    /// [readdressed]: super::wire::data::readdress
-    pub fn change_lane(
-        &mut self,
-        remote: SessionId,
-        peer_expects: u32,
-    ) -> Result<Replay, SessionError> {
-        if peer_expects.wrapping_sub(self.confirmed) > self.unconfirmed() {
-            return Err(self.bad_confirmation(peer_expects));
-        }
-        self.remote = remote;
-        self.confirmed = peer_expects;
-        self.receive_credit.on_lane_change();
-        Ok(Replay {
-            first: peer_expects,
-            count: self.unconfirmed(),
-        })
-    }
-
-    /// The peer never began this session, and begins one now that is to take its place: what was
-    /// sent is sent again, with its old numbers, since both sides count from the same ones. Says
-    /// whether that can be. It can not if a packet was confirmed or taken, or if the peer grants
-    /// less by now than was sent; then nothing is changed.
-    #[must_use]
-    pub fn begin_again(
-        &mut self,
-        remote: SessionId,
-        peer_grants_units: u16,
-        we_grant_units: u16,
-    ) -> bool {
-        let begin = u64::from(self.begin);
-        let none_confirmed = self.next.wrapping_sub(begin) == u64::from(self.unconfirmed());
-        let none_taken = self.expected == begin;
-        if !none_confirmed || !none_taken || !self.send_credit.change_quota(peer_grants_units) {
-            return false;
-        }
-        self.remote = remote;
-        self.receive_credit = self.receive_credit.anew(we_grant_units);
-        true
-    }
-
     /// Numbered packets that no lane has confirmed.
     #[inline]
     #[must_use]
@@ -272,23 +246,19 @@ impl Session {
             sequence,
             ..Origin::default()
         };
-        Session::begin_at(origin, remote, quota_units, quota_units)
+        let start = Start {
+            name: 1,
+            remote,
+            peer_grants_units: quota_units,
+            we_grant_units: quota_units,
+        };
+        Session::begin(origin, &start)
     }
-}
-
-/// What to send again after a lane change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replay {
-    /// The oldest number.
-    pub first: u32,
-    /// How many.
-    pub count: u32,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credit::{Admission, UNIT_BYTES};
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
@@ -397,67 +367,6 @@ mod tests {
                 prop_assert!((confirmed..=sent).contains(&tx.oldest_unconfirmed()));
             }
         }
-    }
-
-    #[test]
-    fn impossible_lane_changes_are_refused() {
-        let mut tx = session_at(10);
-        (0..5).for_each(|_| assert!(tx.stamp().is_some()));
-        tx.confirm(12).unwrap();
-        let lies = |got| SessionError::Confirmation {
-            confirmed: 12,
-            next: 15,
-            got,
-        };
-        assert_eq!(tx.change_lane(SessionId(2), 16), Err(lies(16)));
-        assert_eq!(tx.change_lane(SessionId(2), 11), Err(lies(11)));
-        assert_eq!(tx.confirm(16), Err(lies(16)));
-        assert_eq!(
-            tx.change_lane(SessionId(2), 13),
-            Ok(Replay {
-                first: 13,
-                count: 2
-            })
-        );
-        assert!(
-            tx.receive_credit.owes(),
-            "the credit told last may be lost with the lane"
-        );
-    }
-
-    /// What was sent in a session that the peer never began is sent in the next, whatever that
-    /// grants, but no more than it does; a session of which anything came through is not begun again.
-    #[test]
-    fn a_session_begins_again() {
-        let origin = Origin {
-            sequence: u32::MAX - 1,
-            credit_units: u32::MAX - 2,
-        };
-        let begun = || Session::begin_at(origin, SessionId(1), 100, 100);
-        let mut tx = begun();
-        (0..4).for_each(|_| assert!(tx.stamp().is_some()));
-        assert_eq!(tx.send_credit.admit(UNIT_BYTES * 9), Admission::Eager);
-        assert!(!tx.begin_again(SessionId(2), 9, 50), "ten units were sent");
-        assert_eq!(tx.remote, SessionId(1));
-        assert!(tx.begin_again(SessionId(2), 12, 50));
-        assert_eq!((tx.remote, tx.unconfirmed()), (SessionId(2), 4));
-        assert_eq!(tx.send_credit.available_units(), 2);
-        assert_eq!(tx.receive_credit.quota_units(), 50);
-        let mut rx = Session::begin_at(origin, SessionId(3), 50, 12);
-        for ahead in 0..4 {
-            let sequence = origin.sequence.wrapping_add(ahead);
-            assert_eq!(rx.accept(sequence), Accept::Deliver);
-        }
-        assert_eq!(rx.receive_credit.take(UNIT_BYTES * 9), Ok(()));
-        assert_eq!(tx.confirm(rx.expected()), Ok(4));
-        rx.receive_credit.release(UNIT_BYTES * 9);
-        assert_eq!(tx.send_credit.on_credit(rx.receive_credit.field()), Ok(()));
-        assert_eq!(tx.send_credit.available_units(), 12);
-
-        assert!(!tx.begin_again(SessionId(4), 100, 100), "four came through");
-        let mut taken = begun();
-        assert_eq!(taken.accept(origin.sequence), Accept::Deliver);
-        assert!(!taken.begin_again(SessionId(4), 100, 100), "one was taken");
     }
 
     /// Numbers that are those of the beginning again, 2³² packets later each way, are not the

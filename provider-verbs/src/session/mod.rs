@@ -23,8 +23,7 @@ pub(crate) use records::Records;
 pub(crate) use registered::Registered;
 pub(crate) use send_queue::{Place, SendQueue, Wqe, WqeKind};
 pub(crate) use state::{
-    Incoming, Kept, KeptKind, Notice, Quotas, Receiving, RendezvousSend, SessionState, Target,
-    Writing,
+    Incoming, Kept, KeptKind, Notice, Receiving, RendezvousSend, SessionState, Target, Writing,
 };
 pub(crate) use ud_lane::{Route, UdLane};
 pub(crate) use unexpected::{Body, Held, HeldMessage, Way};

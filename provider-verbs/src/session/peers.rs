@@ -435,8 +435,8 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::Quotas;
     use ferrofabric_protocol::rendezvous::TransferLimits;
+    use ferrofabric_protocol::session::{Origin, Session, Start};
 
     fn key(number: u64) -> PeerKey {
         PeerKey {
@@ -451,8 +451,14 @@ mod tests {
 
     fn session() -> Option<Box<SessionState>> {
         let limits = TransferLimits::default();
-        let quotas = Quotas { theirs: 1, ours: 1 };
-        let state = SessionState::new(1, SessionId(1), quotas, limits, limits);
+        let start = Start {
+            name: 1,
+            remote: SessionId(1),
+            peer_grants_units: 1,
+            we_grant_units: 1,
+        };
+        let numbers = Session::begin(Origin::default(), &start);
+        let state = SessionState::new(numbers, &start, limits, limits);
         Some(Box::new(state))
     }
 

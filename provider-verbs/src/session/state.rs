@@ -9,14 +9,13 @@ use ferrofabric_contracts::types::MsgKind;
 use ferrofabric_protocol::credit::{CreditError, open_requests};
 use ferrofabric_protocol::parts::Assembly;
 use ferrofabric_protocol::rendezvous::{SendTable, TransferLimits, Transfers};
-use ferrofabric_protocol::session::Session;
+use ferrofabric_protocol::session::{Session, Start};
 use ferrofabric_protocol::table::{Key, Table};
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{FinStatus, Grant, Segment, readdress};
 
 use super::packet_pool::PacketPool;
 use super::registered::Registered;
-use crate::origins::session_origin;
 use crate::registration::Region;
 
 /// Large messages that are being moved at a time, one way.
@@ -27,15 +26,8 @@ const MAX_BREAKS: u32 = 8;
 
 /// A session with a peer.
 pub(crate) struct SessionState {
-    /// The same at both ends, and of no other session: the name of its first lane.
-    pub(crate) name: u64,
-    /// Sequence numbers and credit.
+    /// Its name, sequence numbers and credit.
     pub(crate) numbers: Session,
-    /// The session that the peer held when this one took its place, as the peer's Resume said; 0 if
-    /// there was none. If the peer still holds that one, it never began this one.
-    pub(crate) replaces: u64,
-    /// A Resume has offered it on a lane that it has not taken: the peer may go on without it.
-    pub(crate) offered: bool,
     held_requests: HeldRequests,
     /// Our messages that the peer was told of and has not taken.
     pub(crate) sends: SendTable<RendezvousSend>,
@@ -80,15 +72,6 @@ impl Breaks {
         self.count += 1;
         self.count <= MAX_BREAKS
     }
-}
-
-/// What each side may have the other keep, in credit units.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Quotas {
-    /// What the peer grants us.
-    pub(crate) theirs: u16,
-    /// What we grant the peer.
-    pub(crate) ours: u16,
 }
 
 /// What tells a peer about an operation.
@@ -190,22 +173,18 @@ pub(crate) enum KeptKind {
 
 impl SessionState {
     pub(crate) fn new(
-        name: u64,
-        remote: SessionId,
-        quotas: Quotas,
+        numbers: Session,
+        start: &Start,
         reads: TransferLimits,
         writes: TransferLimits,
     ) -> Self {
         Self {
-            name,
-            numbers: Session::begin_at(session_origin(), remote, quotas.theirs, quotas.ours),
-            replaces: 0,
-            offered: false,
+            numbers,
             held_requests: HeldRequests {
                 count: 0,
-                limit: open_requests(quotas.ours),
+                limit: open_requests(start.we_grant_units),
             },
-            sends: SendTable::new(open_requests(quotas.theirs)),
+            sends: SendTable::new(open_requests(start.peer_grants_units)),
             writes: Transfers::new(TransferLimits {
                 messages: MAX_MOVING,
                 ..writes
@@ -220,22 +199,21 @@ impl SessionState {
         }
     }
 
-    /// Becomes the session that begins with another lane, at a peer that never began this one: what
-    /// was to be sent is sent there. Says whether that can be; if not, nothing is changed.
-    pub(crate) fn begin_again(&mut self, name: u64, remote: SessionId, quotas: Quotas) -> bool {
-        let requests = open_requests(quotas.theirs);
-        let begins = self.sends.len() <= requests
-            && (self.numbers).begin_again(remote, quotas.theirs, quotas.ours);
-        if begins {
-            self.name = name;
-            self.offered = false;
-            self.sends.change_limit(requests);
-            self.held_requests.limit = open_requests(quotas.ours);
-            for kept in &mut self.replay {
-                readdress(&mut kept.bytes, remote);
-            }
+    /// It has become the session that begins with another lane ([`Outcome::BeginsAgain`]).
+    ///
+    /// [`Outcome::BeginsAgain`]: ferrofabric_protocol::session::Outcome::BeginsAgain
+    pub(crate) fn begins_again(&mut self, start: &Start) {
+        self.sends
+            .change_limit(open_requests(start.peer_grants_units));
+        self.held_requests.limit = open_requests(start.we_grant_units);
+        self.readdress(start.remote);
+    }
+
+    /// What is to be sent again goes to the session of another name at the peer.
+    pub(crate) fn readdress(&mut self, remote: SessionId) {
+        for kept in &mut self.replay {
+            readdress(&mut kept.bytes, remote);
         }
-        begins
     }
 
     /// Counts a request that no receive meets.

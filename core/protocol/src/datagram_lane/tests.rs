@@ -126,7 +126,7 @@ fn a_packet_that_was_only_late_is_forgiven() {
     assert_eq!(tx.ack(8, 0), Ok(8));
     assert_eq!(tx.shared.counters.needless, 1);
     assert!(tx.lane.window() >= window);
-    assert_eq!(tx.flush(), []);
+    assert!(tx.flush().is_empty());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::credit::Admission;
 use crate::handshake::{Config, LaneKey, LaneUp};
 use crate::rendezvous::{Chunk, SendTable, TransferLimits, Transfers};
 use crate::rng::Rng;
-use crate::session::{Accept, Session};
+use crate::session::{Accept, Origin, Session, Start};
 use crate::table::{Key, Table};
 use crate::wire::SessionId;
 use crate::wire::control::Limits;
@@ -111,10 +111,14 @@ impl End {
     fn new(up: &LaneUp, ours: Limits, sender_writes: bool) -> Self {
         End {
             lane: up.lane,
-            session: Session::new(
-                up.remote_session,
-                up.remote_limits.quota_units,
-                ours.quota_units,
+            session: Session::begin(
+                Origin::default(),
+                &Start {
+                    name: up.name,
+                    remote: up.remote_session,
+                    peer_grants_units: up.remote_limits.quota_units,
+                    we_grant_units: ours.quota_units,
+                },
             ),
             sender_writes,
             sends: SendTable::new(1000),
@@ -267,7 +271,7 @@ impl End {
                 self.receive_completes(&moved);
                 return;
             }
-            Packet::Credit | Packet::Ack | Packet::Resume { .. } => return,
+            Packet::Credit | Packet::Ack | Packet::Resume(_) => return,
         };
         match self.posted.pop_front() {
             Some(receive) => self.matched(receive, held),

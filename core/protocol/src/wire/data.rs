@@ -17,9 +17,11 @@ pub const MAX_SEGMENTS: usize = 16;
 
 mod again;
 mod parts;
+mod resume;
 
 pub use again::{readdress, renew_credit};
 pub use parts::MAX_FIRST_HEADER_BYTES;
+pub use resume::{Predecessor, Resume};
 
 /// Size of the largest packet that is not eager, in bytes.
 pub const MAX_RTS_BYTES: usize =
@@ -100,10 +102,7 @@ pub enum Packet<'a> {
         receive: u64,
     },
     /// The first packet of a lane that continues a session: all below [`Header::sequence`] has arrived. Not numbered.
-    Resume {
-        /// Name of the session that the sender of this continues; 0 if it has none.
-        name: u64,
-    },
+    Resume(Resume),
     /// Nothing but the credit in the header. Not numbered.
     Credit,
     /// Nothing but the header: all below [`Header::sequence`] has arrived. Not numbered.
@@ -336,11 +335,6 @@ impl Header {
         self.write_notice(DONE, receive, &[], out)
     }
 
-    /// Writes a Resume; returns its length in bytes.
-    pub fn write_resume(&self, name: u64, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
-        self.write_notice(RESUME, name, &[], out)
-    }
-
     /// Writes a Fin for the peer's operation `op`; returns its length in bytes.
     pub fn write_fin(&self, op: u64, status: FinStatus, out: &mut [u8; MAX_NOTICE_BYTES]) -> usize {
         self.write_notice(FIN, op, &(status as u32).to_le_bytes(), out)
@@ -427,9 +421,7 @@ impl<'a> Packet<'a> {
             DONE if raw.names_only() => Packet::Done {
                 receive: raw.tag.get(),
             },
-            RESUME if raw.names_only() => Packet::Resume {
-                name: raw.tag.get(),
-            },
+            RESUME if raw.flags == 0 => Packet::Resume(Resume::parse(raw.tag.get(), body)?),
             CREDIT if raw.is_bare() => Packet::Credit,
             ACK if raw.is_bare() => Packet::Ack,
             FIN | CTS | DONE | RESUME | CREDIT | ACK => return Err(WireError::Field),
@@ -453,7 +445,7 @@ impl<'a> Packet<'a> {
     /// Whether the packet takes a sequence number of its session.
     #[must_use]
     pub fn is_numbered(&self) -> bool {
-        !matches!(self, Packet::Credit | Packet::Ack | Packet::Resume { .. })
+        !matches!(self, Packet::Credit | Packet::Ack | Packet::Resume(_))
     }
 }
 

@@ -7,17 +7,19 @@ use ferrofabric_contracts::peer::{Owner, PeerAv};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_protocol::handshake::{LaneUp, Reason};
 use ferrofabric_protocol::rendezvous::{Chunk, TransferLimits};
+use ferrofabric_protocol::session::{Session, Start};
 use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::Predecessor;
 
 use super::complete::entered;
 use super::endings::Ending;
 use super::lane_ends::{BROKEN, LOST_BY_PEER, evidence};
 use super::{POLL, RdmTransport};
 use crate::connect::{Carrier, ToEngine, ToService, native_addr};
-use crate::origins::first_request;
+use crate::origins::{first_request, session_origin};
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
-use crate::session::{AfterLane, Lane, LaneEnd, Link, Quotas, SendQueue, SessionState, WqeKind};
+use crate::session::{AfterLane, Lane, LaneEnd, Link, SendQueue, SessionState, WqeKind};
 
 impl RdmTransport {
     /// Takes what the service thread has to say.
@@ -106,7 +108,7 @@ impl RdmTransport {
         if let Some(session) = self.peers.at(peer).parked.take() {
             self.end_session(peer, *session, LOST_BY_PEER, owner);
         }
-        let session = self.new_session(&up);
+        let session = self.new_session(&up, Predecessor::default());
         self.enter(peer, &up, carrier, session);
     }
 
@@ -150,8 +152,9 @@ impl RdmTransport {
         }
     }
 
-    /// A session that starts with a lane.
-    pub(super) fn new_session(&mut self, up: &LaneUp) -> SessionState {
+    /// A session that starts with a lane, at whose other end there is this one.
+    pub(super) fn new_session(&mut self, up: &LaneUp, before: Predecessor) -> SessionState {
+        let numbers = Session::begin_after(before, session_origin(), &start(up));
         self.grants.begin(up.local_quota_units);
         self.tell_grant();
         let tuning = &self.poster.tuning;
@@ -167,21 +170,7 @@ impl RdmTransport {
             chunks_per_message: tuning.rendezvous.writes_per_lane,
             ..reads
         };
-        SessionState::new(up.name, up.remote_session, quotas(up), reads, writes)
-    }
-
-    /// Makes a session of ours that the peer never began the one that starts with this lane, if that
-    /// can be.
-    pub(super) fn begin_again(&mut self, peer: u32, state: &mut SessionState, up: &LaneUp) -> bool {
-        let given_back = (state.numbers.receive_credit).quota_units();
-        if !state.begin_again(up.name, up.remote_session, quotas(up)) {
-            return false;
-        }
-        self.awaken(peer);
-        self.grants.end(given_back, 0);
-        self.grants.begin(up.local_quota_units);
-        self.tell_grant();
-        true
+        SessionState::new(numbers, &start(up), reads, writes)
     }
 
     fn enter_lane(&mut self, peer: u32, up: &LaneUp, qp: Arc<RcQp>, session: SessionState) {
@@ -406,10 +395,12 @@ impl RdmTransport {
     }
 }
 
-/// What both ends grant each other in a session that starts with this lane.
-fn quotas(up: &LaneUp) -> Quotas {
-    Quotas {
-        theirs: up.remote_limits.quota_units,
-        ours: up.local_quota_units,
+/// What a lane brings for a session that begins with it.
+pub(super) fn start(up: &LaneUp) -> Start {
+    Start {
+        name: up.name,
+        remote: up.remote_session,
+        peer_grants_units: up.remote_limits.quota_units,
+        we_grant_units: up.local_quota_units,
     }
 }

@@ -24,10 +24,10 @@ impl RdmTransport {
     ) -> Option<(&mut SessionState, Option<SessionId>)> {
         if let Link::Up(session) = self.peers.at(peer).link {
             let state = self.state_of(session)?;
-            return (state.name == name).then_some((state, Some(session)));
+            return (state.numbers.name() == name).then_some((state, Some(session)));
         }
         let state = self.peers.at(peer).parked.as_deref_mut()?;
-        (state.name == name).then_some((state, None))
+        (state.numbers.name() == name).then_some((state, None))
     }
 
     /// The session that a lane carries, of whatever kind that is.

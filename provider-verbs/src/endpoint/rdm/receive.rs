@@ -59,7 +59,7 @@ impl RdmTransport {
             return false;
         }
         numbers.accept(header.sequence);
-        let from = (lane.peer, lane.session.name);
+        let from = (lane.peer, lane.session.numbers.name());
         self.eager_came(header.session, from, envelope, payload, owner);
         true
     }
@@ -103,7 +103,7 @@ impl RdmTransport {
             Ok(Accept::Gap) => return self.break_lane(session, BROKEN),
             Err(why) => return self.broke_rules(session, &*why),
         }
-        let from = (lane.peer, lane.session.name);
+        let from = (lane.peer, lane.session.numbers.name());
         self.take_packet(session, from, packet, owner);
     }
 
@@ -134,7 +134,7 @@ impl RdmTransport {
             }
             Packet::Cts(grant) => self.grant_came(session, &grant, owner),
             Packet::Done { receive } => self.done_came(session, from.0, receive, owner),
-            Packet::Credit | Packet::Ack | Packet::Resume { .. } => {}
+            Packet::Credit | Packet::Ack | Packet::Resume(_) => {}
         }
     }
 
@@ -397,7 +397,7 @@ pub(super) fn take_credit(
         Packet::Rts { .. } => {
             state.incoming.assembly.on_packet(packet)?;
         }
-        Packet::Resume { .. } => return Err("a session is resumed in its middle".into()),
+        Packet::Resume(_) => return Err("a session is resumed in its middle".into()),
         _ => {}
     }
     Ok(())

@@ -13,13 +13,15 @@ use ferrofabric_contracts::peer::{Owner, PeerSrx};
 use ferrofabric_contracts::types::SendOp;
 use ferrofabric_protocol::Time;
 use ferrofabric_protocol::handshake::{LaneKey, LaneUp, Reason};
+use ferrofabric_protocol::session::{Outcome, Said, SessionError};
 use ferrofabric_protocol::wire::SessionId;
-use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, readdress};
+use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, Predecessor, Resume};
 use ferrofabric_protocol::wire::datagram::{Ack, Prefix};
 
 use super::complete::entered;
 use super::endings::Ending;
 use super::lane_ends::{BROKEN, LOST_BY_PEER, evidence, protocol_broken};
+use super::lanes::start;
 use super::ud::{MAX_RESUME_INTERVAL, RESUME_INTERVAL, route};
 use super::{RdmTransport, TRANSPORT};
 use crate::connect::{Carrier, ToService};
@@ -44,7 +46,7 @@ pub(super) struct Resuming {
     /// Times that it was said: over datagrams it may get lost.
     tries: u32,
     /// The peer's session and what it has taken of it.
-    heard: Option<(u64, u32)>,
+    heard: Option<Said>,
 }
 
 /// Number of the requests that a lane has, one at a time, before it carries the session.
@@ -311,10 +313,10 @@ impl RdmTransport {
             return false;
         };
         let is_its = matches!(&lane.carrier, Carrier::Rc(qp) if qp.number() == qp_num);
-        let (Packet::Resume { name }, None, true) = (packet, lane.heard, is_its) else {
+        let (Packet::Resume(held), None, true) = (packet, lane.heard, is_its) else {
             return false;
         };
-        self.resume_heard(header.session, (*name, header.sequence), owner);
+        self.resume_heard(header.session, said(*held, header), owner);
         true
     }
 
@@ -331,16 +333,16 @@ impl RdmTransport {
         };
         let is_its =
             matches!(&lane.carrier, Carrier::Ud(_)) && lane.up.name as u32 == prefix.cookie;
-        let (Packet::Resume { name }, true) = (packet, is_its) else {
+        let (Packet::Resume(held), true) = (packet, is_its) else {
             return false;
         };
         if lane.heard.is_none() {
-            self.resume_heard(header.session, (*name, header.sequence), owner);
+            self.resume_heard(header.session, said(*held, header), owner);
         }
         true
     }
 
-    fn resume_heard<O: Owner>(&mut self, session: SessionId, heard: (u64, u32), owner: &mut O) {
+    fn resume_heard<O: Owner>(&mut self, session: SessionId, heard: Said, owner: &mut O) {
         let Some(lane) = self.resuming.get_mut(&session) else {
             return;
         };
@@ -367,26 +369,26 @@ impl RdmTransport {
             return;
         };
         let state = self.peers.at(lane.peer).parked.as_mut();
-        let (name, expected, credit) = match state {
+        let (said, credit) = match state {
             Some(state) => {
-                state.offered = true;
-                let numbers = &state.numbers;
-                let credit = numbers.receive_credit.released_units();
-                (state.name, numbers.expected(), credit)
+                let credit = state.numbers.receive_credit.released_units();
+                (state.numbers.say(), credit)
             }
             // As of the session that begins then.
             None => {
                 let origin = session_origin();
-                (0, origin.sequence, origin.credit_units)
+                let expected = origin.sequence;
+                let held = Resume::default();
+                (Said { held, expected }, origin.credit_units)
             }
         };
         let header = Header {
             session: lane.up.remote_session,
-            sequence: expected,
+            sequence: said.expected,
             credit: credit as u16,
         };
         let mut bytes = [0; MAX_NOTICE_BYTES];
-        let len = header.write_resume(name, &mut bytes);
+        let len = header.write_resume(&said.held, &mut bytes);
         lane.said = true;
         match &lane.carrier {
             Carrier::Rc(qp) => {
@@ -405,7 +407,10 @@ impl RdmTransport {
                 let prefix = Prefix {
                     asks: true,
                     cookie: lane.up.name as u32,
-                    ack: Ack { expected, held: 0 },
+                    ack: Ack {
+                        expected: said.expected,
+                        held: 0,
+                    },
                     credit,
                 };
                 let route = route(&lane.up, way.clone());
@@ -534,7 +539,7 @@ impl RdmTransport {
         };
         let (peer, up) = (lane.peer, lane.up);
         if self.peers.at(peer).parked.is_none() {
-            let state = Box::new(self.new_session(&up));
+            let state = Box::new(self.new_session(&up, Predecessor::default()));
             self.peers.at(peer).parked = Some(state);
         }
     }
@@ -545,37 +550,27 @@ impl RdmTransport {
             return;
         };
         self.peers.end_lane(lane.peer);
-        let (name, expected) = lane.heard.unwrap_or_default();
-        let parked = self.peers.at(lane.peer).parked.take();
-        let state = match parked {
-            Some(mut state) if state.name == name => {
-                let before = state.numbers.unconfirmed();
-                match state.numbers.change_lane(lane.up.remote_session, expected) {
-                    Ok(replay) => {
-                        state.offered = false;
-                        let count = before - replay.count;
-                        state.arrived_after_all(count, &mut self.ud.packets, owner);
-                        for kept in &mut state.replay {
-                            readdress(&mut kept.bytes, lane.up.remote_session);
-                        }
-                        self.poster.counters.lanes.sessions_resumed += 1;
-                        self.poster.counters.lanes.packets_repeated += u64::from(replay.count);
-                        *state
-                    }
-                    Err(error) => {
-                        tracing::warn!("{:?}: {error}", lane.up.lane);
-                        let end = protocol_broken("the peer confirmed what was never sent");
-                        self.poster.outstanding -= usize::from(lane.under_way);
-                        self.service.request(ToService::LaneBroken(lane.up.lane));
-                        let (peer, key) = (lane.peer, lane.up.lane);
-                        if let Carrier::Rc(qp) = lane.carrier {
-                            self.part_with(qp);
-                        }
-                        return self.session_left_lane(peer, key, *state, end, owner);
-                    }
+        let heard = lane.heard.unwrap_or_default();
+        let state = match self.peers.at(lane.peer).parked.take() {
+            None => self.new_session(&lane.up, Predecessor::default()),
+            Some(mut state) => match self.meet(lane.peer, &lane.up, &mut state, heard, owner) {
+                Ok(None) => *state,
+                Ok(Some(before)) => {
+                    self.end_session(lane.peer, *state, LOST_BY_PEER, owner);
+                    self.new_session(&lane.up, before)
                 }
-            }
-            parked => self.session_instead(lane.peer, &lane.up, parked, name, owner),
+                Err(error) => {
+                    tracing::warn!("{:?}: {error}", lane.up.lane);
+                    let end = protocol_broken("the peer confirmed what was never sent");
+                    self.poster.outstanding -= usize::from(lane.under_way);
+                    self.service.request(ToService::LaneBroken(lane.up.lane));
+                    let (peer, key) = (lane.peer, lane.up.lane);
+                    if let Carrier::Rc(qp) = lane.carrier {
+                        self.part_with(qp);
+                    }
+                    return self.session_left_lane(peer, key, *state, end, owner);
+                }
+            },
         };
         let up = LaneUp {
             may_send: true,
@@ -591,27 +586,39 @@ impl RdmTransport {
         }
     }
 
-    /// The session that starts with a lane whose other end does not hold the one that we hold.
-    fn session_instead<O: Owner>(
+    /// Has a session meet what the peer said on a lane. If it does not go on over the lane, returns
+    /// the session before the one that begins.
+    fn meet<O: Owner>(
         &mut self,
         peer: u32,
         up: &LaneUp,
-        ours: Option<Box<SessionState>>,
-        theirs: u64,
+        state: &mut SessionState,
+        heard: Said,
         owner: &mut O,
-    ) -> SessionState {
-        if let Some(mut state) = ours {
-            // Ours began in place of the one that the peer still holds: the peer never heard our
-            // word of that, and nothing of ours was taken.
-            let peer_never_began = theirs != 0 && state.replaces == theirs;
-            if peer_never_began && self.begin_again(peer, &mut state, up) {
-                return *state;
+    ) -> Result<Option<Predecessor>, SessionError> {
+        let start = start(up);
+        let before = state.numbers.unconfirmed();
+        let granted_units = state.numbers.receive_credit.quota_units();
+        let repeated = match state.numbers.meet(&start, heard, state.sends.len())? {
+            Outcome::Continues(replay) => {
+                let count = before - replay.count;
+                state.arrived_after_all(count, &mut self.ud.packets, owner);
+                state.readdress(start.remote);
+                self.poster.counters.lanes.sessions_resumed += 1;
+                replay.count
             }
-            self.end_session(peer, *state, LOST_BY_PEER, owner);
-        }
-        let mut state = self.new_session(up);
-        state.replaces = theirs;
-        state
+            Outcome::BeginsAgain => {
+                state.begins_again(&start);
+                self.awaken(peer);
+                self.grants.end(granted_units, 0);
+                self.grants.begin(start.we_grant_units);
+                self.tell_grant();
+                before
+            }
+            Outcome::Ends(before) => return Ok(Some(before)),
+        };
+        self.poster.counters.lanes.packets_repeated += u64::from(repeated);
+        Ok(None)
     }
 
     /// A session is over: ends what hung on it.
@@ -669,10 +676,12 @@ impl RdmTransport {
         let unused = state.is_unused();
         match then {
             AfterLane::Restart if unused || rested => {}
-            AfterLane::Restart => self.fail_receives(peer, Some(state.name), errno, why, owner),
+            AfterLane::Restart => {
+                self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner)
+            }
             _ => {
                 self.fail_pending(peer, |_| true, errno, why, owner);
-                self.fail_receives(peer, Some(state.name), errno, why, owner);
+                self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner);
             }
         }
         self.tell_grant();
@@ -737,4 +746,12 @@ fn lost(
         }
     }
     lost
+}
+
+/// What a Resume says.
+fn said(held: Resume, header: &Header) -> Said {
+    Said {
+        held,
+        expected: header.sequence,
+    }
 }

@@ -45,7 +45,7 @@ impl RdmTransport {
     fn expected_by(&mut self, peer: u32) -> Option<u32> {
         let at = self.peers.at(peer);
         if let Some(session) = &at.parked {
-            return (!session.offered).then(|| session.numbers.expected());
+            return (!session.numbers.is_offered()).then(|| session.numbers.expected());
         }
         let Link::Up(session) = at.link else {
             return None;

@@ -383,7 +383,7 @@ impl End {
                 self.fins.push_back(request.op);
             }
             Packet::Fin { .. } => self.open_requests -= 1,
-            Packet::Cts(_) | Packet::Done { .. } | Packet::Resume { .. } => {
+            Packet::Cts(_) | Packet::Done { .. } | Packet::Resume(_) => {
                 panic!("nobody writes here, and no lane is resumed")
             }
             Packet::Credit | Packet::Ack => panic!("not numbered"),

@@ -69,7 +69,7 @@ fn print(header: Header, packet: Packet<'_>) -> Vec<u8> {
         Packet::Fin { op, status } => header.write_fin(op, status, &mut out),
         Packet::Cts(grant) => header.write_cts(&grant, &mut out),
         Packet::Done { receive } => header.write_done(receive, &mut out),
-        Packet::Resume { name } => header.write_resume(name, &mut out),
+        Packet::Resume(resume) => header.write_resume(&resume, &mut out),
         Packet::Credit => header.write_credit(&mut out),
         Packet::Ack => header.write_ack(&mut out),
     };
@@ -200,7 +200,7 @@ fn sound(kind: u8) -> Vec<u8> {
         ACK => header.write_ack(&mut out),
         CTS => header.write_cts(&grant, &mut out),
         DONE => header.write_done(1, &mut out),
-        RESUME => header.write_resume(1, &mut out),
+        RESUME => header.write_resume(&Resume::default(), &mut out),
         other => panic!("write a packet of kind {other} here"),
     };
     out[..length].to_vec()
@@ -258,11 +258,13 @@ proptest! {
         prop_assert_eq!((request.total_bytes, request.sender_writes, request.segments().len()), (total, true, 0));
 
         let grant = Grant { op, receive: total, address: 1 << 40, fit_bytes: (total.max(1) >> 1) | 1, rkey: 7 };
+        let before = Predecessor { name: total, never_begun: op % 2 == 1 };
+        let resume = Resume { name: op, before };
         let plain = [
             Packet::Fin { op, status },
             Packet::Cts(grant),
             Packet::Done { receive: op },
-            Packet::Resume { name: op },
+            Packet::Resume(resume),
             Packet::Credit,
             Packet::Ack,
         ];

@@ -58,9 +58,9 @@ impl RdmTransport {
             return;
         }
         match packet {
-            Packet::Resume { name } => {
+            Packet::Resume(held) => {
                 self.spent.push(slot);
-                self.resume_again(session, name);
+                self.resume_again(session, held.name);
             }
             _ if packet.is_numbered() => {
                 self.numbered_came(
@@ -176,7 +176,7 @@ impl RdmTransport {
         if let (Some(Ok((_, packet))), Some(lane)) =
             (packet.map(Packet::parse), self.ud.lanes.of(session))
         {
-            let from = (lane.peer, lane.session.name);
+            let from = (lane.peer, lane.session.numbers.name());
             match take_credit(&mut lane.session, &packet) {
                 Ok(()) => self.take_packet(session, from, packet, owner),
                 Err(why) => self.broke_rules(session, &*why),
@@ -202,7 +202,7 @@ impl RdmTransport {
             credit: 0,
         };
         let mut bytes = [0; MAX_NOTICE_BYTES];
-        let len = header.write_resume(lane.session.name, &mut bytes);
+        let len = header.write_resume(&lane.session.numbers.held(), &mut bytes);
         let prefix = lane.prefix(false).to_bytes();
         queue_pair.send(&mut self.poster, &lane.route, &prefix, &bytes[..len]);
     }

@@ -1,0 +1,286 @@
+//! Which session goes on over a new lane.
+//!
+//! Each side says in a Resume which session it holds and what that expects next. On lanes of
+//! datagrams a Resume may get lost, and any lane may end when one side alone has heard the other.
+//! The side that has heard begins a session then that its peer may never begin, and sends in it.
+//! Nothing of that is lost, however many such lanes follow one another:
+//!
+//! * A side without a session begins the one of the lane before it says anything, and names it.
+//! * A session remembers the one that the peer named when it began, its predecessor. A peer that
+//!   names the predecessor again has not begun ours.
+//! * A Resume names the predecessor, too, and says whether its sender never began that. Where the
+//!   predecessor is ours, the peer has not begun ours.
+//!
+//! Where the peer has not begun ours it took nothing in it, and all goes again in the session of the
+//! new lane. A side that has lost its memory of earlier sessions claims nothing about them.
+
+use super::{Origin, Session, SessionError, Start};
+use crate::credit::open_requests;
+use crate::wire::SessionId;
+use crate::wire::data::{Predecessor, Resume};
+
+/// What a Resume says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The session that its sender holds.
+    pub held: Resume,
+    /// The number that this session expects next.
+    pub expected: u32,
+}
+
+/// What becomes of a session when both sides have spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It goes on.
+    Continues(Replay),
+    /// It is the one that begins with the lane: all that was sent in it is sent again, readdressed.
+    BeginsAgain,
+    /// The peer does not have it: what was under way is lost, and the session of the lane begins,
+    /// with this one before it.
+    Ends(Predecessor),
+}
+
+impl Session {
+    /// The session that begins with a lane, where another one ended.
+    #[must_use]
+    pub fn begin_after(before: Predecessor, origin: Origin, start: &Start) -> Self {
+        Session {
+            before,
+            ..Session::begin(origin, start)
+        }
+    }
+
+    /// What to say on a lane that does not carry the session yet. The peer may go on without it from
+    /// here on.
+    pub fn say(&mut self) -> Said {
+        self.offered = true;
+        Said {
+            held: self.held(),
+            expected: self.expected(),
+        }
+    }
+
+    /// Which session this is.
+    #[must_use]
+    pub fn held(&self) -> Resume {
+        Resume {
+            name: self.name,
+            before: self.before,
+        }
+    }
+
+    /// Whether it was offered on a lane that it has not taken: what it expects next may be about a
+    /// session that the peer has left.
+    #[must_use]
+    pub fn is_offered(&self) -> bool {
+        self.offered
+    }
+
+    /// Both sides have spoken on a lane. `requests` is the number of messages that the peer was told
+    /// of and has not taken.
+    ///
+    /// # Errors
+    /// [`SessionError::Confirmation`]; nothing is changed.
+    pub fn meet(
+        &mut self,
+        start: &Start,
+        heard: Said,
+        requests: usize,
+    ) -> Result<Outcome, SessionError> {
+        if heard.held.name == self.name {
+            let replay = self.change_lane(start.remote, heard.expected)?;
+            self.offered = false;
+            return Ok(Outcome::Continues(replay));
+        }
+        let before = self.predecessor(heard);
+        if self.is_unknown_to(heard) && self.begin_again(before, start, requests) {
+            return Ok(Outcome::BeginsAgain);
+        }
+        Ok(Outcome::Ends(before))
+    }
+
+    /// Whether the peer that says this has never begun our session.
+    fn is_unknown_to(&self, heard: Said) -> bool {
+        let still_holds_what_it_held = heard.held.name != 0 && heard.held.name == self.before.name;
+        let says_so = heard.held.before.never_begun && heard.held.before.name == self.name;
+        still_holds_what_it_held || says_so
+    }
+
+    /// What we know of the peer's session, which is another than ours. If it took the place of ours
+    /// it began after ours, so that we have never begun it.
+    fn predecessor(&self, heard: Said) -> Predecessor {
+        let took_our_place = heard.held.before.name == self.name;
+        let is_the_same = heard.held.name == self.before.name;
+        Predecessor {
+            name: heard.held.name,
+            never_begun: took_our_place || (is_the_same && self.before.never_begun),
+        }
+    }
+
+    /// The session moves to a new lane, where the peer names it `remote`. The old one is fenced: both sides have moved it to
+    /// error, drained it, and told each other their [`Session::expected`]. Returns the numbers to send again, oldest first
+    /// (`first.wrapping_add(i)`); the packets go out as they were, with their old numbers, [readdressed].
+    ///
+    /// # Errors
+    /// [`SessionError::Confirmation`]; nothing is changed.
+    ///
+    /// [readdressed]: crate::wire::data::readdress
+    pub(crate) fn change_lane(
+        &mut self,
+        remote: SessionId,
+        peer_expects: u32,
+    ) -> Result<Replay, SessionError> {
+        if peer_expects.wrapping_sub(self.confirmed) > self.unconfirmed() {
+            return Err(self.bad_confirmation(peer_expects));
+        }
+        self.remote = remote;
+        self.confirmed = peer_expects;
+        self.receive_credit.on_lane_change();
+        Ok(Replay {
+            first: peer_expects,
+            count: self.unconfirmed(),
+        })
+    }
+
+    /// The peer never began this session, and begins one now that is to take its place: what was
+    /// sent is sent again, with its old numbers, since both sides count from the same ones. Says
+    /// whether that can be. It can not if a packet was confirmed or taken, or if the peer grants
+    /// less by now than was sent; then nothing is changed.
+    fn begin_again(&mut self, before: Predecessor, start: &Start, requests: usize) -> bool {
+        let begin = u64::from(self.begin);
+        let none_confirmed = self.next.wrapping_sub(begin) == u64::from(self.unconfirmed());
+        let none_taken = self.expected == begin;
+        if !none_confirmed
+            || !none_taken
+            || requests > open_requests(start.peer_grants_units)
+            || !self.send_credit.change_quota(start.peer_grants_units)
+        {
+            return false;
+        }
+        self.name = start.name;
+        self.before = before;
+        self.remote = start.remote;
+        self.offered = false;
+        self.receive_credit = self.receive_credit.anew(start.we_grant_units);
+        true
+    }
+}
+
+/// What to send again after a lane change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// The oldest number.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl Replay {
+    /// The numbers, oldest first.
+    pub fn sequences(self) -> impl Iterator<Item = u32> {
+        (0..self.count).map(move |i| self.first.wrapping_add(i))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credit::{Admission, UNIT_BYTES};
+    use crate::session::Accept;
+
+    fn start(name: u64, peer_grants_units: u16, we_grant_units: u16) -> Start {
+        Start {
+            name,
+            remote: SessionId(name as u32),
+            peer_grants_units,
+            we_grant_units,
+        }
+    }
+
+    #[test]
+    fn impossible_lane_changes_are_refused() {
+        let origin = Origin {
+            sequence: 10,
+            ..Origin::default()
+        };
+        let mut tx = Session::begin(origin, &start(1, 100, 100));
+        (0..5).for_each(|_| assert!(tx.stamp().is_some()));
+        tx.confirm(12).unwrap();
+        let lies = |got| SessionError::Confirmation {
+            confirmed: 12,
+            next: 15,
+            got,
+        };
+        assert_eq!(tx.change_lane(SessionId(2), 16), Err(lies(16)));
+        assert_eq!(tx.change_lane(SessionId(2), 11), Err(lies(11)));
+        assert_eq!(tx.confirm(16), Err(lies(16)));
+        assert_eq!(
+            tx.change_lane(SessionId(2), 13),
+            Ok(Replay {
+                first: 13,
+                count: 2
+            })
+        );
+        assert!(
+            tx.receive_credit.owes(),
+            "the credit told last may be lost with the lane"
+        );
+    }
+
+    /// What was sent in a session that the peer never began is sent in the next, whatever that
+    /// grants, but no more than it does; a session of which anything came through is not begun again.
+    #[test]
+    fn a_session_begins_again() {
+        let origin = Origin {
+            sequence: u32::MAX - 1,
+            credit_units: u32::MAX - 2,
+        };
+        let none = Predecessor::default();
+        let begun = || Session::begin(origin, &start(1, 100, 100));
+        let mut tx = begun();
+        (0..4).for_each(|_| assert!(tx.stamp().is_some()));
+        assert_eq!(tx.send_credit.admit(UNIT_BYTES * 9), Admission::Eager);
+        assert!(
+            !tx.begin_again(none, &start(2, 9, 50), 0),
+            "ten units were sent"
+        );
+        assert_eq!(tx.remote, SessionId(1));
+        let many = open_requests(12) + 1;
+        assert!(
+            !tx.begin_again(none, &start(2, 12, 50), many),
+            "more requests than it grants"
+        );
+        assert!(tx.begin_again(none, &start(2, 12, 50), 0));
+        assert_eq!(
+            (tx.name(), tx.remote, tx.unconfirmed()),
+            (2, SessionId(2), 4)
+        );
+        assert_eq!(tx.send_credit.available_units(), 2);
+        assert_eq!(tx.receive_credit.quota_units(), 50);
+        let mut rx = Session::begin(origin, &start(2, 50, 12));
+        for sequence in (Replay {
+            first: origin.sequence,
+            count: 4,
+        })
+        .sequences()
+        {
+            assert_eq!(rx.accept(sequence), Accept::Deliver);
+        }
+        assert_eq!(rx.receive_credit.take(UNIT_BYTES * 9), Ok(()));
+        assert_eq!(tx.confirm(rx.expected()), Ok(4));
+        rx.receive_credit.release(UNIT_BYTES * 9);
+        assert_eq!(tx.send_credit.on_credit(rx.receive_credit.field()), Ok(()));
+        assert_eq!(tx.send_credit.available_units(), 12);
+
+        assert!(
+            !tx.begin_again(none, &start(4, 100, 100), 0),
+            "four came through"
+        );
+        let mut taken = begun();
+        assert_eq!(taken.accept(origin.sequence), Accept::Deliver);
+        assert!(
+            !taken.begin_again(none, &start(4, 100, 100), 0),
+            "one was taken"
+        );
+    }
+}
