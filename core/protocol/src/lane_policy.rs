@@ -68,6 +68,10 @@ const MAX_DOUBLINGS: u32 = 6;
 /// Lanes with operations under way that are looked at before a peer is told that there is no room.
 const MAX_BUSY: usize = 16;
 
+/// How long peers that can not go on without an RC lane wait for one that is quiet, before one goes
+/// that is not.
+const FAIR_SHARE: Duration = Duration::from_millis(100);
+
 /// The peers of an endpoint, numbered densely.
 #[derive(Clone, Debug)]
 pub struct LanePolicy {
@@ -76,6 +80,8 @@ pub struct LanePolicy {
     lanes: usize,
     /// One item for each lane: when it was used, as far as was known when it was put in.
     by_use: BinaryHeap<Reverse<(Time, u32)>>,
+    /// Since when somebody waits for room, and no lane was quiet.
+    wanted_room: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,6 +105,7 @@ impl LanePolicy {
             peers: Vec::new(),
             lanes: 0,
             by_use: BinaryHeap::new(),
+            wanted_room: None,
         }
     }
 
@@ -155,11 +162,28 @@ impl LanePolicy {
         }
     }
 
-    /// Room is wanted by somebody who can not go on without: the lane that may go, which is [`LanePolicy::down`] now.
-    pub fn recycle(&mut self, now: Time, mut is_quiet: impl FnMut(u32) -> bool) -> Option<u32> {
+    /// The lane that may go, which is [`LanePolicy::down`] now.
+    fn recycle(&mut self, now: Time, mut is_quiet: impl FnMut(u32) -> bool) -> Option<u32> {
         let victim = self.least_recent(Need::Bulk, now, &mut is_quiet)?;
         self.down(victim, now);
         Some(victim)
+    }
+
+    /// Somebody who can not go on without has found no room: the lane that goes, which is
+    /// [`LanePolicy::down`] now. One that is not quiet goes when there was none that is for
+    /// [`FAIR_SHARE`].
+    pub fn make_room(&mut self, now: Time, is_quiet: impl FnMut(u32) -> bool) -> Option<u32> {
+        let quiet = self.recycle(now, is_quiet);
+        if quiet.is_some() {
+            self.wanted_room = None;
+            return quiet;
+        }
+        let since = *self.wanted_room.get_or_insert(now);
+        if now - since < FAIR_SHARE {
+            return None;
+        }
+        self.wanted_room = Some(now);
+        self.recycle(now, |_| true)
     }
 
     /// A lane is used for something else than a message: a read, a write.

@@ -9,6 +9,7 @@ use ferrofabric_protocol::wire::SessionId;
 
 use super::send_queue::{Place, SendQueue, Wqe};
 use super::state::SessionState;
+use super::turns::Turn;
 use crate::qp::RcQp;
 
 /// How a lane's end came about.
@@ -62,10 +63,7 @@ pub(crate) struct Lane {
     pub(crate) unflushed: bool,
     /// The queue pair has refused a request: what is entered behind it will not complete.
     pub(crate) refused: bool,
-    /// Whether the lane is in the list of those with work.
-    pub(crate) listed: bool,
-    /// Whether it is in the list of those that wait for what all share.
-    pub(crate) stalled: bool,
+    pub(crate) turn: Turn,
 }
 
 impl Lane {

@@ -10,6 +10,7 @@ mod records;
 mod registered;
 mod send_queue;
 mod state;
+mod turns;
 mod ud_lane;
 mod unexpected;
 mod wr_id;
@@ -25,6 +26,7 @@ pub(crate) use send_queue::{Place, SendQueue, Wqe, WqeKind};
 pub(crate) use state::{
     Incoming, Kept, KeptKind, Notice, Receiving, RendezvousSend, SessionState, Target, Writing,
 };
+pub(crate) use turns::{Turn, Turns};
 pub(crate) use ud_lane::{Route, UdLane};
 pub(crate) use unexpected::{Body, Held, HeldMessage, Way};
 pub(crate) use wr_id::{WrId, datagram_wr_id, is_datagram, receive_wr_id, send_wr_id};

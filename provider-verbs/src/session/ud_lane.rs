@@ -7,6 +7,7 @@ use ferrofabric_protocol::wire::datagram::Prefix;
 
 use super::lane::{LaneEnd, Named};
 use super::state::SessionState;
+use super::turns::Turn;
 use crate::connect::Way;
 
 /// Where the datagrams of a lane go.
@@ -35,11 +36,7 @@ pub(crate) struct UdLane {
     pub(crate) end: Option<LaneEnd>,
     /// The session is to have an RC lane, as soon as there is room for one.
     pub(crate) outgrown: bool,
-    /// Whether the lane is in the list of those with work.
-    pub(crate) listed: bool,
-    /// Whether it is in the list of lanes that wait for a place or a buffer of those that all lanes
-    /// share.
-    pub(crate) stalled: bool,
+    pub(crate) turn: Turn,
 }
 
 impl Named for UdLane {

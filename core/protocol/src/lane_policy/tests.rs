@@ -201,3 +201,24 @@ proptest! {
         }
     }
 }
+
+/// Who waits for room gets the lane of a quiet peer at once, and any other after a fair share.
+#[test]
+fn room_is_made_after_a_fair_share() {
+    let mut policy = LanePolicy::new(config(2));
+    for peer in 0..2 {
+        policy.admit(peer, Need::Bulk, at(u64::from(peer)), |_| true);
+    }
+    assert_eq!(policy.make_room(at(200), |_| false), None);
+    assert_eq!(policy.make_room(at(299), |_| false), None);
+    assert_eq!(policy.make_room(at(300), |_| false), Some(0));
+    assert_eq!(policy.make_room(at(301), |_| false), None, "a share each");
+    assert_eq!(policy.make_room(at(302), |_| true), Some(1), "it is quiet");
+    assert_eq!(policy.lanes(), 0);
+    policy.admit(3, Need::Bulk, at(500), |_| true);
+    assert_eq!(
+        policy.make_room(at(501), |_| false),
+        None,
+        "who waits now has waited since now"
+    );
+}

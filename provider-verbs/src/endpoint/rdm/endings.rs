@@ -40,12 +40,12 @@ pub(super) struct Endings {
 }
 
 impl Endings {
-    /// None, for a completion queue that holds so many completions.
-    pub(super) fn new(depth: u32) -> Self {
+    /// None, for a completion queue that so many polls empty.
+    pub(super) fn new(polls: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
             looks: 0,
-            enough: u64::from(depth).div_ceil(POLL as u64) + 1,
+            enough: polls as u64 + 1,
             emptied: 0,
         }
     }
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn each_waits_for_a_queue_of_looks_and_no_longer() {
         // Two looks empty it.
-        let mut endings = Endings::new(POLL as u32 + 1);
+        let mut endings = Endings::new(2);
         endings.push(Ending::Lane(SessionId(1), BROKEN));
         assert!(!endings.looked(1, POLL));
         endings.push(Ending::Lane(SessionId(2), BROKEN));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_end_of_the_queue_is_the_time_of_those_that_waited_for_it() {
-        let mut endings = Endings::new(1 << 20);
+        let mut endings = Endings::new(1 << 16);
         endings.push(Ending::Lane(SessionId(1), BROKEN));
         assert!(!endings.looked(1, POLL));
         endings.push(Ending::Lane(SessionId(2), BROKEN));

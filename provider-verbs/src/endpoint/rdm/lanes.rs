@@ -19,7 +19,7 @@ use crate::connect::{Carrier, ToEngine, ToService, native_addr};
 use crate::origins::{first_request, session_origin};
 use crate::post::{SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
-use crate::session::{AfterLane, Lane, LaneEnd, Link, SendQueue, SessionState, WqeKind};
+use crate::session::{AfterLane, Lane, LaneEnd, Link, SendQueue, SessionState, Turn, WqeKind};
 
 impl RdmTransport {
     /// Takes what the service thread has to say.
@@ -189,8 +189,7 @@ impl RdmTransport {
             used: (0, 0),
             unflushed: false,
             refused: false,
-            listed: false,
-            stalled: false,
+            turn: Turn::default(),
         };
         lane.reconsider();
         self.peers.begin_lane(peer);
@@ -311,29 +310,6 @@ impl RdmTransport {
         self.session_left_lane(peer, key, state, end, owner);
     }
 
-    /// Puts a lane in the list of those with work.
-    #[inline]
-    pub(super) fn list(&mut self, session: SessionId) {
-        if let Some(lane) = self.lanes.of(session) {
-            if !lane.listed {
-                lane.listed = true;
-                self.work.push_back(session);
-            }
-            return;
-        }
-        self.list_ud_lane(session);
-    }
-
-    #[cold]
-    fn list_ud_lane(&mut self, session: SessionId) {
-        if let Some(lane) = self.ud.lanes.of(session) {
-            if !lane.listed {
-                lane.listed = true;
-                self.work.push_back(session);
-            }
-        }
-    }
-
     #[inline]
     pub(super) fn list_if_busy(&mut self, session: SessionId) {
         if let Some(lane) = self.lanes.of(session) {
@@ -351,7 +327,7 @@ impl RdmTransport {
     fn drain_unflushed<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
         let mut done = 0;
         // So many looks take all that lies there now, whatever comes meanwhile on other lanes.
-        for _ in 0..=self.cq.depth() as usize / POLL {
+        for _ in 0..self.completions.polls_that_empty_it() {
             let polled = self.poll(owner);
             done += polled;
             if polled < POLL {
@@ -365,15 +341,15 @@ impl RdmTransport {
     /// Gives each listed lane a turn: what is to be sent again first, then notices, so that they never wait behind bulk data.
     pub(super) fn run_work<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;
-        for _ in 0..self.work.len() {
-            let Some(session) = self.work.pop_front() else {
+        for _ in 0..self.turns.len() {
+            let Some(session) = self.turns.next() else {
                 break;
             };
             let Some(lane) = self.lanes.of(session) else {
                 done += self.run_ud_lane(session, owner);
                 continue;
             };
-            lane.listed = false;
+            lane.turn.begins();
             if lane.unflushed {
                 // The queue pair is destroyed with the last that holds it: the service thread drops its own.
                 if Arc::strong_count(&lane.qp) == 1 {

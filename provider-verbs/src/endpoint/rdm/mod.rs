@@ -6,6 +6,8 @@
 //! goes on.
 
 mod complete;
+mod completions;
+mod connecting;
 mod counters;
 mod dead_queue;
 mod departing;
@@ -18,42 +20,40 @@ mod open;
 mod parts;
 mod poster;
 mod receive;
+mod receives;
 mod replay;
 mod request;
 mod resume;
+mod resuming;
 mod send;
-mod stalled;
+mod session_end;
 mod taken;
+mod turns;
 mod ud;
 mod waits;
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::sync::Arc;
-use std::time::Duration;
 
 use ferrofabric_contracts::addr::NativeAddr;
-use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx, Start, Token, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
-use ferrofabric_protocol::Time;
 use ferrofabric_protocol::lane_policy::LanePolicy;
-use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
 use crate::connect::{Service, ToService, peer_key};
-use crate::cq::{CompChannel, Cq};
 use crate::gather::Readable;
-use crate::session::{Grants, Held, Lanes, Peers, WrId};
-use crate::slots::SlotPool;
-use crate::srq::Srq;
+use crate::session::{Grants, Held, Lanes, Peers, Turns, WrId};
 
 pub(crate) use open::{Patience, RdmConfig};
 
+use completions::Completions;
 use departing::Watch;
 use endings::Endings;
 use poster::Poster;
-use resume::Resuming;
+use receives::Receives;
+use resuming::Resumptions;
 use ud::UdLanes;
 
 /// Which transport of an endpoint a token belongs to: this one.
@@ -73,33 +73,18 @@ pub(crate) struct RdmTransport {
     ud: UdLanes,
     /// Which peers have RC lanes.
     policy: LanePolicy,
-    /// Since when somebody waits for an RC lane, and none was idle.
-    wanted_room: Option<Time>,
-    resuming: HashMap<SessionId, Resuming>,
+    resuming: Resumptions,
     /// What ends once all that has come was taken.
     ending: Endings,
     /// Peers that were removed and have a lane, and what was seen of it.
     departing: HashMap<u32, Watch>,
-    /// Looks at the completion queue that failed since the last that brought something.
-    queue_failures: u32,
-    srq: Arc<Srq>,
-    cq: Arc<Cq>,
-    channel: Arc<CompChannel>,
-    receives: SlotPool,
+    receives: Receives,
+    completions: Completions,
     poster: Poster,
     peers: Peers,
     held: Held,
     grants: Grants,
-    /// Lanes that have something to do.
-    work: std::collections::VecDeque<SessionId>,
-    /// Those that wait for what all lanes share.
-    stalled: Vec<SessionId>,
-    /// Receive buffers to be posted again.
-    spent: Vec<u32>,
-    /// So many are posted at a time, or more: a small part of all, of which lanes may hold some.
-    post_from: usize,
-    armed: bool,
-    reconnect_timeout: Option<Duration>,
+    turns: Turns,
     #[cfg(feature = "fault-injection")]
     faults: crate::fault::Seen,
 }
@@ -145,11 +130,8 @@ impl RdmTransport {
     #[inline]
     fn poll<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];
-        let cq = Arc::as_ptr(&self.cq);
-        // SAFETY: `self` holds the queue; only the count of holders is not touched, for this is polled all the time.
-        let completions = match unsafe { (*cq).poll(&mut room) } {
-            Ok(completions) => completions,
-            Err(error) => return self.queue_failed(error, owner),
+        let Ok(completions) = self.completions.poll(&mut room) else {
+            return self.queue_failed(owner);
         };
         for completion in completions {
             let ok = completion.status == ibv_wc_status::IBV_WC_SUCCESS;
@@ -158,7 +140,7 @@ impl RdmTransport {
                 WrId::Receive(slot) if ok => {
                     self.received(slot, completion.byte_len, completion.qp_num, owner);
                 }
-                WrId::Receive(slot) => self.spent.push(slot),
+                WrId::Receive(slot) => self.receives.give_back(slot),
                 WrId::Send(session, number) => {
                     let status = (!ok).then_some(completion.status);
                     self.sent(session, number, status, owner);
@@ -166,11 +148,7 @@ impl RdmTransport {
             }
         }
         if !completions.is_empty() {
-            self.queue_failures = 0;
-            self.armed = false;
-            if self.spent.len() >= self.post_from {
-                self.post_spent();
-            }
+            self.receives.post_if_enough();
         }
         completions.len()
     }
@@ -181,7 +159,7 @@ impl RdmTransport {
         self.poster.counters.received.dropped += 1;
         tracing::warn!(
             "{} completed receive {slot}, which there is not",
-            self.cq.context().name()
+            self.completions.device()
         );
     }
 
@@ -195,7 +173,7 @@ impl RdmTransport {
 
 impl Drop for RdmTransport {
     fn drop(&mut self) {
-        if !self.cq.context().is_own() {
+        if !self.completions.is_own() {
             return;
         }
         self.post_held_back();
@@ -241,16 +219,16 @@ impl Transport for RdmTransport {
         let ending = self.ending.len();
         let polled = self.poll(owner);
         done += polled;
-        if polled > 0 && !self.stalled.is_empty() {
+        if polled > 0 && self.turns.has_stalled() {
             self.go_on_stalled();
         }
-        if ending > 0 && self.has_polled() && self.ending.looked(ending, polled) {
+        if ending > 0 && self.completions.has_polled() && self.ending.looked(ending, polled) {
             done += self.end_resuming(owner);
         }
         if self.ud.wait_for_time() {
             done += self.run_deadlines(owner);
         }
-        if !self.work.is_empty() {
+        if !self.turns.is_empty() {
             done += self.run_work(owner);
         }
         if self.peers.are_to_be_sorted() {
@@ -302,22 +280,13 @@ impl Transport for RdmTransport {
     fn arm(&mut self) -> Result<bool> {
         self.service.hush();
         self.post_held_back();
-        if self.service.has_messages() || !self.work.is_empty() || !self.ending.is_empty() {
+        if self.service.has_messages() || !self.turns.is_empty() || !self.ending.is_empty() {
             return Ok(false);
         }
         if !self.ud.arm()? {
             return Ok(false);
         }
-        if self.armed {
-            return Ok(true);
-        }
-        while self.channel.take_event()?.is_some() {}
-        self.cq
-            .arm(false)
-            .map_err(|e| Error::new(e.errno(), "arm", "completion queue"))?;
-        // What came before does not wake: the caller looks once more, then asks again.
-        self.armed = true;
-        Ok(false)
+        self.completions.arm()
     }
 
     fn stats(&self, report: &mut dyn FnMut(&'static str, u64)) {

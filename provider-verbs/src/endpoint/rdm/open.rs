@@ -1,7 +1,6 @@
 //! Opening an RDM endpoint.
 
-use std::collections::{HashMap, VecDeque};
-use std::os::fd::AsFd;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +12,13 @@ use ferrofabric_protocol::lane_policy::{self, LanePolicy};
 use ferrofabric_protocol::wire::control::{Keys, Limits};
 use ferrofabric_system::wait::WaitSet;
 
+use super::RdmTransport;
+use super::completions::Completions;
 use super::endings::Endings;
 use super::poster::Poster;
+use super::receives::Receives;
+use super::resuming::Resumptions;
 use super::ud::{DataQueuePair, UdLanes};
-use super::{POLL, RdmTransport};
 use crate::connect::{Datagrams, Service, ServiceConfig, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
 use crate::mr::Access;
@@ -25,7 +27,7 @@ use crate::port::LocalPort;
 use crate::qp::{QpCaps, QpConfig, UdInit};
 use crate::random::random;
 use crate::registration::Registrations;
-use crate::session::{Grants, Held, Lanes, Peers, QUOTA_UNITS};
+use crate::session::{Grants, Held, Lanes, Peers, QUOTA_UNITS, Turns};
 use crate::slots::SlotPool;
 use crate::srq::{Srq, SrqConfig};
 use crate::tuning::Tuning;
@@ -210,10 +212,8 @@ impl RdmTransport {
         let pd = registrations.pd();
         let queues = Queues::create(pd, &tuning)?;
         let slot_bytes = tuning.slot_bytes();
-        let mut receives = SlotPool::create(pd, tuning.receives, slot_bytes, Access::LOCAL_WRITE)?;
         let bounces = SlotPool::create(pd, tuning.bounces, slot_bytes, Access::empty())?;
-        let mut spent = Vec::with_capacity(tuning.receives);
-        spent.extend(std::iter::from_fn(|| receives.take()));
+        let receives = Receives::create(pd, queues.srq.clone(), tuning.receives, slot_bytes)?;
 
         let queue_pair = queues.data_queue_pair(pd, &port, &tuning, verbs.qkey)?;
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
@@ -229,40 +229,29 @@ impl RdmTransport {
             handshake: config.handshake(name, &verbs, receives.slot_bytes(), data_qpn.is_some()),
         };
         let service = Service::start(peer_key(name), datagrams, service_config)?;
-        let Queues { channel, cq, srq } = queues;
-        wait.add(channel.as_fd())?;
+        let completions = Completions::new(queues.cq, queues.channel);
+        wait.add(completions.fd())?;
         wait.add(service.fd())?;
-        let mut this = Self {
+        Ok(Self {
             lanes: Lanes::default(),
             ud,
             policy: LanePolicy::new(lane_policy::Config {
                 max_lanes: tuning.max_lanes,
                 ..lane_policy::Config::default()
             }),
-            wanted_room: None,
-            resuming: HashMap::new(),
-            ending: Endings::new(cq.depth()),
+            resuming: Resumptions::new(patience.reconnect_timeout),
+            ending: Endings::new(completions.polls_that_empty_it()),
             departing: HashMap::new(),
-            queue_failures: 0,
-            reconnect_timeout: patience.reconnect_timeout,
             #[cfg(feature = "fault-injection")]
             faults: crate::fault::Seen::default(),
             service,
-            srq,
-            cq,
-            channel,
             receives,
+            completions,
             poster: Poster::new(bounces, tuning, port.mtu, registrations),
             peers: Peers::default(),
             held: Held::default(),
             grants: Grants::default(),
-            work: VecDeque::new(),
-            stalled: Vec::new(),
-            spent,
-            post_from: POLL.min(tuning.receives / 4),
-            armed: false,
-        };
-        this.post_spent();
-        Ok(this)
+            turns: Turns::default(),
+        })
     }
 }

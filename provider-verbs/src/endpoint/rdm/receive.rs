@@ -8,13 +8,11 @@ use ferrofabric_protocol::credit::CreditError;
 use ferrofabric_protocol::session::Accept;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{Envelope, FinStatus, Header, Packet};
-use ferrofabric_verbs_sys::ibv_sge;
 
 use super::lane_ends::{BROKEN, protocol_broken};
-use super::{POLL, RdmTransport, TRANSPORT};
+use super::{RdmTransport, TRANSPORT};
 use crate::connect::ToService;
-use crate::post::RecvRequest;
-use crate::session::{Body, HeldMessage, Notice, SessionState, Way, receive_wr_id};
+use crate::session::{Body, HeldMessage, Notice, SessionState, Way};
 
 impl RdmTransport {
     /// A packet has come into a slot.
@@ -32,7 +30,7 @@ impl RdmTransport {
         if !self.next_message(packet, qp_num, owner) {
             self.packet(packet, qp_num, owner);
         }
-        self.spent.push(slot);
+        self.receives.give_back(slot);
     }
 
     /// Takes a packet if it is what most are: a whole message, the next of its session, from a peer that keeps to the rules.
@@ -305,34 +303,6 @@ impl RdmTransport {
         } else {
             self.grants.let_go(bytes);
             self.tell_grant();
-        }
-    }
-
-    /// Posts spent receive buffers again.
-    pub(super) fn post_spent(&mut self) {
-        let lkey = self.receives.lkey();
-        let length = self.receives.slot_bytes() as u32;
-        while !self.spent.is_empty() {
-            let from = self.spent.len().saturating_sub(POLL);
-            let request = |slot: u32| {
-                let addr = self.receives.address(slot) as u64;
-                RecvRequest::new(receive_wr_id(slot), [ibv_sge { addr, length, lkey }])
-            };
-            let mut requests = [request(self.spent[from]); POLL];
-            let count = self.spent.len() - from;
-            for (request_of, &slot) in requests.iter_mut().zip(&self.spent[from..]) {
-                *request_of = request(slot);
-            }
-            // SAFETY: the slots are the device's until their receives complete.
-            let posted = unsafe { RecvRequest::post_all_shared(&mut requests[..count], &self.srq) };
-            match posted {
-                Ok(()) => self.spent.truncate(from),
-                Err((error, taken)) => {
-                    self.spent.drain(from..from + taken);
-                    tracing::warn!("receives of {} not posted: {error}", self.srq);
-                    return;
-                }
-            }
         }
     }
 

@@ -5,49 +5,28 @@
 //! and what it has taken of it; having heard the same of the other side, it sends the rest again. So nothing of the old lane
 //! can come after anything of the new one, and a one-sided operation may be repeated.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::peer::{Owner, PeerSrx};
-use ferrofabric_contracts::types::SendOp;
+use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::Time;
-use ferrofabric_protocol::handshake::{LaneKey, LaneUp, Reason};
+use ferrofabric_protocol::handshake::{LaneKey, LaneUp};
 use ferrofabric_protocol::session::{Outcome, Said, SessionError};
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, Predecessor, Resume};
 use ferrofabric_protocol::wire::datagram::{Ack, Prefix};
 
+use super::RdmTransport;
 use super::complete::entered;
 use super::endings::Ending;
 use super::lane_ends::{BROKEN, LOST_BY_PEER, evidence, protocol_broken};
 use super::lanes::start;
+use super::resuming::Resuming;
 use super::ud::{MAX_RESUME_INTERVAL, RESUME_INTERVAL, route};
-use super::{RdmTransport, TRANSPORT};
 use crate::connect::{Carrier, ToService};
 use crate::origins::session_origin;
 use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
 use crate::qp::RcQp;
-use crate::session::{
-    AfterLane, Body, Goodbye, Grants, Held, KeptKind, LaneEnd, Link, Peers, SessionState, Target,
-    WqeKind, send_wr_id,
-};
-
-/// A lane on which the session has yet to be taken up again.
-pub(super) struct Resuming {
-    up: LaneUp,
-    carrier: Carrier,
-    peer: u32,
-    may_send: bool,
-    /// The Resume was posted.
-    said: bool,
-    /// It, or a probe behind it, is under way: one request at a time.
-    under_way: bool,
-    /// Times that it was said: over datagrams it may get lost.
-    tries: u32,
-    /// The peer's session and what it has taken of it.
-    heard: Option<Said>,
-}
+use crate::session::{AfterLane, LaneEnd, Link, SessionState, WqeKind, send_wr_id};
 
 /// Number of the requests that a lane has, one at a time, before it carries the session.
 const RESUME_NUMBER: u32 = 0;
@@ -125,15 +104,14 @@ impl RdmTransport {
 
     /// The lanes on which sessions are to be taken up, and their peers.
     pub(super) fn lanes_that_resume(&self) -> Vec<(LaneKey, u32)> {
-        let lanes = self.resuming.values();
+        let lanes = self.resuming.iter();
         lanes.map(|newer| (newer.up.lane, newer.peer)).collect()
     }
 
     /// A lane to a peer on which the session is to be taken up.
     pub(super) fn newer_lane(&self, peer: u32) -> Option<SessionId> {
-        (self.resuming.values())
-            .find(|newer| newer.peer == peer)
-            .map(|newer| newer.up.lane.session())
+        let newer = self.resuming.iter().find(|newer| newer.peer == peer)?;
+        Some(newer.up.lane.session())
     }
 
     /// Takes leave of the lanes that went down before they carried a session. All that had come on them was taken: so some may
@@ -176,86 +154,6 @@ impl RdmTransport {
         self.ending.push(Ending::QueuePair(qp));
     }
 
-    /// Asks for a lane, if anybody waits for one.
-    pub(super) fn reconnect_if_wanted(&mut self, at: u32) {
-        let peer = self.peers.at(at);
-        let waits = peer.goes_on();
-        if peer.link != Link::Idle || (peer.pending.is_empty() && !waits) {
-            return;
-        }
-        peer.link = Link::Connecting;
-        self.connect(at);
-    }
-
-    /// Asks for a lane, of whatever kind is right by now.
-    pub(super) fn connect(&mut self, at: u32) {
-        let patience = self.reconnect_timeout;
-        let kind = self.kind_for(at);
-        let peer = self.peers.at(at);
-        let request = ToService::Connect {
-            peer: peer.key,
-            kind,
-            // Of a peer that we had no quarrel with silence means nothing.
-            patience: patience.filter(|_| peer.goes_on()),
-        };
-        self.service.request(request);
-    }
-
-    /// A peer's endpoint has closed, which its goodbye on a lane says, and what it had taken of the
-    /// session there. A session on a lane ends with the lane; a session that has left it ends here.
-    pub(super) fn peer_closed<O: Owner>(
-        &mut self,
-        at: u32,
-        (lane, expected): (LaneKey, Option<u32>),
-        owner: &mut O,
-    ) {
-        let peer = self.peers.at(at);
-        peer.closed = Some(Goodbye {
-            lane: Some(lane),
-            expected,
-        });
-        if matches!(peer.link, Link::Up(_) | Link::Resuming(_)) {
-            return;
-        }
-        let expected = expected.filter(|_| peer.last_lane == Some(lane));
-        if peer.link == Link::Connecting {
-            let request = ToService::Cancel(peer.key);
-            self.service.request(request);
-        }
-        self.connect_failed(at, Reason::PeerClosed { expected }, owner);
-    }
-
-    /// A connection did not come about.
-    #[cold]
-    pub(super) fn connect_failed<O: Owner>(&mut self, at: u32, reason: Reason, owner: &mut O) {
-        let mut end = evidence(reason);
-        let peer = self.peers.at(at);
-        if let AfterLane::Closed { expected } = end.then {
-            let lane = None;
-            peer.closed.get_or_insert(Goodbye { lane, expected });
-        }
-        if peer.link == Link::Connecting {
-            peer.link = Link::Idle;
-        }
-        if let (Some(session), Reason::Timeout) = (&peer.parked, reason) {
-            (end.errno, end.why, end.status) = session.broken_by;
-        }
-        self.connection_ended(at, end, owner);
-    }
-
-    /// A peer has no lane and will get none: ends its session, and what waits for it.
-    pub(super) fn connection_ended<O: Owner>(&mut self, at: u32, end: LaneEnd, owner: &mut O) {
-        match self.peers.at(at).parked.take() {
-            // Whatever lane carried it last, it is over.
-            Some(session) => self.end_session(at, *session, end, owner),
-            None => {
-                self.fail_pending(at, |_| true, end.errno, end.why, owner);
-                self.fail_receives(at, None, end.errno, end.why, owner);
-            }
-        }
-        self.lies_idle(at);
-    }
-
     /// A lane is up on which an earlier session may go on.
     pub(super) fn begin_resuming<O: Owner>(
         &mut self,
@@ -274,25 +172,22 @@ impl RdmTransport {
             self.ud.deadlines.begin(session);
         }
         self.peers.begin_lane(peer);
-        self.resuming.insert(
-            session,
-            Resuming {
-                may_send: up.may_send,
-                up,
-                carrier,
-                peer,
-                said: false,
-                under_way: false,
-                tries: 0,
-                heard: None,
-            },
-        );
+        self.resuming.begin(Resuming {
+            may_send: up.may_send,
+            up,
+            carrier,
+            peer,
+            said: false,
+            under_way: false,
+            tries: 0,
+            heard: None,
+        });
         self.resume(session, owner);
     }
 
     /// The peer's end of a lane is up.
     pub(super) fn resuming_may_send<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
-        if let Some(lane) = self.resuming.get_mut(&session) {
+        if let Some(lane) = self.resuming.of(session) {
             lane.may_send = true;
             let peer = lane.peer;
             self.is_heard(peer, owner);
@@ -309,7 +204,7 @@ impl RdmTransport {
         qp_num: u32,
         owner: &mut O,
     ) -> bool {
-        let Some(lane) = self.resuming.get_mut(&header.session) else {
+        let Some(lane) = self.resuming.of(header.session) else {
             return false;
         };
         let is_its = matches!(&lane.carrier, Carrier::Rc(qp) if qp.number() == qp_num);
@@ -328,7 +223,7 @@ impl RdmTransport {
         packet: &Packet<'_>,
         owner: &mut O,
     ) -> bool {
-        let Some(lane) = self.resuming.get(&header.session) else {
+        let Some(lane) = self.resuming.of(header.session) else {
             return false;
         };
         let is_its =
@@ -343,7 +238,7 @@ impl RdmTransport {
     }
 
     fn resume_heard<O: Owner>(&mut self, session: SessionId, heard: Said, owner: &mut O) {
-        let Some(lane) = self.resuming.get_mut(&session) else {
+        let Some(lane) = self.resuming.of(session) else {
             return;
         };
         lane.heard = Some(heard);
@@ -358,14 +253,14 @@ impl RdmTransport {
 
     /// Time to say a Resume again that may be lost.
     pub(super) fn repeat_resume<O: Owner>(&mut self, session: SessionId, now: Time, owner: &mut O) {
-        if self.resuming.contains_key(&session) {
+        if self.resuming.of(session).is_some() {
             self.say_resume(session, now, owner);
         }
     }
 
     /// Says on a lane which session we hold and what it has taken.
     fn say_resume<O: Owner>(&mut self, session: SessionId, now: Time, owner: &mut O) {
-        let Some(lane) = self.resuming.get_mut(&session) else {
+        let Some(lane) = self.resuming.of(session) else {
             return;
         };
         let state = self.peers.at(lane.peer).parked.as_mut();
@@ -432,7 +327,8 @@ impl RdmTransport {
     /// write of nothing, which only a living queue pair acknowledges and of which the peer knows nothing.
     pub(super) fn probe_resuming_lanes<O: Owner>(&mut self, owner: &mut O) {
         let mut broken = Vec::new();
-        for (&session, lane) in &mut self.resuming {
+        for lane in self.resuming.iter_mut() {
+            let session = lane.up.lane.session();
             let Carrier::Rc(qp) = &lane.carrier else {
                 continue;
             };
@@ -457,7 +353,7 @@ impl RdmTransport {
 
     /// The Resume, or a probe behind it, has arrived.
     pub(super) fn resume_sent(&mut self, session: SessionId, number: u32) {
-        if let Some(lane) = self.resuming.get_mut(&session) {
+        if let Some(lane) = self.resuming.of(session) {
             if number == RESUME_NUMBER && std::mem::take(&mut lane.under_way) {
                 self.poster.outstanding -= 1;
             }
@@ -478,7 +374,7 @@ impl RdmTransport {
         end: LaneEnd,
         owner: &mut O,
     ) {
-        if let Some(lane) = self.resuming.get(&session) {
+        if let Some(lane) = self.resuming.of(session) {
             let key = lane.up.lane;
             self.service.request(ToService::LaneBroken(key));
             self.resuming_lane_down(session, end, owner);
@@ -493,7 +389,7 @@ impl RdmTransport {
         end: LaneEnd,
         owner: &mut O,
     ) {
-        let Some(lane) = self.resuming.remove(&session) else {
+        let Some(lane) = self.resuming.end(session) else {
             return;
         };
         self.peers.end_lane(lane.peer);
@@ -513,7 +409,7 @@ impl RdmTransport {
 
     /// Takes the session up again, as far as that goes: the old lane is to be drained, the peer's end up, both sides heard.
     fn resume<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
-        let Some(lane) = self.resuming.get_mut(&session) else {
+        let Some(lane) = self.resuming.of(session) else {
             return;
         };
         let peer = self.peers.at(lane.peer);
@@ -525,7 +421,7 @@ impl RdmTransport {
             let now = self.ud.now();
             self.say_resume(session, now, owner);
         }
-        if (self.resuming.get(&session)).is_some_and(|lane| lane.heard.is_some()) {
+        if (self.resuming.of(session)).is_some_and(|lane| lane.heard.is_some()) {
             self.resumed(session, owner);
         }
     }
@@ -534,7 +430,7 @@ impl RdmTransport {
     /// it as soon as it hears that, so it is kept even if the lane ends before we have heard the
     /// peer.
     fn hold_session(&mut self, session: SessionId) {
-        let Some(lane) = self.resuming.get(&session) else {
+        let Some(lane) = self.resuming.of(session) else {
             return;
         };
         let (peer, up) = (lane.peer, lane.up);
@@ -546,7 +442,7 @@ impl RdmTransport {
 
     /// Both sides have said what they hold: the lane carries the session from here on.
     fn resumed<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
-        let Some(lane) = self.resuming.remove(&session) else {
+        let Some(lane) = self.resuming.end(session) else {
             return;
         };
         self.peers.end_lane(lane.peer);
@@ -620,132 +516,6 @@ impl RdmTransport {
         self.poster.counters.lanes.packets_repeated += u64::from(repeated);
         Ok(None)
     }
-
-    /// A session is over: ends what hung on it.
-    pub(super) fn end_session<O: Owner>(
-        &mut self,
-        peer: u32,
-        mut state: SessionState,
-        end: LaneEnd,
-        owner: &mut O,
-    ) {
-        let LaneEnd {
-            errno,
-            why,
-            status,
-            then,
-        } = end;
-        // Nothing was under way, and nothing is lost: the peer needs the session no more.
-        let at = self.peers.at(peer);
-        // One that is parked now is a newer session, and it is that one which rests.
-        let rested = at.rests.is_some() && at.parked.is_none();
-        if rested {
-            self.awaken(peer);
-        }
-        let credit = &state.numbers.receive_credit;
-        self.grants.end(credit.quota_units(), credit.held_units());
-        if let AfterLane::Closed {
-            expected: Some(expected),
-        } = then
-        {
-            if let Ok(count) = state.numbers.confirm(expected) {
-                state.arrived_after_all(count, &mut self.ud.packets, owner);
-            }
-        }
-        for kept in state.replay.drain(..) {
-            if let KeptKind::Message(done) = kept.kind {
-                owner.fail_send(&done, errno, status, why);
-            }
-        }
-        let sends = state.sends.drain();
-        for send in sends.chain(state.writes.drain().map(|writing| writing.send)) {
-            // The peer may have keys that it is not to use any more.
-            (send.regions.iter()).for_each(|region| self.poster.registrations.forget(region));
-            owner.fail_send(&send.done, errno, status, why);
-        }
-        let receives = state.receives.drain().into_iter().map(|(_, r)| r);
-        for r in state.reads.drain().chain(receives) {
-            let regions = r.places.iter().map(|place| &place.region);
-            regions.for_each(|region| self.poster.registrations.forget(region));
-            owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
-        }
-        if let Target::Receive(kind, arrived, matched) = state.incoming.target {
-            self.grants.let_go(arrived.len as usize);
-            owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
-        }
-        let unused = state.is_unused();
-        match then {
-            AfterLane::Restart if unused || rested => {}
-            AfterLane::Restart => {
-                self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner)
-            }
-            _ => {
-                self.fail_pending(peer, |_| true, errno, why, owner);
-                self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner);
-            }
-        }
-        self.tell_grant();
-    }
-
-    /// Fails what waits to be sent to a peer.
-    pub(super) fn fail_pending<O: Owner>(
-        &mut self,
-        peer: u32,
-        fails: impl Fn(&SendOp) -> bool,
-        errno: Errno,
-        why: &'static str,
-        owner: &mut O,
-    ) {
-        let pending = std::mem::take(&mut self.peers.at(peer).pending);
-        let (failed, kept) = pending
-            .into_iter()
-            .partition::<VecDeque<_>, _>(|pending| fails(&pending.op));
-        self.peers.at(peer).pending = kept;
-        for pending in failed {
-            owner.fail_send(&pending.done(), errno, 0, why);
-        }
-    }
-
-    /// Fails the receives that only this peer could have matched, and drops the messages that can not be had any more.
-    fn fail_receives<O: Owner>(
-        &mut self,
-        peer: u32,
-        session: Option<u64>,
-        errno: Errno,
-        why: &'static str,
-        owner: &mut O,
-    ) {
-        let addr = self.peers.at(peer).addr;
-        let (held, peers, grants) = (&mut self.held, &mut self.peers, &mut self.grants);
-        owner.srx().fail_source(addr, errno, why, |token| {
-            token.transport == TRANSPORT
-                && lost(
-                    (&mut *held, &mut *peers, &mut *grants),
-                    token.value,
-                    session,
-                )
-        });
-    }
-}
-
-/// Whether a kept message can not be delivered any more, as it is a request of this session, or not whole; it is let go then.
-fn lost(
-    (held, peers, grants): (&mut Held, &mut Peers, &mut Grants),
-    token: u64,
-    session: Option<u64>,
-) -> bool {
-    let lost = held.message(token).is_some_and(|message| {
-        !matches!(message.body, Body::Eager(_)) && Some(message.session) == session
-    });
-    if lost {
-        if let Some(message) = held.take(token) {
-            peers.let_go(message.peer);
-            if let Body::Arriving { total_bytes, .. } = message.body {
-                grants.let_go(total_bytes);
-            }
-        }
-    }
-    lost
 }
 
 /// What a Resume says.

@@ -70,7 +70,7 @@ impl RdmTransport {
         op: &SendOp,
         iov: Readable<'_>,
     ) -> Result<(), OpError> {
-        if self.queue_is_dead() {
+        if self.completions.is_dead() {
             return Err(OpError::Failed(Errno::EIO));
         }
         if self.peers.at(at).pending.len() >= MAX_PENDING {

@@ -19,11 +19,6 @@ use super::super::poster::TELLS;
 use crate::connect::ToService;
 use crate::session::{AfterLane, LaneEnd, Link, Pending, SessionState};
 
-use std::time::Duration;
-
-/// How long peers that can not go on without an RC lane wait for one that is idle, before one goes that is not.
-const FAIR_SHARE: Duration = Duration::from_millis(100);
-
 impl RdmTransport {
     /// The kind of lane that a peer is to have next.
     pub(in super::super) fn kind_for(&mut self, at: u32) -> LaneKind {
@@ -104,7 +99,7 @@ impl RdmTransport {
         // The service thread still has the lane, and makes no other beside it until it learns that
         // the engine has left this one. Of a peer that we had no quarrel with silence means
         // nothing.
-        let patience = self.reconnect_timeout.filter(|_| !state.is_unused());
+        let patience = self.resuming.patience().filter(|_| !state.is_unused());
         let at = self.peers.at(peer);
         at.parked = Some(Box::new(state));
         at.last_lane = Some(key);
@@ -131,7 +126,7 @@ impl RdmTransport {
         let slots = lane.window.release(&lane.session.numbers);
         for (slot, _) in slots {
             self.ud.held_slots -= 1;
-            self.spent.push(slot);
+            self.receives.give_back(slot);
         }
         Some((lane.peer, lane.key, lane.session))
     }
@@ -163,13 +158,12 @@ impl RdmTransport {
     #[cold]
     pub(in super::super) fn no_room(&mut self, key: PeerKey, here: bool) {
         let now = self.ud.now();
-        if here && !self.recycle_quiet(now) {
-            let since = *self.wanted_room.get_or_insert(now);
-            if now - since >= FAIR_SHARE {
-                self.wanted_room = Some(now);
-                if let Some(victim) = self.policy.recycle(now, |_| true) {
-                    self.recycle(victim);
-                }
+        if here {
+            self.look_at_use(now);
+            let (lanes, peers) = (&mut self.lanes, &mut self.peers);
+            let victim = (self.policy).make_room(now, |at| is_quiet(lanes, peers, at));
+            if let Some(victim) = victim {
+                self.recycle(victim);
             }
         }
         let Some(at) = self.peers.find(&key) else {
@@ -183,18 +177,6 @@ impl RdmTransport {
             self.policy.down(at, now);
             self.connect(at);
         }
-    }
-
-    /// Gives up the lane that was used least recently, of those that are idle. `false`: there is none.
-    fn recycle_quiet(&mut self, now: Time) -> bool {
-        self.look_at_use(now);
-        let (lanes, peers) = (&mut self.lanes, &mut self.peers);
-        let victim = self.policy.recycle(now, |at| is_quiet(lanes, peers, at));
-        if let Some(victim) = victim {
-            self.wanted_room = None;
-            self.recycle(victim);
-        }
-        victim.is_some()
     }
 
     /// Gives up a peer's RC lane.

@@ -31,7 +31,7 @@ use super::RdmTransport;
 use crate::connect::{ToService, Way};
 use crate::device::Mtu;
 use crate::qp::UdQp;
-use crate::session::{Lanes, Link, PacketPool, Route, SessionState, UdLane};
+use crate::session::{Lanes, Link, PacketPool, Route, SessionState, Turn, UdLane};
 
 pub(super) use queue_pair::DataQueuePair;
 
@@ -176,8 +176,7 @@ impl RdmTransport {
             may_send: up.may_send,
             end: None,
             outgrown: false,
-            listed: false,
-            stalled: false,
+            turn: Turn::default(),
         });
         self.ud.deadlines.begin(id);
         self.peers.at(peer).link = Link::Up(id);

@@ -26,7 +26,7 @@ impl RdmTransport {
     ) {
         self.poster.counters.received.packets += 1;
         let Ok((prefix, header, packet)) = datagram::parse(self.datagram(slot, bytes)) else {
-            self.spent.push(slot);
+            self.receives.give_back(slot);
             return self.drop_datagram("it is no datagram of a lane");
         };
         let session = header.session;
@@ -39,11 +39,11 @@ impl RdmTransport {
             if !self.resume_datagram_came(&prefix, &header, &packet, owner) {
                 self.drop_datagram("its session is not there");
             }
-            self.spent.push(slot);
+            self.receives.give_back(slot);
             return;
         };
         if lane.end.is_some() || lane.route.cookie != prefix.cookie {
-            self.spent.push(slot);
+            self.receives.give_back(slot);
             return self.drop_datagram("its lane is over");
         }
         if !lane.may_send {
@@ -54,12 +54,12 @@ impl RdmTransport {
         }
         self.list(session);
         if !self.acknowledged(session, &prefix, now, owner) {
-            self.spent.push(slot);
+            self.receives.give_back(slot);
             return;
         }
         match packet {
             Packet::Resume(held) => {
-                self.spent.push(slot);
+                self.receives.give_back(slot);
                 self.resume_again(session, held.name);
             }
             _ if packet.is_numbered() => {
@@ -71,7 +71,7 @@ impl RdmTransport {
                     owner,
                 );
             }
-            _ => self.spent.push(slot),
+            _ => self.receives.give_back(slot),
         }
     }
 
@@ -125,7 +125,7 @@ impl RdmTransport {
     ) {
         let may_hold = self.ud.held_slots < self.poster.tuning.receives / HELD_PART;
         let Some(lane) = self.ud.lanes.of(session) else {
-            return self.spent.push(slot);
+            return self.receives.give_back(slot);
         };
         let arrival = lane.window.arrive(
             &mut self.ud.shared,
@@ -141,7 +141,7 @@ impl RdmTransport {
                 self.deliver_held(session, owner);
             }
             Arrival::Hold => self.ud.held_slots += 1,
-            Arrival::Drop((slot, _)) => self.spent.push(slot),
+            Arrival::Drop((slot, _)) => self.receives.give_back(slot),
         }
     }
 
@@ -158,7 +158,7 @@ impl RdmTransport {
                 Held::Deliver((slot, bytes)) => {
                     self.deliver_datagram(session, slot, bytes, owner);
                 }
-                Held::Drop((slot, _)) => self.spent.push(slot),
+                Held::Drop((slot, _)) => self.receives.give_back(slot),
             }
         }
     }
@@ -182,7 +182,7 @@ impl RdmTransport {
                 Err(why) => self.broke_rules(session, &*why),
             }
         }
-        self.spent.push(slot);
+        self.receives.give_back(slot);
     }
 
     /// The peer asks again for our Resume: it has not heard it.

@@ -68,7 +68,7 @@ impl RdmTransport {
         let Some(lane) = self.ud.lanes.of(session) else {
             return 0;
         };
-        lane.listed = false;
+        lane.turn.begins();
         if !lane.is_usable() {
             self.set_deadline(session);
             return 0;

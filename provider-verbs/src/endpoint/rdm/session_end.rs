@@ -1,0 +1,140 @@
+//! A session ends, and with it all that hangs on it.
+
+use std::collections::VecDeque;
+
+use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::peer::{Owner, PeerSrx};
+use ferrofabric_contracts::types::SendOp;
+
+use super::{RdmTransport, TRANSPORT};
+use crate::session::{
+    AfterLane, Body, Grants, Held, KeptKind, LaneEnd, Peers, SessionState, Target,
+};
+
+impl RdmTransport {
+    /// A session is over: ends what hung on it.
+    pub(super) fn end_session<O: Owner>(
+        &mut self,
+        peer: u32,
+        mut state: SessionState,
+        end: LaneEnd,
+        owner: &mut O,
+    ) {
+        let LaneEnd {
+            errno,
+            why,
+            status,
+            then,
+        } = end;
+        // Nothing was under way, and nothing is lost: the peer needs the session no more.
+        let at = self.peers.at(peer);
+        // One that is parked now is a newer session, and it is that one which rests.
+        let rested = at.rests.is_some() && at.parked.is_none();
+        if rested {
+            self.awaken(peer);
+        }
+        let credit = &state.numbers.receive_credit;
+        self.grants.end(credit.quota_units(), credit.held_units());
+        if let AfterLane::Closed {
+            expected: Some(expected),
+        } = then
+        {
+            if let Ok(count) = state.numbers.confirm(expected) {
+                state.arrived_after_all(count, &mut self.ud.packets, owner);
+            }
+        }
+        for kept in state.replay.drain(..) {
+            if let KeptKind::Message(done) = kept.kind {
+                owner.fail_send(&done, errno, status, why);
+            }
+        }
+        let sends = state.sends.drain();
+        for send in sends.chain(state.writes.drain().map(|writing| writing.send)) {
+            // The peer may have keys that it is not to use any more.
+            (send.regions.iter()).for_each(|region| self.poster.registrations.forget(region));
+            owner.fail_send(&send.done, errno, status, why);
+        }
+        let receives = state.receives.drain().into_iter().map(|(_, r)| r);
+        for r in state.reads.drain().chain(receives) {
+            let regions = r.places.iter().map(|place| &place.region);
+            regions.for_each(|region| self.poster.registrations.forget(region));
+            owner.fail_recv(r.kind, &r.matched, &r.arrived, errno, 0, why);
+        }
+        if let Target::Receive(kind, arrived, matched) = state.incoming.target {
+            self.grants.let_go(arrived.len as usize);
+            owner.fail_recv(kind, &matched, &arrived, errno, 0, why);
+        }
+        let unused = state.is_unused();
+        match then {
+            AfterLane::Restart if unused || rested => {}
+            AfterLane::Restart => {
+                self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner)
+            }
+            _ => {
+                self.fail_pending(peer, |_| true, errno, why, owner);
+                self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner);
+            }
+        }
+        self.tell_grant();
+    }
+
+    /// Fails what waits to be sent to a peer.
+    pub(super) fn fail_pending<O: Owner>(
+        &mut self,
+        peer: u32,
+        fails: impl Fn(&SendOp) -> bool,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut O,
+    ) {
+        let pending = std::mem::take(&mut self.peers.at(peer).pending);
+        let (failed, kept) = pending
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|pending| fails(&pending.op));
+        self.peers.at(peer).pending = kept;
+        for pending in failed {
+            owner.fail_send(&pending.done(), errno, 0, why);
+        }
+    }
+
+    /// Fails the receives that only this peer could have matched, and drops the messages that can not be had any more.
+    pub(super) fn fail_receives<O: Owner>(
+        &mut self,
+        peer: u32,
+        session: Option<u64>,
+        errno: Errno,
+        why: &'static str,
+        owner: &mut O,
+    ) {
+        let addr = self.peers.at(peer).addr;
+        let (held, peers, grants) = (&mut self.held, &mut self.peers, &mut self.grants);
+        owner.srx().fail_source(addr, errno, why, |token| {
+            token.transport == TRANSPORT
+                && lost(
+                    (&mut *held, &mut *peers, &mut *grants),
+                    token.value,
+                    session,
+                )
+        });
+    }
+}
+
+/// Whether a kept message can not be delivered any more, as it is a request of this session, or not whole; it is let go then.
+fn lost(
+    (held, peers, grants): (&mut Held, &mut Peers, &mut Grants),
+    token: u64,
+    session: Option<u64>,
+) -> bool {
+    let lost = held.message(token).is_some_and(|message| {
+        !matches!(message.body, Body::Eager(_)) && Some(message.session) == session
+    });
+    if lost {
+        if let Some(message) = held.take(token) {
+            peers.let_go(message.peer);
+            if let Body::Arriving { total_bytes, .. } = message.body {
+                grants.let_go(total_bytes);
+            }
+        }
+    }
+    lost
+}
