@@ -171,7 +171,7 @@ impl LanePolicy {
 
     /// Somebody who can not go on without has found no room: the lane that goes, which is
     /// [`LanePolicy::down`] now. One that is not quiet goes when there was none that is for
-    /// [`FAIR_SHARE`].
+    /// 100 ms.
     pub fn make_room(&mut self, now: Time, is_quiet: impl FnMut(u32) -> bool) -> Option<u32> {
         let quiet = self.recycle(now, is_quiet);
         if quiet.is_some() {

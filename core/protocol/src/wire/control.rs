@@ -148,8 +148,8 @@ pub struct LaneParameters {
 /// What one end of a lane can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Eager data that a sender may have unconsumed at this end, in units of [`crate::credit::UNIT_BYTES`];
-    /// at most [`crate::credit::MAX_QUOTA_UNITS`].
+    /// Eager data that a sender may have unconsumed at this end, in units of 64 bytes of credit; at
+    /// most 32,767.
     pub quota_units: u16,
     /// Size of this end's receive buffers in bytes: the largest data packet, header included.
     pub receive_bytes: u32,
