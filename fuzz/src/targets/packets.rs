@@ -7,7 +7,7 @@ use ferrofabric_protocol::wire::control::{
 };
 use ferrofabric_protocol::wire::data::{
     self, Envelope, FinStatus, Grant, Header, MAX_FIRST_HEADER_BYTES, MAX_HEADER_BYTES,
-    MAX_NOTICE_BYTES, MAX_RTS_BYTES, Packet, Segment, readdress,
+    MAX_NOTICE_BYTES, MAX_RTS_BYTES, Packet, Predecessor, Resume, Segment, readdress,
 };
 use ferrofabric_protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
 use ferrofabric_protocol::wire::sidr::{ANSWER_BYTES, QUESTION_BYTES, Service};
@@ -266,8 +266,14 @@ fn data_seeds() -> Vec<(String, Vec<u8>)> {
     let mut notice = |name: &str, len: usize, room: &[u8]| all.push(seed(name, &room[..len]));
     let len = header.write_done(4, &mut room);
     notice("done", len, &room);
-    let len = header.write_resume(4, &mut room);
-    notice("resume", len, &room);
+    for never_begun in [false, true] {
+        let before = Predecessor {
+            name: 3,
+            never_begun,
+        };
+        let len = header.write_resume(&Resume { name: 4, before }, &mut room);
+        notice(&format!("resume_{never_begun}"), len, &room);
+    }
     let len = header.write_credit(&mut room);
     notice("credit", len, &room);
     let len = header.write_ack(&mut room);
