@@ -17,7 +17,8 @@ package_installed() {
     [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
 }
 
-# need_packages NAME…: installs the Debian packages that are missing (root), or says which and stops.
+# need_packages NAME…: installs the Debian packages that are missing (root), or says which and
+# stops.
 need_packages() {
     local missing=() name
     command -v dpkg-query >/dev/null || die "this is not Debian; needed are the equivalents of: $*"
@@ -79,7 +80,8 @@ bootstrap_debian() {
     fi
 }
 
-# need_rust: makes cargo and rustc, at least the workspace's minimum, callable; installs Debian's own where they do.
+# need_rust: makes cargo and rustc, at least the workspace's minimum, callable; installs Debian's
+# own where they do.
 need_rust() {
     local minimum rustc cargo
     minimum=$(stated_rust)
@@ -103,8 +105,8 @@ stated_rust() {
     sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "${BASH_SOURCE[0]}")/../Cargo.toml"
 }
 
-# need_rust_checks: rustfmt and clippy of the same origin as Debian's cargo; nothing where cargo has them or is not
-# Debian's. Callers look for them afterwards, and go on without.
+# need_rust_checks: rustfmt and clippy of the same origin as Debian's cargo; nothing where cargo has
+# them or is not Debian's. Callers look for them afterwards, and go on without.
 need_rust_checks() {
     if package_installed cargo-web; then
         [[ $(id -u) != 0 ]] || need_packages rustfmt-web rust-web-clippy

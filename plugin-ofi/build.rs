@@ -35,7 +35,8 @@ const CANCELLATION_POINTS: [&str; 27] = [
 ];
 
 fn main() {
-    // libfabric unloads providers at the end of the process, when threads of ours may not be over yet.
+    // libfabric unloads providers at the end of the process, when threads of ours may not be over
+    // yet.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let target = |what: &str| var(format!("CARGO_CFG_TARGET_{what}")).unwrap_or_default();
     let has_system_calls = target("OS") == "linux"

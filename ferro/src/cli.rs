@@ -78,7 +78,8 @@ pub(crate) struct RunOptions {
     /// Messages of each size before those that count
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=MAX_ITERS))]
     pub(crate) warmup: Option<u64>,
-    /// Messages under way at once (bandwidth and rate); by default 64, fewer where they would fill the cache
+    /// Messages under way at once (bandwidth and rate); by default 64, fewer where they would fill
+    /// the cache
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=MAX_WINDOW))]
     pub(crate) window: Option<u64>,
     /// Sleep in place of polling
@@ -106,7 +107,8 @@ pub(crate) struct RunOptions {
 pub(crate) struct RateOptions {
     #[command(flatten)]
     pub(crate) run: RunOptions,
-    /// Threads of each side, each with an endpoint pair of its own and one message under way at a time; their sum is printed
+    /// Threads of each side, each with an endpoint pair of its own and one message under way at a
+    /// time; their sum is printed
     #[arg(
         long,
         value_name = "N",
@@ -154,7 +156,8 @@ pub(crate) struct VectorOptions {
     /// Nodes and endpoints apart (FI_SYMMETRIC)
     #[arg(long, conflicts_with = "beside")]
     pub(crate) symmetric: bool,
-    /// Number of addresses that it is opened for; as many as there will be unless this says otherwise
+    /// Number of addresses that it is opened for; as many as there will be unless this says
+    /// otherwise
     #[arg(long, conflicts_with = "beside")]
     pub(crate) count: Option<usize>,
     /// What a sender notices of a thread that inserts and removes addresses
@@ -185,11 +188,13 @@ fn parse_cores(text: &str) -> Result<(usize, usize), String> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SuiteCommand {
-    /// Ours against perftest, libfabric and UCX over the verbs device of this machine; rows as JSON on standard output.
+    /// Ours against perftest, libfabric and UCX over the verbs device of this machine; rows as JSON
+    /// on standard output.
     Verbs(SuiteOptions),
     /// Ours against libfabric and UCX through shared memory; rows as JSON on standard output.
     Shm(ShmOptions),
-    /// MPI over our plugin against MPI over others, both by the same MPI; rows as JSON on standard output.
+    /// MPI over our plugin against MPI over others, both by the same MPI; rows as JSON on standard
+    /// output.
     Mpi(MpiOptions),
     /// Matching at depth against libfabric's shm provider; rows as JSON on standard output.
     Match(PeerSuiteOptions),
@@ -212,7 +217,8 @@ pub(crate) struct SuiteOptions {
     /// Interleaved rounds that count
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Seconds to look for good moments (nobody else on the cores, and the cores as far apart as is still to be measured)
+    /// Seconds to look for good moments (nobody else on the cores, and the cores as far apart as is
+    /// still to be measured)
     #[arg(long, default_value_t = 600)]
     pub(crate) budget: u64,
 }

@@ -1,4 +1,5 @@
-//! The command line of Ferrofabric: what this machine has (`info`), whether it works (`pingpong`), how fast it is (`bench`).
+//! The command line of Ferrofabric: what this machine has (`info`), whether it works (`pingpong`),
+//! how fast it is (`bench`).
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! What the two sides of a run say to each other, beside the messages that are measured. It may come from a stranger.
+//! What the two sides of a run say to each other, beside the messages that are measured. It may
+//! come from a stranger.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +45,8 @@ pub(crate) enum Message {
     Phase(Phase),
     /// The side that answers has posted its receives.
     Ready,
-    /// The side that asks has threads with endpoints of their own; as many are wanted of the other one.
+    /// The side that asks has threads with endpoints of their own; as many are wanted of the other
+    /// one.
     Stations(Stations),
     /// The side that answers: the native addresses of its threads' endpoints, in hexadecimal.
     Addresses(Vec<String>),

@@ -1,4 +1,5 @@
-//! The content of messages that are checked: every word depends on the message's number, its direction, and its place.
+//! The content of messages that are checked: every word depends on the message's number, its
+//! direction, and its place.
 
 /// Who sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

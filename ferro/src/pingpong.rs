@@ -1,4 +1,5 @@
-//! `ferro pingpong`: does it work? Messages of each size there and back, the content of each checked.
+//! `ferro pingpong`: does it work? Messages of each size there and back, the content of each
+//! checked.
 
 use serde::Serialize;
 

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
-/// A table: the first column is text, on the left; `left` more columns as well; the others are numbers, on the right.
+/// A table: the first column is text, on the left; `left` more columns as well; the others are
+/// numbers, on the right.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     left: usize,

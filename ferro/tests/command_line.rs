@@ -1,4 +1,5 @@
-//! The command line as users meet it: what it lists, what it refuses, and what it does when a partner is none or dies.
+//! The command line as users meet it: what it lists, what it refuses, and what it does when a
+//! partner is none or dies.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -664,7 +665,8 @@ fn child_of(pid: u32) -> u32 {
     child.unwrap()
 }
 
-/// Fields of /proc/PID/stat after the command's name: state is the first, user and system time the 12th and 13th.
+/// Fields of /proc/PID/stat after the command's name: state is the first, user and system time the
+/// 12th and 13th.
 fn stat(pid: u32) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let rest = text.rsplit_once(") ").map_or("", |(_, rest)| rest);

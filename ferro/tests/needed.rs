@@ -1,5 +1,5 @@
-//! No program of ours needs the RDMA libraries: they are looked for while it runs, and where they cannot be had, shared memory
-//! is there all the same.
+//! No program of ours needs the RDMA libraries: they are looked for while it runs, and where they
+//! cannot be had, shared memory is there all the same.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,9 +1,10 @@
-//! Random input for every parser that takes what others wrote: strings, addresses, hints, packets, records of the
-//! shared-memory handshake, segments.
+//! Random input for every parser that takes what others wrote: strings, addresses, hints, packets,
+//! records of the shared-memory handshake, segments.
 //!
-//! A [target](Target) is a function of bytes that panics when a promise is broken. What it returns is a hash of what it saw (the
-//! kind of packet, the field that was refused): an input that shows something new is kept to be changed further, which is what
-//! coverage is to other fuzzers (`docs/adr/0031-fuzzing-on-stable-rust.md`).
+//! A [target](Target) is a function of bytes that panics when a promise is broken. What it returns
+//! is a hash of what it saw (the kind of packet, the field that was refused): an input that shows
+//! something new is kept to be changed further, which is what coverage is to other fuzzers
+//! (`docs/adr/0031-fuzzing-on-stable-rust.md`).
 //!
 //! ```text
 //! cargo run -p ferrofabric-fuzz -- --inputs 1000000

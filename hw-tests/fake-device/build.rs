@@ -3,7 +3,8 @@
 use std::process::Command;
 
 fn main() {
-    // The name under which the loader looks for libibverbs: once this library is loaded, it is the one.
+    // The name under which the loader looks for libibverbs: once this library is loaded, it is the
+    // one.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
     let compiler = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
     let version = Command::new(compiler).arg("--version").output();

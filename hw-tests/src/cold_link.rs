@@ -1,5 +1,6 @@
-//! A Soft-RoCE device over a veth pair whose far end is another network namespace: nodes whose hardware addresses nobody knows
-//! yet, and which tell them from when they are told to. Nobody there speaks RoCE.
+//! A Soft-RoCE device over a veth pair whose far end is another network namespace: nodes whose
+//! hardware addresses nobody knows yet, and which tell them from when they are told to. Nobody
+//! there speaks RoCE.
 
 use std::net::Ipv4Addr;
 use std::process::Command;

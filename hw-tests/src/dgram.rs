@@ -189,7 +189,8 @@ impl Pair {
         buffer
     }
 
-    /// `a` sends so much, which arrives in a receive of `b` that is posted; returns that receive's token.
+    /// `a` sends so much, which arrives in a receive of `b` that is posted; returns that receive's
+    /// token.
     pub fn deliver(&mut self, len: usize, seed: u64) -> u64 {
         let out = self.message(len, seed, false);
         let prefix = self.prefix;

@@ -1,8 +1,8 @@
 //! Tests of Ferrofabric on a real verbs device: what they share.
 //!
-//! Every test takes the device for itself (`#[file_serial(verbs)]`) and starts with [`Rig::open`], which skips visibly
-//! where there is no device, or fails where FERRO_REQUIRE_DEVICE=1 says that there must be one. FERRO_DEVICE names a
-//! device other than the first usable one.
+//! Every test takes the device for itself (`#[file_serial(verbs)]`) and starts with [`Rig::open`],
+//! which skips visibly where there is no device, or fails where FERRO_REQUIRE_DEVICE=1 says that
+//! there must be one. FERRO_DEVICE names a device other than the first usable one.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

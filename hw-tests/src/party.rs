@@ -1,4 +1,5 @@
-//! Tests with several processes: `test-peer` is the program of the others, told over its standard input what to be.
+//! Tests with several processes: `test-peer` is the program of the others, told over its standard
+//! input what to be.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -75,7 +76,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts `program` (`env!("CARGO_BIN_EXE_test-peer")`) in a role, with the numbers and the address that the role needs.
+    /// Starts `program` (`env!("CARGO_BIN_EXE_test-peer")`) in a role, with the numbers and the
+    /// address that the role needs.
     pub fn start(
         program: &str,
         role: &str,

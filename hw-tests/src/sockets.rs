@@ -57,7 +57,8 @@ pub fn domain(ep_type: EpType, format: AddrFormat, overrides: &[(&str, &str)]) -
         .unwrap()
 }
 
-/// A domain that is asked for by a service of this side's; its addresses are of the format of the node's.
+/// A domain that is asked for by a service of this side's; its addresses are of the format of the
+/// node's.
 pub fn domain_at(ep_type: EpType, node: &str, service: &str) -> Arc<dyn Domain> {
     let hints = hints(ep_type, AddrFormat::UNSPEC);
     let query = Query {

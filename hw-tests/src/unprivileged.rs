@@ -11,8 +11,8 @@ const NOBODY: u32 = 65534;
 /// Set in the child.
 const CHILD: &str = "FERRO_TEST_UNPRIVILEGED";
 
-/// Runs an ignored test of this program as such a user, in a process of its own: what it gives up cannot be taken back.
-/// Prints what it says.
+/// Runs an ignored test of this program as such a user, in a process of its own: what it gives up
+/// cannot be taken back. Prints what it says.
 ///
 /// # Panics
 ///

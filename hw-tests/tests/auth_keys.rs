@@ -1,5 +1,5 @@
-//! Authorization keys on a device: datagrams and messages with the right key arrive, others do not; an endpoint with several
-//! keys has a queue pair for each.
+//! Authorization keys on a device: datagrams and messages with the right key arrive, others do not;
+//! an endpoint with several keys has a queue pair for each.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -285,8 +285,9 @@ fn what_has_the_right_key_arrives_and_nothing_else() {
     }
 }
 
-/// The error for an unknown sender tells the key that its message came with, by handle or by the application's own ID for that.
-/// Inserted with just what the error says it is a peer, with that key and no other.
+/// The error for an unknown sender tells the key that its message came with, by handle or by the
+/// application's own ID for that. Inserted with just what the error says it is a peer, with that
+/// key and no other.
 ///
 /// Covers: AV-20, AV-21, AV-25
 #[test]
@@ -387,8 +388,9 @@ fn a_receive_takes_what_comes_with_its_key() {
     }
 }
 
-/// Handles come with names of nodes and services as with addresses, one for each endpoint: an endpoint with several keys by its
-/// text, one with a single key by host and port. At once, and by events.
+/// Handles come with names of nodes and services as with addresses, one for each endpoint: an
+/// endpoint with several keys by its text, one with a single key by host and port. At once, and by
+/// events.
 ///
 /// Covers: AV-15, AV-16, AV-21
 #[test]

@@ -1,4 +1,5 @@
-//! Endpoints of verbs domains: what the calls of the object model do, over the device and paired with shared memory.
+//! Endpoints of verbs domains: what the calls of the object model do, over the device and paired
+//! with shared memory.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -35,7 +36,8 @@ fn both_paths(test: impl Fn(&dyn Domain, &dyn Domain)) {
     }
 }
 
-/// Around inline requests, eager messages in one packet and in two and at most, and writes in pieces.
+/// Around inline requests, eager messages in one packet and in two and at most, and writes in
+/// pieces.
 const THRESHOLDS: [usize; 11] = [
     8, 48, 196, 480, 488, 4064, 8120, 8192, 131_072, 262_144, 524_288,
 ];
@@ -148,7 +150,8 @@ fn peers_of_a_fabric_come_and_go(fabric: Option<Fabric>) {
     }
 }
 
-/// What this process has mapped of the device, where each queue pair has its queues, and of segments.
+/// What this process has mapped of the device, where each queue pair has its queues, and of
+/// segments.
 fn mappings() -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     (

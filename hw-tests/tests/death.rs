@@ -14,7 +14,8 @@ use serial_test::file_serial;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_test-peer");
 const LARGE: usize = 4 << 20;
 
-/// A connection that breaks is tried again for so long, less than unless told: a dead peer is noticed sooner.
+/// A connection that breaks is tried again for so long, less than unless told: a dead peer is
+/// noticed sooner.
 const SOON: (&str, &str) = ("FERRO_RECONNECT_TIMEOUT", "4s");
 
 /// What a process holds that a dead peer must not leave behind.
@@ -221,8 +222,8 @@ fn the_death_of_an_idle_peer_is_noticed() {
     }
 }
 
-/// What is under way to a peer that is reached by datagrams ends when it has been silent for too long; a peer that only slept
-/// for less loses nothing.
+/// What is under way to a peer that is reached by datagrams ends when it has been silent for too
+/// long; a peer that only slept for less loses nothing.
 #[test]
 #[file_serial(verbs)]
 fn what_is_under_way_by_datagrams_to_a_dead_peer_ends() {

@@ -1,4 +1,5 @@
-//! DGRAM endpoints and queue pairs that speak plain verbs: what goes over the wire, and what comes from who follows no rule.
+//! DGRAM endpoints and queue pairs that speak plain verbs: what goes over the wire, and what comes
+//! from who follows no rule.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -246,7 +247,8 @@ fn a_flood_of_frames_takes_the_posted_receives_alone() {
     assert_eq!(count(&ours, "dgram_resets"), 0);
 }
 
-/// RDM endpoints have a queue pair for datagrams, too: what somebody sends there by mistake changes nothing.
+/// RDM endpoints have a queue pair for datagrams, too: what somebody sends there by mistake changes
+/// nothing.
 #[test]
 #[file_serial(verbs)]
 fn frames_at_the_wrong_endpoint_do_no_harm() {

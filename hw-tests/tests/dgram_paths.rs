@@ -1,4 +1,5 @@
-//! DGRAM endpoints and the ways to their peers: names, limits of a peer's port, address handles, peers that can not be reached.
+//! DGRAM endpoints and the ways to their peers: names, limits of a peer's port, address handles,
+//! peers that can not be reached.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

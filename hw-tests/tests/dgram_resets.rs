@@ -119,7 +119,8 @@ fn a_reset_ends_no_send_in_failure() {
     assert_eq!(pair.deliver(100, 5), 1);
 }
 
-/// With automatic progress (fi_domain(3)): a send that waits for its handle, and a cancellation that waits for the queue pair.
+/// With automatic progress (fi_domain(3)): a send that waits for its handle, and a cancellation
+/// that waits for the queue pair.
 #[test]
 #[file_serial(verbs)]
 fn an_application_that_does_not_call_is_served() {

@@ -1,4 +1,5 @@
-//! Small messages beside a large one: how much of that goes first, by count. Time says nothing here.
+//! Small messages beside a large one: how much of that goes first, by count. Time says nothing
+//! here.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -62,8 +63,9 @@ impl Side {
     }
 }
 
-/// Drives the receiver alone until a small message has come. What its sender does not post, for it is not driven, can not have
-/// come first; so what was under way when the message was posted is all that did.
+/// Drives the receiver alone until a small message has come. What its sender does not post, for it
+/// is not driven, can not have come first; so what was under way when the message was posted is all
+/// that did.
 fn small_message(from: &mut Side, to: &mut Side) -> u64 {
     to.expect_small();
     let before = to.small_over;

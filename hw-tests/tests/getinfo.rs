@@ -192,7 +192,8 @@ fn datagrams_come_after_messages_that_arrive() {
     hints.mode = Mode::MSG_PREFIX;
     let all = found(Some(&hints));
     assert_eq!(all.len(), 2 * plain.len());
-    // Who can leave room for it gets the offer where nothing stands between device and buffer first.
+    // Who can leave room for it gets the offer where nothing stands between device and buffer
+    // first.
     assert_eq!(all[0].mode, Mode::MSG_PREFIX);
     for info in &all {
         assert_eq!(info.ep.protocol, protocol::IB_UD);

@@ -1,5 +1,6 @@
-//! Address handles: peers whose hardware addresses nobody knows yet, on a Soft-RoCE device over a veth pair whose far end
-//! is another network namespace that answers when it is told to; and a thousand nodes, on one over a link to nowhere.
+//! Address handles: peers whose hardware addresses nobody knows yet, on a Soft-RoCE device over a
+//! veth pair whose far end is another network namespace that answers when it is told to; and a
+//! thousand nodes, on one over a link to nowhere.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -87,7 +88,8 @@ fn talk_to_itself(endpoint: &mut OwningEndpoint, own: FiAddr, messages: u64) {
     }
 }
 
-/// Inserting waits for nobody; what is sent waits in line for its own peer alone, while as many as may be are asked for side by side.
+/// Inserting waits for nobody; what is sent waits in line for its own peer alone, while as many as
+/// may be are asked for side by side.
 ///
 /// Covers: AV-24
 #[test]
@@ -129,7 +131,8 @@ fn datagrams_wait_for_their_own_neighbour() {
         let done = next(&mut endpoint, "a datagram to a node that answers now");
         match done.outcome {
             Ok(_) => assert!(reached.insert(done.token), "{} is over twice", done.token),
-            // It was asked for before the far end answered, for as long as one asks. Now it may be tried again.
+            // It was asked for before the far end answered, for as long as one asks. Now it may be
+            // tried again.
             Err(_) => {
                 let to = peers[usize::try_from(done.token).unwrap()];
                 endpoint.send(done.buffer, 8, to, None, done.token).unwrap();
@@ -140,7 +143,8 @@ fn datagrams_wait_for_their_own_neighbour() {
     talk_to_itself(&mut endpoint, own, 20);
 }
 
-/// The same for reliable messages: those to a peer that answers go, the others wait, and end when the endpoint does.
+/// The same for reliable messages: those to a peer that answers go, the others wait, and end when
+/// the endpoint does.
 #[test]
 #[file_serial(verbs)]
 fn reliable_messages_wait_for_their_own_neighbour() {

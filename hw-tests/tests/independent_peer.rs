@@ -1,4 +1,5 @@
-//! Our layer against another implementation: one end of a connection is ours, the other the `ibverbs` crate's.
+//! Our layer against another implementation: one end of a connection is ours, the other the
+//! `ibverbs` crate's.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -1,7 +1,8 @@
-//! The conformance suite over a network that loses, repeats and reorders packets: run with `scripts/vm --netem`, which has
-//! two devices whose packets really cross.
+//! The conformance suite over a network that loses, repeats and reorders packets: run with
+//! `scripts/vm --netem`, which has two devices whose packets really cross.
 //!
-//! RDMA reads are torn on Soft-RoCE when packets are lost (docs/soft-roce.md): large messages are written by their senders.
+//! RDMA reads are torn on Soft-RoCE when packets are lost (docs/soft-roce.md): large messages are
+//! written by their senders.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

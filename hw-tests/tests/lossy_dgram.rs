@@ -1,5 +1,5 @@
-//! DGRAM endpoints over a network that loses, repeats and reorders packets: run with `scripts/vm --netem`, which has two devices whose
-//! packets really cross.
+//! DGRAM endpoints over a network that loses, repeats and reorders packets: run with `scripts/vm --netem`,
+//! which has two devices whose packets really cross.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -24,7 +24,8 @@ const COUNT: u64 = 3000;
 /// Datagrams that may be under way.
 const WINDOW: usize = 64;
 
-/// Nothing is under way any more after such a silence: the network delays by less than a millisecond.
+/// Nothing is under way any more after such a silence: the network delays by less than a
+/// millisecond.
 const SILENCE: Duration = Duration::from_millis(50);
 
 fn post(end: &mut OwningEndpoint, into: Buffer) {

@@ -1,8 +1,9 @@
-//! RDM endpoints over a network that loses and reorders packets: run with `scripts/vm --netem`, which has two devices
-//! whose packets really cross.
+//! RDM endpoints over a network that loses and reorders packets: run with `scripts/vm --netem`,
+//! which has two devices whose packets really cross.
 //!
-//! Messages that are sent at once, those that their senders write, and handshakes. RDMA reads are torn on Soft-RoCE when
-//! packets are lost (docs/soft-roce.md), so there the receiver reads nothing.
+//! Messages that are sent at once, those that their senders write, and handshakes. RDMA reads are
+//! torn on Soft-RoCE when packets are lost (docs/soft-roce.md), so there the receiver reads
+//! nothing.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -58,7 +59,8 @@ fn receive_all(lane: &str, count: u64, low: usize, high: usize) -> OwningEndpoin
         0,
         |_| {},
     );
-    // The peer's goodbye may overtake the acknowledgement of this last message; it says that the message was taken.
+    // The peer's goodbye may overtake the acknowledgement of this last message; it says that the
+    // message was taken.
     succeeded(wait(&mut hub).outcome);
     peer.finish();
     hub

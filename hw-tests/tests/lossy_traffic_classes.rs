@@ -1,5 +1,5 @@
-//! Traffic classes of messages, as the network sees them: packets of an endpoint are captured on their way between two devices.
-//! Run with `scripts/vm --netem`.
+//! Traffic classes of messages, as the network sees them: packets of an endpoint are captured on
+//! their way between two devices. Run with `scripts/vm --netem`.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -23,8 +23,8 @@ const DATAGRAMS: u8 = 0x60;
 /// What every packet of this machine is copied to.
 struct Capture(OwnedFd);
 
-/// The host that a packet comes from (the last byte of its address), the type of service in its IP header, and whether it is of a
-/// connection.
+/// The host that a packet comes from (the last byte of its address), the type of service in its IP
+/// header, and whether it is of a connection.
 type Seen = (u8, u8, bool);
 
 impl Capture {
@@ -75,7 +75,8 @@ fn endpoint(device: &str, lane: &str, class: u32) -> OwningEndpoint {
     OwningEndpoint::open_with(&*domain, &AvAttr::default(), of_class).unwrap()
 }
 
-/// All that an endpoint sends has its class: the handshake, messages, acknowledgements, and what a peer reads from it.
+/// All that an endpoint sends has its class: the handshake, messages, acknowledgements, and what a
+/// peer reads from it.
 ///
 /// Covers: GI-2
 #[test]

@@ -1,4 +1,5 @@
-//! One process and eight peers, some through shared memory and some through verbs, into one wildcard receive queue.
+//! One process and eight peers, some through shared memory and some through verbs, into one
+//! wildcard receive queue.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

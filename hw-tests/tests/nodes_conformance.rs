@@ -1,4 +1,5 @@
-//! The conformance suite's random programs between two machines: run with `scripts/vm --nodes 2`, both run this same program.
+//! The conformance suite's random programs between two machines: run with `scripts/vm --nodes 2`,
+//! both run this same program.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -29,7 +30,8 @@ const PROCESS: &str = "FERRO_TEST_PROCESS";
 /// Says to a process which kinds of lanes its ranks use.
 const LANES: &str = "FERRO_TEST_LANES";
 
-/// By turns, from the first rank of each node on: programs of two ranks have datagrams, longer ones all kinds side by side.
+/// By turns, from the first rank of each node on: programs of two ranks have datagrams, longer ones
+/// all kinds side by side.
 const ALL_KINDS: &str = "ud,auto,rc";
 
 fn node() -> usize {
@@ -77,7 +79,8 @@ fn start(leader: OwnedFd, lanes: &str) -> Child {
         .unwrap()
 }
 
-/// Node 0 draws the programs: it has a process here, and the other node start one, as often as it takes.
+/// Node 0 draws the programs: it has a process here, and the other node start one, as often as it
+/// takes.
 fn lead(lanes: &str, cases: u32) {
     let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
     let mut control = accept(&listener);
@@ -92,7 +95,8 @@ fn lead(lanes: &str, cases: u32) {
             Worker::new(theirs.try_clone().unwrap(), theirs, None),
         ]
     });
-    // Before the other node sees that this is over: it comes again, for the next test, and not to this one.
+    // Before the other node sees that this is over: it comes again, for the next test, and not to
+    // this one.
     drop(listener);
 }
 

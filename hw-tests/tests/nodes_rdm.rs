@@ -28,8 +28,9 @@ fn exchange_names(stream: &mut TcpStream, endpoint: &OwningEndpoint) -> FiAddr {
     endpoint.av().insert(&name).unwrap()
 }
 
-/// The link to the other machine goes down for two seconds in the middle of a stream, long enough for the queue pair to give
-/// up, and comes up again: every message arrives once, in order and whole.
+/// The link to the other machine goes down for two seconds in the middle of a stream, long enough
+/// for the queue pair to give up, and comes up again: every message arrives once, in order and
+/// whole.
 #[test]
 #[file_serial(verbs)]
 fn a_link_that_was_down_loses_nothing() {

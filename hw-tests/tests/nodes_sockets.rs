@@ -1,4 +1,5 @@
-//! Endpoints by host name and port on two machines: run with `scripts/vm --nodes 2`, both run this same program.
+//! Endpoints by host name and port on two machines: run with `scripts/vm --nodes 2`, both run this
+//! same program.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

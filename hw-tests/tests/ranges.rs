@@ -23,7 +23,8 @@ use ferrofabric_runtime::fabric::{Av, Domain};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
-/// Sends to an address that may be unresolved. The message waits until it is resolved, or fails with an error completion.
+/// Sends to an address that may be unresolved. The message waits until it is resolved, or fails
+/// with an error completion.
 fn send(from: &mut OwningEndpoint, to: FiAddr, text: &[u8]) -> Result<(), Errno> {
     let mut buffer = Buffer::new(text.len()).unwrap();
     buffer.copy_from_slice(text);
@@ -73,7 +74,8 @@ fn told_of(a: &OwningEndpoint, first: SocketAddr) -> FiAddr {
     insert_services(a.av(), &range)[0].unwrap()
 }
 
-/// An end with such an address vector, an endpoint of a range of two nodes that is in it, and its address there.
+/// An end with such an address vector, an endpoint of a range of two nodes that is in it, and its
+/// address there.
 fn one_for_ranges_and_one_of_a_range(domain: &dyn Domain) -> (End, OwningEndpoint, FiAddr) {
     let attr = AvAttr {
         av_type: Some(AvType::Table),
@@ -181,7 +183,8 @@ fn a_range_is_found_when_it_is_used() {
     }
 }
 
-/// An endpoint that is in already is found for an address of a range, too: each of the two leads to it, and goes alone.
+/// An endpoint that is in already is found for an address of a range, too: each of the two leads to
+/// it, and goes alone.
 ///
 /// Covers: AV-9, AV-17, AV-23
 #[test]
@@ -217,7 +220,8 @@ fn an_endpoint_that_is_in_is_found_for_a_range_too() {
     }
 }
 
-/// A receive from an address of a range has it found, and takes what came from it before that was over, too.
+/// A receive from an address of a range has it found, and takes what came from it before that was
+/// over, too.
 ///
 /// Covers: AV-9, AV-25
 #[test]
@@ -239,7 +243,8 @@ fn a_receive_from_a_range_has_its_source_found() {
     assert_eq!(next_message(&mut a, &mut b), (b"after".to_vec(), from_b));
 }
 
-/// Who looks for a message from an address of a range again and again finds it, though nobody has used the address before.
+/// Who looks for a message from an address of a range again and again finds it, though nobody has
+/// used the address before.
 ///
 /// Covers: AV-9, AV-25
 #[test]
@@ -275,7 +280,8 @@ fn a_peek_at_a_range_has_its_source_found() {
     assert_eq!(a.bytes(room.addr, 5), b"there");
 }
 
-/// A receive from an address of a range takes what comes from there also if nobody was there when it was posted.
+/// A receive from an address of a range takes what comes from there also if nobody was there when
+/// it was posted.
 ///
 /// Covers: AV-9, AV-25
 #[test]

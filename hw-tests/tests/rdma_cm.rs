@@ -1,5 +1,5 @@
-//! librdmacm through our bindings: an IP address and port become handle attributes, queue pair number and key (service ID
-//! resolution).
+//! librdmacm through our bindings: an IP address and port become handle attributes, queue pair
+//! number and key (service ID resolution).
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

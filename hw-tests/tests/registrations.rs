@@ -47,7 +47,8 @@ impl Pair {
         self.ends.iter().map(of).sum()
     }
 
-    /// A message between two buffers, which it gives back. What the first holds arrives in the second.
+    /// A message between two buffers, which it gives back. What the first holds arrives in the
+    /// second.
     fn message(&mut self, mut from: Buffer, into: Buffer, len: usize, number: u64) -> [Buffer; 2] {
         let byte = |at: usize| (at as u64 ^ (at as u64 >> 8) ^ number.wrapping_mul(31)) as u8;
         (from[..len].iter_mut().enumerate()).for_each(|(at, b)| *b = byte(at));
@@ -196,8 +197,8 @@ fn what_is_kept_makes_way_for_an_ordinary_user() {
     assert_eq!(pair.stat("verbs_regions_made"), 40);
 }
 
-/// While other threads map and unmap whatever they like, each message is of the memory that is there, and the kernel's page numbers
-/// say the same.
+/// While other threads map and unmap whatever they like, each message is of the memory that is
+/// there, and the kernel's page numbers say the same.
 #[test]
 #[file_serial(verbs)]
 fn memory_comes_and_goes_on_all_threads() {

@@ -1,4 +1,5 @@
-//! One endpoint with few peers and with many: receive memory and descriptors are the same, and a peer costs its session.
+//! One endpoint with few peers and with many: receive memory and descriptors are the same, and a
+//! peer costs its session.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -21,7 +22,8 @@ const SMALL: &[(&str, &str)] = &[
     ("FERRO_EAGER", "512"),
 ];
 
-/// Memory that a peer may cost us, in KiB. (The driver has a send queue for each connection besides.)
+/// Memory that a peer may cost us, in KiB. (The driver has a send queue for each connection
+/// besides.)
 const PER_PEER_KIB: usize = 20;
 
 /// What this process has.
@@ -59,8 +61,8 @@ impl Footprint {
     }
 }
 
-/// Starts a process with so many endpoints, each of which sends its address to the hub; the hub answers each, and each tells
-/// that the answer has come. All connections are there at return.
+/// Starts a process with so many endpoints, each of which sends its address to the hub; the hub
+/// answers each, and each tells that the answer has come. All connections are there at return.
 fn join(hub: &mut OwningEndpoint, count: usize) -> Peer {
     let mut peer = Peer::start(PROGRAM, "many", SMALL, &[count as u64], &hub.name());
     for _ in 0..2 * count {

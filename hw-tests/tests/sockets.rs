@@ -1,4 +1,5 @@
-//! Endpoints by socket address: found by the connection manager where they listen, by bytes, by name and by range.
+//! Endpoints by socket address: found by the connection manager where they listen, by bytes, by
+//! name and by range.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -119,8 +120,8 @@ fn endpoints_are_found_by_the_addresses_that_they_give() {
     }
 }
 
-/// A sender that is not in the address vector need not have a socket, and its messages do not tell one: it is named by its native
-/// address, which the address vector takes, and gives back.
+/// A sender that is not in the address vector need not have a socket, and its messages do not tell
+/// one: it is named by its native address, which the address vector takes, and gives back.
 ///
 /// Covers: AV-10, AV-18, AV-25
 #[test]
@@ -158,7 +159,8 @@ fn unknown_senders_are_named_by_their_native_addresses() {
     }
 }
 
-/// The address by which an endpoint was inserted may be gone; inserted again it is the same entry all the same.
+/// The address by which an endpoint was inserted may be gone; inserted again it is the same entry
+/// all the same.
 ///
 /// Covers: AV-23, GI-6
 #[test]
@@ -266,7 +268,8 @@ fn services_and_ranges_of_ports_are_found() {
     let nobody = SocketAddr::new(ip, 5002);
     assert_eq!(av.address(FiAddr(2)).unwrap(), nobody.into());
     assert_eq!(resolved(&av, FiAddr(2)), Err(Errno::ECONNREFUSED));
-    // The next node is not there; Soft-RoCE's interface here asks for no hardware addresses, so it is only silent.
+    // The next node is not there; Soft-RoCE's interface here asks for no hardware addresses, so it
+    // is only silent.
     let both = Services::range(&ip.to_string(), 2, "5001", 1).unwrap();
     assert_eq!(insert_services(&av, &both), [Ok(FiAddr(1)), Ok(FiAddr(4))]);
     assert_eq!(resolved(&av, FiAddr(4)), Err(Errno::ETIMEDOUT));
@@ -304,8 +307,9 @@ fn alone(test: &str, commands: &str) {
     assert!(said.contains("1 passed"));
 }
 
-/// Runs a test while there is a device on a link whose far end answers for its addresses and knows nothing of RoCE. librdmacm
-/// keeps a device open as long as its process lives, and this one's would never go away.
+/// Runs a test while there is a device on a link whose far end answers for its addresses and knows
+/// nothing of RoCE. librdmacm keeps a device open as long as its process lives, and this one's
+/// would never go away.
 fn on_a_cold_link(test: &str) {
     if Rig::open().is_none() {
         return;
@@ -501,7 +505,8 @@ fn a_listener_that_dies_is_found_no_more_and_its_successor_is() {
     second.bury();
 }
 
-/// Private data of anybody is refused, and who listens goes on; so are answers of who is no endpoint.
+/// Private data of anybody is refused, and who listens goes on; so are answers of who is no
+/// endpoint.
 #[test]
 #[file_serial(verbs)]
 fn hostile_private_data_is_refused() {

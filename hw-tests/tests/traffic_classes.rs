@@ -1,5 +1,5 @@
-//! Traffic classes on a device: datagrams show in their header what their sender was to mark them with, and messages go through
-//! lanes of a class.
+//! Traffic classes on a device: datagrams show in their header what their sender was to mark them
+//! with, and messages go through lanes of a class.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -62,7 +62,8 @@ fn a_datagram_shows_the_class_of_its_sender() {
     }
 }
 
-/// Messages of both kinds of lane, some of which a peer reads by itself, between endpoints of different classes.
+/// Messages of both kinds of lane, some of which a peer reads by itself, between endpoints of
+/// different classes.
 ///
 /// Covers: GI-2
 #[test]

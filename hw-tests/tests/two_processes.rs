@@ -165,7 +165,8 @@ impl End {
             self.turn(first, &message, 0, None);
             self.post_connection_receive(1);
         }
-        // The datagrams share the memory, so the last connection receive stays unused: no more connection traffic.
+        // The datagrams share the memory, so the last connection receive stays unused: no more
+        // connection traffic.
         for round in 0..ROUNDS {
             self.post_datagram_receive(3);
             self.tell("posted");

@@ -126,7 +126,8 @@ fn extended_with_immediate_and_inline() {
     }
 }
 
-/// On RoCE v2 over IPv4 the routing header is an IPv4 header in its last 20 bytes, with the sender's address.
+/// On RoCE v2 over IPv4 the routing header is an IPv4 header in its last 20 bytes, with the
+/// sender's address.
 #[test]
 #[file_serial(verbs)]
 fn the_routing_header_names_the_sender() {

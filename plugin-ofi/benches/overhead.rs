@@ -1,6 +1,6 @@
-//! What a call through libfabric costs more than the same call of the Rust API: tagged messages of 8 bytes through shared
-//! memory between two endpoints of one thread, so that no distance of cores comes into it. Each round has a burst of
-//! both; the medians of the rounds count.
+//! What a call through libfabric costs more than the same call of the Rust API: tagged messages of
+//! 8 bytes through shared memory between two endpoints of one thread, so that no distance of cores
+//! comes into it. Each round has a burst of both; the medians of the rounds count.
 //!
 //!     cargo bench -p ferrofabric-ofi --bench overhead
 

@@ -1,10 +1,11 @@
-//! The other side of `scripts/bench av`: the workload of `ferro bench av` over an address vector of stock libfabric's, of its
-//! reliable datagrams over TCP, through its C interface.
+//! The other side of `scripts/bench av`: the workload of `ferro bench av` over an address vector of
+//! stock libfabric's, of its reliable datagrams over TCP, through its C interface.
 //!
 //!     av_peer ENTRIES,…
 //!
-//! Prints a JSON array with an object for each number of entries: `entries`, `insert`, `lookup`, `lookup_dependent`, `remove` (ns
-//! an operation) and `bytes_per_entry`. Fails where there is no libfabric with such a provider.
+//! Prints a JSON array with an object for each number of entries: `entries`, `insert`, `lookup`,
+//! `lookup_dependent`, `remove` (ns an operation) and `bytes_per_entry`. Fails where there is no
+//! libfabric with such a provider.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program that measures")]
 

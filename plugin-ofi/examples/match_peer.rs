@@ -1,10 +1,11 @@
-//! The other side of `scripts/bench match`: the workload of `ferro bench match` over stock libfabric's `shm` provider,
-//! through its C interface. Two endpoints of this thread.
+//! The other side of `scripts/bench match`: the workload of `ferro bench match` over stock
+//! libfabric's `shm` provider, through its C interface. Two endpoints of this thread.
 //!
 //!     match_peer SIDE KIND ORDER DEPTH,… ROUNDS
 //!
-//! Prints a JSON array with an object for each depth: `depth`, `ns_per_op`, `min_ns`; depths are left out that the provider
-//! can not have. Fails where there is no libfabric with an `shm` provider.
+//! Prints a JSON array with an object for each depth: `depth`, `ns_per_op`, `min_ns`; depths are
+//! left out that the provider can not have. Fails where there is no libfabric with an `shm`
+//! provider.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program that measures")]
 
@@ -230,7 +231,8 @@ impl Endpoints {
             match call() {
                 0 => return Ok(()),
                 code if code == -(libc::EAGAIN as isize) => {
-                    // A first message waits until the receiver has answered; reading nothing drives it.
+                    // A first message waits until the receiver has answered; reading nothing drives
+                    // it.
                     self.receiver.read(&mut [])?;
                     self.sender.read(&mut [fi_cq_tagged_entry::default()])?;
                     if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {

@@ -1,11 +1,12 @@
-//! A peer of `scripts/bench shm`: the workload of `ferro bench rate --threads N` over stock libfabric's `shm` provider, through its C
-//! interface. Each thread has a domain and an endpoint of its own.
+//! A peer of `scripts/bench shm`: the workload of `ferro bench rate --threads N` over stock
+//! libfabric's `shm` provider, through its C interface. Each thread has a domain and an endpoint of
+//! its own.
 //!
 //!     threads_peer listen PORT                             one side, which receives
 //!     threads_peer HOST:PORT THREADS SIZE MESSAGES         the other one, which sends
 //!
-//! The side that sends prints a JSON object: `threads`, `size`, `messages` (of each thread), `messages_per_s` (of all). Fails where
-//! there is no libfabric with an `shm` provider.
+//! The side that sends prints a JSON object: `threads`, `size`, `messages` (of each thread),
+//! `messages_per_s` (of all). Fails where there is no libfabric with an `shm` provider.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program that measures")]
 
@@ -311,7 +312,8 @@ impl Drop for Station {
             self.domain.cast(),
         ];
         for fid in objects.into_iter().filter(|fid| !fid.is_null()) {
-            // SAFETY: each begins with its fid, is open, and goes before what it was opened on; nobody uses it any more.
+            // SAFETY: each begins with its fid, is open, and goes before what it was opened on;
+            // nobody uses it any more.
             unsafe {
                 if let Some(close) = (*(*fid).ops).close {
                     close(fid);
@@ -327,7 +329,8 @@ impl Party for Station {
     #[inline]
     fn send(&mut self) -> Result<(), String> {
         let (ep, from, len) = (self.ep, self.out.as_ptr().cast(), self.out.len());
-        // SAFETY: as fi_tagged(3) has it; the buffer stays until the operation is over, for which this waits.
+        // SAFETY: as fi_tagged(3) has it; the buffer stays until the operation is over, for which
+        // this waits.
         self.complete("fi_tsend", || unsafe {
             let send = (*(*ep).tagged).send.unwrap();
             send(ep, from, len, null_mut(), self.peer, TAG, null_mut())

@@ -6,8 +6,9 @@ from array import array
 from checked import WORLD, expect, run
 from mpi4py import MPI
 
-# Of each rank's window, which has a part for every origin. More than 16 KiB at a time MPICH 5.0.2 sends in pieces where the
-# network has no one-sided operations, and crashes, over any network, as soon as two ranks do it to a third.
+# Of each rank's window, which has a part for every origin. More than 16 KiB at a time MPICH 5.0.2
+# sends in pieces where the network has no one-sided operations, and crashes, over any network, as
+# soon as two ranks do it to a third.
 PART = 2000
 SIZES = (0, 1, 17, 1000, PART)
 INT = MPI.LONG_LONG

@@ -19,8 +19,8 @@ MESSAGES = 24
 TAGS = (0, 1, 2, 7, 32767)
 SENDS = ("Isend", "Isend", "Issend", "Ibsend", "Send_init")
 RECEIVES = ("Irecv", "Irecv", "Irecv", "Recv_init", "Recv", "Probe", "Iprobe", "Mprobe", "Improbe")
-# On each communicator of a round a rank receives in one of these ways. They differ in what stands for whom, so that no
-# receive takes what another waits for.
+# On each communicator of a round a rank receives in one of these ways. They differ in what stands
+# for whom, so that no receive takes what another waits for.
 WAYS = ("exact", "any source", "any tag", "anything")
 
 
@@ -126,7 +126,8 @@ def receives_of(index, channel, messages, draw):
             source = MPI.ANY_SOURCE
         if way in ("any tag", "anything"):
             tag = MPI.ANY_TAG
-        # Of receives for the same pair of source and tag each must have room for any of the messages.
+        # Of receives for the same pair of source and tag each must have room for any of the
+        # messages.
         size = largest if way != "exact" else max(m.size for m in messages if (m.source, m.tag) == (source, tag))
         yield Receive(index, channel, source, tag, size, draw.randrange(len(LAYOUTS)))
 
@@ -162,8 +163,8 @@ class Receive:
             if how in ("Probe", "Iprobe"):
                 self.channel.Recv(self.room(size), source=source, tag=tag, status=self.status)
             else:
-                # Into a buffer in pieces, Open MPI 5.0.7 writes nothing, and MPICH 5.0.2 crashes now and then, over any
-                # network.
+                # Into a buffer in pieces, Open MPI 5.0.7 writes nothing, and MPICH 5.0.2 crashes
+                # now and then, over any network.
                 self.layout = Whole
                 found.Recv(self.room(size), status=self.status)
             expect(self.outcome(), probed, f"what was received after {how}")

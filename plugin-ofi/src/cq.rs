@@ -225,7 +225,8 @@ impl CqObject {
                     false => (*to).err_data_size,
                 };
                 let fit = match room < last.len() {
-                    // Such addresses are as long as their beginning says: whoever inserts half of one has us read beyond it.
+                    // Such addresses are as long as their beginning says: whoever inserts half of
+                    // one has us read beyond it.
                     true if AddrFormats::SOCKADDR.has(addr_format) => 0,
                     true => room,
                     false => last.len(),
@@ -444,8 +445,8 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
             return Err(OpError::Failed(Errno::EINVAL));
         }
         let error = this.cq.read_error()?.ok_or(OpError::Again)?;
-        // SAFETY: C has room for the entry, as long as it is in the application's version: never a reference, which would
-        // be to all of ours.
+        // SAFETY: C has room for the entry, as long as it is in the application's version: never a
+        // reference, which would be to all of ours.
         unsafe { this.write_error(&error, buf) };
         Ok(1)
     })

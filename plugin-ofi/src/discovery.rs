@@ -140,7 +140,8 @@ impl Drop for List<'_> {
     }
 }
 
-/// Opens the domain that an info describes. What it asks for is looked at again: an application may have changed it.
+/// Opens the domain that an info describes. What it asks for is looked at again: an application may
+/// have changed it.
 ///
 /// # Safety
 ///
@@ -160,7 +161,8 @@ pub(crate) unsafe fn open(version: u32, info: *const fi_info) -> Result<Arc<dyn 
         };
         if let Some(best) = found.infos.first() {
             if info.domain.threading == Threading::Domain {
-                // SAFETY: at this level the application sees to it that no two calls into the domain overlap (fi_domain(3)).
+                // SAFETY: at this level the application sees to it that no two calls into the
+                // domain overlap (fi_domain(3)).
                 return Ok(unsafe { provider.open_serialized(best, &settings) }?);
             }
             return Ok(provider.open(best, &settings)?);

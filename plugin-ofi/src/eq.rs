@@ -252,8 +252,8 @@ impl Waiter for Reader {
 /// how much there is.
 const ERR_DATA_SIZE: u32 = FI_VERSION(1, 5);
 
-/// The error that is next. Its data go to the buffer that the entry brings; without one, to memory of the queue, where they
-/// stay until the next error is read.
+/// The error that is next. Its data go to the buffer that the entry brings; without one, to memory
+/// of the queue, where they stay until the next error is read.
 unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> isize {
     data(|| {
         // SAFETY: as C calls us.

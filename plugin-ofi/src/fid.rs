@@ -1,7 +1,7 @@
 //! Objects that C holds by a pointer to their `fid`.
 //!
-//! Each is an `Arc` that was given away: an object holds those that it was opened on or bound to, and `fi_close` refuses
-//! an object that others still hold (`-FI_EBUSY`).
+//! Each is an `Arc` that was given away: an object holds those that it was opened on or bound to,
+//! and `fi_close` refuses an object that others still hold (`-FI_EBUSY`).
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -33,7 +33,8 @@ impl<T: Copy> Given<T> {
 ///
 /// # Safety
 ///
-/// The type is `repr(C)` with a `Given<Raw>` first; `Raw` starts with a `fid`, whose class is `CLASS`.
+/// The type is `repr(C)` with a `Given<Raw>` first; `Raw` starts with a `fid`, whose class is
+/// `CLASS`.
 pub(crate) unsafe trait Object: Sized + 'static {
     /// libfabric's structure.
     type Raw;

@@ -8,7 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ferrofabric_contracts::error::{Errno, Error, OpError};
 use ferrofabric_system::cancel::Uncancelled;
 
-/// Why a call is refused, as the number that C gets. Errors that explain themselves are logged on their way here.
+/// Why a call is refused, as the number that C gets. Errors that explain themselves are logged on
+/// their way here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) Errno);
 

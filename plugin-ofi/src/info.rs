@@ -1,4 +1,5 @@
-//! `fi_info` to and from ours, field by field. What a field means is [`ferrofabric_contracts::info`]'s.
+//! `fi_info` to and from ours, field by field. What a field means is
+//! [`ferrofabric_contracts::info`]'s.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
@@ -386,7 +387,8 @@ const COUNTER_LIMITS: u32 = (2 << 16) | 5;
 
 /// # Safety
 ///
-/// `to` is the library's structure, as long as it is in that version: never a reference, which would be to all of ours.
+/// `to` is the library's structure, as long as it is in that version: never a reference, which
+/// would be to all of ours.
 unsafe fn domain_offered(
     to: *mut fi_domain_attr,
     domain: &DomainAttr,

@@ -1,4 +1,5 @@
-//! Ferrofabric as a provider plugin: the C ABI that libfabric loads as `libferro-fi.so`, and nothing else.
+//! Ferrofabric as a provider plugin: the C ABI that libfabric loads as `libferro-fi.so`, and
+//! nothing else.
 
 pub mod abi;
 mod av;

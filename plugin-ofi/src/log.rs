@@ -34,20 +34,21 @@ const SUBSYSTEMS: [fi_log_subsys; 10] = [
     fi_log_subsys::FI_LOG_CNTR,
 ];
 
-/// What libfabric showed when it was last asked: a [`bit`] for each level of each subsystem. An event that is off
-/// costs the check that `tracing` makes itself, of a static.
+/// What libfabric showed when it was last asked: a [`bit`] for each level of each subsystem. An
+/// event that is off costs the check that `tracing` makes itself, of a static.
 static SHOWN: AtomicU64 = AtomicU64::new(0);
 
-/// Sends events to the log of the libfabric that we serve. A subscriber that is installed already stays, and gets them
-/// instead. (The plugin as libfabric loads it has a `tracing` of its own, apart from that of a host program in Rust.)
+/// Sends events to the log of the libfabric that we serve. A subscriber that is installed already
+/// stays, and gets them instead. (The plugin as libfabric loads it has a `tracing` of its own,
+/// apart from that of a host program in Rust.)
 pub fn install(host: &Host) {
     refresh(host);
     // An error says that there is one.
     let _ = set_global_default(ToLibfabric);
 }
 
-/// Asks libfabric again what it shows: an application may have imported a log of its own (fi_import_log) meanwhile. For
-/// calls that take their time anyway, such as `fi_getinfo`.
+/// Asks libfabric again what it shows: an application may have imported a log of its own
+/// (fi_import_log) meanwhile. For calls that take their time anyway, such as `fi_getinfo`.
 pub fn refresh(host: &Host) {
     let mut shown = 0;
     for level in LEVELS {

@@ -128,8 +128,8 @@ unsafe fn refuse_where_keys_are(domain: *const fid) -> Result<(), Refused> {
     }
 }
 
-/// Looks at the keys that a region is for, and returns the other flags. Peers reach no region but by messages, which their
-/// queue pairs keep apart by key, so there is nothing to restrict further.
+/// Looks at the keys that a region is for, and returns the other flags. Peers reach no region but
+/// by messages, which their queue pairs keep apart by key, so there is nothing to restrict further.
 ///
 /// # Safety
 ///
@@ -244,7 +244,8 @@ unsafe fn register(
     Ok(())
 }
 
-/// Binding to an endpoint or a counter changes nothing: a region belongs to the domain, and nobody writes to it from afar.
+/// Binding to an endpoint or a counter changes nothing: a region belongs to the domain, and nobody
+/// writes to it from afar.
 unsafe extern "C" fn bind(_mr: *mut fid, _to: *mut fid, _flags: u64) -> c_int {
     0
 }

@@ -1,5 +1,5 @@
-//! The device behind a domain (fi_nic(3)). Each `fi_info` has one of its own, all of it ours: libfabric frees it by closing it,
-//! and asks for a copy where it copies the info.
+//! The device behind a domain (fi_nic(3)). Each `fi_info` has one of its own, all of it ours:
+//! libfabric frees it by closing it, and asks for a copy where it copies the info.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;

@@ -29,9 +29,9 @@ static PROVIDER: Entry = Entry(UnsafeCell::new(fi_provider {
     cleanup: Some(cleanup),
 }));
 
-/// libfabric's notes begin with the kind of provider (4 bytes, which it fills in itself), whether its log is off, and whether
-/// nothing is to be layered on it: unless the application asks for that by name, reliable messages are ours, not those of
-/// `ofi_rxd` over our datagrams.
+/// libfabric's notes begin with the kind of provider (4 bytes, which it fills in itself), whether
+/// its log is off, and whether nothing is to be layered on it: unless the application asks for that
+/// by name, reliable messages are ours, not those of `ofi_rxd` over our datagrams.
 const NOTHING_ON_TOP: *mut c_void =
     std::ptr::without_provenance_mut(usize::from_ne_bytes([0, 0, 0, 0, 0, 1, 0, 0]));
 

@@ -1,4 +1,5 @@
-//! Settings as libfabric's parameters: `fi_info -e` shows them, and its configuration file may set them.
+//! Settings as libfabric's parameters: `fi_info -e` shows them, and its configuration file may set
+//! them.
 
 use ferrofabric_contracts::config::{SETTINGS, Settings};
 use ferrofabric_contracts::error::Result;
@@ -26,8 +27,9 @@ pub fn define(host: &Host) {
     }
 }
 
-/// Reads the settings: `FERRO_NAME` of the environment, else what libfabric says of `FI_FERRO_NAME`, which takes its
-/// configuration file into account. Without a libfabric, both are the environment's.
+/// Reads the settings: `FERRO_NAME` of the environment, else what libfabric says of
+/// `FI_FERRO_NAME`, which takes its configuration file into account. Without a libfabric, both are
+/// the environment's.
 ///
 /// # Errors
 ///

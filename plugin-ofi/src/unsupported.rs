@@ -1,6 +1,7 @@
 //! Entries of operation tables that stand for calls which this provider does not offer.
 //!
-//! libfabric's inline functions call most entries without a look at whether they are there, so every one must be.
+//! libfabric's inline functions call most entries without a look at whether they are there, so
+//! every one must be.
 
 use std::ffi::c_int;
 

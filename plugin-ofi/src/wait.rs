@@ -27,7 +27,8 @@ impl WaitObject {
     ///
     /// # Errors
     ///
-    /// `ENOSYS`: wait sets, mutexes and lists of descriptors, which libfabric 2 calls deprecated or leaves to the provider.
+    /// `ENOSYS`: wait sets, mutexes and lists of descriptors, which libfabric 2 calls deprecated or
+    /// leaves to the provider.
     pub(crate) fn of(asked: fi_wait_obj) -> Result<Self, Errno> {
         match asked {
             fi_wait_obj::FI_WAIT_NONE

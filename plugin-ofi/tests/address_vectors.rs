@@ -92,7 +92,8 @@ fn a_malformed_address_fails_alone() {
                 assert_eq!((&found.0[..64], found.1), (&good[1][..], 64));
             }
             if type_ == fi_av_type::FI_AV_TABLE {
-                // A failed address keeps its index until the call is over, then the next insertion has it.
+                // A failed address keeps its index until the call is over, then the next insertion
+                // has it.
                 assert_eq!([addrs[0], addrs[2]], [0, 2]);
                 assert_eq!(av.lookup(1, 64), Err(-FI_EINVAL));
                 assert_eq!(av.insert(&good[2..5], null_mut(), 0, null_mut()), 3);

@@ -1,4 +1,5 @@
-//! Authorization keys as an application of libfabric's sees them: fi_av(3), fi_domain(3), fi_mr(3), fi_msg(3).
+//! Authorization keys as an application of libfabric's sees them: fi_av(3), fi_domain(3), fi_mr(3),
+//! fi_msg(3).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -338,7 +339,8 @@ fn keys_of_an_address_vector() {
     });
 }
 
-/// The error for an unknown sender says with which key its message came: what it says, inserted, is the sender. By text, too.
+/// The error for an unknown sender says with which key its message came: what it says, inserted, is
+/// the sender. By text, too.
 fn strangers(info: &Info<'_>) {
     let opened = Opened::new(info);
     for ids in [0, FI_AV_USER_ID] {

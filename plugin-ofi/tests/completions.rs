@@ -1,4 +1,5 @@
-//! Completions as an application of libfabric's sees them: fi_cq(3), fi_cntr(3), fi_poll(3), fi_endpoint(3).
+//! Completions as an application of libfabric's sees them: fi_cq(3), fi_cntr(3), fi_poll(3),
+//! fi_endpoint(3).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -87,7 +88,8 @@ fn each_format_has_its_fields() {
     });
 }
 
-/// A failure is told in its turn, with its fields, and in words; a queue that is too small for what comes loses nothing.
+/// A failure is told in its turn, with its fields, and in words; a queue that is too small for what
+/// comes loses nothing.
 #[test]
 fn errors_and_overflow() {
     everywhere("errors_and_overflow", |info| {
@@ -169,9 +171,10 @@ fn errors_and_overflow() {
     });
 }
 
-/// A message of a sender that is not in the address vector is an error whose data is that sender's address, in the domain's
-/// format: in the caller's memory, cut to its size, or in ours, as fi_cq(3) has it for old and new applications. Inserted as it
-/// is, it is the address of later messages.
+/// A message of a sender that is not in the address vector is an error whose data is that sender's
+/// address, in the domain's format: in the caller's memory, cut to its size, or in ours, as
+/// fi_cq(3) has it for old and new applications. Inserted as it is, it is the address of later
+/// messages.
 ///
 /// Covers: AV-25, GI-3
 #[test]
@@ -330,7 +333,8 @@ fn insert_as(format: u32, av: *mut fid_av, name: *const c_void) -> fi_addr_t {
     }
 }
 
-/// Queues, counters and event queues with a descriptor: asked for with `fi_trywait`, readable when something comes.
+/// Queues, counters and event queues with a descriptor: asked for with `fi_trywait`, readable when
+/// something comes.
 #[test]
 fn descriptors() {
     alone("descriptors", |info| {
@@ -442,7 +446,8 @@ fn an_affinity_is_a_hint() {
     });
 }
 
-/// `fi_cq_sread` of a queue with `FI_CQ_COND_THRESHOLD` waits for as many entries as it is told, by a number or by where that is.
+/// `fi_cq_sread` of a queue with `FI_CQ_COND_THRESHOLD` waits for as many entries as it is told, by
+/// a number or by where that is.
 #[test]
 fn thresholds() {
     everywhere("thresholds", |info| {
@@ -490,7 +495,8 @@ fn thresholds() {
     });
 }
 
-/// With `FI_SELECTIVE_COMPLETION` only operations complete that ask for it, by a flag of theirs or of the endpoint; all count.
+/// With `FI_SELECTIVE_COMPLETION` only operations complete that ask for it, by a flag of theirs or
+/// of the endpoint; all count.
 #[test]
 fn selective_completion() {
     everywhere("selective_completion", |info| {
@@ -606,8 +612,8 @@ fn automatic_progress() {
     });
 }
 
-/// A counter of operations and one of bytes (`FI_CNTR_EVENTS_BYTES`): what succeeds, what fails, what the application writes,
-/// and waits (fi_cntr(3)).
+/// A counter of operations and one of bytes (`FI_CNTR_EVENTS_BYTES`): what succeeds, what fails,
+/// what the application writes, and waits (fi_cntr(3)).
 #[test]
 fn counters() {
     everywhere("counters", |info| {

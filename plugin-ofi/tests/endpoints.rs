@@ -144,7 +144,8 @@ fn the_least_room_of_multi_receives() {
     });
 }
 
-/// Datagrams have no multi-receives, and an endpoint for them is enabled whatever was tried to be set.
+/// Datagrams have no multi-receives, and an endpoint for them is enabled whatever was tried to be
+/// set.
 #[test]
 fn datagrams_have_no_multi_receives() {
     if !has_device() {
@@ -171,7 +172,8 @@ fn datagrams_have_no_multi_receives() {
     });
 }
 
-/// Receives that are multi-receives by default are so where they are untagged: a tagged one is for one message.
+/// Receives that are multi-receives by default are so where they are untagged: a tagged one is for
+/// one message.
 #[test]
 fn a_tagged_receive_is_for_one_message() {
     everywhere("a_tagged_receive_is_for_one_message", |info| {

@@ -347,7 +347,8 @@ fn errors_bring_what_there_is_room_for() {
         assert_eq!(eq.strerror(number, text.as_mut_ptr(), 512), words);
         assert_eq!(eq.strerror(number, text.as_mut_ptr(), 6), words[..5]);
 
-        // Room that is too small is filled; where no room is given for all its size, nothing is written.
+        // Room that is too small is filled; where no room is given for all its size, nothing is
+        // written.
         let mut room = [0xaa_u8; 16];
         let mut entry = fi_eq_err_entry {
             err_data: room.as_mut_ptr().cast(),

@@ -125,7 +125,8 @@ fn a_node_as_text_becomes_the_destination_or_the_source() {
                 (address(info, false), address(info, true)),
                 (Some(own.into()), None)
             );
-            // Text and a service, a source without a name, text that is none: nothing found, as libfabric has it.
+            // Text and a service, a source without a name, text that is none: nothing found, as
+            // libfabric has it.
             assert_eq!(ask(&node, Some(c"5"), 0).err(), Some(ENODATA));
             assert_eq!(ask(c"ferro://", None, 0).err(), Some(ENODATA));
             let none = fi
@@ -490,7 +491,8 @@ fn the_log_names_the_field_that_ruled_a_candidate_out() {
     if let Some(line) = text.lines().find(|line| line.starts_with("SKIP")) {
         return println!("{line}");
     }
-    // Distributions build libfabric without the debug level: then at the level of information, all of them in a line.
+    // Distributions build libfabric without the debug level: then at the level of information, all
+    // of them in a line.
     let said = |line: &&str| line.contains("shm: ep_attr->max_msg_size asked for is");
     assert!(log.lines().any(|line| said(&line)), "{log}");
 }
@@ -566,7 +568,8 @@ fn copies_are_whole_and_nothing_is_left_of_them() {
         for _ in 0..ROUNDS {
             round();
         }
-        // One string of each round would be as much at least: the allocator hands out no less than 32 bytes.
+        // One string of each round would be as much at least: the allocator hands out no less than
+        // 32 bytes.
         let grown = in_use().saturating_sub(before);
         assert!(
             grown < ROUNDS * 32,

@@ -1,5 +1,5 @@
-//! Finding the libfabric that loaded us, and what we say to it. Each test runs itself in a process of its own, since a
-//! process has one; libfabric is played by `host/libfabric.c`.
+//! Finding the libfabric that loaded us, and what we say to it. Each test runs itself in a process
+//! of its own, since a process has one; libfabric is played by `host/libfabric.c`.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -65,7 +65,8 @@ fn is_child() -> bool {
 struct Double(Library);
 
 impl Double {
-    /// Compiles it as `folder/file`, of a name of its own as libraries have it, and loads it for itself alone.
+    /// Compiles it as `folder/file`, of a name of its own as libraries have it, and loads it for
+    /// itself alone.
     fn load(folder: &str, file: &str, version: u32) -> Self {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("host-{}", std::process::id()))

@@ -1,9 +1,10 @@
-//! Layouts and numbers of the bindings against a C compiler's, for the libfabric that they are made from and for an
-//! older one.
+//! Layouts and numbers of the bindings against a C compiler's, for the libfabric that they are made
+//! from and for an older one.
 //!
-//! `layout-2.6.txt` and `layout-2.1.txt` hold sizes, offsets and constants as gcc computed them from libfabric's
-//! headers of those versions; with FERRO_LIBFABRIC_INCLUDE set to the folder of either's `rdma/`, that file is
-//! computed anew first, so that it is checked itself. (The bindings also assert libclang's numbers, at compile time.)
+//! `layout-2.6.txt` and `layout-2.1.txt` hold sizes, offsets and constants as gcc computed them
+//! from libfabric's headers of those versions; with FERRO_LIBFABRIC_INCLUDE set to the folder of
+//! either's `rdma/`, that file is computed anew first, so that it is checked itself. (The bindings
+//! also assert libclang's numbers, at compile time.)
 //!
 //! What to ask C for is read off the bindings, so nothing can be left out.
 
@@ -40,7 +41,8 @@ const HEADERS: &[&str] = &[
     "providers/fi_prov.h",
 ];
 
-/// What libfabric 2.1 does not have, and the version that brought it. All fields of a structure go by its name.
+/// What libfabric 2.1 does not have, and the version that brought it. All fields of a structure go
+/// by its name.
 const NEWER: &[(&str, (u32, u32))] = &[
     ("FI_EFIREWALLADDR", (2, 2)),
     ("FI_FIREWALL_ADDR", (2, 2)),
@@ -57,11 +59,13 @@ const NEWER: &[(&str, (u32, u32))] = &[
     ("fi_mr_attr.device.rocr", (2, 5)),
 ];
 
-/// What differs in libfabric 2.1: its number there. No other field lies elsewhere, no other structure has another size.
+/// What differs in libfabric 2.1: its number there. No other field lies elsewhere, no other
+/// structure has another size.
 const DIFFERS_IN_2_1: &[(&str, i64)] = &[
     ("FI_ERRNO_MAX", 271),
     ("fi_domain_attr", 208),
-    // It begins with two pointers there, "next" and "prev"; no field says which it is but fi_version().
+    // It begins with two pointers there, "next" and "prev"; no field says which it is but
+    // fi_version().
     ("fi_peer_rx_entry", 112),
     ("fi_peer_rx_entry.srx", 16),
     ("fi_peer_rx_entry.addr", 24),
@@ -144,7 +148,8 @@ fn since(name: &str) -> Option<(u32, u32)> {
         .map(|(_, since)| *since)
 }
 
-/// Sizes and offsets as the compile-time assertions of the bindings have them, constants as they are written there.
+/// Sizes and offsets as the compile-time assertions of the bindings have them, constants as they
+/// are written there.
 fn numbers_of_rust() -> Numbers {
     let text: String = BINDINGS.split_whitespace().collect();
     let mut numbers = Numbers::new();
@@ -239,7 +244,8 @@ fn leading_number(text: &str) -> i64 {
     text[..end].parse().expect("a number")
 }
 
-/// The committed numbers of a version; computed anew if FERRO_LIBFABRIC_INCLUDE has the headers of that very version.
+/// The committed numbers of a version; computed anew if FERRO_LIBFABRIC_INCLUDE has the headers of
+/// that very version.
 fn numbers_of_c(version: &str, committed: &str) -> Numbers {
     if let Some(include) = std::env::var_os("FERRO_LIBFABRIC_INCLUDE") {
         let output = compile_and_run(&c_program(), &include);

@@ -94,7 +94,8 @@ fn fi_info_lists_datagrams_on_devices_alone() {
     let types: Vec<_> = any.lines().filter(|l| l.contains("type:")).collect();
     assert!(types[0].contains("FI_EP_RDM"), "{any}");
     assert!(types.iter().any(|t| t.contains("FI_EP_DGRAM")), "{any}");
-    // libfabric's own reliable messages over datagrams would be offered beside ours, were every provider let in.
+    // libfabric's own reliable messages over datagrams would be offered beside ours, were every
+    // provider let in.
     let plugin = Plugin::new();
     let mut command = Command::new("fi_info");
     plugin.choose(&mut command);

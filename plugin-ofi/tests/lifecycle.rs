@@ -1,5 +1,6 @@
-//! Every object is opened, used and closed a thousand times under stock libfabric, and nothing is left: no memory, no
-//! descriptor, no thread. (With queue pairs a hundred times, in valgrind two hundred; the long tests make both a thousand.)
+//! Every object is opened, used and closed a thousand times under stock libfabric, and nothing is
+//! left: no memory, no descriptor, no thread. (With queue pairs a hundred times, in valgrind two
+//! hundred; the long tests make both a thousand.)
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -47,8 +48,8 @@ fn is_soak() -> bool {
     std::env::var_os("FERRO_SOAK").is_some()
 }
 
-/// What libraries keep from when they were loaded is there once; what a round loses is there once for each round. (In valgrind a
-/// round takes a fifth of a second.)
+/// What libraries keep from when they were loaded is there once; what a round loses is there once
+/// for each round. (In valgrind a round takes a fifth of a second.)
 #[test]
 fn valgrind_finds_neither_a_wrong_access_nor_a_leak() {
     const ONCE: usize = 50;
@@ -62,7 +63,8 @@ fn valgrind_finds_neither_a_wrong_access_nor_a_leak() {
     }
     let mut command = Command::new("valgrind");
     command
-        // One thread runs at a time: without turns, one that polls would keep the one that it waits for from running.
+        // One thread runs at a time: without turns, one that polls would keep the one that it waits
+        // for from running.
         .args([
             "--fair-sched=yes",
             "--error-exitcode=9",

@@ -1,4 +1,5 @@
-//! Messages as an application of libfabric's sends and receives them: fi_msg(3), fi_tagged(3), fi_endpoint(3).
+//! Messages as an application of libfabric's sends and receives them: fi_msg(3), fi_tagged(3),
+//! fi_endpoint(3).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -179,7 +180,8 @@ fn send_soon(side: &Side, call: Call, s: Sending<'_>) {
     }
 }
 
-/// One call that receives: plain, of a list, or with flags. The tests keep the memory until it completes.
+/// One call that receives: plain, of a list, or with flags. The tests keep the memory until it
+/// completes.
 fn receive(side: &Side, call: Call, into: &mut [u8], w: Wanted) -> isize {
     let (ep, none) = (side.ep, null_mut());
     let (ptr, len) = (into.as_mut_ptr().cast::<c_void>(), into.len());
@@ -269,7 +271,8 @@ fn filled(len: usize, seed: u8) -> Vec<u8> {
         .collect()
 }
 
-/// Each call that sends, into each that receives, of each kind: content, source, length, tag, CQ data and flags.
+/// Each call that sends, into each that receives, of each kind: content, source, length, tag, CQ
+/// data and flags.
 ///
 /// Covers: PEER-8, PEER-9
 #[test]
@@ -341,7 +344,8 @@ fn each_call_that_sends_and_receives() {
     });
 }
 
-/// A receive takes the first message of those that fit its source and its tag, but for the bits that it ignores.
+/// A receive takes the first message of those that fit its source and its tag, but for the bits
+/// that it ignores.
 ///
 /// Covers: PEER-8
 #[test]
@@ -427,7 +431,8 @@ fn sources_tags_and_masks() {
     });
 }
 
-/// One buffer takes message after message (`FI_MULTI_RECV`), until less is left of it than was set (`FI_OPT_MIN_MULTI_RECV`).
+/// One buffer takes message after message (`FI_MULTI_RECV`), until less is left of it than was set
+/// (`FI_OPT_MIN_MULTI_RECV`).
 ///
 /// Covers: PEER-8
 #[test]
@@ -552,7 +557,8 @@ fn probes() {
     });
 }
 
-/// A receive that is taken back (`fi_cancel`) ends with `FI_ECANCELED`, and takes nothing; one that is too short with `FI_ETRUNC`.
+/// A receive that is taken back (`fi_cancel`) ends with `FI_ECANCELED`, and takes nothing; one that
+/// is too short with `FI_ETRUNC`.
 ///
 /// Covers: PEER-8, PEER-9
 #[test]
@@ -595,7 +601,8 @@ fn cancellation_and_truncation() {
     });
 }
 
-/// Sends with `FI_MORE` go at the latest with the first without, in order, or when the application looks.
+/// Sends with `FI_MORE` go at the latest with the first without, in order, or when the application
+/// looks.
 ///
 /// Covers: PEER-9
 #[test]
@@ -636,7 +643,8 @@ fn more_to_come() {
     });
 }
 
-/// Flags that an endpoint has for all its operations (`FI_SETOPSFLAG`) hold for calls that take none.
+/// Flags that an endpoint has for all its operations (`FI_SETOPSFLAG`) hold for calls that take
+/// none.
 ///
 /// Covers: PEER-9
 #[test]

@@ -1,4 +1,5 @@
-//! MPICH over this project's provider: point-to-point and collectives, through shared memory and over verbs.
+//! MPICH over this project's provider: point-to-point and collectives, through shared memory and
+//! over verbs.
 
 #[macro_use]
 mod support;

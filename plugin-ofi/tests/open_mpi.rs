@@ -1,4 +1,5 @@
-//! Debian's Open MPI over this project's provider: point-to-point and collectives, through shared memory and over verbs.
+//! Debian's Open MPI over this project's provider: point-to-point and collectives, through shared
+//! memory and over verbs.
 
 #[macro_use]
 mod support;

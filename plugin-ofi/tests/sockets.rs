@@ -1,5 +1,5 @@
-//! Endpoints by socket address as an application of libfabric's has them: a server that is asked for by service, clients that
-//! know its host and port (fi_getinfo(3), fi_av(3)).
+//! Endpoints by socket address as an application of libfabric's has them: a server that is asked
+//! for by service, clients that know its host and port (fi_getinfo(3), fi_av(3)).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -269,8 +269,8 @@ fn names_ranges_and_arrays_find_who_listens_and_nobody_else() {
     });
 }
 
-/// A range in a symmetric address vector (`FI_SYMMETRIC`) asks nobody before somebody is sent to: sends wait for the resolution, and
-/// fail where nobody is.
+/// A range in a symmetric address vector (`FI_SYMMETRIC`) asks nobody before somebody is sent to:
+/// sends wait for the resolution, and fail where nobody is.
 ///
 /// Covers: AV-9, AV-15, AV-16
 #[test]
@@ -319,7 +319,8 @@ fn a_range_of_a_symmetric_address_vector_is_found_as_it_is_used() {
     });
 }
 
-/// A message to an address at which nobody listens is taken, and fails with an error completion in time.
+/// A message to an address at which nobody listens is taken, and fails with an error completion in
+/// time.
 fn fails(client: &Party, to: fi_addr_t) {
     assert_eq!(client.inject(b"hello", to, 3), 0);
     let until = Instant::now() + PATIENCE;

@@ -1,5 +1,5 @@
-//! Traffic classes as applications of libfabric's ask for them: benchmarks in their transmit attributes, fi_endpoint(3); others in
-//! the domain's, fi_domain(3).
+//! Traffic classes as applications of libfabric's ask for them: benchmarks in their transmit
+//! attributes, fi_endpoint(3); others in the domain's, fi_domain(3).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -21,7 +21,8 @@ use ferro_fi::abi::{
 use support::has_device;
 use two::{PATIENCE, alone, asking_everywhere, over_verbs};
 
-/// Where a header of IP version 4 says its class: the room before a datagram starts with 20 bytes that say nothing.
+/// Where a header of IP version 4 says its class: the room before a datagram starts with 20 bytes
+/// that say nothing.
 const TYPE_OF_SERVICE: usize = 21;
 
 /// Every label, and a few DSCPs.
@@ -78,7 +79,8 @@ fn classes(info: &fi_info) -> (u32, u32) {
     unsafe { ((*info.tx_attr).tclass, (*info.domain_attr).tclass) }
 }
 
-/// As benchmarks of ping-pong (low latency) and bandwidth (bulk data) do: `fi_getinfo` with a class, and the offer opened as it is.
+/// As benchmarks of ping-pong (low latency) and bandwidth (bulk data) do: `fi_getinfo` with a
+/// class, and the offer opened as it is.
 ///
 /// Covers: GI-2
 #[test]
@@ -152,8 +154,8 @@ fn a_malformed_class_is_no_data() {
     });
 }
 
-/// The class of an endpoint is on its packets: on RoCE the receiver of a datagram sees it in the header, where the application
-/// has left room for that.
+/// The class of an endpoint is on its packets: on RoCE the receiver of a datagram sees it in the
+/// header, where the application has left room for that.
 ///
 /// Covers: GI-2
 #[test]
@@ -180,7 +182,8 @@ fn a_dscp_is_on_the_wire() {
             let prefix = unsafe { (*(*found.info).ep_attr).msg_prefix_size };
             assert_eq!(prefix, 40);
             let opened = Opened::new(&found);
-            // The class is the sender's to choose: an endpoint that has not asked for one has its domain's.
+            // The class is the sender's to choose: an endpoint that has not asked for one has its
+            // domain's.
             let own = found.copy();
             // SAFETY: the copy is ours.
             unsafe { (*(*own.info).tx_attr).tclass = asked.0 };

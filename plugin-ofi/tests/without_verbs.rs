@@ -1,4 +1,5 @@
-//! Where there is no way to use a verbs device, shared memory works and libfabric's log says why there is no more.
+//! Where there is no way to use a verbs device, shared memory works and libfabric's log says why
+//! there is no more.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,6 +1,7 @@
-//! Half round trips and one-way rates between two pinned processes, beside what a bare cache line takes just before and
-//! after: `cargo bench -p ferrofabric-shm [-- SECONDS]`. Only the ratio to that counts. `-- ring` measures what bounds large
-//! messages: two copies through a bare ring, for rings of several shapes.
+//! Half round trips and one-way rates between two pinned processes, beside what a bare cache line
+//! takes just before and after: `cargo bench -p ferrofabric-shm [-- SECONDS]`. Only the ratio to
+//! that counts. `-- ring` measures what bounds large messages: two copies through a bare ring, for
+//! rings of several shapes.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark")]
 
@@ -256,8 +257,8 @@ const RINGS: [(usize, usize); 6] = [
 #[repr(align(128))]
 struct Lined(AtomicU64);
 
-/// Messages of 1 MiB, four buffers on each side, in two copies through a ring, and nothing else: GB/s of the best of some
-/// bursts, in which the shapes take turns.
+/// Messages of 1 MiB, four buffers on each side, in two copies through a ring, and nothing else:
+/// GB/s of the best of some bursts, in which the shapes take turns.
 fn bare_rings() {
     const BURSTS: usize = 40;
     let mut best = [0f64; RINGS.len()];
@@ -304,7 +305,8 @@ fn bare_ring(pieces: usize, bytes: usize) -> f64 {
             taken.0.store(1, Ordering::Release);
             for (n, buffer, at, len) in walk() {
                 wait(&|| sent.0.load(Ordering::Acquire) > n as u64);
-                // SAFETY: the piece lies in the ring and holds `len` bytes that its writer is done with.
+                // SAFETY: the piece lies in the ring and holds `len` bytes that its writer is done
+                // with.
                 unsafe {
                     let from = ring.0.add(n % pieces * bytes);
                     std::ptr::copy_nonoverlapping(from, into[buffer].as_mut_ptr().add(at), len);

@@ -1,4 +1,5 @@
-//! Reading another process's memory (`process_vm_readv`): one copy in place of two, where the kernel lets us.
+//! Reading another process's memory (`process_vm_readv`): one copy in place of two, where the
+//! kernel lets us.
 //!
 //! The kernel fetches what is missing while the reader waits, and no signal but a deadly one ends
 //! that: where a page never comes, the reader never returns. So nothing is read but pages that are
@@ -39,14 +40,14 @@ pub(crate) enum Read {
     Refused,
 }
 
-/// How long a process counts as the peer after its cookie was read. Its process ID could pass to another process only
-/// if, in that time, the peer ended and all other process IDs were given out.
+/// How long a process counts as the peer after its cookie was read. Its process ID could pass to
+/// another process only if, in that time, the peer ended and all other process IDs were given out.
 const PROOF_LASTS: Duration = Duration::from_millis(1);
 
 impl CmaPeer {
-    /// Reads the cookie that a peer named in its handshake; `None` when that does not work, for whatever reason: another
-    /// PID namespace, a process that can not be traced, a security policy. Where the cookie is not
-    /// in memory just now, the first read is the proof.
+    /// Reads the cookie that a peer named in its handshake; `None` when that does not work, for
+    /// whatever reason: another PID namespace, a process that can not be traced, a security policy.
+    /// Where the cookie is not in memory just now, the first read is the proof.
     pub(crate) fn probe(pid: libc::pid_t, cookie_addr: u64, cookie: Cookie) -> Option<Self> {
         let mut peer = Self {
             pid,
@@ -114,7 +115,8 @@ impl CmaPeer {
         ];
         let first = usize::from(into.len == 0);
         let end = 1 + usize::from(proven.is_some());
-        // SAFETY: the local parts are valid for writes (the caller's promise, and `seen`); the kernel checks the remote ones.
+        // SAFETY: the local parts are valid for writes (the caller's promise, and `seen`); the
+        // kernel checks the remote ones.
         let n = unsafe {
             libc::process_vm_readv(
                 self.pid,

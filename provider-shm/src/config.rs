@@ -25,12 +25,14 @@ pub enum Unreachable {
 /// Settings of a [`ShmTransport`](crate::ShmTransport).
 #[derive(Clone, Debug)]
 pub struct ShmConfig {
-    /// Messages up to so many bytes are sent whole before a receive is known to wait for them, at most 65536.
+    /// Messages up to so many bytes are sent whole before a receive is known to wait for them, at
+    /// most 65536.
     pub eager_bytes: usize,
-    /// Bytes of longer messages that are; there they stop until one does. At most `eager_bytes`; what fills the ring with whole
-    /// pieces is best.
+    /// Bytes of longer messages that are; there they stop until one does. At most `eager_bytes`;
+    /// what fills the ring with whole pieces is best.
     pub first_bytes: usize,
-    /// Largest piece in which long messages are copied, in bytes; the payload ring holds three or more.
+    /// Largest piece in which long messages are copied, in bytes; the payload ring holds three or
+    /// more.
     pub chunk_bytes: usize,
     /// Whether to copy messages of 8 KiB and more from process to process directly.
     pub cma: Cma,
@@ -38,8 +40,8 @@ pub struct ShmConfig {
     pub queue_sends: usize,
     /// Unexpected bytes from one peer that are kept; above, it is asked for envelopes only.
     pub unexpected_bytes: usize,
-    /// Unexpected messages from one peer that are kept; above, it is asked for envelopes only, and sends no more than some
-    /// thousands of those until receives are posted.
+    /// Unexpected messages from one peer that are kept; above, it is asked for envelopes only, and
+    /// sends no more than some thousands of those until receives are posted.
     pub unexpected_messages: usize,
     /// As [`unexpected_bytes`](Self::unexpected_bytes), from all peers together.
     pub endpoint_unexpected_bytes: usize,

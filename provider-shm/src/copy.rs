@@ -1,4 +1,5 @@
-//! Copies into and out of memory that another process may be writing to: raw pointers, never references.
+//! Copies into and out of memory that another process may be writing to: raw pointers, never
+//! references.
 
 use ferrofabric_contracts::peer::parts;
 use ferrofabric_contracts::types::IoBuf;
@@ -10,7 +11,8 @@ use ferrofabric_contracts::types::IoBuf;
 /// `src` is valid for reads and `dst` for writes of `n` bytes; they do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn copy_short(src: *const u8, dst: *mut u8, n: usize) {
-    // Two loads that overlap cover each range of lengths: no loop, and nothing outside of the `n` bytes is touched.
+    // Two loads that overlap cover each range of lengths: no loop, and nothing outside of the `n`
+    // bytes is touched.
     macro_rules! ends {
         ($t:ty) => {{
             const N: usize = size_of::<$t>();
@@ -52,7 +54,8 @@ pub(crate) unsafe fn copy_short(src: *const u8, dst: *mut u8, n: usize) {
 /// As for [`copy_short`].
 #[inline(always)]
 pub(crate) unsafe fn copy_bulk(src: *const u8, dst: *mut u8, n: usize) {
-    // SAFETY: the caller's promise. A racing write of the other process gives unspecified bytes, which is what it asked for.
+    // SAFETY: the caller's promise. A racing write of the other process gives unspecified bytes,
+    // which is what it asked for.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, n) }
 }
 
@@ -73,8 +76,9 @@ pub(crate) unsafe fn copy_to_list(src: *const u8, segments: &[IoBuf], offset: us
 /// Bytes up to which the C library copies by loads and stores; above, by one instruction for all.
 const BY_STORES: usize = 2048;
 
-/// As [`copy_bulk`] by loads and stores, which are done sooner: the instruction for all takes some 50 ns to begin with. It is
-/// faster where copies follow each other, for it does not wait for the lines that it overwrites.
+/// As [`copy_bulk`] by loads and stores, which are done sooner: the instruction for all takes some
+/// 50 ns to begin with. It is faster where copies follow each other, for it does not wait for the
+/// lines that it overwrites.
 ///
 /// # Safety
 ///

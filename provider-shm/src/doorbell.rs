@@ -1,5 +1,6 @@
-//! Waking who sleeps: one datagram socket of an endpoint, on an abstract name that its address tells. What is in a
-//! datagram does not matter; anybody may send one, and wakes somebody who finds nothing and sleeps on.
+//! Waking who sleeps: one datagram socket of an endpoint, on an abstract name that its address
+//! tells. What is in a datagram does not matter; anybody may send one, and wakes somebody who finds
+//! nothing and sleeps on.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -65,9 +66,10 @@ fn ring_from(socket: &OwnedFd, to: &UnixAddr) -> nix::Result<()> {
     sendto(socket.as_raw_fd(), &[1], to, flags).map(drop)
 }
 
-/// Rings once more, from a socket of its own. Rings count against the buffer of the socket that they come from until somebody takes
-/// them: where it was that one that is full, after some 270, this one goes, and stays when its socket is closed. Where it was the queue
-/// of who is rung at, this one does not go, either, and need not.
+/// Rings once more, from a socket of its own. Rings count against the buffer of the socket that
+/// they come from until somebody takes them: where it was that one that is full, after some 270,
+/// this one goes, and stays when its socket is closed. Where it was the queue of who is rung at,
+/// this one does not go, either, and need not.
 #[cold]
 fn ring_anew(to: &UnixAddr) -> bool {
     let rung = datagram_socket().and_then(|socket| ring_from(&socket, to));
@@ -111,7 +113,8 @@ mod tests {
         recv(bell.socket.as_raw_fd(), &mut [0], flags).is_ok()
     }
 
-    /// Rings that nobody has taken yet use up a socket's buffer: the next sleeper is woken all the same.
+    /// Rings that nobody has taken yet use up a socket's buffer: the next sleeper is woken all the
+    /// same.
     #[test]
     fn many_are_rung_at_by_one() {
         let (sleepers, own) = (bells(1, 400), bells(2, 1));

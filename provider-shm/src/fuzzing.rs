@@ -1,5 +1,5 @@
-//! For random input (`fuzz/`): what a process that means harm can hand to this one. Each function panics where a promise is
-//! broken, and returns what it saw in small numbers.
+//! For random input (`fuzz/`): what a process that means harm can hand to this one. Each function
+//! panics where a promise is broken, and returns what it saw in small numbers.
 
 mod segment;
 

@@ -1,5 +1,5 @@
-//! A peer that writes what it likes into the segment: nothing it can write makes us panic, hang, or touch memory that is
-//! not ours; nonsense ends its link with `EPROTO`.
+//! A peer that writes what it likes into the segment: nothing it can write makes us panic, hang, or
+//! touch memory that is not ours; nonsense ends its link with `EPROTO`.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -308,7 +308,8 @@ fn reads_that_fail_all_go_on_by_the_ring() {
     assert!(into.iter().flatten().all(|byte| *byte == 0));
 }
 
-/// What crosses our question whether the link is to end outlives that, and has a source when its sender is inserted again.
+/// What crosses our question whether the link is to end outlives that, and has a source when its
+/// sender is inserted again.
 #[test]
 fn a_message_that_crosses_our_farewell_keeps_its_sender() {
     let mut ep = Ep::open(ShmConfig::default());
@@ -340,7 +341,8 @@ fn a_message_that_crosses_our_farewell_keeps_its_sender() {
     assert_eq!(u64::from_ne_bytes(into), 7);
 }
 
-/// Each send that was taken ends, in its order, also that which was about to go when the ring turned out to be broken.
+/// Each send that was taken ends, in its order, also that which was about to go when the ring
+/// turned out to be broken.
 #[test]
 fn no_send_is_forgotten_where_the_ring_is_broken() {
     let mut ep = Ep::open(ShmConfig::default());
@@ -365,8 +367,8 @@ fn no_send_is_forgotten_where_the_ring_is_broken() {
     assert_eq!(ends, all);
 }
 
-/// A peer that goes on though it was asked for envelopes only, or sends ever more envelopes, loses its link, and says of
-/// it what it did; everybody else goes on.
+/// A peer that goes on though it was asked for envelopes only, or sends ever more envelopes, loses
+/// its link, and says of it what it did; everybody else goes on.
 #[test]
 fn a_flood_that_does_not_heed_the_quota_ends_the_link() {
     for (what, len, why) in [

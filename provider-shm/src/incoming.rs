@@ -16,7 +16,8 @@ pub(crate) enum Incoming {
     Held(u32),
 }
 
-/// The table of them. Ids are given out lowest first, so that it is as long as the most messages at one time.
+/// The table of them. Ids are given out lowest first, so that it is as long as the most messages at
+/// one time.
 #[derive(Debug, Default)]
 pub(crate) struct IncomingTable {
     /// Ids beyond its end, but below `ids`, are free.

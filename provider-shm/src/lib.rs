@@ -1,8 +1,9 @@
 //! The shared-memory provider of Ferrofabric: alone, or as a peer of another provider.
 //!
-//! [`ShmTransport`] carries the messages of one RDM endpoint to others on the same node: a sealed segment of 60 KiB for
-//! each pair, in it a ring of cache lines and one of payload for each direction; a service thread that makes and ends
-//! links; a doorbell to wake who sleeps. `docs/shared-memory.md` describes the protocol.
+//! [`ShmTransport`] carries the messages of one RDM endpoint to others on the same node: a sealed
+//! segment of 60 KiB for each pair, in it a ring of cache lines and one of payload for each
+//! direction; a service thread that makes and ends links; a doorbell to wake who sleeps.
+//! `docs/shared-memory.md` describes the protocol.
 
 #![deny(unsafe_code)]
 #![cfg_attr(

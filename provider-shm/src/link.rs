@@ -67,7 +67,8 @@ pub(crate) struct Link {
 impl Link {
     /// Takes a link over from the service thread.
     pub(crate) fn new(new: NewLink, shared: &Arc<Shared>, sizes: Sizes) -> Self {
-        // SAFETY: the service thread uses the status words only, each link comes once, and the waker keeps the segment.
+        // SAFETY: the service thread uses the status words only, each link comes once, and the
+        // waker keeps the segment.
         let rings = unsafe { new.segment.rings(new.side) };
         let waker = PeerWaker::new(&new, shared, false);
         Self::assemble(rings, new, waker, sizes)
@@ -139,7 +140,8 @@ impl Link {
         self.waker.own_status()
     }
 
-    /// Whether the peer has left. If not, what was read of its memory before was still meant to be read.
+    /// Whether the peer has left. If not, what was read of its memory before was still meant to be
+    /// read.
     pub(crate) fn has_peer_closed_by_now(&self) -> bool {
         self.waker.peer_status().has_closed_by_now()
     }
@@ -165,8 +167,8 @@ impl Link {
         !(self.sender.is_idle() && self.receiver.is_idle())
     }
 
-    /// Whether it could end: nothing is under way, nothing waits to be sent, and no message waits for a receive. (The quota of
-    /// those is the link's.)
+    /// Whether it could end: nothing is under way, nothing waits to be sent, and no message waits
+    /// for a receive. (The quota of those is the link's.)
     pub(crate) fn is_settled(&self) -> bool {
         !self.is_under_way() && self.sender.is_announced() && self.receiver.holds_nothing()
     }
@@ -256,7 +258,8 @@ impl Link {
         self.sender.pending_mut()
     }
 
-    /// The receiver of a message says how far it wants it: its id, that length, and the receiver's advice.
+    /// The receiver of a message says how far it wants it: its id, that length, and the receiver's
+    /// advice.
     pub(crate) fn go<O: Owner>(
         &mut self,
         words: [u64; 3],
@@ -278,8 +281,8 @@ impl Link {
         self.sender.in_flight().delivered(id, outbox, owner)
     }
 
-    /// Sends what waits: control first, then sends in order, then pieces of long messages in turns. Returns how many
-    /// things it did.
+    /// Sends what waits: control first, then sends in order, then pieces of long messages in turns.
+    /// Returns how many things it did.
     #[cold]
     #[inline(never)]
     pub(crate) fn push<O: Owner>(
@@ -367,14 +370,15 @@ impl Link {
         self.sender.has_heard();
     }
 
-    /// Whether a message of this length that has come is an answer, and short enough to be copied in the way that is over sooner.
+    /// Whether a message of this length that has come is an answer, and short enough to be copied
+    /// in the way that is over sooner.
     #[inline]
     pub(crate) fn takes_turns(&self, len: usize) -> bool {
         self.sender.takes_turns(len)
     }
 
-    /// Asks the peer for envelopes only, or lifts that again (`all_is_over`: too much is kept of all
-    /// links).
+    /// Asks the peer for envelopes only, or lifts that again (`all_is_over`: too much is kept of
+    /// all links).
     pub(crate) fn update_back_pressure(&mut self, all_is_over: bool, stats: &mut ShmStats) {
         if self.receiver.update_back_pressure(all_is_over) {
             self.publish_tail(stats);

@@ -2,8 +2,8 @@
 
 use std::hash::Hasher;
 
-/// An identity of the running kernel: equal for all processes on it, in whatever container, and changed by a reboot. A hint,
-/// which a handshake proves; 0 when it can not be told.
+/// An identity of the running kernel: equal for all processes on it, in whatever container, and
+/// changed by a reboot. A hint, which a handshake proves; 0 when it can not be told.
 pub fn node_id() -> u64 {
     match std::fs::read("/proc/sys/kernel/random/boot_id") {
         Ok(id) => {

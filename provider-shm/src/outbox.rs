@@ -7,7 +7,8 @@ use slab::Slab;
 
 use crate::pending::{PendingSend, Source};
 
-/// A message of ours that is announced but not all in the ring, or not delivered where the sender wants to know.
+/// A message of ours that is announced but not all in the ring, or not delivered where the sender
+/// wants to know.
 pub(crate) struct Outgoing {
     pub(crate) done: SendDone,
     pub(crate) source: Source,
@@ -22,8 +23,8 @@ pub(crate) struct Outgoing {
     pub(crate) read: bool,
 }
 
-/// What all links of an endpoint send with. What takes room here is in flight, whomever it goes to; so a link needs little of
-/// its own.
+/// What all links of an endpoint send with. What takes room here is in flight, whomever it goes to;
+/// so a link needs little of its own.
 #[derive(Default)]
 pub(crate) struct Outbox {
     pub(crate) outgoing: Slab<Outgoing>,
@@ -45,5 +46,6 @@ impl Outbox {
     }
 }
 
-/// Entries that a link's tables keep while nothing is in them: what a burst needed beyond is given back.
+/// Entries that a link's tables keep while nothing is in them: what a burst needed beyond is given
+/// back.
 pub(crate) const KEPT_ENTRIES: usize = 8;

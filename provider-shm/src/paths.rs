@@ -1,9 +1,10 @@
 //! The two ways of a large message: through the ring, or read out of its sender's memory (CMA).
 //!
-//! Which one is faster differs by factors between machines, and on one machine with the distance of the two
-//! processors. The receiver of a link times both ways on real messages, for each size class, and tells the sender in
-//! each `GO` which classes it would rather read: its advice. The sender follows the advice, and takes the other way
-//! now and then, so that the receiver has both to compare.
+//! Which one is faster differs by factors between machines, and on one machine with the distance of
+//! the two processors. The receiver of a link times both ways on real messages, for each size
+//! class, and tells the sender in each `GO` which classes it would rather read: its advice. The
+//! sender follows the advice, and takes the other way now and then, so that the receiver has both
+//! to compare.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,8 @@ pub(crate) enum Path {
     Cma,
 }
 
-/// What was moved so far, by all links of an endpoint. Messages share the ring, and one that is read keeps others
-/// waiting; so the time from a message's start to its end says nothing by itself.
+/// What was moved so far, by all links of an endpoint. Messages share the ring, and one that is
+/// read keeps others waiting; so the time from a message's start to its end says nothing by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moved {
     /// Bytes that came through rings.
@@ -65,9 +66,11 @@ const TIMED_OF: u32 = 16;
 /// Messages that an estimate starts from.
 const FIRST_TIMED: u32 = RUN;
 
-/// Messages that try a way, one after the other: the first meets cold caches, and the kernel's code is cold, too.
+/// Messages that try a way, one after the other: the first meets cold caches, and the kernel's code
+/// is cold, too.
 const RUN: u32 = 4;
-/// After so many messages the sender tries the other way again; doubled each time that the advice stays.
+/// After so many messages the sender tries the other way again; doubled each time that the advice
+/// stays.
 const FIRST_RETRY: u32 = 32;
 const LAST_RETRY: u32 = 2048;
 
@@ -185,8 +188,8 @@ impl Paths {
         }
     }
 
-    /// Receiver: a timed message of `len` bytes has come whole, in `pieces`. The sender copied the first of them before
-    /// the trial began, and its time counts as well.
+    /// Receiver: a timed message of `len` bytes has come whole, in `pieces`. The sender copied the
+    /// first of them before the trial began, and its time counts as well.
     pub(crate) fn has_come(&mut self, trial: &Trial, len: usize, pieces: usize, moved: Moved) {
         let (bytes, took) = trial.end(Instant::now(), moved);
         let pieces = u32::try_from(pieces).unwrap_or(u32::MAX).max(1);
@@ -208,7 +211,8 @@ impl Paths {
         }
     }
 
-    /// Receiver: a bit for each power of two: messages of that length and up to the next power are better read.
+    /// Receiver: a bit for each power of two: messages of that length and up to the next power are
+    /// better read.
     pub(crate) fn advice(&self) -> u64 {
         match (self.setting, &self.classes) {
             (Cma::On, _) => u64::MAX,
@@ -251,8 +255,9 @@ impl Cost {
 }
 
 impl Estimate {
-    /// The first messages meet memory that no cache has, so the least of them counts. Later ones move the estimate up by
-    /// an eighth at most, for a message that was held up, however long, says little; and down by a quarter.
+    /// The first messages meet memory that no cache has, so the least of them counts. Later ones
+    /// move the estimate up by an eighth at most, for a message that was held up, however long,
+    /// says little; and down by a quarter.
     fn learn(&mut self, now: u32) {
         let last = self.ps_per_byte;
         self.ps_per_byte = match self.timed {
@@ -265,7 +270,8 @@ impl Estimate {
 }
 
 impl Schedule {
-    /// The first run goes through the ring, the second one is read; later runs of the other way come ever more seldom.
+    /// The first run goes through the ring, the second one is read; later runs of the other way
+    /// come ever more seldom.
     fn choose(&mut self, advised: Path) -> Path {
         if self.retry_after == 0 {
             self.start_anew();
@@ -303,8 +309,8 @@ mod tests {
 
     const LEN: usize = 64 << 10;
 
-    /// A link with its two ends: a stream of messages of `LEN` bytes, with what each way takes. Returns how many of them
-    /// were read.
+    /// A link with its two ends: a stream of messages of `LEN` bytes, with what each way takes.
+    /// Returns how many of them were read.
     fn stream(
         sender: &mut Paths,
         receiver: &mut Paths,
@@ -416,8 +422,8 @@ mod tests {
         assert_eq!(chosen, [Path::Ring, Path::Cma, Path::Ring]);
     }
 
-    /// Messages of 1 MiB, `window` of them under way at a time. The ring moves 256 KiB of each in turn, and while one is
-    /// read all others wait. Returns how many of 2000 were read.
+    /// Messages of 1 MiB, `window` of them under way at a time. The ring moves 256 KiB of each in
+    /// turn, and while one is read all others wait. Returns how many of 2000 were read.
     fn shared_stream(window: usize, ring_ns: u64, cma_ns: u64) -> usize {
         const LEN: u64 = 1 << 20;
         let ((mut sender, mut receiver), mut moved) = (ends(), Moved::default());

@@ -1,4 +1,5 @@
-//! Whom an endpoint knows: by the id of a peer's shared-memory endpoint, and by the owner's address for it.
+//! Whom an endpoint knows: by the id of a peer's shared-memory endpoint, and by the owner's address
+//! for it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -25,7 +26,8 @@ pub(crate) struct Peers {
     by_id: HashMap<u64, Peer>,
     /// Addresses that were sent to.
     ids: HashMap<FiAddr, u64>,
-    /// Which link an address leads to, at the place that its low bits name: what every send looks at.
+    /// Which link an address leads to, at the place that its low bits name: what every send looks
+    /// at.
     routes: Box<[(FiAddr, u32)]>,
 }
 
@@ -88,7 +90,8 @@ impl Peers {
         self.by_id.insert(id, peer)
     }
 
-    /// A peer is gone, which whoever sends to its address is told: of one that has none, nothing is kept.
+    /// A peer is gone, which whoever sends to its address is told: of one that has none, nothing is
+    /// kept.
     pub(crate) fn set_gone(&mut self, id: u64, errno: Errno, addr: FiAddr) {
         match addr.is_some() {
             true => drop(self.by_id.insert(id, Peer::Gone(errno))),

@@ -5,7 +5,8 @@ use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
 
 use crate::copy::gather;
 
-/// A send that could not be started, with its data: the application's buffers, or a copy where it may have them back.
+/// A send that could not be started, with its data: the application's buffers, or a copy where it
+/// may have them back.
 #[derive(Debug)]
 pub struct PendingSend {
     /// The operation.

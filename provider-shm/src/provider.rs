@@ -1,4 +1,5 @@
-//! The shared-memory domain by itself: what a machine without RDMA devices has, and who talks to this node alone.
+//! The shared-memory domain by itself: what a machine without RDMA devices has, and who talks to
+//! this node alone.
 
 use std::sync::Arc;
 

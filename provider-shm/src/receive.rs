@@ -208,7 +208,8 @@ impl Receiver {
                 let trial =
                     (len >= paths::LEAST && link.times(len)).then(|| self.deliveries.begin_trial());
                 match (matched.piece.is_of_list(), link.takes_turns(len)) {
-                    // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
+                    // SAFETY: the record was checked; whoever posted the receive vouched for its
+                    // buffer.
                     (false, true) => unsafe { copy_soon(from, into, fit) },
                     // SAFETY: as above.
                     (false, false) => unsafe { copy_bulk(from, into, fit) },
@@ -290,7 +291,8 @@ impl Receiver {
                     arrived,
                 };
                 (self.deliveries).begin(link, met, 0, rest, &mut self.stats);
-                // SAFETY: the record was checked; whoever posted the receive vouched for its buffer.
+                // SAFETY: the record was checked; whoever posted the receive vouched for its
+                // buffer.
                 unsafe { put(owner, &matched, 0, from, len) };
                 self.deliveries.count_ring_bytes(len);
                 link.consume(len, &mut self.stats);
@@ -345,7 +347,8 @@ impl Receiver {
         }
     }
 
-    /// Reads what is to be read of a link's peer by CMA, for a while. Returns how many things it did.
+    /// Reads what is to be read of a link's peer by CMA, for a while. Returns how many things it
+    /// did.
     #[cold]
     pub(crate) fn read<O: Owner>(
         &mut self,
@@ -386,7 +389,8 @@ impl Receiver {
         Ok(number)
     }
 
-    /// If all of an unexpected message is there now, its id is free again, unless the sender waits to hear of it.
+    /// If all of an unexpected message is there now, its id is free again, unless the sender waits
+    /// to hear of it.
     fn arrived_whole(&mut self, link: &mut Link, id: u32) {
         let incoming = link.receiver().incoming();
         let Some(Incoming::Held(number)) = incoming.get(id) else {
@@ -432,8 +436,8 @@ impl Receiver {
         self.unexpected.has_left_behind()
     }
 
-    /// Messages on their way into receives; unexpected messages, those of them whose link is gone, and what all of
-    /// them take.
+    /// Messages on their way into receives; unexpected messages, those of them whose link is gone,
+    /// and what all of them take.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn kept(&self) -> (usize, (usize, usize, crate::link::Used)) {
         (self.deliveries.len(), self.unexpected.kept())

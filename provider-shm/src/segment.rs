@@ -1,5 +1,6 @@
-//! The memory that two endpoints share: one memfd for a pair, both directions in it, sealed against shrinking before it is
-//! handed over, so that no access can fault whatever the other process does. A hostile peer can spoil its own pair only.
+//! The memory that two endpoints share: one memfd for a pair, both directions in it, sealed against
+//! shrinking before it is handed over, so that no access can fault whatever the other process does.
+//! A hostile peer can spoil its own pair only.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -13,7 +14,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use crate::ring::{PAYLOAD_BYTES, Progress, Rx, SLOTS, Slot, Tx};
 use crate::status::Status;
 
-/// Size of a segment. With what both sides keep on their heaps an active pair takes less than 64 KiB (`tests/memory.rs`).
+/// Size of a segment. With what both sides keep on their heaps an active pair takes less than 64
+/// KiB (`tests/memory.rs`).
 pub(crate) const SEGMENT_BYTES: usize = 61_440;
 
 /// One direction's part of it.
@@ -101,7 +103,8 @@ impl Segment {
     /// The status word of a side.
     #[inline(always)]
     pub(crate) fn status(&self, side: Side) -> &Status {
-        // SAFETY: the mapping has the layout's size and alignment, lives as long as `self`, and a `Status` is an atomic.
+        // SAFETY: the mapping has the layout's size and alignment, lives as long as `self`, and a
+        // `Status` is an atomic.
         unsafe { &(*self.layout()).status[side as usize] }
     }
 
@@ -112,7 +115,8 @@ impl Segment {
     /// Called once for each side that this process is, and the segment outlives the rings.
     pub(crate) unsafe fn rings(&self, side: Side) -> (Tx, Rx) {
         let (own, peer) = (side as usize, 1 - side as usize);
-        // SAFETY: the caller's promise; the pointers lead into the mapping, which `layout` describes.
+        // SAFETY: the caller's promise; the pointers lead into the mapping, which `layout`
+        // describes.
         unsafe {
             let (slots, progress, payload) = self.parts(own);
             let tx = Tx::new(slots, progress, payload);

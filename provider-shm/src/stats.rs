@@ -31,6 +31,7 @@ pub struct ShmStats {
     pub links: u64,
     /// Links lost to death or to nonsense.
     pub links_failed: u64,
-    /// Links given back because their peers were not, or no more, in the address vector, here or there.
+    /// Links given back because their peers were not, or no more, in the address vector, here or
+    /// there.
     pub links_left: u64,
 }

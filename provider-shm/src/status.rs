@@ -1,9 +1,11 @@
-//! What each side of a link lets the other one know at a glance: that it sleeps, that it waits for room, that it has closed.
+//! What each side of a link lets the other one know at a glance: that it sleeps, that it waits for
+//! room, that it has closed.
 //!
-//! A sender loads its peer's status after each message, and no fence stands between the two: the sleeper pays. It sets its
-//! flag, then has the kernel run a barrier on every processor that runs a registered process (membarrier(2)), then looks at
-//! its rings once more. So either the sender's load comes after the barrier and sees the flag, or its message was stored
-//! before the barrier and the second look sees that. Where membarrier is missing on a side, senders pay for a fence.
+//! A sender loads its peer's status after each message, and no fence stands between the two: the
+//! sleeper pays. It sets its flag, then has the kernel run a barrier on every processor that runs a
+//! registered process (membarrier(2)), then looks at its rings once more. So either the sender's
+//! load comes after the barrier and sees the flag, or its message was stored before the barrier and
+//! the second look sees that. Where membarrier is missing on a side, senders pay for a fence.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -14,7 +16,8 @@ pub(crate) const WANTS_ROOM: u32 = 2;
 /// I have left; nothing more comes.
 pub(crate) const CLOSED: u32 = 4;
 
-/// A side's status word, in a line of its own: its owner writes it, the peer reads it and takes the wish to be woken.
+/// A side's status word, in a line of its own: its owner writes it, the peer reads it and takes the
+/// wish to be woken.
 #[repr(C, align(128))]
 pub(crate) struct Status {
     word: AtomicU32,
@@ -54,14 +57,15 @@ impl Status {
         before & SLEEPS != 0
     }
 
-    /// Owner: leaves. What it published before is seen by who sees this; whoever sees what it does with its memory after that
-    /// sees this, too ([`Self::has_closed_by_now`]).
+    /// Owner: leaves. What it published before is seen by who sees this; whoever sees what it does
+    /// with its memory after that sees this, too ([`Self::has_closed_by_now`]).
     pub(crate) fn close(&self) {
         self.word.fetch_or(CLOSED, Ordering::Release);
         fence(Ordering::Release);
     }
 
-    /// Peer: whether the owner has left. If not, what was read of its memory before was still meant to be read.
+    /// Peer: whether the owner has left. If not, what was read of its memory before was still meant
+    /// to be read.
     pub(crate) fn has_closed_by_now(&self) -> bool {
         fence(Ordering::Acquire);
         self.load() & CLOSED != 0
@@ -122,8 +126,8 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Every order of a message and a sleep: whoever has gone to sleep is woken if there is a message. (With fences on both
-    /// sides, which is what membarrier(2) makes of the sleeper's.)
+    /// Every order of a message and a sleep: whoever has gone to sleep is woken if there is a
+    /// message. (With fences on both sides, which is what membarrier(2) makes of the sleeper's.)
     #[test]
     fn no_wake_up_is_lost() {
         loom::model(|| {
@@ -143,7 +147,8 @@ mod loom_tests {
         });
     }
 
-    /// Who reads a message where it lies and finds something else there sees that the owner has left. Fails without either fence.
+    /// Who reads a message where it lies and finds something else there sees that the owner has
+    /// left. Fails without either fence.
     #[test]
     fn memory_is_used_anew_after_its_owner_has_left() {
         loom::model(|| {

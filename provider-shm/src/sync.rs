@@ -1,4 +1,5 @@
-//! Atomics and cells of the shared segment: the machine's own, or those of `loom` when it explores interleavings.
+//! Atomics and cells of the shared segment: the machine's own, or those of `loom` when it explores
+//! interleavings.
 
 #[cfg(loom)]
 pub(crate) use loom::{

@@ -1,4 +1,5 @@
-//! The transport of one endpoint over shared memory: its links, and what its owner drives them with.
+//! The transport of one endpoint over shared memory: its links, and what its owner drives them
+//! with.
 
 mod address_vector;
 mod idle_close;
@@ -56,8 +57,9 @@ pub struct ShmTransport {
 }
 
 impl ShmTransport {
-    /// Opens an endpoint that others find by its address ([`native`](Self::native)): that of a new endpoint of `node` with the
-    /// queue pair `verbs`. Starts its service thread. `number` is what tokens of this transport carry.
+    /// Opens an endpoint that others find by its address ([`native`](Self::native)): that of a new
+    /// endpoint of `node` with the queue pair `verbs`. Starts its service thread. `number` is what
+    /// tokens of this transport carry.
     ///
     /// # Errors
     ///
@@ -245,7 +247,8 @@ impl Transport for ShmTransport {
     }
 
     fn arm(&mut self) -> Result<bool> {
-        // What was rung before now is for nothing that can be missed: everything is looked at once more below.
+        // What was rung before now is for nothing that can be missed: everything is looked at once
+        // more below.
         self.shared.doorbell.drain();
         self.armed = true;
         self.shared.goes_to_sleep();
@@ -288,7 +291,8 @@ impl Transport for ShmTransport {
 }
 
 fn random(bytes: &mut [u8]) -> Result<()> {
-    // SAFETY: the buffer is ours, with its length. (Short requests are answered whole or not at all.)
+    // SAFETY: the buffer is ours, with its length. (Short requests are answered whole or not at
+    // all.)
     let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     match n == bytes.len() as isize {
         true => Ok(()),

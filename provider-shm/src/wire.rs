@@ -1,4 +1,5 @@
-//! What lies in a slot: the kinds of messages and the words of their bodies (`docs/shared-memory.md`).
+//! What lies in a slot: the kinds of messages and the words of their bodies
+//! (`docs/shared-memory.md`).
 
 use ferrofabric_contracts::listed_constants;
 

@@ -57,8 +57,8 @@ fn refused(from: &mut OwningEndpoint, to: FiAddr) -> OpError {
         .unwrap_err()
 }
 
-/// Each has an endpoint on a domain of its own; what one inserts the other sends to, and what one removes the other does not
-/// reach any more, also where both have spoken before.
+/// Each has an endpoint on a domain of its own; what one inserts the other sends to, and what one
+/// removes the other does not reach any more, also where both have spoken before.
 ///
 /// Covers: AV-4, AV-17
 #[test]
@@ -96,8 +96,8 @@ fn who_shares_an_address_vector_sends_to_what_the_other_inserts() {
     }
 }
 
-/// An ID that is given to an address is there, also when another process has just put that in an entry of which this one knows another
-/// address.
+/// An ID that is given to an address is there, also when another process has just put that in an
+/// entry of which this one knows another address.
 ///
 /// Covers: AV-4, AV-20
 #[test]
@@ -165,7 +165,8 @@ fn an_id_of_an_asynchronous_insertion_stays() {
     }
 }
 
-/// Endpoints of one node lie in symmetric address vectors by their numbers alone; messages go both ways and tell their sources.
+/// Endpoints of one node lie in symmetric address vectors by their numbers alone; messages go both
+/// ways and tell their sources.
 ///
 /// Covers: AV-9, AV-17
 #[test]
@@ -199,7 +200,8 @@ fn endpoints_find_each_other_in_symmetric_address_vectors() {
     }
 }
 
-/// What is told of many addresses at once is what is told of each: who is there, who is no more, who never was.
+/// What is told of many addresses at once is what is told of each: who is there, who is no more,
+/// who never was.
 ///
 /// Covers: AV-18
 #[test]
@@ -349,7 +351,8 @@ fn sent(from: &mut OwningEndpoint) -> Result<u64, Errno> {
     }
 }
 
-/// Messages to an address at which nobody listens wait, those with a copy too, and come in order once somebody does.
+/// Messages to an address at which nobody listens wait, those with a copy too, and come in order
+/// once somebody does.
 ///
 /// Covers: AV-7, AV-10, AV-15, AV-23
 #[test]
@@ -404,7 +407,8 @@ fn sends_wait_for_who_comes_later() {
     }
 }
 
-/// Where nobody comes in time sends fail with completions; a send after that starts anew, and succeeds if somebody is there by then.
+/// Where nobody comes in time sends fail with completions; a send after that starts anew, and
+/// succeeds if somebody is there by then.
 ///
 /// Covers: AV-10, AV-17
 #[test]
@@ -429,7 +433,8 @@ fn sends_to_nobody_fail_in_time_and_not_for_ever() {
     assert_eq!(exchange(&mut a, to_b, &mut b).src, FiAddr::NOTAVAIL);
 }
 
-/// A send that waits for an address fails when that is removed, and reaches nobody who gets the entry; others go on.
+/// A send that waits for an address fails when that is removed, and reaches nobody who gets the
+/// entry; others go on.
 ///
 /// Covers: AV-17
 #[test]
@@ -479,7 +484,8 @@ fn the_end_of_a_resolution_wakes_a_sleeper() {
     assert_eq!(done.token, 2);
 }
 
-/// What one process inserts by its socket address the others send to, also one that opened the address vector for reading.
+/// What one process inserts by its socket address the others send to, also one that opened the
+/// address vector for reading.
 ///
 /// Covers: AV-4, AV-5
 #[test]

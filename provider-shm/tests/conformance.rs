@@ -1,4 +1,5 @@
-//! Endpoints of the shared-memory domain: what the calls of the object model do, over real segments.
+//! Endpoints of the shared-memory domain: what the calls of the object model do, over real
+//! segments.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]

@@ -1,4 +1,5 @@
-//! Peers that die, stop, leave or misbehave: what waits for them fails, all else goes on, nothing is left behind.
+//! Peers that die, stop, leave or misbehave: what waits for them fails, all else goes on, nothing
+//! is left behind.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -287,8 +288,8 @@ fn who_leaves_in_order_has_said_all() {
     );
 }
 
-/// Memory that is read by CMA is its owner's again once that has closed: what is found there later is not taken for the message.
-/// What had come whole is received.
+/// Memory that is read by CMA is its owner's again once that has closed: what is found there later
+/// is not taken for the message. What had come whole is received.
 #[test]
 fn a_sender_that_closes_while_it_is_read_fails_the_receive() {
     let open = || {
@@ -331,7 +332,8 @@ fn a_sender_that_closes_while_it_is_read_fails_the_receive() {
     }
 }
 
-/// Who has gone, and was a stranger or was removed, is known as the source of what came whole when it is inserted after that.
+/// Who has gone, and was a stranger or was removed, is known as the source of what came whole when
+/// it is inserted after that.
 #[test]
 fn who_is_inserted_after_its_end_is_the_source_of_what_it_has_left() {
     for known_before in [false, true] {

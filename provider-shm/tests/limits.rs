@@ -1,4 +1,5 @@
-//! The shared-memory domain with bad input and with more than it can take: clear errors, and nothing lost.
+//! The shared-memory domain with bad input and with more than it can take: clear errors, and
+//! nothing lost.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]

@@ -1,4 +1,5 @@
-//! What a pair of endpoints that talk costs in memory, both sides together: its segment, and the heap of both.
+//! What a pair of endpoints that talk costs in memory, both sides together: its segment, and the
+//! heap of both.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -45,8 +46,8 @@ fn heap() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// The segments that this process has mapped: how many, their bytes, and those that are resident. One that both sides have
-/// mapped here counts once.
+/// The segments that this process has mapped: how many, their bytes, and those that are resident.
+/// One that both sides have mapped here counts once.
 fn segments() -> (usize, usize, usize) {
     let mut found: HashMap<String, (usize, usize)> = HashMap::new();
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -76,7 +77,8 @@ fn segments() -> (usize, usize, usize) {
     })
 }
 
-/// Messages between a pair: the length, and how many at a time. The last are short again, as most are.
+/// Messages between a pair: the length, and how many at a time. The last are short again, as most
+/// are.
 const EXCHANGES: [(usize, usize); 7] = [
     (8, 1),
     (1 << 10, 100),

@@ -89,7 +89,8 @@ fn insert_all(ep: &mut Ep, names: &str, me: usize) -> Vec<Option<FiAddr>> {
         .collect()
 }
 
-/// An exchange of this process with `n` others; returns what they say of their counters, and our own.
+/// An exchange of this process with `n` others; returns what they say of their counters, and our
+/// own.
 fn all_to_all(n: usize, config: ShmConfig, kind: &str, which: &str, seed: u64) -> Vec<String> {
     let mut parties: Vec<_> = (0..n)
         .map(|_| Party::start(&format!("exchange {kind}")))
@@ -170,7 +171,8 @@ fn large_messages_by_cma() {
 
 #[test]
 fn cma_that_works_one_way_only_is_no_obstacle() {
-    // In a PID namespace of its own, the child can not name us, but we can name it. Needs privilege.
+    // In a PID namespace of its own, the child can not name us, but we can name it. Needs
+    // privilege.
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("skipped: not root");
@@ -336,7 +338,8 @@ fn unexpected_messages_can_be_discarded_and_their_senders_are_done() {
     assert_eq!(into, out[..100_000]);
 }
 
-/// Up to 64 KiB a message is there before anybody receives it, and its sender done; a longer one waits for its receive.
+/// Up to 64 KiB a message is there before anybody receives it, and its sender done; a longer one
+/// waits for its receive.
 #[test]
 fn messages_up_to_64_kib_come_whole() {
     let config = || ShmConfig {
@@ -393,7 +396,8 @@ fn unexpected_memory_is_bounded_and_small_messages_still_pass() {
     a.tsend(to_b, 2, &[7; 8], 2).unwrap();
     drive(&mut a, &mut b, |_, b| b.owner.rx.ok == 1);
     assert_eq!(small, [7; 8]);
-    // Sends that the receiver did not take whole are not done: it holds the limit and what was in the ring.
+    // Sends that the receiver did not take whole are not done: it holds the limit and what was in
+    // the ring.
     let taken = a.owner.tx.ok - 1;
     assert!(
         taken * 4000 <= limit as u64 + 26_368 + 4000,
@@ -557,7 +561,8 @@ fn a_sender_becomes_known_when_its_address_is_inserted() {
     );
 }
 
-/// Links that were idle for long are looked at in turns; where few links remain, all of them are looked at.
+/// Links that were idle for long are looked at in turns; where few links remain, all of them are
+/// looked at.
 #[test]
 fn links_that_were_idle_are_served_when_others_end() {
     let mut hub = Ep::open(ShmConfig::default());

@@ -1,4 +1,5 @@
-//! Random programs of endpoints in two processes, which are judged, and made smaller when they fail.
+//! Random programs of endpoints in two processes, which are judged, and made smaller when they
+//! fail.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -92,7 +93,8 @@ fn many_random_programs_of_two_processes_do_as_the_model() {
     random_programs_between(&fabric(None), 3000, || start(""));
 }
 
-/// What is wrong in one of two processes, or ends one, is found, and the program that shows it is short.
+/// What is wrong in one of two processes, or ends one, is found, and the program that shows it is
+/// short.
 #[test]
 fn programs_that_fail_become_small() {
     for (name, _) in Fault::ALL {

@@ -1,5 +1,5 @@
-//! Several senders flood a receiver that posts nothing: what that costs is bounded, counted to the byte, and all goes on
-//! once it posts.
+//! Several senders flood a receiver that posts nothing: what that costs is bounded, counted to the
+//! byte, and all goes on once it posts.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -47,8 +47,9 @@ const SENDERS: usize = 3;
 const BYTES: usize = 64 << 10;
 const MESSAGES: usize = 2000;
 
-/// What a receiver may hold of one sender: its quota, what may be in the ring when it says stop, and some thousands of
-/// envelopes; an unexpected message takes less than 250 bytes besides its own.
+/// What a receiver may hold of one sender: its quota, what may be in the ring when it says stop,
+/// and some thousands of envelopes; an unexpected message takes less than 250 bytes besides its
+/// own.
 const PER_SENDER: usize = BYTES + 64 * 65_536 + (MESSAGES + 64 + 4096) * 250;
 
 struct Sender {

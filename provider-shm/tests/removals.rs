@@ -1,5 +1,5 @@
-//! Peers that are removed from an address vector: the segment goes with the entry once neither side has more to say, and comes back
-//! when one has.
+//! Peers that are removed from an address vector: the segment goes with the entry once neither side
+//! has more to say, and comes back when one has.
 
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -174,7 +174,8 @@ fn an_endpoint_that_removes_itself() {
     }
 }
 
-/// A link that something waits on stays: a message that nobody has received yet, or one that is not all there.
+/// A link that something waits on stays: a message that nobody has received yet, or one that is not
+/// all there.
 ///
 /// Covers: AV-17
 #[test]
@@ -238,8 +239,8 @@ fn who_waits_for_a_peer_without_a_segment_hears_of_its_end() {
     );
 }
 
-/// The address comes and goes while messages do, and while the other side is asked whether the link may end: each message
-/// arrives, once.
+/// The address comes and goes while messages do, and while the other side is asked whether the link
+/// may end: each message arrives, once.
 ///
 /// Covers: AV-17
 #[test]
@@ -322,7 +323,8 @@ fn named(name: &str) -> AvAttr {
     }
 }
 
-/// An endpoint on a named address vector, its peers on their own ones, and another process that changes the named one.
+/// An endpoint on a named address vector, its peers on their own ones, and another process that
+/// changes the named one.
 struct Followed {
     hub: End,
     peers: Vec<End>,
@@ -400,8 +402,8 @@ impl Followed {
     }
 }
 
-/// Another process removes the peers from the address vector that it shares with an endpoint, and is killed: their segments go, as
-/// if the endpoint's own process had removed them.
+/// Another process removes the peers from the address vector that it shares with an endpoint, and
+/// is killed: their segments go, as if the endpoint's own process had removed them.
 ///
 /// Covers: AV-4, AV-17
 #[test]
@@ -416,8 +418,8 @@ fn what_another_process_removes_is_given_back() {
     followed.until("the segments stay", || counts().0 == 0);
 }
 
-/// Another process removes a peer and inserts it again, before anybody has looked: the segment stays, what comes over it has the
-/// new address, and the removed one is refused.
+/// Another process removes a peer and inserts it again, before anybody has looked: the segment
+/// stays, what comes over it has the new address, and the removed one is refused.
 ///
 /// Covers: AV-4, AV-17, AV-23
 #[test]
@@ -445,7 +447,8 @@ fn what_another_process_inserts_again_stays_connected() {
     assert_eq!(links(&followed.hub), before, "it was connected anew");
 }
 
-/// Another process removes two peers and inserts the second again, in the entry of the first: it is the second's from then on.
+/// Another process removes two peers and inserts the second again, in the entry of the first: it is
+/// the second's from then on.
 ///
 /// Covers: AV-4, AV-17
 #[test]

@@ -108,12 +108,13 @@ unsafe impl Send for Ah {}
 unsafe impl Sync for Ah {}
 
 impl Ah {
-    /// Creates one. On RoCE this resolves the peer's hardware address and may wait for it, for a second and more: not for
-    /// a thread that must make progress.
+    /// Creates one. On RoCE this resolves the peer's hardware address and may wait for it, for a
+    /// second and more: not for a thread that must make progress.
     ///
     /// # Errors
     ///
-    /// When the peer's address does not resolve, the GID index is empty, or the device has no handles left.
+    /// When the peer's address does not resolve, the GID index is empty, or the device has no
+    /// handles left.
     pub fn create(pd: &Arc<Pd>, path: &Path) -> Result<Self> {
         let mut attributes = path.to_raw();
         // SAFETY: the protection domain is live.

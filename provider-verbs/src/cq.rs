@@ -15,7 +15,8 @@ use ferrofabric_verbs_sys::{
 
 use crate::device::{Context, failed, last_errno};
 
-/// A completion channel: a descriptor that becomes readable when an armed completion queue has something.
+/// A completion channel: a descriptor that becomes readable when an armed completion queue has
+/// something.
 #[derive(Debug)]
 pub struct CompChannel {
     raw: NonNull<ibv_comp_channel>,
@@ -60,8 +61,8 @@ impl CompChannel {
         Ok(Arc::new(channel))
     }
 
-    /// Takes and acknowledges one event: the [`Cq::id`] of the queue that has something; `None` when there is no event.
-    /// The queue must be armed anew before the next.
+    /// Takes and acknowledges one event: the [`Cq::id`] of the queue that has something; `None`
+    /// when there is no event. The queue must be armed anew before the next.
     ///
     /// # Errors
     ///
@@ -82,7 +83,8 @@ impl CompChannel {
             };
         }
         let id = cq as usize;
-        // SAFETY: a queue with an event that is not acknowledged cannot go; this acknowledges it, once.
+        // SAFETY: a queue with an event that is not acknowledged cannot go; this acknowledges it,
+        // once.
         unsafe { (verbs.ibv_ack_cq_events)(cq, 1) };
         Ok(Some(id))
     }
@@ -149,8 +151,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// When the depth is 0 or beyond the device's limit, the vector does not exist, or there is no room; `EOPNOTSUPP` for
-    /// an extended one where the device has none.
+    /// When the depth is 0 or beyond the device's limit, the vector does not exist, or there is no
+    /// room; `EOPNOTSUPP` for an extended one where the device has none.
     pub fn create(context: &Arc<Context>, config: &CqConfig) -> Result<Arc<Self>> {
         let limit = context.limits().completion_depth;
         if config.depth == 0 || config.depth > limit {
@@ -249,8 +251,9 @@ impl Cq {
         }
     }
 
-    /// Asks for an event on the channel at the next completion, or only at the next that its sender marked as solicited
-    /// or that failed. What came before does not count: poll once more after arming.
+    /// Asks for an event on the channel at the next completion, or only at the next that its sender
+    /// marked as solicited or that failed. What came before does not count: poll once more after
+    /// arming.
     ///
     /// # Errors
     ///
@@ -325,7 +328,8 @@ impl Drop for Cq {
         if !self.context().is_own() {
             return;
         }
-        // SAFETY: destroyed once; its queue pairs held it and are gone, and every event was acknowledged as it was taken.
+        // SAFETY: destroyed once; its queue pairs held it and are gone, and every event was
+        // acknowledged as it was taken.
         let rc = unsafe { (self.context.verbs().ibv_destroy_cq)(self.raw.as_ptr()) };
         if rc != 0 {
             tracing::warn!(
@@ -340,7 +344,8 @@ impl Drop for Cq {
     }
 }
 
-/// An open extended poll, standing at one completion. It keeps the queue locked, so it stays on its thread.
+/// An open extended poll, standing at one completion. It keeps the queue locked, so it stays on its
+/// thread.
 #[derive(Debug)]
 pub struct ExtendedPoll<'q> {
     raw: NonNull<ibv_cq_ex>,
@@ -354,7 +359,8 @@ macro_rules! read {
         $(#[$doc])*
         #[inline]
         pub fn $name(&self) -> $kind {
-            // SAFETY: a poll is open and stands at a completion; queues are created with the standard fields.
+            // SAFETY: a poll is open and stands at a completion; queues are created with the
+            // standard fields.
             unsafe { sys::$call(self.raw.as_ptr()) }
         }
     )*};

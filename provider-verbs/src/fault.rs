@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static BREAKS: AtomicU64 = AtomicU64::new(0);
 
-/// Breaks all lanes of each endpoint of this process at its next progress: their queue pairs go to the error state, and
-/// nobody is told.
+/// Breaks all lanes of each endpoint of this process at its next progress: their queue pairs go to
+/// the error state, and nobody is told.
 pub fn break_lanes() {
     BREAKS.fetch_add(1, Ordering::SeqCst);
 }

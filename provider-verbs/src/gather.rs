@@ -89,7 +89,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the pieces of a list and of the message: what is gathered is that part of the whole.
+        /// Whatever the pieces of a list and of the message: what is gathered is that part of the
+        /// whole.
         #[test]
         fn parts_are_parts_of_the_whole(
             list in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..6),

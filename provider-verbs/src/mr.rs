@@ -1,7 +1,7 @@
 //! Memory regions: memory that a device may read and write.
 //!
-//! The memory is the caller's. It is named by pointer and length and never borrowed: a device writes it behind the
-//! compiler's back.
+//! The memory is the caller's. It is named by pointer and length and never borrowed: a device
+//! writes it behind the compiler's back.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -61,13 +61,14 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// When the range is not mapped, the rights contradict each other, or the memory cannot be pinned. Where the limit
-    /// of locked memory is to blame, the error gives its value and how to raise it.
+    /// When the range is not mapped, the rights contradict each other, or the memory cannot be
+    /// pinned. Where the limit of locked memory is to blame, the error gives its value and how to
+    /// raise it.
     ///
     /// # Safety
     ///
-    /// The range must stay mapped until the region is dropped. With rights to write, nothing may hold a Rust reference to
-    /// the range that a write of the device would break.
+    /// The range must stay mapped until the region is dropped. With rights to write, nothing may
+    /// hold a Rust reference to the range that a write of the device would break.
     pub unsafe fn register(
         pd: &Arc<Pd>,
         addr: *mut u8,
@@ -122,7 +123,8 @@ impl Mr {
         unsafe { (*self.raw.as_ptr()).rkey }
     }
 
-    /// A scatter/gather entry for `len` bytes from `offset` on; `None` when they do not lie within the region.
+    /// A scatter/gather entry for `len` bytes from `offset` on; `None` when they do not lie within
+    /// the region.
     #[inline]
     pub fn sge(&self, offset: usize, len: u32) -> Option<ibv_sge> {
         let end = offset.checked_add(len as usize)?;
@@ -158,7 +160,8 @@ impl Mr {
             // Dropped: a child's own copy of the memory has never been registered.
             return Ok(());
         }
-        // SAFETY: deregistered once: on success nothing of `self` is used or dropped again but the parent.
+        // SAFETY: deregistered once: on success nothing of `self` is used or dropped again but the
+        // parent.
         let rc = unsafe { (self.pd.context().verbs().ibv_dereg_mr)(self.as_ptr()) };
         if rc != 0 {
             let error = not_deregistered(rc, &self);

@@ -1,5 +1,5 @@
-//! The pair that an RDM endpoint is: a transport for all peers as owner, and as its peer one for the
-//! processes of this node, which is the better way to them.
+//! The pair that an RDM endpoint is: a transport for all peers as owner, and as its peer one for
+//! the processes of this node, which is the better way to them.
 //!
 //! An address on this node goes to the near transport. Where that can not be had (another network
 //! namespace, another user, shared memory switched off at the other side) what was to go there is

@@ -47,8 +47,8 @@ impl LocalPort {
         }
     }
 
-    /// The port as an endpoint of a [traffic class](traffic_class) uses it. A DSCP marks its packets; what a label stands for is
-    /// the network's to say, so packets of one are not marked.
+    /// The port as an endpoint of a [traffic class](traffic_class) uses it. A DSCP marks its
+    /// packets; what a label stands for is the network's to say, so packets of one are not marked.
     pub(crate) fn for_class(self, class: u32) -> Self {
         let dscp = match self.gid_kind {
             GidKind::RoceV1 | GidKind::RoceV2 => traffic_class::dscp(class),

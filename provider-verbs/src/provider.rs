@@ -187,7 +187,8 @@ impl VerbsProvider {
                             let keyed = with_address_vector_keys(rdm.clone());
                             found.candidates.extend([rdm, keyed]);
                         }
-                        // Better no offer than one whose endpoints do not open: shared memory is still there.
+                        // Better no offer than one whose endpoints do not open: shared memory is
+                        // still there.
                         Some(advice) => {
                             let locked = Error::new(
                                 Errno::ENOMEM,
@@ -218,8 +219,8 @@ fn formats(device: &DeviceInfo, local: &LocalPort, found: &mut Discovery) -> Add
     }
 }
 
-/// What comes first: messages that arrive, for who does not say what type of endpoint it wants; then the fastest port; of equals
-/// the nearest to this thread.
+/// What comes first: messages that arrive, for who does not say what type of endpoint it wants;
+/// then the fastest port; of equals the nearest to this thread.
 fn order(info: &Info, distances: &NumaDistances) -> (bool, Reverse<u64>, u32) {
     let nic = info.nic.as_ref();
     (
@@ -353,8 +354,8 @@ fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning:
     }
 }
 
-/// Endpoints and memory regions that a device has room for. An endpoint takes a completion queue, a shared receive queue
-/// and a queue pair of its own, and each of its lanes a queue pair more.
+/// Endpoints and memory regions that a device has room for. An endpoint takes a completion queue, a
+/// shared receive queue and a queue pair of its own, and each of its lanes a queue pair more.
 fn counts(device: &DeviceInfo) -> (usize, usize) {
     let Ok(OpenedDevice { limits, .. }) = &device.opened else {
         return (0, 0);

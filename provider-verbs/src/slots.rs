@@ -34,7 +34,8 @@ impl SlotPool {
         let slot_bytes = slot_bytes.next_multiple_of(64);
         let safety = fork_safety(&pd.context().verbs());
         let memory = Pages::allocate(count * slot_bytes, safety)?;
-        // SAFETY: the memory is freed after the region is deregistered, and only raw pointers go to it.
+        // SAFETY: the memory is freed after the region is deregistered, and only raw pointers go to
+        // it.
         let mr = unsafe { Mr::register(pd, memory.ptr.as_ptr(), memory.layout.size(), access)? };
         Ok(Self {
             mr,
@@ -69,7 +70,8 @@ impl SlotPool {
         self.free.push(slot);
     }
 
-    /// Where a slot is. Slots of a pool that is not empty lie within its memory; others have no address.
+    /// Where a slot is. Slots of a pool that is not empty lie within its memory; others have no
+    /// address.
     #[inline]
     pub(crate) fn address(&self, slot: u32) -> *mut u8 {
         assert!(self.has(slot), "slot {slot} is not of this pool");

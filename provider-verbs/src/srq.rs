@@ -71,8 +71,8 @@ impl Srq {
     ///
     /// # Safety
     ///
-    /// `list` heads a list of complete requests; the memory that they name is registered and the device's to write until
-    /// each completes.
+    /// `list` heads a list of complete requests; the memory that they name is registered and the
+    /// device's to write until each completes.
     #[inline]
     pub unsafe fn post_recv(
         &self,
@@ -86,7 +86,8 @@ impl Srq {
         }
     }
 
-    /// Asks for the event `IBV_EVENT_SRQ_LIMIT_REACHED`, once, when fewer than so many receives are left; 0: no more.
+    /// Asks for the event `IBV_EVENT_SRQ_LIMIT_REACHED`, once, when fewer than so many receives are
+    /// left; 0: no more.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Which protocol at which size, and how long the queues: a table by device, for what is best on one is not on another.
+//! Which protocol at which size, and how long the queues: a table by device, for what is best on
+//! one is not on another.
 
 use ferrofabric_contracts::config::{LaneChoice, Rendezvous, Settings};
 use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MIN_RECEIVE_BYTES};
@@ -12,7 +13,8 @@ pub(crate) struct Tuning {
     pub(crate) eager_bytes: usize,
     /// Whether a packet takes one frame of the network at most.
     pub(crate) single_frames: bool,
-    /// Largest message sent in several packets without asking first, in bytes, where the peer's credit allows.
+    /// Largest message sent in several packets without asking first, in bytes, where the peer's
+    /// credit allows.
     pub(crate) parts_bytes: usize,
     /// Header and payload up to here travel in the work request itself, in bytes.
     pub(crate) inline_bytes: usize,
@@ -64,14 +66,16 @@ pub(crate) struct RendezvousTuning {
     pub(crate) writes_per_lane: u32,
 }
 
-/// Eager threshold where nothing better is known: about where the copy costs what the extra round trip does.
+/// Eager threshold where nothing better is known: about where the copy costs what the extra round
+/// trip does.
 const EAGER_BYTES: usize = 8192;
 
-/// Up to here messages go in several packets. Twice the copy, the one while the other's packets travel, costs less than the
-/// round trip and the registration of both buffers.
+/// Up to here messages go in several packets. Twice the copy, the one while the other's packets
+/// travel, costs less than the round trip and the registration of both buffers.
 const PARTS_BYTES: usize = 32 << 10;
 
-/// The same on a software device, where each packet has an acknowledgement and a system call of its own (docs/benchmarks.md).
+/// The same on a software device, where each packet has an acknowledgement and a system call of its
+/// own (docs/benchmarks.md).
 const SOFTWARE_PARTS_BYTES: usize = 24 << 10;
 
 /// Work requests of a lane. Drivers keep a place free and round up to a power of two.
@@ -101,7 +105,8 @@ impl Tuning {
         let max_lanes = settings.max_lanes as usize;
         // The data queue pair takes its own of the rest.
         let shared = (send_total - send_free).saturating_sub(send_depth);
-        // A software device copies in the kernel whatever the way, so that requests of its own size cost nothing more.
+        // A software device copies in the kernel whatever the way, so that requests of its own size
+        // cost nothing more.
         let software = quirks.contains(Quirks::LONG_DATAGRAM_LOST);
         Self {
             eager_bytes: settings.eager.0.map_or(EAGER_BYTES, |bytes| bytes as usize),
@@ -128,8 +133,9 @@ impl Tuning {
                     Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
                 },
                 read_chunk: settings.read_chunk,
-                // What a software device sends at a go, it sends before anybody else on its processor has a turn; with too little
-                // under way it has nothing to do until the sender has a turn.
+                // What a software device sends at a go, it sends before anybody else on its
+                // processor has a turn; with too little under way it has nothing to do until the
+                // sender has a turn.
                 write_chunk: match software {
                     true => settings.read_chunk.min(64 << 10),
                     false => settings.read_chunk,

@@ -1,4 +1,5 @@
-//! Which tests prove which requirement: `/// Covers: AV-11` before a test says so, `docs/conformance.md` lists it.
+//! Which tests prove which requirement: `/// Covers: AV-11` before a test says so,
+//! `docs/conformance.md` lists it.
 
 mod code;
 pub mod document;
@@ -33,7 +34,8 @@ pub enum Error {
 /// Reads the document of a tree, and what it should be by the tree's tests.
 ///
 /// # Errors
-/// A file that can not be read; a mark that is on no test or names no requirement; a requirement without a test.
+/// A file that can not be read; a mark that is on no test or names no requirement; a requirement
+/// without a test.
 pub fn read(root: &Path) -> Result<(String, String), Error> {
     let path = root.join(DOCUMENT);
     let is = std::fs::read_to_string(&path).map_err(|source| Error::Io { path, source })?;

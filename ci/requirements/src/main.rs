@@ -1,4 +1,5 @@
-//! `cargo run -p ferrofabric-requirements` says whether docs/conformance.md agrees with the tests; `-- --write` makes it.
+//! `cargo run -p ferrofabric-requirements` says whether docs/conformance.md agrees with the tests;
+//! `-- --write` makes it.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! Where the pieces of a table's memory come from: the process itself, or the file of a named table, in whose head stands
-//! where each piece lies.
+//! Where the pieces of a table's memory come from: the process itself, or the file of a named
+//! table, in whose head stands where each piece lies.
 
 use std::fs::File;
 use std::io;

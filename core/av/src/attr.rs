@@ -18,19 +18,21 @@ pub struct AvAttr {
     pub count: usize,
     /// Endpoints that each node has; 0 where nobody knows.
     pub ep_per_node: usize,
-    /// Nodes have many endpoints each: keeps what those have in common once, and takes as many bytes for the rest of an address as
-    /// it has to (`FI_SYMMETRIC`). Any address may be inserted. Ranges of socket addresses are resolved when they are used
-    /// (`docs/adr/0036`). One with a name is as without this.
+    /// Nodes have many endpoints each: keeps what those have in common once, and takes as many
+    /// bytes for the rest of an address as it has to (`FI_SYMMETRIC`). Any address may be inserted.
+    /// Ranges of socket addresses are resolved when they are used (`docs/adr/0036`). One with a
+    /// name is as without this.
     pub symmetric: bool,
-    /// Shares the address vector with all processes of this user and node that open one of this name on a domain of the same
-    /// name. It is made where there is none, and goes with its last holder.
+    /// Shares the address vector with all processes of this user and node that open one of this
+    /// name on a domain of the same name. It is made where there is none, and goes with its last
+    /// holder.
     pub name: Option<String>,
     /// Opens a named one that is there, and does not change it (`FI_READ`).
     pub read_only: bool,
     /// Where an application wants a named one mapped; 0 for anywhere (`Av::map_addr`).
     pub map_addr: usize,
-    /// Completions report IDs that the application gives to addresses (`FI_AV_USER_ID`), and [`FiAddr::NOTAVAIL`] for who has
-    /// none yet.
+    /// Completions report IDs that the application gives to addresses (`FI_AV_USER_ID`), and
+    /// [`FiAddr::NOTAVAIL`] for who has none yet.
     pub user_ids: bool,
     /// Insertions are asynchronous (`FI_EVENT`): they end with events of the queue that is bound.
     pub events: bool,
@@ -62,8 +64,8 @@ const INDEX_BITS: u32 = 32;
 /// Bits of a MAP address for the generation of its entry: at most, and at least.
 const GENERATION_BITS: (u32, u32) = (24, 8);
 
-/// How the addresses of one vector are made up: the entry's number in the low 32 bits; above it, in a MAP address, its
-/// generation; above that what is free for receive contexts.
+/// How the addresses of one vector are made up: the entry's number in the low 32 bits; above it, in
+/// a MAP address, its generation; above that what is free for receive contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Model {
     pub(super) av_type: AvType,
@@ -116,7 +118,8 @@ impl Model {
         }
     }
 
-    /// Whether an entry that was freed with this generation may be taken again: a MAP address is never made twice.
+    /// Whether an entry that was freed with this generation may be taken again: a MAP address is
+    /// never made twice.
     pub(super) fn is_reusable(self, generation: u32) -> bool {
         match self.av_type {
             AvType::Table => true,

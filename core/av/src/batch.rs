@@ -1,8 +1,9 @@
 //! Look-ups of many at a time.
 //!
-//! In a large table each look-up waits for memory, and it is so long that a processor does not come to the next one meanwhile. So
-//! a group of them goes through the table in steps: before a step is done for the first, what it will look at was asked for of
-//! all. Only the last step decides, as a single look-up does; what was found out before it is where to look first.
+//! In a large table each look-up waits for memory, and it is so long that a processor does not come
+//! to the next one meanwhile. So a group of them goes through the table in steps: before a step is
+//! done for the first, what it will look at was asked for of all. Only the last step decides, as a
+//! single look-up does; what was found out before it is where to look first.
 
 use super::chunk::Name;
 use super::storage::Storage;
@@ -13,12 +14,14 @@ use super::version::Busy;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::types::FiAddr;
 
-/// Look-ups that go step by step together: as many lines as a processor fetches at a time, and some.
+/// Look-ups that go step by step together: as many lines as a processor fetches at a time, and
+/// some.
 const GROUP: usize = 32;
 
 impl AvTable {
-    /// As [`name`](Self::name) of each address. Tells `found` of each by its number, in order. In a table
-    /// too large for the processor's caches a look-up takes a fraction of the time that it takes alone, best with 32 or more.
+    /// As [`name`](Self::name) of each address. Tells `found` of each by its number, in order. In a
+    /// table too large for the processor's caches a look-up takes a fraction of the time that it
+    /// takes alone, best with 32 or more.
     pub fn lookup_all(&self, addrs: &[FiAddr], mut found: impl FnMut(usize, Option<NativeAddr>)) {
         let mut number = 0;
         for group in addrs.chunks(GROUP) {
@@ -32,8 +35,9 @@ impl AvTable {
         }
     }
 
-    /// As [`addr`](Self::addr) of each address. Tells `found` of each by its number, in order. In a table
-    /// too large for the processor's caches a look-up takes a fraction of the time that it takes alone, best with 32 or more.
+    /// As [`addr`](Self::addr) of each address. Tells `found` of each by its number, in order. In a
+    /// table too large for the processor's caches a look-up takes a fraction of the time that it
+    /// takes alone, best with 32 or more.
     pub fn find_all(&self, names: &[NativeAddr], mut found: impl FnMut(usize, FiAddr)) {
         let mut number = 0;
         for group in names.chunks(GROUP) {
@@ -46,7 +50,8 @@ impl AvTable {
 }
 
 impl Insertion<'_> {
-    /// Has what the insertion of these will look at first brought closer, before the first of them is put in.
+    /// Has what the insertion of these will look at first brought closer, before the first of them
+    /// is put in.
     pub fn expect<'a>(&self, names: impl Iterator<Item = &'a NativeAddr>) {
         for name in names {
             let name = name.to_words();

@@ -1,8 +1,8 @@
 //! A piece of a table: so many entries, and which of them are taken.
 //!
-//! An entry is 64 bytes of address and a generation, which is odd while the address is in. A reader takes the generation,
-//! then the address, then the generation again: if that is the same, the address is whole (the pairs of orderings are named
-//! where they are).
+//! An entry is 64 bytes of address and a generation, which is odd while the address is in. A reader
+//! takes the generation, then the address, then the generation again: if that is the same, the
+//! address is whole (the pairs of orderings are named where they are).
 
 use super::marks::{self, Marks};
 use super::words::Words;
@@ -10,7 +10,8 @@ use ferrofabric_contracts::addr::{NATIVE_LEN, NativeWords};
 use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
 use ferrofabric_system::sync::{AtomicU32, AtomicU64, fence};
 
-/// An address as the table holds it: by the word, so that none is taken apart or put together on the way.
+/// An address as the table holds it: by the word, so that none is taken apart or put together on
+/// the way.
 pub(super) type Name = NativeWords;
 
 const NAME_WORDS: usize = NATIVE_LEN / 8;
@@ -79,7 +80,8 @@ impl<'a> Chunk<'a> {
                 return None;
             }
             let name = loaded(words);
-            // Pairs with the Release fence in `put`: who has seen a word of the next address sees its generation's end.
+            // Pairs with the Release fence in `put`: who has seen a word of the next address sees
+            // its generation's end.
             fence(Acquire);
             if word.load(Relaxed) == generation {
                 return Some((name, generation));
@@ -104,7 +106,8 @@ impl<'a> Chunk<'a> {
     #[inline]
     pub(super) fn holds(&self, at: usize, name: &Name) -> Option<u32> {
         let (word, words) = (self.generation_word(at), self.name_words(at)?);
-        // The orderings are those of `read`. A changing entry is for some moment not this address's.
+        // The orderings are those of `read`. A changing entry is for some moment not this
+        // address's.
         let generation = word.load(Acquire);
         let differ = (0..KEPT).fold(0, |all, i| all | (words[i].load(Relaxed) ^ name[i]));
         fence(Acquire);
@@ -153,8 +156,9 @@ mod loom_tests {
         std::array::from_fn(|i| if i < KEPT { number } else { 0 })
     }
 
-    /// An entry becomes another's while it is compared with both addresses: each is in with its own generation or not at all. Fails
-    /// without the second look at the generation, and without the fence before it.
+    /// An entry becomes another's while it is compared with both addresses: each is in with its own
+    /// generation or not at all. Fails without the second look at the generation, and without the
+    /// fence before it.
     #[test]
     fn an_address_is_held_with_its_own_generation() {
         explore(2, || {

@@ -1,9 +1,11 @@
-//! An index of entries for who knows them by something else than their whole address: of one holder, growing with it.
+//! An index of entries for who knows them by something else than their whole address: of one
+//! holder, growing with it.
 
 use super::index::{self, FEWEST_LOG2, Index, log2_for, mix};
 use ferrofabric_system::sync::AtomicU64;
 
-/// Entries by hashes of what they are known by. It has the hashes alone: whose entry it is, the holder knows.
+/// Entries by hashes of what they are known by. It has the hashes alone: whose entry it is, the
+/// holder knows.
 pub struct EntryIndex {
     places: Box<[AtomicU64]>,
     log2: u32,
@@ -74,8 +76,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Entries of few hashes, each several times with others: what was entered is found while it grows, what was taken out
-        /// is not.
+        /// Entries of few hashes, each several times with others: what was entered is found while
+        /// it grows, what was taken out is not.
         ///
         /// Covers: AV-25
         #[test]

@@ -11,7 +11,8 @@ pub struct Follower {
     generations: Vec<u32>,
 }
 
-/// What became of a table. All that is no more comes before all that is there: an address may have moved to another entry.
+/// What became of a table. All that is no more comes before all that is there: an address may have
+/// moved to another entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// The addresses that are no more.
@@ -40,8 +41,8 @@ impl Follower {
         table.changes() != self.seen
     }
 
-    /// What has changed since the last call. It stays behind as long as a writer is at work: one that is killed does not list its
-    /// change again.
+    /// What has changed since the last call. It stays behind as long as a writer is at work: one
+    /// that is killed does not list its change again.
     pub fn changes(&mut self, table: &AvTable) -> Changes {
         let (now, entries) = table.changed_since(self.seen);
         if table.has_no_writer() {
@@ -132,7 +133,8 @@ mod tests {
         }
     }
 
-    /// A writer is killed at each of its steps: who follows knows what is there, though nobody changes the table after that.
+    /// A writer is killed at each of its steps: who follows knows what is there, though nobody
+    /// changes the table after that.
     ///
     /// Covers: AV-17
     #[test]

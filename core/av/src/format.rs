@@ -13,9 +13,11 @@ use ferrofabric_contracts::info::AddrFormat;
 pub struct Naming {
     /// Their format.
     pub format: AddrFormat,
-    /// What all queue pairs that its endpoints talk to have in common with its own, where addresses do not say it.
+    /// What all queue pairs that its endpoints talk to have in common with its own, where addresses
+    /// do not say it.
     pub common: Option<VerbsAddr>,
-    /// The IP address that its endpoints speak from: of a node's addresses one of that family is taken.
+    /// The IP address that its endpoints speak from: of a node's addresses one of that family is
+    /// taken.
     pub host: Option<IpAddr>,
 }
 
@@ -123,7 +125,8 @@ impl Naming {
         AddrFormats::SOCKADDR.has(self.format)
     }
 
-    /// The one of a node's addresses to ask: in a family that the format has, the domain's own if need be.
+    /// The one of a node's addresses to ask: in a family that the format has, the domain's own if
+    /// need be.
     pub(super) fn choose(&self, all: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
         let told: Vec<_> = all
             .filter(|at| !self.keeps_sockets() || Address::of_socket(*at, self.format).is_some())
@@ -145,8 +148,8 @@ pub(super) fn reached_with(name: NativeAddr, key: AuthKey) -> Result<NativeAddr>
     }
 }
 
-/// The address in these bytes; text where the format is text. Where it is one of sockets' addresses, a native address is taken
-/// too: not every endpoint has a socket.
+/// The address in these bytes; text where the format is text. Where it is one of sockets'
+/// addresses, a native address is taken too: not every endpoint has a socket.
 ///
 /// # Errors
 ///
@@ -161,13 +164,14 @@ pub fn parse(format: AddrFormat, bytes: &[u8]) -> Result<Address> {
     read.map_err(|why| invalid(&why.to_string()))
 }
 
-/// Whether an address that starts as a `sockaddr` of this family is a native one in place of a socket's.
+/// Whether an address that starts as a `sockaddr` of this family is a native one in place of a
+/// socket's.
 fn is_native(format: AddrFormat, family: u16) -> bool {
     family == NATIVE_FAMILY && AddrFormats::SOCKADDR.has(format)
 }
 
-/// Bytes of an address that starts with this family, where the format is one of sockets' addresses; `None` for a family that is
-/// not known, and for text.
+/// Bytes of an address that starts with this family, where the format is one of sockets' addresses;
+/// `None` for a family that is not known, and for text.
 pub fn len(format: AddrFormat, family: u16) -> Option<usize> {
     match is_native(format, family) {
         true => Some(NATIVE_LEN),
@@ -175,7 +179,8 @@ pub fn len(format: AddrFormat, family: u16) -> Option<usize> {
     }
 }
 
-/// An address as the application gets it: text ends with a 0. Native where the format does not tell of it.
+/// An address as the application gets it: text ends with a 0. Native where the format does not tell
+/// of it.
 pub fn to_bytes(format: AddrFormat, addr: &Address) -> Vec<u8> {
     addr.to_bytes(format)
         .or_else(|_| addr.to_bytes(addr.format()))

@@ -1,5 +1,5 @@
-//! The users' own IDs of addresses (`FI_AV_USER_ID`, fi_av(3)): what completions report in place of an address. They are a
-//! process's own, also where it shares the addresses.
+//! The users' own IDs of addresses (`FI_AV_USER_ID`, fi_av(3)): what completions report in place of
+//! an address. They are a process's own, also where it shares the addresses.
 
 use super::column::Column;
 use ferrofabric_contracts::error::Result;
@@ -143,8 +143,8 @@ mod loom_tests {
         });
     }
 
-    /// IDs are there once they are set, also where two threads are the first to set one, and no reader sees another entry's.
-    /// Fails where each thread keeps the piece that it has made.
+    /// IDs are there once they are set, also where two threads are the first to set one, and no
+    /// reader sees another entry's. Fails where each thread keeps the piece that it has made.
     #[test]
     fn ids_that_are_set_at_once_are_all_there() {
         explore(3, || {

@@ -1,7 +1,8 @@
 //! The way back: a hash table from an address to its entry, with linear probing.
 //!
-//! A place holds 32 bits of hash and the entry's number plus one; 0 is an empty place. The hash's upper bits say where the
-//! search starts, so a table can be copied to a larger one, and be mended after a removal, with no look at an address.
+//! A place holds 32 bits of hash and the entry's number plus one; 0 is an empty place. The hash's
+//! upper bits say where the search starts, so a table can be copied to a larger one, and be mended
+//! after a removal, with no look at an address.
 
 use super::chunk::Name;
 use ferrofabric_system::prefetch::prefetch;
@@ -72,7 +73,8 @@ fn folded(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Odd, with no pattern in their bits (the fractions of the golden ratio and of the roots of 2, 3, 5 and 7).
+/// Odd, with no pattern in their bits (the fractions of the golden ratio and of the roots of 2, 3,
+/// 5 and 7).
 const KEYS: [u64; 5] = [
     0x9e37_79b9_7f4a_7c15,
     0x6a09_e667_f3bc_c909,
@@ -141,7 +143,8 @@ impl<'a> Index<'a> {
         self.places[at].store(place, Release);
     }
 
-    /// Takes an entry out, and moves those up that its place kept from theirs. False: it was not there.
+    /// Takes an entry out, and moves those up that its place kept from theirs. False: it was not
+    /// there.
     pub(super) fn remove(&self, hash: u32, entry: u32) -> bool {
         let wanted = (u64::from(hash) << 32) | u64::from(entry.wrapping_add(1));
         let mut gap = self.home(hash);
@@ -194,7 +197,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Few hashes, close to each other and around the end: what is entered is found, what was taken out is not.
+        /// Few hashes, close to each other and around the end: what is entered is found, what was
+        /// taken out is not.
         #[test]
         fn an_index_does_as_a_map(ops in proptest::collection::vec((any::<bool>(), 0u32..40), 0..300)) {
             let places: Vec<_> = (0..64).map(|_| AtomicU64::new(0)).collect();

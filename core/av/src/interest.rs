@@ -1,10 +1,12 @@
 //! Whom the changes of a table concern (`docs/adr/0038`).
 //!
-//! Most concern nobody: no sender waits to be known, and nothing leads to an address that was never used. So who inserts or removes
-//! takes the lock of the domain, with which transports work, only where there is somebody to tell.
+//! Most concern nobody: no sender waits to be known, and nothing leads to an address that was never
+//! used. So who inserts or removes takes the lock of the domain, with which transports work, only
+//! where there is somebody to tell.
 //!
-//! Transports say here what they are about to rely on, and look it up in the table after that. Who changes the table looks here
-//! after that. With a fence between the two on both sides, one of them sees what the other has done.
+//! Transports say here what they are about to rely on, and look it up in the table after that. Who
+//! changes the table looks here after that. With a fence between the two on both sides, one of them
+//! sees what the other has done.
 
 use super::column::Column;
 use ferrofabric_system::sync::{AtomicBool, Ordering, fence};
@@ -21,7 +23,8 @@ pub(super) struct Interest {
 }
 
 impl Interest {
-    /// Transports get the address in an entry. Whether that is new: then they look once more whether it is in.
+    /// Transports get the address in an entry. Whether that is new: then they look once more
+    /// whether it is in.
     #[inline]
     pub(super) fn begin_to_use(&self, entry: u32) -> bool {
         let (word, bit) = place(entry);
@@ -43,7 +46,8 @@ impl Interest {
         self.begin_to_use(entry);
     }
 
-    /// The address is no more, and they know: none of them gets another one from the entry meanwhile.
+    /// The address is no more, and they know: none of them gets another one from the entry
+    /// meanwhile.
     pub(super) fn end_use(&self, entry: u32) {
         let (word, bit) = place(entry);
         if let Some(bits) = self.used.there(word) {
@@ -56,7 +60,8 @@ impl Interest {
         self.used.get(word) & bit != 0 || self.any_used.load(Ordering::Relaxed)
     }
 
-    /// Transports know a sender that is not in. Whether it is the first: then they look once more whether it is in.
+    /// Transports know a sender that is not in. Whether it is the first: then they look once more
+    /// whether it is in.
     pub(super) fn begin_to_await(&self) -> bool {
         if self.strangers.load(Ordering::Relaxed) {
             return false;

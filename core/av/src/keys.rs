@@ -1,8 +1,9 @@
-//! The authorization keys of an address vector (fi_av(3), `FI_AV_AUTH_KEY`): each has a handle, an ID that the application may
-//! give it, and endpoints that were enabled with it.
+//! The authorization keys of an address vector (fi_av(3), `FI_AV_AUTH_KEY`): each has a handle, an
+//! ID that the application may give it, and endpoints that were enabled with it.
 //!
-//! An entry's key is part of the address that the table holds, so an address with two keys is two entries. What was inserted
-//! as the address of an endpoint with several keys is remembered here, for lookups.
+//! An entry's key is part of the address that the table holds, so an address with two keys is two
+//! entries. What was inserted as the address of an endpoint with several keys is remembered here,
+//! for lookups.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use ferrofabric_contracts::addr::{AuthKey, KeyedAddr, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::{FiAddr, key_number};
 
-/// Handles are of entries that no table has: these in the low 32 bits, above the number of the key; a generation above.
+/// Handles are of entries that no table has: these in the low 32 bits, above the number of the key;
+/// a generation above.
 const HANDLES: u64 = 0xffff_0000;
 const NUMBER_BITS: u32 = 16;
 const GENERATION_SHIFT: u32 = 32;
@@ -73,7 +75,8 @@ impl AuthKeys {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the same key is there as another kind of member of its partition. `ENOSPC`: there are too many.
+    /// `EINVAL`: the same key is there as another kind of member of its partition. `ENOSPC`: there
+    /// are too many.
     pub fn insert(&self, key: AuthKey) -> Result<FiAddr> {
         let into = |errno| Error::new(errno, "insert into", "address vector an authorization key");
         let mut state = self.state.lock();

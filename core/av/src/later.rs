@@ -1,5 +1,5 @@
-//! Asynchronous insertion (`FI_EVENT`, fi_av(3)): threads that find addresses out, enter them, and write an event for each
-//! that fails and one when a call is over.
+//! Asynchronous insertion (`FI_EVENT`, fi_av(3)): threads that find addresses out, enter them, and
+//! write an event for each that fails and one when a call is over.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -65,7 +65,8 @@ impl Wanted {
     }
 }
 
-/// The authorization keys of a call's addresses, or why they have none; `None` where addresses need none.
+/// The authorization keys of a call's addresses, or why they have none; `None` where addresses need
+/// none.
 pub type Keys = Option<Vec<Result<AuthKey>>>;
 
 /// Called with the addresses that an insertion has added.
@@ -186,7 +187,8 @@ impl Later {
 }
 
 impl Drop for Later {
-    /// What is under way comes to its end, what has not begun is cancelled; of either the events are written.
+    /// What is under way comes to its end, what has not begun is cancelled; of either the events
+    /// are written.
     fn drop(&mut self) {
         let Self {
             work,
@@ -282,7 +284,8 @@ impl Work {
         table.outcomes(runs)
     }
 
-    /// Finds out what the addresses name; what has not begun when the address vector is being closed is cancelled.
+    /// Finds out what the addresses name; what has not begun when the address vector is being
+    /// closed is cancelled.
     fn find(&self, wanted: &Wanted, keys: Keys) -> Vec<Result<Sought>> {
         let closing = || self.line.lock().closing;
         let naming = &self.place.naming;

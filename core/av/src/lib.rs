@@ -1,4 +1,5 @@
-//! Address vectors: tables that map the `FiAddr` of a peer to its address and back (fi_av(3), `docs/adr/0015`).
+//! Address vectors: tables that map the `FiAddr` of a peer to its address and back (fi_av(3),
+//! `docs/adr/0015`).
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,9 @@
-//! What the `map_addr` of a named address vector points to: an array of `fi_addr_t`, by entry, in the file of the address vector.
+//! What the `map_addr` of a named address vector points to: an array of `fi_addr_t`, by entry, in
+//! the file of the address vector.
 //!
-//! Entries are taken lowest first, so the array is in order of insertion; the place of a removed address has `FI_ADDR_NOTAVAIL` until
-//! the next insertion takes it. A process has one mapping of the array for all its holders of the file, for reading only.
+//! Entries are taken lowest first, so the array is in order of insertion; the place of a removed
+//! address has `FI_ADDR_NOTAVAIL` until the next insertion takes it. A process has one mapping of
+//! the array for all its holders of the file, for reading only.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +18,8 @@ use super::words::{ALIGN, Words};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::sync::Ordering::{Relaxed, Release};
 
-/// Addresses that the array has room for. What is not used of it takes neither memory nor room of the file.
+/// Addresses that the array has room for. What is not used of it takes neither memory nor room of
+/// the file.
 const MOST: usize = 1 << 27;
 
 /// Bytes of the array.
@@ -60,7 +63,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it is our mapping, and that long. The application was told that it goes with the address vector.
+        // SAFETY: it is our mapping, and that long. The application was told that it goes with the
+        // address vector.
         let _ = unsafe { munmap(self.at, BYTES as usize) };
     }
 }

@@ -1,4 +1,5 @@
-//! Which entries of a piece are taken: a bit for each, and a bit for each 64 of those that are all set.
+//! Which entries of a piece are taken: a bit for each, and a bit for each 64 of those that are all
+//! set.
 
 use super::words::Words;
 use ferrofabric_system::sync::AtomicU64;

@@ -1,8 +1,10 @@
-//! Named tables: a file that the processes of a user share, found by the names of the domain and of the address vector.
+//! Named tables: a file that the processes of a user share, found by the names of the domain and of
+//! the address vector.
 //!
-//! Two bytes of the file are locked, by open file description, so that a lock goes with its holder however that ends. Every
-//! holder of the table has the first byte for reading: who gets it for writing is alone, makes what is there anew or takes it
-//! away. The second byte is the turn of writers.
+//! Two bytes of the file are locked, by open file description, so that a lock goes with its holder
+//! however that ends. Every holder of the table has the first byte for reading: who gets it for
+//! writing is alone, makes what is there anew or takes it away. The second byte is the turn of
+//! writers.
 //!
 //! No process waits for another for ever (`docs/adr/0046`): a process that is stopped in its turn
 //! lets others read, and those that want the turn are told after a while which process has it.
@@ -193,7 +195,8 @@ impl Named {
         Ok(store)
     }
 
-    /// Maps the array of addresses: where this process wants it, or else where the first process has it.
+    /// Maps the array of addresses: where this process wants it, or else where the first process
+    /// has it.
     fn map_listing(&self, wanted: &Wanted<'_>, store: &Store) -> io::Result<()> {
         let of_first = store.head().word(Word::MapAddr);
         let at = match wanted.map_addr {

@@ -1,8 +1,9 @@
-//! Ranges of socket addresses as they were told: nodes and ports, in place of an address for each entry (`docs/adr/0036`).
+//! Ranges of socket addresses as they were told: nodes and ports, in place of an address for each
+//! entry (`docs/adr/0036`).
 //!
-//! The addresses of a range have positions, all ports of a node before the next node. A span is as many entries in a row as
-//! have positions in a row: one for a range that was put in an empty table, more where entries between were taken, addresses
-//! were in already, or some were removed.
+//! The addresses of a range have positions, all ports of a node before the next node. A span is as
+//! many entries in a row as have positions in a row: one for a range that was put in an empty
+//! table, more where entries between were taken, addresses were in already, or some were removed.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -90,7 +91,8 @@ impl Ranges {
         let range = vacant.key() as u32;
         for (node, host) in (0..).zip(&hosts) {
             if let Some(host) = host {
-                // Names may stand for the same node: what is told of it a second time is in already.
+                // Names may stand for the same node: what is told of it a second time is in
+                // already.
                 self.nodes.entry((*host, range)).or_insert(node);
             }
         }

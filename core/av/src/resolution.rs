@@ -1,4 +1,5 @@
-//! Puts in what addresses name: an endpoint, or a socket address that is resolved in the background (`docs/adr/0042`).
+//! Puts in what addresses name: an endpoint, or a socket address that is resolved in the background
+//! (`docs/adr/0042`).
 
 use std::net::SocketAddr;
 
@@ -11,7 +12,8 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 ///
 /// # Errors
 ///
-/// `ENOSYS`: the domain does not find endpoints by socket address. `EHOSTUNREACH`: there is no route.
+/// `ENOSYS`: the domain does not find endpoints by socket address. `EHOSTUNREACH`: there is no
+/// route.
 pub fn admit(sought: Sought, resolver: Option<&dyn Resolve>) -> Result<Sought> {
     if let Target::Socket(at) = sought.target {
         route(at, resolver)?;
@@ -41,7 +43,8 @@ fn route(at: SocketAddr, resolver: Option<&dyn Resolve>) -> Result<()> {
 }
 
 impl Insertion<'_> {
-    /// Puts in what an address names, as [`place`](Self::place) does, in an entry that was reserved or in any.
+    /// Puts in what an address names, as [`place`](Self::place) does, in an entry that was reserved
+    /// or in any.
     ///
     /// # Errors
     ///

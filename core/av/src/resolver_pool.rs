@@ -1,4 +1,5 @@
-//! Threads that resolve the entries of an address vector which were inserted by socket addresses (`docs/adr/0042`).
+//! Threads that resolve the entries of an address vector which were inserted by socket addresses
+//! (`docs/adr/0042`).
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -12,10 +13,12 @@ use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::threads;
 
-/// Threads of one address vector. Each asks for many entries side by side; what comes meanwhile is the next one's.
+/// Threads of one address vector. Each asks for many entries side by side; what comes meanwhile is
+/// the next one's.
 const MOST_THREADS: usize = 4;
 
-/// Is told of addresses that threads have put in, and whether sends wait for a resolution that is over.
+/// Is told of addresses that threads have put in, and whether sends wait for a resolution that is
+/// over.
 pub(crate) type Announce = Box<dyn Fn(&[FiAddr], bool) + Send + Sync>;
 
 /// Those of one address vector; they end with this.

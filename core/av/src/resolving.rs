@@ -1,5 +1,5 @@
-//! What resolves the [unresolved entries](super::unresolved) of a table: their insertion, the questions
-//! about them that operations ask, and the threads that find their endpoints.
+//! What resolves the [unresolved entries](super::unresolved) of a table: their insertion, the
+//! questions about them that operations ask, and the threads that find their endpoints.
 
 mod insertion;
 
@@ -21,7 +21,8 @@ use ferrofabric_contracts::types::FiAddr;
 /// How long one attempt to resolve an entry lasts at most. The thread takes others after that.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
-/// How long a send waits for others that are at work on unresolved entries. Insertion of a large range takes longer.
+/// How long a send waits for others that are at work on unresolved entries. Insertion of a large
+/// range takes longer.
 const TURN: Duration = Duration::from_millis(10);
 
 /// What a resolution is wanted for.
@@ -31,7 +32,8 @@ enum Use {
     LookUp,
     /// A send, which waits.
     Send,
-    /// A directed receive: the entry is asked for anew as well when a message comes from an unknown source.
+    /// A directed receive: the entry is asked for anew as well when a message comes from an unknown
+    /// source.
     Receive,
 }
 
@@ -83,19 +85,21 @@ impl AvTable {
         self.unresolved.state.lock().key(&self.store, entry)
     }
 
-    /// Why a look-up finds nothing at an address; `None`: it is not in. An unresolved entry is resolved from now on.
+    /// Why a look-up finds nothing at an address; `None`: it is not in. An unresolved entry is
+    /// resolved from now on.
     pub fn ask(&self, addr: FiAddr) -> Option<Unresolved> {
         self.resolve(addr, Use::LookUp, || Some(self.unresolved.state.lock()))
     }
 
-    /// Why a send finds nothing at an address; `None`: it is not in. An unresolved entry is resolved from now on, and transports
-    /// hear of its removal. `Failed` with `EAGAIN`: others are at work on what is unresolved for longer than a send waits.
+    /// Why a send finds nothing at an address; `None`: it is not in. An unresolved entry is
+    /// resolved from now on, and transports hear of its removal. `Failed` with `EAGAIN`: others are
+    /// at work on what is unresolved for longer than a send waits.
     pub fn ask_to_send(&self, addr: FiAddr) -> Option<Unresolved> {
         self.resolve(addr, Use::Send, || self.unresolved.state.try_lock_for(TURN))
     }
 
-    /// The same for a receive, which does not ask again: the entry is asked for anew if it was in vain, now and whenever somebody
-    /// comes who is not in.
+    /// The same for a receive, which does not ask again: the entry is asked for anew if it was in
+    /// vain, now and whenever somebody comes who is not in.
     pub fn ask_to_hear(&self, addr: FiAddr) -> Option<Unresolved> {
         self.resolve(addr, Use::Receive, || Some(self.unresolved.state.lock()))
     }

@@ -1,9 +1,9 @@
-//! The socket addresses by which endpoints were inserted (fi_av(3)): beside the entries, in memory of the same kind, which is taken
-//! when the first comes.
+//! The socket addresses by which endpoints were inserted (fi_av(3)): beside the entries, in memory
+//! of the same kind, which is taken when the first comes.
 //!
-//! A slot says which generation of its entry it is about, so it goes with that; of an unresolved entry, the generation that it will
-//! have. A map of this process leads from a socket address to its entry; what others enter in a named table it learns by the changes
-//! of that.
+//! A slot says which generation of its entry it is about, so it goes with that; of an unresolved
+//! entry, the generation that it will have. A map of this process leads from a socket address to
+//! its entry; what others enter in a named table it learns by the changes of that.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -19,15 +19,18 @@ use ferrofabric_system::sync::{AtomicU64, Mutex, fence};
 
 const PIECES: Doubling = Doubling::new(if cfg!(loom) { 1 } else { 10 });
 
-/// Words of a slot: what it is of (generation, count of changes, family, port), scope and flow, and the IP address.
+/// Words of a slot: what it is of (generation, count of changes, family, port), scope and flow, and
+/// the IP address.
 const SLOT_WORDS: usize = 4;
 
-/// Where a slot's first word has its family, and its count of changes: not every table counts an entry's generations.
+/// Where a slot's first word has its family, and its count of changes: not every table counts an
+/// entry's generations.
 const FAMILY_AT: u32 = 16;
 const CHANGES_AT: u32 = 19;
 const CHANGES: u64 = (1 << 32) - (1 << CHANGES_AT);
 
-/// Addresses that the map of a process may have beyond twice those that it had when it was cleared of old ones.
+/// Addresses that the map of a process may have beyond twice those that it had when it was cleared
+/// of old ones.
 const SPARE: usize = 64;
 
 /// The socket addresses of one table.
@@ -215,7 +218,8 @@ mod loom_tests {
     use crate::store::Store;
     use ferrofabric_system::sync::explore;
 
-    /// What is read of an entry of this generation is whole or nothing while it becomes another's, of this generation.
+    /// What is read of an entry of this generation is whole or nothing while it becomes another's,
+    /// of this generation.
     fn read_while_replaced(generation: u32, by: u32) {
         explore(1, move || {
             let store = Storage::Ordinary(Store::private(0).unwrap());
@@ -250,7 +254,8 @@ mod loom_tests {
         read_while_replaced(3, 3);
     }
 
-    /// Where entries have no generations, and both are of one port. Fails where slots do not count their changes.
+    /// Where entries have no generations, and both are of one port. Fails where slots do not count
+    /// their changes.
     #[test]
     fn a_socket_address_is_read_whole_though_its_entry_has_no_generations() {
         read_while_replaced(1, 1);

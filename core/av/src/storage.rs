@@ -41,7 +41,8 @@ impl Storage {
         of_either!(self, one => one.bytes())
     }
 
-    /// Where memory beside the entries comes from, and the words of a table in a file; `None` where it is a process's own.
+    /// Where memory beside the entries comes from, and the words of a table in a file; `None` where
+    /// it is a process's own.
     pub(super) fn shared(&self) -> Option<(&Arena, &Head)> {
         match self {
             Storage::Ordinary(store) => Some((store.arena(), store.head())),
@@ -145,8 +146,9 @@ impl Storage {
         }
     }
 
-    /// Takes the address out of an entry that was [made removable](Self::make_removable), if one is in: it may be unresolved. The
-    /// entry is free afterwards if `reusable` says so of its new generation.
+    /// Takes the address out of an entry that was [made removable](Self::make_removable), if one is
+    /// in: it may be unresolved. The entry is free afterwards if `reusable` says so of its new
+    /// generation.
     pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) {
         of_either!(self, one => one.clear(entry, reusable));
     }
@@ -158,7 +160,8 @@ impl Storage {
         }
     }
 
-    /// Mends what a writer left that was killed, and says which entry it was at. `is_taken` says whether an entry is.
+    /// Mends what a writer left that was killed, and says which entry it was at. `is_taken` says
+    /// whether an entry is.
     pub(super) fn mend(&self, is_taken: impl Fn(u32) -> bool) -> Option<u32> {
         match self {
             Storage::Ordinary(store) if store.is_torn() => store.mend(is_taken),

@@ -1,8 +1,9 @@
-//! The entries of a table and the index over them, in memory of the process or in a file that processes share.
+//! The entries of a table and the index over them, in memory of the process or in a file that
+//! processes share.
 //!
-//! Readers take no lock: an entry never moves, and its generation says whether what was read of it is whole. Who searches the
-//! index and finds nothing looks whether a writer was at work meanwhile, and searches again. Writers take turns; the table
-//! sees to that.
+//! Readers take no lock: an entry never moves, and its generation says whether what was read of it
+//! is whole. Who searches the index and finds nothing looks whether a writer was at work meanwhile,
+//! and searches again. Writers take turns; the table sees to that.
 
 use super::arena::{self, Arena, PIECES, Pieces};
 use super::chunk::{self, Chunk, Name};
@@ -25,7 +26,8 @@ pub(super) const FEWEST: usize = if cfg!(loom) { 2 } else { 64 };
 /// Entries of a table at most.
 pub(super) const MOST: usize = 1 << 31;
 
-/// Bytes of a piece of entries from which on it is had in large pages: so long that those at its ends do not count.
+/// Bytes of a piece of entries from which on it is had in large pages: so long that those at its
+/// ends do not count.
 const LARGE_PIECE: usize = 16 * LARGE_PAGE;
 
 /// Entries and index.
@@ -180,7 +182,8 @@ impl Store {
         index::hash(name, self.seed)
     }
 
-    /// Has the places of the index brought closer where an address with this hash will be searched for.
+    /// Has the places of the index brought closer where an address with this hash will be searched
+    /// for.
     #[inline]
     pub(super) fn prefetch_places(&self, hash: u32) {
         if let Some(index) = self.index() {
@@ -302,7 +305,8 @@ impl Store {
         Ok(Placement::New(entry))
     }
 
-    /// Takes the lowest free entry. It is the writer's until that settles: if it dies before, the entry is free again.
+    /// Takes the lowest free entry. It is the writer's until that settles: if it dies before, the
+    /// entry is free again.
     ///
     /// # Errors
     ///
@@ -379,7 +383,8 @@ impl Store {
         self.end();
     }
 
-    /// Takes the address out of an entry, if one is in; the entry is free afterwards if `reusable` says so of its new generation.
+    /// Takes the address out of an entry, if one is in; the entry is free afterwards if `reusable`
+    /// says so of its new generation.
     pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) {
         let Some((chunk, at)) = self.locate(entry) else {
             return;
@@ -471,8 +476,8 @@ impl Store {
         Ok(())
     }
 
-    /// Lists a change for the other processes: before it is made, so that they look whether its writer comes to the end of it, and
-    /// once it is.
+    /// Lists a change for the other processes: before it is made, so that they look whether its
+    /// writer comes to the end of it, and once it is.
     fn note(&self, entry: u32) {
         let changes = self.head.word(Word::Changes);
         let number = changes.load(Relaxed);
@@ -491,7 +496,8 @@ impl Store {
         self.head.word(Word::Changes).load(Acquire)
     }
 
-    /// Number of changes so far, and the entries that changed since there were `seen`; each may be there several times.
+    /// Number of changes so far, and the entries that changed since there were `seen`; each may be
+    /// there several times.
     pub(super) fn changed_since(&self, seen: u64) -> (u64, Vec<u32>) {
         let now = self.changes();
         let listed: Vec<_> = (seen..now)

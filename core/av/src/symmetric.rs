@@ -1,9 +1,10 @@
-//! A table that keeps nodes and endpoints apart (`FI_SYMMETRIC`, fi_av(3), `docs/adr/0032`): an address is its node's part, which
-//! lies once in a table of its own, and the endpoint's number. An entry is where the node's part is and the number, 80 bits; an
-//! address that is not made up so has a node's part of its own.
+//! A table that keeps nodes and endpoints apart (`FI_SYMMETRIC`, fi_av(3), `docs/adr/0032`): an
+//! address is its node's part, which lies once in a table of its own, and the endpoint's number. An
+//! entry is where the node's part is and the number, 80 bits; an address that is not made up so has
+//! a node's part of its own.
 //!
-//! It is a process's own. Readers take no lock: an entry never moves, and the removals of its line say whether what was read of
-//! it is whole. Writers take turns; the table sees to that.
+//! It is a process's own. Readers take no lock: an entry never moves, and the removals of its line
+//! say whether what was read of it is whole. Writers take turns; the table sees to that.
 
 mod lines;
 mod places;
@@ -54,7 +55,8 @@ pub(super) struct Search {
 }
 
 impl Symmetric {
-    /// An empty table with room for `count` addresses at once, whose entries have generations or not.
+    /// An empty table with room for `count` addresses at once, whose entries have generations or
+    /// not.
     ///
     /// # Errors
     ///
@@ -119,7 +121,8 @@ impl Symmetric {
         }
     }
 
-    /// Has an entry brought closer that will be looked at soon. The nodes are few, and looked at all the time.
+    /// Has an entry brought closer that will be looked at soon. The nodes are few, and looked at
+    /// all the time.
     #[inline]
     pub(super) fn prefetch(&self, entry: u32) {
         if let Some((lines, at)) = self.locate(entry) {
@@ -324,8 +327,8 @@ impl Symmetric {
         }
     }
 
-    /// Takes the address out of an entry that was [made removable](Self::make_removable), if one is in; it is free afterwards if
-    /// `reusable` says so of its new generation.
+    /// Takes the address out of an entry that was [made removable](Self::make_removable), if one is
+    /// in; it is free afterwards if `reusable` says so of its new generation.
     pub(super) fn clear(&self, entry: u32, reusable: impl Fn(u32) -> bool) {
         let Some((lines, at)) = self.locate(entry) else {
             return;

@@ -1,7 +1,8 @@
 //! One address vector's table: from an address of a peer to its `FiAddr` and back.
 //!
-//! A MAP address is index and generation, so that the use of a removed one is caught; a TABLE address is the bare index,
-//! lowest unused first. Readers take no lock, insertions and removals take turns among themselves.
+//! A MAP address is index and generation, so that the use of a removed one is caught; a TABLE
+//! address is the bare index, lowest unused first. Readers take no lock, insertions and removals
+//! take turns among themselves.
 
 mod insertion;
 mod peer;
@@ -70,13 +71,15 @@ impl AvTable {
         Self::open(&private, "")
     }
 
-    /// An empty table; with a name, the one that the processes of this user share for a domain of that name.
+    /// An empty table; with a name, the one that the processes of this user share for a domain of
+    /// that name.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` when there is no memory for `attr.count` entries. `EINVAL` when the receive context bits leave too few for
-    /// the rest, when a named one has addresses of another type, when one without a name is to be opened for reading only.
-    /// `ENOENT`: that is not there. `EACCES`: it is another user's.
+    /// `ENOMEM` when there is no memory for `attr.count` entries. `EINVAL` when the receive context
+    /// bits leave too few for the rest, when a named one has addresses of another type, when one
+    /// without a name is to be opened for reading only. `ENOENT`: that is not there. `EACCES`: it
+    /// is another user's.
     pub fn open(attr: &AvAttr, domain: &str) -> Result<Self> {
         let av_type = attr.av_type.unwrap_or(AvType::Table);
         let mut model = Model::new(av_type, attr.rx_ctx_bits)?;
@@ -156,8 +159,8 @@ impl AvTable {
         self.named.is_some()
     }
 
-    /// Where this process reads the addresses of a table with a name: an array of `fi_addr_t` by order of insertion, which goes with
-    /// the table. 0 without a name.
+    /// Where this process reads the addresses of a table with a name: an array of `fi_addr_t` by
+    /// order of insertion, which goes with the table. 0 without a name.
     pub fn map_addr(&self) -> usize {
         self.map_addr
     }
@@ -208,7 +211,8 @@ impl AvTable {
         self.len() == 0
     }
 
-    /// Memory that the table takes for entries and index, in bytes, when all entries that there is room for are used.
+    /// Memory that the table takes for entries and index, in bytes, when all entries that there is
+    /// room for are used.
     pub fn bytes(&self) -> usize {
         self.store.bytes()
     }
@@ -233,7 +237,8 @@ impl AvTable {
         }
     }
 
-    /// Takes the `n` entries of a call whose addresses are put in later, so that calls get their indices in order.
+    /// Takes the `n` entries of a call whose addresses are put in later, so that calls get their
+    /// indices in order.
     ///
     /// # Errors
     ///
@@ -276,7 +281,8 @@ impl AvTable {
         self.take_out(addr, |_| false).map(drop)
     }
 
-    /// Removes an address; the entry is free again unless `is_kept` says otherwise of it, once the address is out.
+    /// Removes an address; the entry is free again unless `is_kept` says otherwise of it, once the
+    /// address is out.
     pub(super) fn take_out(&self, addr: FiAddr, is_kept: impl Fn(u32) -> bool) -> Result<TakenOut> {
         self.check_writable("remove from")?;
         let _turn = self.turn()?;
@@ -284,7 +290,8 @@ impl AvTable {
         let name = self.name(addr);
         let taken_out = Cell::new(TakenOut::Free);
         self.store.make_removable(entry)?;
-        // Before `is_kept` looks: a send that waits for the entry from then on finds that it is no more.
+        // Before `is_kept` looks: a send that waits for the entry from then on finds that it is no
+        // more.
         self.sockets.forget(&self.store, entry);
         self.unresolved.forget(entry);
         self.store.clear(entry, |generation| {
@@ -427,14 +434,15 @@ impl AvTable {
         }
     }
 
-    /// What others have put in an entry. A call, with words of its own: those of the other way stay in registers.
+    /// What others have put in an entry. A call, with words of its own: those of the other way stay
+    /// in registers.
     #[inline(never)]
     fn check_name(name: Name) -> Option<NativeAddr> {
         NativeAddr::from_bytes(name.as_bytes()).ok()
     }
 
-    /// What an address is sent to that was searched for: its entry and that's generation were found, or writers were at work
-    /// all the time.
+    /// What an address is sent to that was searched for: its entry and that's generation were
+    /// found, or writers were at work all the time.
     #[inline]
     pub(super) fn addr_found(
         &self,

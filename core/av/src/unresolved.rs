@@ -1,8 +1,9 @@
 //! Entries whose endpoints are not resolved yet (`docs/adr/0042`, and for ranges `docs/adr/0036`).
 //!
-//! An unresolved entry is taken and has no native address. Its socket address lies in its slot ([`Sockets`](super::sockets)) or in a
-//! range. Threads of the address vector resolve it, see [`ResolverPool`](super::resolver_pool::ResolverPool); from then on it is an
-//! entry as any other. An entry of a range is resolved from its first use on, all others from their insertion on.
+//! An unresolved entry is taken and has no native address. Its socket address lies in its slot
+//! ([`Sockets`](super::sockets)) or in a range. Threads of the address vector resolve it, see
+//! [`ResolverPool`](super::resolver_pool::ResolverPool); from then on it is an entry as any other.
+//! An entry of a range is resolved from its first use on, all others from their insertion on.
 //!
 //! This is the state. [`resolving`](super::resolving) works on it with the table that has it.
 
@@ -51,7 +52,8 @@ pub(super) struct UnresolvedEntries {
     any: AtomicBool,
     pub(super) state: Mutex<State>,
     pub(super) came: Condvar,
-    /// Senders that are not in, and entries that somebody waits to hear from and that were asked for in vain.
+    /// Senders that are not in, and entries that somebody waits to hear from and that were asked
+    /// for in vain.
     pub(super) comers: Comers,
 }
 

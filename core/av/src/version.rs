@@ -1,5 +1,5 @@
-//! A count of changes, odd while a writer is at work. Readers take no lock: they see by it whether all that they read is of one
-//! moment.
+//! A count of changes, odd while a writer is at work. Readers take no lock: they see by it whether
+//! all that they read is of one moment.
 
 use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
 use ferrofabric_system::sync::{AtomicU64, fence};

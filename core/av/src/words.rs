@@ -1,5 +1,5 @@
-//! Memory of atomic words: a process's own, or part of a file that processes share. It starts as zeros, grows by further
-//! pieces and never moves.
+//! Memory of atomic words: a process's own, or part of a file that processes share. It starts as
+//! zeros, grows by further pieces and never moves.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,8 @@ use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 use ferrofabric_system::prefetch::prefetch;
 use ferrofabric_system::sync::{AtomicU32, AtomicU64};
 
-/// What pieces of a file start and end at, in bytes: no page is larger on the machines that this runs on.
+/// What pieces of a file start and end at, in bytes: no page is larger on the machines that this
+/// runs on.
 pub(super) const ALIGN: u64 = 64 << 10;
 
 /// A piece of memory.
@@ -50,8 +51,8 @@ impl Words {
     #[inline]
     pub(super) fn u64s(&self, from: usize, n: usize) -> &[AtomicU64] {
         let n = n.min(self.map.len().saturating_sub(from) / 8);
-        // SAFETY: the mapping is page-aligned, that long, and lives as long as `self`; its users are these two functions
-        // and processes that access it atomically, too.
+        // SAFETY: the mapping is page-aligned, that long, and lives as long as `self`; its users
+        // are these two functions and processes that access it atomically, too.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(from & !7).cast(), n) }
     }
 
@@ -69,8 +70,9 @@ impl Words {
         prefetch(self.map.as_ptr().wrapping_add(at));
     }
 
-    /// Has the memory, which nobody has used yet, in pages as large as the system has for it: who looks things up in no order
-    /// misses the translation of nearly every small page, too. For memory that will be used all over.
+    /// Has the memory, which nobody has used yet, in pages as large as the system has for it: who
+    /// looks things up in no order misses the translation of nearly every small page, too. For
+    /// memory that will be used all over.
     pub(super) fn prefer_large_pages(&self) {
         // Without them it works as well, but for the time it takes.
         let _ = self.map.advise(Advice::HugePage);
@@ -78,7 +80,8 @@ impl Words {
 
     /// Gives memory of this process alone back to the system. Who still reads there finds zeros.
     pub(super) fn discard(&self) {
-        // SAFETY: all access is atomic, and zeros are as good as any words. What can not be given back stays.
+        // SAFETY: all access is atomic, and zeros are as good as any words. What can not be given
+        // back stays.
         let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
     }
 }

@@ -1,8 +1,9 @@
-//! Every setting, declared once: its name, type, default, range and help. The parser and the documentation
-//! (`ferro info --settings`) both come from this table.
+//! Every setting, declared once: its name, type, default, range and help. The parser and the
+//! documentation (`ferro info --settings`) both come from this table.
 //!
-//! A setting `shm_eager` is read from `FERRO_SHM_EAGER`, else from `FI_FERRO_SHM_EAGER` (the name under which
-//! libfabric shows it); a value that does not parse is an error that names the variable.
+//! A setting `shm_eager` is read from `FERRO_SHM_EAGER`, else from `FI_FERRO_SHM_EAGER` (the name
+//! under which libfabric shows it); a value that does not parse is an error that names the
+//! variable.
 
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ macro_rules! settings {
         ];
 
         impl Settings {
-            /// Reads the settings through `lookup`, which is asked for `FERRO_NAME` and `FI_FERRO_NAME`.
+            /// Reads the settings through `lookup`, which is asked for `FERRO_NAME` and
+            /// `FI_FERRO_NAME`.
             ///
             /// # Errors
             ///
@@ -82,39 +84,46 @@ settings! {
     device: String = "", "a device name as `ibv_devices` lists it, or nothing", |_| true;
     /// Port of the device; 0 for every active one.
     port: u64 = "0", "0 to 255", |v| *v <= 255;
-    /// GID index to use; `auto` prefers RoCE v2 with an IPv4 address, then IPv6, then link-local, then RoCE v1.
+    /// GID index to use; `auto` prefers RoCE v2 with an IPv4 address, then IPv6, then link-local,
+    /// then RoCE v1.
     gid_index: Auto = "auto", "auto or 0 to 255", |v| v.0.is_none_or(|i| i <= 255);
-    /// Largest message that verbs sends in one packet, in bytes; `auto` asks the table of the device.
+    /// Largest message that verbs sends in one packet, in bytes; `auto` asks the table of the
+    /// device.
     eager: Auto = "auto", "auto or 0 to 65536", |v| v.0.is_none_or(|b| b <= 65536);
-    /// Largest message that verbs sends without asking the receiver first, in bytes, if need be in several packets; `auto` asks
-    /// the table of the device, or is as `eager` if that is given.
+    /// Largest message that verbs sends without asking the receiver first, in bytes, if need be in
+    /// several packets; `auto` asks the table of the device, or is as `eager` if that is given.
     eager_max: Auto = "auto", "auto or 0 to 2M", |v| v.0.is_none_or(|b| b <= 2 << 20);
-    /// Receive buffers that an endpoint posts to its shared receive queue; they are all the receive memory it has,
-    /// whatever the number of peers.
+    /// Receive buffers that an endpoint posts to its shared receive queue; they are all the receive
+    /// memory it has, whatever the number of peers.
     rx_buffers: u64 = "512", "16 to 16384", |v| (16..=16384).contains(v);
     /// Most bytes of a bulk transfer that one RDMA read or write moves.
     read_chunk: u64 = "256K", "4K to 1G", |v| (4096..=1 << 30).contains(v);
-    /// Who moves messages above the eager size over verbs: the receiver reads, or the sender writes; `auto` asks the table of
-    /// the device.
+    /// Who moves messages above the eager size over verbs: the receiver reads, or the sender
+    /// writes; `auto` asks the table of the device.
     rendezvous: Rendezvous = "auto", "auto, read or write", |_| true;
-    /// Whether registrations of buffers of large messages are kept for further ones, over verbs: `auto` where the kernel proves to tell
-    /// when memory is unmapped, `on` or else it is an error, `verify` like `on`, and looks each time whether it has told (as root).
+    /// Whether registrations of buffers of large messages are kept for further ones, over verbs:
+    /// `auto` where the kernel proves to tell when memory is unmapped, `on` or else it is an error,
+    /// `verify` like `on`, and looks each time whether it has told (as root).
     mr_cache: RegistrationCache = "auto", "auto, on, off or verify", |_| true;
     /// Registrations that a domain keeps at most.
     mr_cache_count: u64 = "1024", "1 to 1048576", |v| (1..=1 << 20).contains(v);
-    /// Bytes of them at most; `auto` is half of the memory that there is for each processor of the machine.
+    /// Bytes of them at most; `auto` is half of the memory that there is for each processor of the
+    /// machine.
     mr_cache_bytes: Auto = "auto", "auto or a size such as 1G", |_| true;
-    /// What carries messages to another node: `rc` connects a queue pair to each peer upon the first message, `ud` sends
-    /// reliable datagrams through one queue pair, but for what only RC carries (messages above the eager size), `auto`
-    /// begins with datagrams and connects peers with enough traffic.
+    /// What carries messages to another node: `rc` connects a queue pair to each peer upon the
+    /// first message, `ud` sends reliable datagrams through one queue pair, but for what only RC
+    /// carries (messages above the eager size), `auto` begins with datagrams and connects peers
+    /// with enough traffic.
     lane: LaneChoice = "rc", "auto, rc or ud", |_| true;
-    /// RC queue pairs that an endpoint may have; at the limit peers fall back to datagrams, those first that were used least
-    /// recently.
+    /// RC queue pairs that an endpoint may have; at the limit peers fall back to datagrams, those
+    /// first that were used least recently.
     max_lanes: u64 = "4096", "1 to 4194304", |v| (1..=1 << 22).contains(v);
-    /// How long to try to get a broken connection back before its operations fail; `off` tries for ever.
+    /// How long to try to get a broken connection back before its operations fail; `off` tries for
+    /// ever.
     reconnect_timeout: Patience = "10s", "off or a duration such as 10s", |_| true;
-    /// Give a peer up that answered nothing for so long; `off` waits for evidence of its death for ever; `auto` does so where the
-    /// device has such evidence, and is 60s for peers that are reached by datagrams.
+    /// Give a peer up that answered nothing for so long; `off` waits for evidence of its death for
+    /// ever; `auto` does so where the device has such evidence, and is 60s for peers that are
+    /// reached by datagrams.
     peer_timeout: PeerTimeout = "auto", "auto, off or a duration such as 5s", |_| true;
     /// How long sends to a socket address wait for an endpoint to listen there before they fail.
     resolve_timeout: Patience = "5s", "a duration such as 5s", |v| v.0.is_some();
@@ -122,7 +131,8 @@ settings! {
     spin: Patience = "20us", "off or a duration such as 20us", |_| true;
     /// Whether local copies may go straight from process to process (cross memory attach).
     shm_cma: Choice = "auto", "auto (the faster by measurement), on or off", |_| true;
-    /// Folder into which each endpoint that closes writes what it has done, as a JSON file; empty for none.
+    /// Folder into which each endpoint that closes writes what it has done, as a JSON file; empty
+    /// for none.
     stats: String = "", "a folder, or nothing", |_| true;
 }
 

@@ -1,9 +1,10 @@
-//! Errors: libfabric's numbers, a small copyable error for the data path, and one for the control path that says what
-//! was being done, to what, why it failed and what mends it.
+//! Errors: libfabric's numbers, a small copyable error for the data path, and one for the control
+//! path that says what was being done, to what, why it failed and what mends it.
 
 use std::fmt;
 
-/// A positive fabric error number (`fi_errno(3)`): the system's numbers, and libfabric's own from 256 on.
+/// A positive fabric error number (`fi_errno(3)`): the system's numbers, and libfabric's own from
+/// 256 on.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
@@ -98,7 +99,8 @@ impl fmt::Debug for Errno {
     }
 }
 
-/// Why a data-path call was not taken. Small and `Copy`; [`OpError::Again`] is back-pressure, not a failure.
+/// Why a data-path call was not taken. Small and `Copy`; [`OpError::Again`] is back-pressure, not a
+/// failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpError {
     /// No resource now: read the completion queue, then try again (`-FI_EAGAIN`).
@@ -135,7 +137,8 @@ impl From<Errno> for OpError {
     }
 }
 
-/// A control-path error: what was being done, to which object, why it failed, and what a user can do about it.
+/// A control-path error: what was being done, to which object, why it failed, and what a user can
+/// do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     errno: Errno,
@@ -145,7 +148,8 @@ pub struct Error {
 }
 
 impl Error {
-    /// The error `errno` while `doing` ("register", "open device") something to `object` ("4096 bytes at …").
+    /// The error `errno` while `doing` ("register", "open device") something to `object` ("4096
+    /// bytes at …").
     pub fn new(errno: Errno, doing: &'static str, object: impl Into<String>) -> Self {
         Self {
             errno,

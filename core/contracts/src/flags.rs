@@ -1,11 +1,12 @@
-//! Capability, operation and completion flags with libfabric's numbers (fi_getinfo(3), fi_endpoint(3), fi_cq(3)), so
-//! that the C plugin passes them through untouched.
+//! Capability, operation and completion flags with libfabric's numbers (fi_getinfo(3),
+//! fi_endpoint(3), fi_cq(3)), so that the C plugin passes them through untouched.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// Capabilities of an endpoint, flags of an operation, flags of a completion: libfabric draws all from one set
-    /// of 64 bits; a few high bits mean one thing as a capability and another as an operation flag.
+    /// Capabilities of an endpoint, flags of an operation, flags of a completion: libfabric draws
+    /// all from one set of 64 bits; a few high bits mean one thing as a capability and another as
+    /// an operation flag.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Flags: u64 {
         /// Untagged messages.
@@ -92,11 +93,13 @@ bitflags! {
         const NAMED_RX_CTX = 1 << 58;
         /// Receives may name their source. As an operation flag the bit is [`Flags::CLAIM`].
         const DIRECTED_RECV = 1 << 59;
-        /// Take a message that a peek has found. As a capability the bit is [`Flags::DIRECTED_RECV`].
+        /// Take a message that a peek has found. As a capability the bit is
+        /// [`Flags::DIRECTED_RECV`].
         const CLAIM = 1 << 59;
         /// Drop the message.
         const DISCARD = 1 << 58;
-        /// What looks like an address is the handle of an authorization key. As a capability the bit is [`Flags::SOURCE`].
+        /// What looks like an address is the handle of an authorization key. As a capability the
+        /// bit is [`Flags::SOURCE`].
         const AUTH_KEY = 1 << 57;
     }
 }

@@ -1,5 +1,5 @@
-//! What every part of Ferrofabric speaks: plain values, flags, errors, addresses, discovery's questions and offers, settings, and
-//! the interfaces between an owner and its peers (fi_peer(3)).
+//! What every part of Ferrofabric speaks: plain values, flags, errors, addresses, discovery's
+//! questions and offers, settings, and the interfaces between an owner and its peers (fi_peer(3)).
 //!
 //! Nothing here holds a device, a thread or a lock.
 

@@ -1,4 +1,5 @@
-//! The small values that every object passes around: fabric addresses, buffers, receive and send operations.
+//! The small values that every object passes around: fabric addresses, buffers, receive and send
+//! operations.
 
 use crate::flags::Flags;
 use crate::listed_enum;
@@ -21,9 +22,10 @@ impl FiAddr {
         self.0 != u64::MAX
     }
 
-    /// The address of receive context `index` of the endpoint that this is the address of, where the `bits` highest bits
-    /// number the context (`fi_rx_addr`, fi_av(3)). With 0 bits, and of [`FiAddr::NOTAVAIL`], it is the same; an index that
-    /// the bits do not hold gives [`FiAddr::NOTAVAIL`].
+    /// The address of receive context `index` of the endpoint that this is the address of, where
+    /// the `bits` highest bits number the context (`fi_rx_addr`, fi_av(3)). With 0 bits, and of
+    /// [`FiAddr::NOTAVAIL`], it is the same; an index that the bits do not hold gives
+    /// [`FiAddr::NOTAVAIL`].
     ///
     /// Our endpoints have one receive context: a send to another than 0 fails with `EADDRNOTAVAIL`.
     pub fn rx_addr(self, index: u32, bits: u32) -> Self {
@@ -48,8 +50,8 @@ impl std::fmt::Debug for FiAddr {
     }
 }
 
-/// A piece of memory of the application: an address and a length in bytes, not a reference, for a device or
-/// another process may be writing to it.
+/// A piece of memory of the application: an address and a length in bytes, not a reference, for a
+/// device or another process may be writing to it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoBuf {
@@ -95,7 +97,8 @@ impl IoBuf {
     }
 }
 
-/// Sum of the lengths of a scatter-gather list, in bytes; the largest number there is when it would be more.
+/// Sum of the lengths of a scatter-gather list, in bytes; the largest number there is when it would
+/// be more.
 #[inline]
 pub fn total_len(iov: &[IoBuf]) -> usize {
     match iov {
@@ -148,9 +151,10 @@ pub struct SendOp {
     pub desc: u64,
     /// The application's context, returned in the completion.
     pub context: u64,
-    /// `COMPLETION`, `INJECT`, `REMOTE_CQ_DATA`, `MORE`, `FENCE` and the completion levels count here (fi_endpoint(3)). With
-    /// `DELIVERY_COMPLETE` the send completes when the message stands in the receive's buffer, or was dropped by the receiver;
-    /// with `FENCE` it starts when all earlier ones to the same peer are complete.
+    /// `COMPLETION`, `INJECT`, `REMOTE_CQ_DATA`, `MORE`, `FENCE` and the completion levels count
+    /// here (fi_endpoint(3)). With `DELIVERY_COMPLETE` the send completes when the message stands
+    /// in the receive's buffer, or was dropped by the receiver; with `FENCE` it starts when all
+    /// earlier ones to the same peer are complete.
     pub flags: Flags,
 }
 
@@ -200,8 +204,9 @@ pub struct RecvOp {
     pub desc: u64,
     /// The application's context, returned in the completion.
     pub context: u64,
-    /// `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM`, `DISCARD` and `AUTH_KEY` count here, the last three as operation flags. With
-    /// `AUTH_KEY` the source is the handle of an authorization key of the endpoint's.
+    /// `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM`, `DISCARD` and `AUTH_KEY` count here, the last
+    /// three as operation flags. With `AUTH_KEY` the source is the handle of an authorization key
+    /// of the endpoint's.
     pub flags: Flags,
 }
 

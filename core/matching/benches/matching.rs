@@ -1,14 +1,18 @@
-//! What matching costs, in nanoseconds per pair of calls, and what depth costs: matching with 100,000 receives posted, or
-//! messages unexpected, against matching with 10, in one process, burst by burst in turn.
+//! What matching costs, in nanoseconds per pair of calls, and what depth costs: matching with
+//! 100,000 receives posted, or messages unexpected, against matching with 10, in one process, burst
+//! by burst in turn.
 //!
-//! `cargo bench -p ferrofabric-matching`, with parts of the names to run no others. Every operation takes one entry out of the queue and puts a new one
-//! in, which has never been there, so that the depth stays. `order`: the oldest goes, as where senders keep order.
-//! `random`: any goes. In turn with these, a bare dependent load from as many cache lines as there are entries says what one
-//! miss costs here and now: `misses` is how many of those the depth costs. `empty`: one receive and one message for it, again and
-//! again, and nothing else there. `cancel`: the oldest receive is taken back, and another posted.
+//! `cargo bench -p ferrofabric-matching`, with parts of the names to run no others. Every operation
+//! takes one entry out of the queue and puts a new one in, which has never been there, so that the
+//! depth stays. `order`: the oldest goes, as where senders keep order. `random`: any goes. In turn
+//! with these, a bare dependent load from as many cache lines as there are entries says what one
+//! miss costs here and now: `misses` is how many of those the depth costs. `empty`: one receive and
+//! one message for it, again and again, and nothing else there. `cancel`: the oldest receive is
+//! taken back, and another posted.
 //!
-//! Figures are the lower quartile of the bursts, ratios the median of the rounds' ratios. `order` is to stay below 2; `random`
-//! can not, where a miss takes several times what a match takes that finds all in the cache.
+//! Figures are the lower quartile of the bursts, ratios the median of the rounds' ratios. `order`
+//! is to stay below 2; `random` can not, where a miss takes several times what a match takes that
+//! finds all in the cache.
 
 #![allow(missing_docs, reason = "a program")]
 
@@ -93,7 +97,8 @@ struct Script {
 }
 
 impl Script {
-    /// Long enough that the deep queue is gone through twice; then its end takes in what its beginning takes out.
+    /// Long enough that the deep queue is gone through twice; then its end takes in what its
+    /// beginning takes out.
     fn new(depth: u64, random: bool) -> Script {
         let len = 2 * DEEP as usize;
         let mut queue: Vec<u32> = (0..depth as u32).collect();

@@ -1,8 +1,9 @@
 //! Memory of the tables: arrays that begin at a cache line, and at a huge page once they are large.
 //!
-//! A queue of 100,000 entries takes some 10 MB. In pages of 4 KiB most accesses to that miss the first TLB, in a virtual
-//! machine they cost more than the data's own cache miss; where the kernel gives huge pages to who asks
-//! (`transparent_hugepage/enabled`: `madvise` or `always`), a handful of TLB entries cover all of it.
+//! A queue of 100,000 entries takes some 10 MB. In pages of 4 KiB most accesses to that miss the
+//! first TLB, in a virtual machine they cost more than the data's own cache miss; where the kernel
+//! gives huge pages to who asks (`transparent_hugepage/enabled`: `madvise` or `always`), a handful
+//! of TLB entries cover all of it.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -61,8 +62,8 @@ impl<T: Copy> Arena<T> {
             handle_alloc_error(layout)
         };
         if layout.align() == HUGE_BYTES {
-            // SAFETY: the memory is ours, all of it, and where it comes from is all that changes. Without such pages it
-            // works the same.
+            // SAFETY: the memory is ours, all of it, and where it comes from is all that changes.
+            // Without such pages it works the same.
             let _ = unsafe { madvise(start.cast(), layout.size(), MmapAdvise::MADV_HUGEPAGE) };
         }
         for (place, element) in self.iter().copied().enumerate() {

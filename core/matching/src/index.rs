@@ -1,17 +1,19 @@
 //! Hash of intrusive FIFO lists: one list per key, entries named by their slab index.
 //!
-//! The table is made of cache lines of twelve slots: the first entries of twelve lists, and a byte of each key's hash, all
-//! of which are compared at once. A key that finds its line full goes to the next one, and the full one counts it: a search goes
-//! on behind a line only if some key did. So most searches, insertions and removals touch one line, with no branch that
-//! depends on the data, and a key with a hundred thousand entries costs its neighbours nothing. The entries live in the
-//! caller's slab; the table sees their [`Link`]s only.
+//! The table is made of cache lines of twelve slots: the first entries of twelve lists, and a byte
+//! of each key's hash, all of which are compared at once. A key that finds its line full goes to
+//! the next one, and the full one counts it: a search goes on behind a line only if some key did.
+//! So most searches, insertions and removals touch one line, with no branch that depends on the
+//! data, and a key with a hundred thousand entries costs its neighbours nothing. The entries live
+//! in the caller's slab; the table sees their [`Link`]s only.
 //!
-//! Keys whose source and tag differ in the lowest bits alone share a line: applications count in tags and go round
-//! their peers, so with a hundred thousand keys eight messages in a row cost one cache miss, not eight.
+//! Keys whose source and tag differ in the lowest bits alone share a line: applications count in
+//! tags and go round their peers, so with a hundred thousand keys eight messages in a row cost one
+//! cache miss, not eight.
 //!
-//! Tags come from peers, so the hash is keyed with random secrets per matcher. Expected cost is O(1). The worst
-//! case, every key in one line, is linear in the number of distinct keys (never of entries with one key);
-//! to bring it about a peer would have to know the secrets.
+//! Tags come from peers, so the hash is keyed with random secrets per matcher. Expected cost is
+//! O(1). The worst case, every key in one line, is linear in the number of distinct keys (never of
+//! entries with one key); to bring it about a peer would have to know the secrets.
 
 mod ahead;
 
@@ -144,11 +146,12 @@ impl Seed {
         Seed(draw(), draw())
     }
 
-    /// Hash of two words, each masked by its secret. One folded product would leave a run of tags an arithmetic
-    /// sequence, which for some secrets falls on few slots: so two.
+    /// Hash of two words, each masked by its secret. One folded product would leave a run of tags
+    /// an arithmetic sequence, which for some secrets falls on few slots: so two.
     ///
-    /// The words without their lowest bits choose a line of the table; the lowest bits, turned by three of the hash, tell
-    /// the keys of a line apart: eight `a`, eight `b`, or both counting at once, have different ones.
+    /// The words without their lowest bits choose a line of the table; the lowest bits, turned by
+    /// three of the hash, tell the keys of a line apart: eight `a`, eight `b`, or both counting at
+    /// once, have different ones.
     #[inline]
     pub(super) fn hash(self, a: u64, b: u64) -> u32 {
         let line = fold(
@@ -188,10 +191,11 @@ const DEEP_LINES: usize = 1 << 11;
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Line {
-    /// A byte for each slot, 0 for a free one; in the upper half of the second word the number of keys that found this
-    /// line full and went on.
+    /// A byte for each slot, 0 for a free one; in the upper half of the second word the number of
+    /// keys that found this line full and went on.
     tags: [u64; 2],
-    /// The first entry of each key's list. `prev` of that is the last entry, `next` of the last is [`NIL`].
+    /// The first entry of each key's list. `prev` of that is the last entry, `next` of the last is
+    /// [`NIL`].
     heads: [u32; SLOTS],
 }
 
@@ -206,8 +210,8 @@ impl Line {
         heads: [NIL; SLOTS],
     };
 
-    /// The byte that stands for a hash: its lowest bits, for those that share a line by design, and its highest ones, which
-    /// choose the line in no table that memory has room for.
+    /// The byte that stands for a hash: its lowest bits, for those that share a line by design, and
+    /// its highest ones, which choose the line in no table that memory has room for.
     #[inline(always)]
     fn tag(hash: u32) -> u64 {
         let tag = (hash & GROUP_MASK) | ((hash >> 27) << GROUP_SHIFT);
@@ -274,7 +278,8 @@ pub(super) struct Place {
     slot: usize,
 }
 
-/// Lists by key. The keys are the caller's: it gives their hash, and says which entries are of the same key.
+/// Lists by key. The keys are the caller's: it gives their hash, and says which entries are of the
+/// same key.
 #[derive(Default)]
 pub(super) struct Index {
     /// Empty, or a power of two of them.
@@ -336,8 +341,8 @@ impl Index {
         }
     }
 
-    /// Adds an entry to the list of its key, before those at its end that are `later`. `hash_of` gives the hash of entries
-    /// that are in, when the table grows.
+    /// Adds an entry to the list of its key, before those at its end that are `later`. `hash_of`
+    /// gives the hash of entries that are in, when the table grows.
     #[inline(always)]
     pub(super) fn insert<N: Linked>(
         &mut self,
@@ -452,7 +457,8 @@ impl Index {
         }
     }
 
-    /// Forgets all entries and keeps the memory. Linear in the size of the table, free when it is empty.
+    /// Forgets all entries and keeps the memory. Linear in the size of the table, free when it is
+    /// empty.
     pub(super) fn clear(&mut self) {
         if self.keys != 0 {
             self.lines.fill(Line::FREE);
@@ -479,7 +485,8 @@ impl Index {
     }
 }
 
-/// Puts an entry on a key's list, before those at its end that are `later`. Returns the first entry.
+/// Puts an entry on a key's list, before those at its end that are `later`. Returns the first
+/// entry.
 #[inline]
 fn enlist<N: Linked>(nodes: &mut [N], head: u32, id: u32, later: impl Fn(u32) -> bool) -> u32 {
     let tail = nodes[head as usize].link().prev;
@@ -504,8 +511,8 @@ fn enlist<N: Linked>(nodes: &mut [N], head: u32, id: u32, later: impl Fn(u32) ->
 /// Links that a [`SideIndex`] begins with.
 const FIRST_LINKS: usize = 16;
 
-/// An [`Index`] with links of its own, beside those inside the slab it is about: for entries that are on
-/// several lists at once.
+/// An [`Index`] with links of its own, beside those inside the slab it is about: for entries that
+/// are on several lists at once.
 #[derive(Default)]
 pub(super) struct SideIndex {
     index: Index,
@@ -513,7 +520,8 @@ pub(super) struct SideIndex {
 }
 
 impl SideIndex {
-    /// Adds an entry to the list of its key, before those at its end that are `later`. `hash_of` as in [`Index::insert`].
+    /// Adds an entry to the list of its key, before those at its end that are `later`. `hash_of` as
+    /// in [`Index::insert`].
     #[inline]
     pub(super) fn insert(
         &mut self,

@@ -1,18 +1,21 @@
-//! Matching of messages with receives: the owner's side of a shared receive context, for all transports at once.
+//! Matching of messages with receives: the owner's side of a shared receive context, for all
+//! transports at once.
 //!
-//! A [`Matcher`] holds the posted receives and the unexpected messages of one endpoint, tagged or untagged (one matcher
-//! each; an untagged receive is one with tag 0 and ignore mask `u64::MAX`). It is a plain data structure: whoever calls
-//! it holds the domain's lock, and starts, discards or completes what it returns. Receives and messages go in and come out
-//! by value, so no entry outlives a call.
+//! A [`Matcher`] holds the posted receives and the unexpected messages of one endpoint, tagged or
+//! untagged (one matcher each; an untagged receive is one with tag 0 and ignore mask `u64::MAX`).
+//! It is a plain data structure: whoever calls it holds the domain's lock, and starts, discards or
+//! completes what it returns. Receives and messages go in and come out by value, so no entry
+//! outlives a call.
 //!
-//! Rules (fi_tagged(3), fi_peer(3)): messages of one sender match in order of arrival; a message takes the oldest posted
-//! receive that matches, whatever mix of masks and sources those have; a receive takes the oldest message. A tag
-//! matches when `(receive ^ message) & !ignore == 0`; a receive that names a source matches messages of that source
-//! only, never one whose sender is not in the address vector.
+//! Rules (fi_tagged(3), fi_peer(3)): messages of one sender match in order of arrival; a message
+//! takes the oldest posted receive that matches, whatever mix of masks and sources those have; a
+//! receive takes the oldest message. A tag matches when `(receive ^ message) & !ignore == 0`; a
+//! receive that names a source matches messages of that source only, never one whose sender is not
+//! in the address vector.
 //!
-//! Every operation is O(1) at any depth, in the expected case: `index` says what the worst is, `posted` and
-//! `unexpected` what happens with very many different masks. Nothing is allocated once the tables have grown to
-//! the depth in use; they are never shrunk.
+//! Every operation is O(1) at any depth, in the expected case: `index` says what the worst is,
+//! `posted` and `unexpected` what happens with very many different masks. Nothing is allocated once
+//! the tables have grown to the depth in use; they are never shrunk.
 
 #![deny(unsafe_code)]
 
@@ -97,21 +100,22 @@ pub struct Posted {
 }
 
 /// What a message takes of a posted receive.
-// No two fields lie side by side here as they do in `Posted`: a compiler that copies such a pair in one load waits
-// for the two stores that have just made it.
+// No two fields lie side by side here as they do in `Posted`: a compiler that copies such a pair in
+// one load waits for the two stores that have just made it.
 #[repr(C)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matched {
     /// As posted.
     pub context: u64,
-    /// Where the message goes: all that was posted; of a multi-receive the piece that the message fills, or all that is
-    /// left if it is the last. The transport tells truncation by it.
+    /// Where the message goes: all that was posted; of a multi-receive the piece that the message
+    /// fills, or all that is left if it is the last. The transport tells truncation by it.
     pub buf: Buffers,
     /// As posted.
     pub flags: Flags,
     /// As posted.
     pub desc: u64,
-    /// Of which multi-receive it is a piece: to be told to [`Matcher::complete_piece`] when it is filled.
+    /// Of which multi-receive it is a piece: to be told to [`Matcher::complete_piece`] when it is
+    /// filled.
     pub piece: Piece,
 }
 
@@ -120,8 +124,9 @@ pub struct Matched {
 pub struct TakenBack {
     /// The receive; of a multi-receive what is left of it.
     pub posted: Posted,
-    /// A multi-receive of which pieces are out: the buffer is in use until [`Matcher::complete_piece`] answers one of
-    /// these with [`PieceDone::TakenBack`]. Else [`Piece::NONE`].
+    /// A multi-receive of which pieces are out: the buffer is in use until
+    /// [`Matcher::complete_piece`] answers one of these with [`PieceDone::TakenBack`]. Else
+    /// [`Piece::NONE`].
     pub busy: Piece,
 }
 
@@ -154,14 +159,16 @@ pub struct Start<T> {
     pub message: Unexpected<T>,
 }
 
-/// Posted receives and unexpected messages. `T` is what transports leave with a message to find it again.
+/// Posted receives and unexpected messages. `T` is what transports leave with a message to find it
+/// again.
 pub struct Matcher<T: Copy> {
     posted: PostedQueue,
     unexpected: UnexpectedQueue<T>,
 }
 
 impl<T: Copy> Matcher<T> {
-    /// An empty matcher. A multi-receive buffer is done when fewer than `min_multi_recv` bytes (at least 1) are left.
+    /// An empty matcher. A multi-receive buffer is done when fewer than `min_multi_recv` bytes (at
+    /// least 1) are left.
     pub fn new(min_multi_recv: usize) -> Matcher<T> {
         let seed = Seed::random();
         Matcher {
@@ -175,25 +182,28 @@ impl<T: Copy> Matcher<T> {
         self.posted.min_multi_recv
     }
 
-    /// Changes the limit of [`Matcher::new`] (`FI_OPT_MIN_MULTI_RECV`), for buffers already posted too.
+    /// Changes the limit of [`Matcher::new`] (`FI_OPT_MIN_MULTI_RECV`), for buffers already posted
+    /// too.
     pub fn set_min_multi_recv(&mut self, bytes: usize) {
         self.posted.min_multi_recv = bytes.max(1);
     }
 
-    /// A message has arrived: takes the oldest receive that matches. `None`: the caller keeps the message and calls
-    /// [`Matcher::queue`] before anything else.
+    /// A message has arrived: takes the oldest receive that matches. `None`: the caller keeps the
+    /// message and calls [`Matcher::queue`] before anything else.
     #[inline]
     pub fn arrive(&mut self, arrived: &Arrived) -> Option<Matched> {
         self.posted.arrive(arrived)
     }
 
-    /// As `arrive`, of a message that came with an authorization key: receives that have the source `key` match it, too.
+    /// As `arrive`, of a message that came with an authorization key: receives that have the source
+    /// `key` match it, too.
     #[inline(never)]
     pub fn arrive_with_key(&mut self, arrived: &Arrived, key: FiAddr) -> Option<Matched> {
         self.posted.arrive_with_key(arrived, key)
     }
 
-    /// Has receives that name an authorization key look for messages by it: `key_of` says which source a key has, by a token.
+    /// Has receives that name an authorization key look for messages by it: `key_of` says which
+    /// source a key has, by a token.
     pub fn set_key_of(&mut self, key_of: fn(&T) -> FiAddr) {
         self.unexpected.set_key_of(key_of);
     }
@@ -204,7 +214,8 @@ impl<T: Copy> Matcher<T> {
         self.unexpected.push(arrived, token);
     }
 
-    /// Posts a receive for one message. `Some`: a message was there already, the oldest that matches, and has taken it.
+    /// Posts a receive for one message. `Some`: a message was there already, the oldest that
+    /// matches, and has taken it.
     ///
     /// [`Flags::MULTI_RECV`] is not looked at: the whole buffer goes to one message.
     #[inline(always)]
@@ -236,9 +247,9 @@ impl<T: Copy> Matcher<T> {
         })
     }
 
-    /// Posts a receive that takes one message after another, each into the next piece of its buffer, until too little
-    /// is left. Messages that are there already come out in `start`, which is appended to. A list of
-    /// buffers (which fi_recvmsg(3) rules out) takes one message.
+    /// Posts a receive that takes one message after another, each into the next piece of its
+    /// buffer, until too little is left. Messages that are there already come out in `start`, which
+    /// is appended to. A list of buffers (which fi_recvmsg(3) rules out) takes one message.
     pub fn post_multi(&mut self, mut posted: Posted, start: &mut Vec<Start<T>>) {
         let piece = self.posted.open_multi();
         loop {
@@ -278,8 +289,9 @@ impl<T: Copy> Matcher<T> {
         (id != NIL).then(|| self.unexpected.copy(id))
     }
 
-    /// As `peek`, and sets the message apart: nothing but [`Matcher::take_claimed`] with this context receives it
-    /// (`FI_PEEK | FI_CLAIM`). Of several with one context the first comes first.
+    /// As `peek`, and sets the message apart: nothing but [`Matcher::take_claimed`] with this
+    /// context receives it (`FI_PEEK | FI_CLAIM`). Of several with one context the first comes
+    /// first.
     pub fn claim(
         &mut self,
         src: FiAddr,
@@ -294,8 +306,8 @@ impl<T: Copy> Matcher<T> {
         })
     }
 
-    /// Takes a claimed message, to start it (`FI_CLAIM`) or to discard it (`FI_CLAIM | FI_DISCARD`). `None`: none was
-    /// claimed with that context, or it is lost with its sender.
+    /// Takes a claimed message, to start it (`FI_CLAIM`) or to discard it (`FI_CLAIM |
+    /// FI_DISCARD`). `None`: none was claimed with that context, or it is lost with its sender.
     pub fn take_claimed(&mut self, context: u64) -> Option<Unexpected<T>> {
         let id = self.unexpected.claimed_with(context);
         (id != NIL).then(|| self.unexpected.take(id))
@@ -307,7 +319,8 @@ impl<T: Copy> Matcher<T> {
         (id != NIL).then(|| self.unexpected.take(id))
     }
 
-    /// Takes back the oldest receive posted with a context (`fi_cancel`); of a multi-receive what is left of it.
+    /// Takes back the oldest receive posted with a context (`fi_cancel`); of a multi-receive what
+    /// is left of it.
     pub fn cancel(&mut self, context: u64) -> Option<TakenBack> {
         self.posted.cancel(context)
     }
@@ -317,10 +330,12 @@ impl<T: Copy> Matcher<T> {
         self.posted.complete_piece(piece)
     }
 
-    /// Asks for the source of each message whose sender was unknown, in order of arrival (`foreach_unspec_addr`);
-    /// [`FiAddr::NOTAVAIL`] leaves it unknown. Those that a posted receive now matches are appended to `start`.
+    /// Asks for the source of each message whose sender was unknown, in order of arrival
+    /// (`foreach_unspec_addr`); [`FiAddr::NOTAVAIL`] leaves it unknown. Those that a posted receive
+    /// now matches are appended to `start`.
     ///
-    /// To be called before any message arrives under the new address, so that these stay behind the old ones.
+    /// To be called before any message arrives under the new address, so that these stay behind the
+    /// old ones.
     pub fn resolve(
         &mut self,
         mut source_of: impl FnMut(&Unexpected<T>) -> FiAddr,
@@ -345,15 +360,17 @@ impl<T: Copy> Matcher<T> {
         }
     }
 
-    /// `src` was removed from the address vector: its messages are of unknown sender from now on, so that whoever gets
-    /// the address next is not taken for theirs. Receives posted for `src` stay.
+    /// `src` was removed from the address vector: its messages are of unknown sender from now on,
+    /// so that whoever gets the address next is not taken for theirs. Receives posted for `src`
+    /// stay.
     pub fn forget_source(&mut self, src: FiAddr) {
         self.unexpected.forget_source(src);
     }
 
-    /// The peer is gone: receives that only it could match are appended to `receives`, to be completed in error; its
-    /// messages (those of unknown sender, with [`FiAddr::NOTAVAIL`]), claimed ones too, for which `lost` says so are taken away and
-    /// appended to `messages`. Oldest first.
+    /// The peer is gone: receives that only it could match are appended to `receives`, to be
+    /// completed in error; its messages (those of unknown sender, with [`FiAddr::NOTAVAIL`]),
+    /// claimed ones too, for which `lost` says so are taken away and appended to `messages`. Oldest
+    /// first.
     pub fn fail_source(
         &mut self,
         src: FiAddr,
@@ -366,8 +383,8 @@ impl<T: Copy> Matcher<T> {
     }
 }
 
-/// A message of `len` bytes takes its piece of a multi-receive buffer: the piece, and what is left for others. `None` when
-/// too little is left for that: the message gets the last piece.
+/// A message of `len` bytes takes its piece of a multi-receive buffer: the piece, and what is left
+/// for others. `None` when too little is left for that: the message gets the last piece.
 fn cut(buf: IoBuf, len: u64, min_multi_recv: usize) -> Option<(IoBuf, IoBuf)> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     let left = buf.len.checked_sub(len)?;

@@ -509,7 +509,8 @@ fn program() -> impl Strategy<Value = Vec<Op>> {
         })
 }
 
-/// Programs of receives that are alike, up to more than stand in a row without a table, and now and then something else.
+/// Programs of receives that are alike, up to more than stand in a row without a table, and now and
+/// then something else.
 fn stream() -> impl Strategy<Value = Vec<Op>> {
     let (src, tag) = (FiAddr(1), 2);
     let want = move |ignore| Want { src, tag, ignore };

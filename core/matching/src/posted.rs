@@ -1,8 +1,8 @@
 //! Posted receives.
 //!
-//! Receives with the same ignore mask, directed or not, are one *class*: within it a message matches those of one
-//! key, and the oldest of them heads that key's list. An arrival asks each class that holds receives (a bit set
-//! tells which) and takes the oldest of the heads.
+//! Receives with the same ignore mask, directed or not, are one *class*: within it a message
+//! matches those of one key, and the oldest of them heads that key's list. An arrival asks each
+//! class that holds receives (a bit set tells which) and takes the oldest of the heads.
 
 mod classes;
 mod extra;
@@ -34,7 +34,8 @@ const POST_SHIFT: u32 = 8;
 
 const _: () = assert!(CLASSES_MAX as u64 <= CLASS);
 
-/// A posted receive: the one cache line that a search reads and a match hands out. What few receives have is beside it.
+/// A posted receive: the one cache line that a search reads and a match hands out. What few
+/// receives have is beside it.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Entry {
@@ -96,7 +97,8 @@ struct Stride {
 }
 
 impl Stride {
-    /// An entry matches. Which one is likely to match some matches later, if the last two are as far apart as those before.
+    /// An entry matches. Which one is likely to match some matches later, if the last two are as
+    /// far apart as those before.
     #[inline]
     fn ahead(&mut self, id: u32) -> Option<u32> {
         let step = id.wrapping_sub(self.matched);
@@ -251,7 +253,8 @@ impl PostedQueue {
         self.classes.filled(number);
     }
 
-    /// Takes the oldest receive that the message matches, or the next piece of it if it is a multi-receive.
+    /// Takes the oldest receive that the message matches, or the next piece of it if it is a
+    /// multi-receive.
     #[inline]
     pub(super) fn arrive(&mut self, a: &Arrived) -> Option<Matched> {
         if self.ring.len() == 0 {
@@ -379,7 +382,8 @@ impl PostedQueue {
         }
     }
 
-    /// Cuts the next piece off a multi-receive; `None` when nothing useful is left behind it: then the piece is all of it.
+    /// Cuts the next piece off a multi-receive; `None` when nothing useful is left behind it: then
+    /// the piece is all of it.
     #[cold]
     #[inline(never)]
     fn piece(&mut self, id: u32, len: u64) -> Option<Matched> {

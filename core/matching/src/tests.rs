@@ -221,7 +221,8 @@ fn a_multi_receive_hands_out_pieces() {
     }
     assert_eq!(m.complete_piece(pieces[2]), PieceDone::Released);
 
-    // A message that is longer than what is left gets all of it, and no overflow comes of any length.
+    // A message that is longer than what is left gets all of it, and no overflow comes of any
+    // length.
     m.post_multi(receive(ANY, 0, u64::MAX, 2), &mut start);
     let long = m.arrive(&message_of(A, 0, u64::MAX)).unwrap();
     assert_eq!(long.buf.segments()[0].len, 100);
@@ -299,7 +300,8 @@ fn a_failed_source_takes_its_own_with_it() {
         assert_eq!(post(&mut m, receive(A, 5, 0, 6)), Some(2));
         assert_eq!(arrive(&mut m, message(B, 8)), Some(2));
 
-        // Of unknown senders only the messages that are named are lost, and no receive waits for them alone.
+        // Of unknown senders only the messages that are named are lost, and no receive waits for
+        // them alone.
         receives.clear();
         messages.clear();
         for token in [99, 98] {
@@ -356,7 +358,8 @@ fn any_number_of_masks() {
     assert!(m.posted.classes() <= 64);
 }
 
-/// A row of receives that are alike, then one that differs in what it is asked: that one takes what the others do not.
+/// A row of receives that are alike, then one that differs in what it is asked: that one takes what
+/// the others do not.
 ///
 /// Covers: PEER-8
 #[test]

@@ -1,10 +1,10 @@
 //! Unexpected messages.
 //!
-//! All are on one list in order of arrival. A receive that looks for one has an ignore mask and names a source or
-//! not; for each such pair that is being asked for there is a *view*, an index of the messages by what remains of
-//! source and tag. A view is made by one pass over the list when a search finds the list long, kept up to date
-//! while it is used, and dropped when it is not or when the list runs empty. Messages that nobody searches for
-//! cost a link.
+//! All are on one list in order of arrival. A receive that looks for one has an ignore mask and
+//! names a source or not; for each such pair that is being asked for there is a *view*, an index of
+//! the messages by what remains of source and tag. A view is made by one pass over the list when a
+//! search finds the list long, kept up to date while it is used, and dropped when it is not or when
+//! the list runs empty. Messages that nobody searches for cost a link.
 
 mod claims;
 mod view;
@@ -22,8 +22,8 @@ use view::View;
 const FIRST_ENTRIES: usize = 16;
 /// Up to this many messages are searched one by one.
 const SCAN_MAX: usize = 8;
-/// Views that are kept at one time. Receives that go round more different masks than that, on a long list,
-/// make one anew each time.
+/// Views that are kept at one time. Receives that go round more different masks than that, on a
+/// long list, make one anew each time.
 const VIEWS_MAX: usize = 8;
 /// Messages queued since a view's last use after which it is dropped.
 const VIEW_IDLE: u64 = if cfg!(test) { 16 } else { 4096 };
@@ -31,8 +31,8 @@ const VIEW_IDLE: u64 = if cfg!(test) { 16 } else { 4096 };
 /// `Entry::order` of an entry that is not in use.
 const FREE: u64 = u64::MAX;
 
-/// A message: one cache line, with a token of 16 bytes. Its links are apart, for taking it out of a list writes to those
-/// of its neighbours.
+/// A message: one cache line, with a token of 16 bytes. Its links are apart, for taking it out of a
+/// list writes to those of its neighbours.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Entry<T> {
@@ -54,7 +54,8 @@ const _: () = assert!(size_of::<Entry<[u64; 2]>>() == 64);
 pub(super) struct UnexpectedQueue<T: Copy> {
     seed: Seed,
     entries: Arena<Entry<T>>,
-    /// In the list of all that are queued, or of all that are claimed; the free list of those not in use.
+    /// In the list of all that are queued, or of all that are claimed; the free list of those not
+    /// in use.
     links: Arena<Link>,
     free: u32,
     /// Queued messages.
@@ -173,8 +174,8 @@ impl<T: Copy> UnexpectedQueue<T> {
             .unwrap_or(NIL)
     }
 
-    /// As `find`, of messages that came with an authorization key. Looks at one after the other: few endpoints have several keys,
-    /// and receives that name one are rare.
+    /// As `find`, of messages that came with an authorization key. Looks at one after the other:
+    /// few endpoints have several keys, and receives that name one are rare.
     #[cold]
     #[inline(never)]
     fn find_by_key(&self, key: FiAddr, tag: u64, ignore: u64) -> u32 {
@@ -245,7 +246,8 @@ impl<T: Copy> UnexpectedQueue<T> {
         self.unknown_links[id as usize].next
     }
 
-    /// Gives a message of unknown source its source. Says whether it is queued, so that receives can match it.
+    /// Gives a message of unknown source its source. Says whether it is queued, so that receives
+    /// can match it.
     pub(super) fn set_source(&mut self, id: u32, src: FiAddr) -> bool {
         self.unknown.unlink(&mut self.unknown_links, id);
         self.entries[id as usize].src = src;
@@ -404,7 +406,8 @@ impl<T: Copy> UnexpectedQueue<T> {
         number
     }
 
-    /// All messages from `src`, or of unknown source, queued and claimed, oldest first, in the scratch vector.
+    /// All messages from `src`, or of unknown source, queued and claimed, oldest first, in the
+    /// scratch vector.
     fn ids_from(&mut self, src: FiAddr) -> Vec<u32> {
         let mut ids = std::mem::take(&mut self.scratch);
         ids.clear();

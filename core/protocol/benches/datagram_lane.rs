@@ -1,7 +1,9 @@
-//! Cost of the UD lane's protocol, in nanoseconds per message of 8 bytes, beside that of a lane that keeps order.
+//! Cost of the UD lane's protocol, in nanoseconds per message of 8 bytes, beside that of a lane
+//! that keeps order.
 //!
-//! `cargo bench -p ferrofabric-protocol`. Both ends are counted: number, header, window, parsing, order,
-//! acknowledgement. `stream`: 64 packets, then what they are acknowledged with; `ping_pong`: every packet acknowledges.
+//! `cargo bench -p ferrofabric-protocol`. Both ends are counted: number, header, window, parsing,
+//! order, acknowledgement. `stream`: 64 packets, then what they are acknowledged with; `ping_pong`:
+//! every packet acknowledges.
 
 #![allow(missing_docs, reason = "what the macros make is public")]
 

@@ -8,18 +8,21 @@
 //!   so: arrived − released, what the receiver holds, ≤ quota                (checked by the receiver)
 //! ```
 //!
-//! A sender out of credit does not wait: it sends the message as a rendezvous request, whose envelope is always taken.
-//! So no credit has ever to arrive for a message to go on, and a full receiver cannot deadlock. What a receiver keeps of
-//! envelopes has a bound of its own ([`open_requests`]): a sender with so many of them untaken waits until the receiver takes one. And credit comes back:
-//! a receiver that has consumed everything owes less than a quarter of the quota ([`ReceiveCredit::owes`]), so the sender
-//! then has more than three quarters. Counters rather than increments make repeated, lost and overtaken returns harmless.
+//! A sender out of credit does not wait: it sends the message as a rendezvous request, whose
+//! envelope is always taken. So no credit has ever to arrive for a message to go on, and a full
+//! receiver cannot deadlock. What a receiver keeps of envelopes has a bound of its own
+//! ([`open_requests`]): a sender with so many of them untaken waits until the receiver takes one.
+//! And credit comes back: a receiver that has consumed everything owes less than a quarter of the
+//! quota ([`ReceiveCredit::owes`]), so the sender then has more than three quarters. Counters
+//! rather than increments make repeated, lost and overtaken returns harmless.
 
 use thiserror::Error;
 
 /// Size of a credit unit in bytes.
 pub(crate) const UNIT_BYTES: u32 = 64;
 
-/// Largest quota in units (2 MiB − 64 B): half the range of the counter on the wire, so that old values are told apart.
+/// Largest quota in units (2 MiB − 64 B): half the range of the counter on the wire, so that old
+/// values are told apart.
 pub(crate) const MAX_QUOTA_UNITS: u16 = 0x7fff;
 
 /// What an eager message of so many bytes costs, in units: its bytes, and one unit for keeping it.
@@ -32,8 +35,9 @@ pub fn cost_units(payload_bytes: u32) -> u32 {
 /// Requests that a sender may have open whatever it is granted.
 const LEAST_OPEN_REQUESTS: u16 = 64;
 
-/// Requests of large messages that a sender with such a quota may have open: told of, and not yet ended by a Fin or taken up by
-/// a Cts. Each costs its receiver about as much as a unit does, until a receive meets it.
+/// Requests of large messages that a sender with such a quota may have open: told of, and not yet
+/// ended by a Fin or taken up by a Cts. Each costs its receiver about as much as a unit does, until
+/// a receive meets it.
 #[must_use]
 pub fn open_requests(quota_units: u16) -> usize {
     usize::from(quota_units.clamp(LEAST_OPEN_REQUESTS, MAX_QUOTA_UNITS))
@@ -114,7 +118,8 @@ impl SendCredit {
         Ok(())
     }
 
-    /// As [`SendCredit::on_credit`], for a lane that may bring old packets at any time: the counter in full.
+    /// As [`SendCredit::on_credit`], for a lane that may bring old packets at any time: the counter
+    /// in full.
     ///
     /// # Errors
     /// [`CreditError::OverReturned`].
@@ -288,8 +293,9 @@ mod tests {
     }
 
     proptest! {
-        /// The invariant of the module's head, under any order of sending, arriving, consuming and (lossy, repeated)
-        /// returning; and at the end, with all consumed and one return, three quarters are there.
+        /// The invariant of the module's head, under any order of sending, arriving, consuming and
+        /// (lossy, repeated) returning; and at the end, with all consumed and one return, three
+        /// quarters are there.
         #[test]
         fn held_never_exceeds_the_quota_and_credit_comes_back(
             quota in 64u16..400,
@@ -339,7 +345,8 @@ mod tests {
             prop_assert_eq!(send.available_units(), u32::from(quota));
         }
 
-        /// With no loss, a receiver that consumes at once and speaks only when it owes never starves the sender.
+        /// With no loss, a receiver that consumes at once and speaks only when it owes never
+        /// starves the sender.
         #[test]
         fn a_prompt_receiver_keeps_three_quarters_available(
             quota in 64u16..400,
@@ -357,7 +364,8 @@ mod tests {
             }
         }
 
-        /// Whatever a hostile peer puts into the field, the sender never exceeds its quota or gains what it did not use.
+        /// Whatever a hostile peer puts into the field, the sender never exceeds its quota or gains
+        /// what it did not use.
         #[test]
         fn hostile_returns_are_caught(quota in 0u16.., ops in proptest::collection::vec(any::<(bool, u16)>(), 0..200)) {
             let mut send = SendCredit::new(quota);
@@ -391,7 +399,8 @@ mod tests {
         }
     }
 
-    /// On a lane that delivers late, 2¹⁶ units later or more: the short form would take the value for a new one.
+    /// On a lane that delivers late, 2¹⁶ units later or more: the short form would take the value
+    /// for a new one.
     #[test]
     fn a_count_from_long_ago_changes_nothing() {
         let (mut send, mut receive) = (SendCredit::new(0x7fff), ReceiveCredit::new(0x7fff));

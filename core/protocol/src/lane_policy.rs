@@ -1,9 +1,10 @@
 //! Which peers get an RC lane, and which lane makes room for another at the limit.
 //!
-//! A peer begins on UD. It is promoted once it has been sent enough messages or bytes in a short time, or at once for
-//! what only RC can carry. At the limit the lane that was used least recently goes, if it is idle; its peer falls back to
-//! UD. So that peers do not take the lanes from one another in turns, an idle lane is one that was not used for a while,
-//! and a peer that has lost its lane is not promoted for its traffic before a rest, which doubles each time.
+//! A peer begins on UD. It is promoted once it has been sent enough messages or bytes in a short
+//! time, or at once for what only RC can carry. At the limit the lane that was used least recently
+//! goes, if it is idle; its peer falls back to UD. So that peers do not take the lanes from one
+//! another in turns, an idle lane is one that was not used for a while, and a peer that has lost
+//! its lane is not promoted for its traffic before a rest, which doubles each time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,7 +25,8 @@ pub struct Config {
     pub max_lanes: usize,
     /// A lane that was not used for so long gives way to a peer with traffic.
     pub idle: Duration,
-    /// How long a peer that has lost its lane, or got none, is not promoted for its traffic; doubled each time.
+    /// How long a peer that has lost its lane, or got none, is not promoted for its traffic;
+    /// doubled each time.
     pub rest: Duration,
 }
 
@@ -46,7 +48,8 @@ impl Default for Config {
 pub enum Need {
     /// It would be faster.
     Traffic,
-    /// It can not go on without: a rendezvous, a one-sided operation, or the peer itself asks for the lane.
+    /// It can not go on without: a rendezvous, a one-sided operation, or the peer itself asks for
+    /// the lane.
     Bulk,
 }
 
@@ -57,8 +60,8 @@ pub enum Admission {
     Make,
     /// Close the lane of this peer, which is [`LanePolicy::down`] now, and make it.
     Recycle(u32),
-    /// No lane is idle. Traffic stays on UD, and is counted again after a rest; for [`Need::Bulk`] ask again when a lane
-    /// has gone quiet.
+    /// No lane is idle. Traffic stays on UD, and is counted again after a rest; for [`Need::Bulk`]
+    /// ask again when a lane has gone quiet.
     Full,
 }
 
@@ -109,8 +112,8 @@ impl LanePolicy {
         }
     }
 
-    /// A message of `bytes` goes to a peer, on whatever lane. Says whether the peer is to be promoted: ask
-    /// [`LanePolicy::admit`] for [`Need::Traffic`].
+    /// A message of `bytes` goes to a peer, on whatever lane. Says whether the peer is to be
+    /// promoted: ask [`LanePolicy::admit`] for [`Need::Traffic`].
     #[inline]
     pub fn message(&mut self, peer: u32, bytes: u64, now: Time) -> bool {
         let config = self.config;
@@ -128,7 +131,8 @@ impl LanePolicy {
             && now >= entry.rests_until
     }
 
-    /// Takes room for a lane to a peer that has none. `is_quiet`: whether nothing is under way on a peer's lane.
+    /// Takes room for a lane to a peer that has none. `is_quiet`: whether nothing is under way on a
+    /// peer's lane.
     pub fn admit(
         &mut self,
         peer: u32,

@@ -1,10 +1,14 @@
-//! The protocol between two endpoints, as pure state machines: an event and the time go in, actions come out.
+//! The protocol between two endpoints, as pure state machines: an event and the time go in, actions
+//! come out.
 //!
-//! Nothing here knows a device, a thread or a clock; the verbs endpoint carries the actions out. Two families:
+//! Nothing here knows a device, a thread or a clock; the verbs endpoint carries the actions out.
+//! Two families:
 //!
-//! * the *service thread's*: [`handshake`] makes, checks and ends RC lanes over the lossy UD channel;
-//! * the *engine's*: [`session`] (order, exactly-once, credits), [`datagram_lane`] (a session over UD, made reliable),
-//!   [`parts`] (messages of several packets) and [`rendezvous`] (bulk by RDMA read).
+//! * the *service thread's*: [`handshake`] makes, checks and ends RC lanes over the lossy UD
+//!   channel;
+//! * the *engine's*: [`session`] (order, exactly-once, credits), [`datagram_lane`] (a session over
+//!   UD, made reliable), [`parts`] (messages of several packets) and [`rendezvous`] (bulk by RDMA
+//!   read).
 //!
 //! [`wire`] is what both put on the wire; `docs/wire-protocol.md` has the pictures.
 

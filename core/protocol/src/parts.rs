@@ -1,7 +1,8 @@
 //! Eager messages in several packets: how they are cut, and how the receiver puts them together.
 //!
-//! A datagram holds no more than the path's MTU, so an eager message may take a few of them. They are numbered in a row
-//! and the session delivers them in order; so one message at a time is put together, and a table is not needed.
+//! A datagram holds no more than the path's MTU, so an eager message may take a few of them. They
+//! are numbered in a row and the session delivers them in order; so one message at a time is put
+//! together, and a table is not needed.
 
 use std::ops::Range;
 
@@ -17,8 +18,8 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Cuts a message of `total_bytes` for packets that have room for `room_bytes` (0 counts as 1) behind the largest
-    /// header, [`super::wire::data::MAX_FIRST_HEADER_BYTES`].
+    /// Cuts a message of `total_bytes` for packets that have room for `room_bytes` (0 counts as 1)
+    /// behind the largest header, [`super::wire::data::MAX_FIRST_HEADER_BYTES`].
     #[must_use]
     pub fn new(total_bytes: u32, room_bytes: u32) -> Self {
         Cut {
@@ -27,7 +28,8 @@ impl Cut {
         }
     }
 
-    /// Packets that it takes: 1 for an empty message. One is written as Eager, more as EagerFirst and EagerPart.
+    /// Packets that it takes: 1 for an empty message. One is written as Eager, more as EagerFirst
+    /// and EagerPart.
     #[must_use]
     pub fn packets(&self) -> u32 {
         self.total_bytes.div_ceil(self.room_bytes).max(1)
@@ -85,7 +87,8 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Judges the next packet that the session delivers. To be asked before anything is done with the packet.
+    /// Judges the next packet that the session delivers. To be asked before anything is done with
+    /// the packet.
     ///
     /// # Errors
     /// [`PartError`]; nothing is changed.

@@ -7,14 +7,15 @@ pub const PLACE_BYTES: usize = 64;
 
 /// One incarnation of one endpoint.
 ///
-/// Keys are ordered by their bytes; that order settles simultaneous connects, so both sides must build the same key
-/// from the same address.
+/// Keys are ordered by their bytes; that order settles simultaneous connects, so both sides must
+/// build the same key from the same address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey {
-    /// Where the endpoint is: its native address with what a restart changes (incarnation, shared-memory name) set to
-    /// zero. Opaque here.
+    /// Where the endpoint is: its native address with what a restart changes (incarnation,
+    /// shared-memory name) set to zero. Opaque here.
     pub place: [u8; PLACE_BYTES],
-    /// Which of the processes that lived at that place, one after the other. Not ordered: a new one is only different.
+    /// Which of the processes that lived at that place, one after the other. Not ordered: a new one
+    /// is only different.
     pub incarnation: u64,
 }
 

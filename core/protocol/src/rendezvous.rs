@@ -1,5 +1,5 @@
-//! Rendezvous: a large message moves by one-sided operations, straight from buffer to buffer. Which side does it depends on
-//! the sender's device.
+//! Rendezvous: a large message moves by one-sided operations, straight from buffer to buffer. Which
+//! side does it depends on the sender's device.
 //!
 //! The receiver reads:
 //!
@@ -20,8 +20,9 @@
 //!      the last is posted ─ Done{receive} ─────►   remove → T
 //! ```
 //!
-//! Both survive a lane: chunks that were lost with it are handed out again. Reads may be repeated at will. Writes are repeated
-//! only once the receiver has fenced the old lane, and before the Done behind them.
+//! Both survive a lane: chunks that were lost with it are handed out again. Reads may be repeated
+//! at will. Writes are repeated only once the receiver has fenced the old lane, and before the Done
+//! behind them.
 
 use std::collections::VecDeque;
 
@@ -55,8 +56,8 @@ pub fn cut_at_buffers(segments: Vec<Segment>, lens: impl IntoIterator<Item = u64
     cut
 }
 
-/// The sender's messages of one session that wait for their Fin. A table per session: a peer can end only what was
-/// sent to it.
+/// The sender's messages of one session that wait for their Fin. A table per session: a peer can
+/// end only what was sent to it.
 #[derive(Clone, Debug)]
 pub struct SendTable<T> {
     ops: Table<T>,
@@ -76,7 +77,8 @@ impl<T> SendTable<T> {
         }
     }
 
-    /// Enters a message before its request goes out; returns the number for [`Request::op`](crate::wire::data::Request::op).
+    /// Enters a message before its request goes out; returns the number for
+    /// [`Request::op`](crate::wire::data::Request::op).
     ///
     /// # Errors
     /// Gives `message` back while the table is full: try again when one has ended.
@@ -124,7 +126,8 @@ impl<T> SendTable<T> {
 /// How the chunks of a session are cut and shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferLimits {
-    /// Largest chunk in bytes: a good one, or the device's largest message if that is less. 0 counts as 1.
+    /// Largest chunk in bytes: a good one, or the device's largest message if that is less. 0
+    /// counts as 1.
     pub chunk_bytes: u64,
     /// Chunks under way in all. 0 counts as 1.
     pub chunks: u32,
@@ -219,8 +222,9 @@ impl<T> Transfers<T> {
         }
     }
 
-    /// Chunks may have been lost for their size: on a network that loses packets a long operation needs more tries than a
-    /// device has. They are cut to a quarter from here on, until many have succeeded.
+    /// Chunks may have been lost for their size: on a network that loses packets a long operation
+    /// needs more tries than a device has. They are cut to a quarter from here on, until many have
+    /// succeeded.
     pub fn shrink(&mut self) {
         let least = LEAST_CHUNK_BYTES.min(self.limits.chunk_bytes);
         self.chunk_bytes = (self.chunk_bytes / 4).max(least);
@@ -233,7 +237,8 @@ impl<T> Transfers<T> {
         self.moved
     }
 
-    /// Starts to move the first `fit_bytes` (more than 0, and no more than there are) of a message that lies in `segments`.
+    /// Starts to move the first `fit_bytes` (more than 0, and no more than there are) of a message
+    /// that lies in `segments`.
     ///
     /// # Errors
     /// Gives `owner` back while too many transfers are under way.
@@ -285,7 +290,8 @@ impl<T> Transfers<T> {
         None
     }
 
-    /// A chunk is done, in any order. Says whether that was the last of its transfer. A stale key changes nothing.
+    /// A chunk is done, in any order. Says whether that was the last of its transfer. A stale key
+    /// changes nothing.
     pub fn on_chunk(&mut self, transfer: Key) -> bool {
         let Some(state) = self.transfers.get_mut(transfer) else {
             return false;
@@ -307,7 +313,8 @@ impl<T> Transfers<T> {
         done
     }
 
-    /// A chunk was lost with its lane: it comes again, before what was not handed out yet. A stale key changes nothing.
+    /// A chunk was lost with its lane: it comes again, before what was not handed out yet. A stale
+    /// key changes nothing.
     pub fn on_lost(&mut self, transfer: Key, offset_bytes: u64, source: Segment) {
         let Some(state) = self.transfers.get_mut(transfer) else {
             return;
@@ -341,7 +348,8 @@ impl<T> Transfers<T> {
         Some(state.owner)
     }
 
-    /// The session is over, and all that was posted is flushed: no device touches the memory any more. Takes all out.
+    /// The session is over, and all that was posted is flushed: no device touches the memory any
+    /// more. Takes all out.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         self.runnable.clear();
         self.under_way = 0;

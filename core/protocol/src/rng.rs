@@ -1,7 +1,7 @@
 //! Deterministic numbers for nonces, packet sequence numbers and jitter.
 
-/// A SplitMix64 generator: small, seedable, good enough to spread retries and to keep strangers from guessing a nonce
-/// by chance. It is no cipher; what keeps strangers out is the Q_Key.
+/// A SplitMix64 generator: small, seedable, good enough to spread retries and to keep strangers
+/// from guessing a nonce by chance. It is no cipher; what keeps strangers out is the Q_Key.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 

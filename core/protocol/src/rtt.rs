@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::rng::Rng;
 
-/// Round-trip estimator in the manner of RFC 6298, one for all peers of an endpoint: most peers are shaken hands with
-/// once, so a peer's own estimate would always come too late. A round trip includes the making of the queue pair.
+/// Round-trip estimator in the manner of RFC 6298, one for all peers of an endpoint: most peers are
+/// shaken hands with once, so a peer's own estimate would always come too late. A round trip
+/// includes the making of the queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct RttEstimator {
     smoothed: Option<Duration>,
@@ -42,7 +43,8 @@ impl RttEstimator {
 
     pub(crate) fn timeout(&self) -> Duration {
         match self.smoothed {
-            // Twice the textbook's: a lost packet is rare on a fabric, a needless retry at scale is a storm.
+            // Twice the textbook's: a lost packet is rare on a fabric, a needless retry at scale is
+            // a storm.
             Some(smoothed) => ((smoothed + self.variation * 4) * 2).clamp(self.min, self.max),
             None => self.initial,
         }
@@ -56,7 +58,8 @@ impl RttEstimator {
         }
     }
 
-    /// After so long an answer is late: the textbook's timeout, without the bounds that timers want.
+    /// After so long an answer is late: the textbook's timeout, without the bounds that timers
+    /// want.
     pub(crate) fn late(&self) -> Duration {
         match self.smoothed {
             Some(smoothed) => smoothed + (self.variation * 4).max(smoothed / 4),
@@ -64,7 +67,8 @@ impl RttEstimator {
         }
     }
 
-    /// The wait before try number `tries + 1`: doubled each time up to the cap, spread by a quarter either way.
+    /// The wait before try number `tries + 1`: doubled each time up to the cap, spread by a quarter
+    /// either way.
     pub(crate) fn backoff(&self, base: Duration, tries: u32, rng: &mut Rng) -> Duration {
         let wait = base.saturating_mul(1 << tries.min(20)).min(self.max);
         let quarter = u64::try_from(wait.as_nanos() / 4).unwrap_or(u64::MAX / 4);

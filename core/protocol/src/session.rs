@@ -1,9 +1,10 @@
 //! The data side of one session with a peer: sequence numbers and credits.
 //!
-//! A session outlives its lanes. It numbers what must arrive exactly once; a lane confirms it (an RC completion, or an
-//! Ack), and after a lane change both sides say what they expect next, and the rest is sent again. The machine keeps
-//! counters only: the owner keeps the messages that are not yet confirmed, in a ring indexed by sequence number.
-//! [`Start`] says what a lane brings with it, and `resume` how both sides find out which session goes on over it.
+//! A session outlives its lanes. It numbers what must arrive exactly once; a lane confirms it (an
+//! RC completion, or an Ack), and after a lane change both sides say what they expect next, and the
+//! rest is sent again. The machine keeps counters only: the owner keeps the messages that are not
+//! yet confirmed, in a ring indexed by sequence number. [`Start`] says what a lane brings with it,
+//! and `resume` how both sides find out which session goes on over it.
 
 mod resume;
 
@@ -15,8 +16,8 @@ use super::credit::{ReceiveCredit, SendCredit};
 use super::wire::SessionId;
 use super::wire::data::{Header, Predecessor};
 
-/// Numbered packets that a session may have unconfirmed: far below half the number space, so that old and new are
-/// told apart.
+/// Numbered packets that a session may have unconfirmed: far below half the number space, so that
+/// old and new are told apart.
 pub const WINDOW: u32 = 1 << 24;
 
 /// What a sequence number says about a packet.
@@ -26,7 +27,8 @@ pub enum Accept {
     Deliver,
     /// It was taken before: drop it.
     Duplicate,
-    /// One before it is missing: drop it too (a lane without order), or the lane is broken (one that keeps order).
+    /// One before it is missing: drop it too (a lane without order), or the lane is broken (one
+    /// that keeps order).
     Gap,
 }
 
@@ -123,8 +125,8 @@ impl Session {
         self.next == begin && self.expected == begin
     }
 
-    /// The header of the next numbered packet, which takes the number and tells the credit; `None` while [`WINDOW`]
-    /// packets are unconfirmed. Call it when the packet is sure to be posted.
+    /// The header of the next numbered packet, which takes the number and tells the credit; `None`
+    /// while [`WINDOW`] packets are unconfirmed. Call it when the packet is sure to be posted.
     #[inline]
     pub fn stamp(&mut self) -> Option<Header> {
         if !self.may_stamp() {
@@ -185,8 +187,9 @@ impl Session {
         }
     }
 
-    /// All packets below `expected` have arrived: an Ack says so, or the completion of `expected − 1` on an RC lane.
-    /// Returns how many that newly confirms; a confirmation overtaken by a later one confirms none.
+    /// All packets below `expected` have arrived: an Ack says so, or the completion of `expected −
+    /// 1` on an RC lane. Returns how many that newly confirms; a confirmation overtaken by a later
+    /// one confirms none.
     ///
     /// # Errors
     /// [`SessionError::Confirmation`] for packets that were never sent.
@@ -216,7 +219,8 @@ impl Session {
         self.next as u32
     }
 
-    /// The number of the oldest packet that no lane has confirmed; that of the next packet if all are.
+    /// The number of the oldest packet that no lane has confirmed; that of the next packet if all
+    /// are.
     #[must_use]
     pub fn oldest_unconfirmed(&self) -> u32 {
         self.confirmed
@@ -284,7 +288,8 @@ mod tests {
     }
 
     proptest! {
-        /// An in-order lane that breaks at any point, losing what is under way: each message is delivered once, in order.
+        /// An in-order lane that breaks at any point, losing what is under way: each message is
+        /// delivered once, in order.
         #[test]
         fn exactly_once_over_broken_lanes(
             start in prop_oneof![Just(0u32), Just(u32::MAX - 3), any::<u32>()],
@@ -333,7 +338,8 @@ mod tests {
             prop_assert!(delivered.into_iter().eq(0..sent));
         }
 
-        /// On a lane that loses, repeats and reorders, what is delivered is delivered once and in order.
+        /// On a lane that loses, repeats and reorders, what is delivered is delivered once and in
+        /// order.
         #[test]
         fn repeats_and_gaps_are_told_apart(
             start in prop_oneof![Just(0u32), Just(u32::MAX - 5), any::<u32>()],

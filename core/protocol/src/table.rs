@@ -36,8 +36,8 @@ impl Key {
     }
 }
 
-/// Entries by generational key, up to a limit. Freed positions are reused oldest first, so a stale key stays caught
-/// for as long as possible.
+/// Entries by generational key, up to a limit. Freed positions are reused oldest first, so a stale
+/// key stays caught for as long as possible.
 #[derive(Clone, Debug)]
 pub struct Table<T> {
     slots: Vec<Slot<T>>,
@@ -177,7 +177,8 @@ mod tests {
     }
 
     proptest! {
-        /// The table agrees with a map under any inserts and removes, and never finds a key that was removed.
+        /// The table agrees with a map under any inserts and removes, and never finds a key that
+        /// was removed.
         #[test]
         fn agrees_with_a_map(ops in proptest::collection::vec((any::<bool>(), any::<u8>()), 0..200)) {
             let mut table = Table::new(16);

@@ -3,7 +3,8 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in time: nanoseconds since an origin that the owner chooses, on a clock that never goes back.
+/// A point in time: nanoseconds since an origin that the owner chooses, on a clock that never goes
+/// back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 

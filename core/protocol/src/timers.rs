@@ -1,4 +1,5 @@
-//! One deadline per table entry, cheap to move later: the heap is corrected only when an entry comes up.
+//! One deadline per table entry, cheap to move later: the heap is corrected only when an entry
+//! comes up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,8 +7,8 @@ use std::collections::BinaryHeap;
 use super::Time;
 use super::table::{Key, Table};
 
-/// Pending wake-ups of a table's entries. The heap holds few items per entry, since moving a deadline later pushes
-/// nothing; items of entries that are gone are dropped as they come up.
+/// Pending wake-ups of a table's entries. The heap holds few items per entry, since moving a
+/// deadline later pushes nothing; items of entries that are gone are dropped as they come up.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Time, Key)>>,
@@ -125,7 +126,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is set, moved and cleared: each deadline that stands comes up once, at its time.
+        /// Whatever is set, moved and cleared: each deadline that stands comes up once, at its
+        /// time.
         #[test]
         fn fires_exactly_what_stands(
             ops in proptest::collection::vec((0usize..8, proptest::option::of(1u64..100)), 0..100),

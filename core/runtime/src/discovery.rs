@@ -29,7 +29,8 @@ bitflags! {
 /// What is asked. The default asks for all that there is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Query<'a> {
-    /// The interface's version that the application was written for, `major << 16 | minor`; 0: the newest.
+    /// The interface's version that the application was written for, `major << 16 | minor`; 0: the
+    /// newest.
     pub version: u32,
     /// A host's name or number, or an address as text.
     pub node: Option<&'a str>,
@@ -85,8 +86,8 @@ pub fn getinfo(
 ///
 /// # Errors
 ///
-/// `ENODATA` when nothing fits; the error names, for each candidate, the field that ruled it out, and what is missing.
-/// Else as [`explain`].
+/// `ENODATA` when nothing fits; the error names, for each candidate, the field that ruled it out,
+/// and what is missing. Else as [`explain`].
 pub fn find(
     providers: &[&dyn Provider],
     query: &Query<'_>,
@@ -110,9 +111,10 @@ pub fn find(
 ///
 /// # Errors
 ///
-/// `EBADFLAGS` for flags that are none, and for a bit among the capabilities of the hints that is no capability. `ENOSYS` for
-/// a newer major version of the interface. `EINVAL` for a source that is not named, an address as text that is none or has
-/// a service beside it, a service that is none. `ENODATA` for a node that nobody knows.
+/// `EBADFLAGS` for flags that are none, and for a bit among the capabilities of the hints that is
+/// no capability. `ENOSYS` for a newer major version of the interface. `EINVAL` for a source that
+/// is not named, an address as text that is none or has a service beside it, a service that is
+/// none. `ENODATA` for a node that nobody knows.
 pub fn explain(
     providers: &[&dyn Provider],
     query: &Query<'_>,
@@ -173,8 +175,8 @@ impl Found {
     }
 }
 
-/// The hints with what node and service say in them, once for each address that they stand for. It takes the place of the
-/// address there that does not count.
+/// The hints with what node and service say in them, once for each address that they stand for. It
+/// takes the place of the address there that does not count.
 fn questions(query: &Query<'_>, hints: Info, resolver: &dyn Resolver) -> Result<Vec<Info>> {
     let source = query.flags.contains(QueryFlags::SOURCE);
     if query.node.is_none() && query.service.is_none() {
@@ -244,7 +246,8 @@ fn shown(version: u32) -> String {
     format!("{}.{}", version >> 16, version & 0xffff)
 }
 
-/// Flags that libfabric's core and its providers keep among themselves, as far as they do not mean something to all.
+/// Flags that libfabric's core and its providers keep among themselves, as far as they do not mean
+/// something to all.
 const INTERNAL: u64 = 0b11_1111 << 58;
 
 /// Bits that providers, and libfabric itself, may use for themselves.

@@ -1,16 +1,18 @@
-//! Polling that yields the processor: for completion queues and counters that an application polls in a loop.
+//! Polling that yields the processor: for completion queues and counters that an application polls
+//! in a loop.
 //!
-//! With more threads than processors, the thread that would complete an operation may be waiting for the very
-//! processor on which another thread polls for that completion. A poller therefore yields after a bounded number of
-//! polls in a row that found nothing (`docs/adr/0041`). The bound adapts:
+//! With more threads than processors, the thread that would complete an operation may be waiting
+//! for the very processor on which another thread polls for that completion. A poller therefore
+//! yields after a bounded number of polls in a row that found nothing (`docs/adr/0041`). The bound
+//! adapts:
 //!
 //! - If the first poll after a yield finds something, the yield was worth it, and the next one
 //!   comes after few polls.
 //! - If it finds nothing, the next yield comes after twice as many polls.
 //! - If the yield took as long as a time slice, the processor may be shared with a thread that
-//!   computes. A poller that
-//!   yields to such a thread loses its own time slices, so the next yield comes after eight times as many polls, up to
-//!   a very long time. One such yield says little: other pollers may have had much to do meanwhile.
+//!   computes. A poller that yields to such a thread loses its own time slices, so the next yield
+//!   comes after eight times as many polls, up to a very long time. One such yield says little:
+//!   other pollers may have had much to do meanwhile.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -30,7 +32,8 @@ const BESIDE_COMPUTATION: u32 = 1 << 18;
 /// Marks the count of a poller that has just yielded.
 const YIELDED: u32 = 1 << 31;
 
-/// Counts the polls of one object that found nothing. Threads may share it: a lost count moves a yield by one poll.
+/// Counts the polls of one object that found nothing. Threads may share it: a lost count moves a
+/// yield by one poll.
 #[derive(Debug)]
 pub(crate) struct EmptyPolls {
     in_a_row: AtomicU32,
@@ -45,7 +48,8 @@ impl EmptyPolls {
         }
     }
 
-    /// Counts a poll. Yields the processor after too many in a row that found nothing; so the caller holds no lock.
+    /// Counts a poll. Yields the processor after too many in a row that found nothing; so the
+    /// caller holds no lock.
     #[inline]
     pub(crate) fn count(&self, found: bool) {
         let in_a_row = self.in_a_row.load(Ordering::Relaxed);
@@ -178,11 +182,10 @@ mod tests {
         assert_eq!(polls.bound.load(Ordering::Relaxed), FIRST, "it has yielded");
     }
 
-    /// Two threads on one processor hand a token to and fro. A poller keeps the other thread from running until it
-    /// yields. Without a yield, each round takes two time slices of the scheduler, which is
-    /// millions of polls that find nothing. With yields it is some ten, and on a processor that
-    /// other programs use at most two times
-    /// `BESIDE_COMPUTATION`.
+    /// Two threads on one processor hand a token to and fro. A poller keeps the other thread from
+    /// running until it yields. Without a yield, each round takes two time slices of the scheduler,
+    /// which is millions of polls that find nothing. With yields it is some ten, and on a processor
+    /// that other programs use at most two times `BESIDE_COMPUTATION`.
     #[test]
     fn a_poller_lets_the_thread_run_that_it_waits_for() {
         const ROUNDS: u32 = 500;

@@ -1,4 +1,5 @@
-//! The event queue behind `fi_eq_read` (fi_eq(3)): events of objects and of the application, in order.
+//! The event queue behind `fi_eq_read` (fi_eq(3)): events of objects and of the application, in
+//! order.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -94,17 +95,19 @@ impl EventQueue {
     ///
     /// # Errors
     ///
-    /// `Again`: there is none. `EAVAIL`: an error is next. `ETOOSMALL`: the entry is longer than `out`; the event stays.
+    /// `Again`: there is none. `EAVAIL`: an error is next. `ETOOSMALL`: the entry is longer than
+    /// `out`; the event stays.
     pub fn read(&self, out: &mut [u8], reading: Reading) -> Result<(u32, usize), OpError> {
         self.read_from(&mut self.events.lock(), out, reading)
     }
 
-    /// As [`read`](Self::read), and waits for an event as long as `timeout` says (`None`: for ever).
+    /// As [`read`](Self::read), and waits for an event as long as `timeout` says (`None`: for
+    /// ever).
     ///
     /// # Errors
     ///
-    /// As `read`; `Again`: none came in time, or a signal came to the thread. What the system says when it has no descriptor
-    /// to wait on.
+    /// As `read`; `Again`: none came in time, or a signal came to the thread. What the system says
+    /// when it has no descriptor to wait on.
     pub fn sread(
         &self,
         out: &mut [u8],
@@ -349,7 +352,8 @@ mod tests {
 
     extern "C" fn nothing(_: i32) {}
 
-    /// fi_eq(3): a thread that waits returns when a signal comes to it, also one that would wait for ever.
+    /// fi_eq(3): a thread that waits returns when a signal comes to it, also one that would wait
+    /// for ever.
     #[test]
     #[allow(unsafe_code, reason = "signals")]
     fn a_signal_ends_a_wait() {

@@ -1,5 +1,5 @@
-//! The objects that an application sees, as traits that every provider's objects have: provider, domain, endpoint,
-//! address vector, completion queue, counter, memory region.
+//! The objects that an application sees, as traits that every provider's objects have: provider,
+//! domain, endpoint, address vector, completion queue, counter, memory region.
 //!
 //! Objects are closed by dropping them; each keeps open what it was opened on or bound to.
 
@@ -29,8 +29,9 @@ pub trait Provider: Send + Sync {
     /// What this machine offers through it, best first, and why there is not more.
     fn discover(&self, settings: &Settings) -> Discovery;
 
-    /// As [`discover`](Self::discover), for hints with which some choices are better than with others: which of a port's
-    /// addresses to speak from, say. Nothing is left out that does not fit them.
+    /// As [`discover`](Self::discover), for hints with which some choices are better than with
+    /// others: which of a port's addresses to speak from, say. Nothing is left out that does not
+    /// fit them.
     fn discover_for(&self, hints: &Info, settings: &Settings) -> Discovery {
         let _ = hints;
         self.discover(settings)
@@ -43,15 +44,17 @@ pub trait Provider: Send + Sync {
     /// When the device is gone or a resource can not be had; the error names it.
     fn open(&self, info: &Info, settings: &Settings) -> Result<Arc<dyn Domain>>;
 
-    /// As [`open`](Self::open), for an application that serializes its calls itself (`FI_THREAD_DOMAIN` of fi_domain(3)):
-    /// the domain takes no lock at all, whatever `info` says of threading, and any thread may use it.
+    /// As [`open`](Self::open), for an application that serializes its calls itself
+    /// (`FI_THREAD_DOMAIN` of fi_domain(3)): the domain takes no lock at all, whatever `info` says
+    /// of threading, and any thread may use it.
     ///
     /// # Safety
     ///
-    /// No two calls into the domain and the objects that are opened on it ever overlap, and each call happens before the
-    /// next (the threads synchronize between them). Dropping a handle of any of these objects is such a call, and a call
-    /// that waits lasts until it returns. Exempt are [`Cq::signal`], which is there to end a wait, and what tells of
-    /// things that never change: `info`, `name`, `id`.
+    /// No two calls into the domain and the objects that are opened on it ever overlap, and each
+    /// call happens before the next (the threads synchronize between them). Dropping a handle of
+    /// any of these objects is such a call, and a call that waits lasts until it returns. Exempt
+    /// are [`Cq::signal`], which is there to end a wait, and what tells of things that never
+    /// change: `info`, `name`, `id`.
     ///
     /// # Errors
     ///
@@ -91,28 +94,30 @@ pub trait Domain: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` when there is no room for the entries that are asked for; `EINVAL` when the receive context bits leave too few
-    /// for the rest of an address.
+    /// `ENOMEM` when there is no room for the entries that are asked for; `EINVAL` when the receive
+    /// context bits leave too few for the rest of an address.
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn Av>>;
 
     /// Opens an endpoint, bound and enabled: it receives from now on.
     ///
     /// # Errors
     ///
-    /// `EDOMAIN` for objects of another domain; `EADDRINUSE` when another endpoint is found at its source; `EINVAL` for a number
-    /// that is no traffic class; what the device or the system lacks.
+    /// `EDOMAIN` for objects of another domain; `EADDRINUSE` when another endpoint is found at its
+    /// source; `EINVAL` for a number that is no traffic class; what the device or the system lacks.
     fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>>;
 
-    /// Registers memory (fi_mr(3)) with the access that `access` asks for (`SEND`, `RECV`, `REMOTE_READ`, …).
+    /// Registers memory (fi_mr(3)) with the access that `access` asks for (`SEND`, `RECV`,
+    /// `REMOTE_READ`, …).
     ///
     /// # Safety
     ///
-    /// The memory stays allocated until the region is dropped, and while it is registered for remote writes nobody
-    /// holds Rust references to it.
+    /// The memory stays allocated until the region is dropped, and while it is registered for
+    /// remote writes nobody holds Rust references to it.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` when the limit of locked memory is too low (the error names it); `EINVAL`, `EFAULT` for memory that is none.
+    /// `ENOMEM` when the limit of locked memory is too low (the error names it); `EINVAL`, `EFAULT`
+    /// for memory that is none.
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>>;
 }
 
@@ -131,14 +136,15 @@ pub struct CntrAttr {
     pub events: CntrEvents,
 }
 
-/// What a counter counts of what succeeds (`fi_cntr_events`). What fails counts as one error, whatever its size.
+/// What a counter counts of what succeeds (`fi_cntr_events`). What fails counts as one error,
+/// whatever its size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CntrEvents {
     /// Operations (`FI_CNTR_EVENTS_COMP`).
     #[default]
     Completions,
-    /// The application's bytes that they have moved: without CQ data, and without what is the provider's of a buffer with a prefix
-    /// (`FI_CNTR_EVENTS_BYTES`).
+    /// The application's bytes that they have moved: without CQ data, and without what is the
+    /// provider's of a buffer with a prefix (`FI_CNTR_EVENTS_BYTES`).
     Bytes,
 }
 
@@ -155,24 +161,26 @@ pub struct EndpointConfig {
     pub tx_cntr: Option<Arc<dyn Cntr>>,
     /// What counts receives.
     pub rx_cntr: Option<Arc<dyn Cntr>>,
-    /// Whether receives may name their source (`FI_DIRECTED_RECV`); without it the source of a receive is ignored.
+    /// Whether receives may name their source (`FI_DIRECTED_RECV`); without it the source of a
+    /// receive is ignored.
     pub directed_recv: bool,
-    /// Where the endpoint is to be found, in a domain whose addresses are those of sockets; port 0 is any that is free. `None`:
-    /// where the domain's info says.
+    /// Where the endpoint is to be found, in a domain whose addresses are those of sockets; port 0
+    /// is any that is free. `None`: where the domain's info says.
     pub source: Option<SocketAddr>,
-    /// Its authorization key (`fi_ep_attr::auth_key`); `None` for the domain's. Where endpoints have the keys of their address
-    /// vectors it can have none of its own.
+    /// Its authorization key (`fi_ep_attr::auth_key`); `None` for the domain's. Where endpoints
+    /// have the keys of their address vectors it can have none of its own.
     pub auth_key: Option<AuthKey>,
-    /// Whether a message of a sender that is not in the address vector completes with `EADDRNOTAVAIL` and that sender's name
-    /// (`FI_SOURCE_ERR`); without it, with no source.
+    /// Whether a message of a sender that is not in the address vector completes with
+    /// `EADDRNOTAVAIL` and that sender's name (`FI_SOURCE_ERR`); without it, with no source.
     pub source_err: bool,
-    /// Its [traffic class](traffic_class) (`fi_tx_attr::tclass`); [`traffic_class::UNSPEC`] for the domain's.
+    /// Its [traffic class](traffic_class) (`fi_tx_attr::tclass`); [`traffic_class::UNSPEC`] for the
+    /// domain's.
     pub tclass: u32,
 }
 
 impl EndpointConfig {
-    /// One completion queue for everything, no counters, directed receives, no errors for unknown senders, the
-    /// domain's traffic class.
+    /// One completion queue for everything, no counters, directed receives, no errors for unknown
+    /// senders, the domain's traffic class.
     pub fn new(av: &Arc<dyn Av>, cq: &Arc<dyn Cq>) -> Self {
         Self {
             av: av.clone(),
@@ -196,25 +204,28 @@ pub struct ObjectId {
     pub(crate) index: usize,
 }
 
-/// Left of a multi-receive buffer, below this it is done (fi_endpoint(3), `FI_OPT_MIN_MULTI_RECV`), in bytes, unless the
-/// application says otherwise.
+/// Left of a multi-receive buffer, below this it is done (fi_endpoint(3), `FI_OPT_MIN_MULTI_RECV`),
+/// in bytes, unless the application says otherwise.
 pub const MIN_MULTI_RECV: usize = 64;
 
-/// An endpoint (fi_endpoint(3)), unconnected. The domain's info says of what type: with RDM, messages are reliable and kept in
-/// order for each peer; with DGRAM each may be lost, one that finds no receive posted is, and there is no order.
+/// An endpoint (fi_endpoint(3)), unconnected. The domain's info says of what type: with RDM,
+/// messages are reliable and kept in order for each peer; with DGRAM each may be lost, one that
+/// finds no receive posted is, and there is no order.
 ///
-/// A DGRAM endpoint has no tags (`ENOSYS`) and no special receives (`EBADFLAGS`). With [`Mode::MSG_PREFIX`] in the domain's
-/// info, the first buffer of each send and receive starts with [`msg_prefix_size`](ferrofabric_contracts::info::EpAttr::msg_prefix_size)
-/// bytes for the provider, which count in the length of a receive's completion and nowhere else.
+/// A DGRAM endpoint has no tags (`ENOSYS`) and no special receives (`EBADFLAGS`). With
+/// [`Mode::MSG_PREFIX`] in the domain's info, the first buffer of each send and receive starts with
+/// [`msg_prefix_size`](ferrofabric_contracts::info::EpAttr::msg_prefix_size) bytes for the
+/// provider, which count in the length of a receive's completion and nowhere else.
 ///
 /// [`Mode::MSG_PREFIX`]: ferrofabric_contracts::flags::Mode::MSG_PREFIX
 pub trait Endpoint: Send + Sync {
     /// All that a peer has to know of it.
     fn name(&self) -> NativeAddr;
 
-    /// Its address in the domain's `addr_format` (`fi_getname`): where that has addresses of sockets, the one at which it is
-    /// found; of an endpoint with the keys of its address vector ([`AV_AUTH_KEY`](ferrofabric_contracts::info::AV_AUTH_KEY)), the one that peers
-    /// insert with each key, where [`name`](Self::name) is the way to it with the first.
+    /// Its address in the domain's `addr_format` (`fi_getname`): where that has addresses of
+    /// sockets, the one at which it is found; of an endpoint with the keys of its address vector
+    /// ([`AV_AUTH_KEY`](ferrofabric_contracts::info::AV_AUTH_KEY)), the one that peers insert with
+    /// each key, where [`name`](Self::name) is the way to it with the first.
     fn address(&self) -> Address;
 
     /// Sends a message.
@@ -225,47 +236,56 @@ pub trait Endpoint: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `Again`: read the completion queue, then try again. `EMSGSIZE`: longer than the domain's limit.
-    /// `EADDRNOTAVAIL`: no such peer. `ENOKEY`: the peer's key came after the endpoint was enabled. `EOPNOTSUPP`: a completion level or
-    /// a fence that the domain does not keep. Whatever else goes wrong comes as an error completion: for a socket address at which no
-    /// endpoint was found in time, what [`Resolve`](ferrofabric_av::Resolve) said.
+    /// `Again`: read the completion queue, then try again. `EMSGSIZE`: longer than the domain's
+    /// limit. `EADDRNOTAVAIL`: no such peer. `ENOKEY`: the peer's key came after the endpoint was
+    /// enabled. `EOPNOTSUPP`: a completion level or a fence that the domain does not keep. Whatever
+    /// else goes wrong comes as an error completion: for a socket address at which no endpoint was
+    /// found in time, what [`Resolve`](ferrofabric_av::Resolve) said.
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
-    /// Posts a receive, or with one of these flags asks about messages that are here (fi_tagged(3)), tagged or untagged:
+    /// Posts a receive, or with one of these flags asks about messages that are here
+    /// (fi_tagged(3)), tagged or untagged:
     ///
-    /// - `PEEK`: completes with length, tag, source and CQ data of the oldest message that a receive would match, and no
-    ///   buffer. It stays. If there is none, the completion is an error, `ENOMSG`.
-    /// - `PEEK | CLAIM`: as `PEEK`, and nothing but an operation with `CLAIM` and the same context gets the message.
+    /// - `PEEK`: completes with length, tag, source and CQ data of the oldest message that a
+    ///   receive would match, and no buffer. It stays. If there is none, the completion is an
+    ///   error, `ENOMSG`.
+    /// - `PEEK | CLAIM`: as `PEEK`, and nothing but an operation with `CLAIM` and the same context
+    ///   gets the message.
     /// - `CLAIM`: receives that message.
     /// - `PEEK | DISCARD`, `CLAIM | DISCARD`: completes as `PEEK` does, and the message is dropped.
     ///
-    /// All but `CLAIM` by itself ignore the buffers, complete before the call returns, complete with or without
-    /// `COMPLETION`, and are not counted. A `CLAIM` of what is not claimed, or lost with its sender, completes with `ENOMSG`.
+    /// All but `CLAIM` by itself ignore the buffers, complete before the call returns, complete
+    /// with or without `COMPLETION`, and are not counted. A `CLAIM` of what is not claimed, or lost
+    /// with its sender, completes with `ENOMSG`.
     ///
-    /// With `MULTI_RECV` one buffer takes message after message, each with a completion of its own. What completes last, of
-    /// a buffer that takes no more, has `MULTI_RECV` in its completion, which then comes also without `COMPLETION`.
+    /// With `MULTI_RECV` one buffer takes message after message, each with a completion of its own.
+    /// What completes last, of a buffer that takes no more, has `MULTI_RECV` in its completion,
+    /// which then comes also without `COMPLETION`.
     ///
     /// # Safety
     ///
-    /// The buffers stay valid for writes, and nobody else uses them, until the operation completes (a multi-receive:
-    /// until its completion with `MULTI_RECV`).
+    /// The buffers stay valid for writes, and nobody else uses them, until the operation completes
+    /// (a multi-receive: until its completion with `MULTI_RECV`).
     ///
     /// # Errors
     ///
-    /// `EINVAL`: more buffers than the limit; not one buffer for a multi-receive. `EBADFLAGS`: flags that mean nothing
-    /// together, or a key on an endpoint without keys or directed receives. `ENOKEY`: a key that the endpoint was not enabled with.
+    /// `EINVAL`: more buffers than the limit; not one buffer for a multi-receive. `EBADFLAGS`:
+    /// flags that mean nothing together, or a key on an endpoint without keys or directed receives.
+    /// `ENOKEY`: a key that the endpoint was not enabled with.
     unsafe fn recv(&self, op: &RecvOp, iov: &[IoBuf]) -> Result<(), OpError>;
 
-    /// Takes back a receive that has not matched; it completes with `ECANCELED`. Of a multi-receive, what is left of it:
-    /// it completes once more, with `ECANCELED` and `MULTI_RECV`, when no message is on its way into its buffer any more.
+    /// Takes back a receive that has not matched; it completes with `ECANCELED`. Of a
+    /// multi-receive, what is left of it: it completes once more, with `ECANCELED` and
+    /// `MULTI_RECV`, when no message is on its way into its buffer any more.
     ///
     /// # Errors
     ///
     /// `ENOENT`: none is posted with that context.
     fn cancel(&self, context: u64) -> Result<(), OpError>;
 
-    /// Sets how many bytes have to be left of a multi-receive buffer (`FI_OPT_MIN_MULTI_RECV` of fi_endpoint(3)): with fewer
-    /// left it takes no more messages. At least 1; [`MIN_MULTI_RECV`] at first. Buffers that are posted already follow.
+    /// Sets how many bytes have to be left of a multi-receive buffer (`FI_OPT_MIN_MULTI_RECV` of
+    /// fi_endpoint(3)): with fewer left it takes no more messages. At least 1; [`MIN_MULTI_RECV`]
+    /// at first. Buffers that are posted already follow.
     ///
     /// # Errors
     ///
@@ -292,8 +312,9 @@ pub trait Av: Send + Sync {
     /// Type of its addresses, also where the provider chose it.
     fn av_type(&self) -> AvType;
 
-    /// Of a named one: where this process reads its addresses, an array of `FiAddr` by order of insertion, which goes with the address
-    /// vector. Processes use the same `FiAddr` for a peer, whatever address each gave. 0 without a name.
+    /// Of a named one: where this process reads its addresses, an array of `FiAddr` by order of
+    /// insertion, which goes with the address vector. Processes use the same `FiAddr` for a peer,
+    /// whatever address each gave. 0 without a name.
     fn map_addr(&self) -> usize;
 
     /// Inserts one address as [`insert_all`](Self::insert_all) does.
@@ -328,7 +349,8 @@ pub trait Av: Send + Sync {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize>;
 
-    /// Inserts endpoints by name, as `insert_all` does. The caller's thread looks up the names of nodes.
+    /// Inserts endpoints by name, as `insert_all` does. The caller's thread looks up the names of
+    /// nodes.
     ///
     /// # Errors
     ///
@@ -339,19 +361,23 @@ pub trait Av: Send + Sync {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize>;
 
-    /// Binds the queue for the events of asynchronous insertions; `source` names the address vector in them.
+    /// Binds the queue for the events of asynchronous insertions; `source` names the address vector
+    /// in them.
     ///
     /// # Errors
     ///
     /// `EINVAL`: one is bound.
     fn bind_events(&self, events: Arc<dyn PeerEq>, source: u64) -> Result<()>;
 
-    /// Begins an asynchronous insertion ([`AvAttr::events`]), which is done by threads of the address vector's own. Each
-    /// address is reported, then for each that failed comes an error event ([`EqError`](ferrofabric_contracts::peer::EqError)) with the
-    /// call's context and the number of the address, then one event [`AV_COMPLETE`](ferrofabric_contracts::peer::AV_COMPLETE), always.
+    /// Begins an asynchronous insertion ([`AvAttr::events`]), which is done by threads of the
+    /// address vector's own. Each address is reported, then for each that failed comes an error
+    /// event ([`EqError`](ferrofabric_contracts::peer::EqError)) with the call's context and the
+    /// number of the address, then one event
+    /// [`AV_COMPLETE`](ferrofabric_contracts::peer::AV_COMPLETE), always.
     ///
-    /// In a table the addresses get the lowest indices that are free when the call is made. Unless `user_ids` is empty, each
-    /// address gets the ID of the same number ([`tag_inserted`](Self::tag_inserted)).
+    /// In a table the addresses get the lowest indices that are free when the call is made. Unless
+    /// `user_ids` is empty, each address gets the ID of the same number
+    /// ([`tag_inserted`](Self::tag_inserted)).
     ///
     /// # Errors
     ///
@@ -383,30 +409,32 @@ pub trait Av: Send + Sync {
     /// `EINVAL` when it is not there. `EAGAIN`: it is of a range, and being resolved.
     fn lookup(&self, addr: FiAddr) -> Result<NativeAddr>;
 
-    /// The endpoints that addresses stand for, as [`lookup`](Self::lookup) of each: tells `report` of each by its number in the
-    /// call, in order. In a vector too large for the processor's caches a look-up takes a fraction of the time that it takes
-    /// alone, best where a call has 32 addresses or more: the memory of many is waited for at once.
+    /// The endpoints that addresses stand for, as [`lookup`](Self::lookup) of each: tells `report`
+    /// of each by its number in the call, in order. In a vector too large for the processor's
+    /// caches a look-up takes a fraction of the time that it takes alone, best where a call has 32
+    /// addresses or more: the memory of many is waited for at once.
     ///
     /// # Errors
     ///
-    /// Of the call, before anything is reported: `EBUSY` when the domain belongs to another thread. Of an address: as of
-    /// `lookup`.
+    /// Of the call, before anything is reported: `EBUSY` when the domain belongs to another thread.
+    /// Of an address: as of `lookup`.
     fn lookup_all(
         &self,
         addrs: &[FiAddr],
         report: &mut dyn FnMut(usize, Result<NativeAddr>),
     ) -> Result<()>;
 
-    /// An address in the domain's `addr_format`: where that has addresses of sockets, the one that it was inserted by, or the native one
-    /// if it was by that.
+    /// An address in the domain's `addr_format`: where that has addresses of sockets, the one that
+    /// it was inserted by, or the native one if it was by that.
     ///
     /// # Errors
     ///
     /// `EINVAL` when it is not there.
     fn address(&self, addr: FiAddr) -> Result<Address>;
 
-    /// Gives an address an ID of the application's, which completions and errors report as the source of its messages from now
-    /// on. Sends, directed receives, lookups and removals take the address as ever.
+    /// Gives an address an ID of the application's, which completions and errors report as the
+    /// source of its messages from now on. Sends, directed receives, lookups and removals take the
+    /// address as ever.
     ///
     /// # Errors
     ///
@@ -423,13 +451,14 @@ pub trait Av: Send + Sync {
     /// `EINVAL` when the address vector was opened for IDs.
     fn tag_inserted(&self, addr: FiAddr, id: FiAddr) -> Result<()>;
 
-    /// Inserts an authorization key of [`AUTH_KEY_LEN`](ferrofabric_contracts::addr::AUTH_KEY_LEN) bytes; the handle stands for it. Endpoints that are
-    /// enabled later have it.
+    /// Inserts an authorization key of [`AUTH_KEY_LEN`](ferrofabric_contracts::addr::AUTH_KEY_LEN)
+    /// bytes; the handle stands for it. Endpoints that are enabled later have it.
     ///
     /// # Errors
     ///
-    /// Of all calls with keys, `EOPNOTSUPP`: the domain was not opened for them ([`AV_AUTH_KEY`](ferrofabric_contracts::info::AV_AUTH_KEY)).
-    /// `EINVAL`: bytes that are no key.
+    /// Of all calls with keys, `EOPNOTSUPP`: the domain was not opened for them
+    /// ([`AV_AUTH_KEY`](ferrofabric_contracts::info::AV_AUTH_KEY)). `EINVAL`: bytes that are no
+    /// key.
     fn insert_auth_key(&self, key: &[u8]) -> Result<FiAddr>;
 
     /// The key of a handle, or of an address.
@@ -453,8 +482,8 @@ pub trait Av: Send + Sync {
     /// As there.
     fn set_auth_key_user_id(&self, handle: FiAddr, id: FiAddr) -> Result<()>;
 
-    /// As [`insert_all`](Self::insert_all), of addresses which are each to be reached with the key that a handle stands for.
-    /// Where keys are, all addresses need one.
+    /// As [`insert_all`](Self::insert_all), of addresses which are each to be reached with the key
+    /// that a handle stands for. Where keys are, all addresses need one.
     ///
     /// # Errors
     ///
@@ -465,7 +494,8 @@ pub trait Av: Send + Sync {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize>;
 
-    /// As [`insert_services`](Self::insert_services), of endpoints which are each to be reached with the key of a handle.
+    /// As [`insert_services`](Self::insert_services), of endpoints which are each to be reached
+    /// with the key of a handle.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The safe way to send and receive: an endpoint that owns the buffers of its operations while they are under way, and
-//! gives them back with the completion.
+//! The safe way to send and receive: an endpoint that owns the buffers of its operations while they
+//! are under way, and gives them back with the completion.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::mem::ManuallyDrop;
@@ -64,8 +64,9 @@ impl Buffer {
             return Ok(());
         }
         let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
-        // SAFETY: the memory is freed after the region (`drop`), and while an operation on it is under way
-        // nobody holds a reference, for the endpoint owns the buffer then. Peers get no more than reads.
+        // SAFETY: the memory is freed after the region (`drop`), and while an operation on it is
+        // under way nobody holds a reference, for the endpoint owns the buffer then. Peers get no
+        // more than reads.
         self.mr = Some(unsafe { domain.register(self.io(self.len), access)? });
         Ok(())
     }
@@ -182,8 +183,9 @@ pub struct OwningEndpoint {
 }
 
 impl OwningEndpoint {
-    /// Opens an endpoint on a domain. A message of a sender that is not in the address vector completes with no source, whether
-    /// the domain has `FI_SOURCE_ERR` or not (that is [`EndpointConfig::source_err`]).
+    /// Opens an endpoint on a domain. A message of a sender that is not in the address vector
+    /// completes with no source, whether the domain has `FI_SOURCE_ERR` or not (that is
+    /// [`EndpointConfig::source_err`]).
     ///
     /// # Errors
     ///
@@ -248,8 +250,8 @@ impl OwningEndpoint {
         self.in_flight.len()
     }
 
-    /// Whether the sends from now on are followed by another at once (fi_msg(3), `FI_MORE`): a device is told of all together,
-    /// with the first that none follows.
+    /// Whether the sends from now on are followed by another at once (fi_msg(3), `FI_MORE`): a
+    /// device is told of all together, with the first that none follows.
     #[inline]
     pub fn set_more(&mut self, more: bool) {
         self.send_flags = match more {
@@ -338,7 +340,8 @@ impl OwningEndpoint {
         self.post_inject(bytes, op)
     }
 
-    /// Sends a copy of some bytes without a tag, and with CQ data if there is any, with no completion.
+    /// Sends a copy of some bytes without a tag, and with CQ data if there is any, with no
+    /// completion.
     ///
     /// # Errors
     ///
@@ -366,7 +369,8 @@ impl OwningEndpoint {
         }
     }
 
-    /// Receives a message whose tag is `tag` but for the bits of `ignore`, from `src` or from anybody.
+    /// Receives a message whose tag is `tag` but for the bits of `ignore`, from `src` or from
+    /// anybody.
     ///
     /// # Errors
     ///
@@ -425,7 +429,8 @@ impl OwningEndpoint {
         }
     }
 
-    /// Takes back the receive with a token, unless its message is here already: it is over as `ECANCELED`.
+    /// Takes back the receive with a token, unless its message is here already: it is over as
+    /// `ECANCELED`.
     ///
     /// # Errors
     ///
@@ -453,7 +458,8 @@ impl OwningEndpoint {
         Ok(self.next_of_batch())
     }
 
-    /// As `poll`, and waits as long as `timeout` says (`None`: for ever). `Ok(None)`: nothing in time.
+    /// As `poll`, and waits as long as `timeout` says (`None`: for ever). `Ok(None)`: nothing in
+    /// time.
     ///
     /// # Errors
     ///
@@ -510,7 +516,8 @@ impl OwningEndpoint {
 
 impl Drop for OwningEndpoint {
     fn drop(&mut self) {
-        // On a domain of another thread the endpoint closes later, and uses its buffers until then: they are leaked.
+        // On a domain of another thread the endpoint closes later, and uses its buffers until then:
+        // they are leaked.
         let closes_now = self.endpoint.cancel(u64::MAX) != Err(OpError::Failed(Errno::EBUSY));
         // SAFETY: neither is used again.
         unsafe {

@@ -1,4 +1,5 @@
-//! One thread's wait for something of a domain: until when it spins, what it sleeps on, when it is over.
+//! One thread's wait for something of a domain: until when it spins, what it sleeps on, when it is
+//! over.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
-//! A list that one thread writes and any number of others follow, each at its own pace. None of them waits for another, and the
-//! writer allocates nothing. Who falls far behind does not learn what it has missed, only that it has.
+//! A list that one thread writes and any number of others follow, each at its own pace. None of
+//! them waits for another, and the writer allocates nothing. Who falls far behind does not learn
+//! what it has missed, only that it has.
 
 use std::sync::Arc;
 
@@ -62,8 +63,8 @@ pub fn feed() -> (Writer, Follower) {
 }
 
 impl Writer {
-    /// Begins to list. Until that ends, followers hear that something is under way: so what becomes known to others between here and
-    /// the end is either told or waited for, never overlooked.
+    /// Begins to list. Until that ends, followers hear that something is under way: so what becomes
+    /// known to others between here and the end is either told or waited for, never overlooked.
     pub fn begin(&mut self) -> Listing<'_> {
         (self.shared.state).store((self.listed << 1) | LISTING, Ordering::Relaxed);
         // Before the entries, and before whatever makes them known to others.
@@ -113,7 +114,8 @@ impl Follower {
         self.shared.state.load(Ordering::Relaxed) != self.seen << 1
     }
 
-    /// Tells what was listed since the last time. `false`, and nothing is told, while something is being listed.
+    /// Tells what was listed since the last time. `false`, and nothing is told, while something is
+    /// being listed.
     #[must_use]
     pub fn catch_up(&mut self, mut tell: impl FnMut(Told)) -> bool {
         let state = self.shared.state.load(Ordering::Acquire);
@@ -143,7 +145,8 @@ impl Follower {
         true
     }
 
-    /// Whether the entry may have been written over when so many were listed and further ones perhaps begun.
+    /// Whether the entry may have been written over when so many were listed and further ones
+    /// perhaps begun.
     fn is_lost(entry: u64, listed: u64) -> bool {
         listed - entry > KEPT - AT_A_TIME as u64
     }
@@ -200,8 +203,9 @@ mod loom_tests {
     use super::*;
     use crate::sync::explore;
 
-    /// Whatever was listed before a follower looks it is told, or that it missed some, also while the writer writes over it.
-    /// Fails without either fence, and without the second look at how many were listed.
+    /// Whatever was listed before a follower looks it is told, or that it missed some, also while
+    /// the writer writes over it. Fails without either fence, and without the second look at how
+    /// many were listed.
     #[test]
     fn no_entry_is_torn_or_missed() {
         explore(3, || {
@@ -228,8 +232,9 @@ mod loom_tests {
         });
     }
 
-    /// What others know of because it was listed is told: the writer says it between beginning and end, as the kernel does when an
-    /// event is read. Fails if a look ignores that something is being listed.
+    /// What others know of because it was listed is told: the writer says it between beginning and
+    /// end, as the kernel does when an event is read. Fails if a look ignores that something is
+    /// being listed.
     #[test]
     fn what_is_known_is_told_or_waited_for() {
         explore(3, || {

@@ -2,8 +2,8 @@
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// Whether there may be something in a queue. Whoever puts something in raises it afterwards; whoever takes something out
-/// lowers it before.
+/// Whether there may be something in a queue. Whoever puts something in raises it afterwards;
+/// whoever takes something out lowers it before.
 #[derive(Debug)]
 pub struct Flag(AtomicBool);
 
@@ -40,7 +40,8 @@ mod loom_tests {
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    /// A queue and its flag, as the service threads of the providers and a domain's abandoned objects have them.
+    /// A queue and its flag, as the service threads of the providers and a domain's abandoned
+    /// objects have them.
     struct Mailbox {
         letters: Mutex<Vec<u32>>,
         flag: Flag,

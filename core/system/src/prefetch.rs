@@ -1,7 +1,7 @@
 //! A word to the processor of what will be looked at soon.
 
-/// Has the cache line that a pointer points to brought closer. Nothing is read and nothing faults, whatever the pointer; on
-/// processors for which there is no such instruction here it does nothing.
+/// Has the cache line that a pointer points to brought closer. Nothing is read and nothing faults,
+/// whatever the pointer; on processors for which there is no such instruction here it does nothing.
 #[inline(always)]
 pub fn prefetch<T>(at: *const T) {
     // SAFETY: it is a hint, which changes nothing that a program could see, and never faults.
@@ -19,8 +19,9 @@ pub fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// Has the cache line that a pointer points to brought here to be written: whoever has it gives it up. As [`prefetch`], nothing changes and
-/// nothing faults, and on other processors it does nothing.
+/// Has the cache line that a pointer points to brought here to be written: whoever has it gives it
+/// up. As [`prefetch`], nothing changes and nothing faults, and on other processors it does
+/// nothing.
 #[inline(always)]
 pub fn prefetch_to_write<T>(at: *mut T) {
     // SAFETY: a hint. Processors that do not know it take it for an instruction that does nothing.

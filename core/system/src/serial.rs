@@ -1,9 +1,10 @@
 //! The one lock of a domain: everything that belongs to a domain lives in one value behind it.
 //!
-//! Its cost follows the threading level that the application asked for (fi_domain(3)): a mutex at `FI_THREAD_SAFE`,
-//! nothing but a comparison with the thread's own address at `FI_THREAD_DOMAIN`, where the domain belongs to the first
-//! thread that uses it, and nothing at all where the caller vouches for it (the C plugin: libfabric's contract says that
-//! the application serializes its calls).
+//! Its cost follows the threading level that the application asked for (fi_domain(3)): a mutex at
+//! `FI_THREAD_SAFE`, nothing but a comparison with the thread's own address at `FI_THREAD_DOMAIN`,
+//! where the domain belongs to the first thread that uses it, and nothing at all where the caller
+//! vouches for it (the C plugin: libfabric's contract says that the application serializes its
+//! calls).
 
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
@@ -29,8 +30,9 @@ pub struct Serial<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `lock` gives access to one caller at a time, by the mutex, by admitting one thread only, or by the promise made
-// to `unchecked`; `held` is read and written by whoever may have access alone (by `OneThread`: that thread).
+// SAFETY: `lock` gives access to one caller at a time, by the mutex, by admitting one thread only,
+// or by the promise made to `unchecked`; `held` is read and written by whoever may have access
+// alone (by `OneThread`: that thread).
 unsafe impl<T: Send> Sync for Serial<T> {}
 
 impl<T> Serial<T> {
@@ -54,8 +56,8 @@ impl<T> Serial<T> {
     ///
     /// # Safety
     ///
-    /// The caller sees to it that no two threads use the value at a time, and that one's use is over and visible before the
-    /// next's.
+    /// The caller sees to it that no two threads use the value at a time, and that one's use is
+    /// over and visible before the next's.
     pub unsafe fn unchecked(value: T) -> Self {
         Self {
             mode: Mode::Unchecked,
@@ -116,8 +118,8 @@ impl<T> Serial<T> {
 pub struct Held<'a, T>(&'a Serial<T>);
 
 impl<T> Held<'_, T> {
-    /// Lets go, to who waits longest if anybody does: who lets go only to take the value again would mostly have it before
-    /// another one is awake.
+    /// Lets go, to who waits longest if anybody does: who lets go only to take the value again
+    /// would mostly have it before another one is awake.
     pub fn hand_over(self) {
         lock_order::count_domain(-1);
         self.0.held.set(false);
@@ -134,7 +136,8 @@ impl<T> Deref for Held<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a `Held` exists once at a time: `held` is set, and only the holder of the mode's lock gets to set it.
+        // SAFETY: a `Held` exists once at a time: `held` is set, and only the holder of the mode's
+        // lock gets to set it.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -159,7 +162,8 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
-/// Looks at a mutex that is held before the thread sleeps: most hold it for less time than falling asleep and waking take.
+/// Looks at a mutex that is held before the thread sleeps: most hold it for less time than falling
+/// asleep and waking take.
 const LOOKS: u32 = 200;
 
 #[cold]
@@ -239,7 +243,8 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// At the level of one thread, whoever comes first has the value for itself, and the others are refused, in every order.
+    /// At the level of one thread, whoever comes first has the value for itself, and the others are
+    /// refused, in every order.
     #[test]
     fn one_thread_has_it() {
         loom::model(|| {

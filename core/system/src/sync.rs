@@ -1,5 +1,5 @@
-//! What threads share without a lock, and the locks beside it: the machine's own, or those of `loom` when it explores
-//! interleavings (`scripts/test`, phase "loom").
+//! What threads share without a lock, and the locks beside it: the machine's own, or those of
+//! `loom` when it explores interleavings (`scripts/test`, phase "loom").
 
 #[cfg(loom)]
 #[allow(
@@ -23,8 +23,8 @@ pub use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
-/// Tries the interleavings in which threads are interrupted so many times at most; of very many the first ones, which are the
-/// same each time.
+/// Tries the interleavings in which threads are interrupted so many times at most; of very many the
+/// first ones, which are the same each time.
 #[cfg(loom)]
 pub fn explore(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();

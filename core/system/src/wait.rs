@@ -1,4 +1,5 @@
-//! Sleeping until a domain has something to do: descriptors that wake, a signal that wakes all who sleep.
+//! Sleeping until a domain has something to do: descriptors that wake, a signal that wakes all who
+//! sleep.
 
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 
 /// What the sleepers of a domain wait on: the transports' descriptors and a signal of our own.
 ///
-/// Each sleeper has an epoll set of its own, in which the signal is edge-triggered: nobody has to take it away, so
-/// nobody can take it from another.
+/// Each sleeper has an epoll set of its own, in which the signal is edge-triggered: nobody has to
+/// take it away, so nobody can take it from another.
 pub struct WaitSet {
     sources: Epoll,
     signal: EventFd,
@@ -21,8 +22,8 @@ pub struct WaitSet {
     spare: Mutex<Vec<Epoll>>,
 }
 
-/// A descriptor that an application waits on by itself (`FI_WAIT_FD`, fi_trywait(3)): readable while a descriptor of its set
-/// is, or from when its bell was rung until that is cleared.
+/// A descriptor that an application waits on by itself (`FI_WAIT_FD`, fi_trywait(3)): readable
+/// while a descriptor of its set is, or from when its bell was rung until that is cleared.
 pub struct WaitFd {
     epoll: Epoll,
     bell: Bell,
@@ -87,8 +88,8 @@ impl std::fmt::Debug for Bell {
     }
 }
 
-/// Somebody who may go to sleep. Whatever wakes between its making and its sleep ends that sleep: make it first, then look
-/// whether there is anything to do, then [`sleep`](Self::sleep).
+/// Somebody who may go to sleep. Whatever wakes between its making and its sleep ends that sleep:
+/// make it first, then look whether there is anything to do, then [`sleep`](Self::sleep).
 pub struct Sleeper<'a> {
     set: &'a WaitSet,
     epoll: Option<Epoll>,
@@ -119,7 +120,8 @@ impl WaitSet {
         watch(&self.sources, fd, EpollFlags::EPOLLIN)
     }
 
-    /// A bell that wakes sleepers, and whoever waits on a descriptor, from when it is rung until that is cleared.
+    /// A bell that wakes sleepers, and whoever waits on a descriptor, from when it is rung until
+    /// that is cleared.
     ///
     /// # Errors
     ///
@@ -159,8 +161,8 @@ impl WaitSet {
         self.spare.lock().extend(epoll);
     }
 
-    /// Sleeps as [`Sleeper::sleep`], where there is one who sleeps and no other: what woke since its last sleep ends this
-    /// one.
+    /// Sleeps as [`Sleeper::sleep`], where there is one who sleeps and no other: what woke since
+    /// its last sleep ends this one.
     ///
     /// # Errors
     ///
@@ -189,8 +191,8 @@ impl WaitSet {
 }
 
 impl Sleeper<'_> {
-    /// Sleeps until a descriptor is readable, somebody signals, or the deadline is there. Says whether it was woken; that may
-    /// have been for nothing.
+    /// Sleeps until a descriptor is readable, somebody signals, or the deadline is there. Says
+    /// whether it was woken; that may have been for nothing.
     ///
     /// # Errors
     ///

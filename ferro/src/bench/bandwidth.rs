@@ -15,7 +15,8 @@ use crate::sizes;
 
 const WINDOW: u64 = 64;
 
-/// Without `--window`, what is under way takes no more than this: beyond, a window measures how fast memory is.
+/// Without `--window`, what is under way takes no more than this: beyond, a window measures how
+/// fast memory is.
 const WINDOW_BYTES: u64 = 4 << 20;
 
 const SMALLEST_WINDOW: u64 = 4;

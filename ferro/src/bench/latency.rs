@@ -1,5 +1,6 @@
-//! Half the round trip. Where reading the clock is not small beside a message, the clock is read around batches of round
-//! trips: a sample is the mean of a batch, and the statistics are those of the samples.
+//! Half the round trip. Where reading the clock is not small beside a message, the clock is read
+//! around batches of round trips: a sample is the mean of a batch, and the statistics are those of
+//! the samples.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,8 @@ use crate::phase::echo;
 use crate::report::{Table, significant};
 use crate::sizes;
 
-/// Round trips before those that count, without `--warmup`: at least these, and for at least the time.
+/// Round trips before those that count, without `--warmup`: at least these, and for at least the
+/// time.
 const WARMUP_MESSAGES: u64 = 20;
 const WARMUP_TIME: Duration = Duration::from_millis(50);
 
@@ -101,7 +103,8 @@ fn warm_up(link: &mut Link, phase: &mut Phase, options: &RunOptions) -> Result<D
         took += last;
         count += n;
         if asked.is_some() || took >= WARMUP_TIME {
-            // The first ones may have waited for a connection: the last lot says how long it takes now.
+            // The first ones may have waited for a connection: the last lot says how long it takes
+            // now.
             return Ok(last / n.max(1) as u32);
         }
         phase.messages = count;

@@ -1,6 +1,6 @@
-//! `ferro bench match`: what matching costs with many receives posted, or many messages unexpected. Two endpoints of one
-//! thread, so that no distance of cores comes into it; all depths are measured in turn in one run, so that the ratio of
-//! two counts.
+//! `ferro bench match`: what matching costs with many receives posted, or many messages unexpected.
+//! Two endpoints of one thread, so that no distance of cores comes into it; all depths are measured
+//! in turn in one run, so that the ratio of two counts.
 
 pub(super) mod endpoints;
 

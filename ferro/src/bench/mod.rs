@@ -1,5 +1,5 @@
-//! `ferro bench`: how fast? For each size first some messages whose content is checked and whose time is not taken, then a
-//! warm-up, then those that count.
+//! `ferro bench`: how fast? For each size first some messages whose content is checked and whose
+//! time is not taken, then a warm-up, then those that count.
 
 mod bandwidth;
 mod latency;

@@ -1,5 +1,6 @@
-//! `ferro bench rate --threads N`: messages a second of several threads in each of two processes, each with an endpoint of its own
-//! domain, and a peer of its own: the sum of all. One message of a thread is under way at a time.
+//! `ferro bench rate --threads N`: messages a second of several threads in each of two processes,
+//! each with an endpoint of its own domain, and a peer of its own: the sum of all. One message of a
+//! thread is under way at a time.
 
 use std::time::Duration;
 

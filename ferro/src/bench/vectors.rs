@@ -1,5 +1,6 @@
-//! `ferro bench av`: what an address costs to insert, to look up in either direction, to remove and to keep. A pointer chase over
-//! as many bytes, in turn with the look-ups, is the limit to compare with.
+//! `ferro bench av`: what an address costs to insert, to look up in either direction, to remove and
+//! to keep. A pointer chase over as many bytes, in turn with the look-ups, is the limit to compare
+//! with.
 
 mod beside;
 mod names;
@@ -42,7 +43,8 @@ struct Operation {
     path: &'static str,
     ns_per_op: f64,
     min_ns: f64,
-    /// To a step of a pointer chase over as many bytes: the median of the rounds' ratios. Of look-ups in the table alone.
+    /// To a step of a pointer chase over as many bytes: the median of the rounds' ratios. Of
+    /// look-ups in the table alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     chase_ratio: Option<f64>,
     bytes_per_entry: f64,

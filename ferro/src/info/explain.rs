@@ -1,5 +1,5 @@
-//! `ferro info --explain`: what an application that asks so gets, and for everything else why not and what would mend it; of
-//! each port every address, and why it is spoken from or not.
+//! `ferro info --explain`: what an application that asks so gets, and for everything else why not
+//! and what would mend it; of each port every address, and why it is spoken from or not.
 
 use clap::{Args, ValueEnum};
 use ferrofabric_contracts::addr::AddrFormat;
@@ -72,7 +72,8 @@ fn capability(text: &str) -> Result<Flags, String> {
 }
 
 impl Wanted {
-    /// The hints of an application that supports every mode; none where nothing is asked for but an address.
+    /// The hints of an application that supports every mode; none where nothing is asked for but an
+    /// address.
     fn hints(&self) -> Option<Info> {
         let mut hints = Info::null_hints();
         hints.caps = self.caps.iter().copied().collect();

@@ -11,8 +11,8 @@ pub(super) fn type_name(ep_type: EpType) -> &'static str {
     }
 }
 
-/// The type, what buffers must have in front, and whether endpoints have the keys of address vectors: the same domain may be
-/// offered with these and without.
+/// The type, what buffers must have in front, and whether endpoints have the keys of address
+/// vectors: the same domain may be offered with these and without.
 pub(super) fn type_and_mode(info: &Info) -> String {
     let name = type_name(info.ep.ep_type);
     match (info.ep.msg_prefix_size, info.domain.auth_key_size) {

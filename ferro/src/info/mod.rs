@@ -24,7 +24,8 @@ pub(crate) struct InfoOptions {
     /// Print the settings (environment variables) in place of the domains
     #[arg(long, conflicts_with = "explain")]
     settings: bool,
-    /// Say of every domain whether an application gets it, and if not which field rules it out and what would mend it
+    /// Say of every domain whether an application gets it, and if not which field rules it out and
+    /// what would mend it
     #[arg(long)]
     explain: bool,
     #[command(flatten)]

@@ -9,7 +9,8 @@ use memmap2::MmapMut;
 
 use crate::failure::{Failure, Result};
 
-/// Buffers of a set start at so many bytes from each other, or a multiple: they share no cache line.
+/// Buffers of a set start at so many bytes from each other, or a multiple: they share no cache
+/// line.
 const APART: usize = 64;
 
 /// A buffer of the link's.
@@ -89,8 +90,8 @@ impl Buffers {
         let registered = match with {
             Some(domain) => {
                 let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
-                // SAFETY: the registration goes before the memory (`Memory`), which nobody touches while an operation is
-                // under way (`bytes`).
+                // SAFETY: the registration goes before the memory (`Memory`), which nobody touches
+                // while an operation is under way (`bytes`).
                 Some(unsafe { domain.register(whole, access)? })
             }
             None => None,

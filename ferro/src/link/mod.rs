@@ -1,5 +1,6 @@
-//! An endpoint and the one peer that it talks to, for a single thread. Messages go out and come in by the calls that transports have,
-//! as in programs of libfabric and MPI, and a partner that is gone ends the wait for it.
+//! An endpoint and the one peer that it talks to, for a single thread. Messages go out and come in
+//! by the calls that transports have, as in programs of libfabric and MPI, and a partner that is
+//! gone ends the wait for it.
 
 #![allow(
     unsafe_code,
@@ -37,7 +38,8 @@ pub(crate) enum Purpose {
     Ack = 2,
 }
 
-/// The context of an operation: whether it is a send, the [`Purpose`], the buffer, and of a receive the number, from the lowest bit.
+/// The context of an operation: whether it is a send, the [`Purpose`], the buffer, and of a receive
+/// the number, from the lowest bit.
 const IS_SEND: u64 = 1;
 const PURPOSE_SHIFT: u32 = 1;
 const SLOT_SHIFT: u32 = 2;
@@ -60,7 +62,8 @@ pub(crate) enum Event {
 pub(crate) struct Received {
     /// What it is for.
     pub(crate) purpose: Purpose,
-    /// The number that its receive was posted with. Messages match receives in order, but need not be complete in order.
+    /// The number that its receive was posted with. Messages match receives in order, but need not
+    /// be complete in order.
     pub(crate) number: u64,
     /// Where it lies, from the start.
     pub(crate) slot: Slot,
@@ -249,7 +252,8 @@ impl Link {
         self.buffers.bytes(slot)
     }
 
-    /// Whether the sends from now on are followed by another at once, so that a device may be told of all together.
+    /// Whether the sends from now on are followed by another at once, so that a device may be told
+    /// of all together.
     #[inline]
     pub(crate) fn set_more(&mut self, more: bool) {
         self.more = match more {
@@ -258,8 +262,8 @@ impl Link {
         };
     }
 
-    /// Sends the first `len` bytes of a buffer. It is free at once, which is said, where the message was short enough to be copied, else
-    /// with an [`Event::Sent`].
+    /// Sends the first `len` bytes of a buffer. It is free at once, which is said, where the
+    /// message was short enough to be copied, else with an [`Event::Sent`].
     ///
     /// # Errors
     ///
@@ -359,7 +363,8 @@ impl Link {
         Some(self.event(context, len))
     }
 
-    /// Reads what is over, unless some of that is left. Returns whether there is anything. With `wait` it sleeps for it, for a while.
+    /// Reads what is over, unless some of that is left. Returns whether there is anything. With
+    /// `wait` it sleeps for it, for a while.
     #[inline]
     fn poll(&mut self, wait: bool) -> Result<bool> {
         let Batch { read, at, end } = &mut self.batch;
@@ -443,7 +448,8 @@ impl Link {
         self.watch.look_after(&mut wait)
     }
 
-    /// Waits for a message on the channel; the endpoint is driven meanwhile, for the partner may still need it.
+    /// Waits for a message on the channel; the endpoint is driven meanwhile, for the partner may
+    /// still need it.
     ///
     /// # Errors
     ///

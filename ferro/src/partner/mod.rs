@@ -1,5 +1,5 @@
-//! The other side of a measurement: started here (`spawn`) or found over TCP (`tcp`); both agree on what is to be done over
-//! a [`Channel`], and then exchange messages over a [`Link`].
+//! The other side of a measurement: started here (`spawn`) or found over TCP (`tcp`); both agree on
+//! what is to be done over a [`Channel`], and then exchange messages over a [`Link`].
 
 mod spawn;
 mod tcp;
@@ -92,7 +92,8 @@ fn introduce(channel: &mut Channel, options: &RunOptions, opened: &Opened) -> Re
     }
 }
 
-/// The side that answers: does what it is told until the partner says goodbye. Returns what carried the messages.
+/// The side that answers: does what it is told until the partner says goodbye. Returns what carried
+/// the messages.
 fn serve(mut channel: Channel) -> Result<String> {
     let start = channel.receive(PATIENCE).and_then(|message| match message {
         Message::Hello {

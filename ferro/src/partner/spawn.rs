@@ -1,4 +1,5 @@
-//! A partner started by ourselves: the same executable, on a core of its own, with a socket to us as its standard input.
+//! A partner started by ourselves: the same executable, on a core of its own, with a socket to us
+//! as its standard input.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;

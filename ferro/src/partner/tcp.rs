@@ -24,7 +24,8 @@ pub(super) fn connect(address: &str) -> Result<Channel> {
     Err(why)
 }
 
-/// Waits for a partner; strangers are turned away with a line that says so. Returns the partner's name, too.
+/// Waits for a partner; strangers are turned away with a line that says so. Returns the partner's
+/// name, too.
 ///
 /// # Errors
 ///

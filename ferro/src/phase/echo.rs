@@ -1,4 +1,5 @@
-//! Messages there and back. Each side has two receives posted, so that an answer leaves before the next receive is posted.
+//! Messages there and back. Each side has two receives posted, so that an answer leaves before the
+//! next receive is posted.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Messages both ways at once: each side sends as many as the window allows, receives as many, and says after each half
-//! window how far it is.
+//! Messages both ways at once: each side sends as many as the window allows, receives as many, and
+//! says after each half window how far it is.
 
 use std::time::{Duration, Instant};
 

@@ -15,8 +15,8 @@ pub(super) fn announce(link: &mut Link, phase: &Phase) -> Result<()> {
     }
 }
 
-/// Buffers for so many messages at a time. Where nobody looks at their content they are one and the same, as in the programs that
-/// this one is compared with.
+/// Buffers for so many messages at a time. Where nobody looks at their content they are one and the
+/// same, as in the programs that this one is compared with.
 pub(super) fn buffers(link: &mut Link, phase: &Phase, count: u64) -> Result<Vec<Slot>> {
     let count = count as usize;
     match phase.verify {

@@ -1,4 +1,5 @@
-//! Messages one way, as many under way as the window allows; the receiver says after each half window how far it is.
+//! Messages one way, as many under way as the window allows; the receiver says after each half
+//! window how far it is.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ use crate::pattern::{self, Direction};
 /// Acknowledgements that may be on their way: those of a full window, and the last one.
 const ACKS: usize = 3;
 
-/// The asking side sends. Returns the time from the first message until the receiver has said that it has the last.
+/// The asking side sends. Returns the time from the first message until the receiver has said that
+/// it has the last.
 ///
 /// # Errors
 ///
@@ -138,7 +140,8 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// Whether a message can be sent right behind the one before it: it waits neither for the receiver nor for a buffer.
+    /// Whether a message can be sent right behind the one before it: it waits neither for the
+    /// receiver nor for a buffer.
     #[inline]
     fn sends_at_once(&self, number: u64) -> bool {
         number < self.phase.messages

@@ -1,5 +1,5 @@
-//! Several threads in each of two processes, each with an endpoint of its own domain, and a peer of its own: the side that asks, and
-//! the one that answers.
+//! Several threads in each of two processes, each with an endpoint of its own domain, and a peer of
+//! its own: the side that asks, and the one that answers.
 
 mod station;
 
@@ -133,7 +133,8 @@ fn verifies(crew: &Crew<Station>, verify: bool) -> Result<()> {
     Ok(())
 }
 
-/// Gives each station its peer. Returns what carries the messages of all, and the name of the domain.
+/// Gives each station its peer. Returns what carries the messages of all, and the name of the
+/// domain.
 fn meet(crew: &Crew<Station>, addresses: Vec<String>) -> Result<(&'static str, String)> {
     let met = crew.each(
         || (),
@@ -148,7 +149,8 @@ fn meet(crew: &Crew<Station>, addresses: Vec<String>) -> Result<(&'static str, S
     met.into_iter().next().ok_or_else(none)
 }
 
-/// Works with the threads, and has them stop when the other side fails or goes away, which is what is then said.
+/// Works with the threads, and has them stop when the other side fails or goes away, which is what
+/// is then said.
 fn watched<T>(
     channel: &mut Channel,
     gone: &AtomicBool,

@@ -1,4 +1,5 @@
-//! The endpoint of one of several threads, of a domain of its own, and its peer. The domain belongs to that thread alone.
+//! The endpoint of one of several threads, of a domain of its own, and its peer. The domain belongs
+//! to that thread alone.
 
 #![allow(
     unsafe_code,
@@ -134,7 +135,8 @@ impl Station {
         if carrier == "verbs" {
             let whole = IoBuf::new(self.mapped.as_ptr(), self.mapped.len());
             let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
-            // SAFETY: the registration goes before the memory, which nobody touches while an operation is under way.
+            // SAFETY: the registration goes before the memory, which nobody touches while an
+            // operation is under way.
             self.registered = Some(unsafe { self.domain.register(whole, access)? });
         }
         Ok(carrier)
@@ -216,7 +218,8 @@ impl Station {
             match post() {
                 Ok(()) => break,
                 Err(OpError::Again) => {
-                    // Reading drives the endpoint. Nothing else of this thread's is under way that could complete.
+                    // Reading drives the endpoint. Nothing else of this thread's is under way that
+                    // could complete.
                     if self.poll(&mut wait, false)?.is_some() {
                         return Err(Failure::new("an operation completed that was not posted"));
                     }
@@ -253,7 +256,8 @@ impl Party for Station {
             flags: Flags::COMPLETION,
         };
         let message = [IoBuf::new(self.mapped.as_ptr(), size)];
-        // SAFETY: the memory stays, and is not touched before the operation is over, for which this waits.
+        // SAFETY: the memory stays, and is not touched before the operation is over, for which this
+        // waits.
         self.complete(|| unsafe { self.endpoint.send(&op, &message) })?;
         Ok(())
     }

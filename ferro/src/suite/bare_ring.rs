@@ -1,5 +1,6 @@
-//! The limit of shared memory: two threads, a ring of the size and shape of a pair's in each direction, two copies, and nothing else. No
-//! matching, no completions, no addresses, nothing that ends. What ours takes beyond it is its own work.
+//! The limit of shared memory: two threads, a ring of the size and shape of a pair's in each
+//! direction, two copies, and nothing else. No matching, no completions, no addresses, nothing that
+//! ends. What ours takes beyond it is its own work.
 
 #![allow(
     unsafe_code,
@@ -22,7 +23,8 @@ const PAYLOAD: usize = 26_368;
 /// What goes within its slot, and the longest piece of what does not.
 const INLINE: usize = 48;
 const PIECE: usize = 8_768;
-/// Messages up to `FEW` bytes that take turns are copied so many bytes at a time, which is over sooner (docs/benchmarks.md).
+/// Messages up to `FEW` bytes that take turns are copied so many bytes at a time, which is over
+/// sooner (docs/benchmarks.md).
 const AT_A_TIME: usize = 2_048;
 const FEW: usize = 4_096;
 /// Parts of a run, of which the median counts.
@@ -138,7 +140,8 @@ struct Ring {
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// One for messages of a size, which take turns with those of the other direction, or follow each other.
+    /// One for messages of a size, which take turns with those of the other direction, or follow
+    /// each other.
     fn new(size: usize, takes_turns: bool) -> Self {
         let piece = size.clamp(1, PIECE).next_multiple_of(64);
         let slot = || Slot {

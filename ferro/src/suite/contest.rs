@@ -1,5 +1,5 @@
-//! One measurement at one size: ours and each rival in turn, round after round, and the rows that come of it. A round counts
-//! for the distance of the cores that both of its sides saw.
+//! One measurement at one size: ours and each rival in turn, round after round, and the rows that
+//! come of it. A round counts for the distance of the cores that both of its sides saw.
 
 use super::bench::{Bench, Figure, name_of};
 use super::moments::Moments;
@@ -123,7 +123,8 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Rounds that count for a distance: those of the rival that has most of them, for one that fails would never have enough.
+    /// Rounds that count for a distance: those of the rival that has most of them, for one that
+    /// fails would never have enough.
     pub(super) fn rounds_at(&self, distance: Distance) -> usize {
         let running = self.contenders.iter().filter(|c| c.is_running());
         let most = running.map(|c| c.pairs(distance, &self.samples).len());
@@ -282,7 +283,8 @@ impl Contender {
         self.results.push(result);
     }
 
-    /// The fastest variant at this size and distance. A distance at which none has run yet has each run once.
+    /// The fastest variant at this size and distance. A distance at which none has run yet has each
+    /// run once.
     fn choose(
         &mut self,
         distance: Option<Distance>,

@@ -1,5 +1,6 @@
-//! Matching at depth: `ferro bench match` against the same workload over libfabric's `shm` provider, round after round in
-//! turn. Both sides run on one core each time, so neither distance of cores nor what the other did comes into it.
+//! Matching at depth: `ferro bench match` against the same workload over libfabric's `shm`
+//! provider, round after round in turn. Both sides run on one core each time, so neither distance
+//! of cores nor what the other did comes into it.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Moments at which a burst counts: nobody else uses the cores, and they are as far apart after the burst as before it.
+//! Moments at which a burst counts: nobody else uses the cores, and they are as far apart after the
+//! burst as before it.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ const BURST_SHARE: u32 = 50;
 
 /// How the moments of two cores are found.
 pub(super) struct Moments {
-    /// Nothing where distance does not matter, or there is one core only: each moment is as good as the next.
+    /// Nothing where distance does not matter, or there is one core only: each moment is as good as
+    /// the next.
     looks: Option<Looks>,
     budget: Duration,
     /// Good moments are looked for until then.
@@ -69,8 +71,8 @@ impl Moments {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// One measurement, at a good moment if there is one before this burst's share of the budget is spent. Also says how far
-    /// apart the cores were; nothing for a moment that was not good.
+    /// One measurement, at a good moment if there is one before this burst's share of the budget is
+    /// spent. Also says how far apart the cores were; nothing for a moment that was not good.
     ///
     /// # Errors
     ///
@@ -100,7 +102,8 @@ impl Moments {
         }
     }
 
-    /// Waits until the cores are idle and `wanted` takes their distance; nothing once the budget is spent.
+    /// Waits until the cores are idle and `wanted` takes their distance; nothing once the budget is
+    /// spent.
     pub(super) fn wait_for(&self, wanted: impl Fn(Distance) -> bool) -> Option<Distance> {
         let looks = self.looks.as_ref()?;
         while !self.left().is_zero() {
@@ -121,7 +124,8 @@ mod tests {
     use super::Distance::{Far, Near};
     use super::*;
 
-    /// Moments of idle cores whose distance is what the looks say, one after the other, and then the last for ever.
+    /// Moments of idle cores whose distance is what the looks say, one after the other, and then
+    /// the last for ever.
     fn seen(looks: &[Option<Distance>], budget: Duration) -> Moments {
         let looks = RefCell::new(looks.iter().rev().copied().collect::<Vec<_>>());
         let distance = move || {

@@ -237,7 +237,8 @@ impl Run {
     }
 }
 
-/// The folder into which our endpoints write what they have done (setting `stats`). Gone when dropped.
+/// The folder into which our endpoints write what they have done (setting `stats`). Gone when
+/// dropped.
 struct Counters(PathBuf);
 
 /// The fields of such a file that count here.

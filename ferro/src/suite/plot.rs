@@ -1,4 +1,5 @@
-//! Plots of rows: for each suite, path and bench one picture, another for cores that are far from each other; ours and every peer over the message size.
+//! Plots of rows: for each suite, path and bench one picture, another for cores that are far from
+//! each other; ours and every peer over the message size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,8 +15,8 @@ const PICTURE: (u32, u32) = (900, 560);
 /// The points of a line: size and value.
 type Points = Vec<(f64, f64)>;
 
-/// Writes `SUITE-BENCH.svg` for each into a folder, `SUITE-PATH-BENCH.svg` where the suite is not named after the
-/// path. Names of pictures for far cores end in `-far`.
+/// Writes `SUITE-BENCH.svg` for each into a folder, `SUITE-PATH-BENCH.svg` where the suite is not
+/// named after the path. Names of pictures for far cores end in `-far`.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Whether this is a good moment to measure: how far apart two cores are, and whether somebody else uses them.
+//! Whether this is a good moment to measure: how far apart two cores are, and whether somebody else
+//! uses them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -6,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::cores;
 
-/// A cache line takes less than this from one core to the other where they are near; on virtual machines that changes
-/// within minutes.
+/// A cache line takes less than this from one core to the other where they are near; on virtual
+/// machines that changes within minutes.
 const NEAR_NS: f64 = 110.0;
 
 /// No two cores are farther apart than this: somebody took one of them away meanwhile.

@@ -1,4 +1,5 @@
-//! A peer's two processes: the server on one core, the client on the other, and what the client printed.
+//! A peer's two processes: the server on one core, the client on the other, and what the client
+//! printed.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -69,7 +70,8 @@ impl Host {
         }
     }
 
-    /// Where a program of ours is, in the files of this host. `scripts/bench` shows its folder to another root as this one.
+    /// Where a program of ours is, in the files of this host. `scripts/bench` shows its folder to
+    /// another root as this one.
     pub(super) fn find(&self, file: &Path) -> Option<PathBuf> {
         match self {
             Self::Here => file.is_file().then(|| file.to_owned()),

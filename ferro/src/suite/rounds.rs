@@ -1,5 +1,5 @@
-//! The suites of messages and collectives: ours and each rival in turn, burst after burst, so that whatever changes on the machine
-//! meets both alike.
+//! The suites of messages and collectives: ours and each rival in turn, burst after burst, so that
+//! whatever changes on the machine meets both alike.
 
 use std::time::Duration;
 
@@ -63,7 +63,8 @@ pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
     suite.run(contests).finish()
 }
 
-/// Through shared memory: messages between two processes, the same of several threads each, and collectives of MPI.
+/// Through shared memory: messages between two processes, the same of several threads each, and
+/// collectives of MPI.
 ///
 /// # Errors
 ///
@@ -102,8 +103,8 @@ pub(super) fn shm(options: &ShmOptions) -> Result<()> {
     outcome.finish()
 }
 
-/// MPI between two processes of this machine: MPICH through shared memory where its folder is given, else Open MPI over
-/// the first verbs device.
+/// MPI between two processes of this machine: MPICH through shared memory where its folder is
+/// given, else Open MPI over the first verbs device.
 ///
 /// # Errors
 ///
@@ -178,7 +179,8 @@ impl<'a> Suite<'a> {
         }
     }
 
-    /// Runs all, and what of it is missing for one of the distances once more while the budget lasts.
+    /// Runs all, and what of it is missing for one of the distances once more while the budget
+    /// lasts.
     fn run(&self, mut contests: Vec<Contest<'_>>) -> Outcome {
         let mut failures = Vec::new();
         contests.retain_mut(|contest| {
@@ -202,8 +204,8 @@ impl<'a> Suite<'a> {
         }
     }
 
-    /// Runs rounds at the distance that most rounds did not see, until all have enough of both or the budget is spent. Returns
-    /// what failed.
+    /// Runs rounds at the distance that most rounds did not see, until all have enough of both or
+    /// the budget is spent. Returns what failed.
     fn complete(&self, contests: &mut [Contest<'_>]) -> Vec<String> {
         let rounds = self.options.rounds as usize;
         let mut failures = Vec::new();
@@ -254,7 +256,8 @@ impl<'a> Suite<'a> {
         }
     }
 
-    /// Messages of a burst: enough to say something, few enough to be over before the machine changes.
+    /// Messages of a burst: enough to say something, few enough to be over before the machine
+    /// changes.
     fn messages(&self, bench: Bench, size: usize) -> u64 {
         let (bytes, least, most) = match (self.path, bench) {
             (Path::Verbs, _) => (4u64 << 20, 20, 500),

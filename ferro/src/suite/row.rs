@@ -14,7 +14,8 @@ pub(crate) struct Row {
     pub(crate) better: String,
     pub(crate) ours: Option<f64>,
     pub(crate) theirs: Option<f64>,
-    /// Ours ÷ theirs: the median of the rounds' ratios, for each round meets both in the same mood of the machine.
+    /// Ours ÷ theirs: the median of the rounds' ratios, for each round meets both in the same mood
+    /// of the machine.
     pub(crate) ratio: Option<f64>,
     pub(crate) rounds: usize,
     /// Whether the cores were near each other, and not far, in all rounds that count.

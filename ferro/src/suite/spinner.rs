@@ -1,4 +1,5 @@
-//! Somebody who keeps a core busy, as a receiver does that polls. An emulated device, or one in software, gets what is left.
+//! Somebody who keeps a core busy, as a receiver does that polls. An emulated device, or one in
+//! software, gets what is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

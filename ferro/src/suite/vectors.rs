@@ -1,5 +1,5 @@
-//! Address vectors: `ferro bench av` against the same workload over an address vector of libfabric's, round after round in turn. Each
-//! runs alone on one core.
+//! Address vectors: `ferro bench av` against the same workload over an address vector of
+//! libfabric's, round after round in turn. Each runs alone on one core.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,11 +1,13 @@
-//! What is done to a receive queue of some depth, whoever's it is: a few entries go, as many new ones come, and the time of the
-//! receiver's calls counts. Our side and the program that drives others share it.
+//! What is done to a receive queue of some depth, whoever's it is: a few entries go, as many new
+//! ones come, and the time of the receiver's calls counts. Our side and the program that drives
+//! others share it.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Entries that go at once: few enough for the shallowest queue, enough that the clock is small beside them.
+/// Entries that go at once: few enough for the shallowest queue, enough that the clock is small
+/// beside them.
 pub(crate) const BURST: usize = 8;
 
 /// Tag of the message that says that those before it have come; it never waits in the queue.
@@ -197,7 +199,8 @@ impl<P: Pair> Queue<P> {
         }
     }
 
-    /// Chooses what goes as the burst's number `i`, none that came in the same burst, and has `new` in its place.
+    /// Chooses what goes as the burst's number `i`, none that came in the same burst, and has `new`
+    /// in its place.
     fn exchange(&mut self, i: usize, new: u64) -> u64 {
         let at = match self.order {
             Order::Order => self.oldest,
@@ -218,7 +221,8 @@ impl<P: Pair> Queue<P> {
     }
 }
 
-/// Sends messages that no receive is posted for. Returns the time that the receiver took to take them in.
+/// Sends messages that no receive is posted for. Returns the time that the receiver took to take
+/// them in.
 fn arrive<P: Pair>(pair: &mut P, tags: &[u64]) -> Result<Duration, P::Error> {
     pair.post(Kind::Exact.receive(MARK))?;
     for &tag in tags {

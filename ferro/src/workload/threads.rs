@@ -1,5 +1,6 @@
-//! What several threads do at once, each with an endpoint and a peer of its own: one message after the other goes one way, and the
-//! next is not sent before the endpoint is done with the last. Our side and the program that drives others share it.
+//! What several threads do at once, each with an endpoint and a peer of its own: one message after
+//! the other goes one way, and the next is not sent before the endpoint is done with the last. Our
+//! side and the program that drives others share it.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Barrier};
@@ -68,8 +69,8 @@ impl<P: Party> Crew<P> {
         Ok(crew)
     }
 
-    /// Has each thread do something with its party, none before all are there; `work` also gets the thread's number. `meanwhile` is
-    /// called now and then until all are done.
+    /// Has each thread do something with its party, none before all are there; `work` also gets the
+    /// thread's number. `meanwhile` is called now and then until all are done.
     pub(crate) fn each<T: Send + 'static>(
         &self,
         mut meanwhile: impl FnMut(),
@@ -99,8 +100,8 @@ impl<P: Party> Crew<P> {
         done.into_iter().flatten().collect()
     }
 
-    /// Each party sends so many messages, and then waits for one that says that all have come. Returns the time from the first
-    /// message of all until the last answer.
+    /// Each party sends so many messages, and then waits for one that says that all have come.
+    /// Returns the time from the first message of all until the last answer.
     pub(crate) fn send_all(
         &self,
         messages: u64,

@@ -1,5 +1,6 @@
-//! What is done to an address vector, whoever's it is: so many addresses of a thousand nodes go in by one call, are looked up in no
-//! order that a cache could guess, and some are removed. Our side and the program that drives others share it.
+//! What is done to an address vector, whoever's it is: so many addresses of a thousand nodes go in
+//! by one call, are looked up in no order that a cache could guess, and some are removed. Our side
+//! and the program that drives others share it.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -13,10 +14,12 @@ pub(crate) const STRETCH: usize = 200_000;
 /// Look-ups of one call, where one does many.
 pub(crate) const BATCH: usize = 64;
 
-/// Such calls between two looks at the clock: what they are of stays in a cache, and the clock takes next to nothing.
+/// Such calls between two looks at the clock: what they are of stays in a cache, and the clock
+/// takes next to nothing.
 const BATCHES: usize = 8;
 
-/// Addresses that are removed at most: in some address vectors each takes longer the more there are.
+/// Addresses that are removed at most: in some address vectors each takes longer the more there
+/// are.
 pub(crate) const REMOVALS: usize = 1000;
 
 /// An address vector whose addresses are indices; the address with index `i` tells `i` itself.
@@ -91,7 +94,8 @@ pub(crate) fn batched<E>(
     Ok(start.elapsed().as_nanos() as f64 / STRETCH as f64)
 }
 
-/// Nanoseconds of a look-up where one call does a batch of them. What they are of is made by `wanted` while the clock stands.
+/// Nanoseconds of a look-up where one call does a batch of them. What they are of is made by
+/// `wanted` while the clock stands.
 pub(crate) fn at_once<T, E>(
     walk: Walk,
     wanted: impl Fn(usize) -> T,
@@ -131,7 +135,8 @@ pub(crate) fn dependent<E>(
     Ok(start.elapsed().as_nanos() as f64 / STRETCH as f64)
 }
 
-/// Visits each of `n` indices once before it comes round, in an order without a pattern; a step takes no memory.
+/// Visits each of `n` indices once before it comes round, in an order without a pattern; a step
+/// takes no memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk {
     n: usize,
@@ -153,7 +158,8 @@ impl Walk {
     /// The index after this one.
     #[inline]
     pub(crate) fn after(self, index: usize) -> usize {
-        // A linear congruential generator of full period, and upper bits stirred into the lower ones; both ways.
+        // A linear congruential generator of full period, and upper bits stirred into the lower
+        // ones; both ways.
         let mut state = index ^ (index >> self.shift);
         loop {
             state = state
@@ -170,7 +176,8 @@ impl Walk {
 
 /// Memory of this process that is there, in bytes.
 pub(crate) fn resident_bytes() -> usize {
-    // It walks the pages, where the counts of other files are late by some. Without those of programs, which come as they are used.
+    // It walks the pages, where the counts of other files are late by some. Without those of
+    // programs, which come as they are used.
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let line = text
         .lines()

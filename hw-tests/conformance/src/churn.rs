@@ -21,8 +21,9 @@ const GENERATION: usize = 1000;
 
 const TAG: u64 = 3;
 
-/// One thread sends, another inserts and removes addresses: each message comes once, in order, with its sender's address, and
-/// none reaches an endpoint whose address was there for a while (fi_av(3)).
+/// One thread sends, another inserts and removes addresses: each message comes once, in order, with
+/// its sender's address, and none reaches an endpoint whose address was there for a while
+/// (fi_av(3)).
 ///
 /// Covers: AV-2, AV-17
 pub fn insertions_beside_a_sender(
@@ -132,9 +133,9 @@ fn exchange(
     assert_eq!(sent, messages);
 }
 
-/// One thread sends to an index that another takes from one receiver and gives to the other, so many times: what was sent while one
-/// had it comes to that one and to nobody else, once, unless its send says that the address was removed. An index that nobody has is
-/// refused.
+/// One thread sends to an index that another takes from one receiver and gives to the other, so
+/// many times: what was sent while one had it comes to that one and to nobody else, once, unless
+/// its send says that the address was removed. An index that nobody has is refused.
 ///
 /// Covers: AV-11, AV-17
 pub fn an_index_that_changes_hands_beside_a_sender(a: &dyn Domain, b: &dyn Domain, changes: u64) {
@@ -288,8 +289,9 @@ fn number_of(found: &[u8]) -> u64 {
     number
 }
 
-/// While one call inserts many addresses, others use the domain: what another thread begins in the middle of the call is over
-/// before the call is. Neither indices nor results of the call are others for that.
+/// While one call inserts many addresses, others use the domain: what another thread begins in the
+/// middle of the call is over before the call is. Neither indices nor results of the call are
+/// others for that.
 ///
 /// Covers: AV-11, AV-12
 pub fn operations_between_the_addresses_of_a_call(domain: &dyn Domain) {

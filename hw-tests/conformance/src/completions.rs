@@ -60,7 +60,8 @@ pub fn only_where_asked_for(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// What fails says so, asked or not: a receive too short, one that is cancelled, a send whose receiver is gone.
+/// What fails says so, asked or not: a receive too short, one that is cancelled, a send whose
+/// receiver is gone.
 pub fn errors_always(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
@@ -154,7 +155,8 @@ pub fn errors_of_sends_to_nobody(domain: &dyn Domain, nobody: impl Fn(&mut Nativ
     assert_eq!(end.tx.counts(), (0, 3));
 }
 
-/// A send under way to a peer that closes its endpoint in order fails with `ESHUTDOWN`, whatever carries it: fi_errno(3).
+/// A send under way to a peer that closes its endpoint in order fails with `ESHUTDOWN`, whatever
+/// carries it: fi_errno(3).
 pub fn a_peer_that_closes_is_shut_down(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let send = pair.tagged(7);

@@ -91,8 +91,9 @@ impl Counted {
     }
 }
 
-/// Counters of bytes (`FI_CNTR_EVENTS_BYTES`) count what messages hold, without CQ data and prefixes, of every size and form of
-/// send, with completions and without; a failure counts as one error. Datagrams too.
+/// Counters of bytes (`FI_CNTR_EVENTS_BYTES`) count what messages hold, without CQ data and
+/// prefixes, of every size and form of send, with completions and without; a failure counts as one
+/// error. Datagrams too.
 ///
 /// Where both ends are verbs domains with shared memory, the peer provider counts on the owner's
 /// counters.

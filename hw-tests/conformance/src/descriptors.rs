@@ -47,7 +47,8 @@ fn quiet(pair: &Pair, tag: u64) -> SendOp {
     }
 }
 
-/// Messages that come one by one, of all sizes, each wake who waits on a queue's descriptor; another on a counter's.
+/// Messages that come one by one, of all sizes, each wake who waits on a queue's descriptor;
+/// another on a counter's.
 pub fn messages_wake(ours: &dyn Domain, theirs: &dyn Domain) {
     const ROUNDS: u64 = 300;
     let pair = Pair::open(theirs, ours);
@@ -99,7 +100,8 @@ pub fn messages_wake(ours: &dyn Domain, theirs: &dyn Domain) {
     }
 }
 
-/// What other threads do wakes, too: a signal, an operation that completes within a call, a change of a counter.
+/// What other threads do wakes, too: a signal, an operation that completes within a call, a change
+/// of a counter.
 pub fn what_others_do_wakes(ours: &dyn Domain) {
     let end = End::open(ours);
     let (cq, cntr) = (&end.rx.cq, &end.rx.cntr);
@@ -138,7 +140,8 @@ pub fn what_others_do_wakes(ours: &dyn Domain) {
     }
 }
 
-/// A wait for several completions ends when they are all there, at an error, at a signal, or when its time is over.
+/// A wait for several completions ends when they are all there, at an error, at a signal, or when
+/// its time is over.
 pub fn several_at_a_time(ours: &dyn Domain, theirs: &dyn Domain) {
     let pair = Pair::open(theirs, ours);
     let (a, b) = (&pair.a, &pair.b);

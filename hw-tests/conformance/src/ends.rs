@@ -1,4 +1,5 @@
-//! Endpoints as the scenarios use them: with a queue and a counter for each direction, and memory that outlives them.
+//! Endpoints as the scenarios use them: with a queue and a counter for each direction, and memory
+//! that outlives them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,7 +120,8 @@ pub fn context_of(event: &Event) -> u64 {
     }
 }
 
-/// What operations with a peer that has closed fail with, also where what it said last may be lost: then it has vanished.
+/// What operations with a peer that has closed fail with, also where what it said last may be lost:
+/// then it has vanished.
 pub fn is_gone(errno: Errno) -> bool {
     errno == Errno::ECONNRESET || errno == Errno::ESHUTDOWN
 }
@@ -327,7 +329,8 @@ impl Pair {
         self.until("an operation does not complete", || queue.take_of(context))
     }
 
-    /// Everything that `a` has sent so far is known to `b` at return: an untagged message follows it, and is received.
+    /// Everything that `a` has sent so far is known to `b` at return: an untagged message follows
+    /// it, and is received.
     pub fn barrier(&self) {
         let recv = RecvOp {
             kind: MsgKind::Msg,

@@ -1,4 +1,5 @@
-//! What carries the messages of a run, as the suite sees it: a way to open domains, and a few sizes.
+//! What carries the messages of a run, as the suite sees it: a way to open domains, and a few
+//! sizes.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,7 +21,8 @@ pub struct Fabric {
     pub longest: usize,
     /// A random program in which nothing more happens for so long hangs.
     pub patience: Duration,
-    /// Of a network that loses, repeats and reorders packets: after such a silence nothing is under way any more.
+    /// Of a network that loses, repeats and reorders packets: after such a silence nothing is under
+    /// way any more.
     pub silence: Option<Duration>,
     /// Two ranks for each kind of path.
     paths: Vec<(usize, usize)>,
@@ -30,8 +32,8 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// A fabric on which rank `n` uses the domain that `open(n)` opens, below [`MAX_RANKS`]. Each rank has a domain of its
-    /// own, so that driving one does not drive another.
+    /// A fabric on which rank `n` uses the domain that `open(n)` opens, below [`MAX_RANKS`]. Each
+    /// rank has a domain of its own, so that driving one does not drive another.
     pub fn new(name: &'static str, open: impl Fn(usize) -> Arc<dyn Domain> + 'static) -> Self {
         Self {
             name,
@@ -73,7 +75,8 @@ impl Fabric {
         self
     }
 
-    /// On a network that loses, repeats and reorders packets, and has delivered all that it will after such a silence.
+    /// On a network that loses, repeats and reorders packets, and has delivered all that it will
+    /// after such a silence.
     #[must_use]
     pub fn with_losses(mut self, silence: Duration) -> Self {
         self.silence = Some(silence);

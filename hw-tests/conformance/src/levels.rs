@@ -1,4 +1,5 @@
-//! Completion levels (fi_cq(3)) and fences (fi_endpoint(3)): when a send is complete, and which ones wait for it.
+//! Completion levels (fi_cq(3)) and fences (fi_endpoint(3)): when a send is complete, and which
+//! ones wait for it.
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
@@ -37,7 +38,8 @@ fn settle(pair: &Pair) {
     }
 }
 
-/// With `FI_DELIVERY_COMPLETE` a send completes when its message stands in the receive's buffer, and not before.
+/// With `FI_DELIVERY_COMPLETE` a send completes when its message stands in the receive's buffer,
+/// and not before.
 pub fn delivery(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
@@ -105,7 +107,8 @@ fn complete(pair: &Pair, send: &SendOp, recv: &RecvOp, into: IoBuf, fill: u8) {
     assert_eq!((got.len, got.tag, got.data), (into.len, send.tag, 77));
 }
 
-/// A message that is dropped, or does not fit, is delivered as well; what was sent behind it comes behind it.
+/// A message that is dropped, or does not fit, is delivered as well; what was sent behind it comes
+/// behind it.
 pub fn delivery_of_what_is_not_received(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
@@ -186,7 +189,8 @@ pub fn delivery_to_one_who_leaves(domain_a: &dyn Domain, domain_b: &dyn Domain) 
     }
 }
 
-/// A send with `FI_FENCE` starts when all before it are complete; what comes behind it stays behind it.
+/// A send with `FI_FENCE` starts when all before it are complete; what comes behind it stays behind
+/// it.
 pub fn fences(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);

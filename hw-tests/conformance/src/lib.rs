@@ -1,8 +1,8 @@
-//! What every endpoint does, whatever carries its messages: one suite for shared memory, verbs and both paired, on a
-//! quiet network or one that loses packets.
+//! What every endpoint does, whatever carries its messages: one suite for shared memory, verbs and
+//! both paired, on a quiet network or one that loses packets.
 //!
-//! It is written to the public traits of [`ferrofabric_runtime::fabric`] alone and knows no provider. The tests of
-//! `provider-shm` and of `hw-tests` open domains and call it.
+//! It is written to the public traits of [`ferrofabric_runtime::fabric`] alone and knows no
+//! provider. The tests of `provider-shm` and of `hw-tests` open domains and call it.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,5 +1,5 @@
-//! What every domain does with impossible arguments, and with more than it can take, whatever its provider. The tests of
-//! shared memory and of verbs devices call these.
+//! What every domain does with impossible arguments, and with more than it can take, whatever its
+//! provider. The tests of shared memory and of verbs devices call these.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,8 @@ const STUCK: Duration = Duration::from_millis(500);
 /// Nobody keeps so many messages of a few bytes for a peer that takes none.
 const TOO_MANY: usize = 20_000;
 
-/// Settings that are taken from the environment where a test does not give them: each test can be run over each kind of lane.
+/// Settings that are taken from the environment where a test does not give them: each test can be
+/// run over each kind of lane.
 pub const FROM_OUTSIDE: [&str; 2] = ["FERRO_LANE", "FERRO_MAX_LANES"];
 
 /// The settings of these variables, and none but those of [`FROM_OUTSIDE`] besides.
@@ -156,7 +157,8 @@ impl Bare {
             context,
             flags: Flags::COMPLETION,
         };
-        // SAFETY: callers keep the buffer until the end of the test, and look at it after the completion.
+        // SAFETY: callers keep the buffer until the end of the test, and look at it after the
+        // completion.
         unsafe { self.endpoint.recv(&op, iov) }
     }
 
@@ -343,7 +345,8 @@ pub fn a_second_thread(provider: &dyn Provider, info: &Info, settings: &Settings
     pair.exchange(100, |done| panic!("{done:?}"));
 }
 
-/// A domain whose calls the application serializes serves any thread, also when `info` speaks of one.
+/// A domain whose calls the application serializes serves any thread, also when `info` speaks of
+/// one.
 pub fn threads_that_take_turns(provider: &dyn Provider, info: &Info, settings: &Settings) {
     let mut info = info.clone();
     info.domain.threading = Threading::Domain;
@@ -426,7 +429,8 @@ pub fn objects_of_two_domains(ours: &dyn Domain, theirs: &dyn Domain) {
     ours.open_endpoint(config).unwrap();
 }
 
-/// Of an endpoint that nobody drives, not even the sender: sends are taken up to a limit, and all of them arrive.
+/// Of an endpoint that nobody drives, not even the sender: sends are taken up to a limit, and all
+/// of them arrive.
 pub fn a_queue_before_the_connection(pair: &mut Pair) {
     let mut taken = 0;
     loop {
@@ -501,8 +505,8 @@ pub fn a_queue_to_a_peer_that_does_not_receive(pair: &mut Pair, len: usize) {
     pair.exchange(len, |done| panic!("{done:?}"));
 }
 
-/// Receives `count` messages, whose tags are their numbers, with receives for anything; and sees `sends`
-/// completions at the sender.
+/// Receives `count` messages, whose tags are their numbers, with receives for anything; and sees
+/// `sends` completions at the sender.
 fn in_order(pair: &mut Pair, count: usize, mut sends: usize) {
     let room = 1 << 16;
     let any = u64::MAX;

@@ -20,7 +20,8 @@ fn holds(end: &End, iov: &[IoBuf], len: usize, fill: u8) {
     assert!(bytes[len..].iter().all(|b| *b == 0xff));
 }
 
-/// Messages of all sorts, before and after their receive, longer than the list or not, wanted to complete or not.
+/// Messages of all sorts, before and after their receive, longer than the list or not, wanted to
+/// complete or not.
 pub fn messages_go_into_lists(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);
@@ -76,7 +77,8 @@ pub fn messages_go_into_lists(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// A claimed message goes into a list, a cancelled list takes none, and one that is too long is refused.
+/// A claimed message goes into a list, a cancelled list takes none, and one that is too long is
+/// refused.
 pub fn claims_and_cancellations(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let (a, b) = (&pair.a, &pair.b);

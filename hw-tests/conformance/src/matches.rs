@@ -1,5 +1,5 @@
-//! Which receive gets which message: sources, tags, masks, and the order of each sender's messages (fi_msg(3), fi_tagged(3),
-//! `FI_ORDER_SAS` of fi_endpoint(3)).
+//! Which receive gets which message: sources, tags, masks, and the order of each sender's messages
+//! (fi_msg(3), fi_tagged(3), `FI_ORDER_SAS` of fi_endpoint(3)).
 
 use std::time::Instant;
 
@@ -112,7 +112,8 @@ impl Star {
     }
 }
 
-/// A directed receive takes the messages of its source alone, a wildcard those of any; both in the order of the posts.
+/// A directed receive takes the messages of its source alone, a wildcard those of any; both in the
+/// order of the posts.
 ///
 /// Covers: PEER-8
 pub fn directed_and_wildcard_receives(fabric: &Fabric) {
@@ -155,8 +156,8 @@ pub fn directed_and_wildcard_receives(fabric: &Fabric) {
     }
 }
 
-/// Bits of `ignore` do not count, all others do; of several receives that match, the first posted gets the message, of several
-/// messages the first sent.
+/// Bits of `ignore` do not count, all others do; of several receives that match, the first posted
+/// gets the message, of several messages the first sent.
 ///
 /// Covers: PEER-8
 pub fn tags_and_masks(fabric: &Fabric) {
@@ -195,8 +196,8 @@ pub fn tags_and_masks(fabric: &Fabric) {
     }
 }
 
-/// Messages of one peer meet receives in the order in which they were sent, long ones that wait for their receiver as well
-/// as short ones that do not, tagged or not.
+/// Messages of one peer meet receives in the order in which they were sent, long ones that wait for
+/// their receiver as well as short ones that do not, tagged or not.
 ///
 /// Covers: PEER-9
 pub fn order_of_long_and_short_messages(fabric: &Fabric) {
@@ -263,8 +264,8 @@ pub fn tagged_and_untagged_are_apart(fabric: &Fabric) {
     }
 }
 
-/// A receive that is cancelled completes with `FI_ECANCELED` and takes nothing, the next one that matches does; what has
-/// matched is not to be cancelled (fi_cancel of fi_endpoint(3)).
+/// A receive that is cancelled completes with `FI_ECANCELED` and takes nothing, the next one that
+/// matches does; what has matched is not to be cancelled (fi_cancel of fi_endpoint(3)).
 ///
 /// Covers: PEER-8
 pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
@@ -294,8 +295,9 @@ pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
     }
 }
 
-/// What a sender that is not in the address vector has sent has no source and meets wildcards alone; once it is inserted,
-/// directed receives take it, those that were posted meanwhile too. Removed, it is nobody again.
+/// What a sender that is not in the address vector has sent has no source and meets wildcards
+/// alone; once it is inserted, directed receives take it, those that were posted meanwhile too.
+/// Removed, it is nobody again.
 ///
 /// Covers: PEER-8, PEER-10, AV-17
 pub fn a_sender_that_is_inserted_late(fabric: &Fabric) {

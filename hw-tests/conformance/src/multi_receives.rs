@@ -44,7 +44,8 @@ fn is_message(pair: &Pair, op: &RecvOp, c: &Completion, len: usize, fill: u8) {
     assert_eq!(pair.b.bytes(c.buf, len), vec![fill; len]);
 }
 
-/// Messages lie behind each other, posted before and after; what completes last has the flag, and nothing else does.
+/// Messages lie behind each other, posted before and after; what completes last has the flag, and
+/// nothing else does.
 pub fn pieces_of_a_buffer(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
         for early in [true, false] {
@@ -97,8 +98,8 @@ fn not_there() -> Result<(), OpError> {
     Err(OpError::Failed(Errno::ENOENT))
 }
 
-/// A short message that uses the buffer up completes before the long one in front of it: the buffer is free when that
-/// is there too.
+/// A short message that uses the buffer up completes before the long one in front of it: the buffer
+/// is free when that is there too.
 pub fn the_last_to_complete_frees_the_buffer(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let op = multi(&pair, MsgKind::Tagged);
@@ -206,8 +207,8 @@ pub fn cancelled(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// Cancelled while a message is on its way into it, it is the application's when that is there. `held_up` when a
-/// sender that does nothing holds messages up.
+/// Cancelled while a message is on its way into it, it is the application's when that is there.
+/// `held_up` when a sender that does nothing holds messages up.
 pub fn cancelled_in_use(domain_a: &dyn Domain, domain_b: &dyn Domain, held_up: bool) {
     let pair = Pair::open(domain_a, domain_b);
     let op = multi(&pair, MsgKind::Tagged);
@@ -231,8 +232,8 @@ pub fn cancelled_in_use(domain_a: &dyn Domain, domain_b: &dyn Domain, held_up: b
     assert!(pair.b.rx.take().is_none());
 }
 
-/// The sender, the only one that it takes messages from, is gone while one is on its way: an error for the message, then
-/// one for the buffer.
+/// The sender, the only one that it takes messages from, is gone while one is on its way: an error
+/// for the message, then one for the buffer.
 pub fn the_sender_is_gone(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     let pair = Pair::open(domain_a, domain_b);
     let op = multi(&pair, MsgKind::Tagged);

@@ -183,8 +183,8 @@ pub fn bad_flags(domain: &dyn Domain) {
     assert!(end.rx.take().is_none());
 }
 
-/// A message that has come is found by the first peek, though nobody has driven the receiver. For transports where
-/// what is sent is there.
+/// A message that has come is found by the first peek, though nobody has driven the receiver. For
+/// transports where what is sent is there.
 pub fn a_peek_looks_at_what_has_come(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     const COUNT: u64 = 50;
     let pair = Pair::open(domain_a, domain_b);

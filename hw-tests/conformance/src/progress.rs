@@ -14,7 +14,8 @@ const SIZES: [usize; 5] = [8, 4000, 40_000, 120_000, 300_000];
 /// Messages that go out at once.
 const BURST: u64 = 8;
 
-/// Until the memory has what is expected, with no call made: as who computes, and looks at its memory.
+/// Until the memory has what is expected, with no call made: as who computes, and looks at its
+/// memory.
 fn fills(end: &End, into: IoBuf, fill: u8, meanwhile: impl Fn()) {
     let until = Instant::now() + PATIENCE;
     while !end.bytes(into.addr, into.len).iter().all(|b| *b == fill) {
@@ -28,8 +29,8 @@ fn fills(end: &End, into: IoBuf, fill: u8, meanwhile: impl Fn()) {
     }
 }
 
-/// Messages go in and out of a domain with automatic progress whose application calls nothing, whether it has been idle for
-/// long or was busy just now.
+/// Messages go in and out of a domain with automatic progress whose application calls nothing,
+/// whether it has been idle for long or was busy just now.
 pub fn while_the_application_computes(automatic: &dyn Domain, manual: &dyn Domain) {
     let pair = Pair::open(manual, automatic);
     let (a, b) = (&pair.a, &pair.b);
@@ -81,7 +82,8 @@ pub fn while_the_application_computes(automatic: &dyn Domain, manual: &dyn Domai
     }
 }
 
-/// A first message, for which a link or a lane has to be made, comes to an endpoint that was opened and then left alone.
+/// A first message, for which a link or a lane has to be made, comes to an endpoint that was opened
+/// and then left alone.
 pub fn a_first_message(automatic: &dyn Domain, manual: &dyn Domain) {
     // Long enough for the thread to sleep.
     std::thread::sleep(Duration::from_millis(5));
@@ -129,8 +131,8 @@ pub fn a_message_to_oneself(automatic: &dyn Domain) {
     }
 }
 
-/// The thread is there as long as the domain or something on it is open, and no longer. Nothing else of the process may open
-/// such domains meanwhile.
+/// The thread is there as long as the domain or something on it is open, and no longer. Nothing
+/// else of the process may open such domains meanwhile.
 pub fn the_thread_ends(open: impl Fn() -> Arc<dyn Domain>) {
     let threads = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();

@@ -1,4 +1,5 @@
-//! Memory that goes between messages and is there anew at the same address: what counts is what lies there when a message is sent.
+//! Memory that goes between messages and is there anew at the same address: what counts is what
+//! lies there when a message is sent.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -32,7 +33,8 @@ struct Mapping {
     backing: Backing,
 }
 
-/// How memory goes and is there anew, all zero, at the same place, unless another thread takes it between.
+/// How memory goes and is there anew, all zero, at the same place, unless another thread takes it
+/// between.
 type Renewal = (&'static str, fn(&mut Mapping));
 
 const RENEWALS: [Renewal; 5] = [
@@ -199,8 +201,9 @@ impl Drop for Mapping {
     }
 }
 
-/// Message after message between the same addresses, of memory that goes in between in each way there is, at the sender, at the
-/// receiver: each brings what lay there when it was sent to where its receive is.
+/// Message after message between the same addresses, of memory that goes in between in each way
+/// there is, at the sender, at the receiver: each brings what lay there when it was sent to where
+/// its receive is.
 ///
 /// Covers: PEER-8
 pub fn memory_that_goes_between_messages(fabric: &Fabric) {

@@ -1,7 +1,9 @@
-//! Peers that are removed from the address vector and inserted again while messages go both ways (fi_av(3)).
+//! Peers that are removed from the address vector and inserted again while messages go both ways
+//! (fi_av(3)).
 //!
-//! What was sent before the removal arrives, or ends in an error that says so; it comes once, and to nobody else.
-//! [`model::random_removals`](crate::model::random_removals) draws what here has its place in a list.
+//! What was sent before the removal arrives, or ends in an error that says so; it comes once, and
+//! to nobody else. [`model::random_removals`](crate::model::random_removals) draws what here has
+//! its place in a list.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -170,7 +172,8 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Drives all until every send is over and what was sent is there; then takes back the receives that are left.
+    /// Drives all until every send is over and what was sent is there; then takes back the receives
+    /// that are left.
     fn settle(&mut self) {
         self.until("messages do not come", |traffic| {
             let mut sent = traffic.sent.iter();
@@ -234,8 +237,9 @@ fn open(domain: &dyn Domain, av_type: AvType) -> End {
     End::open_with(domain, &av, |_| {})
 }
 
-/// What was sent to an address before it was removed never comes to whoever gets its index next, be there a connection or one that
-/// is only asked for, nor does what is sent to the new holder come to the former one.
+/// What was sent to an address before it was removed never comes to whoever gets its index next, be
+/// there a connection or one that is only asked for, nor does what is sent to the new holder come
+/// to the former one.
 ///
 /// Covers: AV-11, AV-17, AV-23
 pub fn an_index_given_anew(domain_a: &dyn Domain, domain_b: &dyn Domain) {
@@ -281,9 +285,10 @@ pub fn an_index_given_anew(domain_a: &dyn Domain, domain_b: &dyn Domain) {
     }
 }
 
-/// One endpoint with a table and `peers` others with maps, on each kind of path by turns: for so many rounds each two insert each
-/// other, send messages both ways, are removed at one side or at both with messages under way, and are back at once or never were
-/// away for long. At last all are removed, and `held` counts what it did at first: of connections, handles, descriptors nothing is
+/// One endpoint with a table and `peers` others with maps, on each kind of path by turns: for so
+/// many rounds each two insert each other, send messages both ways, are removed at one side or at
+/// both with messages under way, and are back at once or never were away for long. At last all are
+/// removed, and `held` counts what it did at first: of connections, handles, descriptors nothing is
 /// left. And once more.
 ///
 /// Covers: AV-17, AV-23

@@ -34,8 +34,8 @@ pub fn counter(stats: &[(&'static str, u64)], name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no counter {name}")).1
 }
 
-/// Messages and their bytes are counted for the path that they take, and each endpoint that closes leaves one file
-/// that says so.
+/// Messages and their bytes are counted for the path that they take, and each endpoint that closes
+/// leaves one file that says so.
 pub fn each_endpoint_leaves_a_file(
     domain_a: &dyn Domain,
     domain_b: &dyn Domain,

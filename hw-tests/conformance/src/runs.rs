@@ -1,5 +1,5 @@
-//! Runs of operations that are posted with `MORE` (fi_msg(3), `FI_MORE`): they may be held back until the run ends, but not
-//! for longer, and not for ever if it does not end.
+//! Runs of operations that are posted with `MORE` (fi_msg(3), `FI_MORE`): they may be held back
+//! until the run ends, but not for longer, and not for ever if it does not end.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,12 @@ use crate::fabric::Fabric;
 /// Messages of a run: more than any transport holds back at a time.
 const RUN: u64 = 70;
 
-/// Sizes of the messages of a run, by turns: in the request, in a buffer of the transport, fetched by the receiver.
+/// Sizes of the messages of a run, by turns: in the request, in a buffer of the transport, fetched
+/// by the receiver.
 const SIZES: [usize; 3] = [8, 1500, 40_000];
 
-/// `a` starts a run of so many messages, all with `MORE`; `b` has posted receives for them. Returns the contexts of both.
+/// `a` starts a run of so many messages, all with `MORE`; `b` has posted receives for them. Returns
+/// the contexts of both.
 fn begin(pair: &Pair, count: u64, sizes: &[usize]) -> Vec<(SendOp, RecvOp, IoBuf, u8)> {
     (0..count)
         .map(|n| {

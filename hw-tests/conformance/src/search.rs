@@ -1,8 +1,8 @@
 //! A search for a program that fails.
 //!
-//! One that does is made as small as it can be and printed as text. Put into a file of `regressions/` (`NAME.txt`), it is run
-//! first from then on; `FERRO_CONFORMANCE_REPLAY=FILE` runs one and no others. `FERRO_CONFORMANCE_CASES` says how many
-//! programs are drawn.
+//! One that does is made as small as it can be and printed as text. Put into a file of
+//! `regressions/` (`NAME.txt`), it is run first from then on; `FERRO_CONFORMANCE_REPLAY=FILE` runs
+//! one and no others. `FERRO_CONFORMANCE_CASES` says how many programs are drawn.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -15,7 +15,8 @@ use serde::de::DeserializeOwned;
 
 use crate::model::program::Program;
 
-/// What fails may do so now and then: after the first failure, a program passes that does so many times.
+/// What fails may do so now and then: after the first failure, a program passes that does so many
+/// times.
 const TRIES: u32 = 5;
 
 /// What is searched, and where.
@@ -29,7 +30,8 @@ pub struct Search {
 }
 
 impl Search {
-    /// Runs the programs that have failed before, then random ones. `check` runs one, and says whether it could be judged.
+    /// Runs the programs that have failed before, then random ones. `check` runs one, and says
+    /// whether it could be judged.
     ///
     /// # Panics
     ///
@@ -103,7 +105,8 @@ where
         failure_persistence: None,
         max_shrink_iters: 2000,
         max_shrink_time: 180_000,
-        // A program that has failed is run once more for each smaller one that passes, and would end the search by passing.
+        // A program that has failed is run once more for each smaller one that passes, and would
+        // end the search by passing.
         result_cache: basic_result_cache,
         ..Config::default()
     };

@@ -1,4 +1,5 @@
-//! Every form of send, of every size at which something changes, before and after its receive (fi_msg(3), fi_tagged(3)).
+//! Every form of send, of every size at which something changes, before and after its receive
+//! (fi_msg(3), fi_tagged(3)).
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
@@ -18,7 +19,8 @@ struct Form {
     pieces: usize,
 }
 
-/// fi_send, fi_sendv, fi_senddata, fi_inject, fi_injectdata, fi_sendmsg, and with a `t` in front the tagged ones.
+/// fi_send, fi_sendv, fi_senddata, fi_inject, fi_injectdata, fi_sendmsg, and with a `t` in front
+/// the tagged ones.
 const FORMS: [Form; 6] = [
     Form {
         call: "send",
@@ -54,8 +56,9 @@ const FORMS: [Form; 6] = [
     },
 ];
 
-/// Each call delivers what it was given, with source, tag, length and CQ data, whether the receive was there before it or
-/// comes after it; a buffer is free when its send completes, that of an inject when the call returns.
+/// Each call delivers what it was given, with source, tag, length and CQ data, whether the receive
+/// was there before it or comes after it; a buffer is free when its send completes, that of an
+/// inject when the call returns.
 ///
 /// Covers: PEER-8, PEER-9
 pub fn each_form_of_send(fabric: &Fabric) {
@@ -136,7 +139,8 @@ fn each_size(fabric: &Fabric, pair: &Pair, kind: MsgKind, form: Form, early: boo
     }
 }
 
-/// A message that is longer than its receive fills it, and the error says by how much it was longer (fi_cq(3), `olen`).
+/// A message that is longer than its receive fills it, and the error says by how much it was longer
+/// (fi_cq(3), `olen`).
 ///
 /// Covers: PEER-9
 pub fn truncation_of_each_size(fabric: &Fabric) {
@@ -197,7 +201,8 @@ fn truncated(pair: &Pair, kind: MsgKind, early: bool, len: usize, room: usize) {
     pair.keep([out, into]);
 }
 
-/// A list of buffers may have empty ones, and one byte too many for a list or an inject is refused before anything is sent.
+/// A list of buffers may have empty ones, and one byte too many for a list or an inject is refused
+/// before anything is sent.
 pub fn a_send_that_is_refused_sends_nothing(fabric: &Fabric) {
     for (a, b) in fabric.paths() {
         let pair = Pair::open(fabric.domain(a), fabric.domain(b));

@@ -63,8 +63,8 @@ pub fn an_endpoint_sends_to_itself(fabric: &Fabric) {
     }
 }
 
-/// Several endpoints on one completion queue: each operation completes in it once, and says whose it is by its context
-/// (fi_cq(3)).
+/// Several endpoints on one completion queue: each operation completes in it once, and says whose
+/// it is by its context (fi_cq(3)).
 ///
 /// Covers: PEER-4
 pub fn several_endpoints_on_one_queue(fabric: &Fabric) {
@@ -139,7 +139,8 @@ fn read(cq: &dyn Cq, open: &mut Vec<(u64, Option<usize>)>, memory: &[(Memory, us
     }
 }
 
-/// A peer that closes fails the operations that only it could end, and no others; whoever comes after it is another peer.
+/// A peer that closes fails the operations that only it could end, and no others; whoever comes
+/// after it is another peer.
 ///
 /// Covers: AV-17
 pub fn a_peer_that_closes_and_one_that_comes_after(fabric: &Fabric) {
@@ -205,8 +206,9 @@ fn exchange(fabric: &Fabric, pair: &Pair) {
     }
 }
 
-/// A sender that is never read from finds its queue full, is told to try again, and goes on once there is room; nothing that
-/// was taken is lost, nothing that was refused is sent (`-FI_EAGAIN` of fi_msg(3)).
+/// A sender that is never read from finds its queue full, is told to try again, and goes on once
+/// there is room; nothing that was taken is lost, nothing that was refused is sent (`-FI_EAGAIN` of
+/// fi_msg(3)).
 ///
 /// Covers: PEER-9
 pub fn a_full_queue_says_so_and_recovers(fabric: &Fabric) {

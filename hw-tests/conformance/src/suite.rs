@@ -5,8 +5,8 @@ use ferrofabric_runtime::fabric::Domain;
 
 use crate::fabric::Fabric;
 
-/// A test for each scenario, on the fabric that an expression opens (`Option<Fabric>`; `None`: it is not there, and that
-/// was said), with attributes that each test gets.
+/// A test for each scenario, on the fabric that an expression opens (`Option<Fabric>`; `None`: it
+/// is not there, and that was said), with attributes that each test gets.
 #[macro_export]
 macro_rules! conformance {
     ($fabric:expr $(, $attr:meta)* $(,)?) => {

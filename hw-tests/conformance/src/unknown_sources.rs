@@ -53,8 +53,8 @@ fn send(pair: &Pair, kind: MsgKind, len: usize, fill: u8) -> SendOp {
 
 /// The message of an unknown source lies in the buffer. Its completion is an error that names the
 /// source, and counters count an error. Inserted by that name the source is a peer, which the
-/// completions of later messages name; removed it is an unknown source again. All this holds whether
-/// a receive waited for the message or not, and whether it asked for a completion.
+/// completions of later messages name; removed it is an unknown source again. All this holds
+/// whether a receive waited for the message or not, and whether it asked for a completion.
 ///
 /// Covers: AV-25
 pub fn are_named_and_become_peers(domain_a: &dyn Domain, domain_b: &dyn Domain) {

@@ -1,5 +1,5 @@
-//! Threads that wait for different things on one domain. All these waits end long before their timeout, or something did not
-//! wake them.
+//! Threads that wait for different things on one domain. All these waits end long before their
+//! timeout, or something did not wake them.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use ferrofabric_runtime::fabric::{Domain, EndpointConfig};
 use crate::descriptors::wait_on;
 use crate::ends::{BLANK, End, PATIENCE, Pair, Queue, any_tagged};
 
-/// What a wait with a timeout returns, which something has to end before that. (It looks once more when it is over.)
+/// What a wait with a timeout returns, which something has to end before that. (It looks once more
+/// when it is over.)
 pub(crate) fn in_time<R>(wait: impl FnOnce(Option<Duration>) -> R) -> R {
     let since = Instant::now();
     let answer = wait(Some(PATIENCE));
@@ -153,8 +154,8 @@ fn while_asleep_on(queue: &Queue, context: u64, act: impl FnOnce()) {
     while_asleep(|| assert_eq!(sread(queue).context, context), act);
 }
 
-/// One thread sleeps, another drives the domain for a moment and then does something else: what comes now wakes the
-/// first.
+/// One thread sleeps, another drives the domain for a moment and then does something else: what
+/// comes now wakes the first.
 pub fn somebody_else_has_looked(ours: &dyn Domain, theirs: &dyn Domain) {
     let pair = Pair::open(theirs, ours);
     let other = End::open(ours);
@@ -211,7 +212,8 @@ fn to(dest: FiAddr, context: u64) -> SendOp {
     }
 }
 
-/// A signal ends the wait for its own queue and no other; a timeout ends a wait when it is time, others or not.
+/// A signal ends the wait for its own queue and no other; a timeout ends a wait when it is time,
+/// others or not.
 pub fn signals_and_timeouts(ours: &dyn Domain, theirs: &dyn Domain) {
     let pair = Pair::open(theirs, ours);
     let other = End::open(ours);
@@ -246,7 +248,8 @@ pub fn signals_and_timeouts(ours: &dyn Domain, theirs: &dyn Domain) {
     assert_eq!(other.rx.cq.sread(&mut [BLANK], soon), again);
 }
 
-/// What one thread sends, and can not all go at once, goes on though nobody calls but another thread that sleeps.
+/// What one thread sends, and can not all go at once, goes on though nobody calls but another
+/// thread that sleeps.
 pub fn what_others_have_sent(ours: &dyn Domain, theirs: &dyn Domain) {
     let pair = Pair::open(theirs, ours);
     let b = &pair.b;
@@ -280,7 +283,8 @@ pub fn what_others_have_sent(ours: &dyn Domain, theirs: &dyn Domain) {
     }
 }
 
-/// A message to oneself wakes who sleeps as any other one does: in a read of the queue, or on its descriptor.
+/// A message to oneself wakes who sleeps as any other one does: in a read of the queue, or on its
+/// descriptor.
 pub fn a_message_to_oneself_wakes(domain: &dyn Domain) {
     let end = End::open(domain);
     let myself = end.av.insert(&end.endpoint.name().to_bytes()).unwrap();

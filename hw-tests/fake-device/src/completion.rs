@@ -132,7 +132,8 @@ pub(crate) fn descriptor() -> i32 {
 
 fn post(fd: i32) {
     let one = 1u64;
-    // SAFETY: writes 8 bytes from where they lie. A full counter is read before it is of any use to write more.
+    // SAFETY: writes 8 bytes from where they lie. A full counter is read before it is of any use to
+    // write more.
     unsafe { libc::write(fd, (&raw const one).cast(), size_of::<u64>()) };
 }
 

@@ -29,7 +29,8 @@ macro_rules! api {
             fn of(library: &Library) -> Self {
                 Self {
                     $($name: {
-                        // SAFETY: the library has each of these with this signature (module `script`).
+                        // SAFETY: the library has each of these with this signature (module
+                        // `script`).
                         let symbol = unsafe { library.get($symbol.as_bytes()) };
                         *symbol.unwrap_or_else(|error| panic!("{LIBRARY}: {error}"))
                     },)*
@@ -111,7 +112,8 @@ impl FakeDevice {
         assert!(known, "the library is of another version: {fault:?}");
     }
 
-    /// Has the calls of a name fail with an errno, `count` times (`u32::MAX`: from now on) once `after` have succeeded.
+    /// Has the calls of a name fail with an errno, `count` times (`u32::MAX`: from now on) once
+    /// `after` have succeeded.
     pub fn fail_call(&self, name: &str, after: u32, count: u32, errno: i32) {
         // SAFETY: the name is as long as is said.
         unsafe { (self.api.fail_call)(name.as_ptr(), name.len(), after, count, errno) };
@@ -182,7 +184,8 @@ impl FakeDevice {
         assert!(unsafe { (self.api.break_qp)(qp) }, "no queue pair {qp:#x}");
     }
 
-    /// Raises an asynchronous event of a queue pair, or with `None` of every device that is open (on port 1).
+    /// Raises an asynchronous event of a queue pair, or with `None` of every device that is open
+    /// (on port 1).
     pub fn raise(&self, kind: ibv_event_type, qp: Option<u32>) {
         // SAFETY: takes numbers.
         let raised = unsafe { (self.api.raise)(kind.0, qp.unwrap_or(0)) };

@@ -38,10 +38,11 @@ impl Point {
 /// What a fault does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The request is not carried out, completes with this status, and its queue pair fails; with a status that tells of
-    /// the other side's refusal, that side's queue pair as well.
+    /// The request is not carried out, completes with this status, and its queue pair fails; with a
+    /// status that tells of the other side's refusal, that side's queue pair as well.
     Fail(ibv_wc_status),
-    /// The request is carried out, and its sender hears of it as of one that was not: an acknowledgement that is lost.
+    /// The request is carried out, and its sender hears of it as of one that was not: an
+    /// acknowledgement that is lost.
     FailAfterwards(ibv_wc_status),
     /// It completes with success, and nothing arrives: a datagram that is lost.
     Lose,
@@ -51,7 +52,8 @@ pub enum Effect {
     ByteLen(u32),
     /// The completion names this queue pair.
     QpNum(u32),
-    /// The byte at this place of the message arrives with its bits inverted. Beyond the message's end: none.
+    /// The byte at this place of the message arrives with its bits inverted. Beyond the message's
+    /// end: none.
     Corrupt(u32),
 }
 

@@ -1,5 +1,6 @@
-//! A verbs device that is made of memory alone, for what no device at hand produces on demand: completions with every
-//! status, completions that make no sense, calls that fail, asynchronous events. And for costs that repeat to the digit.
+//! A verbs device that is made of memory alone, for what no device at hand produces on demand:
+//! completions with every status, completions that make no sense, calls that fail, asynchronous
+//! events. And for costs that repeat to the digit.
 //!
 //! It is a libibverbs: a program that loads it first (by [`control::FakeDevice::take`]) gets it
 //! whenever it loads `libibverbs.so.1`, for the loader goes by that name. It has one RoCE and one

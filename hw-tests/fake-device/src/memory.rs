@@ -47,7 +47,8 @@ impl Model {
         Some(bytes)
     }
 
-    /// Writes bytes to where entries say, which have room for them; false where one names what it must not.
+    /// Writes bytes to where entries say, which have room for them; false where one names what it
+    /// must not.
     pub(crate) fn scatter(&self, pd: usize, entries: &[ibv_sge], bytes: &[u8]) -> bool {
         let mut rest = bytes;
         for entry in entries {
@@ -81,8 +82,8 @@ pub(crate) fn room(entries: &[ibv_sge]) -> usize {
 pub(crate) fn read(addr: u64, len: usize, into: &mut Vec<u8>) {
     into.reserve(len);
     let end = into.len();
-    // SAFETY: who posted the request vouches for the memory until the request is over, and registered it; there is
-    // room for `len` bytes, which are initialized then.
+    // SAFETY: who posted the request vouches for the memory until the request is over, and
+    // registered it; there is room for `len` bytes, which are initialized then.
     unsafe {
         std::ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr().add(end), len);
         into.set_len(end + len);
@@ -91,6 +92,7 @@ pub(crate) fn read(addr: u64, len: usize, into: &mut Vec<u8>) {
 
 /// Writes registered memory.
 pub(crate) fn write(addr: u64, bytes: &[u8]) {
-    // SAFETY: as above; and memory with the right to write is the device's until the request is over.
+    // SAFETY: as above; and memory with the right to write is the device's until the request is
+    // over.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
 }

@@ -89,7 +89,8 @@ pub(crate) struct QueuePair {
     /// Requests that are not carried out yet.
     pub(crate) sends: VecDeque<Request>,
     pub(crate) receives: ReceiveQueue,
-    /// Slots of the send queue that are taken: a slot is free again when the completion is taken that tells of it.
+    /// Slots of the send queue that are taken: a slot is free again when the completion is taken
+    /// that tells of it.
     pub(crate) occupied: u32,
     /// Slots of requests that are over, since the last completion.
     pub(crate) silent: u32,

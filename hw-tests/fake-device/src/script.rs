@@ -109,7 +109,8 @@ unsafe extern "C" fn ferro_fake_calls(name: *const u8, len: usize) -> u64 {
     model().calls(&String::from_utf8_lossy(name))
 }
 
-/// Overruns the completion queue that a queue pair's sends complete in. False: there is no such queue pair.
+/// Overruns the completion queue that a queue pair's sends complete in. False: there is no such
+/// queue pair.
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_overrun(qp: u32) -> bool {
     let mut model = model();
@@ -120,7 +121,8 @@ extern "C" fn ferro_fake_overrun(qp: u32) -> bool {
     true
 }
 
-/// Raises an event: of the queue pair of a number, or with number 0 of every device that is open, on port 1.
+/// Raises an event: of the queue pair of a number, or with number 0 of every device that is open,
+/// on port 1.
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_raise(kind: u32, qp: u32) -> bool {
     let mut model = model();
@@ -139,7 +141,8 @@ extern "C" fn ferro_fake_raise(kind: u32, qp: u32) -> bool {
     found.is_some()
 }
 
-/// Moves a queue pair to the error state, as a device that fails does. False: there is none of that number.
+/// Moves a queue pair to the error state, as a device that fails does. False: there is none of that
+/// number.
 #[unsafe(no_mangle)]
 extern "C" fn ferro_fake_break(qp: u32) -> bool {
     let mut model = model();

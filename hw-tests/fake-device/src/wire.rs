@@ -33,7 +33,8 @@ pub(crate) struct Message {
     immediate: Option<u32>,
     invalidates: Option<u32>,
     solicited: bool,
-    /// Not a message's own receive, but that of a write with immediate data: so many bytes were written.
+    /// Not a message's own receive, but that of a write with immediate data: so many bytes were
+    /// written.
     written: Option<u32>,
 }
 
@@ -53,7 +54,8 @@ impl Model {
         }
     }
 
-    /// Carries out what was held of a queue pair that is about to be destroyed: so late a device may still be at it.
+    /// Carries out what was held of a queue pair that is about to be destroyed: so late a device
+    /// may still be at it.
     pub(crate) fn run_held(&mut self, number: u32) {
         let held = std::mem::take(&mut self.held);
         if held {
@@ -62,7 +64,8 @@ impl Model {
         self.held = held;
     }
 
-    /// Carries out what can be, on all queue pairs in the order of their numbers, until nothing moves.
+    /// Carries out what can be, on all queue pairs in the order of their numbers, until nothing
+    /// moves.
     pub(crate) fn run_all(&mut self) {
         loop {
             let busy: Vec<u32> = self

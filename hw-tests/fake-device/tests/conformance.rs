@@ -1,5 +1,5 @@
-//! The conformance suite over the verbs provider on the fake device, where programs shrink fast and need no machine. What
-//! counts is what they do on a real device (`hw-tests/tests/conformance.rs`).
+//! The conformance suite over the verbs provider on the fake device, where programs shrink fast and
+//! need no machine. What counts is what they do on a real device (`hw-tests/tests/conformance.rs`).
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

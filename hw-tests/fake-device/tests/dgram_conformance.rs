@@ -1,5 +1,5 @@
-//! The conformance suite of DGRAM endpoints over the fake device. What counts is what they do on a real one
-//! (`hw-tests/tests/dgram_conformance.rs`).
+//! The conformance suite of DGRAM endpoints over the fake device. What counts is what they do on a
+//! real one (`hw-tests/tests/dgram_conformance.rs`).
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -41,7 +41,8 @@ fn fabric(name: &'static str, device: &'static str, mode: Mode) -> Option<Fabric
         let _held = &turn;
         domain(device, mode)
     });
-    // What it carries is there at once, but address handles are made by other threads, which may have to wait for a processor.
+    // What it carries is there at once, but address handles are made by other threads, which may
+    // have to wait for a processor.
     Some(fabric.with_patience(Duration::from_secs(60)))
 }
 

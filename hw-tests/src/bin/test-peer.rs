@@ -25,8 +25,8 @@ fn main() {
     }
 }
 
-/// Sends `count` messages of `low` to `high` bytes to the hub, number `me` and the message's own number in the tag; ends when
-/// the hub says so.
+/// Sends `count` messages of `low` to `high` bytes to the hub, number `me` and the message's own
+/// number in the tag; ends when the hub says so.
 fn sender(numbers: &[u64]) {
     let &[me, count, low, high, window] = numbers else {
         panic!("sender ME COUNT LOW HIGH WINDOW");
@@ -103,8 +103,8 @@ fn listen(numbers: &[u64]) {
     party::report(&endpoint.name());
 }
 
-/// So many endpoints. Each tells the hub its address (tag 1), waits for an answer (tag 2), and says that it has it (tag 3).
-/// They stay until the process is killed.
+/// So many endpoints. Each tells the hub its address (tag 1), waits for an answer (tag 2), and says
+/// that it has it (tag 3). They stay until the process is killed.
 fn many(numbers: &[u64]) {
     let &[count] = numbers else {
         panic!("many COUNT");

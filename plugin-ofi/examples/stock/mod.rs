@@ -28,7 +28,8 @@ impl Libfabric {
     /// Loads it.
     pub(crate) fn load() -> Result<Self, String> {
         let missing = |_| "no libfabric is installed (libfabric1)".to_owned();
-        // SAFETY: libfabric's initialisers are made to be run; the signatures are those of its headers.
+        // SAFETY: libfabric's initialisers are made to be run; the signatures are those of its
+        // headers.
         unsafe {
             let library =
                 Library::open(Some("libfabric.so.1"), RTLD_NOW | RTLD_LOCAL).map_err(missing)?;
@@ -49,7 +50,8 @@ impl Libfabric {
         self.version >> 16 <= 1
     }
 
-    /// What a provider has of reliable datagrams for one thread at a time with all that `want` asks for.
+    /// What a provider has of reliable datagrams for one thread at a time with all that `want` asks
+    /// for.
     pub(crate) fn find(
         &self,
         provider: &CStr,

@@ -1,9 +1,10 @@
 //! libfabric's provider interface as its headers have it.
 //!
-//! [`bindings`] is generated from libfabric 2.6's public headers and keeps the C names. Enums are newtypes over
-//! integers (`fi_ep_type::FI_EP_RDM`), since an application may hand us any number; flags are `u64`, errors and
-//! options `c_int`, classes of objects `usize`, as the fields and parameters that take them. Signatures of the
-//! functions that libfabric itself offers are in [`bindings::fns`]: it is found at run time.
+//! [`bindings`] is generated from libfabric 2.6's public headers and keeps the C names. Enums are
+//! newtypes over integers (`fi_ep_type::FI_EP_RDM`), since an application may hand us any number;
+//! flags are `u64`, errors and options `c_int`, classes of objects `usize`, as the fields and
+//! parameters that take them. Signatures of the functions that libfabric itself offers are in
+//! [`bindings::fns`]: it is found at run time.
 
 #[allow(
     missing_docs,

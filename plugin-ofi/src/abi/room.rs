@@ -2,14 +2,15 @@
 
 use ferrofabric_contracts::error::Errno;
 
-/// How many operations a later libfabric may add to a table. 2.1 to 2.6 added none; the development tree after it adds
-/// one to each of five tables.
+/// How many operations a later libfabric may add to a table. 2.1 to 2.6 added none; the development
+/// tree after it adds one to each of five tables.
 const LATER: usize = 8;
 
 /// A table of operations, and behind it answers for those that a later libfabric adds at its end.
 ///
-/// Applications call operations by inline functions of the headers they were built with, many of which do not look at
-/// the table's `size`. What is behind ours is then called as an operation: it answers `-FI_ENOSYS`.
+/// Applications call operations by inline functions of the headers they were built with, many of
+/// which do not look at the table's `size`. What is behind ours is then called as an operation: it
+/// answers `-FI_ENOSYS`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Roomy<T> {
@@ -34,8 +35,8 @@ impl<T> Roomy<T> {
     }
 }
 
-/// For operations of any arguments, which the caller clears away by the C calling conventions of Unix, and of either
-/// result: an `int` is the lower half of this one.
+/// For operations of any arguments, which the caller clears away by the C calling conventions of
+/// Unix, and of either result: an `int` is the lower half of this one.
 unsafe extern "C" fn unsupported() -> isize {
     -(Errno::ENOSYS.0 as isize)
 }

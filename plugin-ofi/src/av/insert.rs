@@ -97,7 +97,8 @@ impl<'a> Call<'a> {
         if flags & !(FI_MORE | FI_SYNC_ERR | FI_AV_USER_ID | FI_AUTH_KEY) != 0 {
             return Err(Errno::EBADFLAGS.into());
         }
-        // IDs come in the place of results; an address vector that was opened for IDs has them set one by one.
+        // IDs come in the place of results; an address vector that was opened for IDs has them set
+        // one by one.
         if ids && (this.user_ids || keys || fi_addr.is_null()) {
             return Err(Errno::EINVAL.into());
         }
@@ -125,7 +126,8 @@ impl<'a> Call<'a> {
 
     /// # Errors
     ///
-    /// `EINVAL`: more addresses than a count has room for, or addresses that the caller would never learn.
+    /// `EINVAL`: more addresses than a count has room for, or addresses that the caller would never
+    /// learn.
     fn check(&self, count: usize) -> std::result::Result<(), Refused> {
         let unknown = self.this.av.av_type() == AvType::Map && self.results.addrs.is_null();
         match c_int::try_from(count) {
@@ -210,8 +212,9 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The addresses of an array. Where they are a `sockaddr` of any family, each is as long as its own says; one of a family that is
-/// not known, as long as the one before it (the first: as a `sockaddr_in`).
+/// The addresses of an array. Where they are a `sockaddr` of any family, each is as long as its own
+/// says; one of a family that is not known, as long as the one before it (the first: as a
+/// `sockaddr_in`).
 ///
 /// # Safety
 ///
@@ -241,8 +244,8 @@ unsafe fn each<'a>(
     })
 }
 
-/// Returns how many were inserted, or 0 where events will tell. Where the caller asks for it (`FI_SYNC_ERR`), its context gets
-/// an error number for each.
+/// Returns how many were inserted, or 0 where events will tell. Where the caller asks for it
+/// (`FI_SYNC_ERR`), its context gets an error number for each.
 pub(super) unsafe extern "C" fn insert(
     av: *mut fid_av,
     addr: *const c_void,

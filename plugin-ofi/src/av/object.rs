@@ -67,7 +67,8 @@ pub(super) unsafe fn address<'a>(format: AddrFormat, addr: *const c_void) -> &'a
     }
 }
 
-/// Bytes of an address; `None` for a `sockaddr` of a family that is not known. Those of sockets start with a family.
+/// Bytes of an address; `None` for a `sockaddr` of a family that is not known. Those of sockets
+/// start with a family.
 ///
 /// # Safety
 ///

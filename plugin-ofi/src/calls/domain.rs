@@ -62,7 +62,8 @@ unsafe extern "C" fn av_open(
     context: *mut c_void,
 ) -> c_int {
     control(|| {
-        // SAFETY: the domain is ours and open; attributes are there or NULL; there is room for the pointer.
+        // SAFETY: the domain is ours and open; attributes are there or NULL; there is room for the
+        // pointer.
         unsafe { hand_out(AvObject::open(share(domain), attr, context)?, av) };
         Ok::<_, Refused>(())
     })

@@ -64,7 +64,8 @@ unsafe extern "C" fn domain2(
     context: *mut c_void,
 ) -> c_int {
     control(|| {
-        // SAFETY: the fabric is one of ours and open; the info is as fi_domain(3) has it; there is room for the pointer.
+        // SAFETY: the fabric is one of ours and open; the info is as fi_domain(3) has it; there is
+        // room for the pointer.
         unsafe {
             let object = super::domain::open(share(fabric), info, flags, context)?;
             hand_out(object, domain);
@@ -80,7 +81,8 @@ unsafe extern "C" fn eq_open(
     context: *mut c_void,
 ) -> c_int {
     control(|| {
-        // SAFETY: the fabric is one of ours and open; attributes are there or NULL; there is room for the pointer.
+        // SAFETY: the fabric is one of ours and open; attributes are there or NULL; there is room
+        // for the pointer.
         unsafe { hand_out(EqObject::open(share(fabric), attr, context)?, eq) };
         Ok::<_, Refused>(())
     })

@@ -1,4 +1,5 @@
-//! Endpoints (fi_endpoint(3)): opened, bound, enabled. Only from then on is there one of the Rust API behind it.
+//! Endpoints (fi_endpoint(3)): opened, bound, enabled. Only from then on is there one of the Rust
+//! API behind it.
 
 mod message;
 mod name;

@@ -91,7 +91,8 @@ impl Direction {
         self.with(self.op_flags.load(Ordering::Relaxed))
     }
 
-    /// The same of a tagged receive: by default only untagged ones are multi-receives (fi_tagged(3), `FI_TAGGED_MULTI_RECV`).
+    /// The same of a tagged receive: by default only untagged ones are multi-receives
+    /// (fi_tagged(3), `FI_TAGGED_MULTI_RECV`).
     #[inline(always)]
     pub(super) fn tagged_flags(&self) -> Flags {
         self.flags() - Flags::MULTI_RECV

@@ -1,7 +1,8 @@
 //! The libfabric that loaded us, whose functions are looked up in the running process.
 //!
-//! The plugin is not linked to it (docs/adr/0013): the functions found are those of the very library that called
-//! `fi_prov_ini`, in the versions that are its default, so that `fi_dupinfo` makes structures of its own sizes.
+//! The plugin is not linked to it (docs/adr/0013): the functions found are those of the very
+//! library that called `fi_prov_ini`, in the versions that are its default, so that `fi_dupinfo`
+//! makes structures of its own sizes.
 
 mod search;
 
@@ -28,7 +29,8 @@ pub struct Host {
     _library: Library,
 }
 
-// SAFETY: the functions may be called by any thread, and `provider` lives for ever and is only passed to them.
+// SAFETY: the functions may be called by any thread, and `provider` lives for ever and is only
+// passed to them.
 unsafe impl Send for Host {}
 // SAFETY: as above.
 unsafe impl Sync for Host {}
@@ -36,13 +38,14 @@ unsafe impl Sync for Host {}
 static HOST: OnceLock<Host> = OnceLock::new();
 
 impl Host {
-    /// The oldest libfabric whose structures have all fields that we know how to fill in (but those at the end of
-    /// `fi_domain_attr`, see `tests/layout.rs`).
+    /// The oldest libfabric whose structures have all fields that we know how to fill in (but those
+    /// at the end of `fi_domain_attr`, see `tests/layout.rs`).
     pub const OLDEST: u32 = FI_VERSION(2, 0);
 
-    /// Finds the library that called us: to be called by `fi_prov_ini`, which it has called. `None` when there is
-    /// nothing to be a provider of; that is said on standard error if no libfabric can be found, and else in its log:
-    /// it is too old, or we serve one already (a process may have several, or name our folder twice).
+    /// Finds the library that called us: to be called by `fi_prov_ini`, which it has called. `None`
+    /// when there is nothing to be a provider of; that is said on standard error if no libfabric
+    /// can be found, and else in its log: it is too old, or we serve one already (a process may
+    /// have several, or name our folder twice).
     ///
     /// # Safety
     ///
@@ -94,8 +97,8 @@ impl Host {
         self.version
     }
 
-    /// An `fi_info` with all that it points to, of the library's own sizes, filled with zeros: `fi_dupinfo(NULL)`.
-    /// `None` when there is no memory.
+    /// An `fi_info` with all that it points to, of the library's own sizes, filled with zeros:
+    /// `fi_dupinfo(NULL)`. `None` when there is no memory.
     pub fn new_info(&self) -> Option<NonNull<fi_info>> {
         // SAFETY: NULL asks for a new one.
         NonNull::new(unsafe { (self.functions.fi_dupinfo)(std::ptr::null()) })
@@ -105,7 +108,8 @@ impl Host {
     ///
     /// # Safety
     ///
-    /// The list was made by this library, or of parts from the C allocator, and is not used afterwards.
+    /// The list was made by this library, or of parts from the C allocator, and is not used
+    /// afterwards.
     pub unsafe fn free_info(&self, info: NonNull<fi_info>) {
         // SAFETY: as the caller says.
         unsafe { (self.functions.fi_freeinfo)(info.as_ptr()) };
@@ -118,7 +122,8 @@ impl Host {
     /// `ENOMEM`.
     pub fn define_param(&self, name: &str, help: &str) -> Result<(), Errno> {
         let (name, help) = (c_string(name), c_string(help));
-        // SAFETY: strings ended by 0, which are copied; the help is the one argument that the format asks for.
+        // SAFETY: strings ended by 0, which are copied; the help is the one argument that the
+        // format asks for.
         let result = unsafe {
             (self.functions.fi_param_define)(
                 self.provider.as_ptr(),
@@ -134,11 +139,13 @@ impl Host {
         }
     }
 
-    /// The value of a defined parameter, if the environment or libfabric's configuration file has one.
+    /// The value of a defined parameter, if the environment or libfabric's configuration file has
+    /// one.
     pub fn param(&self, name: &str) -> Option<String> {
         let name = c_string(name);
         let mut value: *const c_char = std::ptr::null();
-        // SAFETY: the parameter was defined as a string, so the place for a pointer is what is filled in.
+        // SAFETY: the parameter was defined as a string, so the place for a pointer is what is
+        // filled in.
         let result = unsafe {
             (self.functions.fi_param_get)(
                 self.provider.as_ptr(),
@@ -149,7 +156,8 @@ impl Host {
         if result != 0 || value.is_null() {
             return None;
         }
-        // SAFETY: a string of the environment or the configuration, ended by 0; it is copied at once.
+        // SAFETY: a string of the environment or the configuration, ended by 0; it is copied at
+        // once.
         let value = unsafe { CStr::from_ptr(value) };
         Some(value.to_string_lossy().into_owned())
     }
@@ -161,7 +169,8 @@ impl Host {
         unsafe { (self.functions.fi_log_enabled)(self.provider.as_ptr(), level, subsystem) != 0 }
     }
 
-    /// Writes a line to the log, whether it is enabled or not; what is too long for libfabric's own buffer is cut.
+    /// Writes a line to the log, whether it is enabled or not; what is too long for libfabric's own
+    /// buffer is cut.
     pub fn log(
         &self,
         level: fi_log_level,
@@ -203,7 +212,8 @@ macro_rules! functions {
                 Some(Self {
                     $($name: {
                         let name = concat!(stringify!($name), "\0").as_bytes();
-                        // SAFETY: what has all of these names is libfabric, whose functions keep their signatures.
+                        // SAFETY: what has all of these names is libfabric, whose functions keep
+                        // their signatures.
                         *unsafe { library.get::<fns::$name>(name) }.ok()?
                     },)*
                 })

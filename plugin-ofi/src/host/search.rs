@@ -7,9 +7,9 @@ use libloading::os::unix::Library;
 /// The name that distributions give libfabric 1 and 2 alike.
 const SONAME: &str = "libfabric.so.1";
 
-/// The loaded objects that may be it, likeliest first: the one that called us, the one with libfabric's name, and
-/// all there are (a wheel of Python renames its libraries; a program may have libfabric inside it). What is not
-/// loaded is never loaded for it.
+/// The loaded objects that may be it, likeliest first: the one that called us, the one with
+/// libfabric's name, and all there are (a wheel of Python renames its libraries; a program may have
+/// libfabric inside it). What is not loaded is never loaded for it.
 pub(super) fn candidates() -> impl Iterator<Item = Library> {
     caller()
         .into_iter()
@@ -18,7 +18,8 @@ pub(super) fn candidates() -> impl Iterator<Item = Library> {
         .filter_map(|name| open(&name))
 }
 
-/// The object by that name, if it is loaded; the program and all that its symbols come from, if the name is empty.
+/// The object by that name, if it is loaded; the program and all that its symbols come from, if the
+/// name is empty.
 fn open(name: &str) -> Option<Library> {
     if name.is_empty() {
         return Some(Library::this());
@@ -52,7 +53,8 @@ fn caller() -> Option<String> {
 
     let (ours, _) = object_at(caller as *const c_void)?;
     let mut walk = Walk { ours, found: None };
-    // SAFETY: `visit` has the signature of _Unwind_Trace_Fn, does not unwind, and `walk` lives through the call.
+    // SAFETY: `visit` has the signature of _Unwind_Trace_Fn, does not unwind, and `walk` lives
+    // through the call.
     unsafe { _Unwind_Backtrace(visit, (&raw mut walk).cast()) };
     walk.found
 }
@@ -93,8 +95,8 @@ fn loaded_objects() -> Vec<String> {
     }
 
     let mut names: Vec<String> = Vec::new();
-    // SAFETY: `visit` has the signature asked for, and `names` lives through the call. Opening them waits until the
-    // loader's lock is free again.
+    // SAFETY: `visit` has the signature asked for, and `names` lives through the call. Opening them
+    // waits until the loader's lock is free again.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut names).cast()) };
     names
 }

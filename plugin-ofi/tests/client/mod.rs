@@ -1,5 +1,5 @@
-//! An application of libfabric's: it loads the stock library, which loads the plugin, and calls objects through their tables,
-//! as the inline functions of the headers do.
+//! An application of libfabric's: it loads the stock library, which loads the plugin, and calls
+//! objects through their tables, as the inline functions of the headers do.
 
 #![allow(
     dead_code,
@@ -457,7 +457,8 @@ impl Party {
     }
 }
 
-/// Opens every kind of object, has two endpoints of this process exchange a small and a large message, and closes all.
+/// Opens every kind of object, has two endpoints of this process exchange a small and a large
+/// message, and closes all.
 pub fn round(info: &Info<'_>, seed: u8) {
     const LARGE: usize = 100_000;
     let opened = Opened::new(info);

@@ -1,8 +1,8 @@
-//! What the tests with stock libfabric's programs share: the plugin where libfabric finds it, programs that come to an end,
-//! MPI, and what the endpoints have counted.
+//! What the tests with stock libfabric's programs share: the plugin where libfabric finds it,
+//! programs that come to an end, MPI, and what the endpoints have counted.
 //!
-//! What a machine lacks is a line that begins with SKIP; where FERRO_REQUIRE_DEVICE=1 says that nothing may be missing, it
-//! is a failure.
+//! What a machine lacks is a line that begins with SKIP; where FERRO_REQUIRE_DEVICE=1 says that
+//! nothing may be missing, it is a failure.
 
 #![allow(
     dead_code,

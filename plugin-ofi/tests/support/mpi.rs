@@ -103,10 +103,12 @@ impl Job {
         self.check(&Counters::read(stats.path()), &output);
     }
 
-    /// Whether it would only take the time of the emulated machine, being no soak. What MPICH does through shared memory runs outside
-    /// of it as well, and much faster; only of four ranks our own programs run here, too, where the domain has a device besides.
-    /// Open MPI is nowhere else: it leaves out eight ranks, which it has over verbs, and collectives of two, which are less than
-    /// those of four. Random traffic over verbs is of eight ranks with the one, of four with the other.
+    /// Whether it would only take the time of the emulated machine, being no soak. What MPICH does
+    /// through shared memory runs outside of it as well, and much faster; only of four ranks our
+    /// own programs run here, too, where the domain has a device besides. Open MPI is nowhere else:
+    /// it leaves out eight ranks, which it has over verbs, and collectives of two, which are less
+    /// than those of four. Random traffic over verbs is of eight ranks with the one, of four with
+    /// the other.
     fn spares_the_machine(&self) -> bool {
         let emulated = std::env::var_os("FERRO_MACHINE").is_some();
         let soak = std::env::var_os("FERRO_SOAK").is_some();
@@ -273,8 +275,8 @@ const OPEN_MPI_PARAMETERS: [(&str, &str); 5] = [
     ("mpi_yield_when_idle", "1"),
 ];
 
-/// libfabric between all ranks, those of one node too, and nothing that this project's provider does not have; who waits
-/// lets others run.
+/// libfabric between all ranks, those of one node too, and nothing that this project's provider
+/// does not have; who waits lets others run.
 const MPICH_VARIABLES: [(&str, &str); 4] = [
     ("MPICH_CH4_NETMOD", "ofi"),
     ("MPIR_CVAR_NOLOCAL", "1"),

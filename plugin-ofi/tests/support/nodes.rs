@@ -1,5 +1,5 @@
-//! Two machines that run the same test program at the same time (scripts/vm --nodes 2): how they meet, and how one starts
-//! programs on the other.
+//! Two machines that run the same test program at the same time (scripts/vm --nodes 2): how they
+//! meet, and how one starts programs on the other.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -99,7 +99,8 @@ fn connect(peer: &str) -> TcpStream {
     }
 }
 
-/// Reads a command up to a zero byte, runs it with the stream as its output, and sends its exit code as the last byte.
+/// Reads a command up to a zero byte, runs it with the stream as its output, and sends its exit
+/// code as the last byte.
 fn execute(mut stream: TcpStream) {
     let mut command = Vec::new();
     let mut byte = [0];

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// In the environment of a program and of whatever it starts, in process groups and sessions of its own or not.
+/// In the environment of a program and of whatever it starts, in process groups and sessions of its
+/// own or not.
 pub const MARK: &str = "FERRO_TEST_RUN";
 
 /// How long a program may take to end itself when asked to.
@@ -85,7 +86,8 @@ impl Running {
         }
     }
 
-    /// Ends what is left of it: launchers end their processes when they are asked to, and who does not is killed.
+    /// Ends what is left of it: launchers end their processes when they are asked to, and who does
+    /// not is killed.
     fn end(&mut self) {
         if self.over {
             return;

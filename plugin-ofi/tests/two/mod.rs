@@ -1,4 +1,5 @@
-//! Two endpoints of a process, as attributes and flags say, and tests that have a process of their own.
+//! Two endpoints of a process, as attributes and flags say, and tests that have a process of their
+//! own.
 
 #![allow(
     dead_code,

@@ -1,6 +1,7 @@
-//! How a link ends in good order: one side asks, as it has no more to say; the other one agrees, if it has no more to say, either,
-//! or has it stay. Who asks announces no message until it is answered, and who agrees says nothing more; so when a side has
-//! the other's last word, it has all that was sent.
+//! How a link ends in good order: one side asks, as it has no more to say; the other one agrees, if
+//! it has no more to say, either, or has it stay. Who asks announces no message until it is
+//! answered, and who agrees says nothing more; so when a side has the other's last word, it has all
+//! that was sent.
 
 use ferrofabric_contracts::listed_enum;
 

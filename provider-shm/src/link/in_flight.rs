@@ -60,7 +60,8 @@ impl InFlight {
         }
     }
 
-    /// The receiver says how far it wants a message through the ring, and what it would rather read from now on.
+    /// The receiver says how far it wants a message through the ring, and what it would rather read
+    /// from now on.
     pub(super) fn go<O: Owner>(
         &mut self,
         [id, until, advice]: [u64; 3],
@@ -122,7 +123,8 @@ impl InFlight {
             let piece = sizes.piece(total_len(out.source.iov()));
             let mut full = false;
             while out.sent < turn && !full {
-                // SAFETY: who sent the message vouched for its buffers until it completes; a copy is ours.
+                // SAFETY: who sent the message vouched for its buffers until it completes; a copy
+                // is ours.
                 let n =
                     unsafe { send_chunk(tx, id, out.source.iov(), out.sent, out.until, piece)? };
                 full = n == 0;

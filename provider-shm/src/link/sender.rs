@@ -1,8 +1,8 @@
 //! The sending side of a link: what waits to be sent, and what is under way.
 //!
-//! Sends are announced in order: a message's first slot goes into the ring before the next one's. What does not fit there
-//! follows in pieces, which the pieces and first slots of other messages may overtake; so neither a long message nor one that
-//! nobody receives holds up those behind it.
+//! Sends are announced in order: a message's first slot goes into the ring before the next one's.
+//! What does not fit there follows in pieces, which the pieces and first slots of other messages
+//! may overtake; so neither a long message nor one that nobody receives holds up those behind it.
 
 use std::collections::VecDeque;
 
@@ -26,14 +26,16 @@ use crate::ring::{Broken, CONTROL_SLOTS, Tx};
 use crate::stats::ShmStats;
 use crate::wire::{READ, TOLD, UNDER_WAY_MAX};
 
-/// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies one while the sender
-/// copies the next.
+/// Longest message that goes as one record: longer ones go in pieces, so that the receiver copies
+/// one while the sender copies the next.
 const RECORD_BYTES: usize = 8192;
 
-/// Messages up to so many bytes are copied in the way that is over sooner, where the two sides take turns.
+/// Messages up to so many bytes are copied in the way that is over sooner, where the two sides take
+/// turns.
 const SOON_BYTES: usize = 4096;
 
-/// Completion levels that the receiver has to tell of: matching comes before delivery, and is told with it.
+/// Completion levels that the receiver has to tell of: matching comes before delivery, and is told
+/// with it.
 const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
 /// What became of an announcement.
@@ -66,7 +68,8 @@ pub(super) struct LinkSender {
     control: VecDeque<Control>,
     pending: VecDeque<PendingSend>,
     in_flight: InFlight,
-    /// Messages of no bytes that we announced since the peer asked for envelopes only: it does not ask for these.
+    /// Messages of no bytes that we announced since the peer asked for envelopes only: it does not
+    /// ask for these.
     bare: usize,
     /// The next message has been given to the ring, and waits for room there.
     waits_for_room: bool,
@@ -136,7 +139,8 @@ impl LinkSender {
         self.sent_last = false;
     }
 
-    /// Whether a message of this length that has come is an answer, and short enough to be copied in the way that is over sooner.
+    /// Whether a message of this length that has come is an answer, and short enough to be copied
+    /// in the way that is over sooner.
     #[inline]
     pub(super) fn takes_turns(&self, len: usize) -> bool {
         self.sent_last && len <= SOON_BYTES
@@ -159,7 +163,8 @@ impl LinkSender {
     /// The buffers are valid for reads, and `len` bytes long together.
     #[inline(always)]
     pub(super) unsafe fn send_inline(&mut self, op: &SendOp, iov: &[IoBuf], len: usize) {
-        // SAFETY: `takes_inline` has seen the free slot and the length; the rest is the caller's promise.
+        // SAFETY: `takes_inline` has seen the free slot and the length; the rest is the caller's
+        // promise.
         unsafe { publish_inline(&mut self.tx, op, iov, len) };
     }
 
@@ -426,7 +431,8 @@ impl LinkSender {
         let mut did = 0;
         while let Some(next) = self.pending.pop_front() {
             let op = next.op;
-            // SAFETY: who queued it vouched for the buffers until it completes; a copy lives as long as `next`.
+            // SAFETY: who queued it vouched for the buffers until it completes; a copy lives as
+            // long as `next`.
             match unsafe { self.announce(&op, next.iov(), waker, paths, stats) } {
                 Ok(Announced::Done) => {
                     owner.complete_send(&SendDone::of(&op, total_len(next.iov())));

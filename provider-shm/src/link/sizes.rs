@@ -4,7 +4,8 @@ use crate::config::{Cma, ShmConfig};
 use crate::ring::{LINE, PAYLOAD_BYTES, SLOTS};
 use crate::wire::{MAX_WINDOW, UNDER_WAY_MAX};
 
-/// Buffers of unexpected messages that an endpoint keeps for the next ones, and their size at most in bytes.
+/// Buffers of unexpected messages that an endpoint keeps for the next ones, and their size at most
+/// in bytes.
 pub(crate) const SPARE_BUFFERS: usize = 64;
 pub(crate) const SPARE_BYTES: usize = 4096;
 
@@ -95,8 +96,9 @@ impl Sizes {
         }
     }
 
-    /// Bytes of a piece of a message of `len`: all are as long, as far as may be. A short last one would cost as much time as the
-    /// others do to begin with, and leave the ring divided in another way for what comes next.
+    /// Bytes of a piece of a message of `len`: all are as long, as far as may be. A short last one
+    /// would cost as much time as the others do to begin with, and leave the ring divided in
+    /// another way for what comes next.
     #[inline]
     pub(super) fn piece(&self, len: usize) -> usize {
         len.div_ceil(self.pieces(len))

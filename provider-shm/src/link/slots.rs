@@ -1,4 +1,5 @@
-//! What the sending side of a link writes into slots and records (`wire` has the words of each kind).
+//! What the sending side of a link writes into slots and records (`wire` has the words of each
+//! kind).
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MsgKind, SendOp};
@@ -87,8 +88,8 @@ pub(super) fn inline_bytes(op: &SendOp) -> usize {
 pub(super) unsafe fn publish_inline(tx: &mut Tx, op: &SendOp, iov: &[IoBuf], len: usize) {
     let head = Head::new(INLINE, head_flags(op), len as u32);
     tx.publish(head, |body| {
-        // SAFETY: the body has a tag's word, then `INLINE_BYTES`, of which the data word is beyond `len`; the buffers and
-        // `len` are the caller's promise.
+        // SAFETY: the body has a tag's word, then `INLINE_BYTES`, of which the data word is beyond
+        // `len`; the buffers and `len` are the caller's promise.
         unsafe {
             *body = op.tag;
             if op.flags.contains(Flags::REMOTE_CQ_DATA) {

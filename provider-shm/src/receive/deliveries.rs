@@ -16,7 +16,8 @@ use crate::paths::{Moved, Trial};
 use crate::ring::Broken;
 use crate::stats::ShmStats;
 
-/// Most that one call reads of a peer by CMA before others get their turn, in bytes: the domain is locked meanwhile.
+/// Most that one call reads of a peer by CMA before others get their turn, in bytes: the domain is
+/// locked meanwhile.
 const CMA_TURN_BYTES: usize = 256 << 10;
 
 /// A message on its way into a receive.
@@ -65,7 +66,8 @@ impl Deliveries {
         link.paths().has_come(trial, len, pieces, self.moved);
     }
 
-    /// Sets out to deliver a message into a receive: decides how the rest of it comes. `got` bytes are there.
+    /// Sets out to deliver a message into a receive: decides how the rest of it comes. `got` bytes
+    /// are there.
     pub(super) fn begin(
         &mut self,
         link: &mut Link,
@@ -221,7 +223,8 @@ impl Deliveries {
         // SAFETY: `part` is within the buffer, for which whoever posted it vouched.
         let came = unsafe { link.receiver().read_memory(from, into, since) };
         if link.has_peer_closed_by_now() {
-            // What came may be anything. The receives fail with the link, once what lies in the ring is taken.
+            // What came may be anything. The receives fail with the link, once what lies in the
+            // ring is taken.
             link.receiver().forget_reads();
             return Ok(0);
         }

@@ -31,7 +31,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// The body, to copy out of; valid until the slot is consumed. The other process may write to it at any time.
+    /// The body, to copy out of; valid until the slot is consumed. The other process may write to
+    /// it at any time.
     #[inline(always)]
     pub(crate) fn with_body<R>(&self, f: impl FnOnce(*const u64) -> R) -> R {
         // SAFETY: the slot stays mapped (see `Rx::new`).
@@ -43,7 +44,8 @@ impl Seen {
     pub(crate) fn words<const N: usize>(&self) -> [u64; N] {
         const { assert!(N <= BODY_WORDS) };
         self.with_body(|body| {
-            // SAFETY: a slot has `BODY_WORDS` words; volatile, for the other process may write to them.
+            // SAFETY: a slot has `BODY_WORDS` words; volatile, for the other process may write to
+            // them.
             std::array::from_fn(|i| unsafe { body.add(i).read_volatile() })
         })
     }
@@ -90,8 +92,8 @@ impl Rx {
         Ok(unsafe { self.payload.as_ptr().add(offset) })
     }
 
-    /// The slot of the last `peek`, and `record_bytes` of payload, are done with. True when the producer should be
-    /// told soon.
+    /// The slot of the last `peek`, and `record_bytes` of payload, are done with. True when the
+    /// producer should be told soon.
     #[inline(always)]
     pub(crate) fn consume(&mut self, record_bytes: usize) -> bool {
         self.head = self.head.wrapping_add(1);
@@ -125,8 +127,9 @@ impl Rx {
         unsafe { self.progress.as_ref() }.publish(self.head, self.pressed);
     }
 
-    /// Brings a slot that will be looked at soon closer, if one message has just been there: in a stream of them it has been
-    /// written already. (In a ping-pong it was read a lap ago and lies in our cache: no harm.)
+    /// Brings a slot that will be looked at soon closer, if one message has just been there: in a
+    /// stream of them it has been written already. (In a ping-pong it was read a lap ago and lies
+    /// in our cache: no harm.)
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
         let ahead = Slot::index(self.head.wrapping_add(SLOTS as u32 / 8));

@@ -45,8 +45,9 @@ impl Memory {
     }
 }
 
-/// A producer that found the ring full and goes to sleep is woken by the consumer, or has seen the room itself; and a
-/// consumer that sleeps, by what is then published. (With fences on both sides, as in the model of the status word.)
+/// A producer that found the ring full and goes to sleep is woken by the consumer, or has seen the
+/// room itself; and a consumer that sleeps, by what is then published. (With fences on both sides,
+/// as in the model of the status word.)
 #[test]
 fn who_waits_for_room_is_woken() {
     loom::model(|| {
@@ -76,8 +77,8 @@ fn who_waits_for_room_is_woken() {
     });
 }
 
-/// Every order in which two threads can run publish, consume and the count of what is consumed: each slot is read as
-/// it was written, and never written while it is read.
+/// Every order in which two threads can run publish, consume and the count of what is consumed:
+/// each slot is read as it was written, and never written while it is read.
 #[test]
 fn slots_are_handed_over_whole() {
     loom::model(|| {

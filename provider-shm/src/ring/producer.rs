@@ -23,7 +23,8 @@ pub(crate) struct Tx {
     /// Slots published, slots known to be consumed.
     head: u32,
     tail: u32,
-    /// Next free payload offset; payload bytes taken, and known to be free again, since the start (with what was skipped).
+    /// Next free payload offset; payload bytes taken, and known to be free again, since the start
+    /// (with what was skipped).
     next: u32,
     taken: u32,
     freed: u32,
@@ -32,15 +33,15 @@ pub(crate) struct Tx {
     taken_at: [u32; SLOTS],
 }
 
-// SAFETY: the pointers lead into a mapping that outlives the ring (its `Link` holds the segment), and the shared words are
-// atomics; the rest is plain data.
+// SAFETY: the pointers lead into a mapping that outlives the ring (its `Link` holds the segment),
+// and the shared words are atomics; the rest is plain data.
 unsafe impl Send for Tx {}
 
 impl Tx {
     /// # Safety
     ///
-    /// The pointers lead to `SLOTS` slots, a progress line and `PAYLOAD_BYTES` bytes that stay mapped, of which this
-    /// is the only producer in this process.
+    /// The pointers lead to `SLOTS` slots, a progress line and `PAYLOAD_BYTES` bytes that stay
+    /// mapped, of which this is the only producer in this process.
     pub(crate) unsafe fn new(
         slots: NonNull<Slot>,
         progress: NonNull<Progress>,
@@ -89,7 +90,8 @@ impl Tx {
         Ok(())
     }
 
-    /// Whether the consumer is further than it was known to be; also when what it says makes no sense, for `refresh` to find.
+    /// Whether the consumer is further than it was known to be; also when what it says makes no
+    /// sense, for `refresh` to find.
     pub(crate) fn moved(&mut self) -> bool {
         let before = (self.tail, self.pressed);
         self.refresh().is_err() || (self.tail, self.pressed) != before

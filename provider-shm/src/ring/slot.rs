@@ -57,7 +57,8 @@ impl Slot {
     #[inline(always)]
     pub(super) fn publish(&self, position: u32, head: Head, fill: impl FnOnce(*mut u64)) {
         self.body.with_mut(|body| fill(body.cast()));
-        // Release pairs with the acquire in `head`: the body, and the record that it names, are there.
+        // Release pairs with the acquire in `head`: the body, and the record that it names, are
+        // there.
         self.word
             .store((head.0 << 16) | lap(position), Ordering::Release);
     }
@@ -77,7 +78,8 @@ impl Slot {
     }
 }
 
-/// What the consumer tells the producer: slots done with (low half), whether it is short of memory (top bit).
+/// What the consumer tells the producer: slots done with (low half), whether it is short of memory
+/// (top bit).
 #[repr(C, align(128))]
 pub(crate) struct Progress {
     word: AtomicU64,
@@ -103,8 +105,8 @@ impl Progress {
     /// Producer: how many slots are done with, and whether the consumer is short of memory.
     #[inline(always)]
     pub(super) fn read(&self) -> (u32, bool) {
-        // Acquire pairs with the release in `publish`: what the consumer read from a slot or record,
-        // it has read before it is written again.
+        // Acquire pairs with the release in `publish`: what the consumer read from a slot or
+        // record, it has read before it is written again.
         let word = self.word.load(Ordering::Acquire);
         (word as u32, word & PRESSED != 0)
     }

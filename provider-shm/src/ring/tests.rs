@@ -58,7 +58,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against a queue: everything comes out once, in order, unharmed, and there is room whenever the queue is empty.
+    /// Against a queue: everything comes out once, in order, unharmed, and there is room whenever
+    /// the queue is empty.
     #[test]
     fn a_ring_is_a_queue(steps in prop::collection::vec(step(), 1..400)) {
         let mut memory = Memory::new();

@@ -1,4 +1,5 @@
-//! What two service threads say to each other (`docs/shared-memory.md`, "Handshake"): records of one size.
+//! What two service threads say to each other (`docs/shared-memory.md`, "Handshake"): records of
+//! one size.
 
 use ferrofabric_contracts::addr::NATIVE_LEN;
 use ferrofabric_contracts::listed_constants;

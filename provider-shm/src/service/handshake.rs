@@ -1,5 +1,5 @@
-//! One connection of a handshake: four records, either side can give up at any of them, and all of it is over before the
-//! first message is sent through the segment.
+//! One connection of a handshake: four records, either side can give up at any of them, and all of
+//! it is over before the first message is sent through the segment.
 //!
 //! ```text
 //! initiator                                   acceptor
@@ -122,7 +122,8 @@ impl Connection {
         self.since.elapsed() > SILENCE
     }
 
-    /// Acceptor: reads a hello. `Err`: it is not one, or it looks for somebody else; the connection is to be closed.
+    /// Acceptor: reads a hello. `Err`: it is not one, or it looks for somebody else; the connection
+    /// is to be closed.
     pub(super) fn read_hello(&mut self, bytes: &[u8], shared: &Shared) -> Result<Met, ()> {
         let frame = Frame::parse(bytes, HELLO).ok_or(())?;
         self.nonce = frame.nonce;
@@ -233,8 +234,8 @@ impl Met {
     }
 }
 
-/// Whether both may speak to each other: endpoints that also speak over a device have keys, which are the same then, but for
-/// the kind of membership of the partition.
+/// Whether both may speak to each other: endpoints that also speak over a device have keys, which
+/// are the same then, but for the kind of membership of the partition.
 fn have_one_key(one: &NativeAddr, other: &NativeAddr) -> bool {
     const PARTITION: u16 = 0x7fff;
     match (&one.verbs, &other.verbs) {

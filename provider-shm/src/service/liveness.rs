@@ -1,5 +1,6 @@
-//! Whether a peer still exists, with no descriptor kept for it: its doorbell's name goes away with its process, however that
-//! ends, and is seen from every PID namespace. Stopped or busy is not gone.
+//! Whether a peer still exists, with no descriptor kept for it: its doorbell's name goes away with
+//! its process, however that ends, and is seen from every PID namespace. Stopped or busy is not
+//! gone.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 

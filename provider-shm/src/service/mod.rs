@@ -1,6 +1,6 @@
-//! The service thread of a transport: makes links and notices when peers are gone, so that whoever sends never waits for a
-//! connection, and a peer that does not answer holds nobody up. It sleeps in epoll(7) and shares nothing with the transport
-//! but two channels and a flag.
+//! The service thread of a transport: makes links and notices when peers are gone, so that whoever
+//! sends never waits for a connection, and a peer that does not answer holds nobody up. It sleeps
+//! in epoll(7) and shares nothing with the transport but two channels and a flag.
 
 #[cfg(test)]
 mod clients;
@@ -38,8 +38,9 @@ use crate::segment::{Segment, Side};
 pub(crate) enum Command {
     /// A link to this endpoint.
     Connect(NativeAddr),
-    /// The link with the endpoint of this id and with this segment is of no use any more; `true`: it is still to be told when the
-    /// endpoint is gone. Without a segment: that is not to be told any more, either.
+    /// The link with the endpoint of this id and with this segment is of no use any more; `true`:
+    /// it is still to be told when the endpoint is gone. Without a segment: that is not to be told
+    /// any more, either.
     Forget(u64, Option<Arc<Segment>>, bool),
     /// A link with the endpoint of this id is not wanted any more, if there is none yet.
     Cancel(u64),
@@ -55,8 +56,8 @@ pub(crate) enum Event {
     Up(NewLink),
     /// No link can be made with the endpoint of this id.
     Unreachable(u64, Errno, &'static str),
-    /// The endpoint of this id has ended its link, which has this segment, or is gone; `true` when it said so. Without a segment: it
-    /// was still to be told when it is gone.
+    /// The endpoint of this id has ended its link, which has this segment, or is gone; `true` when
+    /// it said so. Without a segment: it was still to be told when it is gone.
     Gone(u64, Option<Arc<Segment>>, bool),
     /// Time for a look at links whose peers were removed.
     Look,
@@ -219,7 +220,8 @@ impl Service {
             // The parent's thread would wake up for nothing.
             return;
         }
-        // The thread lives as long as `self`; if it could not be told, it has ended, and so has the process.
+        // The thread lives as long as `self`; if it could not be told, it has ended, and so has the
+        // process.
         let _ = self.commands.send(command);
         let _ = self.shared.wake.write(1);
     }

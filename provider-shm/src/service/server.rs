@@ -1,7 +1,8 @@
 //! The loop of the service thread: clients that come, peers that are asked for, links that end.
 //!
-//! Of two endpoints that connect to each other at once, the one with the lower id makes the link: it answers the other's
-//! hello with "busy", the other one drops its attempt for the lower one's. Every attempt can be repeated.
+//! Of two endpoints that connect to each other at once, the one with the lower id makes the link:
+//! it answers the other's hello with "busy", the other one drops its attempt for the lower one's.
+//! Every attempt can be repeated.
 
 mod attempts;
 mod listener;
@@ -326,8 +327,8 @@ impl Server {
         Ok(())
     }
 
-    /// Drops the connection that there is with a peer, for one that it makes now. Should nothing come of that, either, an attempt
-    /// of ours that is `wanted` goes on, and is what is returned.
+    /// Drops the connection that there is with a peer, for one that it makes now. Should nothing
+    /// come of that, either, an attempt of ours that is `wanted` goes on, and is what is returned.
     fn drop_for(
         &mut self,
         id: u64,
@@ -342,7 +343,8 @@ impl Server {
         wanted
     }
 
-    /// There is no connection with a peer any more: an attempt that waited for what comes of it goes on.
+    /// There is no connection with a peer any more: an attempt that waited for what comes of it
+    /// goes on.
     fn go_on(&mut self, id: u64, wanted: Option<Attempt>) {
         match wanted {
             Some(attempt) => {

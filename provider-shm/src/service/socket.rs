@@ -1,5 +1,5 @@
-//! The sockets of the handshake: abstract names, so nothing is left behind in any file system, and records, so that a slow
-//! client can not hand in half of one.
+//! The sockets of the handshake: abstract names, so nothing is left behind in any file system, and
+//! records, so that a slow client can not hand in half of one.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -24,7 +24,8 @@ pub(super) fn listen_at(id: u64) -> nix::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A connection to the endpoint `id`. `EAGAIN`: too many wait there already; `ECONNREFUSED`: there is none.
+/// A connection to the endpoint `id`. `EAGAIN`: too many wait there already; `ECONNREFUSED`: there
+/// is none.
 pub(super) fn connect_to(id: u64) -> nix::Result<OwnedFd> {
     let fd = record_socket()?;
     connect(fd.as_raw_fd(), &address(id)?)?;
@@ -41,13 +42,14 @@ pub(super) fn accept(listener: &OwnedFd) -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Who is at the other end, told by the kernel: process (0 where it can not be seen from here) and user.
+/// Who is at the other end, told by the kernel: process (0 where it can not be seen from here) and
+/// user.
 pub(super) fn credentials(fd: &OwnedFd) -> nix::Result<UnixCredentials> {
     getsockopt(fd, PeerCredentials)
 }
 
-/// Sends a record, with a descriptor if there is one to give. The socket's buffer is empty or the other side does not
-/// play by the rules: nothing blocks.
+/// Sends a record, with a descriptor if there is one to give. The socket's buffer is empty or the
+/// other side does not play by the rules: nothing blocks.
 pub(super) fn send(fd: &OwnedFd, frame: &Frame, give: Option<BorrowedFd<'_>>) -> nix::Result<()> {
     let fds: Vec<RawFd> = give.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
@@ -65,13 +67,13 @@ pub(super) fn send(fd: &OwnedFd, frame: &Frame, give: Option<BorrowedFd<'_>>) ->
     }
 }
 
-/// Takes the next record: its bytes and the descriptors that came with it, all owned, so that none can leak. `EAGAIN`: not
-/// there yet; `EPIPE`: the other side hung up.
+/// Takes the next record: its bytes and the descriptors that came with it, all owned, so that none
+/// can leak. `EAGAIN`: not there yet; `EPIPE`: the other side hung up.
 pub(super) fn receive(fd: &OwnedFd) -> nix::Result<(Vec<u8>, Vec<OwnedFd>)> {
     // One byte more than a record, to see when one is too long.
     let mut bytes = vec![0u8; FRAME_LEN + 1];
-    // Room for two: who gives more than one is not of ours, and the kernel closes what does not fit. (By hand, for a safe
-    // wrapper hides the descriptors that did fit when some did not.)
+    // Room for two: who gives more than one is not of ours, and the kernel closes what does not
+    // fit. (By hand, for a safe wrapper hides the descriptors that did fit when some did not.)
     let mut control = [0u64; 8];
     let mut iov = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
@@ -88,8 +90,8 @@ pub(super) fn receive(fd: &OwnedFd) -> nix::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
     let n = Sys::result(n)? as usize;
     let mut fds = Vec::new();
-    // SAFETY: the kernel filled the control buffer and set its length; the macros stay within. Each descriptor in it was
-    // just made for us, and nobody else has it.
+    // SAFETY: the kernel filled the control buffer and set its length; the macros stay within. Each
+    // descriptor in it was just made for us, and nobody else has it.
     unsafe {
         let mut part = libc::CMSG_FIRSTHDR(&raw const message);
         while let Some(header) = part.as_ref() {

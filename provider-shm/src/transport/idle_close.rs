@@ -1,6 +1,7 @@
-//! Links whose peers are not in the address vector: the segment goes once nothing happens in it and the other side agrees
-//! (`link/close.rs`), and with it all that we keep of the peer. Whoever has something to say next connects anew, and keeps its link
-//! as long as it talks, and for a while after that.
+//! Links whose peers are not in the address vector: the segment goes once nothing happens in it and
+//! the other side agrees (`link/close.rs`), and with it all that we keep of the peer. Whoever has
+//! something to say next connects anew, and keeps its link as long as it talks, and for a while
+//! after that.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +17,11 @@ use crate::ring::Broken;
 use crate::segment::Segment;
 use crate::service::Command;
 
-/// Looks without anything new after which we ask for the end of a link whose peer was removed, doubled each time that the peer has it
-/// stay, so many times at most. There is a look each second.
+/// Looks without anything new after which we ask for the end of a link whose peer was removed,
+/// doubled each time that the peer has it stay, so many times at most. There is a look each second.
 const MAX_DOUBLINGS: u32 = 6;
-/// Who connects and is not in the address vector has something to say, now and then: as if its link had stayed so many times.
+/// Who connects and is not in the address vector has something to say, now and then: as if its link
+/// had stayed so many times.
 const UNKNOWN_SOURCES_DOUBLINGS: u32 = 3;
 
 /// The links of unknown sources, and which of them are idle.
@@ -104,7 +106,8 @@ impl ShmTransport {
         self.idle_closer.watched.remove(&key);
     }
 
-    /// Asks for the end of the links of unknown sources on which nothing has happened for long enough.
+    /// Asks for the end of the links of unknown sources on which nothing has happened for long
+    /// enough.
     pub(super) fn look<O: Owner>(&mut self, owner: &mut O) {
         for key in self.idle_closer.look(&self.links) {
             if let Err(broken) = self.say(key, CloseMessage::Ask) {
@@ -177,7 +180,8 @@ impl ShmTransport {
         );
         // Says that we are through with it, before anybody connects anew.
         drop(link);
-        // Who has the peer in its address vector may wait for its messages, and is to hear when it is gone.
+        // Who has the peer in its address vector may wait for its messages, and is to hear when it
+        // is gone.
         let watch = pending.is_empty() && addr.is_some() && id != self.id;
         self.service.tell(Command::Forget(id, Some(segment), watch));
         match watch {
@@ -192,8 +196,8 @@ impl ShmTransport {
         }
     }
 
-    /// A peer has ended the link that has this segment, or is gone; without one, it is gone with which there was a link until
-    /// neither side had more to say.
+    /// A peer has ended the link that has this segment, or is gone; without one, it is gone with
+    /// which there was a link until neither side had more to say.
     pub(crate) fn gone<O: Owner>(
         &mut self,
         id: u64,

@@ -96,8 +96,8 @@ impl ShmTransport {
         }
     }
 
-    /// Takes what a peer that is gone has left in its ring: no more than the ring holds, should it still be writing. If that is its
-    /// farewell, the link has ended in good order.
+    /// Takes what a peer that is gone has left in its ring: no more than the ring holds, should it
+    /// still be writing. If that is its farewell, the link has ended in good order.
     pub(super) fn drain<O: Owner>(&mut self, key: usize, owner: &mut O) {
         let Some(link) = self.links.get_mut(key) else {
             return;
@@ -153,7 +153,8 @@ impl ShmTransport {
         let receives = self.receiver.take_unfinished(&mut link);
         self.receiver.outlives(key, &link);
         let addr = link.addr();
-        // Says that we are through with it, before anybody gets back the memory that the peer may be reading.
+        // Says that we are through with it, before anybody gets back the memory that the peer may
+        // be reading.
         drop(link);
         for done in sends {
             owner.fail_send(&done, errno, 0, why);

@@ -13,8 +13,8 @@ const SPIN_LOOKS: usize = 7;
 const IDLE_CALLS: u32 = 10_000;
 
 impl ShmTransport {
-    /// Looks a few times more for the next of an exchange of short messages, where the last one came from: nearer by than
-    /// through another call.
+    /// Looks a few times more for the next of an exchange of short messages, where the last one
+    /// came from: nearer by than through another call.
     #[inline(always)]
     pub(super) fn spin<O: Owner>(&mut self, owner: &mut O) -> usize {
         let Some(key) = self.turns.first() else {
@@ -107,7 +107,8 @@ impl ShmTransport {
         did
     }
 
-    /// Has those who sleep look again, if there is something to push now: they asked to be woken for less.
+    /// Has those who sleep look again, if there is something to push now: they asked to be woken
+    /// for less.
     #[inline]
     pub(super) fn wake_progress(&self, key: usize) {
         if self.armed && self.links.get(key).is_some_and(|link| link.is_busy()) {
@@ -116,10 +117,11 @@ impl ShmTransport {
     }
 }
 
-/// Waits some nanoseconds, with no load under way. A processor that finds nothing runs ahead and looks at the same line
-/// several times at once; looks that the sender's store overtakes are undone, and take the line from the sender once more
-/// (`docs/adr/0012-polling-takes-its-time.md`). Where the last message had a record, running ahead is a gain: slot and record
-/// come over together.
+/// Waits some nanoseconds, with no load under way. A processor that finds nothing runs ahead and
+/// looks at the same line several times at once; looks that the sender's store overtakes are
+/// undone, and take the line from the sender once more (`docs/adr/0012-polling-takes-its-time.md`).
+/// Where the last message had a record, running ahead is a gain: slot and record come over
+/// together.
 #[inline(always)]
 fn poll_delay() {
     #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! Whose turn it is to be looked at: a few links are all looked at in each call, of more those where something came lately, and
-//! one other.
+//! Whose turn it is to be looked at: a few links are all looked at in each call, of more those
+//! where something came lately, and one other.
 
 /// So many links are all looked at in each call.
 const FEW_LINKS: usize = 4;

@@ -1,5 +1,5 @@
-//! Everybody sends to everybody, in both directions at once, with receives posted before and after: contents, order and
-//! sources are checked.
+//! Everybody sends to everybody, in both directions at once, with receives posted before and after:
+//! contents, order and sources are checked.
 
 #![allow(
     dead_code,
@@ -152,7 +152,8 @@ fn send(ep: &mut Ep, Send { op, bytes }: &Send, draw: &mut Draw) -> bool {
     }
 }
 
-/// Does it all as number `me`; `peers[i]` is the address of number `i` (our own, too, if we are to send to ourselves).
+/// Does it all as number `me`; `peers[i]` is the address of number `i` (our own, too, if we are to
+/// send to ourselves).
 pub fn exchange(ep: &mut Ep, me: usize, peers: &[Option<FiAddr>], sizes: &[usize], seed: u64) {
     let mut draw = Draw::new(seed ^ 0x5555 ^ me as u64);
     let (mut sends, mut recvs) = (Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! A plain owner for tests and benches: the matcher, queue and address vector of the core, and nothing around them, so that
-//! the transport is driven directly.
+//! A plain owner for tests and benches: the matcher, queue and address vector of the core, and
+//! nothing around them, so that the transport is driven directly.
 
 #![allow(
     dead_code,
@@ -319,8 +319,8 @@ impl Ep {
         true
     }
 
-    /// Takes all receives with this context back and discards all unexpected messages, as an endpoint
-    /// that closes. Returns how many receives there were.
+    /// Takes all receives with this context back and discards all unexpected messages, as an
+    /// endpoint that closes. Returns how many receives there were.
     pub fn drain(&mut self, context: u64) -> usize {
         let mut receives = 0;
         for kind in [MsgKind::Tagged, MsgKind::Msg] {
@@ -360,7 +360,8 @@ impl Ep {
         }
     }
 
-    /// As an application reads its queue: completions into `out`, after progress if there are none. Errors end the process.
+    /// As an application reads its queue: completions into `out`, after progress if there are none.
+    /// Errors end the process.
     #[inline]
     pub fn read(&mut self, out: &mut [Completion]) -> usize {
         if self.owner.cq.is_empty() {
@@ -398,7 +399,8 @@ impl Ep {
         }
     }
 
-    /// Sleeps until the transport is woken, unless there is something to do. False: nobody woke it in time.
+    /// Sleeps until the transport is woken, unless there is something to do. False: nobody woke it
+    /// in time.
     pub fn sleep(&mut self, most: Duration) {
         if self.shm.arm().unwrap() {
             let mut fd = libc::pollfd {

@@ -1,5 +1,5 @@
-//! Other processes for tests: the test binary itself, started again to run one ignored test, `party`, in a role that the
-//! environment names. Parent and child talk in lines.
+//! Other processes for tests: the test binary itself, started again to run one ignored test,
+//! `party`, in a role that the environment names. Parent and child talk in lines.
 
 #![allow(
     dead_code,

@@ -1,4 +1,5 @@
-//! Event channels and identifiers of the connection manager, as owners (rdma_create_event_channel(3), rdma_create_id(3)).
+//! Event channels and identifiers of the connection manager, as owners
+//! (rdma_create_event_channel(3), rdma_create_id(3)).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -33,7 +34,8 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// `ENOENT`, `ENOSYS`: librdmacm is not there, or too old. `ENODEV`: the kernel has no connection manager for users.
+    /// `ENOENT`, `ENOSYS`: librdmacm is not there, or too old. `ENODEV`: the kernel has no
+    /// connection manager for users.
     pub(super) fn open() -> Result<Arc<Self>> {
         let cm = Rdmacm::load().map_err(not_loaded)?;
         // SAFETY: it takes nothing.

@@ -1,4 +1,5 @@
-//! Who listens: the endpoints of one domain, each at an address of its own, and the thread that answers for all of them.
+//! Who listens: the endpoints of one domain, each at an address of its own, and the thread that
+//! answers for all of them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

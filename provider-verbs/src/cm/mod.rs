@@ -1,6 +1,7 @@
-//! Endpoints by socket address: the connection manager's service ID resolution (SIDR, IBTA 1.5 §12.11, rdma_cm(7)). An endpoint
-//! listens at an IP address and a port of the datagram port space; who wants to reach it asks there, and gets its native
-//! address. Nothing is connected, and nothing of this is on a message's way.
+//! Endpoints by socket address: the connection manager's service ID resolution (SIDR, IBTA 1.5
+//! §12.11, rdma_cm(7)). An endpoint listens at an IP address and a port of the datagram port space;
+//! who wants to reach it asks there, and gets its native address. Nothing is connected, and nothing
+//! of this is on a message's way.
 
 mod channel;
 mod listener;
@@ -41,7 +42,8 @@ impl Host {
         self.scoped(SocketAddr::new(self.ip, port))
     }
 
-    /// Where to ask for `at`: what stands for this host is this address, and what is said without an interface is on its own.
+    /// Where to ask for `at`: what stands for this host is this address, and what is said without
+    /// an interface is on its own.
     fn reach(&self, at: SocketAddr) -> SocketAddr {
         if at.ip().is_loopback() || at.ip().is_unspecified() {
             return self.socket(at.port());
@@ -66,7 +68,8 @@ impl Host {
 ///
 /// # Errors
 ///
-/// Why they can not: the port has none, librdmacm is not there or too old, the kernel has no connection manager for users.
+/// Why they can not: the port has none, librdmacm is not there or too old, the kernel has no
+/// connection manager for users.
 pub(crate) fn host(port: &LocalPort) -> Result<Host> {
     let host = Host::of(port).ok_or_else(|| {
         Error::new(

@@ -1,9 +1,10 @@
-//! Who asks: from socket addresses to the native addresses of who listens there, many side by side. One call is one attempt; the
-//! address vector makes others while a resolution may last.
+//! Who asks: from socket addresses to the native addresses of who listens there, many side by side.
+//! One call is one attempt; the address vector makes others while a resolution may last.
 //!
-//! The connection manager looks for the way (address, then route), then sends the request. It would wait four seconds before it
-//! sends it again, so a request that is not answered soon is begun anew. So is one whose way is not found soon: what the kernel
-//! learns of a neighbour between its question and its waiting for the answer, it only notices when that wait is over.
+//! The connection manager looks for the way (address, then route), then sends the request. It would
+//! wait four seconds before it sends it again, so a request that is not answered soon is begun
+//! anew. So is one whose way is not found soon: what the kernel learns of a neighbour between its
+//! question and its waiting for the answer, it only notices when that wait is over.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;

@@ -1,5 +1,6 @@
-//! Address handles, one for each path, made by threads of their own: making one on RoCE waits for the neighbour's
-//! hardware address, a second and more when nobody answers. What is to be sent meanwhile waits here.
+//! Address handles, one for each path, made by threads of their own: making one on RoCE waits for
+//! the neighbour's hardware address, a second and more when nobody answers. What is to be sent
+//! meanwhile waits here.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -90,7 +91,8 @@ impl<D> AhCache<D> {
         }
     }
 
-    /// Whether the path of somebody whom nobody here wants can be had without others having to wait for theirs.
+    /// Whether the path of somebody whom nobody here wants can be had without others having to wait
+    /// for theirs.
     pub(crate) fn has_spare(&self, path: &Path) -> bool {
         self.entries.contains_key(path)
             || self.line.is_empty() && self.resolvers + RESERVED_RESOLVERS < MAX_RESOLVERS
@@ -101,7 +103,8 @@ impl<D> AhCache<D> {
         self.entries.len() >= self.tidy_at
     }
 
-    /// Lets the paths go that nobody uses: that are not `wanted`, and whose handles nobody holds. Those that are being made stay.
+    /// Lets the paths go that nobody uses: that are not `wanted`, and whose handles nobody holds.
+    /// Those that are being made stay.
     pub(crate) fn tidy(&mut self, wanted: &HashSet<Path>) {
         let unwanted = |path: &Path| !wanted.contains(path);
         let in_line: HashSet<Path> = self.line.iter().copied().filter(unwanted).collect();
@@ -151,7 +154,8 @@ impl<D> AhCache<D> {
         Some((path, outcome))
     }
 
-    /// Lets the handle of a path go if nobody else holds it. False: it is in use, or still being made.
+    /// Lets the handle of a path go if nobody else holds it. False: it is in use, or still being
+    /// made.
     pub(crate) fn release_unused(&mut self, path: &Path) -> bool {
         let unused = match self.entries.get(path) {
             Some(Entry::Ready(handle)) => Arc::strong_count(handle) == 1,

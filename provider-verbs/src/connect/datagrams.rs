@@ -178,7 +178,8 @@ impl Datagrams {
         self.channel.as_fd()
     }
 
-    /// Asks for a wake-up by what comes next. What has come before does not count: receive once more after it.
+    /// Asks for a wake-up by what comes next. What has come before does not count: receive once
+    /// more after it.
     pub(super) fn arm(&mut self) {
         while matches!(self.channel.take_event(), Ok(Some(_))) {}
         let armed = self.cq.arm(false);

@@ -1,5 +1,5 @@
-//! Making lanes: a service thread speaks the handshake over the UD queue pair and makes the RC queue pairs, so that no
-//! slow verb runs on a caller's path. It and the engine talk by messages.
+//! Making lanes: a service thread speaks the handshake over the UD queue pair and makes the RC
+//! queue pairs, so that no slow verb runs on a caller's path. It and the engine talk by messages.
 
 mod ah_cache;
 mod datagrams;
@@ -99,11 +99,13 @@ pub(crate) enum ToService {
     },
     /// A lane was given up for want of queue pairs.
     Recycled(LaneKey),
-    /// A lane was given up because its peer was removed from the address vector and nothing is under way.
+    /// A lane was given up because its peer was removed from the address vector and nothing is
+    /// under way.
     Left(LaneKey),
     /// The lane to a peer that was asked for is no longer wanted.
     Cancel(PeerKey),
-    /// A peer that was removed from the address vector has no lane any more: its path is not needed for it.
+    /// A peer that was removed from the address vector has no lane any more: its path is not needed
+    /// for it.
     Parted(PeerKey),
     /// The peer of a lane of the UD kind confirms nothing.
     AskAfter(LaneKey),
@@ -141,8 +143,8 @@ pub(crate) fn peer_key(name: &NativeAddr) -> PeerKey {
     }
 }
 
-/// The native address of a peer whose shared-memory endpoint has this name; `None` when the bytes are no address (they may
-/// be anybody's).
+/// The native address of a peer whose shared-memory endpoint has this name; `None` when the bytes
+/// are no address (they may be anybody's).
 pub(crate) fn native_addr(key: &PeerKey, shm_name: u64) -> Option<NativeAddr> {
     let mut bytes = key.place;
     bytes[INCARNATION].copy_from_slice(&key.incarnation.to_le_bytes());

@@ -1,5 +1,5 @@
-//! The service thread of an endpoint: asleep until a control packet, a request of the engine, a resolved path or a timer
-//! wakes it; so peers are answered while the application computes.
+//! The service thread of an endpoint: asleep until a control packet, a request of the engine, a
+//! resolved path or a timer wakes it; so peers are answered while the application computes.
 
 mod lanes;
 
@@ -58,8 +58,8 @@ pub(crate) struct ServiceConfig {
     pub(crate) handshake: Config,
 }
 
-/// The engine's end of the service thread. Dropping it closes the endpoint's lanes, says goodbye to the peers (for at
-/// most the linger time) and ends the thread.
+/// The engine's end of the service thread. Dropping it closes the endpoint's lanes, says goodbye to
+/// the peers (for at most the linger time) and ends the thread.
 pub(crate) struct Service {
     requests: Sender<ToService>,
     wait: Arc<WaitSet>,
@@ -167,9 +167,11 @@ impl Service {
         message
     }
 
-    /// Prepares for a sleep on the descriptor. A look at [`has_messages`](Self::has_messages) must follow.
+    /// Prepares for a sleep on the descriptor. A look at [`has_messages`](Self::has_messages) must
+    /// follow.
     pub(crate) fn hush(&self) {
-        // Not by who takes the messages: that costs a system call each time, and only those who sleep need it.
+        // Not by who takes the messages: that costs a system call each time, and only those who
+        // sleep need it.
         let _ = self.inbox.wake.read();
     }
 
@@ -216,9 +218,11 @@ struct Worker {
     rc_lanes: usize,
     /// Lanes of the UD kind that wait for their path.
     joining: Vec<(Path, LaneKey)>,
-    /// Paths whose handles are to go as soon as nobody holds them: we parted from a peer behind them.
+    /// Paths whose handles are to go as soon as nobody holds them: we parted from a peer behind
+    /// them.
     parting: Vec<Path>,
-    /// Paths that we have parted from since: the handle that a late control packet has made goes again.
+    /// Paths that we have parted from since: the handle that a late control packet has made goes
+    /// again.
     parted: HashSet<Path>,
     connector: Connector,
     config: ServiceConfig,
@@ -470,7 +474,8 @@ impl Worker {
             }
             Outcome::Failed(error, waiting) => {
                 tracing::debug!("{error}");
-                // A neighbour that is silent now may answer the next try; what has no route or no handle will not.
+                // A neighbour that is silent now may answer the next try; what has no route or no
+                // handle will not.
                 if !matches!(
                     error.errno(),
                     Errno::ETIMEDOUT | Errno::EAGAIN | Errno::ENOMEM
@@ -483,8 +488,8 @@ impl Worker {
         }
     }
 
-    /// The engine has parted from a peer: the handle of its path goes with the last who holds it. (RC queue pairs do not: should a
-    /// control packet go there again, the handle is made anew.)
+    /// The engine has parted from a peer: the handle of its path goes with the last who holds it.
+    /// (RC queue pairs do not: should a control packet go there again, the handle is made anew.)
     fn part_from(&mut self, peer: &PeerKey) {
         if let Some((path, ..)) = self.way_to(peer) {
             if !self.parting.contains(&path) {

@@ -56,7 +56,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// When there is no such device (the error lists those there are), or this user may not open it.
+    /// When there is no such device (the error lists those there are), or this user may not open
+    /// it.
     pub fn open(name: &str) -> Result<Arc<Self>> {
         let verbs = Verbs::load().map_err(not_loaded)?;
         fork_safety(verbs);
@@ -176,8 +177,8 @@ impl Context {
         Ok(table)
     }
 
-    /// The same, slot by slot and with the kinds from sysfs: for libraries and kernels that cannot hand out the table at
-    /// once. Interfaces stay unknown.
+    /// The same, slot by slot and with the kinds from sysfs: for libraries and kernels that cannot
+    /// hand out the table at once. Interfaces stay unknown.
     ///
     /// # Errors
     ///
@@ -211,7 +212,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// When the port has none that can be used, or not the one asked for; the error lists what there is.
+    /// When the port has none that can be used, or not the one asked for; the error lists what
+    /// there is.
     pub fn choose_gid(&self, port: u8, request: GidRequest) -> Result<GidSelection> {
         let link = self.port(port)?.link_layer;
         choose_gid(&self.gid_table(port)?, link, request).map_err(|none| none.on(&self.name, port))
@@ -245,7 +247,8 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
     }
 
-    /// Takes the next asynchronous event; waits for one, unless [`Context::events_fd`] was set not to block.
+    /// Takes the next asynchronous event; waits for one, unless [`Context::events_fd`] was set not
+    /// to block.
     ///
     /// # Errors
     ///

@@ -34,7 +34,8 @@ impl AsyncEvent {
     /// `raw` was just read and is not yet acknowledged, so that what it names is alive.
     pub(super) unsafe fn from_raw(raw: &ibv_async_event) -> Self {
         let kind = raw.event_type;
-        // SAFETY: the kind says which member is set; an object with an event that is not acknowledged cannot go.
+        // SAFETY: the kind says which member is set; an object with an event that is not
+        // acknowledged cannot go.
         let subject = unsafe {
             match kind {
                 ibv_event_type::IBV_EVENT_CQ_ERR => {

@@ -63,7 +63,8 @@ pub(super) fn text(path: impl AsRef<Path>) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// A card's own, and a software device's parent. The GID table names them too, slot by slot: thousands of files.
+/// A card's own, and a software device's parent. The GID table names them too, slot by slot:
+/// thousands of files.
 fn interfaces(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries(&folder.join("device/net"))
         .iter()

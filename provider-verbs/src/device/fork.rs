@@ -9,7 +9,8 @@ use ferrofabric_verbs_sys::{Verbs, ibv_fork_status};
 pub enum ForkSafety {
     /// The kernel copies pinned pages at the fork (since 5.12): nothing to do.
     CopyOnFork,
-    /// libibverbs keeps pinned pages from the child (`MADV_DONTFORK`): a child that touches them dies.
+    /// libibverbs keeps pinned pages from the child (`MADV_DONTFORK`): a child that touches them
+    /// dies.
     KeptFromChild,
     /// Neither: after a fork the parent's registered memory may part from what the device sees.
     Unprotected,
@@ -29,7 +30,8 @@ pub fn fork_safety(verbs: &Verbs) -> ForkSafety {
                 return ForkSafety::CopyOnFork;
             }
         }
-        // SAFETY: takes nothing; fails where memory was registered before, or where the kernel cannot.
+        // SAFETY: takes nothing; fails where memory was registered before, or where the kernel
+        // cannot.
         if unsafe { (verbs.ibv_fork_init)() } == 0 {
             ForkSafety::KeptFromChild
         } else {

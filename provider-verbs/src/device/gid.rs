@@ -19,7 +19,8 @@ pub enum GidScope {
     Ipv4Local(Ipv4Addr),
     /// An IPv6 address that is routed: global or unique local.
     Ipv6Global,
-    /// An IPv6 address of the link alone (`fe80::/10`). InfiniBand's default subnet has this form too.
+    /// An IPv6 address of the link alone (`fe80::/10`). InfiniBand's default subnet has this form
+    /// too.
     Ipv6LinkLocal,
     /// An address that names no single port: unspecified, loopback or multicast.
     Unusable,
@@ -101,7 +102,8 @@ fn kind_from_raw(raw: ibv_gid_type) -> Option<GidKind> {
     }
 }
 
-/// The kind as sysfs writes it (`ports/*/gid_attrs/types/*`); it has one word for InfiniBand and RoCE v1.
+/// The kind as sysfs writes it (`ports/*/gid_attrs/types/*`); it has one word for InfiniBand and
+/// RoCE v1.
 pub(super) fn kind_from_sysfs(text: &str, on_ethernet: bool) -> Option<GidKind> {
     match text.trim() {
         "RoCE v2" => Some(GidKind::RoceV2),

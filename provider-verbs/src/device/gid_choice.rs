@@ -1,8 +1,8 @@
 //! Which GID to speak from.
 //!
-//! On Ethernet the slots of a table differ: RoCE v2 over IPv4 is routed and works wherever IP does, RoCE v1 only within
-//! one Ethernet segment, and slot 0 is mostly the link-local address, which many networks do not carry. On InfiniBand
-//! the first slot is the port's own.
+//! On Ethernet the slots of a table differ: RoCE v2 over IPv4 is routed and works wherever IP does,
+//! RoCE v1 only within one Ethernet segment, and slot 0 is mostly the link-local address, which
+//! many networks do not carry. On InfiniBand the first slot is the port's own.
 
 use std::cmp::Reverse;
 use std::fmt;

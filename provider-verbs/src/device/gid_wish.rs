@@ -1,7 +1,8 @@
 //! Which GID the hints of an application speak for.
 //!
-//! A port may have an IPv4 and an IPv6 address, and several of each; each is a GID. Who names a source speaks from just
-//! that one. Who names a peer, or a format of addresses, speaks from one of the same family.
+//! A port may have an IPv4 and an IPv6 address, and several of each; each is a GID. Who names a
+//! source speaks from just that one. Who names a peer, or a format of addresses, speaks from one of
+//! the same family.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -6,7 +6,8 @@ use ferrofabric_verbs_sys::{
     ibv_atomic_cap, ibv_device_attr_ex, ibv_device_cap_flags, ibv_odp_general_caps,
 };
 
-/// What a device allows (`ibv_query_device_ex(3)`). Counts are the device's promise, not what is free now.
+/// What a device allows (`ibv_query_device_ex(3)`). Counts are the device's promise, not what is
+/// free now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// PCI vendor, or what a software device gives (Soft-RoCE: 0xffffff).

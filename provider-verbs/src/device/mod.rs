@@ -1,7 +1,8 @@
 //! RDMA devices: which there are, what they can do, and which GID to speak from.
 //!
-//! [`Device::list`] looks at everything that this process can see, [`Context::open`] takes one for use. All other verbs
-//! objects (protection domain, queues, regions) hold their parent by `Arc`, so that none outlives it.
+//! [`Device::list`] looks at everything that this process can see, [`Context::open`] takes one for
+//! use. All other verbs objects (protection domain, queues, regions) hold their parent by `Arc`, so
+//! that none outlives it.
 
 mod context;
 mod events;
@@ -47,7 +48,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// When libibverbs cannot be loaded, or cannot list. No device is not an error: the list is empty.
+    /// When libibverbs cannot be loaded, or cannot list. No device is not an error: the list is
+    /// empty.
     pub fn list() -> Result<Vec<DeviceInfo>> {
         Ok(Context::device_names()?
             .into_iter()

@@ -39,14 +39,16 @@ impl NumaDistances {
         numbers.collect::<Result<_, _>>().ok().map(Self)
     }
 
-    /// To a node; that of a device which is nowhere (a software device), or of a machine that does not say, is this one.
+    /// To a node; that of a device which is nowhere (a software device), or of a machine that does
+    /// not say, is this one.
     pub(crate) fn to(&self, node: Option<u32>) -> u32 {
         node.and_then(|node| self.0.get(node as usize).copied())
             .unwrap_or(LOCAL)
     }
 }
 
-/// The processor that a thread ran on last: field 39 of proc_pid_stat(5), whose second may have spaces in it.
+/// The processor that a thread ran on last: field 39 of proc_pid_stat(5), whose second may have
+/// spaces in it.
 fn processor(stat: &str) -> Option<u32> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(36)?.parse().ok()

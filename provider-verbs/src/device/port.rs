@@ -162,7 +162,8 @@ impl Mtu {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)
     }
 
-    /// From the number in messages and attributes; one that is not known is cut to the nearest that is.
+    /// From the number in messages and attributes; one that is not known is cut to the nearest that
+    /// is.
     pub(super) fn from_raw(raw: ibv_mtu) -> Self {
         Self::ALL[(raw.0.clamp(1, 5) - 1) as usize]
     }

@@ -1,6 +1,7 @@
 //! Known defects of devices, and what follows from each.
 //!
-//! Behaviour that can be probed at start-up without harm is probed; this table is for what cannot, or not cheaply.
+//! Behaviour that can be probed at start-up without harm is probed; this table is for what cannot,
+//! or not cheaply.
 
 use super::facts::DeviceFacts;
 use super::limits::DeviceLimits;
@@ -9,33 +10,39 @@ bitflags::bitflags! {
     /// Where a device departs from the verbs standard.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Quirks: u32 {
-        /// A window gives access to the whole region beneath it; only rights and revocation hold. A window must be backed
-        /// by a registration of exactly its range.
+        /// A window gives access to the whole region beneath it; only rights and revocation hold. A
+        /// window must be backed by a registration of exactly its range.
         const WINDOW_BOUNDS_NOT_ENFORCED = 1 << 0;
-        /// A type 2 window that was invalidated on one queue pair and bound again on another makes its destruction hang
-        /// for most of a minute: use a window again on its own queue pair only.
+        /// A type 2 window that was invalidated on one queue pair and bound again on another makes
+        /// its destruction hang for most of a minute: use a window again on its own queue pair
+        /// only.
         const WINDOW_TIED_TO_QUEUE_PAIR = 1 << 1;
-        /// Deregistering a region with a bound window gives `EINVAL`, where the standard has a "busy" error.
+        /// Deregistering a region with a bound window gives `EINVAL`, where the standard has a
+        /// "busy" error.
         const DEREGISTER_BOUND_IS_EINVAL = 1 << 2;
-        /// A receive with invalidate completes without `IBV_WC_WITH_INV`, with other bits set in its place. The key is
-        /// right: go by the protocol, not by the flag.
+        /// A receive with invalidate completes without `IBV_WC_WITH_INV`, with other bits set in
+        /// its place. The key is right: go by the protocol, not by the flag.
         const INVALIDATE_FLAG_WRONG = 1 << 3;
-        /// `ibv_wr_set_inline_data` needs `IBV_SEND_INLINE` in `wr_flags`, which the interface does not ask for.
+        /// `ibv_wr_set_inline_data` needs `IBV_SEND_INLINE` in `wr_flags`, which the interface does
+        /// not ask for.
         const EXTENDED_INLINE_NEEDS_FLAG = 1 << 4;
-        /// `ibv_wr_set_inline_data_list` sends nothing and reports success: post inline lists the legacy way.
+        /// `ibv_wr_set_inline_data_list` sends nothing and reports success: post inline lists the
+        /// legacy way.
         const EXTENDED_INLINE_LIST_LOST = 1 << 5;
-        /// A datagram of more than the path MTU completes with success and is not sent: check sizes before posting.
+        /// A datagram of more than the path MTU completes with success and is not sent: check sizes
+        /// before posting.
         const LONG_DATAGRAM_LOST = 1 << 6;
-        /// A message longer than the receive's buffers ends with statuses 11 (receiver) and 2 (sender), where the
-        /// standard has 9 and 1.
+        /// A message longer than the receive's buffers ends with statuses 11 (receiver) and 2
+        /// (sender), where the standard has 9 and 1.
         const SHORT_RECEIVE_STATUS_WRONG = 1 << 7;
         /// Joining a multicast group succeeds and nothing of it is delivered.
         const MULTICAST_NOT_DELIVERED = 1 << 8;
-        /// When packets are lost or overtake each other, a read of several packets completes with success and its last
-        /// ones are missing.
+        /// When packets are lost or overtake each other, a read of several packets completes with
+        /// success and its last ones are missing.
         const LONG_READ_TORN = 1 << 9;
-        /// A queue pair that moves to the error state while the last packet of a send completes takes that packet once more, now
-        /// without a receive, and the kernel crashes: no send may take several packets.
+        /// A queue pair that moves to the error state while the last packet of a send completes
+        /// takes that packet once more, now without a receive, and the kernel crashes: no send may
+        /// take several packets.
         const LONG_SEND_CRASHES = 1 << 10;
         /// A send is posted by a write of the device's descriptor, which is a cancellation point
         /// (pthreads(7)).
@@ -50,7 +57,8 @@ struct Match {
     hardware: bool,
 }
 
-/// Linux gives Soft-RoCE (rdma_rxe) this vendor, and no place on a bus. Its name is the administrator's choice.
+/// Linux gives Soft-RoCE (rdma_rxe) this vendor, and no place on a bus. Its name is the
+/// administrator's choice.
 const SOFT_ROCE: Match = Match {
     vendor_id: 0x00ff_ffff,
     hardware: false,

@@ -47,7 +47,8 @@ pub(super) fn in_partition(
     })
 }
 
-/// The port as endpoints use it, with the GID that the settings ask for, or else the one that is wished for or the best.
+/// The port as endpoints use it, with the GID that the settings ask for, or else the one that is
+/// wished for or the best.
 pub(crate) fn local_port(
     context: &Arc<Context>,
     number: u8,

@@ -185,7 +185,8 @@ impl KeyedParts for VerbsBackend {
 }
 
 impl VerbsBackend {
-    /// Opens both transports of an endpoint, by an address made of what was drawn for it, or else of what is free.
+    /// Opens both transports of an endpoint, by an address made of what was drawn for it, or else
+    /// of what is free.
     fn open_paired(
         &self,
         opening: &Opening<'_>,
@@ -195,7 +196,8 @@ impl VerbsBackend {
     ) -> Result<(Paired, NativeAddr)> {
         let datagrams = RdmTransport::open_datagrams(&self.pd, &port, qkey)?;
         let queue_pair = Some(port.address(datagrams.number(), qkey));
-        // Who asks for other nodes alone gets no peer through shared memory (fi_getinfo(3), FI_REMOTE_COMM).
+        // Who asks for other nodes alone gets no peer through shared memory (fi_getinfo(3),
+        // FI_REMOTE_COMM).
         let shm = match self.settings.shm && self.info.caps.contains(Flags::LOCAL_COMM) {
             true => {
                 let config = ShmConfig {
@@ -244,7 +246,8 @@ impl VerbsBackend {
     }
 }
 
-/// Queue key of our UD queue pairs; the handshake checks it for the lanes too. The high bit is for privileged ones.
+/// Queue key of our UD queue pairs; the handshake checks it for the lanes too. The high bit is for
+/// privileged ones.
 const DEFAULT_QKEY: u32 = 0x00fe_0f0f;
 
 /// Registered memory.

@@ -23,8 +23,8 @@ pub struct SendBatch<'q> {
 }
 
 impl Qp {
-    /// Opens a batch of extended sends; `None` when it was not created for them. Only one at a time: a second on the same
-    /// thread waits for itself.
+    /// Opens a batch of extended sends; `None` when it was not created for them. Only one at a
+    /// time: a second on the same thread waits for itself.
     #[inline]
     pub fn start_batch(&self) -> Option<SendBatch<'_>> {
         // SAFETY: live as long as the borrow. A nested batch deadlocks, which breaks nothing.
@@ -240,7 +240,8 @@ impl SendBatch<'_> {
     ///
     /// # Safety
     ///
-    /// An operation without payload stands in the batch; memory as [`super::SendRequest::post`] has it.
+    /// An operation without payload stands in the batch; memory as [`super::SendRequest::post`] has
+    /// it.
     #[inline]
     pub unsafe fn entry(&mut self, entry: ibv_sge) -> &mut Self {
         // SAFETY: as above.
@@ -260,8 +261,8 @@ impl SendBatch<'_> {
         self
     }
 
-    /// The last operation's payload is copied from here. Its flags must have [`SendFlags::INLINE`]: not all drivers add it
-    /// themselves.
+    /// The last operation's payload is copied from here. Its flags must have [`SendFlags::INLINE`]:
+    /// not all drivers add it themselves.
     ///
     /// # Safety
     ///

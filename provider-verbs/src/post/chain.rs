@@ -1,4 +1,5 @@
-//! Messages that are posted together: one doorbell for all, and where they want to be told of, one completion.
+//! Messages that are posted together: one doorbell for all, and where they want to be told of, one
+//! completion.
 
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_verbs_sys::ibv_sge;
@@ -45,8 +46,8 @@ impl<const ENTRIES: usize> SendChain<ENTRIES> {
         self.len == ROOM
     }
 
-    /// Puts a message behind the others. A queue pair completes in order, so that of two that are to be signalled only the
-    /// later one is.
+    /// Puts a message behind the others. A queue pair completes in order, so that of two that are
+    /// to be signalled only the later one is.
     #[inline]
     pub(crate) fn push<const N: usize>(
         &mut self,

@@ -1,7 +1,9 @@
-//! Posting work requests. Nothing here allocates: requests are built where the caller has them, mostly on the stack.
+//! Posting work requests. Nothing here allocates: requests are built where the caller has them,
+//! mostly on the stack.
 //!
-//! Two ways: [`SendRequest`] and [`RecvRequest`] hand the driver a structure (`ibv_post_send`), [`SendBatch`] writes
-//! straight into the driver's queue (`ibv_wr_*`) on queue pairs created for it.
+//! Two ways: [`SendRequest`] and [`RecvRequest`] hand the driver a structure (`ibv_post_send`),
+//! [`SendBatch`] writes straight into the driver's queue (`ibv_wr_*`) on queue pairs created for
+//! it.
 
 mod batch;
 mod chain;
@@ -26,7 +28,8 @@ bitflags::bitflags! {
         const SIGNALED = RawFlags::IBV_SEND_SIGNALED.0;
         /// Wake a receiver that armed its queue for solicited events.
         const SOLICITED = RawFlags::IBV_SEND_SOLICITED.0;
-        /// The payload is copied at the post; its memory needs no registration and is free afterwards.
+        /// The payload is copied at the post; its memory needs no registration and is free
+        /// afterwards.
         const INLINE = RawFlags::IBV_SEND_INLINE.0;
     }
 }

@@ -9,7 +9,8 @@ use crate::qp::Qp;
 use crate::rejected::Rejected;
 use crate::srq::Srq;
 
-/// One receive request with `N` scatter/gather entries. A datagram's first 40 bytes are its routing header.
+/// One receive request with `N` scatter/gather entries. A datagram's first 40 bytes are its routing
+/// header.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvRequest<const N: usize> {
     wr: ibv_recv_wr,
@@ -37,8 +38,8 @@ impl<const N: usize> RecvRequest<N> {
     ///
     /// # Safety
     ///
-    /// Each entry's memory is registered in the queue's protection domain with the right to write, and the device's alone
-    /// until the request completes.
+    /// Each entry's memory is registered in the queue's protection domain with the right to write,
+    /// and the device's alone until the request completes.
     #[inline]
     pub unsafe fn post(&mut self, qp: &Qp) -> Result<(), OpError> {
         let list = Self::link(std::slice::from_mut(self));

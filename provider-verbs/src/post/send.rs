@@ -64,7 +64,8 @@ impl<const N: usize> SendRequest<N> {
         Self::one_sided(wr_id, ibv_wr_opcode::IBV_WR_RDMA_READ, entries, remote)
     }
 
-    /// Puts `swap` in the 8 bytes at `remote` if they equal `compare`; what was there goes to the entries.
+    /// Puts `swap` in the 8 bytes at `remote` if they equal `compare`; what was there goes to the
+    /// entries.
     #[inline]
     pub fn compare_swap(
         wr_id: u64,
@@ -105,7 +106,8 @@ impl<const N: usize> SendRequest<N> {
         self
     }
 
-    /// As a datagram to a queue pair at the end of a path. The handle must live until the request completes.
+    /// As a datagram to a queue pair at the end of a path. The handle must live until the request
+    /// completes.
     #[inline]
     #[must_use]
     pub fn to(mut self, handle: &Ah, qp_num: u32, qkey: u32) -> Self {
@@ -179,9 +181,10 @@ impl<const N: usize> SendRequest<N> {
     ///
     /// # Safety
     ///
-    /// Each entry's memory is registered in the queue pair's protection domain (inline: readable now) and stays so, not
-    /// written by others, until the request completes; what a read or atomic fetches into is the device's alone till
-    /// then. An address handle lives until the request completes. On a datagram queue pair [`SendRequest::to`] was called.
+    /// Each entry's memory is registered in the queue pair's protection domain (inline: readable
+    /// now) and stays so, not written by others, until the request completes; what a read or atomic
+    /// fetches into is the device's alone till then. An address handle lives until the request
+    /// completes. On a datagram queue pair [`SendRequest::to`] was called.
     #[inline]
     pub unsafe fn post(&mut self, qp: &Qp) -> Result<(), OpError> {
         self.wr.sg_list = self.entries.as_mut_ptr();
@@ -229,7 +232,8 @@ impl SendRequest<0> {
         this
     }
 
-    /// Binds a type 2 window, which gets the key `rkey`. Window and region must live until the request completes.
+    /// Binds a type 2 window, which gets the key `rkey`. Window and region must live until the
+    /// request completes.
     #[inline]
     pub fn bind_window(wr_id: u64, window: *mut ibv_mw, rkey: u32, info: ibv_mw_bind_info) -> Self {
         let mut this = Self::new(wr_id, ibv_wr_opcode::IBV_WR_BIND_MW, []);

@@ -164,11 +164,13 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`ferrofabric_contracts::error::OpError::Again`] when the queue is full. Requests before `rejected.first` were posted.
+    /// [`ferrofabric_contracts::error::OpError::Again`] when the queue is full. Requests before
+    /// `rejected.first` were posted.
     ///
     /// # Safety
     ///
-    /// `list` heads a list of complete requests, with memory and handles as [`crate::post::SendRequest::post`] wants them.
+    /// `list` heads a list of complete requests, with memory and handles as
+    /// [`crate::post::SendRequest::post`] wants them.
     #[inline]
     pub unsafe fn post_send(
         &self,
@@ -203,8 +205,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`ferrofabric_contracts::error::OpError::Again`] when the queue is full, `EINVAL` with a shared receive queue. Requests
-    /// before `rejected.first` were posted.
+    /// [`ferrofabric_contracts::error::OpError::Again`] when the queue is full, `EINVAL` with a
+    /// shared receive queue. Requests before `rejected.first` were posted.
     ///
     /// # Safety
     ///
@@ -256,7 +258,8 @@ impl Qp {
         }
     }
 
-    /// Moves it to the error state: what is posted completes, flushed, and nothing more is sent or taken.
+    /// Moves it to the error state: what is posted completes, flushed, and nothing more is sent or
+    /// taken.
     ///
     /// # Errors
     ///

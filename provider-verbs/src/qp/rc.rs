@@ -40,7 +40,8 @@ pub struct RcConnect {
     pub remote_psn: u32,
     /// Reads and atomics of the peer to serve at once.
     pub reads_as_target: u8,
-    /// How long the peer waits when we have no receive posted, by the code of IBTA 1.5 table 45 (12: 0.64 ms).
+    /// How long the peer waits when we have no receive posted, by the code of IBTA 1.5 table 45
+    /// (12: 0.64 ms).
     pub receiver_not_ready_code: u8,
 }
 
@@ -64,7 +65,8 @@ impl RcQp {
     ///
     /// # Errors
     ///
-    /// When what is asked for is beyond the device's limits, or it has no room (at scale that is normal).
+    /// When what is asked for is beyond the device's limits, or it has no room (at scale that is
+    /// normal).
     pub fn create(pd: &Arc<Pd>, config: &QpConfig) -> Result<Self> {
         Qp::create(pd, config, ibv_qp_type::IBV_QPT_RC).map(Self)
     }
@@ -88,7 +90,8 @@ impl RcQp {
         self.modify(attributes, what, "initialise")
     }
 
-    /// Initialised → ready to receive from the peer. On RoCE it resolves the peer's hardware address and may wait for it.
+    /// Initialised → ready to receive from the peer. On RoCE it resolves the peer's hardware
+    /// address and may wait for it.
     ///
     /// # Errors
     ///

@@ -9,7 +9,8 @@ use ferrofabric_verbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state,
 use super::{Qp, QpConfig, state};
 use crate::pd::Pd;
 
-/// A queue pair of the unreliable datagram kind: one reaches every peer, with messages of up to an MTU.
+/// A queue pair of the unreliable datagram kind: one reaches every peer, with messages of up to an
+/// MTU.
 #[derive(Debug)]
 pub struct UdQp(Qp);
 

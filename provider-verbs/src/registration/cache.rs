@@ -28,7 +28,8 @@ pub(crate) struct CacheLimits {
     pub(crate) bytes: u64,
 }
 
-/// Regions that are kept for those who want them next. They are those of `R`, which ends a registration when it is dropped.
+/// Regions that are kept for those who want them next. They are those of `R`, which ends a
+/// registration when it is dropped.
 #[derive(Debug)]
 pub(super) struct Cache<R> {
     /// Those for this side, by where they begin. None lies within another, so that they end in the
@@ -181,7 +182,8 @@ impl<R> Cache<R> {
         self.local.insert(range.start, kept);
     }
 
-    /// Keeps nothing any more that reaches into a range. Who uses such a region has it until it is done.
+    /// Keeps nothing any more that reaches into a range. Who uses such a region has it until it is
+    /// done.
     pub(super) fn forget_range(&mut self, range: &Range<u64>) {
         while let Some((&start, kept)) = self.local.range(..range.end).next_back() {
             // Those before end before it, too.
@@ -226,7 +228,8 @@ impl<R> Cache<R> {
         local.chain(remote)
     }
 
-    /// Gives up the region that was used least recently, of those that are not in use. `false` when all are.
+    /// Gives up the region that was used least recently, of those that are not in use. `false` when
+    /// all are.
     fn give_up_oldest(&mut self) -> bool {
         let idle = self.all();
         let idle = idle.filter(|(_, kept)| Arc::strong_count(&kept.region) == 1);
@@ -311,9 +314,10 @@ mod tests {
     }
 
     proptest! {
-        /// Against memory whose every place is as old as the last unmapping there: a region that is handed out covers the range with the
-        /// rights, exactly those and no other byte where peers get one, and all its memory is what
-        /// was registered. Limits hold, and what is neither kept nor used is not registered.
+        /// Against memory whose every place is as old as the last unmapping there: a region that is
+        /// handed out covers the range with the rights, exactly those and no other byte where peers
+        /// get one, and all its memory is what was registered. Limits hold, and what is neither
+        /// kept nor used is not registered.
         #[test]
         fn a_region_is_of_the_memory_that_is_there(
             steps in prop::collection::vec(steps(), 1..120),
@@ -451,7 +455,8 @@ mod tests {
         }
     }
 
-    /// Of regions that nobody uses the one goes that was used least recently; one in use never does.
+    /// Of regions that nobody uses the one goes that was used least recently; one in use never
+    /// does.
     #[test]
     fn the_least_recently_used_goes_first() {
         let mut cache = Cache::new(CacheLimits {

@@ -1,5 +1,6 @@
-//! Registrations of the application's memory for messages that move without a copy: kept from one message to the next where the
-//! kernel tells when the memory goes (userfaultfd(2)), made for each message elsewhere.
+//! Registrations of the application's memory for messages that move without a copy: kept from one
+//! message to the next where the kernel tells when the memory goes (userfaultfd(2)), made for each
+//! message elsewhere.
 
 mod cache;
 mod described;
@@ -331,8 +332,9 @@ impl Registry {
         if !kept.watcher.watch(wanted.range.clone()) {
             return None;
         }
-        // SAFETY: of what is the caller's, his promise. What was kept around it was there at the last look; if it goes now, the
-        // device keeps its pages, which nobody else has, and the region is forgotten at the next look.
+        // SAFETY: of what is the caller's, his promise. What was kept around it was there at the
+        // last look; if it goes now, the device keeps its pages, which nobody else has, and the
+        // region is forgotten at the next look.
         let region = unsafe { self.register(&wanted, kept.verifies) }.ok()?;
         kept.cache.keep(wanted, Arc::clone(&region));
         Some(region)
@@ -408,7 +410,8 @@ impl Keeping {
     }
 }
 
-/// What a process may keep where there is one for each processor: half of that part of the machine's memory.
+/// What a process may keep where there is one for each processor: half of that part of the
+/// machine's memory.
 fn fair_share() -> u64 {
     let ask = |what| {
         sysconf(what)

@@ -1,4 +1,5 @@
-//! Where the pages of some memory are, as far as the kernel says (`/proc/self/pagemap`: to the privileged alone).
+//! Where the pages of some memory are, as far as the kernel says (`/proc/self/pagemap`: to the
+//! privileged alone).
 
 use std::fs::File;
 use std::ops::Range;

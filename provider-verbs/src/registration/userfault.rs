@@ -1,7 +1,7 @@
 //! userfaultfd(2), as far as it tells which memory goes (ioctl_userfaultfd(2)).
 //!
-//! Memory is registered for write protection and never protected, so that nothing ever faults: only the events remain, and
-//! they take no privilege.
+//! Memory is registered for write protection and never protected, so that nothing ever faults: only
+//! the events remain, and they take no privilege.
 
 use std::fs::File;
 use std::io::{Error, Result};
@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use linux_raw_sys::general as raw;
 use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
 
-/// Makes a descriptor of `/dev/userfaultfd`, which may be allowed where the system call is not: `USERFAULTFD_IOC_NEW`.
+/// Makes a descriptor of `/dev/userfaultfd`, which may be allowed where the system call is not:
+/// `USERFAULTFD_IOC_NEW`.
 const DEVICE_NEW: libc::c_ulong = 0xaa00;
 
 const EVENTS: u32 =
@@ -82,7 +83,8 @@ impl Userfault {
     ///
     /// # Errors
     ///
-    /// A part is not mapped, or of a kind that the kernel tells nothing of (files), or another watches it.
+    /// A part is not mapped, or of a kind that the kernel tells nothing of (files), or another
+    /// watches it.
     pub(super) fn watch(&self, pages: Range<u64>) -> Result<()> {
         let mut registration = raw::uffdio_register {
             range: range(pages),
@@ -102,14 +104,16 @@ impl Userfault {
     }
 
     fn ask<T>(&self, request: u32, argument: &mut T) -> Result<()> {
-        // SAFETY: each request is asked with the structure that it takes, which lives as long as the call.
+        // SAFETY: each request is asked with the structure that it takes, which lives as long as
+        // the call.
         match unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, &raw mut *argument) } {
             0 => Ok(()),
             _ => Err(Error::last_os_error()),
         }
     }
 
-    /// Reads what is there of events, without waiting; whoever caused one goes on then. Allocates nothing and takes no lock.
+    /// Reads what is there of events, without waiting; whoever caused one goes on then. Allocates
+    /// nothing and takes no lock.
     pub(super) fn read(&self, mut tell: impl FnMut(Gone)) {
         // SAFETY: plain numbers, for which zeros will do.
         let mut events: [raw::uffd_msg; AT_A_TIME] = unsafe { std::mem::zeroed() };

@@ -1,8 +1,10 @@
-//! Which memory of this process goes: unmapped, moved elsewhere, or its pages given up (`MADV_DONTNEED`).
+//! Which memory of this process goes: unmapped, moved elsewhere, or its pages given up
+//! (`MADV_DONTNEED`).
 //!
-//! A thread reads what userfaultfd(2) has to tell. Whoever unmaps watched memory goes on once that is *read*; so the thread says
-//! that it is about to list something before it reads, and who looks meanwhile learns that it can not know. The thread takes
-//! no lock and allocates nothing: an allocator may hold a lock of its own while it unmaps, and wait for the thread.
+//! A thread reads what userfaultfd(2) has to tell. Whoever unmaps watched memory goes on once that
+//! is *read*; so the thread says that it is about to list something before it reads, and who looks
+//! meanwhile learns that it can not know. The thread takes no lock and allocates nothing: an
+//! allocator may hold a lock of its own while it unmaps, and wait for the thread.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -117,7 +119,8 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // The next one starts when this one has ended: on some kernels it would lose what it watches to this one's end.
+        // The next one starts when this one has ended: on some kernels it would lose what it
+        // watches to this one's end.
         let _running = running();
         self.monitor = None;
     }
@@ -240,8 +243,8 @@ impl Monitor {
         }
     }
 
-    /// Ends what the kernel tells: a child of this process may keep the descriptor open, and whoever unmaps memory would wait for
-    /// somebody to read that.
+    /// Ends what the kernel tells: a child of this process may keep the descriptor open, and
+    /// whoever unmaps memory would wait for somebody to read that.
     fn unwatch_all(&self) {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

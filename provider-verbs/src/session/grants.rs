@@ -1,6 +1,7 @@
-//! What an endpoint grants its peers: how much each may have it keep of messages that nobody waits for. All grants together are
-//! bounded. Each newcomer gets a part of what is left, so that there is always something left, and in the end nothing: then its
-//! messages all go as requests, which cost their senders the memory.
+//! What an endpoint grants its peers: how much each may have it keep of messages that nobody waits
+//! for. All grants together are bounded. Each newcomer gets a part of what is left, so that there
+//! is always something left, and in the end nothing: then its messages all go as requests, which
+//! cost their senders the memory.
 
 use ferrofabric_protocol::credit::cost_units;
 

@@ -30,11 +30,13 @@ pub(crate) enum AfterLane {
     Resume,
     /// So it does, for the lane was given up in good order.
     Change,
-    /// It rests: the lane was given up in good order, for there is no more to say. It goes on over another lane when there is.
+    /// It rests: the lane was given up in good order, for there is no more to say. It goes on over
+    /// another lane when there is.
     Rest,
     /// It is over: the peer is gone, or broken.
     Fail,
-    /// It is over, and another one begins: what was under way may be lost, what waits to be sent is not.
+    /// It is over, and another one begins: what was under way may be lost, what waits to be sent is
+    /// not.
     Restart,
     /// The peer closed it in good order, and had taken so much.
     Closed { expected: Option<u32> },
@@ -47,7 +49,8 @@ pub(crate) struct Lane {
     pub(crate) key: LaneKey,
     pub(crate) peer: u32,
     pub(crate) session: SessionState,
-    /// Messages may be posted: the peer's end is up, nothing is to be sent again, the lane is not failing.
+    /// Messages may be posted: the peer's end is up, nothing is to be sent again, the lane is not
+    /// failing.
     pub(crate) open: bool,
     /// The peer's end is up.
     pub(crate) may_send: bool,
@@ -133,8 +136,8 @@ impl Named for Lane {
 /// The lanes of one kind of an endpoint, by what data packets towards us name them.
 pub(crate) struct Lanes<L = Lane> {
     places: Vec<Option<Box<L>>>,
-    /// Lanes whose place has another already: the service thread gives it out again as soon as a lane is down, and here
-    /// one stays until all that it had is flushed.
+    /// Lanes whose place has another already: the service thread gives it out again as soon as a
+    /// lane is down, and here one stays until all that it had is flushed.
     leaving: Vec<L>,
 }
 

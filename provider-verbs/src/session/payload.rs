@@ -1,4 +1,5 @@
-//! The data of a message that is kept: short ones lie in the record itself, so that keeping them allocates nothing.
+//! The data of a message that is kept: short ones lie in the record itself, so that keeping them
+//! allocates nothing.
 
 use std::ops::Deref;
 

@@ -75,7 +75,8 @@ pub(crate) struct Peer {
     /// The session, while it has no lane.
     pub(crate) parked: Option<Box<SessionState>>,
     pub(crate) pending: VecDeque<Pending>,
-    /// There was no room for an RC lane, or the last one was recycled: the next lane is of the UD kind, if that will do.
+    /// There was no room for an RC lane, or the last one was recycled: the next lane is of the UD
+    /// kind, if that will do.
     pub(crate) falls_back: bool,
     /// The last lane was of the RC kind, and broke.
     pub(crate) lost_rc: bool,
@@ -268,8 +269,9 @@ impl Peers {
         self.strangers -= usize::from(std::mem::take(&mut peer.lists.is_stranger));
     }
 
-    /// The peer of a key, made if there is none; `shm_name` names its shared-memory endpoint. If it has an address, that leads to it from now on: also to one that only
-    /// speaks to us, for when the address is removed.
+    /// The peer of a key, made if there is none; `shm_name` names its shared-memory endpoint. If it
+    /// has an address, that leads to it from now on: also to one that only speaks to us, for when
+    /// the address is removed.
     pub(crate) fn peer_of(&mut self, key: PeerKey, shm_name: u64, addr: FiAddr) -> u32 {
         let peer = *self.by_key.entry(key).or_insert_with(|| {
             self.peers.insert(Peer {

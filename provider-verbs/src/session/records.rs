@@ -1,4 +1,5 @@
-//! What travels in work requests themselves is kept here until it is known to have arrived, should it have to be sent again.
+//! What travels in work requests themselves is kept here until it is known to have arrived, should
+//! it have to be sent again.
 
 /// Packets of a lane in the order of posting: a ring of bytes that grows to what is under way.
 pub(crate) struct Records {
@@ -84,7 +85,8 @@ impl Records {
         self.oldest = record.at.wrapping_add(record.len.next_multiple_of(8));
     }
 
-    /// Twice the room. What did not straddle the end of the ring does not straddle that of the larger one.
+    /// Twice the room. What did not straddle the end of the ring does not straddle that of the
+    /// larger one.
     #[cold]
     fn grow(&mut self) {
         let old = self.bytes.len();

@@ -154,8 +154,8 @@ impl SendQueue {
         self.next_number = number + 1;
     }
 
-    /// The ID of the next work request, and whether it must be signalled although nobody waits for it, so that the
-    /// queue does not fill up with requests of which we never hear.
+    /// The ID of the next work request, and whether it must be signalled although nobody waits for
+    /// it, so that the queue does not fill up with requests of which we never hear.
     #[inline]
     pub(crate) fn next(&mut self, session: SessionId, signaled: bool) -> (u64, bool) {
         let number = self.next_number;

@@ -21,7 +21,8 @@ use crate::registration::Region;
 /// Large messages that are being moved at a time, one way.
 const MAX_MOVING: usize = 1 << 16;
 
-/// Lanes that a session may lose in a row with nothing arriving on them: then something is wrong that no other lane mends.
+/// Lanes that a session may lose in a row with nothing arriving on them: then something is wrong
+/// that no other lane mends.
 const MAX_BREAKS: u32 = 8;
 
 /// A session with a peer.
@@ -268,14 +269,14 @@ impl SessionState {
         }
     }
 
-    /// Whether messages of ours are not complete that later ones do not find in order before them: those that the peer takes
-    /// when it likes.
+    /// Whether messages of ours are not complete that later ones do not find in order before them:
+    /// those that the peer takes when it likes.
     pub(crate) fn has_unfinished(&self) -> bool {
         !self.sends.is_empty() || !self.writes.is_empty()
     }
 
-    /// Whether it can not go on over datagrams that hold packets of so many bytes: something is to be moved by reads or
-    /// writes, or a packet is too long that was first sent over RC.
+    /// Whether it can not go on over datagrams that hold packets of so many bytes: something is to
+    /// be moved by reads or writes, or a packet is too long that was first sent over RC.
     pub(crate) fn outgrows(&self, packet_bytes: usize) -> bool {
         !self.reads.is_empty()
             || !self.writes.is_empty()

@@ -1,4 +1,5 @@
-//! A lane of the UD kind: a session over the endpoint's data queue pair, which all such lanes share.
+//! A lane of the UD kind: a session over the endpoint's data queue pair, which all such lanes
+//! share.
 
 use ferrofabric_protocol::datagram_lane::DatagramLane;
 use ferrofabric_protocol::handshake::LaneKey;
@@ -20,12 +21,14 @@ pub(crate) struct Route {
     pub(crate) cookie: u32,
 }
 
-/// A lane of the UD kind that is up. The packets that are not confirmed are the session's `replay`, from the oldest on.
+/// A lane of the UD kind that is up. The packets that are not confirmed are the session's `replay`,
+/// from the oldest on.
 pub(crate) struct UdLane {
     pub(crate) key: LaneKey,
     pub(crate) peer: u32,
     pub(crate) session: SessionState,
-    /// What is under way, and what came too early, by the receive slots that hold it and how many bytes came.
+    /// What is under way, and what came too early, by the receive slots that hold it and how many
+    /// bytes came.
     pub(crate) window: DatagramLane<(u32, u32)>,
     pub(crate) route: Route,
     /// The longest data packet that a datagram holds, in bytes.

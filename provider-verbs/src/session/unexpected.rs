@@ -1,5 +1,5 @@
-//! Messages that wait for a receive: eager ones with their data (bounded by the credit that each sender has), requests
-//! of large ones as how to get them.
+//! Messages that wait for a receive: eager ones with their data (bounded by the credit that each
+//! sender has), requests of large ones as how to get them.
 
 use slab::Slab;
 
@@ -11,7 +11,8 @@ use ferrofabric_protocol::wire::data::Segment;
 pub(crate) struct HeldMessage {
     /// The peer it came from, by its place in the peer table.
     pub(crate) peer: u32,
-    /// Name of the session it came on: a request can be met, and credit returned, only while that lives.
+    /// Name of the session it came on: a request can be met, and credit returned, only while that
+    /// lives.
     pub(crate) session: u64,
     /// The message.
     pub(crate) body: Body,

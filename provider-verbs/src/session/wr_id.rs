@@ -17,7 +17,8 @@ pub(crate) fn is_datagram(session: SessionId) -> bool {
     session.0 == DATAGRAM
 }
 
-/// High half of the work request ID of receives; no session has it, for a table never has so many lanes.
+/// High half of the work request ID of receives; no session has it, for a table never has so many
+/// lanes.
 const RECEIVE: u32 = u32::MAX;
 
 /// A work request ID: session and number for sends.

@@ -1,7 +1,8 @@
 //! What C finds as inline functions over `verbs_context`, with the same fallbacks as the headers.
 //!
-//! A driver built for a modern libibverbs embeds `ibv_context` at the end of a `verbs_context`, which grows at its front:
-//! a slot is there when the structure is long enough to reach it and the pointer is not null.
+//! A driver built for a modern libibverbs embeds `ibv_context` at the end of a `verbs_context`,
+//! which grows at its front: a slot is there when the structure is long enough to reach it and the
+//! pointer is not null.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::{offset_of, size_of};
@@ -12,8 +13,8 @@ use libc::{EINVAL, ENOSYS, EOPNOTSUPP};
 use crate::bindings::*;
 use crate::library::Verbs;
 
-/// Access flags from here on are hints, which [`Verbs::reg_mr`] drops where the library is too old to take them
-/// (`IBV_ACCESS_OPTIONAL_RANGE`).
+/// Access flags from here on are hints, which [`Verbs::reg_mr`] drops where the library is too old
+/// to take them (`IBV_ACCESS_OPTIONAL_RANGE`).
 pub const OPTIONAL_ACCESS_RANGE: u32 = 0x3ff0_0000;
 
 /// The extended context around `context`, or null when the driver has none.
@@ -35,7 +36,8 @@ pub unsafe fn verbs_context_of(context: *mut ibv_context) -> *mut verbs_context 
     }
 }
 
-/// The extended context, if it is long enough to hold the slot at `slot_offset` (from `offset_of!`).
+/// The extended context, if it is long enough to hold the slot at `slot_offset` (from
+/// `offset_of!`).
 ///
 /// # Safety
 ///
@@ -71,8 +73,8 @@ macro_rules! slot {
 }
 
 impl Verbs {
-    /// Queries a port in full. The exported `ibv_query_port` writes a shorter structure (it ends before
-    /// `port_cap_flags2`), so it is only the fallback, into zeroed memory.
+    /// Queries a port in full. The exported `ibv_query_port` writes a shorter structure (it ends
+    /// before `port_cap_flags2`), so it is only the fallback, into zeroed memory.
     ///
     /// # Safety
     ///
@@ -94,7 +96,8 @@ impl Verbs {
         }
     }
 
-    /// Queries a device's extended attributes; from a driver without them, the basic ones with the rest zero.
+    /// Queries a device's extended attributes; from a driver without them, the basic ones with the
+    /// rest zero.
     ///
     /// # Safety
     ///
@@ -161,8 +164,9 @@ impl Verbs {
         }
     }
 
-    /// Registers memory; null with errno on failure. Access flags in the optional range go through `ibv_reg_mr_iova2`
-    /// (which drops what the kernel does not know), or are dropped where the library lacks it.
+    /// Registers memory; null with errno on failure. Access flags in the optional range go through
+    /// `ibv_reg_mr_iova2` (which drops what the kernel does not know), or are dropped where the
+    /// library lacks it.
     ///
     /// # Safety
     ///
@@ -184,8 +188,8 @@ impl Verbs {
         unsafe { (self.ibv_reg_mr)(pd, addr, length, (access & !OPTIONAL_ACCESS_RANGE) as c_int) }
     }
 
-    /// Reads one GID with its type. Returns `EOPNOTSUPP` where the library lacks the call (before rdma-core 32), `EINVAL`
-    /// or `ENODATA` where the entry is empty.
+    /// Reads one GID with its type. Returns `EOPNOTSUPP` where the library lacks the call (before
+    /// rdma-core 32), `EINVAL` or `ENODATA` where the entry is empty.
     ///
     /// # Safety
     ///
@@ -206,8 +210,8 @@ impl Verbs {
         }
     }
 
-    /// Reads all GIDs of all ports that are not empty. Returns how many, or a negative errno (`-EOPNOTSUPP` where the
-    /// library lacks the call).
+    /// Reads all GIDs of all ports that are not empty. Returns how many, or a negative errno
+    /// (`-EOPNOTSUPP` where the library lacks the call).
     ///
     /// # Safety
     ///
@@ -227,7 +231,8 @@ impl Verbs {
         }
     }
 
-    /// The number that identifies a shared receive queue on the wire (`EOPNOTSUPP` from most devices).
+    /// The number that identifies a shared receive queue on the wire (`EOPNOTSUPP` from most
+    /// devices).
     ///
     /// # Safety
     ///
@@ -242,8 +247,9 @@ impl Verbs {
         }
     }
 
-    /// Tells the kernel what will be done with a range of registered memory, such as fetching its pages
-    /// (`EOPNOTSUPP` from a driver that does not take advice, `EINVAL` for advice it does not know).
+    /// Tells the kernel what will be done with a range of registered memory, such as fetching its
+    /// pages (`EOPNOTSUPP` from a driver that does not take advice, `EINVAL` for advice it does not
+    /// know).
     ///
     /// # Safety
     ///

@@ -1,9 +1,10 @@
 //! Post, poll, arm and memory windows: the calls that go through `ibv_context.ops`.
 //!
-//! Each is one load of a function pointer and a call. libibverbs fills every slot that a driver leaves empty, so an
-//! empty slot is not expected; it gives `EOPNOTSUPP` and not a jump to nowhere.
+//! Each is one load of a function pointer and a call. libibverbs fills every slot that a driver
+//! leaves empty, so an empty slot is not expected; it gives `EOPNOTSUPP` and not a jump to nowhere.
 //!
-//! Errors are errno values as the driver returns them: positive from most, negative from some (Soft-RoCE: `-ENOMEM`).
+//! Errors are errno values as the driver returns them: positive from most, negative from some
+//! (Soft-RoCE: `-ENOMEM`).
 
 use core::ffi::c_int;
 use core::ptr;
@@ -16,10 +17,10 @@ use crate::bindings::*;
 ///
 /// # Safety
 ///
-/// `qp` is a live queue pair; `wr` heads a list, ended by a null `next`, of requests whose `sg_list` holds `num_sge`
-/// entries and, where the operation needs them, a live address handle or window; `bad_wr` can be written. The
-/// memory that the entries name stays valid (and for reads and atomics unaliased) until the request completes, or, when
-/// inline, until this returns.
+/// `qp` is a live queue pair; `wr` heads a list, ended by a null `next`, of requests whose
+/// `sg_list` holds `num_sge` entries and, where the operation needs them, a live address handle or
+/// window; `bad_wr` can be written. The memory that the entries name stays valid (and for reads and
+/// atomics unaliased) until the request completes, or, when inline, until this returns.
 #[inline]
 pub unsafe fn ibv_post_send(
     qp: *mut ibv_qp,
@@ -61,7 +62,8 @@ pub unsafe fn ibv_post_recv(
     }
 }
 
-/// Posts a list of receive requests to a shared receive queue. On an error `*bad_wr` is the first one not taken.
+/// Posts a list of receive requests to a shared receive queue. On an error `*bad_wr` is the first
+/// one not taken.
 ///
 /// # Safety
 ///
@@ -84,7 +86,8 @@ pub unsafe fn ibv_post_srq_recv(
     }
 }
 
-/// Takes up to `num_entries` completions. Returns how many, or a negative number when the queue itself failed.
+/// Takes up to `num_entries` completions. Returns how many, or a negative number when the queue
+/// itself failed.
 ///
 /// # Safety
 ///
@@ -100,7 +103,8 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
     }
 }
 
-/// Asks for an event at the next completion, or with `solicited_only` not 0 at the next solicited or failed one.
+/// Asks for an event at the next completion, or with `solicited_only` not 0 at the next solicited
+/// or failed one.
 ///
 /// # Safety
 ///
@@ -151,8 +155,8 @@ pub unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
     }
 }
 
-/// Posts a bind of a type 1 window, with the header's checks: the type, a region where there is a range, one protection
-/// domain.
+/// Posts a bind of a type 1 window, with the header's checks: the type, a region where there is a
+/// range, one protection domain.
 ///
 /// # Safety
 ///
@@ -178,7 +182,8 @@ pub unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bi
     }
 }
 
-/// The key that a type 2 window gets at its next bind: the low 8 bits count, the rest names the window.
+/// The key that a type 2 window gets at its next bind: the low 8 bits count, the rest names the
+/// window.
 #[inline]
 #[must_use]
 pub const fn ibv_inc_rkey(rkey: u32) -> u32 {

@@ -1,16 +1,18 @@
-//! Extended posting (`ibv_wr_*`, through `ibv_qp_ex`) and polling (`ibv_start_poll`…, through `ibv_cq_ex`).
+//! Extended posting (`ibv_wr_*`, through `ibv_qp_ex`) and polling (`ibv_start_poll`…, through
+//! `ibv_cq_ex`).
 //!
-//! The driver fills a slot only for what was asked for at creation (`send_ops_flags`, `wc_flags`): calling another is
-//! undefined in C as well. That is the first rule of every `# Safety` below.
+//! The driver fills a slot only for what was asked for at creation (`send_ops_flags`, `wc_flags`):
+//! calling another is undefined in C as well. That is the first rule of every `# Safety` below.
 //!
-//! A batch: set `(*qp).wr_id` and `(*qp).wr_flags`, call one operation and one payload setter (for UD also
-//! [`ibv_wr_set_ud_addr`]), repeat, and complete.
+//! A batch: set `(*qp).wr_id` and `(*qp).wr_flags`, call one operation and one payload setter (for
+//! UD also [`ibv_wr_set_ud_addr`]), repeat, and complete.
 
 use core::ffi::{c_int, c_uint, c_void};
 
 use crate::bindings::*;
 
-/// The function in a slot. Unsafe: the caller asked for the operation at creation, upon which the driver fills its slot.
+/// The function in a slot. Unsafe: the caller asked for the operation at creation, upon which the
+/// driver fills its slot.
 macro_rules! filled {
     ($slot:expr) => {{
         let slot = $slot;
@@ -54,7 +56,8 @@ pub unsafe fn ibv_wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr
 ///
 /// # Safety
 ///
-/// `qp` was created for this operation and has a batch open on this thread; pointers are valid for the call.
+/// `qp` was created for this operation and has a batch open on this thread; pointers are valid for
+/// the call.
 #[inline]
 pub unsafe fn ibv_wr_bind_mw(
     qp: *mut ibv_qp_ex,
@@ -152,7 +155,8 @@ pub unsafe fn ibv_wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
 ///
 /// # Safety
 ///
-/// `qp` was created for this operation and has a batch open on this thread; pointers are valid for the call.
+/// `qp` was created for this operation and has a batch open on this thread; pointers are valid for
+/// the call.
 #[inline]
 pub unsafe fn ibv_wr_atomic_write(
     qp: *mut ibv_qp_ex,
@@ -164,7 +168,8 @@ pub unsafe fn ibv_wr_atomic_write(
     unsafe { filled!((*qp).wr_atomic_write)(qp, rkey, remote_addr, atomic_wr) }
 }
 
-/// Makes earlier writes visible or persistent; `kind` from `ibv_placement_type`, `level` from `ibv_selectivity_level`.
+/// Makes earlier writes visible or persistent; `kind` from `ibv_placement_type`, `level` from
+/// `ibv_selectivity_level`.
 ///
 /// # Safety
 ///
@@ -186,7 +191,8 @@ pub unsafe fn ibv_wr_flush(
 ///
 /// # Safety
 ///
-/// `qp` has a batch open on this thread whose last operation has no address yet; pointers are valid for the call, and the handle until the request completes.
+/// `qp` has a batch open on this thread whose last operation has no address yet; pointers are valid
+/// for the call, and the handle until the request completes.
 #[inline]
 pub unsafe fn ibv_wr_set_ud_addr(
     qp: *mut ibv_qp_ex,
@@ -202,7 +208,8 @@ pub unsafe fn ibv_wr_set_ud_addr(
 ///
 /// # Safety
 ///
-/// `qp` has a batch open on this thread whose last operation has no payload yet; pointers are valid for the call.
+/// `qp` has a batch open on this thread whose last operation has no payload yet; pointers are valid
+/// for the call.
 #[inline]
 pub unsafe fn ibv_wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     // SAFETY: the caller's promise.
@@ -213,7 +220,8 @@ pub unsafe fn ibv_wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, leng
 ///
 /// # Safety
 ///
-/// `qp` has a batch open on this thread whose last operation has no payload yet; pointers are valid for the call.
+/// `qp` has a batch open on this thread whose last operation has no payload yet; pointers are valid
+/// for the call.
 #[inline]
 pub unsafe fn ibv_wr_set_inline_data_list(
     qp: *mut ibv_qp_ex,
@@ -228,7 +236,8 @@ pub unsafe fn ibv_wr_set_inline_data_list(
 ///
 /// # Safety
 ///
-/// `qp` has a batch open on this thread whose last operation has no payload yet; pointers are valid for the call; the memory stays valid until the request completes.
+/// `qp` has a batch open on this thread whose last operation has no payload yet; pointers are valid
+/// for the call; the memory stays valid until the request completes.
 #[inline]
 pub unsafe fn ibv_wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the caller's promise.
@@ -239,7 +248,8 @@ pub unsafe fn ibv_wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u
 ///
 /// # Safety
 ///
-/// `qp` has a batch open on this thread whose last operation has no payload yet; pointers are valid for the call; the memory stays valid until the request completes.
+/// `qp` has a batch open on this thread whose last operation has no payload yet; pointers are valid
+/// for the call; the memory stays valid until the request completes.
 #[inline]
 pub unsafe fn ibv_wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
     // SAFETY: the caller's promise.
@@ -279,8 +289,9 @@ pub unsafe fn ibv_wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { filled!((*qp).wr_abort)(qp) }
 }
 
-/// The first completion of a poll: 0, `ENOENT` when there is none, or another errno. After 0 the queue is locked, the
-/// completion's status and identifier stand in `(*cq).status` and `(*cq).wr_id`, and [`ibv_end_poll`] must follow.
+/// The first completion of a poll: 0, `ENOENT` when there is none, or another errno. After 0 the
+/// queue is locked, the completion's status and identifier stand in `(*cq).status` and
+/// `(*cq).wr_id`, and [`ibv_end_poll`] must follow.
 ///
 /// # Safety
 ///
@@ -423,7 +434,8 @@ pub unsafe fn ibv_wc_read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 {
     unsafe { filled!((*cq).read_dlid_path_bits)(cq) }
 }
 
-/// The key that a send with invalidate made invalid: it stands where immediate data does (`IBV_WC_EX_WITH_IMM`).
+/// The key that a send with invalidate made invalid: it stands where immediate data does
+/// (`IBV_WC_EX_WITH_IMM`).
 ///
 /// # Safety
 ///

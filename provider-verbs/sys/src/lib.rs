@@ -1,8 +1,8 @@
 //! Bindings to libibverbs and librdmacm, loaded at run time.
 //!
-//! A program that uses this crate starts and runs where neither library is installed: [`Verbs::load`] and
-//! [`Rdmacm::load`] find them with `dlopen` and say what is missing. The layouts are those of rdma-core 56; the
-//! libraries keep them stable and grow only at the ends.
+//! A program that uses this crate starts and runs where neither library is installed:
+//! [`Verbs::load`] and [`Rdmacm::load`] find them with `dlopen` and say what is missing. The
+//! layouts are those of rdma-core 56; the libraries keep them stable and grow only at the ends.
 //!
 //! | module | what |
 //! |---|---|
@@ -12,7 +12,8 @@
 //! | [`extended`] | `ibv_wr_*` and `ibv_start_poll`/`ibv_wc_read_*`: calls through `ibv_qp_ex` and `ibv_cq_ex` |
 //! | [`control_path`] | what C finds as inline functions over `verbs_context`, with the headers' fallbacks |
 //!
-//! Everything here is raw and keeps the C names; owners, errors and policy are the verbs provider's.
+//! Everything here is raw and keeps the C names; owners, errors and policy are the verbs
+//! provider's.
 
 #[allow(
     missing_docs,

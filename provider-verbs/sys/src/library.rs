@@ -1,7 +1,8 @@
 //! libibverbs and librdmacm as tables of function pointers.
 //!
-//! A library is opened once and stays for the life of the process: drivers start threads and keep state that
-//! unloading would pull away. A failed load is not remembered, so that a later call may succeed.
+//! A library is opened once and stays for the life of the process: drivers start threads and keep
+//! state that unloading would pull away. A failed load is not remembered, so that a later call may
+//! succeed.
 
 use std::sync::OnceLock;
 
@@ -36,7 +37,8 @@ pub enum LoadError {
     },
 }
 
-/// Declares a library's table: required symbols are plain function pointers, optional ones are `Option`s.
+/// Declares a library's table: required symbols are plain function pointers, optional ones are
+/// `Option`s.
 macro_rules! library {
     (
         $(#[$doc:meta])*
@@ -83,8 +85,9 @@ macro_rules! library {
                     $(
                         $required: {
                             let name = concat!(stringify!($required), "\0").as_bytes();
-                            // SAFETY: the library defines this symbol with the signature of its public header, from
-                            // which `fns` was generated; it stays loaded (forgotten below).
+                            // SAFETY: the library defines this symbol with the signature of its
+                            // public header, from which `fns` was generated; it stays loaded
+                            // (forgotten below).
                             match unsafe { library.get::<fns::$required>(name) } {
                                 Ok(symbol) => bare(&symbol),
                                 Err(error) => {
@@ -114,7 +117,8 @@ macro_rules! library {
 }
 
 library! {
-    /// libibverbs. The control-path inline functions of the C headers are methods (module [`crate::control_path`]).
+    /// libibverbs. The control-path inline functions of the C headers are methods (module
+    /// [`crate::control_path`]).
     Verbs from "libibverbs.so.1",
         "install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or rdma-core (Fedora, RHEL, SUSE, Arch)";
     required {
@@ -161,8 +165,8 @@ library! {
 }
 
 fn open(file: &'static str, mend: &'static str) -> Result<Library, LoadError> {
-    // SAFETY: initialisers of rdma-core's libraries only read the environment and set up tables. RTLD_LOCAL: its
-    // symbols must not stand in for those of a program that links another copy.
+    // SAFETY: initialisers of rdma-core's libraries only read the environment and set up tables.
+    // RTLD_LOCAL: its symbols must not stand in for those of a program that links another copy.
     unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| LoadError::Open {
         library: file,
         reason: error.to_string(),

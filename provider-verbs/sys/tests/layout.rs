@@ -1,6 +1,7 @@
-//! Layouts against a C compiler's. `layout.txt` holds sizes and offsets as gcc computed them from the pinned headers;
-//! with FERRO_RDMA_CORE_INCLUDE set they are computed anew first, so that the file itself is checked. (The generated
-//! bindings also assert libclang's numbers, at compile time.)
+//! Layouts against a C compiler's. `layout.txt` holds sizes and offsets as gcc computed them from
+//! the pinned headers; with FERRO_RDMA_CORE_INCLUDE set they are computed anew first, so that the
+//! file itself is checked. (The generated bindings also assert libclang's numbers, at compile
+//! time.)
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -8,8 +9,9 @@ use std::process::{Command, Stdio};
 
 use ferrofabric_verbs_sys::bindings::*;
 
-/// Emits for each structure its size and the offsets of the named fields, as Rust has them and as a C program would
-/// print them. A field is `c_name` or, where Rust must call it otherwise, `c_name as rust_name`.
+/// Emits for each structure its size and the offsets of the named fields, as Rust has them and as a
+/// C program would print them. A field is `c_name` or, where Rust must call it otherwise, `c_name
+/// as rust_name`.
 macro_rules! layouts {
     ($($kind:ident $name:ident { $($c_field:ident $(as $rust_field:ident)?),* $(,)? })*) => {
         fn rust_layouts() -> String {

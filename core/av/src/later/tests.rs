@@ -144,7 +144,8 @@ fn failure(context: u64) -> (Errno, &'static str) {
     }
 }
 
-/// Calls of good and bad addresses, all begun before the first event is read; the next batch of calls comes after the last.
+/// Calls of good and bad addresses, all begun before the first event is read; the next batch of
+/// calls comes after the last.
 fn run(av_type: AvType, batches: Vec<Vec<Vec<Option<u32>>>>) -> usize {
     let held = Arc::new(Held::default());
     let party = Party::new(av_type, Some(held.clone()));
@@ -152,12 +153,13 @@ fn run(av_type: AvType, batches: Vec<Vec<Vec<Option<u32>>>>) -> usize {
     let mut calls_made = 0;
     let mut fresh = 1000;
     for batch in batches {
-        // Addresses are new in each call, but for those that are there from before: so what is where is certain.
+        // Addresses are new in each call, but for those that are there from before: so what is
+        // where is certain.
         let before = plain.clone();
         let mut used = plain.values().map(|addr| addr.0 as u32).collect::<Vec<_>>();
         let mut calls = Vec::new();
-        // Each thread waits in one of these until all calls are begun: else an index of a call that has ended would come
-        // again.
+        // Each thread waits in one of these until all calls are begun: else an index of a call that
+        // has ended would come again.
         let holding = held.0.lock();
         for context in 0..MOST_THREADS as u64 {
             let lowest = (0..).find(|i| !used.contains(i)).unwrap();
@@ -298,7 +300,8 @@ fn gate() -> (mpsc::Sender<()>, Arc<dyn Resolve>) {
     (open, Arc::new(Gate(Mutex::new(closed))))
 }
 
-/// A call that takes its time holds up neither its caller nor other calls, and keeps its indices. Nobody need listen.
+/// A call that takes its time holds up neither its caller nor other calls, and keeps its indices.
+/// Nobody need listen.
 ///
 /// Covers: AV-7, AV-11, AV-15, AV-16
 #[test]

@@ -74,7 +74,8 @@ impl Insertion<'_> {
         telling.runs
     }
 
-    /// Puts in the endpoint at a socket address, which is resolved from now on; with a key, where addresses need one.
+    /// Puts in the endpoint at a socket address, which is resolved from now on; with a key, where
+    /// addresses need one.
     ///
     /// # Errors
     ///

@@ -193,7 +193,8 @@ fn who_asks_once_is_not_turned_away() {
     assert_eq!(answer(&table, &Rule::default()), [addr]);
 }
 
-/// An entry is removed while it is asked for, told anew, and asked for again: what is heard then of the first time is nothing yet.
+/// An entry is removed while it is asked for, told anew, and asked for again: what is heard then of
+/// the first time is nothing yet.
 ///
 /// Covers: AV-11, AV-18
 #[test]
@@ -214,8 +215,9 @@ fn who_is_told_anew_is_asked_anew() {
     assert_eq!(table.ask(addr), Some(refused));
 }
 
-/// Who waits to hear from an endpoint that is not there yet hears from it once it is: it is asked for anew when a sender comes that is
-/// not in, also one that comes while the answer is on its way. What was only sent to is not.
+/// Who waits to hear from an endpoint that is not there yet hears from it once it is: it is asked
+/// for anew when a sender comes that is not in, also one that comes while the answer is on its way.
+/// What was only sent to is not.
 #[test]
 fn who_comes_later_is_asked_for_anew() {
     let table = table(AvType::Map);
@@ -247,8 +249,9 @@ fn who_comes_later_is_asked_for_anew() {
     assert_eq!(line(&table), []);
 }
 
-/// What cannot be resolved at once is asked for again until its time is over, which starts anew with the first send that waits. Sends
-/// that wait hear of the end, and the next one starts another resolution.
+/// What cannot be resolved at once is asked for again until its time is over, which starts anew
+/// with the first send that waits. Sends that wait hear of the end, and the next one starts another
+/// resolution.
 #[test]
 fn a_resolution_lasts_as_long_as_it_may() {
     for symmetric in [false, true] {
@@ -331,7 +334,8 @@ fn a_late_attempt_does_not_hide_that_a_host_is_there() {
     }
 }
 
-/// Entries that sends wait for are asked for before all others, whose resolution began with their insertion.
+/// Entries that sends wait for are asked for before all others, whose resolution began with their
+/// insertion.
 #[test]
 fn what_a_send_waits_for_goes_first() {
     let table = table_of(AvType::Table, false);
@@ -372,7 +376,8 @@ fn an_unresolved_entry_has_its_key() {
     assert_eq!(enter(key(1)), both[0], "the entry was free");
 }
 
-/// What one process inserts the others of a named table see, resolve and use, also one that opened it for reading.
+/// What one process inserts the others of a named table see, resolve and use, also one that opened
+/// it for reading.
 ///
 /// Covers: AV-4, AV-5, AV-6, AV-23
 #[test]
@@ -563,7 +568,8 @@ fn a_range_of_a_million() {
         let last = table.outcomes(runs).last().unwrap().unwrap();
         let taken = resident_bytes().saturating_sub(before);
         println!("{taken} bytes for {N} nodes of {N} ports ({av_type:?})");
-        // 125 kB of marks, 80 or so for each node, and what pages and allocator add. Large pages come whole.
+        // 125 kB of marks, 80 or so for each node, and what pages and allocator add. Large pages
+        // come whole.
         let large = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         let pages_are_large = large.is_ok_and(|which| which.contains("[always]"));
         assert!(taken < if pages_are_large { 16 << 20 } else { 512 << 10 });

@@ -1,5 +1,5 @@
-//! Every interleaving of a process that follows the changes of a table and one that makes them. (The ring is shorter there than
-//! elsewhere: `cfg(loom)`.)
+//! Every interleaving of a process that follows the changes of a table and one that makes them.
+//! (The ring is shorter there than elsewhere: `cfg(loom)`.)
 
 use loom::sync::Arc;
 use loom::thread;
@@ -12,8 +12,8 @@ fn of(change: u64) -> u32 {
     (change % 2) as u32
 }
 
-/// Who follows hears of every change, also while the ring is written over. Fails without either fence or the second look at the
-/// number of changes.
+/// Who follows hears of every change, also while the ring is written over. Fails without either
+/// fence or the second look at the number of changes.
 #[test]
 fn no_change_is_missed() {
     explore(3, || {

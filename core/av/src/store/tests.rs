@@ -62,7 +62,8 @@ fn contents(store: &Store) -> BTreeMap<u32, u8> {
     all
 }
 
-/// A writer is killed at each of its steps; the next one finds what was before or what was to be, and every index.
+/// A writer is killed at each of its steps; the next one finds what was before or what was to be,
+/// and every index.
 ///
 /// Covers: AV-4
 #[test]

@@ -1,7 +1,9 @@
-//! A piece of a symmetric table: entries, six in a cache line of 64 bytes, and which of them are taken.
+//! A piece of a symmetric table: entries, six in a cache line of 64 bytes, and which of them are
+//! taken.
 //!
-//! An entry is 80 bits. The last word of a line says which of its entries have an address, and counts removals: a reader takes
-//! it, then the entry, then it again, and if nothing was removed meanwhile the entry is whole.
+//! An entry is 80 bits. The last word of a line says which of its entries have an address, and
+//! counts removals: a reader takes it, then the entry, then it again, and if nothing was removed
+//! meanwhile the entry is whole.
 
 use crate::marks::{self, Marks};
 use crate::words::Words;
@@ -12,7 +14,8 @@ use ferrofabric_system::sync::{AtomicU64, fence};
 /// Bytes of a line.
 const LINE: usize = 64;
 
-/// Words of a line: one for the lower part of each entry, then the upper parts of four, then those of two below the state.
+/// Words of a line: one for the lower part of each entry, then the upper parts of four, then those
+/// of two below the state.
 const WORDS: usize = LINE / 8;
 const ENTRIES: usize = 6;
 const UPPER: usize = 6;
@@ -24,7 +27,8 @@ const UPPER_BITS: usize = 16;
 /// Upper parts in a word of their own.
 const FOUR: usize = 4;
 
-/// In the state: from here a bit for each entry, set while it has an address; above them the removals.
+/// In the state: from here a bit for each entry, set while it has an address; above them the
+/// removals.
 const THERE: usize = 2 * UPPER_BITS;
 const REMOVALS: usize = THERE + ENTRIES;
 
@@ -137,7 +141,8 @@ impl<'a> Lines<'a> {
     #[inline]
     pub(super) fn still(&self, at: usize, seen: &Seen) -> bool {
         let (line, slot) = self.line(at);
-        // Pairs with the Release fences in `put` and `clear`: who has seen what came after a removal sees the removal.
+        // Pairs with the Release fences in `put` and `clear`: who has seen what came after a
+        // removal sees the removal.
         fence(Acquire);
         let now = line[STATE].load(Relaxed);
         is_there(now, slot) && now >> REMOVALS == seen.state >> REMOVALS
@@ -216,8 +221,9 @@ mod loom_tests {
     use super::*;
     use ferrofabric_system::sync::explore;
 
-    /// What is seen of an entry is whole while that becomes another's, whichever word its upper part lies in. Fails without the
-    /// look at the state afterwards and without the fence before it.
+    /// What is seen of an entry is whole while that becomes another's, whichever word its upper
+    /// part lies in. Fails without the look at the state afterwards and without the fence before
+    /// it.
     #[test]
     fn entries_are_read_whole() {
         for at in [0, FOUR] {

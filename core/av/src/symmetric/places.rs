@@ -1,8 +1,9 @@
 //! The way back in a symmetric table: from what an entry holds to the entry, with linear probing.
 //!
-//! A place is 32 bits: the entry's number plus one, as many bits as the table has entries for, and as much of the hash as is left
-//! above it, so that hardly ever another entry than the right one is looked at. The hash's upper half says where the search
-//! starts; places are as many as wanted, not a power of two. Moving an entry takes its hash, which its holder makes up anew.
+//! A place is 32 bits: the entry's number plus one, as many bits as the table has entries for, and
+//! as much of the hash as is left above it, so that hardly ever another entry than the right one is
+//! looked at. The hash's upper half says where the search starts; places are as many as wanted, not
+//! a power of two. Moving an entry takes its hash, which its holder makes up anew.
 
 use crate::words::Words;
 use ferrofabric_contracts::error::{Errno, Error, Result};
@@ -109,7 +110,8 @@ impl Places {
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let tag = (hash as u32) >> self.entry_bits;
-        // From its home to the end, and from the start: while a writer is at work there may be no empty place in sight.
+        // From its home to the end, and from the start: while a writer is at work there may be no
+        // empty place in sight.
         let (before, from) = self.places().split_at(self.home(hash));
         for places in [from, before] {
             for place in places {
@@ -128,7 +130,8 @@ impl Places {
         None
     }
 
-    /// Has the places brought closer where a search for this hash will be: in a full index it often goes on to the next line.
+    /// Has the places brought closer where a search for this hash will be: in a full index it often
+    /// goes on to the next line.
     #[inline(always)]
     pub(super) fn prefetch(&self, hash: u64) {
         let at = 4 * self.home(hash);
@@ -217,8 +220,8 @@ fn next(places: usize) -> usize {
 /// Indices that a table may have had: more than it takes to grow from the smallest to the largest.
 const GENERATIONS: usize = if cfg!(loom) { 3 } else { 256 };
 
-/// The indices of a table, one after the other; the last is in use. Who reads takes no lock, so the others stay, without
-/// memory.
+/// The indices of a table, one after the other; the last is in use. Who reads takes no lock, so the
+/// others stay, without memory.
 pub(super) struct Indices {
     made: Box<[OnceLock<Places>]>,
     count: AtomicUsize,
@@ -272,8 +275,8 @@ mod loom_tests {
     use crate::version::Version;
     use ferrofabric_system::sync::{AtomicU64, explore};
 
-    /// What is there is found while a larger index comes in place of one whose memory is given back. Fails where who searches is
-    /// not told that the index has passed.
+    /// What is there is found while a larger index comes in place of one whose memory is given
+    /// back. Fails where who searches is not told that the index has passed.
     #[test]
     fn what_is_there_is_found_while_the_index_grows() {
         explore(2, || {

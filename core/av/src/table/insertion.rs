@@ -9,8 +9,8 @@ use ferrofabric_contracts::error::Result;
 /// The insertion of one call's addresses.
 pub struct Insertion<'a> {
     pub(crate) table: &'a AvTable,
-    /// Entries of addresses that failed. They are free again when the call is over, not before: so an application knows the
-    /// indices of the others.
+    /// Entries of addresses that failed. They are free again when the call is over, not before: so
+    /// an application knows the indices of the others.
     pub(crate) holes: Vec<u32>,
     _turn: Turn<'a>,
 }
@@ -22,7 +22,8 @@ pub struct Paused<'a> {
 }
 
 impl AvTable {
-    /// Begins to insert the addresses of one call; nobody else inserts or removes before it is dropped.
+    /// Begins to insert the addresses of one call; nobody else inserts or removes before it is
+    /// dropped.
     ///
     /// # Errors
     ///
@@ -47,7 +48,8 @@ impl<'a> Insertion<'a> {
         }
     }
 
-    /// Puts in the next address, or keeps its index free until the call is over where there is none.
+    /// Puts in the next address, or keeps its index free until the call is over where there is
+    /// none.
     ///
     /// # Errors
     ///
@@ -66,7 +68,8 @@ impl<'a> Insertion<'a> {
         self.place_in(name, None)
     }
 
-    /// Puts an address in an entry that was reserved for it; that is free when the address was there already.
+    /// Puts an address in an entry that was reserved for it; that is free when the address was
+    /// there already.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Every interleaving of a reader and a writer of one table that is small enough for all of them to be tried. (Pieces, indices
-//! and addresses are shorter there than elsewhere: `cfg(loom)`.)
+//! Every interleaving of a reader and a writer of one table that is small enough for all of them to
+//! be tried. (Pieces, indices and addresses are shorter there than elsewhere: `cfg(loom)`.)
 
 use loom::sync::Arc;
 use loom::thread;
@@ -48,8 +48,8 @@ fn beside(table: &Arc<AvTable>, change: impl FnOnce(&AvTable) + 'static, read: i
     writer.join().unwrap();
 }
 
-/// An address is there whole or not at all, while its entry becomes another's. Fails without the second look at the generation,
-/// and without the fence before it.
+/// An address is there whole or not at all, while its entry becomes another's. Fails without the
+/// second look at the generation, and without the fence before it.
 #[test]
 fn addresses_are_read_whole() {
     for av_type in [AvType::Map, AvType::Table] {
@@ -70,8 +70,9 @@ fn addresses_are_read_whole() {
     }
 }
 
-/// What is there is found while the table grows: a larger index comes in place of one that is given back, and another piece of
-/// entries. Fails where who searches is not told that the index has passed, or too late.
+/// What is there is found while the table grows: a larger index comes in place of one that is given
+/// back, and another piece of entries. Fails where who searches is not told that the index has
+/// passed, or too late.
 #[test]
 fn what_is_there_is_found_while_the_table_grows() {
     explore(1, || {
@@ -91,8 +92,8 @@ fn what_is_there_is_found_while_the_table_grows() {
     });
 }
 
-/// Who is searched for while an entry becomes another's is found where it is, or not at all, by a look-up of its own or by one of
-/// many; never at the address of who was in the entry before.
+/// Who is searched for while an entry becomes another's is found where it is, or not at all, by a
+/// look-up of its own or by one of many; never at the address of who was in the entry before.
 #[test]
 fn who_is_found_is_in_the_entry_that_was_found() {
     for many in [false, true] {

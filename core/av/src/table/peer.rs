@@ -59,7 +59,8 @@ impl AvTable {
         }
     }
 
-    /// The address of an endpoint, for transports: they are told when it is removed, or when it is there.
+    /// The address of an endpoint, for transports: they are told when it is removed, or when it is
+    /// there.
     pub(super) fn use_name(&self, name: &NativeAddr) -> FiAddr {
         loop {
             let mut addr = self.addr(name);
@@ -91,8 +92,8 @@ impl AvTable {
         self.interest.end_awaiting();
     }
 
-    /// Removes an address. Transports that may know it are told, with `lock` taken, before anybody gets its entry; and where its
-    /// endpoint is in again, if another thread inserts it just now.
+    /// Removes an address. Transports that may know it are told, with `lock` taken, before anybody
+    /// gets its entry; and where its endpoint is in again, if another thread inserts it just now.
     ///
     /// # Errors
     ///
@@ -119,7 +120,8 @@ impl AvTable {
             return Ok(());
         };
         let mut guard = lock()?;
-        // Whoever it was is a stranger now. Who inserts it from here on tells of it; who did before need not have.
+        // Whoever it was is a stranger now. Who inserts it from here on tells of it; who did before
+        // need not have.
         self.interest.begin_to_await();
         let again = name.map_or(FiAddr::NOTAVAIL, |name| self.addr(&name));
         tell(&mut guard, again);

@@ -86,7 +86,8 @@ impl Order {
         orders
     }
 
-    /// Carries an order out, if it is about this operation: there it stops, or says that it has come past its last step.
+    /// Carries an order out, if it is about this operation: there it stops, or says that it has
+    /// come past its last step.
     fn obey(order: &mut Option<Self>, operation: &str, act: impl FnOnce()) {
         match order.take_if(|order| order.operation == operation) {
             Some(Self { step, .. }) => {
@@ -106,7 +107,8 @@ fn stop() {
     }
 }
 
-/// Inserts and removes names that nobody else uses, and finds exactly those that it should, until it is killed.
+/// Inserts and removes names that nobody else uses, and finds exactly those that it should, until
+/// it is killed.
 #[test]
 fn a_process_of_the_others() {
     let Ok(what) = std::env::var(CHILD) else {
@@ -200,9 +202,9 @@ impl Other {
     }
 }
 
-/// Sixteen processes share a table. One after the other is killed: at each step of insertion and of removal, then wherever it
-/// happens to be; another one comes in the place of each of the first. The rest never sees a half entry, and when all are gone so
-/// is the table.
+/// Sixteen processes share a table. One after the other is killed: at each step of insertion and of
+/// removal, then wherever it happens to be; another one comes in the place of each of the first.
+/// The rest never sees a half entry, and when all are gone so is the table.
 ///
 /// Covers: AV-4
 #[test]

@@ -58,7 +58,8 @@ fn bad() -> Error {
     Error::new(Errno::EINVAL, "insert", "address")
 }
 
-/// An address vector as a person would write it down: who is at which index, and which addresses are no more.
+/// An address vector as a person would write it down: who is at which index, and which addresses
+/// are no more.
 #[derive(Default)]
 struct Plain {
     at: BTreeMap<u64, u32>,
@@ -123,8 +124,8 @@ fn check(av: &AvTable, plain: &Plain, av_type: AvType) {
     check_batches(av, plain);
 }
 
-/// What is said of many at a time is what is said of each: of those that are there, of those that are no more, and of such as
-/// never were.
+/// What is said of many at a time is what is said of each: of those that are there, of those that
+/// are no more, and of such as never were.
 fn check_batches(av: &AvTable, plain: &Plain) {
     let there = plain.addrs.values().chain(&plain.stale).copied();
     let never = [0, 29, 1 << 20, 1 << 33, u64::MAX].map(FiAddr);
@@ -227,7 +228,8 @@ fn run(kind: Kind, ops: Vec<Op>) {
 }
 
 proptest! {
-    /// Calls with good and bad addresses, removals, calls that take their indices first and end in any order.
+    /// Calls with good and bad addresses, removals, calls that take their indices first and end in
+    /// any order.
     ///
     /// Covers: AV-2, AV-11, AV-12, AV-17, AV-23
     #[test]
@@ -280,7 +282,8 @@ fn a_table_grows_far_and_fills_its_gaps_from_below() {
     }
 }
 
-/// 64 bytes of address, 4 of generation, and 8 for a user's ID that may come to it, within 96 at any fill.
+/// 64 bytes of address, 4 of generation, and 8 for a user's ID that may come to it, within 96 at
+/// any fill.
 #[test]
 fn an_entry_takes_at_most_96_bytes() {
     for n in [100_000, 130_000, 1 << 18] {
@@ -294,7 +297,8 @@ fn an_entry_takes_at_most_96_bytes() {
     }
 }
 
-/// Readers in other threads see each address whole or not at all, while entries come, go, are used again and the table grows.
+/// Readers in other threads see each address whole or not at all, while entries come, go, are used
+/// again and the table grows.
 ///
 /// Covers: AV-2, AV-9
 #[test]

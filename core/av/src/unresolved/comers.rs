@@ -1,7 +1,9 @@
-//! Senders that are not in, and entries that were asked for in vain: a sender may be one that was asked for before it was there.
+//! Senders that are not in, and entries that were asked for in vain: a sender may be one that was
+//! asked for before it was there.
 //!
-//! Who asks in vain says so and then looks whether somebody came since it began; who comes says so and then looks whether somebody
-//! asked in vain. With a fence between the two on both sides, one of them sees the other.
+//! Who asks in vain says so and then looks whether somebody came since it began; who comes says so
+//! and then looks whether somebody asked in vain. With a fence between the two on both sides, one
+//! of them sees the other.
 
 use ferrofabric_system::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -26,8 +28,8 @@ impl Comers {
         self.in_vain.load(Ordering::Relaxed) != 0
     }
 
-    /// Entries of which there is still no word were asked for in vain, so many, `since` so many senders had come. Whether others
-    /// came meanwhile.
+    /// Entries of which there is still no word were asked for in vain, so many, `since` so many
+    /// senders had come. Whether others came meanwhile.
     pub(crate) fn asked_in_vain(&self, entries: usize, since: u64) -> bool {
         self.in_vain.store(entries, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -72,7 +74,8 @@ mod loom_tests {
         }
     }
 
-    /// Somebody is asked for while it comes: it is found. Fails without either fence, and where `so_far` or `come` is relaxed.
+    /// Somebody is asked for while it comes: it is found. Fails without either fence, and where
+    /// `so_far` or `come` is relaxed.
     #[test]
     fn who_comes_while_it_is_asked_for_is_found() {
         explore(3, || {

@@ -1,5 +1,6 @@
-//! Which unresolved entries are asked for, and when: the resolution of each entry, from its start to its end, and the lines in which
-//! entries wait for a thread. The lock of [`UnresolvedEntries`](super::UnresolvedEntries) guards all of it.
+//! Which unresolved entries are asked for, and when: the resolution of each entry, from its start
+//! to its end, and the lines in which entries wait for a thread. The lock of
+//! [`UnresolvedEntries`](super::UnresolvedEntries) guards all of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -26,8 +27,8 @@ pub(crate) struct State {
     /// Entries that are to be asked for, by time: first those that sends wait for, then all others.
     pub(crate) lines: [BTreeMap<(Instant, u64), u32>; 2],
     pub(crate) tickets: u64,
-    /// Entries that messages may come from: when one could not be resolved, it is asked for anew with the next sender that is not
-    /// in, for it may be that one.
+    /// Entries that messages may come from: when one could not be resolved, it is asked for anew
+    /// with the next sender that is not in, for it may be that one.
     pub(crate) awaited: BTreeSet<u32>,
     /// Entries whose endpoints are in by other entries.
     pub(crate) same: HashMap<u32, Same>,
@@ -64,7 +65,8 @@ pub(crate) type Place = (usize, Instant, u64);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     pub(crate) is: Is,
-    /// What the entry's generation is to be: another process may have given the entry to another address.
+    /// What the entry's generation is to be: another process may have given the entry to another
+    /// address.
     pub(crate) generation: u32,
     /// When it has failed.
     pub(crate) until: Instant,
@@ -80,8 +82,8 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// An attempt has failed. The last one counts, but that a host answers is known from then on: a late attempt may be too short to
-    /// find the way to it.
+    /// An attempt has failed. The last one counts, but that a host answers is known from then on: a
+    /// late attempt may be too short to find the way to it.
     pub(crate) fn note(&mut self, errno: Errno) {
         if errno != Errno::EHOSTUNREACH || self.seen.is_none() {
             self.seen = Some(errno);
@@ -183,7 +185,8 @@ impl State {
         self.lines[line].remove(&(at, ticket));
     }
 
-    /// The search for what an entry of this generation is to be. One for an address that was in the entry before is no more.
+    /// The search for what an entry of this generation is to be. One for an address that was in the
+    /// entry before is no more.
     pub(crate) fn search(&mut self, entry: u32, generation: u32) -> Option<Search> {
         let search = *self.searches.get(&entry)?;
         if search.generation == generation {
@@ -221,7 +224,8 @@ impl State {
         self.searches.insert(entry, Search { is, ..search });
     }
 
-    /// A send waits for an entry from now on: its time starts anew, and it goes before those that nobody waits for.
+    /// A send waits for an entry from now on: its time starts anew, and it goes before those that
+    /// nobody waits for.
     pub(crate) fn use_search(&mut self, entry: u32, mut search: Search) {
         let now = Instant::now();
         search.used = true;

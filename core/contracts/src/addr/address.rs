@@ -9,8 +9,8 @@ use super::{
     SOCKADDR_IN_LEN, SOCKADDR_IN6_LEN, SockaddrIb,
 };
 
-/// An address in one of the formats. Text (`FI_ADDR_STR`) is a form that all of them have: see [`Display`](std::fmt::Display)
-/// and [`FromStr`](std::str::FromStr).
+/// An address in one of the formats. Text (`FI_ADDR_STR`) is a form that all of them have: see
+/// [`Display`](std::fmt::Display) and [`FromStr`](std::str::FromStr).
 ///
 /// ```
 /// use ferrofabric_contracts::addr::{AddrError, Address};
@@ -41,7 +41,8 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// What is wrong with it: its length, its family, a field; or with the format, which may be none that is known.
+    /// What is wrong with it: its length, its family, a field; or with the format, which may be
+    /// none that is known.
     pub fn from_bytes(format: AddrFormat, bytes: &[u8]) -> Result<Self, AddrError> {
         match format {
             AddrFormat::UNSPEC if KeyedAddr::is_one(bytes) => {
@@ -110,7 +111,8 @@ impl Address {
             || family.is_some_and(|family| format.takes_family(family))
     }
 
-    /// The name of an open endpoint in its domain's format; `None` where that does not tell of all endpoints.
+    /// The name of an open endpoint in its domain's format; `None` where that does not tell of all
+    /// endpoints.
     pub fn of_endpoint(name: NativeAddr, format: AddrFormat) -> Option<Self> {
         match format {
             AddrFormat::UNSPEC | AddrFormat::STR => Some(Self::Native(name)),
@@ -119,7 +121,8 @@ impl Address {
         }
     }
 
-    /// A socket's address as a format has it; `None` where that is not one of sockets' addresses, or of another family.
+    /// A socket's address as a format has it; `None` where that is not one of sockets' addresses,
+    /// or of another family.
     pub fn of_socket(socket: SocketAddr, format: AddrFormat) -> Option<Self> {
         let addr = match format {
             AddrFormat::SOCKADDR_IB => Self::Ib(SockaddrIb::of_socket(&socket)),
@@ -128,7 +131,8 @@ impl Address {
         addr.has_format(format).then_some(addr)
     }
 
-    /// IP address and port; `None` for addresses that have none. A `sockaddr_ib` has its GID for one, as on RoCE.
+    /// IP address and port; `None` for addresses that have none. A `sockaddr_ib` has its GID for
+    /// one, as on RoCE.
     pub fn socket(&self) -> Option<SocketAddr> {
         match self {
             Self::In(addr) => Some(SocketAddr::V4(*addr)),
@@ -148,8 +152,8 @@ impl Address {
         }
     }
 
-    /// The endpoint, for whose network a domain at `own` speaks; `None` where the network has to be asked first,
-    /// or a key is missing.
+    /// The endpoint, for whose network a domain at `own` speaks; `None` where the network has to be
+    /// asked first, or a key is missing.
     pub fn native(&self, own: &NativeAddr) -> Option<NativeAddr> {
         match self {
             Self::Native(addr) => Some(*addr),
@@ -158,7 +162,8 @@ impl Address {
         }
     }
 
-    /// Bytes of a `sockaddr` of this family; `None` for one that is not known. For arrays of `FI_SOCKADDR`.
+    /// Bytes of a `sockaddr` of this family; `None` for one that is not known. For arrays of
+    /// `FI_SOCKADDR`.
     pub const fn sockaddr_len(family: u16) -> Option<usize> {
         match family {
             AF_INET => Some(SOCKADDR_IN_LEN),

@@ -1,12 +1,13 @@
-//! Authorization keys over verbs (fi_domain(3), fi_av(3)): the partition that an endpoint speaks in, and the Q_Key that its
-//! datagrams carry. Only endpoints with the same key reach each other.
+//! Authorization keys over verbs (fi_domain(3), fi_av(3)): the partition that an endpoint speaks
+//! in, and the Q_Key that its datagrams carry. Only endpoints with the same key reach each other.
 
 use std::fmt;
 
 /// Size of an authorization key in bytes.
 pub const AUTH_KEY_LEN: usize = 8;
 
-/// Bit of a P_Key that says whether a port is a full member of the partition; no part of the partition's number.
+/// Bit of a P_Key that says whether a port is a full member of the partition; no part of the
+/// partition's number.
 const FULL_MEMBER: u16 = 1 << 15;
 
 /// Bit of a Q_Key that only privileged processes may set (IBTA 1.5 §10.2.5, "controlled Q_Keys").
@@ -87,7 +88,8 @@ impl AuthKey {
         self.qkey
     }
 
-    /// Whether endpoints with the two keys reach each other: of the P_Keys the membership bit does not count.
+    /// Whether endpoints with the two keys reach each other: of the P_Keys the membership bit does
+    /// not count.
     pub fn admits(self, other: Self) -> bool {
         self.identity() == other.identity()
     }

@@ -1,5 +1,5 @@
-//! The formats by libfabric's numbers, and what tells their addresses apart: lengths, families, and the
-//! first bytes of a native address.
+//! The formats by libfabric's numbers, and what tells their addresses apart: lengths, families, and
+//! the first bytes of a native address.
 
 use std::fmt;
 
@@ -29,13 +29,14 @@ listed_constants! {
 /// The first two bytes of a native address.
 pub(super) const NATIVE_MAGIC: u16 = 0xfe0f;
 
-/// What a native address starts with, as the family of a `sockaddr`. No socket has it, so the two are told apart where either may
-/// stand.
+/// What a native address starts with, as the family of a `sockaddr`. No socket has it, so the two
+/// are told apart where either may stand.
 pub const NATIVE_FAMILY: u16 = u16::from_ne_bytes(NATIVE_MAGIC.to_le_bytes());
 /// The version that native addresses of this library have.
 pub(super) const NATIVE_VERSION: u8 = 1;
 
-/// How addresses look (fi_getinfo(3), "addressing formats"); the list grows, so any of libfabric's numbers may come.
+/// How addresses look (fi_getinfo(3), "addressing formats"); the list grows, so any of libfabric's
+/// numbers may come.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct AddrFormat(pub u32);
 
@@ -52,7 +53,8 @@ macro_rules! formats {
 }
 
 formats! {
-    /// The provider's own format, for us [`NativeAddr`](super::NativeAddr) as bytes; in hints: whatever there is.
+    /// The provider's own format, for us [`NativeAddr`](super::NativeAddr) as bytes; in hints:
+    /// whatever there is.
     UNSPEC = 0;
     /// Any `sockaddr`, told by its family.
     SOCKADDR = 1;
@@ -71,8 +73,8 @@ formats! {
 }
 
 impl AddrFormat {
-    /// Bytes of each address of the format. `None` where they differ: text, a `sockaddr` of any family, and formats that are
-    /// not known.
+    /// Bytes of each address of the format. `None` where they differ: text, a `sockaddr` of any
+    /// family, and formats that are not known.
     pub const fn fixed_len(self) -> Option<usize> {
         match self {
             Self::UNSPEC => Some(NATIVE_LEN),

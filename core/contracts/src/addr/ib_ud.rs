@@ -1,4 +1,5 @@
-//! `FI_ADDR_IB_UD`: 32 bytes about a datagram queue pair, as libfabric's verbs provider lays them out.
+//! `FI_ADDR_IB_UD`: 32 bytes about a datagram queue pair, as libfabric's verbs provider lays them
+//! out.
 
 use super::error::AddrError;
 use super::format::IB_UD_LEN;

@@ -1,9 +1,10 @@
-//! The address of an endpoint with authorization keys: it has a queue pair for each key, and the address tells of all of them,
-//! and of no key. Its 64 bytes are those of a [`NativeAddr`] with other queue pairs in the place of the keys
-//! (`docs/wire-protocol.md`).
+//! The address of an endpoint with authorization keys: it has a queue pair for each key, and the
+//! address tells of all of them, and of no key. Its 64 bytes are those of a [`NativeAddr`] with
+//! other queue pairs in the place of the keys (`docs/wire-protocol.md`).
 //!
-//! Which queue pair is for a key, a hash of the key says that gives each key of the endpoint another one. A key that the
-//! endpoint does not have leads to one of them too, whose device drops what comes with it.
+//! Which queue pair is for a key, a hash of the key says that gives each key of the endpoint
+//! another one. A key that the endpoint does not have leads to one of them too, whose device drops
+//! what comes with it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +22,8 @@ pub const MAX_EP_AUTH_KEYS: usize = 4;
 /// In the flags of the address.
 const HAS_KEYS: u8 = 1 << 2;
 const FLAGS: usize = 3;
-/// Where the hash's salt lies, and the other queue pairs: byte by byte in place of the keys, and where a plain address has zeros.
+/// Where the hash's salt lies, and the other queue pairs: byte by byte in place of the keys, and
+/// where a plain address has zeros.
 const SALT: usize = 7;
 const OTHERS: [[usize; 3]; MAX_EP_AUTH_KEYS - 1] = [[8, 9, 10], [14, 15, 59], [62, 63, 11]];
 
@@ -75,8 +77,8 @@ fn slot(salt: u8, key: AuthKey, n: usize) -> usize {
 }
 
 impl KeyedAddr {
-    /// The address of an endpoint whose parts, one for each slot, have these, which were made of one number that was drawn
-    /// ([`NativeAddr::of_new`]). The first says what all have in common.
+    /// The address of an endpoint whose parts, one for each slot, have these, which were made of
+    /// one number that was drawn ([`NativeAddr::of_new`]). The first says what all have in common.
     ///
     /// `None` for parts that are none of one endpoint.
     pub fn of(slots: &KeySlots, parts: &[NativeAddr]) -> Option<Self> {

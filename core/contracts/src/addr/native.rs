@@ -1,5 +1,6 @@
-//! The native address: 64 bytes that hold all a peer needs to reach an endpoint, over verbs and through shared memory,
-//! with no name service asked. Its layout is part of the wire protocol (`docs/wire-protocol.md`).
+//! The native address: 64 bytes that hold all a peer needs to reach an endpoint, over verbs and
+//! through shared memory, with no name service asked. Its layout is part of the wire protocol
+//! (`docs/wire-protocol.md`).
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -58,7 +59,8 @@ pub struct VerbsAddr {
 /// The address of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeAddr {
-    /// Drawn at random when the endpoint was enabled ([`of_new`](Self::of_new)): tells a restarted process from the one before.
+    /// Drawn at random when the endpoint was enabled ([`of_new`](Self::of_new)): tells a restarted
+    /// process from the one before.
     pub incarnation: u64,
     /// Identity of the node: equal addresses hint at shared memory, the handshake proves it.
     pub node: u64,
@@ -111,7 +113,8 @@ impl NativeAddr {
         zerocopy::transmute!(self.to_words())
     }
 
-    /// The same as words, in which an address vector's table has it: who reads words next need not wait for stores of parts.
+    /// The same as words, in which an address vector's table has it: who reads words next need not
+    /// wait for stores of parts.
     #[inline]
     pub fn to_words(self) -> NativeWords {
         let mut flags = 0;
@@ -147,7 +150,8 @@ impl NativeAddr {
     ///
     /// # Errors
     ///
-    /// [`AddrError`] names what is wrong; each value has one form, so that equal addresses are equal bytes.
+    /// [`AddrError`] names what is wrong; each value has one form, so that equal addresses are
+    /// equal bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, AddrError> {
         let w = Wire::ref_from_bytes(bytes).map_err(|_| AddrError::Length(bytes.len()))?;
         if w.magic.get() != NATIVE_MAGIC {
@@ -170,7 +174,8 @@ impl NativeAddr {
         Ok(addr)
     }
 
-    /// The address in words that were checked before, which is not done again; so other words are some address, or none.
+    /// The address in words that were checked before, which is not done again; so other words are
+    /// some address, or none.
     #[inline]
     pub fn from_checked_words(words: &NativeWords) -> Option<Self> {
         let wire: Wire = zerocopy::transmute!(*words);
@@ -201,8 +206,8 @@ impl NativeAddr {
         })
     }
 
-    /// The same endpoint, to be reached with a key. Of the P_Key the membership is that of a full member, whichever it is: so
-    /// equal endpoints have equal addresses.
+    /// The same endpoint, to be reached with a key. Of the P_Key the membership is that of a full
+    /// member, whichever it is: so equal endpoints have equal addresses.
     pub fn with_auth_key(mut self, key: AuthKey) -> Self {
         let key = key.in_addresses();
         if let Some(verbs) = &mut self.verbs {

@@ -1,5 +1,6 @@
-//! The native address as text: `ferro://[GID]:QPN?type=…&qkey=…&…&inc=…&node=…[&shm=…]`, without GID, QPN and their keys where
-//! there is no queue pair. Printing and parsing are inverses of each other.
+//! The native address as text: `ferro://[GID]:QPN?type=…&qkey=…&…&inc=…&node=…[&shm=…]`, without
+//! GID, QPN and their keys where there is no queue pair. Printing and parsing are inverses of each
+//! other.
 
 use std::fmt;
 use std::net::Ipv6Addr;

@@ -1,8 +1,9 @@
-//! An endpoint's number: the 56 bits of its native address that are its own. All else is its node's, so an address vector can
-//! keep the two apart (`docs/adr/0032`).
+//! An endpoint's number: the 56 bits of its native address that are its own. All else is its
+//! node's, so an address vector can keep the two apart (`docs/adr/0032`).
 //!
-//! The number is the QPN and 32 bits of incarnation, or 56 bits of incarnation where there is no queue pair; the name of the
-//! shared-memory endpoint is the number. Peers need not follow: whatever else an address holds is its node's part.
+//! The number is the QPN and 32 bits of incarnation, or 56 bits of incarnation where there is no
+//! queue pair; the name of the shared-memory endpoint is the number. Peers need not follow:
+//! whatever else an address holds is its node's part.
 
 use super::native::{FLAGS_AT, HAS_SHM, HAS_VERBS, NativeAddr, NativeWords, QPN_AT, VerbsAddr};
 
@@ -30,8 +31,8 @@ impl NativeAddr {
     }
 }
 
-/// A native address as its node's part, with zeros in place of the number, and the number. An address that does not come
-/// about so is all its node's, with the number 0.
+/// A native address as its node's part, with zeros in place of the number, and the number. An
+/// address that does not come about so is all its node's, with the number 0.
 // By the word, as `to_words` has it: who reads words next need not wait for stores of parts.
 #[inline]
 pub fn split(addr: &NativeWords) -> (NativeWords, u64) {
@@ -81,7 +82,8 @@ pub fn join(node: &NativeWords, number: u64) -> NativeWords {
     ]
 }
 
-/// What the first word of an address says: the QPN, and whether it has a queue pair and a shared-memory endpoint.
+/// What the first word of an address says: the QPN, and whether it has a queue pair and a
+/// shared-memory endpoint.
 #[inline]
 fn of_first(first: u64) -> (u64, bool, bool) {
     let flags = (first >> FLAGS_AT) as u8;

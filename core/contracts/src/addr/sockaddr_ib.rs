@@ -1,4 +1,5 @@
-//! `sockaddr_ib` (the kernel's rdma/ib.h): a GID and a service ID, as the connection manager takes them.
+//! `sockaddr_ib` (the kernel's rdma/ib.h): a GID and a service ID, as the connection manager takes
+//! them.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -27,8 +28,8 @@ pub struct SockaddrIb {
 }
 
 impl SockaddrIb {
-    /// An address with a port of a port space (rdma_create_id(3)); all bits of the service ID count where both are there,
-    /// none where not.
+    /// An address with a port of a port space (rdma_create_id(3)); all bits of the service ID count
+    /// where both are there, none where not.
     pub const fn new(gid: [u8; 16], pkey: u16, port_space: u64, port: u16) -> Self {
         Self {
             pkey,

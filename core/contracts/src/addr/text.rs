@@ -1,8 +1,9 @@
 //! Addresses as text (`FI_ADDR_STR`). Printing and parsing are inverses of each other.
 //!
-//! The forms are libfabric's where it has one: `fi_sockaddr_in://10.1.0.1:7471`, `fi_sockaddr_in6://[fe80::1]:7471`,
-//! `fi_sockaddr_ib://[GID]:P_KEY:PORT_SPACE:SCOPE:PORT`, `fi_addr_ib_ud://GID:QPN/LID/P_KEY/SL/` (numbers in base 16 in the
-//! last two). What they leave out goes into keys. Keys of a socket's address that are not known say nothing to us.
+//! The forms are libfabric's where it has one: `fi_sockaddr_in://10.1.0.1:7471`,
+//! `fi_sockaddr_in6://[fe80::1]:7471`, `fi_sockaddr_ib://[GID]:P_KEY:PORT_SPACE:SCOPE:PORT`,
+//! `fi_addr_ib_ud://GID:QPN/LID/P_KEY/SL/` (numbers in base 16 in the last two). What they leave
+//! out goes into keys. Keys of a socket's address that are not known say nothing to us.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
@@ -57,7 +58,8 @@ fn in4(uri: &Uri<'_>) -> Result<SocketAddrV4, AddrError> {
     Ok(SocketAddrV4::new(ip, port(uri.service)?))
 }
 
-/// The scope and the flow are keys; an address within the link may also have its scope behind a `%`, as a number.
+/// The scope and the flow are keys; an address within the link may also have its scope behind a
+/// `%`, as a number.
 fn in6(mut uri: Uri<'_>) -> Result<SocketAddrV6, AddrError> {
     no_fields(&uri)?;
     let (node, zone) = uri.node.split_once('%').unwrap_or((uri.node, ""));

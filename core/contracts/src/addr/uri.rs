@@ -3,7 +3,8 @@
 
 use super::error::AddrError;
 
-/// A text address in its parts, none of which is looked into. `None` and empty are different nowhere.
+/// A text address in its parts, none of which is looked into. `None` and empty are different
+/// nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Uri<'a> {
     /// The format's name.

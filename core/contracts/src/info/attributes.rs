@@ -1,4 +1,5 @@
-//! What `fi_info` points to: attributes of endpoints, domains, fabrics and devices, field by field as libfabric has them.
+//! What `fi_info` points to: attributes of endpoints, domains, fabrics and devices, field by field
+//! as libfabric has them.
 
 use super::models::{EpType, Progress, ResourceMgmt, Threading};
 use crate::addr::AuthKey;
@@ -10,9 +11,11 @@ use crate::types::AvType;
 pub struct TxAttr {
     /// Capabilities; in hints, none asks for those of the endpoint that apply to sends.
     pub caps: Flags,
-    /// What the application must do; in hints, nothing stands for [`Info::mode`](super::Info::mode).
+    /// What the application must do; in hints, nothing stands for
+    /// [`Info::mode`](super::Info::mode).
     pub mode: Mode,
-    /// Flags of operations that come without any. A candidate lists what it knows, an offer says what was asked.
+    /// Flags of operations that come without any. A candidate lists what it knows, an offer says
+    /// what was asked.
     pub op_flags: Flags,
     /// Orders kept.
     pub msg_order: Order,
@@ -35,9 +38,11 @@ pub struct TxAttr {
 pub struct RxAttr {
     /// Capabilities; in hints, none asks for those of the endpoint that apply to receives.
     pub caps: Flags,
-    /// What the application must do; in hints, nothing stands for [`Info::mode`](super::Info::mode).
+    /// What the application must do; in hints, nothing stands for
+    /// [`Info::mode`](super::Info::mode).
     pub mode: Mode,
-    /// Flags of operations that come without any. A candidate lists what it knows, an offer says what was asked.
+    /// Flags of operations that come without any. A candidate lists what it knows, an offer says
+    /// what was asked.
     pub op_flags: Flags,
     /// Orders kept.
     pub msg_order: Order,
@@ -156,7 +161,8 @@ pub struct FabricAttr {
     pub provider: String,
     /// Its version, `major << 16 | minor`.
     pub provider_version: u32,
-    /// The interface's version that the application asked for, `major << 16 | minor`; 0: the newest.
+    /// The interface's version that the application asked for, `major << 16 | minor`; 0: the
+    /// newest.
     pub api_version: u32,
 }
 

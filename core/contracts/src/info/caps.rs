@@ -59,8 +59,8 @@ const FREE: Flags = REACH
     .union(Flags::SOURCE)
     .union(Flags::SHARED_AV);
 
-/// Secondary capabilities by which other things complete than without them: for those who ask by name, not for those who ask for
-/// nothing.
+/// Secondary capabilities by which other things complete than without them: for those who ask by
+/// name, not for those who ask for nothing.
 const BY_NAME: Flags = Flags::SOURCE_ERR;
 
 /// Primary capabilities of domains: for those who ask.
@@ -76,8 +76,9 @@ const REMOTE: Flags = Flags::RMA.union(Flags::ATOMIC);
 const TARGET: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
 const REMOTE_MODIFIERS: Flags = Flags::READ.union(Flags::WRITE).union(TARGET);
 
-/// What an endpoint is given of `offered` when `asked` is asked: all but what is to be asked by name when nothing is asked;
-/// else what is asked, what costs nothing, and where it is not said which directions, all of them.
+/// What an endpoint is given of `offered` when `asked` is asked: all but what is to be asked by
+/// name when nothing is asked; else what is asked, what costs nothing, and where it is not said
+/// which directions, all of them.
 pub(super) fn grant(asked: Flags, offered: Flags) -> Result<Flags, Mismatch> {
     if asked.is_empty() {
         return Ok(offered - BY_NAME);
@@ -118,8 +119,8 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Result<Flags, Mismatch> {
     Ok(caps)
 }
 
-/// What of it an endpoint can do that is no target: for applications that take all there is, and can not register memory
-/// as targets must.
+/// What of it an endpoint can do that is no target: for applications that take all there is, and
+/// can not register memory as targets must.
 pub(super) fn without_targets(caps: Flags) -> Flags {
     let caps = caps - TARGET - Flags::RMA_EVENT;
     match caps.intersects(REMOTE_MODIFIERS) {
@@ -138,8 +139,8 @@ pub(super) fn has_remote_access(caps: Flags) -> bool {
     caps.intersects(REMOTE)
 }
 
-/// What one side of an endpoint with the capabilities `caps` is given when `asked` is asked; what does not apply to a
-/// side is not looked at there, as applications set one value everywhere.
+/// What one side of an endpoint with the capabilities `caps` is given when `asked` is asked; what
+/// does not apply to a side is not looked at there, as applications set one value everywhere.
 pub(super) fn grant_side(
     field: &'static str,
     asked: Flags,

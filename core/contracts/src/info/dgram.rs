@@ -5,9 +5,9 @@ use super::models::EpType;
 use super::{EpAttr, Info, RxAttr, TxAttr, rdm_messages, traffic_class};
 use crate::flags::{Flags, Mode, Order};
 
-/// Untagged messages that may be lost, over unconnected endpoints (`FI_EP_DGRAM`), as the runtime's domain has
-/// them. No order is kept. Providers add where it goes, what they speak, and the limits of their transports, which are 0
-/// here.
+/// Untagged messages that may be lost, over unconnected endpoints (`FI_EP_DGRAM`), as the runtime's
+/// domain has them. No order is kept. Providers add where it goes, what they speak, and the limits
+/// of their transports, which are 0 here.
 pub fn dgram_messages() -> Info {
     let all = rdm_messages();
     let caps = Flags::MSG
@@ -21,7 +21,8 @@ pub fn dgram_messages() -> Info {
         caps,
         tx: TxAttr {
             caps: caps & TX_CAPS,
-            // A send completes when the datagram has left, which is all that an unreliable endpoint can tell.
+            // A send completes when the datagram has left, which is all that an unreliable endpoint
+            // can tell.
             op_flags: Flags::COMPLETION
                 | Flags::INJECT
                 | Flags::INJECT_COMPLETE
@@ -47,8 +48,8 @@ pub fn dgram_messages() -> Info {
     }
 }
 
-/// The same for applications that leave room before all their buffers (`FI_MSG_PREFIX` of fi_getinfo(3)): `bytes`, which
-/// count towards no limit of messages.
+/// The same for applications that leave room before all their buffers (`FI_MSG_PREFIX` of
+/// fi_getinfo(3)): `bytes`, which count towards no limit of messages.
 #[must_use]
 pub fn with_prefix(info: Info, bytes: usize) -> Info {
     debug_assert!(bytes % 8 == 0, "fi_getinfo(3) has multiples of 8");

@@ -1,7 +1,8 @@
 //! Hints against one candidate, field by field: pure, and says which field ruled a candidate out.
 //!
-//! As fi_getinfo(3) has it, a value other than 0 must be met and 0 stands for anything, but for modes, where 0 means that
-//! the application supports none. An offer taken as hints gives the same offer again.
+//! As fi_getinfo(3) has it, a value other than 0 must be met and 0 stands for anything, but for
+//! modes, where 0 means that the application supports none. An offer taken as hints gives the same
+//! offer again.
 
 use super::mismatch::Shown;
 use super::models::{EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, tag_format};
@@ -12,8 +13,8 @@ use super::{
 use crate::flags::{Flags, Mode};
 use crate::types::AvType;
 
-/// Operations that may be under way where the hints do not say, if there may be that many: applications make their own
-/// queues that long.
+/// Operations that may be under way where the hints do not say, if there may be that many:
+/// applications make their own queues that long.
 const DEFAULT_SIZE: usize = 1024;
 
 /// The candidate as the hints want it, or the field in which it can not.
@@ -421,7 +422,8 @@ fn queue(field: &'static str, asked: usize, offered: usize) -> Result<usize, Mis
     })
 }
 
-/// The number of contexts of an endpoint that may have `most`, or share one if `sharing` endpoints may.
+/// The number of contexts of an endpoint that may have `most`, or share one if `sharing` endpoints
+/// may.
 fn contexts(
     field: &'static str,
     (asked, offered): (usize, usize),
@@ -441,7 +443,8 @@ fn contexts(
     }
 }
 
-/// How tags are made up. Every bit of ours is a field of its own, so that any format with as many bits is served.
+/// How tags are made up. Every bit of ours is a field of its own, so that any format with as many
+/// bits is served.
 fn tags(asked: u64, offered: u64, caps: Flags) -> Result<u64, Mismatch> {
     if !caps.contains(Flags::TAGGED) {
         return Ok(offered);
@@ -464,7 +467,8 @@ fn tags(asked: u64, offered: u64, caps: Flags) -> Result<u64, Mismatch> {
     })
 }
 
-/// Who moves operations on: an application that would do it itself is content with less than automatic.
+/// Who moves operations on: an application that would do it itself is content with less than
+/// automatic.
 fn progress(field: &'static str, asked: Progress, offered: Progress) -> Result<Progress, Mismatch> {
     let served = match asked {
         Progress::Unspec => return Ok(offered),

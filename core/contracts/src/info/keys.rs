@@ -1,14 +1,17 @@
-//! Authorization keys in hints and offers (fi_domain(3), fi_endpoint(3)): one of the domain's for all its endpoints, one of an
-//! endpoint's own, or those of the address vector that an endpoint is bound to.
+//! Authorization keys in hints and offers (fi_domain(3), fi_endpoint(3)): one of the domain's for
+//! all its endpoints, one of an endpoint's own, or those of the address vector that an endpoint is
+//! bound to.
 
 use super::{DomainAttr, EpAttr, Info, Mismatch, RxAttr};
 use crate::addr::{AddrFormats, AuthKey, MAX_EP_AUTH_KEYS};
 use crate::flags::Flags;
 
-/// [`DomainAttr::auth_key_size`] of a domain whose endpoints have the keys of their address vectors (`FI_AV_AUTH_KEY`).
+/// [`DomainAttr::auth_key_size`] of a domain whose endpoints have the keys of their address vectors
+/// (`FI_AV_AUTH_KEY`).
 pub const AV_AUTH_KEY: usize = usize::MAX;
 
-/// What the same domain offers with the keys of address vectors: receives may name a key, also those of datagrams.
+/// What the same domain offers with the keys of address vectors: receives may name a key, also
+/// those of datagrams.
 #[must_use]
 pub fn with_address_vector_keys(info: Info) -> Info {
     Info {

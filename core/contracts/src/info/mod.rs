@@ -1,4 +1,5 @@
-//! Discovery (fi_getinfo(3)): what an application asks for, what providers offer, and the pure function between them.
+//! Discovery (fi_getinfo(3)): what an application asks for, what providers offer, and the pure
+//! function between them.
 //!
 //! A *candidate* is all that a domain can do, an *offer* is what an application gets of it.
 
@@ -41,8 +42,8 @@ pub struct Info {
     pub addr_format: AddrFormat,
     /// How they may look. Ignored in hints.
     pub addr_formats: AddrFormats,
-    /// Where endpoints are: port and node; what only an open endpoint has (queue pair, incarnation, a port that is not asked
-    /// for) is 0.
+    /// Where endpoints are: port and node; what only an open endpoint has (queue pair, incarnation,
+    /// a port that is not asked for) is 0.
     pub src_addr: Option<Address>,
     /// A peer to reach.
     pub dest_addr: Option<Address>,

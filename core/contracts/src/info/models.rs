@@ -62,14 +62,16 @@ macro_rules! numbers {
 
 numbers! { EpType Progress ResourceMgmt Threading }
 
-/// What endpoints speak (`fi_ep_attr::protocol`): libfabric's numbers, and those of this provider, marked so by the top bit.
+/// What endpoints speak (`fi_ep_attr::protocol`): libfabric's numbers, and those of this provider,
+/// marked so by the top bit.
 pub mod protocol {
     /// Datagrams of UD queue pairs, with nothing of ours in them (`FI_PROTO_IB_UD`).
     pub const IB_UD: u32 = 3;
     const PROV_SPECIFIC: u32 = 1 << 31;
     /// Messages over shared memory (`docs/shared-memory.md`).
     pub const SHM: u32 = PROV_SPECIFIC | 0xfe01;
-    /// Messages over RC queue pairs, to this node's endpoints over shared memory (`docs/wire-protocol.md`).
+    /// Messages over RC queue pairs, to this node's endpoints over shared memory
+    /// (`docs/wire-protocol.md`).
     pub const VERBS_RDM: u32 = PROV_SPECIFIC | 0xfe02;
 }
 
@@ -87,7 +89,8 @@ pub mod tag_format {
     pub const GENERIC: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 }
 
-/// In place of a number of contexts: the endpoint uses one that it shares with others (`FI_SHARED_CONTEXT`).
+/// In place of a number of contexts: the endpoint uses one that it shares with others
+/// (`FI_SHARED_CONTEXT`).
 pub const SHARED_CONTEXT: usize = usize::MAX;
 
 listed_enum! {

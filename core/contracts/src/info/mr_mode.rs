@@ -14,7 +14,8 @@ const BASIC: MrMode = MrMode::VIRT_ADDR
 /// Before this version of the interface there were `BASIC` and `SCALABLE` alone, and 0 was either.
 const BITS_SINCE: u32 = (1 << 16) | 5;
 
-/// What is left for the application to do for an endpoint with the capabilities `caps`, and what is added to its modes.
+/// What is left for the application to do for an endpoint with the capabilities `caps`, and what is
+/// added to its modes.
 pub(super) fn grant(
     hints: &Info,
     required: MrMode,
@@ -68,8 +69,8 @@ fn legacy(asked: MrMode, modes: Mode, needed: MrMode, is_target: bool) -> Option
     granted.map(|granted| (granted, mode))
 }
 
-/// What of `required` matters to an endpoint with the capabilities `caps`; nothing for messages from memory that need
-/// not be registered.
+/// What of `required` matters to an endpoint with the capabilities `caps`; nothing for messages
+/// from memory that need not be registered.
 fn needed(required: MrMode, caps: Flags) -> MrMode {
     let mut needed = required - MrMode::BASIC - MrMode::SCALABLE;
     if !caps.contains(Flags::HMEM) {

@@ -9,8 +9,9 @@ use crate::flags::{Flags, Order};
 /// Objects of which a domain can have any number: what memory there is for.
 const MANY: usize = 1 << 16;
 
-/// Messages over reliable, unconnected endpoints, as the runtime's domain has them. Providers add where it goes
-/// (names, addresses, `LOCAL_COMM`, `REMOTE_COMM`), what they speak, and the limits of their transports, which are 0 here.
+/// Messages over reliable, unconnected endpoints, as the runtime's domain has them. Providers add
+/// where it goes (names, addresses, `LOCAL_COMM`, `REMOTE_COMM`), what they speak, and the limits
+/// of their transports, which are 0 here.
 pub fn rdm_messages() -> Info {
     let caps = Flags::MSG
         | Flags::TAGGED
@@ -26,7 +27,8 @@ pub fn rdm_messages() -> Info {
         caps,
         tx: TxAttr {
             caps: caps & TX_CAPS,
-            // A send completes when the peer has the message, which is more than `INJECT_COMPLETE` asks for.
+            // A send completes when the peer has the message, which is more than `INJECT_COMPLETE`
+            // asks for.
             op_flags: Flags::COMPLETION
                 | Flags::INJECT
                 | Flags::INJECT_COMPLETE

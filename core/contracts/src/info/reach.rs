@@ -14,7 +14,8 @@ pub(super) struct Addresses {
     pub(super) dest: Option<Address>,
 }
 
-/// Format, source and destination as the hints want them, for endpoints with the capabilities `caps`.
+/// Format, source and destination as the hints want them, for endpoints with the capabilities
+/// `caps`.
 ///
 /// Hints that leave the format open get that of their addresses, or else the candidate's own.
 pub(super) fn addresses(
@@ -63,8 +64,8 @@ fn not_in_format(hints: &Info, candidate: &Info, format: AddrFormat) -> Mismatch
     }
 }
 
-/// Whether the source is a host alone, in no format of its own, and the candidate is there: that names an interface, which the
-/// candidate's own address says too.
+/// Whether the source is a host alone, in no format of its own, and the candidate is there: that
+/// names an interface, which the candidate's own address says too.
 fn by_host(hints: &Info, candidate: &Info) -> bool {
     let socket = hints.src_addr.and_then(|asked| asked.socket());
     let (Some(socket), Some(own)) = (socket, candidate.src_addr) else {
@@ -79,8 +80,9 @@ fn by_host(hints: &Info, candidate: &Info) -> bool {
             .is_some_and(|ip| socket.ip() == ip || is_this_host(socket.ip()))
 }
 
-/// The source of an endpoint that was asked for, or any of the domain at `own`: the same node and port. A new endpoint has a
-/// queue pair and an incarnation of its own, so these can not be asked for.
+/// The source of an endpoint that was asked for, or any of the domain at `own`: the same node and
+/// port. A new endpoint has a queue pair and an incarnation of its own, so these can not be asked
+/// for.
 fn source(
     asked: Option<Address>,
     own: Option<Address>,
@@ -120,7 +122,8 @@ fn same_port(asked: &NativeAddr, own: &NativeAddr) -> bool {
     asked.node == own.node && port(asked) == port(own)
 }
 
-/// A socket's address at the domain's own IP address, if that is what it says: no host, and the host that this is, do too.
+/// A socket's address at the domain's own IP address, if that is what it says: no host, and the
+/// host that this is, do too.
 fn at_own(asked: Address, own: Option<IpAddr>) -> Option<Address> {
     let own = own?;
     let host = asked.socket()?.ip();

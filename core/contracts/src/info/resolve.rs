@@ -46,8 +46,9 @@ fn service_in(services: &str, name: &str) -> Option<u16> {
     })
 }
 
-/// The addresses that a node and a service stand for: any of this host's where there is no node, port 0 where there is no
-/// service. Asks nobody about a node that is a number, nor, if it must be one (`FI_NUMERICHOST`), about any.
+/// The addresses that a node and a service stand for: any of this host's where there is no node,
+/// port 0 where there is no service. Asks nobody about a node that is a number, nor, if it must be
+/// one (`FI_NUMERICHOST`), about any.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Traffic classes (`tclass` of `fi_tx_attr` and `fi_domain_attr`, fi_endpoint(3)), with libfabric's numbers: a label, or a
-//! differentiated services code point (DSCP, RFC 2474).
+//! Traffic classes (`tclass` of `fi_tx_attr` and `fi_domain_attr`, fi_endpoint(3)), with
+//! libfabric's numbers: a label, or a differentiated services code point (DSCP, RFC 2474).
 
 use super::Mismatch;
 

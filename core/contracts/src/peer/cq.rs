@@ -7,17 +7,20 @@ use crate::error::Errno;
 use crate::flags::Flags;
 use crate::types::FiAddr;
 
-/// A completion. The first six fields lie as in libfabric's `fi_cq_tagged_entry`, of which every other format is a prefix.
+/// A completion. The first six fields lie as in libfabric's `fi_cq_tagged_entry`, of which every
+/// other format is a prefix.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The context of the operation.
     pub context: u64,
-    /// What completed: `MSG` or `TAGGED` with `SEND` or `RECV`, `REMOTE_CQ_DATA` where `data` is valid.
+    /// What completed: `MSG` or `TAGGED` with `SEND` or `RECV`, `REMOTE_CQ_DATA` where `data` is
+    /// valid.
     pub flags: Flags,
     /// Bytes received; 0 for sends.
     pub len: usize,
-    /// Where a received message lies (its part of a multi-receive buffer, too); 0 if that is a list of buffers.
+    /// Where a received message lies (its part of a multi-receive buffer, too); 0 if that is a list
+    /// of buffers.
     pub buf: usize,
     /// The sender's CQ data.
     pub data: u64,
@@ -44,8 +47,9 @@ impl Completion {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{why}: {errno}")]
 pub struct CqError {
-    /// As for a completion; `src` is the peer, also for sends. With a `sender`, it is the handle of the authorization key that the
-    /// message came with, or the user's own ID for that; [`FiAddr::NOTAVAIL`] without one, and where endpoints have no such keys.
+    /// As for a completion; `src` is the peer, also for sends. With a `sender`, it is the handle of
+    /// the authorization key that the message came with, or the user's own ID for that;
+    /// [`FiAddr::NOTAVAIL`] without one, and where endpoints have no such keys.
     pub completion: Completion,
     /// Bytes that did not fit the buffer.
     pub olen: usize,
@@ -55,12 +59,14 @@ pub struct CqError {
     pub prov_errno: i32,
     /// In words.
     pub why: &'static str,
-    /// With `EADDRNOTAVAIL` of a receive: the sender, which is not in the address vector (`FI_SOURCE_ERR`). The message itself
-    /// was received. With an authorization key it is inserted with that.
+    /// With `EADDRNOTAVAIL` of a receive: the sender, which is not in the address vector
+    /// (`FI_SOURCE_ERR`). The message itself was received. With an authorization key it is inserted
+    /// with that.
     pub sender: Option<Box<NativeAddr>>,
 }
 
-/// Where a peer puts completions (`fi_ops_cq_owner`). The owner sees to locks, waiters and overflow: nothing is lost.
+/// Where a peer puts completions (`fi_ops_cq_owner`). The owner sees to locks, waiters and
+/// overflow: nothing is lost.
 pub trait PeerCq {
     /// Reports success.
     fn write(&mut self, completion: &Completion);

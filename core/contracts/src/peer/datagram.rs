@@ -1,15 +1,18 @@
-//! The transport of a DGRAM endpoint: what comes is matched by nobody, so it takes the receives themselves.
+//! The transport of a DGRAM endpoint: what comes is matched by nobody, so it takes the receives
+//! themselves.
 
 use super::{Owner, Transport};
 use crate::error::OpError;
 use crate::types::IoBuf;
 use crate::types::RecvOp;
 
-/// A transport of one DGRAM endpoint: messages may be lost, and come in any order. It holds the receives that are posted, and
-/// never asks its owner's shared receive context for one, so [`Transport::start`] and [`Transport::discard`] have nothing to
-/// do. A message for which no receive is posted is lost; so is one that can not be sent, once it was taken.
+/// A transport of one DGRAM endpoint: messages may be lost, and come in any order. It holds the
+/// receives that are posted, and never asks its owner's shared receive context for one, so
+/// [`Transport::start`] and [`Transport::discard`] have nothing to do. A message for which no
+/// receive is posted is lost; so is one that can not be sent, once it was taken.
 pub trait DatagramTransport: Transport {
-    /// Posts a receive for one message. Of the operation, context, descriptor and `COMPLETION` count.
+    /// Posts a receive for one message. Of the operation, context, descriptor and `COMPLETION`
+    /// count.
     ///
     /// # Safety
     ///
@@ -17,7 +20,8 @@ pub trait DatagramTransport: Transport {
     ///
     /// # Errors
     ///
-    /// [`OpError::Again`] when as many are posted as can be. `EINVAL`: too many buffers, or the first has no room for the prefix.
+    /// [`OpError::Again`] when as many are posted as can be. `EINVAL`: too many buffers, or the
+    /// first has no room for the prefix.
     unsafe fn post_recv<O: Owner>(
         &mut self,
         op: &RecvOp,
@@ -25,7 +29,8 @@ pub trait DatagramTransport: Transport {
         owner: &mut O,
     ) -> Result<(), OpError>;
 
-    /// Takes back a receive: it completes with `ECANCELED`, perhaps later, unless a message comes first.
+    /// Takes back a receive: it completes with `ECANCELED`, perhaps later, unless a message comes
+    /// first.
     ///
     /// # Errors
     ///

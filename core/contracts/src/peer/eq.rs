@@ -13,7 +13,8 @@ pub struct Event {
     pub entry: Box<[u8]>,
 }
 
-/// The number of the event that an asynchronous insertion is over (`FI_AV_COMPLETE`). Its entry is a [`Done`].
+/// The number of the event that an asynchronous insertion is over (`FI_AV_COMPLETE`). Its entry is
+/// a [`Done`].
 pub const AV_COMPLETE: u32 = 5;
 
 /// The entry of an operation that is over, as libfabric's `fi_eq_entry`.

@@ -1,14 +1,16 @@
 //! Peers: how a provider hands its objects to another one, after fi_peer(3).
 //!
-//! The *owner* is the provider that the application sees: its completion queues, counters, shared receive context and
-//! address vector are used by a *peer*, which carries the traffic that the owner routes to it. One trait for each
-//! object's owner side, and [`Transport`] for the peer's side of all of them.
+//! The *owner* is the provider that the application sees: its completion queues, counters, shared
+//! receive context and address vector are used by a *peer*, which carries the traffic that the
+//! owner routes to it. One trait for each object's owner side, and [`Transport`] for the peer's
+//! side of all of them.
 //!
-//! Locking is written into the signatures. Every call here is a progress-level call of fi_peer(3) and takes `&mut`:
-//! whoever makes it holds the lock of the owner's domain (`Serial`) for the whole of it, so
-//! `arrive` and the `queue` that may follow are one step, and nobody else drives the same peer. A peer never calls its
-//! owner outside a call that the owner made to it, and no owner call ever calls back into the peer: a message that a
-//! receive has just matched is returned by value, and started when the call that matched it is over.
+//! Locking is written into the signatures. Every call here is a progress-level call of fi_peer(3)
+//! and takes `&mut`: whoever makes it holds the lock of the owner's domain (`Serial`) for the whole
+//! of it, so `arrive` and the `queue` that may follow are one step, and nobody else drives the same
+//! peer. A peer never calls its owner outside a call that the owner made to it, and no owner call
+//! ever calls back into the peer: a message that a receive has just matched is returned by value,
+//! and started when the call that matched it is over.
 
 mod av;
 mod cntr;
@@ -48,8 +50,9 @@ pub trait Owner {
     /// The address vector.
     fn av(&self) -> &impl PeerAv;
 
-    /// What the error for a sender that is not in the address vector has for its source: the authorization key that the message came
-    /// with, where endpoints have those of their address vectors (fi_cq(3), `FI_EADDRNOTAVAIL`).
+    /// What the error for a sender that is not in the address vector has for its source: the
+    /// authorization key that the message came with, where endpoints have those of their address
+    /// vectors (fi_cq(3), `FI_EADDRNOTAVAIL`).
     #[cold]
     fn stranger(&self) -> FiAddr {
         FiAddr::NOTAVAIL
@@ -95,8 +98,9 @@ pub trait Owner {
         self.tx_cntr().inc_error();
     }
 
-    /// Reports a received message of `len` bytes, all of which arrived. `sender` names who sent it; it is asked only of one who is
-    /// not in the address vector, where the receive wants to know (`FI_SOURCE_ERR`).
+    /// Reports a received message of `len` bytes, all of which arrived. `sender` names who sent it;
+    /// it is asked only of one who is not in the address vector, where the receive wants to know
+    /// (`FI_SOURCE_ERR`).
     #[inline(always)]
     fn complete_recv(
         &mut self,
@@ -108,7 +112,8 @@ pub trait Owner {
         self.complete_recv_behind(0, kind, m, a, sender);
     }
 
-    /// As `complete_recv`, where the first `prefix` bytes of the `len` are not the application's (`FI_MSG_PREFIX`).
+    /// As `complete_recv`, where the first `prefix` bytes of the `len` are not the application's
+    /// (`FI_MSG_PREFIX`).
     #[inline(always)]
     fn complete_recv_behind(
         &mut self,
@@ -123,8 +128,8 @@ pub trait Owner {
             return self.truncate_recv(kind, &{ *m }, &{ *a });
         }
         if m.flags & (Flags::COMPLETION | UNUSUAL) != Flags::COMPLETION {
-            // Copies, here and above: what is common then needs neither in memory, where fields that were written one by one would
-            // be waited for.
+            // Copies, here and above: what is common then needs neither in memory, where fields
+            // that were written one by one would be waited for.
             let (m, a) = (&{ *m }, &{ *a });
             if m.flags.contains(Flags::SOURCE_ERR) && !a.src.is_some() {
                 return self.complete_from_stranger(prefix, kind, m, a, sender());
@@ -137,8 +142,9 @@ pub trait Owner {
         self.rx_cntr().inc(a.len as usize - prefix);
     }
 
-    /// As `complete_recv`, of a receive that wants no completion, or of a piece: what completes last of a multi-receive has a
-    /// completion always, which tells that the buffer is free (fi_msg(3), `FI_MULTI_RECV`).
+    /// As `complete_recv`, of a receive that wants no completion, or of a piece: what completes
+    /// last of a multi-receive has a completion always, which tells that the buffer is free
+    /// (fi_msg(3), `FI_MULTI_RECV`).
     #[inline(never)]
     fn complete_quiet_or_piece(&mut self, prefix: usize, kind: MsgKind, m: &Matched, a: &Arrived) {
         let more = self.complete_piece(kind, m);
@@ -152,8 +158,9 @@ pub trait Owner {
         self.rx_cntr().inc(a.len as usize - prefix);
     }
 
-    /// Reports a message that was received whole from a sender that was not in the address vector when it came: an error that
-    /// names it (fi_cq(3), `FI_EADDRNOTAVAIL`), unless it was inserted meanwhile.
+    /// Reports a message that was received whole from a sender that was not in the address vector
+    /// when it came: an error that names it (fi_cq(3), `FI_EADDRNOTAVAIL`), unless it was inserted
+    /// meanwhile.
     #[cold]
     fn complete_from_stranger(
         &mut self,
@@ -192,7 +199,8 @@ pub trait Owner {
         }
     }
 
-    /// Reports a message that was longer than the buffer which it met: the buffer is full, the rest is lost.
+    /// Reports a message that was longer than the buffer which it met: the buffer is full, the rest
+    /// is lost.
     #[cold]
     fn truncate_recv(&mut self, kind: MsgKind, m: &Matched, a: &Arrived) {
         let olen = a.len - (m.buf.len as u64).min(a.len);

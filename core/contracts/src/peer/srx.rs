@@ -6,7 +6,8 @@ use crate::types::{FiAddr, IoBuf, MsgKind};
 /// A message that a transport announces to the owner of the receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// The sender; [`FiAddr::NOTAVAIL`] when it is not in the address vector: then no directed receive matches.
+    /// The sender; [`FiAddr::NOTAVAIL`] when it is not in the address vector: then no directed
+    /// receive matches.
     pub src: FiAddr,
     /// Tag; 0 for untagged messages.
     pub tag: u64,
@@ -18,8 +19,9 @@ pub struct Arrived {
     pub flags: Flags,
 }
 
-/// A receive that a message has matched, taken out of the queue by value: it is the transport's now, which reports its
-/// completion once. (What fi_peer(3) does by entries that stay with the owner until `free_entry`.)
+/// A receive that a message has matched, taken out of the queue by value: it is the transport's
+/// now, which reports its completion once. (What fi_peer(3) does by entries that stay with the
+/// owner until `free_entry`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matched {
     /// Where the message goes. For a list of buffers it has no address, and its length is the part
@@ -35,7 +37,8 @@ pub struct Matched {
     pub piece: Piece,
 }
 
-/// What a matched buffer is a piece of: a multi-receive, a list of buffers. Only the owner reads it.
+/// What a matched buffer is a piece of: a multi-receive, a list of buffers. Only the owner reads
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Piece(pub u32);
@@ -72,8 +75,8 @@ pub struct Token {
     pub value: u64,
 }
 
-/// An unexpected message and the receive that it now matches: the owner hands it to [`Transport::start`]
-/// once the call that matched them is over.
+/// An unexpected message and the receive that it now matches: the owner hands it to
+/// [`Transport::start`] once the call that matched them is over.
 ///
 /// [`Transport::start`]: super::Transport::start
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,11 +93,12 @@ pub struct Start {
 
 /// The receive queue that transports share (`fi_ops_srx_owner`).
 pub trait PeerSrx {
-    /// A message has arrived: takes the oldest receive that matches (`get_msg`, `get_tag`). `None`: the transport keeps the
-    /// message and calls [`queue`](Self::queue) at once.
+    /// A message has arrived: takes the oldest receive that matches (`get_msg`, `get_tag`). `None`:
+    /// the transport keeps the message and calls [`queue`](Self::queue) at once.
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched>;
-    /// As `arrive`, of a message that came with an authorization key of the endpoint's: receives that name the key match it,
-    /// too: `_key` is what they have for a source. Queues that know no keys need nothing of it.
+    /// As `arrive`, of a message that came with an authorization key of the endpoint's: receives
+    /// that name the key match it, too: `_key` is what they have for a source. Queues that know no
+    /// keys need nothing of it.
     fn arrive_with_key(
         &mut self,
         kind: MsgKind,
@@ -113,19 +117,23 @@ pub trait PeerSrx {
     fn in_one_piece(&mut self, matched: &Matched) -> Option<Matched> {
         Some(*matched)
     }
-    /// A piece is complete (`free_entry`). Returns what its completion is to have besides: `MULTI_RECV` when it was the last
-    /// of a multi-receive that was in use, so that the whole buffer is the application's again; `COMPLETION` when the
-    /// receive wants one though its flags did not say so.
+    /// A piece is complete (`free_entry`). Returns what its completion is to have besides:
+    /// `MULTI_RECV` when it was the last of a multi-receive that was in use, so that the whole
+    /// buffer is the application's again; `COMPLETION` when the receive wants one though its flags
+    /// did not say so.
     fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags;
     /// Leaves a message with the queue until a receive matches it (`queue_msg`, `queue_tag`).
     fn queue(&mut self, kind: MsgKind, arrived: Arrived, token: Token);
     /// The sender of queued messages with a token for which `of` says so is now known as `src`
-    /// (`foreach_unspec_addr`); receives posted for just that sender may match them now, and are started in turn.
+    /// (`foreach_unspec_addr`); receives posted for just that sender may match them now, and are
+    /// started in turn.
     fn resolve(&mut self, src: FiAddr, of: impl FnMut(Token) -> bool);
-    /// `src` is no longer in the address vector: its queued messages are of an unknown sender from now on.
+    /// `src` is no longer in the address vector: its queued messages are of an unknown sender from
+    /// now on.
     fn forget_source(&mut self, src: FiAddr);
-    /// The peer is gone: receives that only it could match are reported as failed with `errno`, its queued messages (those of unknown
-    /// senders, with [`FiAddr::NOTAVAIL`]) for which `lost` says so can not be had any more and are dropped.
+    /// The peer is gone: receives that only it could match are reported as failed with `errno`, its
+    /// queued messages (those of unknown senders, with [`FiAddr::NOTAVAIL`]) for which `lost` says
+    /// so can not be had any more and are dropped.
     fn fail_source(
         &mut self,
         src: FiAddr,

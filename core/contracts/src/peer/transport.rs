@@ -23,21 +23,25 @@ pub struct SendDone {
     pub len: usize,
 }
 
-/// A transport of one RDM endpoint: shared memory, verbs, or both paired. The owner drives it, always with the domain's
-/// lock held; it reports through the [`Owner`] that it is given, and only then.
+/// A transport of one RDM endpoint: shared memory, verbs, or both paired. The owner drives it,
+/// always with the domain's lock held; it reports through the [`Owner`] that it is given, and only
+/// then.
 pub trait Transport: Send + 'static {
-    /// Sends a message gathered from `iov`, or takes it over whole: it may still be queued behind others at return.
-    /// With [`Flags::INJECT`] the buffers are free at return. With [`Flags::MORE`] it may be held back until the next send
-    /// without, the next call to progress, or [`flush`](Self::flush).
+    /// Sends a message gathered from `iov`, or takes it over whole: it may still be queued behind
+    /// others at return. With [`Flags::INJECT`] the buffers are free at return. With
+    /// [`Flags::MORE`] it may be held back until the next send without, the next call to progress,
+    /// or [`flush`](Self::flush).
     ///
     /// # Safety
     ///
-    /// The buffers stay valid for reads until the operation completes (with `INJECT`: until return).
+    /// The buffers stay valid for reads until the operation completes (with `INJECT`: until
+    /// return).
     ///
     /// # Errors
     ///
-    /// [`OpError::Again`] when there is no room now; nothing was sent. `EADDRNOTAVAIL`: no such peer in the address vector.
-    /// `EHOSTUNREACH`: the peer has no path that this transport knows. `EMSGSIZE`: above the limit.
+    /// [`OpError::Again`] when there is no room now; nothing was sent. `EADDRNOTAVAIL`: no such
+    /// peer in the address vector. `EHOSTUNREACH`: the peer has no path that this transport knows.
+    /// `EMSGSIZE`: above the limit.
     unsafe fn send<O: Owner>(
         &mut self,
         op: &SendOp,
@@ -45,45 +49,48 @@ pub trait Transport: Send + 'static {
         owner: &mut O,
     ) -> Result<(), OpError>;
 
-    /// Sends what was held back for more to come. For [`Owner`]s after a send that failed, and before they leave the transport
-    /// alone.
+    /// Sends what was held back for more to come. For [`Owner`]s after a send that failed, and
+    /// before they leave the transport alone.
     fn flush<O: Owner>(&mut self, _owner: &mut O) {}
 
-    /// Delivers an unexpected message into the receive that now matches it (`start_msg`, `start_tag`).
+    /// Delivers an unexpected message into the receive that now matches it (`start_msg`,
+    /// `start_tag`).
     ///
     /// # Safety
     ///
     /// The matched buffer stays valid for writes until its completion is reported.
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O);
 
-    /// Drops an unexpected message (`discard_msg`, `discard_tag`); its sender's operation completes as if it had
-    /// been received.
+    /// Drops an unexpected message (`discard_msg`, `discard_tag`); its sender's operation completes
+    /// as if it had been received.
     fn discard<O: Owner>(&mut self, kind: MsgKind, token: Token, owner: &mut O);
 
-    /// Moves everything that can move: takes what has arrived, sends what is queued, reports what is done. Returns how
-    /// many things it did; 0 says that the caller may sleep if it wants.
+    /// Moves everything that can move: takes what has arrived, sends what is queued, reports what
+    /// is done. Returns how many things it did; 0 says that the caller may sleep if it wants.
     fn progress<O: Owner>(&mut self, owner: &mut O) -> usize;
 
-    /// `name` is in the address vector as `addr` from now on. It may be told so twice, and of nobody new as long as it
-    /// [has no strangers](Self::has_strangers) and has looked for nobody in vain.
+    /// `name` is in the address vector as `addr` from now on. It may be told so twice, and of
+    /// nobody new as long as it [has no strangers](Self::has_strangers) and has looked for nobody
+    /// in vain.
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O);
 
-    /// Whether it knows peers that it was not told of, or was told that they were removed: when it does not, it need not be told who
-    /// is inserted.
+    /// Whether it knows peers that it was not told of, or was told that they were removed: when it
+    /// does not, it need not be told who is inserted.
     fn has_strangers(&self) -> bool;
 
-    /// `addr` was removed from the address vector: sends to it fail, nothing sent before reaches whoever gets the
-    /// number next.
+    /// `addr` was removed from the address vector: sends to it fail, nothing sent before reaches
+    /// whoever gets the number next.
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O);
 
-    /// Asks to be woken through the domain's wait descriptor by whatever comes next. Returns false when something is
-    /// there already: the caller drives progress once more before it sleeps.
+    /// Asks to be woken through the domain's wait descriptor by whatever comes next. Returns false
+    /// when something is there already: the caller drives progress once more before it sleeps.
     ///
     /// # Errors
     ///
     /// When the device can not be armed.
     fn arm(&mut self) -> Result<bool>;
 
-    /// Tells what the transport has done so far, by name and number; names start with the transport's own.
+    /// Tells what the transport has done so far, by name and number; names start with the
+    /// transport's own.
     fn stats(&self, report: &mut dyn FnMut(&'static str, u64));
 }

@@ -1,7 +1,8 @@
 //! What is likely to be looked up next in a table that no cache holds.
 //!
-//! Where keys count (tags, peers in turn), the lines of the table that they fall on count too, before they are
-//! hashed. A miss of a large table costs more than all the work of a match; asking for the line one group of keys ahead hides it.
+//! Where keys count (tags, peers in turn), the lines of the table that they fall on count too,
+//! before they are hashed. A miss of a large table costs more than all the work of a match; asking
+//! for the line one group of keys ahead hides it.
 
 use super::{GROUP_SHIFT, Seed};
 
@@ -53,7 +54,8 @@ impl Word {
 }
 
 impl Ahead {
-    /// A key was looked up. Returns the hash of the line behind this one, or behind the next, when keys count.
+    /// A key was looked up. Returns the hash of the line behind this one, or behind the next, when
+    /// keys count.
     #[inline(always)]
     pub(crate) fn after(&mut self, seed: Seed, a: u64, b: u64) -> Option<u32> {
         let (a, b) = (a >> GROUP_SHIFT, b >> GROUP_SHIFT);

@@ -26,7 +26,8 @@ fn lists(index: &Index, links: &[Link]) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Keys whose hashes are equal keep lists of their own, in order, across growth and removal anywhere.
+/// Keys whose hashes are equal keep lists of their own, in order, across growth and removal
+/// anywhere.
 #[test]
 fn equal_hashes_do_not_mix() {
     let hash = |_: &[Link], id: u32| colliding(id);
@@ -69,11 +70,13 @@ fn entries_go_in_by_age() {
     }
 }
 
-/// Keys that found their line full are found behind it, around the end of the table too, until the last of them goes.
+/// Keys that found their line full are found behind it, around the end of the table too, until the
+/// last of them goes.
 #[test]
 fn full_lines_are_passed() {
     let last = FIRST_LINES as u32 - 1;
-    // The first twelve fill the last line, the others go around the end; some of those have the same tag.
+    // The first twelve fill the last line, the others go around the end; some of those have the
+    // same tag.
     let hash = |id: u32| (last << GROUP_SHIFT) | (id % 5);
     let ids = 3 * SLOTS as u32;
     let mut links = vec![Link::LOOSE; ids as usize];
@@ -101,7 +104,8 @@ fn full_lines_are_passed() {
     assert!(index.lines.iter().all(|line| line.tags == [0; 2]));
 }
 
-/// Sequential, strided and high-bit-only keys spread, whatever the secrets: few find their line full.
+/// Sequential, strided and high-bit-only keys spread, whatever the secrets: few find their line
+/// full.
 #[test]
 fn regular_keys_spread() {
     for round in 0..300 {

@@ -4,8 +4,8 @@ use crate::index::{Ahead, Index, Seed};
 use ferrofabric_contracts::peer::Arrived;
 use ferrofabric_contracts::types::FiAddr;
 
-/// Classes with a table of their own. An application that has receives with more different masks than that posted
-/// at one time gets the others on a list that arrivals walk.
+/// Classes with a table of their own. An application that has receives with more different masks
+/// than that posted at one time gets the others on a list that arrivals walk.
 pub(super) const CLASSES_MAX: usize = 64;
 
 pub(super) struct Class {

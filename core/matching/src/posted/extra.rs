@@ -1,5 +1,5 @@
-//! What only some receives have: a memory descriptor, a list of buffers, flags of the upper half, a mask with no class. It
-//! stands beside the entries, so that these fit a cache line.
+//! What only some receives have: a memory descriptor, a list of buffers, flags of the upper half, a
+//! mask with no class. It stands beside the entries, so that these fit a cache line.
 
 use super::{Entry, Posted, PostedQueue};
 use crate::{Buffers, Matched};

@@ -1,5 +1,5 @@
-//! The pieces of multi-receives that transports are filling: the buffer is in use until the last of them is complete, which
-//! need not be the last that was handed out.
+//! The pieces of multi-receives that transports are filling: the buffer is in use until the last of
+//! them is complete, which need not be the last that was handed out.
 
 use slab::Slab;
 

@@ -1,5 +1,6 @@
-//! Receives that stand in no table, oldest first: a few of any kind, or many that are alike. An exchange of messages that
-//! keeps a receive or two posted costs a comparison or two, and so does a stream into a window of receives.
+//! Receives that stand in no table, oldest first: a few of any kind, or many that are alike. An
+//! exchange of messages that keeps a receive or two posted costs a comparison or two, and so does a
+//! stream into a window of receives.
 
 use crate::{Buffers, Matched, Posted};
 use ferrofabric_contracts::flags::Flags;
@@ -8,7 +9,8 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf};
 
 /// Receives up to which looking at each is cheaper than any table.
 const FEW: usize = 4;
-/// Receives that are alike, at most: when another one comes, all of them move into a table at one go.
+/// Receives that are alike, at most: when another one comes, all of them move into a table at one
+/// go.
 const ALIKE: usize = if cfg!(test) { 16 } else { 256 };
 
 /// A ring of receives. Where there are more than [`FEW`], all have the same source, tag and mask.
@@ -38,7 +40,8 @@ impl Ring {
         (self.first + number) & (self.slots.len() - 1)
     }
 
-    /// Whether a receive like this one may stand behind the others. False: it belongs into a table, as do the others then.
+    /// Whether a receive like this one may stand behind the others. False: it belongs into a table,
+    /// as do the others then.
     #[inline(always)]
     pub(super) fn makes_room_for(&mut self, src: FiAddr, tag: u64, ignore: u64) -> bool {
         if self.len < FEW {
@@ -59,7 +62,8 @@ impl Ring {
     #[inline(always)]
     pub(super) fn push(&mut self, p: Posted) {
         let at = self.place(self.len);
-        // Field by field, here and below: a struct put together on the stack and then copied waits for its stores.
+        // Field by field, here and below: a struct put together on the stack and then copied waits
+        // for its stores.
         let new = &mut self.slots[at];
         new.src = p.src;
         new.tag = p.tag;

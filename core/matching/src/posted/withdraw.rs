@@ -1,7 +1,7 @@
 //! Taking posted receives back: cancelled ones, and those of a source that failed.
 //!
-//! The indexes by context and by source that this needs cost every post and every match something, so they exist only
-//! while they are being used.
+//! The indexes by context and by source that this needs cost every post and every match something,
+//! so they exist only while they are being used.
 
 use super::classes::CLASSES_MAX;
 use super::{CLASS, Entry, FREE, PostedQueue};
@@ -9,7 +9,8 @@ use crate::index::SideIndex;
 use crate::{Posted, TakenBack};
 use ferrofabric_contracts::types::FiAddr;
 
-/// Posts without a cancellation (or failed source) after which the index for it is no longer kept up to date.
+/// Posts without a cancellation (or failed source) after which the index for it is no longer kept
+/// up to date.
 const ASIDE_IDLE: u64 = if cfg!(test) { 16 } else { 4096 };
 
 /// An index that is made when first asked for and kept up to date while it is being used.

@@ -3,11 +3,12 @@
 /// Never fewer: one that is lost must have a follower that shows it.
 const MIN_WINDOW: u32 = 2;
 
-/// Not fewer for a loss that followers have shown: three of them show the next one at once, so that heavy loss does not
-/// come down to waiting for timeouts.
+/// Not fewer for a loss that followers have shown: three of them show the next one at once, so that
+/// heavy loss does not come down to waiting for timeouts.
 const LOSS_WINDOW: u32 = 4;
 
-/// A window in packets: doubled each round trip up to a threshold, then grown by one; halved by a loss.
+/// A window in packets: doubled each round trip up to a threshold, then grown by one; halved by a
+/// loss.
 #[derive(Clone, Debug)]
 pub(super) struct Congestion {
     window: u32,

@@ -1,4 +1,5 @@
-//! The deadlines of an endpoint's lanes, cheap to move later: the heap is corrected only when an entry comes up.
+//! The deadlines of an endpoint's lanes, cheap to move later: the heap is corrected only when an
+//! entry comes up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,8 +21,8 @@ struct Deadline {
 }
 
 impl Deadlines {
-    /// Sets, moves or (`None`) clears the deadline of a lane: call it with [`super::DatagramLane::deadline`] after
-    /// whatever was done with the lane.
+    /// Sets, moves or (`None`) clears the deadline of a lane: call it with
+    /// [`super::DatagramLane::deadline`] after whatever was done with the lane.
     #[inline]
     pub fn set(&mut self, lane: u32, at: Option<Time>) {
         let index = lane as usize;
@@ -94,7 +95,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is set, moved and cleared: each deadline that stands comes up once, at its time.
+        /// Whatever is set, moved and cleared: each deadline that stands comes up once, at its
+        /// time.
         #[test]
         fn fires_exactly_what_stands(
             ops in proptest::collection::vec((0u32..8, proptest::option::of(1u64..100)), 0..100),

@@ -1,4 +1,5 @@
-//! The packets that were sent on a lane and are not confirmed: by number, each with its state, and counted by it.
+//! The packets that were sent on a lane and are not confirmed: by number, each with its state, and
+//! counted by it.
 
 use std::collections::VecDeque;
 
@@ -112,7 +113,8 @@ impl Flights {
         }
     }
 
-    /// A flight that is under way did not go out after all: it is lost, or was never sent. False: it is not under way.
+    /// A flight that is under way did not go out after all: it is lost, or was never sent. False:
+    /// it is not under way.
     pub(super) fn not_sent(&mut self, at: usize, is_repeat: bool) -> bool {
         let Some(flight) = self.list.get_mut(at) else {
             return false;

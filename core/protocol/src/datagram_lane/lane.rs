@@ -7,11 +7,11 @@ use crate::Time;
 use crate::session::{Session, SessionError};
 use crate::wire::datagram::Ack;
 
-/// The UD lane of one session. `T` is where a packet that arrived lies, for those that the lane keeps until the ones
-/// before them are there.
+/// The UD lane of one session. `T` is where a packet that arrived lies, for those that the lane
+/// keeps until the ones before them are there.
 ///
-/// The owner keeps the packets that are not confirmed, by number, and gives the session and the same [`Shared`] to each
-/// call. After any of them [`DatagramLane::deadline`] may be another.
+/// The owner keeps the packets that are not confirmed, by number, and gives the session and the
+/// same [`Shared`] to each call. After any of them [`DatagramLane::deadline`] may be another.
 #[derive(Clone, Debug)]
 pub struct DatagramLane<T> {
     sender: Sender,
@@ -19,7 +19,8 @@ pub struct DatagramLane<T> {
 }
 
 impl<T> DatagramLane<T> {
-    /// The lane of a session: a new one, or one that was on another lane. `seed` spreads the probes in time.
+    /// The lane of a session: a new one, or one that was on another lane. `seed` spreads the probes
+    /// in time.
     #[must_use]
     pub fn new(shared: &Shared, session: &Session, seed: u64) -> Self {
         DatagramLane {
@@ -28,15 +29,17 @@ impl<T> DatagramLane<T> {
         }
     }
 
-    /// Whether a packet that is stamped now goes out at once. Packets may be stamped without; they wait here.
+    /// Whether a packet that is stamped now goes out at once. Packets may be stamped without; they
+    /// wait here.
     #[inline]
     #[must_use]
     pub fn has_room(&self, session: &Session) -> bool {
         self.sender.has_room(session)
     }
 
-    /// The next packet to send: one that was lost, the oldest one as a probe, or one that was stamped since. Call it
-    /// until it gives none, after packets were stamped, after an acknowledgement, and after a deadline.
+    /// The next packet to send: one that was lost, the oldest one as a probe, or one that was
+    /// stamped since. Call it until it gives none, after packets were stamped, after an
+    /// acknowledgement, and after a deadline.
     #[inline]
     pub fn next_packet(
         &mut self,
@@ -47,13 +50,14 @@ impl<T> DatagramLane<T> {
         self.sender.next_packet(shared, session, now)
     }
 
-    /// The packet that [`DatagramLane::next_packet`] gave last could not be posted (a full send queue): it comes again.
+    /// The packet that [`DatagramLane::next_packet`] gave last could not be posted (a full send
+    /// queue): it comes again.
     pub fn not_sent(&mut self, shared: &mut Shared, outgoing: Outgoing) {
         self.sender.not_sent(outgoing, shared);
     }
 
-    /// Takes the acknowledgement of a datagram that arrived, old or new. Returns how many packets that confirms, from
-    /// the oldest on.
+    /// Takes the acknowledgement of a datagram that arrived, old or new. Returns how many packets
+    /// that confirms, from the oldest on.
     ///
     /// # Errors
     /// [`SessionError::Confirmation`] for packets that were never sent; nothing is changed.
@@ -68,8 +72,9 @@ impl<T> DatagramLane<T> {
         self.sender.on_ack(shared, session, ack, now)
     }
 
-    /// Judges a numbered packet that arrived: its number, and whether its sender asks for an acknowledgement. `may_hold`:
-    /// whether `packet`'s buffer may be kept, should it have come too early.
+    /// Judges a numbered packet that arrived: its number, and whether its sender asks for an
+    /// acknowledgement. `may_hold`: whether `packet`'s buffer may be kept, should it have come too
+    /// early.
     #[inline]
     pub fn arrive(
         &mut self,
@@ -84,8 +89,8 @@ impl<T> DatagramLane<T> {
             .arrive(shared, session, numbered, packet, may_hold, now)
     }
 
-    /// The next packet that was kept and is wanted now, or is not wanted any more. Call it until it gives none, after the
-    /// session took a packet, from this lane or another.
+    /// The next packet that was kept and is wanted now, or is not wanted any more. Call it until it
+    /// gives none, after the session took a packet, from this lane or another.
     #[inline]
     pub fn next_held(&mut self, session: &mut Session) -> Option<Held<T>> {
         self.receiver.next_held(session)
@@ -97,8 +102,8 @@ impl<T> DatagramLane<T> {
         self.receiver.ack(session)
     }
 
-    /// Whether an Ack packet should go out although nothing else does. To be asked once what came has been handled, and
-    /// answers were sent.
+    /// Whether an Ack packet should go out although nothing else does. To be asked once what came
+    /// has been handled, and answers were sent.
     #[inline]
     #[must_use]
     pub fn owes_ack(&self, now: Time) -> bool {
@@ -115,15 +120,16 @@ impl<T> DatagramLane<T> {
         }
     }
 
-    /// Time has come. Afterwards there may be packets to send, or an Ack. Says whether to ask after the peer: it has not
-    /// answered so often that it may be gone.
+    /// Time has come. Afterwards there may be packets to send, or an Ack. Says whether to ask after
+    /// the peer: it has not answered so often that it may be gone.
     pub fn on_deadline(&mut self, shared: &Shared, session: &Session, now: Time) -> bool {
         self.sender.on_deadline(&shared.config, session, now)
             && self.sender.probes > shared.config.suspect_after
     }
 
-    /// The session sends on another lane from now on, and begins there with what is not confirmed. Arrivals and
-    /// acknowledgements go on here, for the peer may change later, and datagrams be late.
+    /// The session sends on another lane from now on, and begins there with what is not confirmed.
+    /// Arrivals and acknowledgements go on here, for the peer may change later, and datagrams be
+    /// late.
     pub fn pause(&mut self) {
         self.sender.pause();
     }
@@ -140,7 +146,8 @@ impl<T> DatagramLane<T> {
         self.sender.is_paused()
     }
 
-    /// Gives back the packets that are kept: the session has ended, or room is short and the sender will repeat them.
+    /// Gives back the packets that are kept: the session has ended, or room is short and the sender
+    /// will repeat them.
     pub fn release(&mut self, session: &Session) -> impl Iterator<Item = T> + use<T> {
         self.receiver.release(session)
     }

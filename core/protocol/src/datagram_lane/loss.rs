@@ -1,9 +1,11 @@
-//! What an acknowledgement tells of the packets that it does not name: which of them are lost, and which only late.
+//! What an acknowledgement tells of the packets that it does not name: which of them are lost, and
+//! which only late.
 //!
-//! Each transmission has a number. Once one has arrived, an earlier one that has not is lost when it is overdue: after the
-//! usual round trip if the later one is ahead by a margin, else after a generous one. The margin begins at three, as in
-//! TCP, and grows with each packet that is seen to have been overtaken by more, and patience with each that was taken for
-//! lost and was not; so a network that reorders costs a few needless repeats at the start, and none later.
+//! Each transmission has a number. Once one has arrived, an earlier one that has not is lost when
+//! it is overdue: after the usual round trip if the later one is ahead by a margin, else after a
+//! generous one. The margin begins at three, as in TCP, and grows with each packet that is seen to
+//! have been overtaken by more, and patience with each that was taken for lost and was not; so a
+//! network that reorders costs a few needless repeats at the start, and none later.
 
 use std::time::Duration;
 
@@ -54,8 +56,8 @@ impl Evidence {
         }
     }
 
-    /// One of the transmissions of a packet has arrived, `since_last` after the last of them, which was `number`.
-    /// `false` if that cannot have been the last: it was sent again in vain.
+    /// One of the transmissions of a packet has arrived, `since_last` after the last of them, which
+    /// was `number`. `false` if that cannot have been the last: it was sent again in vain.
     pub(super) fn one_arrived(&mut self, number: u64, since_last: Duration) -> bool {
         if self.fastest.is_some_and(|fastest| since_last < fastest) {
             return false;

@@ -6,15 +6,18 @@
 //!     [`DatagramLane::on_ack`]   ◄── expected, held ──  [`DatagramLane::ack`], in every datagram
 //! ```
 //!
-//! The numbers are the session's ([`crate::session`]), not the lane's: whichever lane brings a packet first
-//! delivers it, and what comes again, on any lane, is a repeat. So a session moves from this lane to RC and back with
-//! nothing but [`DatagramLane::pause`] and [`DatagramLane::resume`]: what is not confirmed is sent again.
+//! The numbers are the session's ([`crate::session`]), not the lane's: whichever lane brings a
+//! packet first delivers it, and what comes again, on any lane, is a repeat. So a session moves
+//! from this lane to RC and back with nothing but [`DatagramLane::pause`] and
+//! [`DatagramLane::resume`]: what is not confirmed is sent again.
 //!
-//! * *Window.* Starts small, grows with what arrives, is halved once per round trip that loses something.
-//! * *Loss* is seen from acknowledgements: packets sent later have arrived, by a margin that grows where the network is
-//!   seen to reorder. Only where nothing arrives a timeout sends the oldest packet again, as a probe.
-//! * *Acknowledgements* ride on what goes the other way. One alone goes out after a delay, every few packets, and at
-//!   once where the sender waits for it or something is missing.
+//! * *Window.* Starts small, grows with what arrives, is halved once per round trip that loses
+//!   something.
+//! * *Loss* is seen from acknowledgements: packets sent later have arrived, by a margin that grows
+//!   where the network is seen to reorder. Only where nothing arrives a timeout sends the oldest
+//!   packet again, as a probe.
+//! * *Acknowledgements* ride on what goes the other way. One alone goes out after a delay, every
+//!   few packets, and at once where the sender waits for it or something is missing.
 //! * *Silence is not death.* Probes go on for ever, at a capped interval.
 //! * Whatever the peer claims is held against what was sent, before anything changes.
 

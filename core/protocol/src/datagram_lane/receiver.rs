@@ -10,7 +10,8 @@ use crate::wire::datagram::{Ack, SPAN};
 /// What becomes of a packet that arrived. `T` is where it lies: its receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival<T> {
-    /// It is the next one, and counts as taken. After it, ask for [`super::DatagramLane::next_held`].
+    /// It is the next one, and counts as taken. After it, ask for
+    /// [`super::DatagramLane::next_held`].
     Deliver(T),
     /// Packets before it are missing: the lane keeps it.
     Hold,
@@ -92,8 +93,8 @@ impl<T> Receiver<T> {
             self.came(&shared.config, true, now);
             return Arrival::Drop(packet);
         }
-        // Numbers count from `base`, which the session has left behind if another lane brings packets, too: the owner
-        // is about to ask for what that has freed.
+        // Numbers count from `base`, which the session has left behind if another lane brings
+        // packets, too: the owner is about to ask for what that has freed.
         if at >= SPAN || !may_hold {
             shared.counters.dropped += 1;
             if asks && at < SPAN {

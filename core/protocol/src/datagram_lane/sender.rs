@@ -33,7 +33,8 @@ pub(super) struct Sender {
     congestion: Congestion,
     evidence: Evidence,
     rtt: RttEstimator,
-    /// Of the packets that the acknowledgement at hand confirms: the last transmission, and its round trip if known.
+    /// Of the packets that the acknowledgement at hand confirms: the last transmission, and its
+    /// round trip if known.
     sample: Option<(u64, Option<Duration>)>,
     /// When the next probe is due: nothing has come for so long.
     probe_at: Option<Time>,
@@ -125,7 +126,8 @@ impl Sender {
             false => self.flights.first_lost()?,
         };
         if self.flights.get(at)?.state == State::Held {
-            // The peer had it and does not say so any more: it changed lanes in between. Nothing it said then counts.
+            // The peer had it and does not say so any more: it changed lanes in between. Nothing it
+            // said then counts.
             self.flights.forget_held();
         }
         let transmission = self.launch(&shared.config, now);
@@ -193,8 +195,8 @@ impl Sender {
         if acked == 0 && newly == 0 {
             return Ok(0);
         }
-        // Of what it confirms, the packet sent last tells the round trip; others may have waited for a lost
-        // acknowledgement. Of one sent twice nobody knows which was answered.
+        // Of what it confirms, the packet sent last tells the round trip; others may have waited
+        // for a lost acknowledgement. Of one sent twice nobody knows which was answered.
         if let Some((_, Some(round_trip))) = self.sample.take() {
             self.rtt.sample(round_trip);
         }

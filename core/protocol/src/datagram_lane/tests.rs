@@ -1,5 +1,5 @@
-//! One lane at a time: recovery step by step, and hostile or broken peers. `protocol::sim::datagrams` has two ends and a
-//! network.
+//! One lane at a time: recovery step by step, and hostile or broken peers.
+//! `protocol::sim::datagrams` has two ends and a network.
 
 use super::*;
 use crate::Time;
@@ -83,7 +83,8 @@ fn the_window_asks_when_it_is_full() {
     assert!(tx.lane.has_room(&tx.session));
 }
 
-/// One packet of a burst is lost: those behind it show it, and it goes out again before any timeout.
+/// One packet of a burst is lost: those behind it show it, and it goes out again before any
+/// timeout.
 #[test]
 fn a_lost_packet_is_shown_by_three_others() {
     for lost in 0..5u32 {
@@ -254,8 +255,8 @@ fn acknowledgements_wait_a_little_but_not_when_asked() {
 }
 
 proptest! {
-    /// Any numbers, in any order, with or without room: each is delivered once, in order, and what is kept is bounded. At
-    /// the end all that is kept is given back.
+    /// Any numbers, in any order, with or without room: each is delivered once, in order, and what
+    /// is kept is bounded. At the end all that is kept is given back.
     #[test]
     fn any_numbers_are_judged(
         start in prop_oneof![Just(0u32), Just(u32::MAX - 30)],
@@ -304,8 +305,8 @@ proptest! {
         prop_assert_eq!(lane.ack(&session).held, 0);
     }
 
-    /// Whatever acknowledgements come: nothing is confirmed that was not sent, the counts hold, and an honest peer that
-    /// then answers gets the rest.
+    /// Whatever acknowledgements come: nothing is confirmed that was not sent, the counts hold, and
+    /// an honest peer that then answers gets the rest.
     #[test]
     fn any_acknowledgements_are_judged(
         start in prop_oneof![Just(0u32), Just(u32::MAX - 10)],

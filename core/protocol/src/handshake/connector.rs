@@ -1,4 +1,5 @@
-//! The machine: what its owner tells it, and the steps of a lane's life. The steps of a lane are in `steps.rs`, packets are judged in `receive.rs`.
+//! The machine: what its owner tells it, and the steps of a lane's life. The steps of a lane are in
+//! `steps.rs`, packets are judged in `receive.rs`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +18,8 @@ use super::{Action, Config, Counters, LaneError, LaneKey, Reason};
 
 /// The lanes of one endpoint.
 ///
-/// Every method that takes `out` adds the actions to carry out to it; look at [`Connector::next_timeout`] afterwards.
+/// Every method that takes `out` adds the actions to carry out to it; look at
+/// [`Connector::next_timeout`] afterwards.
 #[derive(Clone, Debug)]
 pub struct Connector {
     pub(super) me: PeerKey,
@@ -65,13 +67,15 @@ impl Connector {
         }
     }
 
-    /// The engine wants a lane of a kind to `peer`: ends in [`Action::LaneUp`] and [`Action::MaySend`] or in
-    /// [`Action::ConnectFailed`]. If there is one, or one is on its way, nothing more is done, and it may be of the other
-    /// kind; an attempt of ours that nobody has answered yet is begun anew where the kind differs. A lane to the endpoint
-    /// itself is a queue pair connected to itself.
+    /// The engine wants a lane of a kind to `peer`: ends in [`Action::LaneUp`] and
+    /// [`Action::MaySend`] or in [`Action::ConnectFailed`]. If there is one, or one is on its way,
+    /// nothing more is done, and it may be of the other kind; an attempt of ours that nobody has
+    /// answered yet is begun anew where the kind differs. A lane to the endpoint itself is a queue
+    /// pair connected to itself.
     ///
-    /// With a limit to its `patience` (there is evidence that the peer may be dead: its lane broke) tries come closer
-    /// together, and the connection fails with [`Reason::Timeout`] when so long no word has come.
+    /// With a limit to its `patience` (there is evidence that the peer may be dead: its lane broke)
+    /// tries come closer together, and the connection fails with [`Reason::Timeout`] when so long
+    /// no word has come.
     pub fn connect(
         &mut self,
         now: Time,
@@ -118,8 +122,8 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The engine has left a lane, and wants one of another kind to its peer: as [`Connector::connect`]. The peer learns
-    /// by that that the old one is no more.
+    /// The engine has left a lane, and wants one of another kind to its peer: as
+    /// [`Connector::connect`]. The peer learns by that that the old one is no more.
     pub fn change_lane(
         &mut self,
         now: Time,
@@ -159,14 +163,16 @@ impl Connector {
         self.initiate(key, now, out);
     }
 
-    /// The engine's session that the lane carried is over: the next lane to its peer starts a new one.
+    /// The engine's session that the lane carried is over: the next lane to its peer starts a new
+    /// one.
     pub fn session_ended(&mut self, peer: &PeerKey, lane: LaneKey) {
         if (self.sessions.get(peer)).is_some_and(|carried| carried.lane == lane) {
             self.sessions.remove(peer);
         }
     }
 
-    /// The engine is done with `peer`: the lane is released at once, the peer told; ends in [`Action::Closed`].
+    /// The engine is done with `peer`: the lane is released at once, the peer told; ends in
+    /// [`Action::Closed`].
     pub fn close(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
         if let Some(key) = self.find(peer) {
             self.close_key(key, now, out);
@@ -174,8 +180,9 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The endpoint closes: as [`Connector::close`] for all peers, those without a lane that hold a session as well, and no new lanes. Done when
-    /// [`Connector::is_idle`]. `taken` is what the sessions of lanes have taken ([`Session::expected`]), for the peers to know.
+    /// The endpoint closes: as [`Connector::close`] for all peers, those without a lane that hold a
+    /// session as well, and no new lanes. Done when [`Connector::is_idle`]. `taken` is what the
+    /// sessions of lanes have taken ([`Session::expected`]), for the peers to know.
     ///
     /// [`Session::expected`]: super::super::session::Session::expected
     pub fn shutdown(&mut self, now: Time, taken: &HashMap<LaneKey, u32>, out: &mut Vec<Action>) {
@@ -198,7 +205,8 @@ impl Connector {
         }
     }
 
-    /// From now on peers are granted so many units for each session ([`Limits::quota_units`]). Who was granted others keeps them.
+    /// From now on peers are granted so many units for each session ([`Limits::quota_units`]). Who
+    /// was granted others keeps them.
     ///
     /// [`Limits::quota_units`]: super::super::wire::control::Limits::quota_units
     pub fn grant(&mut self, quota_units: u16) {
@@ -287,7 +295,8 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The engine received a packet on a lane that it may not send on yet (or any other, where a peer timeout is set).
+    /// The engine received a packet on a lane that it may not send on yet (or any other, where a
+    /// peer timeout is set).
     pub fn lane_heard(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
         let Some((key, peer)) = peer_of(&self.lanes, &mut self.peers, lane) else {
             return;
@@ -300,8 +309,8 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The engine has evidence that a lane is dead (retries exhausted, queue pair in error, session broken): it is
-    /// released and the peer told, as far as that goes.
+    /// The engine has evidence that a lane is dead (retries exhausted, queue pair in error, session
+    /// broken): it is released and the peer told, as far as that goes.
     pub fn lane_broken(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
         if let Some((key, _)) = peer_of(&self.lanes, &mut self.peers, lane) {
             self.tell_no_such_lane(key, out);
@@ -310,14 +319,15 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The engine has given a lane up that was idle, for want of queue pairs: it is released and the peer told.
+    /// The engine has given a lane up that was idle, for want of queue pairs: it is released and
+    /// the peer told.
     pub fn lane_recycled(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
         let (told, reason) = (RejectReason::Recycled, Reason::Recycled);
         self.give_up(now, lane, told, reason, out);
     }
 
-    /// The engine has given a lane up on which there is no more to say: it is released and the peer told. The session rests at
-    /// both ends until one of them asks for another lane.
+    /// The engine has given a lane up on which there is no more to say: it is released and the peer
+    /// told. The session rests at both ends until one of them asks for another lane.
     pub fn lane_left(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
         self.give_up(now, lane, RejectReason::Left, Reason::Left, out);
     }
@@ -337,8 +347,9 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The engine no longer wants the lane that it has asked for: an attempt of ours ends, and the engine hears no more of it.
-    /// A lane that the peer has begun, or has answered to, comes up all the same.
+    /// The engine no longer wants the lane that it has asked for: an attempt of ours ends, and the
+    /// engine hears no more of it. A lane that the peer has begun, or has answered to, comes up all
+    /// the same.
     pub fn cancel(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
         let found = self.find(peer);
         if let Some((key, state)) = found.and_then(|key| Some((key, self.peers.get_mut(key)?))) {
@@ -359,8 +370,8 @@ impl Connector {
         self.settle(now, out);
     }
 
-    /// The peer of a lane of the UD kind does not confirm what it is sent: asks whether it still has the lane. If not, the
-    /// lane is down; if no answer comes nothing follows from it.
+    /// The peer of a lane of the UD kind does not confirm what it is sent: asks whether it still
+    /// has the lane. If not, the lane is down; if no answer comes nothing follows from it.
     pub fn ask_after(&mut self, now: Time, lane: LaneKey, out: &mut Vec<Action>) {
         if let Some((_, peer)) = peer_of(&self.lanes, &mut self.peers, lane) {
             if peer.phase == Phase::Up && peer.key != self.me {
@@ -370,8 +381,8 @@ impl Connector {
         }
     }
 
-    /// The owner has evidence that `peer` cannot be reached (no address handle, no route). With a limit to its patience the
-    /// engine waits so long: a link that is down may come up again.
+    /// The owner has evidence that `peer` cannot be reached (no address handle, no route). With a
+    /// limit to its patience the engine waits so long: a link that is down may come up again.
     pub fn unreachable(&mut self, now: Time, peer: &PeerKey, out: &mut Vec<Action>) {
         if let Some(key) = self.find(peer) {
             if self
@@ -405,8 +416,9 @@ impl Connector {
         &self.counters
     }
 
-    /// Whether a peer is one that has a lane, or with which there is one to be made or to be closed, or with which a session is held.
-    /// All others are strangers, who get answers to what they send and nothing else.
+    /// Whether a peer is one that has a lane, or with which there is one to be made or to be
+    /// closed, or with which a session is held. All others are strangers, who get answers to what
+    /// they send and nothing else.
     #[must_use]
     pub fn knows(&self, peer: &PeerKey) -> bool {
         self.find(peer).is_some() || self.sessions.contains_key(peer)

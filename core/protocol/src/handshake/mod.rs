@@ -15,14 +15,17 @@
 //!
 //! What holds, whatever is lost, repeated, delayed or reordered:
 //!
-//! * A lane is named by its initiator, the initiator's epoch (never used twice) and a nonce of each side. A packet about
-//!   another lane than the one at hand changes nothing but, at most, makes its sender drop that other lane.
-//! * Both initiate at once: the lower key's attempt stands, the other side turns responder with the queue pair that it
-//!   has begun to make.
-//! * Hellos are void once their sender says a newer epoch; so an old one cannot end a lane that came after it.
-//! * Another incarnation is another peer until it has proven to live by answering; only then the old one has failed.
-//! * Silence is not death: tries go on for ever, at a capped interval, unless a peer timeout is set or the engine has evidence
-//!   that the peer may be dead, and so a limit to its patience.
+//! * A lane is named by its initiator, the initiator's epoch (never used twice) and a nonce of each
+//!   side. A packet about another lane than the one at hand changes nothing but, at most, makes its
+//!   sender drop that other lane.
+//! * Both initiate at once: the lower key's attempt stands, the other side turns responder with the
+//!   queue pair that it has begun to make.
+//! * Hellos are void once their sender says a newer epoch; so an old one cannot end a lane that
+//!   came after it.
+//! * Another incarnation is another peer until it has proven to live by answering; only then the
+//!   old one has failed.
+//! * Silence is not death: tries go on for ever, at a capped interval, unless a peer timeout is set
+//!   or the engine has evidence that the peer may be dead, and so a limit to its patience.
 
 mod admission;
 mod connector;
@@ -72,7 +75,8 @@ pub struct Config {
     pub seed: u64,
     /// Keys of our queue pairs; a peer's must be the same (of the P_Key, the membership bit aside).
     pub keys: Keys,
-    /// Name of our shared memory, 0 for none: told to peers, which can so put our whole native address together.
+    /// Name of our shared memory, 0 for none: told to peers, which can so put our whole native
+    /// address together.
     pub shm_name: u64,
     /// What our end of each lane can take.
     pub limits: Limits,
@@ -80,15 +84,19 @@ pub struct Config {
     pub intervals: Intervals,
     /// After so long without a word a peer has failed; `None`: never.
     pub peer_timeout: Option<Duration>,
-    /// The same where `peer_timeout` is not set, of peers whose lane is of the UD kind: no device tells that they died.
+    /// The same where `peer_timeout` is not set, of peers whose lane is of the UD kind: no device
+    /// tells that they died.
     pub datagram_timeout: Option<Duration>,
-    /// Attempts begun at a time; more wait in line. An attempt that goes unanswered long leaves its place to others.
+    /// Attempts begun at a time; more wait in line. An attempt that goes unanswered long leaves its
+    /// place to others.
     pub max_initiating: usize,
     /// Lanes that peers began, that are not up, and that nobody here asked for.
     pub max_half_open: usize,
-    /// When `max_half_open` is reached, the oldest is dropped if it is older than this; else the newcomer is sent away.
+    /// When `max_half_open` is reached, the oldest is dropped if it is older than this; else the
+    /// newcomer is sent away.
     pub half_open_min_age: Duration,
-    /// Whether lanes of the UD kind are taken. Who asks for one and may not have it is asked for one of the RC kind.
+    /// Whether lanes of the UD kind are taken. Who asks for one and may not have it is asked for
+    /// one of the RC kind.
     pub datagrams: bool,
     /// Lanes in all; at most [`SessionId::LIMIT`].
     pub max_lanes: usize,
@@ -143,9 +151,9 @@ impl Default for Intervals {
     }
 }
 
-/// What the owner shall do. Actions are carried out in order. `MakeLane` and `ConnectLane` are answered by
-/// [`Connector::lane_made`] and [`Connector::lane_connected`], also if `ReleaseLane` was queued in between (the answer is
-/// then ignored).
+/// What the owner shall do. Actions are carried out in order. `MakeLane` and `ConnectLane` are
+/// answered by [`Connector::lane_made`] and [`Connector::lane_connected`], also if `ReleaseLane`
+/// was queued in between (the answer is then ignored).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send a datagram on the UD queue pair; it may get lost.
@@ -155,7 +163,8 @@ pub enum Action {
         /// The payload.
         bytes: [u8; CONTROL_BYTES],
     },
-    /// Create a queue pair (state INIT) for a lane; for one of the UD kind only its number is wanted.
+    /// Create a queue pair (state INIT) for a lane; for one of the UD kind only its number is
+    /// wanted.
     MakeLane {
         /// The lane.
         lane: LaneKey,
@@ -166,15 +175,16 @@ pub enum Action {
     },
     /// Take a lane's queue pair to ready-to-send; for one of the UD kind get the address handle.
     ConnectLane(ConnectLane),
-    /// Tell the engine: the lane can receive, and send if `may_send`. To be known to the engine before a later
-    /// `SendControl` goes out, since that lets the peer send.
+    /// Tell the engine: the lane can receive, and send if `may_send`. To be known to the engine
+    /// before a later `SendControl` goes out, since that lets the peer send.
     LaneUp(LaneUp),
     /// Tell the engine: the peer's end of the lane is up, send.
     MaySend {
         /// The lane.
         lane: LaneKey,
     },
-    /// Tell the engine: a lane that was up is no more. Unless `reason` says otherwise, its operations failed.
+    /// Tell the engine: a lane that was up is no more. Unless `reason` says otherwise, its
+    /// operations failed.
     LaneDown {
         /// The lane.
         lane: LaneKey,
@@ -245,9 +255,11 @@ pub struct LaneUp {
     pub peer: PeerKey,
     /// The peer's name of the session.
     pub remote_session: SessionId,
-    /// The lane's name, the same at both ends and never used again: that of a session which starts with it. Not 0.
+    /// The lane's name, the same at both ends and never used again: that of a session which starts
+    /// with it. Not 0.
     pub name: u64,
-    /// One end holds a session from an earlier lane: both say with a Resume what they have, before anything else.
+    /// One end holds a session from an earlier lane: both say with a Resume what they have, before
+    /// anything else.
     pub resumes: bool,
     /// Name of the peer's shared memory, 0 for none.
     pub remote_shm_name: u64,

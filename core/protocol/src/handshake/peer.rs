@@ -7,8 +7,8 @@ use super::super::{PeerKey, Time};
 use super::{Config, LaneKey};
 use std::time::Duration;
 
-/// Where the lane to a peer stands. The initiator's way is `Queued`, `Making`, `HelloSent`, `Connecting`, `Up`; the
-/// responder's `Answering`, `Joining`, `HalfOpen`, `Up`.
+/// Where the lane to a peer stands. The initiator's way is `Queued`, `Making`, `HelloSent`,
+/// `Connecting`, `Up`; the responder's `Answering`, `Joining`, `HalfOpen`, `Up`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// In line for a place among those that initiate.
@@ -112,8 +112,8 @@ impl RemoteEnd {
     }
 }
 
-/// Keep-alives that a peer has not answered before its silence counts: who was stopped himself, and heard nothing for that, asks
-/// first.
+/// Keep-alives that a peer has not answered before its silence counts: who was stopped himself, and
+/// heard nothing for that, asks first.
 const MIN_UNANSWERED: u32 = 4;
 
 /// Whether the peer lives, as far as its packets tell, and how long the engine waits for one.

@@ -1,4 +1,5 @@
-//! The packets that a [`Connector`] receives. Each is judged by what it names: sender, receiver and lane.
+//! The packets that a [`Connector`] receives. Each is judged by what it names: sender, receiver and
+//! lane.
 
 use super::super::PeerKey;
 use super::super::Time;
@@ -10,12 +11,13 @@ use super::super::wire::control::{
 use super::peer::Phase;
 use super::{Action, Connector, Reason};
 
-/// The membership bit of a P_Key: limited and full members of a partition have the same key but for it.
+/// The membership bit of a P_Key: limited and full members of a partition have the same key but for
+/// it.
 const P_KEY_MEMBERSHIP: u16 = 0x8000;
 
 impl Connector {
-    /// A datagram arrived on the UD queue pair: `bytes` without the 40 in front. What is not a packet of ours is counted
-    /// and dropped.
+    /// A datagram arrived on the UD queue pair: `bytes` without the 40 in front. What is not a
+    /// packet of ours is counted and dropped.
     pub fn receive(&mut self, now: Time, bytes: &[u8], out: &mut Vec<Action>) {
         match Control::parse(bytes) {
             Ok(packet) => self.on_packet(now, &packet, out),
@@ -151,8 +153,8 @@ impl Connector {
         self.answer(key, packet, stamp_ns, remote, now, out);
     }
 
-    /// Turns responder for the attempt in `packet`, with the unconnected queue pair that is there, if the lane is to be of
-    /// that kind, or a new one.
+    /// Turns responder for the attempt in `packet`, with the unconnected queue pair that is there,
+    /// if the lane is to be of that kind, or a new one.
     fn answer(
         &mut self,
         key: Key,
@@ -177,7 +179,8 @@ impl Connector {
             initiator_nonce: packet.lane.initiator_nonce,
             responder_nonce,
         };
-        // This attempt itself is not void: should we fail to answer it, its repeat must get another chance.
+        // This attempt itself is not void: should we fail to answer it, its repeat must get another
+        // chance.
         peer.remote.make_void(packet.lane.epoch.saturating_sub(1));
         peer.remote.parameters = remote;
         peer.remote.stamp_ns = stamp_ns;
@@ -224,7 +227,8 @@ impl Connector {
                 self.leave_place(key);
                 self.join(key, Phase::Connecting, out);
             }
-            // Also if the responder made another lane of the same Hello: it will say that ours is not there.
+            // Also if the responder made another lane of the same Hello: it will say that ours is
+            // not there.
             Phase::Up => {
                 peer.life.heard_from(now);
                 self.send_ready(key, out);
@@ -256,7 +260,8 @@ impl Connector {
         named_incarnation: u64,
         out: &mut Vec<Action>,
     ) {
-        // What was refused went to the incarnation that it named, which need not be the one that refuses.
+        // What was refused went to the incarnation that it named, which need not be the one that
+        // refuses.
         let named = PeerKey {
             incarnation: named_incarnation,
             ..packet.from

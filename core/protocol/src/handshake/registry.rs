@@ -106,8 +106,8 @@ impl Connector {
         (self.half_open).enter(now, key, |since, key| is_uninvited(peers, since, key));
     }
 
-    /// Sets a peer's timer to `wait` from now, or to the end of its peer timeout or of the engine's patience if that is
-    /// earlier.
+    /// Sets a peer's timer to `wait` from now, or to the end of its peer timeout or of the engine's
+    /// patience if that is earlier.
     pub(super) fn arm(&mut self, key: Key, now: Time, wait: Duration) {
         let Some(peer) = self.peers.get_mut(key) else {
             return;

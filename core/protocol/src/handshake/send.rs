@@ -46,7 +46,8 @@ impl Connector {
             out,
         );
         if phase == Phase::HalfOpen {
-            // Later than the initiator would repeat its Hello: only a lost Ready is to be mended from this side.
+            // Later than the initiator would repeat its Hello: only a lost Ready is to be mended
+            // from this side.
             let wait = self
                 .rtt
                 .backoff(self.rtt.timeout() * 3, tries, &mut self.rng);
@@ -97,7 +98,8 @@ impl Connector {
         let Some(limit) = self.config.silence_limit(peer) else {
             return;
         };
-        // Idle peers are seldom asked, and often once they do not answer: any datagram may get lost.
+        // Idle peers are seldom asked, and often once they do not answer: any datagram may get
+        // lost.
         let wait = match peer.life.unanswered() {
             0 => peer.life.heard() + limit / 2 - now,
             _ => limit / 16,
@@ -105,7 +107,8 @@ impl Connector {
         self.arm(key, now, wait);
     }
 
-    /// Tells the peer that the lane at hand is no more; once, since the peer's next packet about it is answered so, too.
+    /// Tells the peer that the lane at hand is no more; once, since the peer's next packet about it
+    /// is answered so, too.
     pub(super) fn tell_no_such_lane(&mut self, key: Key, out: &mut Vec<Action>) {
         self.reject_attempt(key, RejectReason::NoSuchLane, out);
     }

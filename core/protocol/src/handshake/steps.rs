@@ -154,7 +154,8 @@ impl Connector {
         }));
     }
 
-    /// Both ends can send. The peer has proven to live: an earlier incarnation at its place does not.
+    /// Both ends can send. The peer has proven to live: an earlier incarnation at its place does
+    /// not.
     pub(super) fn up(&mut self, key: Key, now: Time, out: &mut Vec<Action>) {
         self.leave_place(key);
         self.invite(key);

@@ -1,4 +1,5 @@
-//! Against a plain model, and under traffic that would make a simpler rule change lanes all the time.
+//! Against a plain model, and under traffic that would make a simpler rule change lanes all the
+//! time.
 
 use super::*;
 use crate::rng::Rng;
@@ -45,7 +46,8 @@ fn enough_messages_or_bytes_in_a_short_time() {
     assert_eq!((policy.lanes(), policy.has_lane(2)), (1, true));
 }
 
-/// At the limit the lane that was used least recently goes, once it is idle and quiet; its peer rests.
+/// At the limit the lane that was used least recently goes, once it is idle and quiet; its peer
+/// rests.
 #[test]
 fn the_least_recently_used_gives_way() {
     let mut policy = LanePolicy::new(config(3));
@@ -101,7 +103,8 @@ fn equal_traffic_does_not_take_turns() {
     assert!(carried > 790_000);
 }
 
-/// Bursts that walk over all peers, each long enough to earn a lane: rests grow, so lanes change ever more rarely.
+/// Bursts that walk over all peers, each long enough to earn a lane: rests grow, so lanes change
+/// ever more rarely.
 #[test]
 fn walking_bursts_change_lanes_rarely() {
     let mut policy = LanePolicy::new(config(8));
@@ -144,8 +147,8 @@ fn the_busiest_have_the_lanes() {
 }
 
 proptest! {
-    /// Never more lanes than the limit; the one that goes is the least recently used of those that are idle and quiet;
-    /// and what only RC can carry gets a lane whenever one is quiet.
+    /// Never more lanes than the limit; the one that goes is the least recently used of those that
+    /// are idle and quiet; and what only RC can carry gets a lane whenever one is quiet.
     #[test]
     fn agrees_with_a_list(
         max_lanes in 1..6usize,

@@ -55,8 +55,9 @@ struct Message {
 }
 
 proptest! {
-    /// Several transfers share a session; chunks complete in any order, are lost, or are not posted. Each byte that fits
-    /// moves from where the sender has it, once as far as is known; no budget is exceeded; `is_last` says when all is handed out.
+    /// Several transfers share a session; chunks complete in any order, are lost, or are not
+    /// posted. Each byte that fits moves from where the sender has it, once as far as is known; no
+    /// budget is exceeded; `is_last` says when all is handed out.
     #[test]
     fn each_byte_arrives(
         messages in proptest::collection::vec(

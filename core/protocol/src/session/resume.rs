@@ -11,8 +11,8 @@
 //! * A Resume names the predecessor, too, and says whether its sender never began that. Where the
 //!   predecessor is ours, the peer has not begun ours.
 //!
-//! Where the peer has not begun ours it took nothing in it, and all goes again in the session of the
-//! new lane. A side that has lost its memory of earlier sessions claims nothing about them.
+//! Where the peer has not begun ours it took nothing in it, and all goes again in the session of
+//! the new lane. A side that has lost its memory of earlier sessions claims nothing about them.
 
 use super::{Origin, Session, SessionError, Start};
 use crate::credit::open_requests;
@@ -50,8 +50,8 @@ impl Session {
         }
     }
 
-    /// What to say on a lane that does not carry the session yet. The peer may go on without it from
-    /// here on.
+    /// What to say on a lane that does not carry the session yet. The peer may go on without it
+    /// from here on.
     pub fn say(&mut self) -> Said {
         self.offered = true;
         Said {
@@ -76,8 +76,8 @@ impl Session {
         self.offered
     }
 
-    /// Both sides have spoken on a lane. `requests` is the number of messages that the peer was told
-    /// of and has not taken.
+    /// Both sides have spoken on a lane. `requests` is the number of messages that the peer was
+    /// told of and has not taken.
     ///
     /// # Errors
     /// [`SessionError::Confirmation`]; nothing is changed.
@@ -117,9 +117,11 @@ impl Session {
         }
     }
 
-    /// The session moves to a new lane, where the peer names it `remote`. The old one is fenced: both sides have moved it to
-    /// error, drained it, and told each other their [`Session::expected`]. Returns the numbers to send again, oldest first
-    /// (`first.wrapping_add(i)`); the packets go out as they were, with their old numbers, [readdressed].
+    /// The session moves to a new lane, where the peer names it `remote`. The old one is fenced:
+    /// both sides have moved it to error, drained it, and told each other their
+    /// [`Session::expected`]. Returns the numbers to send again, oldest first
+    /// (`first.wrapping_add(i)`); the packets go out as they were, with their old numbers,
+    /// [readdressed].
     ///
     /// # Errors
     /// [`SessionError::Confirmation`]; nothing is changed.
@@ -228,7 +230,8 @@ mod tests {
     }
 
     /// What was sent in a session that the peer never began is sent in the next, whatever that
-    /// grants, but no more than it does; a session of which anything came through is not begun again.
+    /// grants, but no more than it does; a session of which anything came through is not begun
+    /// again.
     #[test]
     fn a_session_begins_again() {
         let origin = Origin {

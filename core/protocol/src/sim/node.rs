@@ -1,4 +1,5 @@
-//! One endpoint: a connector, model queue pairs, and the engine's view. Every action is checked against the contract.
+//! One endpoint: a connector, model queue pairs, and the engine's view. Every action is checked
+//! against the contract.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -196,7 +197,8 @@ impl Node {
         self.perform(out)
     }
 
-    /// Carries out a `MakeLane`. A lane released meanwhile is made and destroyed: only the answer is left.
+    /// Carries out a `MakeLane`. A lane released meanwhile is made and destroyed: only the answer
+    /// is left.
     pub(super) fn make(&mut self, now: Time, lane: LaneKey) -> Vec<Effect> {
         let is_rc = (self.lanes.get(&lane)).is_some_and(|lane| lane.kind == LaneKind::Rc);
         let made = if is_rc && self.queue_pairs_left == 0 {

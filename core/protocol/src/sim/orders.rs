@@ -1,5 +1,5 @@
-//! Two nodes, every order of events: an exhaustive search over deliveries, queue pair steps, losses, repeats and early
-//! timers.
+//! Two nodes, every order of events: an exhaustive search over deliveries, queue pair steps,
+//! losses, repeats and early timers.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,7 +24,8 @@ struct World {
     closes: Vec<(usize, usize)>,
     /// The kind of lane that each engine asks for.
     kinds: [LaneKind; 2],
-    /// Engines that still have to leave their lane for one of the other kind, at any time after it is up.
+    /// Engines that still have to leave their lane for one of the other kind, at any time after it
+    /// is up.
     changes: Vec<usize>,
     /// Engines that still have to leave the lane to a peer, at any time after it is up.
     leaves: Vec<(usize, usize)>,

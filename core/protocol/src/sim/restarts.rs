@@ -1,5 +1,5 @@
-//! A process dies and another takes its place, at every step of a run: its peers end with its successor, or with none,
-//! never with a mix.
+//! A process dies and another takes its place, at every step of a run: its peers end with its
+//! successor, or with none, never with a mix.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ enum Then {
     Both,
 }
 
-/// Runs `connects`, restarts node 1 after `step` events, lets `then` happen, and checks the end. `false` if the run was
-/// over before.
+/// Runs `connects`, restarts node 1 after `step` events, lets `then` happen, and checks the end.
+/// `false` if the run was over before.
 fn restart_at(
     step: usize,
     (connects, left_by): (&[(usize, usize)], Option<usize>),

@@ -140,8 +140,8 @@ impl World {
         }
     }
 
-    /// A session at rest is forgotten: all that either end said was confirmed, and both have left the
-    /// same lanes.
+    /// A session at rest is forgotten: all that either end said was confirmed, and both have left
+    /// the same lanes.
     fn forget(&mut self, at: usize) {
         let rests = |end: &End| end.kept.is_empty() && matches!(end.place, Place::Before(_));
         if self.ends.iter().all(rests) && self.ends[0].place == self.ends[1].place {

@@ -27,8 +27,9 @@ fn everybody_connects(network: &mut Network, partners: usize, seed: u64) -> u64 
     pairs.len() as u64
 }
 
-/// Runs a start of `nodes` × `partners` at a loss of 1 % and returns the share of packets beyond the three per pair
-/// and the answer to simultaneous attempts that a loss-free run of the same seed needs.
+/// Runs a start of `nodes` × `partners` at a loss of 1 % and returns the share of packets beyond
+/// the three per pair and the answer to simultaneous attempts that a loss-free run of the same seed
+/// needs.
 fn extra_at_one_percent_loss(nodes: usize, partners: usize) -> f64 {
     let run = |loss_ppm| {
         let weather = Weather {
@@ -127,7 +128,8 @@ fn everybody_connects_to_one() {
     assert_eq!(network.nodes[0].lanes.len(), 2999);
 }
 
-/// Few places for the half-open and many who want one: they take turns, and nobody is thrown out half-way.
+/// Few places for the half-open and many who want one: they take turns, and nobody is thrown out
+/// half-way.
 #[test]
 fn a_rush_is_turned_away_not_thrown_out() {
     let config = Config {
@@ -174,7 +176,8 @@ fn the_dead_do_not_hold_up_the_living() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
-    /// Foul weather of any kind: all that is wanted comes up in bounded time, once, and both ends agree.
+    /// Foul weather of any kind: all that is wanted comes up in bounded time, once, and both ends
+    /// agree.
     #[test]
     fn foul_weather_only_delays(
         seed in any::<u64>(),
@@ -204,8 +207,8 @@ proptest! {
         prop_assert!(network.nodes.iter().all(|node| node.failures.is_empty() && node.downs.is_empty()));
     }
 
-    /// Nodes connect, break lanes, close, restart and run out of queue pairs at random; then all calms down: every end
-    /// has its other end, and after everybody has shut down nothing is left.
+    /// Nodes connect, break lanes, close, restart and run out of queue pairs at random; then all
+    /// calms down: every end has its other end, and after everybody has shut down nothing is left.
     #[test]
     fn chaos_leaves_agreement_and_no_leak(
         seed in any::<u64>(),

@@ -1,6 +1,6 @@
-//! Sessions, credits and rendezvous between two endpoints, over model RC lanes: in order, nothing lost until a lane breaks.
-//! What happens next (a packet arrives, a read completes, the application posts, the lane breaks) is drawn at random; every
-//! packet is real bytes.
+//! Sessions, credits and rendezvous between two endpoints, over model RC lanes: in order, nothing
+//! lost until a lane breaks. What happens next (a packet arrives, a read completes, the application
+//! posts, the lane breaks) is drawn at random; every packet is real bytes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -29,7 +29,8 @@ const LIMITS: TransferLimits = TransferLimits {
     messages: 8,
 };
 
-/// Byte `at` of message number `index` is at this address of the sender: so a move shows what it moves.
+/// Byte `at` of message number `index` is at this address of the sender: so a move shows what it
+/// moves.
 fn address_of(index: u64, at: u64) -> u64 {
     (index << 32) + at
 }
@@ -425,7 +426,8 @@ impl End {
                     .on_lost(chunk.transfer, chunk.offset_bytes, chunk.source);
             }
         }
-        // Flushed: whether these have arrived the sender does not know. Writes are repeated, packets perhaps.
+        // Flushed: whether these have arrived the sender does not know. Writes are repeated,
+        // packets perhaps.
         for completion in std::mem::take(&mut self.completions) {
             if let Completion::Chunk(key) = completion {
                 self.writes.on_chunk(key);
@@ -529,9 +531,9 @@ fn lane(quota_units: u16, sender_writes: bool, seed: u64) -> [End; 2] {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Both ends send messages of all sizes while receives come early, late or with buffers too small, and the lane breaks at
-    /// any moment. Order holds, no quota is exceeded, nothing waits for credit, and at the end every message has arrived once,
-    /// in full or cut to fit.
+    /// Both ends send messages of all sizes while receives come early, late or with buffers too
+    /// small, and the lane breaks at any moment. Order holds, no quota is exceeded, nothing waits
+    /// for credit, and at the end every message has arrived once, in full or cut to fit.
     #[test]
     fn all_arrives_once_in_order_and_within_the_quota(
         seed in any::<u64>(),
@@ -586,8 +588,8 @@ proptest! {
     }
 }
 
-/// A receiver that takes nothing: the sender's credit runs dry, the envelopes go on, and the message that the receiver
-/// wants last gets through.
+/// A receiver that takes nothing: the sender's credit runs dry, the envelopes go on, and the
+/// message that the receiver wants last gets through.
 #[test]
 fn a_full_receiver_is_not_a_deadlock() {
     for sender_writes in [false, true] {
@@ -628,7 +630,8 @@ fn a_full_receiver_is_not_a_deadlock() {
     }
 }
 
-/// Headers can be written for any session state; a stamped header is what the peer's session expects.
+/// Headers can be written for any session state; a stamped header is what the peer's session
+/// expects.
 #[test]
 fn a_header_names_the_peers_session() {
     let [mut a, b] = lane(64, false, 2);

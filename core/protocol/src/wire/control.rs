@@ -1,7 +1,7 @@
 //! Control packets: the handshake's, all of one size, on the UD queue pairs.
 //!
-//! Each names its sender in full, the incarnation of the receiver that it means, and the lane that it is about; so any
-//! packet can be judged on its own, however late it comes.
+//! Each names its sender in full, the incarnation of the receiver that it means, and the lane that
+//! it is about; so any packet can be judged on its own, however late it comes.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -25,7 +25,8 @@ pub struct Control {
     pub to_incarnation: u64,
     /// Which lane it is about.
     pub lane: LaneName,
-    /// The sender's newest epoch: all its Hellos up to this one are void, but for the lane named here.
+    /// The sender's newest epoch: all its Hellos up to this one are void, but for the lane named
+    /// here.
     pub newest_epoch: u64,
     /// Keys of the sender's queue pairs.
     pub keys: Keys,
@@ -96,12 +97,14 @@ pub enum Body {
         ///
         /// [`Session::expected`]: crate::session::Session::expected
         expected: Option<u32>,
-        /// The sender's endpoint closes: whatever else the receiver has with it is over, too, and nothing new comes about.
+        /// The sender's endpoint closes: whatever else the receiver has with it is over, too, and
+        /// nothing new comes about.
         ends: bool,
     },
     /// Answer to every Bye.
     ByeAck,
-    /// Are you there? Sent where there is a limit to the peer's silence, and where the engine suspects it.
+    /// Are you there? Sent where there is a limit to the peer's silence, and where the engine
+    /// suspects it.
     KeepAlive {
         /// The sender's clock in nanoseconds, to be echoed.
         stamp_ns: u64,
@@ -131,13 +134,15 @@ listed_enum! {
 pub struct LaneParameters {
     /// What the lane is made of.
     pub kind: LaneKind,
-    /// Queue pair number, 24 bits, at least 2: for a lane of the UD kind that of the endpoint's data queue pair.
+    /// Queue pair number, 24 bits, at least 2: for a lane of the UD kind that of the endpoint's
+    /// data queue pair.
     pub qpn: u32,
     /// First packet sequence number that this end sends, 24 bits; 0 for a lane of the UD kind.
     pub psn: u32,
     /// The session at this end, to be named in data packets towards it.
     pub session: SessionId,
-    /// Name of this endpoint's shared memory, 0 for none: what the native address has beside the [`PeerKey`]. Opaque here.
+    /// Name of this endpoint's shared memory, 0 for none: what the native address has beside the
+    /// [`PeerKey`]. Opaque here.
     pub shm_name: u64,
     /// Limits of this end.
     pub limits: Limits,

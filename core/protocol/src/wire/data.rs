@@ -1,4 +1,5 @@
-//! Data packets: messages and what belongs to them, on a lane. The header is 24 bytes, 32 with CQ data.
+//! Data packets: messages and what belongs to them, on a lane. The header is 24 bytes, 32 with CQ
+//! data.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -38,8 +39,8 @@ const _: () = assert!(MAX_HEADER_BYTES <= MAX_NOTICE_BYTES);
 pub struct Header {
     /// The session, as the receiver of the packet names it.
     pub session: SessionId,
-    /// Of a numbered packet: its number in the session, from 0, modulo 2³². Credit: the number that the next of those will
-    /// have. Ack, Resume: the number that its sender expects next.
+    /// Of a numbered packet: its number in the session, from 0, modulo 2³². Credit: the number that
+    /// the next of those will have. Ack, Resume: the number that its sender expects next.
     pub sequence: u32,
     /// Credit returned so far in this session, in units, modulo 2¹⁶ ([`crate::credit`]).
     pub credit: u16,
@@ -101,7 +102,8 @@ pub enum Packet<'a> {
         /// The receiver's operation, as given in [`Grant::receive`].
         receive: u64,
     },
-    /// The first packet of a lane that continues a session: all below [`Header::sequence`] has arrived. Not numbered.
+    /// The first packet of a lane that continues a session: all below [`Header::sequence`] has
+    /// arrived. Not numbered.
     Resume(Resume),
     /// Nothing but the credit in the header. Not numbered.
     Credit,
@@ -229,8 +231,9 @@ listed_constants! {
 pub const MAX_NOTICE_BYTES: usize = HEADER_BYTES + size_of::<RawGrant>();
 
 impl Header {
-    /// Writes the header of an eager message whose `payload_bytes` the caller puts, or gathers, right behind it.
-    /// Returns the header's length in bytes: [`HEADER_BYTES`] or [`MAX_HEADER_BYTES`].
+    /// Writes the header of an eager message whose `payload_bytes` the caller puts, or gathers,
+    /// right behind it. Returns the header's length in bytes: [`HEADER_BYTES`] or
+    /// [`MAX_HEADER_BYTES`].
     #[inline]
     pub fn write_eager(
         &self,
@@ -251,8 +254,8 @@ impl Header {
     /// Writes a request for a message that the receiver is to read; returns its length in bytes.
     ///
     /// # Errors
-    /// [`WireError::Field`] for more than [`MAX_SEGMENTS`] segments, an empty one, one that wraps around the end of
-    /// memory, or a total that overflows.
+    /// [`WireError::Field`] for more than [`MAX_SEGMENTS`] segments, an empty one, one that wraps
+    /// around the end of memory, or a total that overflows.
     pub fn write_rts(
         &self,
         envelope: &Envelope,
@@ -275,7 +278,8 @@ impl Header {
         Ok(self.write_request(envelope, flags, op, total, raw.as_bytes(), out))
     }
 
-    /// Writes a request for a message of `total_bytes` that the sender will write; returns its length in bytes.
+    /// Writes a request for a message of `total_bytes` that the sender will write; returns its
+    /// length in bytes.
     pub fn write_offer(
         &self,
         envelope: &Envelope,
@@ -430,7 +434,8 @@ impl<'a> Packet<'a> {
         Ok((raw.header(), packet))
     }
 
-    /// As [`Packet::parse`], of a whole eager message, which most packets are; `None`: it is something else.
+    /// As [`Packet::parse`], of a whole eager message, which most packets are; `None`: it is
+    /// something else.
     #[inline]
     #[must_use]
     pub fn parse_eager(bytes: &'a [u8]) -> Option<(Header, Envelope, &'a [u8])> {

@@ -1,7 +1,7 @@
 //! Datagrams of the UD lane: a prefix of 24 bytes, then a data packet as on any lane.
 //!
-//! The prefix says whom the datagram is for, what has arrived, and how much credit is returned, so every datagram is an
-//! acknowledgement; an Ack packet is one that has nothing else to say.
+//! The prefix says whom the datagram is for, what has arrived, and how much credit is returned, so
+//! every datagram is an acknowledgement; an Ack packet is one that has nothing else to say.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -13,8 +13,8 @@ use ferrofabric_contracts::listed_constants;
 /// Size of the prefix in bytes.
 pub const PREFIX_BYTES: usize = size_of::<RawPrefix>();
 
-/// Packets that an acknowledgement can speak of, the one expected next included: also the most that a sender may have
-/// unconfirmed on the wire.
+/// Packets that an acknowledgement can speak of, the one expected next included: also the most that
+/// a sender may have unconfirmed on the wire.
 pub const SPAN: u32 = u64::BITS;
 
 const _: () = assert!(PREFIX_BYTES == 24);
@@ -24,8 +24,8 @@ const _: () = assert!(PREFIX_BYTES == 24);
 pub struct Ack {
     /// All packets below this number.
     pub expected: u32,
-    /// And, for each bit *i* that is set, the packet `expected + 1 + i`. The highest bit is never set: packets of one
-    /// [`SPAN`] only are kept.
+    /// And, for each bit *i* that is set, the packet `expected + 1 + i`. The highest bit is never
+    /// set: packets of one [`SPAN`] only are kept.
     pub held: u64,
 }
 
@@ -46,13 +46,13 @@ impl Ack {
 pub struct Prefix {
     /// The sender waits for an acknowledgement: do not delay it.
     pub asks: bool,
-    /// Both ends know it from the handshake, and no other session has it: so what was meant for another session of that
-    /// name, of a process before, is caught.
+    /// Both ends know it from the handshake, and no other session has it: so what was meant for
+    /// another session of that name, of a process before, is caught.
     pub cookie: u32,
     /// What has arrived.
     pub ack: Ack,
-    /// Units of credit returned so far in this session, modulo 2³². The field of the data header is its low half at
-    /// the time that the packet was first sent, and is not looked at.
+    /// Units of credit returned so far in this session, modulo 2³². The field of the data header is
+    /// its low half at the time that the packet was first sent, and is not looked at.
     pub credit: u32,
 }
 
@@ -97,10 +97,12 @@ impl Prefix {
     }
 }
 
-/// Reads a datagram, as long as the completion says, less the 40 bytes of the global routing header.
+/// Reads a datagram, as long as the completion says, less the 40 bytes of the global routing
+/// header.
 ///
 /// # Errors
-/// [`WireError`] as of [`Packet::parse`]; `Magic` if it does not begin as a datagram of the UD lane.
+/// [`WireError`] as of [`Packet::parse`]; `Magic` if it does not begin as a datagram of the UD
+/// lane.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<(Prefix, Header, Packet<'_>), WireError> {
     let (raw, rest) = RawPrefix::ref_from_prefix(bytes).map_err(|_| WireError::Length)?;
@@ -214,7 +216,8 @@ mod tests {
             prop_assert_eq!(packet, Packet::Eager { envelope: Envelope::default(), payload: &payload });
         }
 
-        /// Any bytes, and a sound datagram with any byte changed, are refused or are read as what they say.
+        /// Any bytes, and a sound datagram with any byte changed, are refused or are read as what
+        /// they say.
         #[test]
         fn any_bytes_are_judged(
             bytes in proptest::collection::vec(any::<u8>(), 0..80),

@@ -1,8 +1,9 @@
-//! What travels: [`control`] packets on the UD queue pairs, [`data`] packets on a lane,
-//! behind a [`datagram`] prefix where that is UD; [`sidr`] private data with the connection manager. Layouts: `docs/wire-protocol.md`.
+//! What travels: [`control`] packets on the UD queue pairs, [`data`] packets on a lane, behind a
+//! [`datagram`] prefix where that is UD; [`sidr`] private data with the connection manager.
+//! Layouts: `docs/wire-protocol.md`.
 //!
-//! Integers are little-endian. Every parser is total: any bytes give a value or a [`WireError`], and what a parser
-//! accepts, the printer prints back to the same bytes.
+//! Integers are little-endian. Every parser is total: any bytes give a value or a [`WireError`],
+//! and what a parser accepts, the printer prints back to the same bytes.
 
 pub mod control;
 pub mod data;
@@ -13,8 +14,8 @@ use thiserror::Error;
 
 use super::table::Key;
 
-/// The version of both headers that this code speaks. One version per endpoint pair: it is checked by the handshake,
-/// so data headers need not repeat it.
+/// The version of both headers that this code speaks. One version per endpoint pair: it is checked
+/// by the handshake, so data headers need not repeat it.
 pub const VERSION: u8 = 1;
 
 /// Why bytes are not a packet.
@@ -37,8 +38,8 @@ pub enum WireError {
     Field,
 }
 
-/// A session as its receiver names it: 22 bits of index into the receiver's session table, 10 bits that change with
-/// each reuse of the index, so that a packet of an earlier session is caught.
+/// A session as its receiver names it: 22 bits of index into the receiver's session table, 10 bits
+/// that change with each reuse of the index, so that a packet of an earlier session is caught.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u32);
 
@@ -48,13 +49,15 @@ impl SessionId {
 
     const INDEX_BITS: u32 = 22;
 
-    /// Position in the receiver's table: dense. The owner compares the whole ID with the one stored there.
+    /// Position in the receiver's table: dense. The owner compares the whole ID with the one stored
+    /// there.
     #[must_use]
     pub fn index(self) -> usize {
         (self.0 & (Self::LIMIT as u32 - 1)) as usize
     }
 
-    /// The ID of the session that starts with the lane of `key`, whose index is below [`SessionId::LIMIT`].
+    /// The ID of the session that starts with the lane of `key`, whose index is below
+    /// [`SessionId::LIMIT`].
     pub(crate) fn of(key: Key) -> Self {
         debug_assert!(key.index() < Self::LIMIT);
         SessionId((key.generation() << Self::INDEX_BITS) | key.index() as u32)

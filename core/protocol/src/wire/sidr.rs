@@ -1,5 +1,5 @@
-//! What travels with the connection manager's service ID resolution, in the private data of request and reply: who is asked
-//! for, and the native address of who listens.
+//! What travels with the connection manager's service ID resolution, in the private data of request
+//! and reply: who is asked for, and the native address of who listens.
 //!
 //! The connection manager fills private data up with zeros; what follows is not looked at.
 
@@ -16,7 +16,8 @@ pub const QUESTION_BYTES: usize = size_of::<Raw>();
 /// Size of an answer in bytes.
 pub const ANSWER_BYTES: usize = QUESTION_BYTES + NATIVE_LEN;
 
-/// Private data that a request has room for, in bytes: the standard's 216 (IBTA 1.5 §12.11.1.1), of which rdma_cm takes 36.
+/// Private data that a request has room for, in bytes: the standard's 216 (IBTA 1.5 §12.11.1.1), of
+/// which rdma_cm takes 36.
 pub const REQUEST_ROOM: usize = 180;
 
 /// Private data that a reply has room for, in bytes (IBTA 1.5 §12.11.1.2).

@@ -34,10 +34,12 @@ pub(super) struct AvHandle<B: Backend> {
     calls: Mutex<()>,
 }
 
-/// Addresses that one call inserts at a time: between them others insert and remove, and transports are told of them.
+/// Addresses that one call inserts at a time: between them others insert and remove, and transports
+/// are told of them.
 const AT_ONCE: usize = 32;
 
-/// Addresses that transports are told of with the domain locked: between them others have their turn.
+/// Addresses that transports are told of with the domain locked: between them others have their
+/// turn.
 const TOLD_AT_ONCE: usize = 8;
 
 pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<Arc<dyn Av>> {
@@ -89,7 +91,8 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
     Ok(Arc::new(handle))
 }
 
-/// Has whoever drives the domain next tell its transports of addresses that came to an address vector, if they are to be told.
+/// Has whoever drives the domain next tell its transports of addresses that came to an address
+/// vector, if they are to be told.
 fn announcer<B: Backend>(domain: &Arc<Inner<B>>, av: usize, table: &Arc<AvTable>) -> Announce {
     let (domain, table) = (domain.clone(), table.clone());
     Box::new(move |new| {
@@ -128,7 +131,8 @@ impl<T: Transport> State<T> {
         self.followed = followed;
     }
 
-    /// Tells the transports of an address vector's endpoints of an address that came, if it is still in.
+    /// Tells the transports of an address vector's endpoints of an address that came, if it is
+    /// still in.
     pub(super) fn announce_new(&mut self, av: usize, addr: FiAddr) {
         let table = self.avs.get(av).filter(|table| !table.is_shared());
         if let Some(name) = table.and_then(|table| table.lookup(addr)) {
@@ -428,7 +432,8 @@ impl<B: Backend> AvHandle<B> {
         Ok(inserted)
     }
 
-    /// The endpoint of an address that leads nowhere by itself. An unresolved one is resolved from now on.
+    /// The endpoint of an address that leads nowhere by itself. An unresolved one is resolved from
+    /// now on.
     #[cold]
     fn look_further(&self, addr: FiAddr) -> Result<NativeAddr> {
         let no = |errno| Error::new(errno, "look up", format!("{addr:?}"));

@@ -1,4 +1,5 @@
-//! Address vectors with authorization keys (fi_av(3)): what is done with keys, and with addresses that have one.
+//! Address vectors with authorization keys (fi_av(3)): what is done with keys, and with addresses
+//! that have one.
 
 use super::Backend;
 use super::av::AvHandle;

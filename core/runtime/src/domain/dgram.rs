@@ -1,5 +1,5 @@
-//! DGRAM domains and their endpoint objects (fi_endpoint(3)): a transport that holds the receives itself, for datagrams match
-//! nothing but the order in which receives were posted.
+//! DGRAM domains and their endpoint objects (fi_endpoint(3)): a transport that holds the receives
+//! itself, for datagrams match nothing but the order in which receives were posted.
 
 use std::sync::Arc;
 
@@ -95,8 +95,8 @@ fn open<B: Backend<Transport: DatagramTransport>>(
     Ok(Arc::new(handle))
 }
 
-/// Datagrams say where they come from by path and queue pair, so the transport knows every peer; of those that were inserted
-/// before it was there it has not heard.
+/// Datagrams say where they come from by path and queue pair, so the transport knows every peer; of
+/// those that were inserted before it was there it has not heard.
 pub(super) fn introduce<B: Backend>(domain: &Inner<B>, index: usize) -> Result<()> {
     let mut guard = domain.lock_to("open", "endpoint")?;
     let state = &mut *guard;

@@ -1,4 +1,5 @@
-//! RDM endpoint objects (fi_endpoint(3)): a transport, the receive queue, and what both are bound to.
+//! RDM endpoint objects (fi_endpoint(3)): a transport, the receive queue, and what both are bound
+//! to.
 
 use std::sync::Arc;
 
@@ -214,7 +215,8 @@ fn without_more(op: &SendOp) -> SendOp {
     }
 }
 
-/// Sends what an endpoint of this number may send. What others before have left to a call that fails goes all the same.
+/// Sends what an endpoint of this number may send. What others before have left to a call that
+/// fails goes all the same.
 ///
 /// # Safety
 ///

@@ -1,4 +1,5 @@
-//! What an endpoint has in the state of its domain, how it gets there, and the names that others have for it.
+//! What an endpoint has in the state of its domain, how it gets there, and the names that others
+//! have for it.
 
 use std::sync::Arc;
 

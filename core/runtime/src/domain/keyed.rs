@@ -1,8 +1,9 @@
-//! Endpoints with the authorization keys of their address vectors (fi_av(3), `FI_AV_AUTH_KEY`): a transport for each key, each
-//! with queue pairs, a name and peers of its own, behind one receive queue.
+//! Endpoints with the authorization keys of their address vectors (fi_av(3), `FI_AV_AUTH_KEY`): a
+//! transport for each key, each with queue pairs, a name and peers of its own, behind one receive
+//! queue.
 //!
-//! What comes through a part came with its key, and a send goes through the part that has the key of its entry. So a device
-//! keeps the keys apart, and a transport knows of one key alone.
+//! What comes through a part came with its key, and a send goes through the part that has the key
+//! of its entry. So a device keeps the keys apart, and a transport knows of one key alone.
 
 use std::sync::Arc;
 
@@ -24,8 +25,8 @@ const TRANSPORT_BITS: u32 = 8;
 
 /// A backend whose transports can be parts of an endpoint.
 pub trait KeyedParts: Backend {
-    /// Opens a transport with a key, as part of an endpoint: all parts have addresses made of what was drawn for it
-    /// ([`NativeAddr::of_new`]).
+    /// Opens a transport with a key, as part of an endpoint: all parts have addresses made of what
+    /// was drawn for it ([`NativeAddr::of_new`]).
     ///
     /// # Errors
     ///

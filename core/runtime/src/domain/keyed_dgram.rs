@@ -1,5 +1,6 @@
-//! DGRAM domains whose endpoints have the authorization keys of their address vectors. Several queue pairs receive, so receives
-//! lie with no device: what comes goes to the oldest that takes its source and its key, or is lost.
+//! DGRAM domains whose endpoints have the authorization keys of their address vectors. Several
+//! queue pairs receive, so receives lie with no device: what comes goes to the oldest that takes
+//! its source and its key, or is lost.
 
 use std::sync::Arc;
 
@@ -14,8 +15,8 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::types::{IoBuf, RecvOp, SendOp};
 
-/// A domain whose endpoints send and receive datagrams with keys, over a provider's backend. Its transports ask their owner for
-/// receives, and drop what none is there for.
+/// A domain whose endpoints send and receive datagrams with keys, over a provider's backend. Its
+/// transports ask their owner for receives, and drop what none is there for.
 pub struct KeyedDgramDomain<B: Backend>(Domain<B>);
 
 impl<B: Backend> KeyedDgramDomain<B> {

@@ -1,5 +1,6 @@
-//! A domain and what is opened on it, made of a provider's [`Transport`]: all state of a domain lies in one value behind its
-//! [`Serial`] lock, the objects that an application holds are handles into it.
+//! A domain and what is opened on it, made of a provider's [`Transport`]: all state of a domain
+//! lies in one value behind its [`Serial`] lock, the objects that an application holds are handles
+//! into it.
 
 mod av;
 mod av_keys;
@@ -69,8 +70,8 @@ pub trait Backend: Send + Sync + 'static {
     /// When a resource can not be had; the error names it.
     fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Self::Transport>>;
 
-    /// What may be asked of a send: `DELIVERY_COMPLETE`, `MATCH_COMPLETE`, `FENCE`, where the transport keeps it. Sends that
-    /// ask for more than it keeps are refused.
+    /// What may be asked of a send: `DELIVERY_COMPLETE`, `MATCH_COMPLETE`, `FENCE`, where the
+    /// transport keeps it. Sends that ask for more than it keeps are refused.
     fn promises(&self) -> Flags {
         Flags::empty()
     }
@@ -80,12 +81,14 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Has an endpoint found at a socket address, by the resolvers of other domains, until what is returned is dropped. The
-    /// host of the address is the domain's own; port 0 is any that is free.
+    /// Has an endpoint found at a socket address, by the resolvers of other domains, until what is
+    /// returned is dropped. The host of the address is the domain's own; port 0 is any that is
+    /// free.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`: another listens there. `EOPNOTSUPP`: its endpoints can not be found so. What the system lacks.
+    /// `EADDRINUSE`: another listens there. `EOPNOTSUPP`: its endpoints can not be found so. What
+    /// the system lacks.
     fn listen(&self, at: SocketAddr, name: &NativeAddr) -> Result<Box<dyn Listening>> {
         Err(
             Error::new(Errno::EOPNOTSUPP, "listen at", at.to_string()).mend(format!(
@@ -94,8 +97,8 @@ pub trait Backend: Send + Sync + 'static {
         )
     }
 
-    /// What the queue pairs of all peers have in common with this domain's own, where the format of its addresses leaves that
-    /// out (`FI_ADDR_IB_UD`): Q_Key, GID type, MTU.
+    /// What the queue pairs of all peers have in common with this domain's own, where the format of
+    /// its addresses leaves that out (`FI_ADDR_IB_UD`): Q_Key, GID type, MTU.
     fn common_address(&self) -> Option<ferrofabric_contracts::addr::VerbsAddr> {
         None
     }
@@ -122,8 +125,8 @@ pub trait Listening: Send + Sync {
 pub struct Opening<'a> {
     /// Takes the descriptors that wake it.
     pub wait: &'a WaitSet,
-    /// Somebody counts sends: the transport tells as soon of those that want no completion as of others; else it may take its
-    /// time.
+    /// Somebody counts sends: the transport tells as soon of those that want no completion as of
+    /// others; else it may take its time.
     pub counts_sends: bool,
     /// The key of this endpoint alone (`fi_ep_attr::auth_key`).
     pub auth_key: Option<AuthKey>,
@@ -137,7 +140,8 @@ pub struct Opening<'a> {
 pub struct Opened<T> {
     /// The transport.
     pub transport: T,
-    /// The address; of an endpoint with the keys of an address vector, how it is reached with the first.
+    /// The address; of an endpoint with the keys of an address vector, how it is reached with the
+    /// first.
     pub name: NativeAddr,
     /// The address with all of those keys.
     pub keyed: Option<KeyedAddr>,
@@ -227,8 +231,8 @@ struct State<T: Transport> {
 const NO_CNTR: usize = 0;
 
 impl<B: Backend> Domain<B> {
-    /// A domain whose calls are serialized as its info says. One with automatic progress has a thread of its own, and a lock
-    /// between that and all others.
+    /// A domain whose calls are serialized as its info says. One with automatic progress has a
+    /// thread of its own, and a lock between that and all others.
     ///
     /// # Errors
     ///
@@ -243,8 +247,8 @@ impl<B: Backend> Domain<B> {
         Self::over(backend, serial, settings)
     }
 
-    /// A domain that is not locked at all, for callers that serialize their calls themselves; but for one with automatic
-    /// progress.
+    /// A domain that is not locked at all, for callers that serialize their calls themselves; but
+    /// for one with automatic progress.
     ///
     /// # Safety
     ///
@@ -333,8 +337,8 @@ impl<B: Backend> Shared<B> {
         admitted.map_err(|errno| not_this_thread(errno, doing, object))
     }
 
-    /// Drives every endpoint for a call of the application, and has those who sleep woken by what comes of it. Returns
-    /// whether anything moved.
+    /// Drives every endpoint for a call of the application, and has those who sleep woken by what
+    /// comes of it. Returns whether anything moved.
     #[inline]
     fn progress(&self, state: &mut State<B::Transport>) -> bool {
         self.call_out(state);
@@ -357,7 +361,8 @@ impl<B: Backend> Shared<B> {
         moved
     }
 
-    /// Closes an object whose handle goes away: at once, or by the thread that the domain belongs to.
+    /// Closes an object whose handle goes away: at once, or by the thread that the domain belongs
+    /// to.
     fn close(&self, object: Object) {
         if self.is_inherited() {
             // The lock may be held by a thread that this process has not.

@@ -1,4 +1,5 @@
-//! What an endpoint lends to its transport: the queues, counters and address vector that it is bound to.
+//! What an endpoint lends to its transport: the queues, counters and address vector that it is
+//! bound to.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ impl EndpointOwner<'_> {
         while let Some(deferred) = self.srx.take_deferred() {
             match deferred {
                 super::srx::Deferred::Start(start) => {
-                    // SAFETY: whoever posted the receive vouched for its buffer until its completion.
+                    // SAFETY: whoever posted the receive vouched for its buffer until its
+                    // completion.
                     unsafe { transport.start(start, self) };
                 }
                 super::srx::Deferred::Fail(mut error) => {

@@ -1,5 +1,5 @@
-//! Receives that ask about messages instead of waiting for them: `FI_PEEK`, `FI_CLAIM` and `FI_DISCARD` of fi_tagged(3), for
-//! untagged messages too.
+//! Receives that ask about messages instead of waiting for them: `FI_PEEK`, `FI_CLAIM` and
+//! `FI_DISCARD` of fi_tagged(3), for untagged messages too.
 
 use super::srx::SharedRx;
 use ferrofabric_contracts::error::{Errno, OpError};
@@ -45,7 +45,8 @@ impl Probe {
     ///
     /// # Errors
     ///
-    /// `EBADFLAGS`: a combination that fi_tagged(3) gives no meaning, or a probe that is a multi-receive too.
+    /// `EBADFLAGS`: a combination that fi_tagged(3) gives no meaning, or a probe that is a
+    /// multi-receive too.
     pub(super) fn of(flags: Flags) -> Result<Self, OpError> {
         const PEEK: u64 = Flags::PEEK.bits();
         const CLAIM: u64 = Flags::CLAIM.bits();

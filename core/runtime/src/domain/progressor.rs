@@ -1,8 +1,10 @@
-//! Automatic progress (`FI_PROGRESS_AUTO`, fi_domain(3)): a thread that drives a domain while the application does not.
+//! Automatic progress (`FI_PROGRESS_AUTO`, fi_domain(3)): a thread that drives a domain while the
+//! application does not.
 //!
-//! While the application reads queues and counters it drives the domain itself; the thread then only looks now and again
-//! whether it still does. When it has stopped, the thread takes over: it drives the domain until that is at rest and sleeps
-//! on what wakes all sleepers. The first call of the application that drives the domain again tells it so, once.
+//! While the application reads queues and counters it drives the domain itself; the thread then
+//! only looks now and again whether it still does. When it has stopped, the thread takes over: it
+//! drives the domain until that is at rest and sleeps on what wakes all sleepers. The first call of
+//! the application that drives the domain again tells it so, once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +17,8 @@ use ferrofabric_system::forked::{Birth, end_threads};
 use ferrofabric_system::threads;
 use ferrofabric_system::wait::Sleeper;
 
-/// How often it looks whether the application still drives the domain: so long may what comes then wait.
+/// How often it looks whether the application still drives the domain: so long may what comes then
+/// wait.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// What the thread and the calls tell each other.
@@ -141,7 +144,8 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// The application has driven the domain: nothing that comes now wakes the thread, which is told so if it relies on that.
+    /// The application has driven the domain: nothing that comes now wakes the thread, which is
+    /// told so if it relies on that.
     #[cold]
     pub(super) fn take_over(&self, state: &mut State<B::Transport>) {
         let attendance = &mut state.attendance;

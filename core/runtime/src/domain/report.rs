@@ -1,8 +1,8 @@
-//! What an endpoint has done, left as a file when it closes (setting `stats`): for tests, and for users who ask what carried
-//! their traffic.
+//! What an endpoint has done, left as a file when it closes (setting `stats`): for tests, and for
+//! users who ask what carried their traffic.
 //!
-//! The file is one JSON object; its name is the process's number and the endpoint's number in the process. It appears
-//! whole or not at all.
+//! The file is one JSON object; its name is the process's number and the endpoint's number in the
+//! process. It appears whole or not at all.
 
 use std::fmt::Write as _;
 use std::io;

@@ -1,5 +1,5 @@
-//! The receive queue of one endpoint, which its transports share: a matcher for tagged and one for untagged messages, and
-//! what is to be started once the call under way is over.
+//! The receive queue of one endpoint, which its transports share: a matcher for tagged and one for
+//! untagged messages, and what is to be started once the call under way is over.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,8 @@ pub(super) struct SharedRx {
     tagged: Matcher<Token>,
     untagged: Matcher<Token>,
     deferred: VecDeque<Deferred>,
-    /// Multi-receives that were taken back while transports fill pieces of them: reported when those are complete.
+    /// Multi-receives that were taken back while transports fill pieces of them: reported when
+    /// those are complete.
     failing: Vec<(MsgKind, Piece, CqError)>,
     lists: Lists,
 }
@@ -58,7 +59,8 @@ impl SharedRx {
         Some(self.start_of(op.kind, start))
     }
 
-    /// Posts a receive that takes one message after another. What is started of it at once is deferred.
+    /// Posts a receive that takes one message after another. What is started of it at once is
+    /// deferred.
     pub(super) fn post_multi(&mut self, op: &RecvOp, buf: IoBuf) {
         let mut starts = Vec::new();
         self.matcher(op.kind)
@@ -75,7 +77,8 @@ impl SharedRx {
         }
     }
 
-    /// Takes a receive back; its error completion is deferred. False: none is posted with that context.
+    /// Takes a receive back; its error completion is deferred. False: none is posted with that
+    /// context.
     pub(super) fn cancel(&mut self, context: u64) -> bool {
         for kind in [MsgKind::Tagged, MsgKind::Msg] {
             if let Some(taken) = self.matcher(kind).cancel(context) {
@@ -230,7 +233,8 @@ impl PeerSrx for SharedRx {
 
     fn complete_piece(&mut self, kind: MsgKind, piece: Piece) -> Flags {
         if let Some(list) = piece.list() {
-            // SAFETY: who posted the receive vouched for its buffers until its completion, which comes after this.
+            // SAFETY: who posted the receive vouched for its buffers until its completion, which
+            // comes after this.
             return unsafe { self.lists.end(list) };
         }
         match self.matcher(kind).complete_piece(piece) {

@@ -1,7 +1,8 @@
 //! Sends and receives by addresses that are not resolved yet (`docs/adr/0042`).
 //!
-//! A send to such an address waits in its endpoint, behind earlier ones to the same address. It goes to the transport once the address
-//! is resolved, and fails with a completion where that fails.
+//! A send to such an address waits in its endpoint, behind earlier ones to the same address. It
+//! goes to the transport once the address is resolved, and fails with a completion where that
+//! fails.
 
 use std::collections::VecDeque;
 
@@ -212,8 +213,8 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// What becomes of a send that a transport did not take: one to an unresolved address waits, one to an address whose endpoint is
-    /// in by another goes there.
+    /// What becomes of a send that a transport did not take: one to an unresolved address waits,
+    /// one to an address whose endpoint is in by another goes there.
     ///
     /// # Safety
     ///
@@ -341,13 +342,15 @@ impl EndpointOwner<'_> {
         self.avs[self.binding.av].may_be_unresolved()
     }
 
-    /// The receive that is posted for one whose source may be unresolved: that is resolved, so that what comes from it is matched.
+    /// The receive that is posted for one whose source may be unresolved: that is resolved, so that
+    /// what comes from it is matched.
     #[cold]
     pub(super) fn directed(&self, op: &RecvOp) -> RecvOp {
         from_first(op, self.avs[self.binding.av].ask_to_hear(op.src))
     }
 
-    /// The same of a receive that looks for a message once: the application that looks again has it resolved again.
+    /// The same of a receive that looks for a message once: the application that looks again has it
+    /// resolved again.
     #[cold]
     pub(super) fn looked_for(&self, op: &RecvOp) -> RecvOp {
         from_first(op, self.avs[self.binding.av].ask(op.src))

@@ -1,8 +1,10 @@
-//! Waiting for completions and counters: drives the domain, spins for a while, then sleeps until something comes.
+//! Waiting for completions and counters: drives the domain, spins for a while, then sleeps until
+//! something comes.
 //!
-//! Threads wait for different things on one domain. Whoever does something that another waits for wakes it: what
-//! completes within a call wakes no descriptor. And whoever drives the transports while others sleep has them watched
-//! again afterwards: they take a call to progress for a sign that somebody looks.
+//! Threads wait for different things on one domain. Whoever does something that another waits for
+//! wakes it: what completes within a call wakes no descriptor. And whoever drives the transports
+//! while others sleep has them watched again afterwards: they take a call to progress for a sign
+//! that somebody looks.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -18,7 +20,8 @@ use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::Transport;
 use ferrofabric_system::wait::{Bell, WaitFd, WaitSet};
 
-/// Looks that are taken at transports that do not come to rest before their sleepers are woken for it.
+/// Looks that are taken at transports that do not come to rest before their sleepers are woken for
+/// it.
 const LOOKS: usize = 4;
 
 /// Whether it is there.
@@ -47,8 +50,8 @@ pub(super) struct Asleep {
 }
 
 impl Asleep {
-    /// Rings, where there is a bell: then there is nobody who comes to himself in a call, and this is over. Returns whether it
-    /// is not.
+    /// Rings, where there is a bell: then there is nobody who comes to himself in a call, and this
+    /// is over. Returns whether it is not.
     fn stays_when_woken(&self) -> bool {
         match &self.bell {
             Some(bell) => {
@@ -157,7 +160,8 @@ impl<B: Backend> Shared<B> {
         self.wait.put_back(wait.end());
     }
 
-    /// Prepares for a wait on a descriptor, which what is awaited ends: `Again` when it is there already.
+    /// Prepares for a wait on a descriptor, which what is awaited ends: `Again` when it is there
+    /// already.
     pub(super) fn try_wait(
         &self,
         awaited: Awaited,

@@ -111,7 +111,8 @@ pub trait Cq: Send + Sync {
 
 /// A counter (fi_cntr(3)). Reading it drives everything in its domain.
 pub trait Cntr: Send + Sync {
-    /// Operations that succeeded, or the bytes that they have moved ([`CntrEvents`](super::CntrEvents)).
+    /// Operations that succeeded, or the bytes that they have moved
+    /// ([`CntrEvents`](super::CntrEvents)).
     ///
     /// # Errors
     ///

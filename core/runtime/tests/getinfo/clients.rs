@@ -8,8 +8,8 @@ use ferrofabric_contracts::info::{
 };
 use ferrofabric_contracts::types::AvType;
 
-/// Open MPI's `mtl/ofi` (`mtl_ofi_component.c`), in each of its variants: threads or not, and with the
-/// registration mode that is left from its first call, which asks for device memory.
+/// Open MPI's `mtl/ofi` (`mtl_ofi_component.c`), in each of its variants: threads or not, and with
+/// the registration mode that is left from its first call, which asks for device memory.
 pub(crate) fn open_mpi() -> Vec<Info> {
     let mut all = Vec::new();
     for threading in [Threading::Safe, Threading::Domain] {
@@ -78,8 +78,8 @@ pub(crate) fn open_mpi_one_sided() -> Info {
     }
 }
 
-/// MPICH's `ch4:ofi` with one-sided operations switched off (`init_settings.c`), in each of its variants: it takes the
-/// capabilities from an offer that it got with NULL hints.
+/// MPICH's `ch4:ofi` with one-sided operations switched off (`init_settings.c`), in each of its
+/// variants: it takes the capabilities from an offer that it got with NULL hints.
 pub(crate) fn mpich(first: &Info) -> Vec<Info> {
     // Protocol and tag with CQ data, protocol and source without.
     let tag_formats = [(0x18 << 51) | 0x7fff_ffff, (0x18 << 58) | (0x7f_ffff << 19)];
@@ -134,7 +134,8 @@ pub(crate) fn mpich(first: &Info) -> Vec<Info> {
     all
 }
 
-/// What MPICH and Open MPI check in the offer that they got, and abort or choose others when it is not so.
+/// What MPICH and Open MPI check in the offer that they got, and abort or choose others when it is
+/// not so.
 pub(crate) fn check_granted(hints: &Info, offer: &Info) {
     assert!(offer.caps.contains(hints.caps), "{offer:?}");
     assert_eq!(offer.domain.threading, hints.domain.threading);

@@ -257,7 +257,8 @@ fn a_source_is_this_side_and_needs_a_name() {
     assert_eq!(fields, ["src_addr", "src_addr", "addr_format"]);
 }
 
-/// A host's name says which interface, and addresses stay native, whether there are sockets' addresses or not.
+/// A host's name says which interface, and addresses stay native, whether there are sockets'
+/// addresses or not.
 ///
 /// Covers: GI-6, GI-14
 #[test]

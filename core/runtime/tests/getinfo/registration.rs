@@ -21,7 +21,8 @@ fn hints(caps: Flags, asked: MrMode) -> Info {
     }
 }
 
-/// What is left to the application, and in which modes, on a domain that needs `needs`; `None` when it is refused.
+/// What is left to the application, and in which modes, on a domain that needs `needs`; `None` when
+/// it is refused.
 fn granted(hints: &Info, needs: MrMode) -> Option<(MrMode, Mode)> {
     let mut candidate = everything();
     candidate.domain.mr_mode = needs;

@@ -10,7 +10,8 @@ fn all() -> Vec<u32> {
     labels.into_iter().chain(0x100..=0x13f).collect()
 }
 
-/// Numbers that are no class: without a kind, a DSCP of more than six bits, an unknown label, both kinds in one.
+/// Numbers that are no class: without a kind, a DSCP of more than six bits, an unknown label, both
+/// kinds in one.
 const MALFORMED: [u32; 11] = [
     1,
     0x3f,

@@ -1,4 +1,5 @@
-//! `loom`'s counterparts of what it has not, or not with the calls and the care that the models take.
+//! `loom`'s counterparts of what it has not, or not with the calls and the care that the models
+//! take.
 
 use loom::sync::MutexGuard;
 use loom::sync::atomic::{self, Ordering};
@@ -6,10 +7,11 @@ use loom::thread::{self, ThreadId};
 
 /// An atomic of `loom` that tells the threads apart that read it.
 ///
-/// `loom` tries another order of two accesses if one of them writes, but of each word it remembers the last access alone: a
-/// thread that reads a word before it writes it hides from `loom` that another has read it, too, and what that one would read
-/// afterwards is never tried. So there is a word beside for each of two threads: who reads reads its own one before, who writes
-/// writes the other's.
+/// `loom` tries another order of two accesses if one of them writes, but of each word it remembers
+/// the last access alone: a thread that reads a word before it writes it hides from `loom` that
+/// another has read it, too, and what that one would read afterwards is never tried. So there is a
+/// word beside for each of two threads: who reads reads its own one before, who writes writes the
+/// other's.
 macro_rules! atomic {
     ($($name:ident of $value:ty),*) => {$(
         #[derive(Debug, Default)]
@@ -122,8 +124,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// `std`'s cell, with what its users rely on made known to `loom`: who finds the value sees all that was done before it
-/// was put in.
+/// `std`'s cell, with what its users rely on made known to `loom`: who finds the value sees all
+/// that was done before it was put in.
 #[derive(Debug)]
 pub struct OnceLock<T> {
     value: std::sync::OnceLock<T>,

@@ -1,5 +1,6 @@
-//! `ferro bench av --beside`: what a sender at full speed notices of a thread on another core that inserts and removes addresses
-//! in the sender's address vector. Sender and receiver are driven by one thread through shared memory.
+//! `ferro bench av --beside`: what a sender at full speed notices of a thread on another core that
+//! inserts and removes addresses in the sender's address vector. Sender and receiver are driven by
+//! one thread through shared memory.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -132,7 +133,8 @@ fn measure(
     Ok(PERCENTILES.map(noticed).into())
 }
 
-/// Sends messages, as many as are wanted and as long as `more` says. Returns the time of each, from the call until it is received.
+/// Sends messages, as many as are wanted and as long as `more` says. Returns the time of each, from
+/// the call until it is received.
 fn stretch(pair: &mut Endpoints, more: impl Fn() -> bool) -> Result<Histogram<u64>> {
     let mut times = Histogram::<u64>::new_with_max(LONGEST_NS, 3)
         .map_err(|e| Failure::io("make a histogram", e))?;
@@ -156,8 +158,8 @@ fn stretch(pair: &mut Endpoints, more: impl Fn() -> bool) -> Result<Histogram<u6
     Ok(times)
 }
 
-/// Inserts all addresses and removes them, again and again until it is over, once at least. Returns the nanoseconds of an
-/// address.
+/// Inserts all addresses and removes them, again and again until it is over, once at least. Returns
+/// the nanoseconds of an address.
 fn churn(
     av: &dyn Av,
     names: &[[u8; NATIVE_LEN]],

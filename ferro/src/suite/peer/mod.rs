@@ -1,4 +1,5 @@
-//! The programs that ours is compared with: how each is started, and where in its output the figure stands.
+//! The programs that ours is compared with: how each is started, and where in its output the figure
+//! stands.
 
 mod libfabric;
 mod perftest;
@@ -142,7 +143,8 @@ fn of_perftest(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
     }
 }
 
-/// Who is compared with through shared memory. `thread_peer` is the program that has several threads use libfabric.
+/// Who is compared with through shared memory. `thread_peer` is the program that has several
+/// threads use libfabric.
 pub(super) fn over_shm(
     bench: Bench,
     hosts: &[(Host, &str)],

@@ -6,7 +6,8 @@ use crate::suite::process::Program;
 /// The program.
 pub(super) const PROGRAM: &str = "ucx_perftest";
 
-/// Server and client. A build with MPI takes it that mpirun has started it, unless a terminal is its input.
+/// Server and client. A build with MPI takes it that mpirun has started it, unless a terminal is
+/// its input.
 pub(super) fn programs(
     bench: Bench,
     address: &str,

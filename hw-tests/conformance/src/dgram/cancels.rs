@@ -6,7 +6,8 @@ use ferrofabric_contracts::flags::Flags;
 use super::pair::{Form, Pair, Posted, Room, SEND, SENDDATA};
 use crate::fabric::Fabric;
 
-/// A receive that is taken back completes with `ECANCELED` and takes no datagram; the others take theirs.
+/// A receive that is taken back completes with `ECANCELED` and takes no datagram; the others take
+/// theirs.
 pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     // Such as the device has, such as it has not, and both by turns.
@@ -55,7 +56,8 @@ pub fn cancelled_receives_take_nothing(fabric: &Fabric) {
     assert_eq!(none, Err(OpError::Failed(Errno::ENOENT)));
 }
 
-/// What was sent before a sender takes back a receive of its own is sent, and completes; what comes after it, too.
+/// What was sent before a sender takes back a receive of its own is sent, and completes; what comes
+/// after it, too.
 pub fn sends_around_a_cancellation(fabric: &Fabric) {
     const SENDS: usize = 20;
     let pair = Pair::open(fabric);

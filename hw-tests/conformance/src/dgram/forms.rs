@@ -11,7 +11,8 @@ const INJECT: Form = Form {
     ..SEND
 };
 
-/// fi_send, from memory that is registered and such that is not; fi_sendv; fi_senddata; fi_inject; fi_injectdata; fi_sendmsg.
+/// fi_send, from memory that is registered and such that is not; fi_sendv; fi_senddata; fi_inject;
+/// fi_injectdata; fi_sendmsg.
 const FORMS: [Form; 7] = [
     SEND,
     Form {
@@ -50,8 +51,8 @@ fn sizes(pair: &Pair<'_>, form: Form) -> Vec<usize> {
     sizes
 }
 
-/// Each call delivers what it was given, with source, length and CQ data; a buffer is free when its send completes, that of an
-/// inject when the call returns.
+/// Each call delivers what it was given, with source, length and CQ data; a buffer is free when its
+/// send completes, that of an inject when the call returns.
 pub fn each_form_of_send(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     for form in FORMS {
@@ -65,7 +66,8 @@ pub fn each_form_of_send(fabric: &Fabric) {
     pair.quiet();
 }
 
-/// Buffers that just fit, longer ones, such as the device gets itself, and lists: the datagram is there, and nothing behind it.
+/// Buffers that just fit, longer ones, such as the device gets itself, and lists: the datagram is
+/// there, and nothing behind it.
 ///
 /// Covers: AV-25
 pub fn each_form_of_receive(fabric: &Fabric) {

@@ -1,4 +1,5 @@
-//! Limits are what the offer says (fi_getinfo(3), fi_endpoint(3)): what is beyond is refused, what is within works.
+//! Limits are what the offer says (fi_getinfo(3), fi_endpoint(3)): what is beyond is refused, what
+//! is within works.
 
 use std::time::Instant;
 
@@ -10,7 +11,8 @@ use super::pair::{Form, Pair, Posted, Room, SEND, SENDDATA, any, send_op};
 use crate::ends::PATIENCE;
 use crate::fabric::Fabric;
 
-/// A datagram is as long as `max_msg_size` says; one byte more is refused, by each call, and nothing is sent.
+/// A datagram is as long as `max_msg_size` says; one byte more is refused, by each call, and
+/// nothing is sent.
 ///
 /// Covers: GI-4
 pub fn longer_than_the_limit(fabric: &Fabric) {
@@ -52,7 +54,8 @@ pub fn longer_than_the_limit(fabric: &Fabric) {
     pair.check(&arrival, SENDDATA, pair.longest);
 }
 
-/// Sends that others were to follow (`FI_MORE` of fi_msg(3)) are not held back any longer when one of those is refused.
+/// Sends that others were to follow (`FI_MORE` of fi_msg(3)) are not held back any longer when one
+/// of those is refused.
 pub fn an_error_ends_a_run(fabric: &Fabric) {
     const RUN: usize = 3;
     let pair = Pair::open(fabric);
@@ -94,7 +97,8 @@ pub fn an_error_ends_a_run(fabric: &Fabric) {
     }
 }
 
-/// The prefix has to be whole in the first buffer (`FI_MSG_PREFIX` of fi_msg(3)); with nothing behind it, the message is empty.
+/// The prefix has to be whole in the first buffer (`FI_MSG_PREFIX` of fi_msg(3)); with nothing
+/// behind it, the message is empty.
 ///
 /// Covers: GI-4
 pub fn too_short_for_the_prefix(fabric: &Fabric) {
@@ -116,7 +120,8 @@ pub fn too_short_for_the_prefix(fabric: &Fabric) {
     pair.check(&arrival, SENDDATA, 0);
 }
 
-/// So many receives can be posted as `rx_attr->size` says, whatever their buffers, and each gets a datagram.
+/// So many receives can be posted as `rx_attr->size` says, whatever their buffers, and each gets a
+/// datagram.
 pub fn as_many_receives_as_offered(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let depth = fabric.info().rx.size;
@@ -143,7 +148,8 @@ pub fn as_many_receives_as_offered(fabric: &Fabric) {
     }
 }
 
-/// As many sends as `tx_attr->size` says find room; those that find none are refused with `EAGAIN`, and can be sent later.
+/// As many sends as `tx_attr->size` says find room; those that find none are refused with `EAGAIN`,
+/// and can be sent later.
 pub fn more_sends_than_there_is_room_for(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     let count = 4 * fabric.info().tx.size;

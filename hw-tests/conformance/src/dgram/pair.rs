@@ -291,7 +291,8 @@ impl<'a> Pair<'a> {
         self.kept.borrow_mut().push(buffer);
     }
 
-    /// `a` sends a datagram of so many bytes, into a receive of `b` that is posted for it; again if the network loses it.
+    /// `a` sends a datagram of so many bytes, into a receive of `b` that is posted for it; again if
+    /// the network loses it.
     pub(super) fn deliver(&self, form: Form, len: usize, room: Room) -> Arrival {
         // What is left of others finds no receive.
         self.fall_silent();

@@ -9,7 +9,8 @@ use crate::counters;
 use crate::fabric::Fabric;
 use crate::memory::Memory;
 
-/// A datagram that is longer than its receive fills it, and the error says by how much it was longer (fi_cq(3), `olen`).
+/// A datagram that is longer than its receive fills it, and the error says by how much it was
+/// longer (fi_cq(3), `olen`).
 pub fn truncation(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     for (len, room) in [
@@ -44,7 +45,8 @@ pub fn truncation(fabric: &Fabric) {
     }
 }
 
-/// A datagram that finds no receive is lost; its send completes as any other; a receive that is posted later gets a later one.
+/// A datagram that finds no receive is lost; its send completes as any other; a receive that is
+/// posted later gets a later one.
 pub fn without_a_receive_it_is_lost(fabric: &Fabric) {
     let pair = Pair::open(fabric);
     for number in 0..20 {

@@ -7,8 +7,9 @@ use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use super::pair::{Pair, SEND, any, send_op};
 use crate::fabric::Fabric;
 
-/// No tags, no receives that are more than a buffer for one datagram, no completion levels beyond transmission, no fences, no
-/// longer lists than offered, no peers that are not in the address vector.
+/// No tags, no receives that are more than a buffer for one datagram, no completion levels beyond
+/// transmission, no fences, no longer lists than offered, no peers that are not in the address
+/// vector.
 ///
 /// Covers: GI-3
 pub fn what_datagrams_do_not_have(fabric: &Fabric) {

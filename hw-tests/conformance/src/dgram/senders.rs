@@ -11,8 +11,9 @@ use super::pair::{Form, Pair, Room, SEND, any, send_op};
 use crate::ends::{End, PATIENCE};
 use crate::fabric::Fabric;
 
-/// A completion names the sender if it is in the address vector when the datagram is received, under the address that it has
-/// there; of who is not, it says so (`FI_ADDR_NOTAVAIL`). Never another's.
+/// A completion names the sender if it is in the address vector when the datagram is received,
+/// under the address that it has there; of who is not, it says so (`FI_ADDR_NOTAVAIL`). Never
+/// another's.
 ///
 /// Covers: AV-17, AV-25
 pub fn known_and_unknown(fabric: &Fabric) {

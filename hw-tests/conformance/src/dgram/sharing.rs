@@ -42,7 +42,8 @@ pub fn an_endpoint_sends_to_itself(fabric: &Fabric) {
     }
 }
 
-/// Of many endpoints on one queue and one address vector each sends to each: all arrive, each once, from whom they say.
+/// Of many endpoints on one queue and one address vector each sends to each: all arrive, each once,
+/// from whom they say.
 ///
 /// Covers: AV-24, AV-25
 pub fn many_on_one_queue(fabric: &Fabric) {

@@ -1,7 +1,8 @@
-//! Random programs of which half of the ranks are in another process: two processes run them, a third one says which.
+//! Random programs of which half of the ranks are in another process: two processes run them, a
+//! third one says which.
 //!
-//! A process that has seen a program fail may be in any state, or dead: after a failure, each program that may be smaller gets
-//! two fresh ones.
+//! A process that has seen a program fail may be in any state, or dead: after a failure, each
+//! program that may be smaller gets two fresh ones.
 
 use std::cell::{Cell, RefCell};
 use std::process::Child;
@@ -18,14 +19,16 @@ use crate::search::{Search, smallest_that_fails};
 const SAYS: &str = "say ";
 const IS_DONE: &str = "done ";
 
-/// A process that runs its part of programs, as [`serve`] does. Killed when dropped, if it is a child.
+/// A process that runs its part of programs, as [`serve`] does. Killed when dropped, if it is a
+/// child.
 pub struct Worker {
     lines: Lines<Box<dyn Stream>>,
     child: Option<Child>,
 }
 
 impl Worker {
-    /// The one at the other end of a stream. The reading end has a timeout: a process that says nothing hangs.
+    /// The one at the other end of a stream. The reading end has a timeout: a process that says
+    /// nothing hangs.
     pub fn new(
         to: impl Stream + 'static,
         from: impl Stream + 'static,
@@ -93,7 +96,8 @@ fn run_in(couple: &mut Couple, program: &Program) -> Result<(), String> {
     }
 }
 
-/// Runs random programs in processes that `start` starts: first two for all, after a failure two for each.
+/// Runs random programs in processes that `start` starts: first two for all, after a failure two
+/// for each.
 ///
 /// # Panics
 ///
@@ -147,7 +151,8 @@ fn is_alone(step: &Step) -> bool {
     matches!(step, Step::Reopen { .. })
 }
 
-/// The way to the process that says which programs to run, and through it to the other that runs them.
+/// The way to the process that says which programs to run, and through it to the other that runs
+/// them.
 struct Leader<S>(Lines<S>);
 
 impl<S: Stream> Other for Leader<S> {
@@ -158,7 +163,8 @@ impl<S: Stream> Other for Leader<S> {
     }
 }
 
-/// Runs the ranks whose number modulo 2 is `process` of each program that it is told, until there are no more.
+/// Runs the ranks whose number modulo 2 is `process` of each program that it is told, until there
+/// are no more.
 ///
 /// # Panics
 ///

@@ -1,5 +1,5 @@
-//! What happened in a run, as far as anybody could see it: for each receiver its calls in their order, and what they and
-//! their completions said.
+//! What happened in a run, as far as anybody could see it: for each receiver its calls in their
+//! order, and what they and their completions said.
 
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
@@ -93,7 +93,8 @@ pub enum Fate {
 pub enum Event {
     /// A message was sent to it (a place in [`Receiver::messages`]).
     Sent(usize),
-    /// Its sender was told that it stands in its receive's buffer, or was dropped (`FI_DELIVERY_COMPLETE`).
+    /// Its sender was told that it stands in its receive's buffer, or was dropped
+    /// (`FI_DELIVERY_COMPLETE`).
     Delivered(usize),
     /// A receive was posted (a place in [`Receiver::receives`]).
     Posted(usize),

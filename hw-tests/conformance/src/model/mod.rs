@@ -57,9 +57,10 @@ pub fn random_programs(fabric: &Fabric, cases: u32) {
     search(fabric, cases, Changes::Few);
 }
 
-/// As `random_programs`, with addresses that come and go between any two messages, in the middle of long ones, at either side: what
-/// is sent comes once, to whom it was for, under an address that its receiver has for the sender, or ends in an error; a removed
-/// address is refused until somebody gets it again.
+/// As `random_programs`, with addresses that come and go between any two messages, in the middle of
+/// long ones, at either side: what is sent comes once, to whom it was for, under an address that
+/// its receiver has for the sender, or ends in an error; a removed address is refused until
+/// somebody gets it again.
 ///
 /// # Panics
 ///

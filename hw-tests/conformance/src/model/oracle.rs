@@ -1,10 +1,11 @@
-//! Which outcomes are allowed: a plain sequential matcher, and a search for an order of arrivals under which it does what
-//! was seen.
+//! Which outcomes are allowed: a plain sequential matcher, and a search for an order of arrivals
+//! under which it does what was seen.
 //!
-//! What a receiver calls and reads has one order; what its transports take in between has not. Messages of one sender
-//! arrive in the order in which they were sent (`FI_ORDER_SAS`, fi_endpoint(3)), after they were sent; those of different
-//! senders in any order. Each arrival takes the receive that was posted first among those that match, each receive takes the
-//! message that arrived first (fi_msg(3), fi_tagged(3)).
+//! What a receiver calls and reads has one order; what its transports take in between has not.
+//! Messages of one sender arrive in the order in which they were sent (`FI_ORDER_SAS`,
+//! fi_endpoint(3)), after they were sent; those of different senders in any order. Each arrival
+//! takes the receive that was posted first among those that match, each receive takes the message
+//! that arrived first (fi_msg(3), fi_tagged(3)).
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};

@@ -1,4 +1,5 @@
-//! Random programs: what the ranks of a run do, one step after another, and the text form by which one is run again.
+//! Random programs: what the ranks of a run do, one step after another, and the text form by which
+//! one is run again.
 
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -16,7 +17,8 @@ pub struct Program<S = Step> {
     pub ranks: usize,
     /// Whether all pairs are connected before the first step.
     pub warm: bool,
-    /// Whether address vectors are tables, whose indices others get, and not maps. Those of datagrams are maps.
+    /// Whether address vectors are tables, whose indices others get, and not maps. Those of
+    /// datagrams are maps.
     #[serde(default)]
     pub table: bool,
     /// The steps.
@@ -41,7 +43,8 @@ pub struct Wants {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// A send of any form: fi_send, fi_sendv, fi_senddata, fi_inject, fi_injectdata, fi_sendmsg and the tagged ones.
+    /// A send of any form: fi_send, fi_sendv, fi_senddata, fi_inject, fi_injectdata, fi_sendmsg and
+    /// the tagged ones.
     Send {
         /// Sender.
         from: u8,
@@ -55,7 +58,8 @@ pub enum Step {
         size: usize,
         /// With `FI_INJECT`.
         inject: bool,
-        /// With `FI_REMOTE_CQ_DATA`. A message that is too short to be known by its content has it always.
+        /// With `FI_REMOTE_CQ_DATA`. A message that is too short to be known by its content has it
+        /// always.
         data: bool,
         /// Without `FI_COMPLETION`.
         quiet: bool,
@@ -97,7 +101,8 @@ pub enum Step {
         /// What to do with it.
         and: Action,
     },
-    /// `FI_CLAIM` by itself, or with `FI_DISCARD`: deals with the `which`th message that is claimed, if there is one.
+    /// `FI_CLAIM` by itself, or with `FI_DISCARD`: deals with the `which`th message that is
+    /// claimed, if there is one.
     Claimed {
         /// Who has claimed it.
         at: u8,
@@ -219,7 +224,8 @@ pub fn programs(fabric: &Fabric, changes: Changes) -> impl Strategy<Value = Prog
     let longest = fabric.longest;
     // Most programs have short messages only, so that many wait at a time.
     let longest = prop_oneof![3 => Just(longest.min(9000)), 1 => Just(longest)];
-    // What is drawn once a step is left out would be another program: that shrinks by its steps alone.
+    // What is drawn once a step is left out would be another program: that shrinks by its steps
+    // alone.
     (2..=MAX_RANKS, any::<bool>(), any::<bool>(), longest)
         .no_shrink()
         .prop_flat_map(move |(ranks, warm, table, longest)| {

@@ -114,7 +114,8 @@ struct Send {
 ///
 /// # Errors
 ///
-/// What no order of things explains: an operation that does not end, or ends twice, or with wrong content.
+/// What no order of things explains: an operation that does not end, or ends twice, or with wrong
+/// content.
 pub fn run(fabric: &Fabric, program: &Program) -> Result<Vec<Receiver>, Wrong> {
     let mut run = Run::new(fabric, program);
     for rank in 0..program.ranks {

@@ -1,4 +1,5 @@
-//! The steady state of short messages: it allocates nothing, and makes no system call but the driver's own.
+//! The steady state of short messages: it allocates nothing, and makes no system call but the
+//! driver's own.
 
 mod allocations;
 mod syscalls;

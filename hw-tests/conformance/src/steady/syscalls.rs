@@ -1,5 +1,6 @@
-//! Which system calls a thread makes: a child process has itself traced (ptrace(2)) for a while, and the parent writes down
-//! every call. Nothing is missed and nothing is changed: each call stops the thread on its way into the kernel.
+//! Which system calls a thread makes: a child process has itself traced (ptrace(2)) for a while,
+//! and the parent writes down every call. Nothing is missed and nothing is changed: each call stops
+//! the thread on its way into the kernel.
 
 #![allow(
     unsafe_code,
@@ -58,8 +59,8 @@ pub fn measure<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Runs the test `name` of this program once more, in a child. There it calls `child`, which is to call [`measure`] once;
-/// in the parent this returns what the kernel was called for meanwhile.
+/// Runs the test `name` of this program once more, in a child. There it calls `child`, which is to
+/// call [`measure`] once; in the parent this returns what the kernel was called for meanwhile.
 pub fn trace(name: &str, child: impl FnOnce()) -> Option<Trace> {
     if std::env::var_os(CHILD).is_some() {
         child();
@@ -77,8 +78,9 @@ pub fn trace(name: &str, child: impl FnOnce()) -> Option<Trace> {
     Some(seen)
 }
 
-/// Watches the thread of a process that has itself traced, from its first stop to the second mark. However long that takes on a
-/// busy machine: only a child that does nothing at all for long is ended.
+/// Watches the thread of a process that has itself traced, from its first stop to the second mark.
+/// However long that takes on a busy machine: only a child that does nothing at all for long is
+/// ended.
 fn watch(process: Pid) -> Trace {
     std::thread::scope(|scope| {
         let (tell, told) = channel();

@@ -1,5 +1,6 @@
-//! Instructions that a message of 8 bytes costs its sender and its receiver, counted by valgrind (callgrind): a figure that
-//! repeats to the digit, where times do not. Over verbs the device is the fake one, and what it does itself is not counted.
+//! Instructions that a message of 8 bytes costs its sender and its receiver, counted by valgrind
+//! (callgrind): a figure that repeats to the digit, where times do not. Over verbs the device is
+//! the fake one, and what it does itself is not counted.
 //!
 //!     cargo bench -p ferrofabric-fake-device --bench instructions              # compares with the file
 //!     … -- --write                     # writes this machine's table anew
@@ -22,7 +23,8 @@ mod subjects;
 
 use std::process::ExitCode;
 
-/// Messages that are counted, after as many that are not: all that is done once in so many is in them.
+/// Messages that are counted, after as many that are not: all that is done once in so many is in
+/// them.
 const MESSAGES: u64 = 2048;
 
 /// Set for the program that valgrind runs.

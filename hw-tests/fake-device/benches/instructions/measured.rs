@@ -15,7 +15,8 @@ pub(crate) struct Counted {
     pub(crate) total: u64,
     /// The same by function, callees not included.
     pub(crate) by_function: BTreeMap<String, u64>,
-    /// The same by source line (`file:line`), with what is inlined at its own; without the C library's.
+    /// The same by source line (`file:line`), with what is inlined at its own; without the C
+    /// library's.
     pub(crate) by_line: BTreeMap<String, u64>,
 }
 
@@ -108,8 +109,9 @@ fn mpich() -> Option<String> {
     found.status.success().then(|| folder.trim().to_owned())
 }
 
-/// Reads a profile (callgrind's manual, "Callgrind Format Specification"): what a function did itself, and what the calls
-/// from it cost. What is called of the device is left out with all that it called; it calls nothing back.
+/// Reads a profile (callgrind's manual, "Callgrind Format Specification"): what a function did
+/// itself, and what the calls from it cost. What is called of the device is left out with all that
+/// it called; it calls nothing back.
 fn parse(subject: &str, text: &str) -> Counted {
     let mut counted = Counted {
         subject: subject.to_owned(),
@@ -165,8 +167,8 @@ fn parse(subject: &str, text: &str) -> Counted {
     counted
 }
 
-/// The functions of the C library as one: who called which of them for what is not told apart. Those that call nothing
-/// stand for themselves.
+/// The functions of the C library as one: who called which of them for what is not told apart.
+/// Those that call nothing stand for themselves.
 fn group(object: &str, function: &str) -> String {
     match object.contains(LIBC) && !function.contains("mem") {
         true => "C library: allocator, system calls".to_owned(),

@@ -1,4 +1,5 @@
-//! The same operations as an application of libfabric's makes them: through stock libfabric and the plugin.
+//! The same operations as an application of libfabric's makes them: through stock libfabric and the
+//! plugin.
 
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};

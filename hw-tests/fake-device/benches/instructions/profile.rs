@@ -9,7 +9,8 @@ use crate::measured::Counted;
 /// What costs less, per message, is not shown.
 const LEAST: f64 = 1.0;
 
-/// Prints what each function costs by itself, then what each source file and each of its lines does, per message.
+/// Prints what each function costs by itself, then what each source file and each of its lines
+/// does, per message.
 pub(crate) fn print(dumps: &[Counted]) -> ExitCode {
     for counted in dumps {
         println!(

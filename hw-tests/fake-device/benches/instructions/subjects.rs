@@ -61,8 +61,8 @@ pub(crate) const BYTES: usize = 8;
 /// Their tag.
 pub(crate) const TAG: u64 = 5;
 
-/// Here numbers that nobody can guess are always the same: hash tables look the same each time. This stands in for the C
-/// library's function.
+/// Here numbers that nobody can guess are always the same: hash tables look the same each time.
+/// This stands in for the C library's function.
 ///
 /// # Safety
 ///
@@ -82,7 +82,8 @@ unsafe extern "C" fn getrandom(into: *mut c_void, len: usize, _flags: u32) -> is
 /// 0, or the time at which the clocks stand, in ns.
 static STOPPED_AT: AtomicI64 = AtomicI64::new(0);
 
-/// Has the clocks stand still, or go: what is done every so often would else be counted at one time and not at another.
+/// Has the clocks stand still, or go: what is done every so often would else be counted at one time
+/// and not at another.
 fn stop_clocks(stop: bool) {
     let now = if stop {
         clock(libc::CLOCK_MONOTONIC)
@@ -176,7 +177,8 @@ fn open(transport: &str) -> Option<Once> {
         return Some(Box::new(move |what, counted| pair.once(what, counted)));
     }
     let shm = if transport == "ofi" { "on" } else { "off" };
-    // SAFETY: what other threads there are (of endpoints opened before) do not look at the environment.
+    // SAFETY: what other threads there are (of endpoints opened before) do not look at the
+    // environment.
     unsafe { std::env::set_var("FERRO_SHM", shm) };
     let libfabric = Box::leak(Box::new(Libfabric::load()?));
     let mut pair = ofi::Pair::open(libfabric, transport);
@@ -283,7 +285,8 @@ impl Pair {
                 assert_eq!(reported, what == "send");
                 assert!(to.read());
             }
-            // The receive is posted (in a window: behind others), the message comes, the queue is read.
+            // The receive is posted (in a window: behind others), the message comes, the queue is
+            // read.
             "receive" | "window" => {
                 run(true, &mut || to.post());
                 from.send(Flags::INJECT);
@@ -292,7 +295,8 @@ impl Pair {
                 run(true, &mut || received = to.read());
                 assert!(received);
             }
-            // A look at the queue finds a message that nobody waits for; then the receive comes, and the queue is read.
+            // A look at the queue finds a message that nobody waits for; then the receive comes,
+            // and the queue is read.
             "unexpected" => {
                 from.send(Flags::INJECT);
                 from.read();

@@ -48,7 +48,8 @@ unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut i
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: a list that was handed out, as long as it was then. An opened device has a copy of its own.
+    // SAFETY: a list that was handed out, as long as it was then. An opened device has a copy of
+    // its own.
     let list = unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, DEVICES.len() + 1)) };
     for device in list.into_iter().filter(|device| !device.is_null()) {
         release(device);
@@ -242,7 +243,8 @@ pub(super) fn on_ethernet(model: &mut Model, context: *mut ibv_context) -> Resul
     }
 }
 
-/// The one GID of a port: 192.0.2.1 (an address of documentation, RFC 5737), or one of the default InfiniBand subnet.
+/// The one GID of a port: 192.0.2.1 (an address of documentation, RFC 5737), or one of the default
+/// InfiniBand subnet.
 pub(super) fn gid(ethernet: bool) -> ibv_gid {
     let raw = match ethernet {
         true => [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1],

@@ -1,4 +1,5 @@
-//! What libibverbs exports. Calls that take a handle go by its address alone, so that one which is gone is an error.
+//! What libibverbs exports. Calls that take a handle go by its address alone, so that one which is
+//! gone is an error.
 
 mod completion;
 mod device;
@@ -39,7 +40,8 @@ fn act(call: &'static str, body: impl FnOnce(&mut Model) -> Result<(), i32>) -> 
 
 /// A structure of C, all zeroes.
 fn zeroed<T>() -> T {
-    // SAFETY: only for structures of plain numbers, pointers, optional functions and locks, for which zeroes are fine.
+    // SAFETY: only for structures of plain numbers, pointers, optional functions and locks, for
+    // which zeroes are fine.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 

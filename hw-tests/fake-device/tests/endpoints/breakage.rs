@@ -1,5 +1,5 @@
-//! What breaks without a request of ours: queue pairs, completion queues, datagrams that are lost, and what the device tells
-//! of by asynchronous events.
+//! What breaks without a request of ours: queue pairs, completion queues, datagrams that are lost,
+//! and what the device tells of by asynchronous events.
 
 use std::time::Instant;
 
@@ -18,7 +18,8 @@ pub(crate) fn connections(device: &FakeDevice) -> Vec<u32> {
     connected.map(|qp| qp.number).collect()
 }
 
-/// One side's queue pair breaks while messages of all kinds are under way: all of them arrive, once.
+/// One side's queue pair breaks while messages of all kinds are under way: all of them arrive,
+/// once.
 #[test]
 fn a_queue_pair_that_breaks() {
     for side in [0, 1] {
@@ -85,8 +86,8 @@ fn datagrams_that_are_lost() {
     }
 }
 
-/// Control packets with wrong lengths or wrong bytes, which may well say something else: every operation ends, and the next
-/// ones succeed.
+/// Control packets with wrong lengths or wrong bytes, which may well say something else: every
+/// operation ends, and the next ones succeed.
 #[test]
 fn datagrams_that_make_no_sense() {
     let strange = [
@@ -143,7 +144,8 @@ fn asynchronous_events() {
     assert_clean(&device);
 }
 
-/// The completion queue of an endpoint overflows: nothing completes any more, and its operations end with errors.
+/// The completion queue of an endpoint overflows: nothing completes any more, and its operations
+/// end with errors.
 #[test]
 fn a_completion_queue_that_is_overrun() {
     let device = FakeDevice::take();

@@ -63,7 +63,8 @@ fn an_endpoint_that_does_not_open_leaves_nothing() {
                 assert_clean(&device);
             }
         }
-        // Posting a datagram's receive is tried again, and a table that can not be had is read slot by slot.
+        // Posting a datagram's receive is tried again, and a table that can not be had is read slot
+        // by slot.
         let tolerated = ["ibv_post_recv", "_ibv_query_gid_table"];
         assert!(
             refused > 0 || tolerated.contains(&call),
@@ -147,8 +148,8 @@ fn a_connection_that_can_not_be_made() {
     }
 }
 
-/// Registrations for large messages fail, so many in a row: an error for one message alone, or for none if what was kept could make
-/// way.
+/// Registrations for large messages fail, so many in a row: an error for one message alone, or for
+/// none if what was kept could make way.
 fn registrations_fail(cache: &str, in_a_row: u32, errors: RangeInclusive<usize>) {
     for after in 0..4 {
         let device = FakeDevice::take();
@@ -206,8 +207,8 @@ fn receives_that_can_not_be_posted() {
     }
 }
 
-/// What had come over a connection before a request could not be posted there is taken, however much it is: its sender has been told
-/// that it arrived.
+/// What had come over a connection before a request could not be posted there is taken, however
+/// much it is: its sender has been told that it arrived.
 #[test]
 fn what_has_come_before_a_request_that_can_not_be_posted() {
     const COUNT: u64 = 40;

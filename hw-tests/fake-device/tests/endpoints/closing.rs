@@ -55,8 +55,8 @@ fn until(mut reached: impl FnMut() -> bool) {
     }
 }
 
-/// What an endpoint has injected is written from memory of its own: while the device may still be at it, that is not given back,
-/// though the endpoint is being closed and the registration is kept.
+/// What an endpoint has injected is written from memory of its own: while the device may still be
+/// at it, that is not given back, though the endpoint is being closed and the registration is kept.
 #[test]
 fn the_device_writes_what_was_injected_by_who_closes() {
     for kept in ["on", "off"] {

@@ -1,4 +1,5 @@
-//! Lanes over datagrams: which kind of lane a peer gets, and sessions that move between them under load.
+//! Lanes over datagrams: which kind of lane a peer gets, and sessions that move between them under
+//! load.
 
 use std::time::Instant;
 
@@ -47,7 +48,8 @@ fn many_messages_make_a_connection() {
         let device = FakeDevice::take();
         let mut pair = Pair::open(settings);
         let begun = Instant::now();
-        // So many in a tenth of a second are wanted: on a busy machine it may take more than one try.
+        // So many in a tenth of a second are wanted: on a busy machine it may take more than one
+        // try.
         let wanted = |tag| tag < 300 || connections(&device).len() < 2 * made;
         for tag in (0..).take_while(|&tag| wanted(tag)) {
             pair.exchange(8, tag);
@@ -64,7 +66,8 @@ fn many_messages_make_a_connection() {
     }
 }
 
-/// Peers that fall silent as they are promoted take no place among those with connections: others still get one.
+/// Peers that fall silent as they are promoted take no place among those with connections: others
+/// still get one.
 #[test]
 fn promotions_that_fail() {
     let device = FakeDevice::take();
@@ -118,7 +121,8 @@ fn promotions_that_fail() {
     assert_clean(&device);
 }
 
-/// Messages that only RC carries have a connection, whatever was said, and those before and behind keep their order.
+/// Messages that only RC carries have a connection, whatever was said, and those before and behind
+/// keep their order.
 #[test]
 fn a_large_message_makes_a_connection() {
     let device = FakeDevice::take();
@@ -155,8 +159,8 @@ fn lost_datagrams_are_repeated() {
     }
 }
 
-/// A lane gets the place of one that is down, and that the hub, busy with what others sent, has not parted with: what it loses is
-/// repeated all the same.
+/// A lane gets the place of one that is down, and that the hub, busy with what others sent, has not
+/// parted with: what it loses is repeated all the same.
 #[test]
 fn a_lane_in_the_place_of_another() {
     /// So many completions are the hub's before it parts with any lane.
@@ -228,7 +232,8 @@ fn a_lane_in_the_place_of_another() {
     assert_clean(&device);
 }
 
-/// A session moves to RC while datagrams are under way, and some of them, and of the handshake, are lost.
+/// A session moves to RC while datagrams are under way, and some of them, and of the handshake, are
+/// lost.
 #[test]
 fn promotion_under_load_loses_nothing() {
     for seed in 0..10 {
@@ -272,7 +277,8 @@ impl Spoke {
     }
 }
 
-/// Messages of all sizes between a hub and its peers, both ways, in rounds; never more queue pairs than the hub may have.
+/// Messages of all sizes between a hub and its peers, both ways, in rounds; never more queue pairs
+/// than the hub may have.
 fn hub_and_spokes(device: &FakeDevice, hub: &[(&str, &str)], others: &[(&str, &str)], cap: usize) {
     const SPOKES: usize = 5;
     let mut hub = endpoint(hub);

@@ -24,8 +24,8 @@ pub(crate) const STATUSES: [Status; 13] = [
     Status::IBV_WC_GENERAL_ERR,
 ];
 
-/// A message whose request fails goes over the next connection, unless what is wrong is on this side: then it is an error for
-/// its operation, with the device's status.
+/// A message whose request fails goes over the next connection, unless what is wrong is on this
+/// side: then it is an error for its operation, with the device's status.
 #[test]
 fn each_status_of_a_message() {
     for status in STATUSES {

@@ -54,7 +54,8 @@ fn messages_over_infiniband() {
     assert_clean(&device);
 }
 
-/// More than there are receive buffers and send slots, to a receiver that does not look: what waits is kept in order.
+/// More than there are receive buffers and send slots, to a receiver that does not look: what waits
+/// is kept in order.
 #[test]
 fn a_flood_of_unexpected_messages() {
     const COUNT: u64 = 3000;
@@ -85,7 +86,8 @@ fn a_flood_of_unexpected_messages() {
     for done in pair.run((2 * COUNT - over) as usize) {
         let completion = done.outcome.unwrap();
         if completion.flags.contains(Flags::RECV) {
-            // They match in order; large ones and those without credit complete later than what follows them.
+            // They match in order; large ones and those without credit complete later than what
+            // follows them.
             check(&done.buffer, done.token, "in order");
             received += 1;
         }
@@ -137,8 +139,8 @@ fn many_peers() {
     assert_clean(&device);
 }
 
-/// A message that its sender writes rings three doorbells: for the question, for the answer, and for the write and the word behind it
-/// together.
+/// A message that its sender writes rings three doorbells: for the question, for the answer, and
+/// for the write and the word behind it together.
 #[test]
 fn a_message_that_is_written_rings_three_times() {
     const LEN: usize = 100_000;

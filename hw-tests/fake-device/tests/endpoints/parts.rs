@@ -1,5 +1,5 @@
-//! Messages in several packets. Packets are small and receive buffers few here, so that a look at the receiver's queue finds
-//! some of a message.
+//! Messages in several packets. Packets are small and receive buffers few here, so that a look at
+//! the receiver's queue finds some of a message.
 
 use std::time::Instant;
 
@@ -74,7 +74,8 @@ fn no_word_of_the_receiver_is_waited_for() {
     assert_clean(&device);
 }
 
-/// Of the 256 buffers for packets a message takes no more than half: for more of them it might wait for ever.
+/// Of the 256 buffers for packets a message takes no more than half: for more of them it might wait
+/// for ever.
 #[test]
 fn messages_of_very_many_packets_ask_first() {
     let device = FakeDevice::take();
@@ -87,7 +88,8 @@ fn messages_of_very_many_packets_ask_first() {
     assert_clean(&device);
 }
 
-/// The receive comes when nothing, some or all of the message is here, and has room for all of it or not.
+/// The receive comes when nothing, some or all of the message is here, and has room for all of it
+/// or not.
 #[test]
 fn receives_that_come_at_any_moment() {
     let device = FakeDevice::take();
@@ -125,7 +127,8 @@ fn receives_that_come_at_any_moment() {
     assert_clean(&device);
 }
 
-/// The lane breaks at any packet, which arrives or not, with the receive posted before or after: nothing is lost.
+/// The lane breaks at any packet, which arrives or not, with the receive posted before or after:
+/// nothing is lost.
 #[test]
 fn lanes_that_break_in_the_middle() {
     for status in [Status::IBV_WC_RETRY_EXC_ERR, Status::IBV_WC_GENERAL_ERR] {
@@ -175,8 +178,8 @@ fn lanes_that_break_in_the_middle() {
     }
 }
 
-/// The session ends with half a message here: a receive that has it fails, one that has not gets the next message. What the session
-/// was granted others may have again.
+/// The session ends with half a message here: a receive that has it fails, one that has not gets
+/// the next message. What the session was granted others may have again.
 #[test]
 fn sessions_that_end_in_the_middle() {
     for posted_before in [true, false] {
@@ -207,7 +210,8 @@ fn sessions_that_end_in_the_middle() {
     }
 }
 
-/// The same with one who is in no address vector: what it has not sent whole takes no receive from what others send.
+/// The same with one who is in no address vector: what it has not sent whole takes no receive from
+/// what others send.
 #[test]
 fn a_stranger_that_ends_in_the_middle_takes_no_receive() {
     let device = FakeDevice::take();
@@ -252,7 +256,8 @@ fn a_stranger_that_ends_in_the_middle_takes_no_receive() {
     assert_clean(&device);
 }
 
-/// The same with one that was removed from the address vector by the time that its session ends: what it was granted is given back.
+/// The same with one that was removed from the address vector by the time that its session ends:
+/// what it was granted is given back.
 #[test]
 fn a_message_that_will_never_be_whole() {
     let device = FakeDevice::take();
@@ -280,7 +285,8 @@ fn a_message_that_will_never_be_whole() {
     assert_clean(&device);
 }
 
-/// Headers with wrong bytes, of any packet of a message: every operation ends, and the endpoints go on afterwards.
+/// Headers with wrong bytes, of any packet of a message: every operation ends, and the endpoints go
+/// on afterwards.
 #[test]
 fn parts_that_make_no_sense() {
     for at in (0..28).chain([31, 35]) {

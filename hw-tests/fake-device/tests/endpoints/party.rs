@@ -100,16 +100,17 @@ impl Pair {
         run(&mut [&mut self.a, &mut self.b], count)
     }
 
-    /// Drives both until they agree on what there is between them: a session that one side has given up has ended at the
-    /// other, too, and a broken connection is gone, or another is there in its place.
+    /// Drives both until they agree on what there is between them: a session that one side has
+    /// given up has ended at the other, too, and a broken connection is gone, or another is there
+    /// in its place.
     pub(crate) fn settle(&mut self, device: &FakeDevice) {
         self.rest(|this| {
             stat(&this.a, SESSIONS) == stat(&this.b, SESSIONS) && all_connected(device)
         });
     }
 
-    /// Drives both until it is so, and for a while nothing is over: what neither end shows, such as a datagram that tells of
-    /// nothing new, has had its time.
+    /// Drives both until it is so, and for a while nothing is over: what neither end shows, such as
+    /// a datagram that tells of nothing new, has had its time.
     pub(crate) fn rest(&mut self, so: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         let quiet = Duration::from_millis(20);

@@ -19,11 +19,12 @@ const QUOTA_BYTE: u32 = 40 + 134;
 /// What inverting that byte makes of the quota.
 const CLAIMED: u64 = QUOTA ^ 0xff;
 
-/// How long a sender that has filled its quota goes on trying: one that went beyond it would be seen.
+/// How long a sender that has filled its quota goes on trying: one that went beyond it would be
+/// seen.
 const MORE: Duration = Duration::from_millis(300);
 
-/// Messages of 8 bytes go as requests if their senders want to know of their delivery, else eagerly while there is credit: of
-/// two units each.
+/// Messages of 8 bytes go as requests if their senders want to know of their delivery, else eagerly
+/// while there is credit: of two units each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Eager,
@@ -74,8 +75,9 @@ fn takes_the_connection(pair: &Pair) -> End {
     third
 }
 
-/// `a` sends, with its number as its tag, whatever it can, until `b` keeps so many of them and nothing goes any more, or a
-/// receive of `b` has failed. Then both have time for more. Returns how many were sent, and the most that `b` has kept.
+/// `a` sends, with its number as its tag, whatever it can, until `b` keeps so many of them and
+/// nothing goes any more, or a receive of `b` has failed. Then both have time for more. Returns how
+/// many were sent, and the most that `b` has kept.
 fn flood(pair: &Pair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64) {
     let (mut sent, mut most) = (0, 0);
     let begun = Instant::now();
@@ -109,7 +111,8 @@ fn flood(pair: &Pair, from: IoBuf, flags: Flags, enough: u64) -> (u64, u64) {
     (sent, most)
 }
 
-/// A sender that keeps to its quota waits, with what it has in line bounded, too; once its messages are received, all come.
+/// A sender that keeps to its quota waits, with what it has in line bounded, too; once its messages
+/// are received, all come.
 #[test]
 fn a_sender_waits_for_its_receiver() {
     for kind in [Kind::Requests, Kind::Eager] {
@@ -145,8 +148,8 @@ fn a_sender_waits_for_its_receiver() {
     }
 }
 
-/// A peer that goes beyond what it was granted loses its connection, with an error that says why for whoever waits for it; what
-/// it announced is forgotten, and others are served as ever.
+/// A peer that goes beyond what it was granted loses its connection, with an error that says why
+/// for whoever waits for it; what it announced is forgotten, and others are served as ever.
 #[test]
 fn who_exceeds_its_quota_is_refused() {
     const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud"), ("FERRO_MAX_LANES", "1")];

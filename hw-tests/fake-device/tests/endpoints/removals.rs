@@ -1,4 +1,5 @@
-//! Peers that are removed from an address vector: the connection goes with the entry, the session does not.
+//! Peers that are removed from an address vector: the connection goes with the entry, the session
+//! does not.
 
 use std::time::{Duration, Instant};
 
@@ -67,8 +68,9 @@ fn from_stranger(pair: &mut Pair, bytes: usize, tag: u64) {
     }
 }
 
-/// The connection to a removed peer goes once nothing happens on it, whichever lane that is. The peer can still send, over another
-/// one, which goes as well; inserted again, it is there as before.
+/// The connection to a removed peer goes once nothing happens on it, whichever lane that is. The
+/// peer can still send, over another one, which goes as well; inserted again, it is there as
+/// before.
 ///
 /// Covers: AV-17
 #[test]
@@ -117,7 +119,8 @@ fn peers_that_remove_each_other() {
     assert_clean(&device);
 }
 
-/// Removing and inserting the same address between messages, any number of times, loses none and makes no connection after another.
+/// Removing and inserting the same address between messages, any number of times, loses none and
+/// makes no connection after another.
 ///
 /// Covers: AV-17
 #[test]
@@ -142,8 +145,8 @@ fn an_address_that_comes_and_goes_under_traffic() {
     }
 }
 
-/// A removed peer that says something whenever its connection has gone gets it back each time, and keeps it longer each time: what
-/// it says never makes a storm of connections.
+/// A removed peer that says something whenever its connection has gone gets it back each time, and
+/// keeps it longer each time: what it says never makes a storm of connections.
 ///
 /// Covers: AV-17
 #[test]
@@ -199,8 +202,8 @@ fn an_attempt_ends_with_the_entry() {
     assert_clean(&device);
 }
 
-/// Fifty peers, each inserted, spoken to, and removed, on both sides: of all that the device counts nothing is left of them, and once
-/// more.
+/// Fifty peers, each inserted, spoken to, and removed, on both sides: of all that the device counts
+/// nothing is left of them, and once more.
 ///
 /// Covers: AV-17
 #[test]

@@ -45,8 +45,8 @@ impl Runs {
         Self { pair, from, device }
     }
 
-    /// Posts so many receives, and sends as many messages of `bytes`, all but the last with `MORE`. Returns how many doorbells
-    /// that rang, and how many the first of them.
+    /// Posts so many receives, and sends as many messages of `bytes`, all but the last with `MORE`.
+    /// Returns how many doorbells that rang, and how many the first of them.
     fn run(&self, count: u64, bytes: usize, flags: Flags) -> (u64, u64) {
         for _ in 0..count {
             let recv = any_tagged(self.pair.b.context());
@@ -115,7 +115,8 @@ fn a_run_rings_once_when_it_ends() {
     assert_eq!(runs.device.misuse(), "");
 }
 
-/// What waited for the connection, or for room, is posted with few doorbells, whether it was sent as a run or not.
+/// What waited for the connection, or for room, is posted with few doorbells, whether it was sent
+/// as a run or not.
 #[test]
 fn what_has_waited_rings_seldom() {
     let device = FakeDevice::take();
@@ -156,7 +157,8 @@ fn what_has_waited_rings_seldom() {
     );
 }
 
-/// The doorbell of a run fails, at each of its messages: the lane is replaced, and nothing is lost or comes twice.
+/// The doorbell of a run fails, at each of its messages: the lane is replaced, and nothing is lost
+/// or comes twice.
 #[test]
 fn a_run_whose_doorbell_fails() {
     let runs = Runs::open();
@@ -260,7 +262,8 @@ impl Datagrams {
                 true => IoBuf::new(message.as_ptr(), bytes),
                 false => self.a.memory(bytes, n as u8),
             };
-            // SAFETY: the memory lives as long as the endpoint, but for a message that is free at return.
+            // SAFETY: the memory lives as long as the endpoint, but for a message that is free at
+            // return.
             unsafe { self.a.endpoint.send(&op, &[buf]) }.unwrap();
             message.fill(0);
         }
@@ -328,7 +331,8 @@ fn a_run_of_datagrams_rings_once_when_it_ends() {
     assert_eq!(pair.device.misuse(), "");
 }
 
-/// The device does not take a run that was held back: its sends end with that, and the endpoint goes on.
+/// The device does not take a run that was held back: its sends end with that, and the endpoint
+/// goes on.
 #[test]
 fn a_run_of_datagrams_whose_doorbell_fails() {
     let pair = Datagrams::open();

@@ -1,4 +1,5 @@
-//! What all lanes of an endpoint share, and a few of them use up: bounce buffers, places in its completion queue.
+//! What all lanes of an endpoint share, and a few of them use up: bounce buffers, places in its
+//! completion queue.
 
 use std::time::Instant;
 
@@ -127,7 +128,8 @@ impl Star {
     }
 }
 
-/// A message that found no bounce buffer goes when others have come back: by the word of a lane that is not its own.
+/// A message that found no bounce buffer goes when others have come back: by the word of a lane
+/// that is not its own.
 #[test]
 fn a_lane_that_found_no_buffer_goes_on_when_there_is_one() {
     for _ in 0..3 {
@@ -161,8 +163,9 @@ fn what_is_repeated_goes_when_another_lane_gives_a_buffer_back() {
     star.connect(0);
     let broken = connections(&device);
     (1..3).for_each(|to| star.connect(to));
-    // Receivers that are not driven take no more than they have buffers for. The first has some messages yet to take, the second as
-    // many as its lane holds, the third has the rest of the buffers, and more in line.
+    // Receivers that are not driven take no more than they have buffers for. The first has some
+    // messages yet to take, the second as many as its lane holds, the third has the rest of the
+    // buffers, and more in line.
     star.send(0, BYTES, 20);
     star.exhaust(&[]);
     assert!(star.spokes[0].over < star.spokes[0].sent);
@@ -193,8 +196,9 @@ fn what_is_repeated_goes_when_another_lane_gives_a_buffer_back() {
     assert_clean(&device);
 }
 
-/// Messages of which nobody wants to hear, to so many peers that no lane has a reason of its own to ask for a completion: those of all
-/// together have no more room in the completion queue, and go on all the same.
+/// Messages of which nobody wants to hear, to so many peers that no lane has a reason of its own to
+/// ask for a completion: those of all together have no more room in the completion queue, and go on
+/// all the same.
 #[test]
 fn many_lanes_of_which_nobody_wants_to_hear() {
     // Of 16,384 places; a lane asks with the 64th at the latest.

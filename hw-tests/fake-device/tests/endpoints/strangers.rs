@@ -17,7 +17,8 @@ use ferrofabric_verbs::qp::{QpCaps, QpConfig, UdInit, UdQp};
 
 use crate::party::{PATIENCE, Pair, assert_clean};
 
-/// Handles that an endpoint may hold beside those of its peers: some in reserve, some being made, some of datagrams under way.
+/// Handles that an endpoint may hold beside those of its peers: some in reserve, some being made,
+/// some of datagrams under way.
 const SPARE: u32 = 512;
 
 /// A queue pair that sends what it likes.
@@ -65,7 +66,8 @@ impl Stranger {
         Self { qp, cq, handle, to }
     }
 
-    /// Asks after a lane that there is not, in the name of somebody whose path is like nobody else's.
+    /// Asks after a lane that there is not, in the name of somebody whose path is like nobody
+    /// else's.
     fn ask(&self, number: u16) {
         let mut verbs = self.to.verbs.unwrap();
         // The device takes no heed of it, and has a path to whoever has its own GID.
@@ -100,14 +102,16 @@ impl Stranger {
         let mut request = SendRequest::send(1, [inline_sge(&packet)])
             .to(&self.handle, control, verbs.qkey)
             .flags(SendFlags::INLINE | SendFlags::SIGNALED);
-        // SAFETY: inline data is copied before the call returns; the handle is there until the completion.
+        // SAFETY: inline data is copied before the call returns; the handle is there until the
+        // completion.
         unsafe { request.post(&self.qp) }.unwrap();
         let mut room = [MaybeUninit::uninit(); 4];
         while self.cq.poll(&mut room).unwrap().is_empty() {}
     }
 }
 
-/// Answers to strangers cost nothing that stays, however many there are, and nobody else is the worse for it.
+/// Answers to strangers cost nothing that stays, however many there are, and nobody else is the
+/// worse for it.
 #[test]
 fn strangers_that_ask_in_the_name_of_others() {
     let device = FakeDevice::take();

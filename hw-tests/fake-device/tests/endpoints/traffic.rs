@@ -1,5 +1,6 @@
-//! Messages both ways while something goes wrong, and what has to hold all the same: every send ends, what is received is
-//! what was sent, nothing comes twice, and what a receiver got its sender was not told otherwise without a reason.
+//! Messages both ways while something goes wrong, and what has to hold all the same: every send
+//! ends, what is received is what was sent, nothing comes twice, and what a receiver got its sender
+//! was not told otherwise without a reason.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -25,17 +26,19 @@ pub(crate) struct Traffic {
 /// High bit of a token: a send.
 const SEND: u64 = 1 << 63;
 
-/// Next bit: a receive in the place of one that failed with its connection, for the message may come with the next one.
+/// Next bit: a receive in the place of one that failed with its connection, for the message may
+/// come with the next one.
 const AGAIN: u64 = 1 << 62;
 
 impl Pair {
-    /// Sends so many messages each way, with receives that name their senders posted before, and lets `strike` do its worst
-    /// once the first have come. Tags from `from` on.
+    /// Sends so many messages each way, with receives that name their senders posted before, and
+    /// lets `strike` do its worst once the first have come. Tags from `from` on.
     pub(crate) fn traffic(&mut self, from: u64, count: u64, strike: impl FnOnce()) -> Traffic {
         self.run_traffic(from, count, true, strike)
     }
 
-    /// As [`traffic`](Self::traffic), of packets whose bytes are not what was sent: only that every send ends is asked for.
+    /// As [`traffic`](Self::traffic), of packets whose bytes are not what was sent: only that every
+    /// send ends is asked for.
     pub(crate) fn corrupt_traffic(&mut self, from: u64, count: u64) -> Traffic {
         self.run_traffic(from, count, false, || ())
     }

@@ -1,4 +1,5 @@
-//! The traffic class of an endpoint, down to the address handles and connections that its packets take it from.
+//! The traffic class of an endpoint, down to the address handles and connections that its packets
+//! take it from.
 
 use std::sync::Arc;
 
@@ -44,7 +45,8 @@ fn acquainted(a: OwningEndpoint, b: OwningEndpoint) -> Pair {
     Pair { a, b, to_b, to_a }
 }
 
-/// Traffic classes of an endpoint's connections and of its address handles. It has a domain of its own.
+/// Traffic classes of an endpoint's connections and of its address handles. It has a domain of its
+/// own.
 fn marks(device: &FakeDevice, end: &OwningEndpoint) -> (Vec<u32>, Vec<u32>) {
     let all = device.queue_pairs();
     let number = end.name().verbs.unwrap().qpn;
@@ -62,7 +64,8 @@ fn marks(device: &FakeDevice, end: &OwningEndpoint) -> (Vec<u32>, Vec<u32>) {
     )
 }
 
-/// The class of the endpoint, or without one that of its domain, is on what it sends, and not on what its peer does.
+/// The class of the endpoint, or without one that of its domain, is on what it sends, and not on
+/// what its peer does.
 ///
 /// Covers: GI-2
 #[test]
@@ -123,7 +126,8 @@ fn a_class_outlives_a_connection() {
     assert_clean(&device);
 }
 
-/// Endpoints of one domain, each of a class of its own: a datagram shows in its header which sent it.
+/// Endpoints of one domain, each of a class of its own: a datagram shows in its header which sent
+/// it.
 ///
 /// Covers: GI-2
 #[test]
@@ -168,7 +172,8 @@ fn datagrams_of_endpoints_of_one_domain_differ() {
     assert_clean(&device);
 }
 
-/// The subnet manager of InfiniBand assigns classes, and there is no routing header within a subnet.
+/// The subnet manager of InfiniBand assigns classes, and there is no routing header within a
+/// subnet.
 ///
 /// Covers: GI-2
 #[test]

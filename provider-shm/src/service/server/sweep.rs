@@ -15,7 +15,8 @@ pub(super) struct Sweep {
     next: Instant,
     /// Where among all peers the next one begins.
     from: usize,
-    /// With whom there was a link until neither side had more to say, who are asked after all the same.
+    /// With whom there was a link until neither side had more to say, who are asked after all the
+    /// same.
     left: HashSet<u64>,
 }
 

@@ -1,4 +1,5 @@
-//! Two sides of which only one is driven at times: whatever they say to each other meanwhile, the link ends in good order.
+//! Two sides of which only one is driven at times: whatever they say to each other meanwhile, the
+//! link ends in good order.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -142,7 +143,8 @@ fn the_sweep_is_there_before_the_last_word() {
     Pair::hears_of_the_end(pair.a, pair.b, pair.to_b);
 }
 
-/// The sweep finds that the other side has closed before it hears that the link is given back here, too.
+/// The sweep finds that the other side has closed before it hears that the link is given back here,
+/// too.
 #[test]
 fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
     let mut pair = Pair::connected();
@@ -161,7 +163,8 @@ fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
     });
 }
 
-/// Nothing is kept of a peer that is in no address vector, and with which there is no link; no insertion needs to be told of.
+/// Nothing is kept of a peer that is in no address vector, and with which there is no link; no
+/// insertion needs to be told of.
 fn knows_nobody(ep: &Ep) {
     assert_eq!(ep.shm.peers.known(), 0);
     assert!(!ep.shm.has_strangers());

@@ -1,4 +1,5 @@
-//! The address handles of an endpoint: one for each path, made by threads of their own when a path is first used.
+//! The address handles of an endpoint: one for each path, made by threads of their own when a path
+//! is first used.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -90,7 +91,8 @@ impl Handles {
         news
     }
 
-    /// A peer at the end of this path was removed: its handle may go when nothing is under way through it.
+    /// A peer at the end of this path was removed: its handle may go when nothing is under way
+    /// through it.
     pub(super) fn retire(&mut self, path: Path) {
         self.retired.push(path);
     }

@@ -1,12 +1,14 @@
 //! The DGRAM endpoint over verbs: one UD queue pair, with receives of its own.
 //!
-//! What is sent are plain datagrams with nothing of ours in them, so that any UD queue pair may be the other side: libfabric's
-//! verbs provider, or a program that speaks verbs itself. CQ data is the immediate data. Who sent a datagram is found by
-//! path and queue pair; sends go through address handles that are made by threads of their own.
+//! What is sent are plain datagrams with nothing of ours in them, so that any UD queue pair may be
+//! the other side: libfabric's verbs provider, or a program that speaks verbs itself. CQ data is
+//! the immediate data. Who sent a datagram is found by path and queue pair; sends go through
+//! address handles that are made by threads of their own.
 //!
-//! Peers of this node are reached through the device, too, which loops datagrams back. Shared memory is not paired: receives
-//! lie with the device in the order of posting, where a second transport could not take from them, and a datagram of at most
-//! an MTU has little to win. Who wants shared memory has it with RDM endpoints.
+//! Peers of this node are reached through the device, too, which loops datagrams back. Shared
+//! memory is not paired: receives lie with the device in the order of posting, where a second
+//! transport could not take from them, and a datagram of at most an MTU has little to win. Who
+//! wants shared memory has it with RDM endpoints.
 
 mod handles;
 mod receive;
@@ -52,8 +54,8 @@ pub(crate) const PREFIX_BYTES: usize = UdQp::HEADER_BYTES;
 /// Buffers in a list.
 pub(crate) const MAX_BUFFERS: usize = 4;
 
-/// The key of our queue pairs: the one that libfabric's verbs provider and rdma-core's examples use, whose datagrams are to
-/// be received, too.
+/// The key of our queue pairs: the one that libfabric's verbs provider and rdma-core's examples
+/// use, whose datagrams are to be received, too.
 pub(crate) const QKEY: u32 = 0x1111_1111;
 
 /// Completions taken at a time.
@@ -216,7 +218,8 @@ impl DgramTransport {
         self.qp.number()
     }
 
-    /// Has each send told of soon: the device is asked to signal those that want no completion, too.
+    /// Has each send told of soon: the device is asked to signal those that want no completion,
+    /// too.
     pub(crate) fn count_sends(&mut self) {
         self.sends.queue.count();
     }
@@ -225,7 +228,8 @@ impl DgramTransport {
     fn poll<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); POLL];
         let cq = Arc::as_ptr(&self.cq);
-        // SAFETY: `self` holds the queue; only the count of holders is not touched, for this is polled all the time.
+        // SAFETY: `self` holds the queue; only the count of holders is not touched, for this is
+        // polled all the time.
         let completions = match unsafe { (*cq).poll(&mut room) } {
             Ok(completions) => completions,
             Err(error) => {

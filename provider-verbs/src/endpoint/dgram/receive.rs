@@ -36,7 +36,8 @@ impl DgramTransport {
         unsafe { self.receives.post(&self.qp, op, iov) }
     }
 
-    /// Finds out who has sent what came at once, before any of it is handled: what that looks at is waited for together.
+    /// Finds out who has sent what came at once, before any of it is handled: what that looks at is
+    /// waited for together.
     #[inline]
     pub(super) fn find_senders(&self, completions: &[ibv_wc], senders: &mut [Sender]) {
         if completions.len() > 1 {
@@ -84,7 +85,8 @@ impl DgramTransport {
             let len = (shown + datagram.len).min(shown + self.receives.mtu());
             // The header is the prefix, where the application has room for one.
             let from = at.wrapping_add(HEADER - shown);
-            // SAFETY: so much lies in the slot from there on; the application vouches for its buffers.
+            // SAFETY: so much lies in the slot from there on; the application vouches for its
+            // buffers.
             unsafe { scatter(from, len, receive.buffers.segments()) };
             self.deliver(&receive.matched(), &datagram, owner);
         } else {
@@ -114,7 +116,8 @@ impl DgramTransport {
         match owner.srx().arrive(MsgKind::Msg, &arrived) {
             Some(receive) => {
                 self.counters.received(datagram.len, sender.addr);
-                // SAFETY: so much lies in the slot behind the header; the application vouches for its buffer.
+                // SAFETY: so much lies in the slot behind the header; the application vouches for
+                // its buffer.
                 unsafe {
                     scatter(
                         at.wrapping_add(HEADER),
@@ -224,7 +227,8 @@ impl DgramTransport {
         owner.fail_recv(MsgKind::Msg, receive, &nothing, errno, 0, why);
     }
 
-    /// Takes back a receive. What the device has can not be had back but by a reset of the queue pair.
+    /// Takes back a receive. What the device has can not be had back but by a reset of the queue
+    /// pair.
     pub(super) fn take_back<O: Owner>(
         &mut self,
         context: u64,
@@ -258,7 +262,8 @@ impl Datagram {
         let (data, flags) = match wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 {
             0 => (0, Flags::empty()),
             _ => {
-                // SAFETY: the flag says that it is immediate data; both are the same number of plain bytes.
+                // SAFETY: the flag says that it is immediate data; both are the same number of
+                // plain bytes.
                 let immediate = unsafe { wc.__bindgen_anon_1.imm_data };
                 (u32::from_be(immediate).into(), Flags::REMOTE_CQ_DATA)
             }

@@ -1,8 +1,9 @@
 //! The receives that are posted: in the application's buffers, and in slots of ours.
 //!
-//! A registered buffer with room for any datagram is posted itself. All others are served through a slot of ours, which
-//! belongs to none of them: what comes in the next such slot goes to the oldest of them, so that one which is taken back
-//! leaves no gap. The order of receives is kept but for those that a taken-back one's slot serves.
+//! A registered buffer with room for any datagram is posted itself. All others are served through a
+//! slot of ours, which belongs to none of them: what comes in the next such slot goes to the oldest
+//! of them, so that one which is taken back leaves no gap. The order of receives is kept but for
+//! those that a taken-back one's slot serves.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ use crate::qp::UdQp;
 use crate::registration::{Region, Registry};
 use crate::slots::SlotPool;
 
-/// In a work request ID: a receive into an application's buffer, by its place. Else the ID is the number of a slot.
+/// In a work request ID: a receive into an application's buffer, by its place. Else the ID is the
+/// number of a slot.
 pub(super) const DIRECT: u64 = 1 << 62;
 
 pub(super) const HEADER: usize = UdQp::HEADER_BYTES;
@@ -44,8 +46,8 @@ pub(super) struct Receives {
     /// By slot: whether it is posted for a datagram.
     slot_posted: Box<[bool]>,
     slots_posted: usize,
-    /// Receives that are served through slots, from the oldest. Never more than there are slots posted, unless the queue pair
-    /// takes none at the moment.
+    /// Receives that are served through slots, from the oldest. Never more than there are slots
+    /// posted, unless the queue pair takes none at the moment.
     bounced: VecDeque<Bounced>,
     direct: Slab<Direct>,
 }

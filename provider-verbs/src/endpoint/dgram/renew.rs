@@ -1,5 +1,6 @@
-//! A reset of the queue pair, and everything posted anew: the only way to have back a receive that the device has, and to go
-//! on after a request has failed. The queue pair keeps its number; datagrams that arrive meanwhile are lost, as on the wire.
+//! A reset of the queue pair, and everything posted anew: the only way to have back a receive that
+//! the device has, and to go on after a request has failed. The queue pair keeps its number;
+//! datagrams that arrive meanwhile are lost, as on the wire.
 
 use std::mem::MaybeUninit;
 
@@ -34,7 +35,8 @@ impl DgramTransport {
         }
     }
 
-    /// Has the queue pair reset as soon as no send is under way. `broken`: the device may not go on by itself.
+    /// Has the queue pair reset as soon as no send is under way. `broken`: the device may not go on
+    /// by itself.
     #[cold]
     pub(super) fn want_renewal(&mut self, broken: bool) {
         if self.health == Health::Dead {

@@ -1,4 +1,5 @@
-//! Sending: at once where the peer's path has a handle and the queue has room, else in line for the handle.
+//! Sending: at once where the peer's path has a handle and the queue has room, else in line for the
+//! handle.
 
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
@@ -102,7 +103,8 @@ impl DgramTransport {
         }
         if self.sends.waiting.is_full() {
             if !asked {
-                // Nobody waits for it here, but its handle is under way: what comes of it is no news to anybody.
+                // Nobody waits for it here, but its handle is under way: what comes of it is no
+                // news to anybody.
                 self.sends.waiting.await_for_nobody(path);
             }
             return Err(OpError::Again);
@@ -221,7 +223,8 @@ impl DgramTransport {
                 },
             };
             let to = (way.qpn, way.qkey);
-            // SAFETY: whoever sent it keeps its buffers until the completion; a copy has flag INJECT, and is copied again.
+            // SAFETY: whoever sent it keeps its buffers until the completion; a copy has flag
+            // INJECT, and is copied again.
             let posted = unsafe {
                 self.sends
                     .queue

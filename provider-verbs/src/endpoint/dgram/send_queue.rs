@@ -87,7 +87,8 @@ impl SendQueue {
         }
     }
 
-    /// Has each send told of soon: the device is asked to signal those that want no completion, too.
+    /// Has each send told of soon: the device is asked to signal those that want no completion,
+    /// too.
     pub(super) fn count(&mut self) {
         self.counted = true;
     }
@@ -144,8 +145,8 @@ impl SendQueue {
         let joins = more || !self.run.is_empty();
         if joins {
             self.join_run(qp, request);
-        // SAFETY: inline data is copied at once; a slot and the handle are kept until the completion, and the application
-        // keeps its buffer until then.
+        // SAFETY: inline data is copied at once; a slot and the handle are kept until the
+        // completion, and the application keeps its buffer until then.
         } else if let Err(error) = unsafe { request.post(qp) } {
             if let Some(slot) = slot {
                 self.bounces.give(slot);
@@ -168,8 +169,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// What a request of `len` bytes reads: the buffer itself, or a copy of several in `gathered`, if
-    /// that is `in_place` as the device copies it at once; else registered memory of the
+    /// What a request of `len` bytes reads: the buffer itself, or a copy of several in `gathered`,
+    /// if that is `in_place` as the device copies it at once; else registered memory of the
     /// application's, or a bounce buffer.
     ///
     /// # Safety
@@ -247,8 +248,8 @@ impl SendQueue {
     #[inline(never)]
     fn post_run(&mut self, qp: &UdQp) {
         let held = self.run.len();
-        // SAFETY: what is inline lies in a slot or in a buffer that the application keeps until the completion; for the rest
-        // see `post`.
+        // SAFETY: what is inline lies in a slot or in a buffer that the application keeps until the
+        // completion; for the rest see `post`.
         if let Err((error, posted)) = unsafe { self.run.post(qp) } {
             let first = self.queue.len() - (held - posted);
             for wqe in self.queue.split_off(first) {

@@ -1,5 +1,5 @@
-//! Who sent a datagram: the routing header before it, and the way back from path and queue pair to an address of the address
-//! vector.
+//! Who sent a datagram: the routing header before it, and the way back from path and queue pair to
+//! an address of the address vector.
 
 use ferrofabric_av::EntryIndex;
 use ferrofabric_contracts::addr::{GidKind, NativeAddr, VerbsAddr};
@@ -9,7 +9,8 @@ use ferrofabric_system::prefetch::prefetch;
 use super::POLL;
 use crate::qp::UdQp;
 
-/// Where the header of RoCE v2 over IPv4 lies, which is shorter (IBTA annex A17.4.5.2); what is before it is undefined.
+/// Where the header of RoCE v2 over IPv4 lies, which is shorter (IBTA annex A17.4.5.2); what is
+/// before it is undefined.
 const IPV4_AT: usize = 20;
 
 /// Where a datagram comes from, as far as it says.
@@ -22,7 +23,8 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The address of the sender, whose datagrams came with this LID, as far as they tell: the rest is as of `own`.
+    /// The address of the sender, whose datagrams came with this LID, as far as they tell: the rest
+    /// is as of `own`.
     pub(super) fn name(self, lid: u16, own: &VerbsAddr) -> NativeAddr {
         let (gid, qpn) = match self {
             Self::Gid(gid, qpn) => (gid, qpn),
@@ -188,8 +190,8 @@ impl Sources {
         self.index.find(hash, held).unwrap_or(FiAddr::NOTAVAIL)
     }
 
-    /// Finds the addresses of senders whose datagrams came together: in a large address vector their look-ups wait for memory
-    /// together, too.
+    /// Finds the addresses of senders whose datagrams came together: in a large address vector
+    /// their look-ups wait for memory together, too.
     #[inline]
     pub(super) fn find_all(&self, senders: &mut [Sender]) {
         for senders in senders.chunks_mut(POLL) {
@@ -307,7 +309,8 @@ mod tests {
     }
 
     proptest! {
-        /// Peers come, take the queue pairs of others, and go: a map by source knows the same, for one sender and for many at once.
+        /// Peers come, take the queue pairs of others, and go: a map by source knows the same, for
+        /// one sender and for many at once.
         ///
         /// Covers: AV-25
         #[test]

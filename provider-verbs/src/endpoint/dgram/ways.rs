@@ -1,4 +1,5 @@
-//! The way to each peer that was sent to: path, queue pair and key, by its number in the address vector.
+//! The way to each peer that was sent to: path, queue pair and key, by its number in the address
+//! vector.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ pub(super) struct Way {
     pub(super) qpn: u32,
     /// What it takes datagrams with.
     pub(super) qkey: u32,
-    /// Longest datagram in bytes: the smaller of both ports' MTUs, above which devices lose it silently.
+    /// Longest datagram in bytes: the smaller of both ports' MTUs, above which devices lose it
+    /// silently.
     pub(super) max_bytes: usize,
     /// The path's handle, once it was there for a send.
     pub(super) handle: Option<Arc<Ah>>,

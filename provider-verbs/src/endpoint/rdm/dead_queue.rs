@@ -16,7 +16,8 @@ const QUEUE_DEAD: LaneEnd = LaneEnd {
 };
 
 impl RdmTransport {
-    /// The completion queue can not be looked at. When that lasts, nothing completes any more: all operations end.
+    /// The completion queue can not be looked at. When that lasts, nothing completes any more: all
+    /// operations end.
     #[cold]
     pub(super) fn queue_failed<O: Owner>(&mut self, owner: &mut O) -> usize {
         if !self.completions.is_dead() {

@@ -1,9 +1,10 @@
 //! Peers that were removed from the address vector, or were never in it: the connection goes, too,
 //! once nothing happens on it.
 //!
-//! The session stays, and rests: nothing is lost that is on its way, and nothing comes twice. Whoever has something to say next, we
-//! or the peer, goes on with it over another lane (`resume.rs`). A removed peer that talks to us keeps its lane as long as it does,
-//! and longer each time that it comes back.
+//! The session stays, and rests: nothing is lost that is on its way, and nothing comes twice.
+//! Whoever has something to say next, we or the peer, goes on with it over another lane
+//! (`resume.rs`). A removed peer that talks to us keeps its lane as long as it does, and longer
+//! each time that it comes back.
 //!
 //! In the end the peer itself is forgotten, once nothing leads to it (`session/peers.rs`).
 
@@ -15,8 +16,8 @@ use super::lane_ends::REST;
 use crate::connect::ToService;
 use crate::session::{Fate, Link};
 
-/// Looks without anything new after which a lane goes, doubled each time that its peer comes back, so many times at most. There is
-/// a look each second.
+/// Looks without anything new after which a lane goes, doubled each time that its peer comes back,
+/// so many times at most. There is a look each second.
 const MAX_DOUBLINGS: u32 = 6;
 
 /// Sessions at rest that end in one call, at most: each costs a system call.
@@ -66,7 +67,8 @@ impl RdmTransport {
                     self.departing.insert(peer, watch);
                     continue;
                 }
-                // It was inserted again, or has no lane: the next one is watched from its beginning.
+                // It was inserted again, or has no lane: the next one is watched from its
+                // beginning.
                 _ => continue,
             };
             let state = self.state_of(session);
@@ -101,7 +103,8 @@ impl RdmTransport {
     fn leave<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         self.poster.counters.lanes.left += 1;
         if let Some(lane) = self.lanes.of(session).map(|lane| lane.key) {
-            // The queue pair goes when the peer has been told: what it says until then would break its lane, and have it come back.
+            // The queue pair goes when the peer has been told: what it says until then would break
+            // its lane, and have it come back.
             self.service.request(ToService::Left(lane));
         } else if let Some(lane) = self.ud.lanes.of(session).map(|lane| lane.key) {
             self.service.request(ToService::Left(lane));
@@ -109,8 +112,9 @@ impl RdmTransport {
         }
     }
 
-    /// If a peer has no lane any more and nobody asks for one, its place among those with RC lanes is free, should it have been
-    /// promised one; and if it was removed, nothing is kept that leads to it.
+    /// If a peer has no lane any more and nobody asks for one, its place among those with RC lanes
+    /// is free, should it have been promised one; and if it was removed, nothing is kept that leads
+    /// to it.
     pub(super) fn lies_idle(&mut self, peer: u32) {
         let at = self.peers.at(peer);
         if at.link != Link::Idle {
@@ -176,7 +180,8 @@ impl RdmTransport {
         }
     }
 
-    /// The session of a peer begins to rest: what it was granted and has not used others may have meanwhile.
+    /// The session of a peer begins to rest: what it was granted and has not used others may have
+    /// meanwhile.
     pub(super) fn lay_to_rest(&mut self, peer: u32, granted_units: u16, held_units: u32) {
         let at = self.peers.at(peer);
         if at.rests.is_none() {

@@ -20,8 +20,8 @@ use crate::session::LaneEnd;
 pub(super) enum Ending {
     /// A lane that went down before it carried a session.
     Lane(SessionId, LaneEnd),
-    /// A queue pair that no lane has any more, in error. What it has completed would go with it, and the receive buffers of the
-    /// endpoint in which that lies.
+    /// A queue pair that no lane has any more, in error. What it has completed would go with it,
+    /// and the receive buffers of the endpoint in which that lies.
     QueuePair(#[allow(dead_code, reason = "kept, not used")] Arc<RcQp>),
     /// The data queue pair, in error: it is to work again.
     DataQueuePair,

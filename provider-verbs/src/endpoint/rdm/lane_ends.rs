@@ -30,7 +30,8 @@ pub(super) const CHANGE: LaneEnd = LaneEnd {
     then: AfterLane::Change,
 };
 
-/// A session that rests. It ends with this only if the peer gives lane after lane up and takes nothing.
+/// A session that rests. It ends with this only if the peer gives lane after lane up and takes
+/// nothing.
 pub(super) const REST: LaneEnd = LaneEnd {
     errno: Errno::ECONNRESET,
     why: "the peer gives each connection up and takes nothing",

@@ -51,7 +51,8 @@ impl RdmTransport {
                     let end = evidence(reason);
                     match self.lanes.of(lane.session()) {
                         Some(_) => self.give_up(lane.session(), end),
-                        // What has come on it may lie in the completion queue yet, and is to be taken first.
+                        // What has come on it may lie in the completion queue yet, and is to be
+                        // taken first.
                         None => self.ending.push(Ending::Lane(lane.session(), end)),
                     }
                     if let Some(at) = self.peers.find(&peer) {
@@ -80,9 +81,10 @@ impl RdmTransport {
         done
     }
 
-    /// A lane on which nothing is under way that would be told of would never learn that its peer has died: whoever waits for that peer would wait
-    /// for ever. So each gets a packet that says nothing new: the peer's device acknowledges it as long as the queue pair
-    /// exists, whatever its process does; when it is gone, the lane fails by retries exhausted.
+    /// A lane on which nothing is under way that would be told of would never learn that its peer
+    /// has died: whoever waits for that peer would wait for ever. So each gets a packet that says
+    /// nothing new: the peer's device acknowledges it as long as the queue pair exists, whatever
+    /// its process does; when it is gone, the lane fails by retries exhausted.
     pub(super) fn probe_idle_lanes(&mut self) {
         let mut broken = Vec::new();
         for lane in self.lanes.iter_mut() {
@@ -219,7 +221,8 @@ impl RdmTransport {
         }
     }
 
-    /// Moves a lane's queue pair to error; what was posted is flushed, and once that is done the lane goes.
+    /// Moves a lane's queue pair to error; what was posted is flushed, and once that is done the
+    /// lane goes.
     pub(super) fn give_up(&mut self, session: SessionId, end: LaneEnd) {
         self.post_held_back();
         let Some(lane) = self.lanes.of(session) else {
@@ -251,7 +254,8 @@ impl RdmTransport {
         self.list(session);
     }
 
-    /// Everything that a dead lane had is flushed, and all that came on it was taken: the session leaves it.
+    /// Everything that a dead lane had is flushed, and all that came on it was taken: the session
+    /// leaves it.
     #[cold]
     pub(super) fn drained<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         let Some(mut lane) = self.lanes.remove(session) else {
@@ -321,8 +325,8 @@ impl RdmTransport {
         self.list_ud_lane(session);
     }
 
-    /// Ends a lane of which nothing is flushed. What came there lies in the completion queue and goes with the queue pair; its sender was
-    /// told that it arrived. So it is taken first.
+    /// Ends a lane of which nothing is flushed. What came there lies in the completion queue and
+    /// goes with the queue pair; its sender was told that it arrived. So it is taken first.
     #[cold]
     fn drain_unflushed<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
         let mut done = 0;
@@ -338,7 +342,8 @@ impl RdmTransport {
         done
     }
 
-    /// Gives each listed lane a turn: what is to be sent again first, then notices, so that they never wait behind bulk data.
+    /// Gives each listed lane a turn: what is to be sent again first, then notices, so that they
+    /// never wait behind bulk data.
     pub(super) fn run_work<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;
         for _ in 0..self.turns.len() {
@@ -351,7 +356,8 @@ impl RdmTransport {
             };
             lane.turn.begins();
             if lane.unflushed {
-                // The queue pair is destroyed with the last that holds it: the service thread drops its own.
+                // The queue pair is destroyed with the last that holds it: the service thread drops
+                // its own.
                 if Arc::strong_count(&lane.qp) == 1 {
                     done += self.drain_unflushed(session, owner);
                 } else {

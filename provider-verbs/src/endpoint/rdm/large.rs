@@ -340,14 +340,16 @@ impl RdmTransport {
             let (wr_id, _) = lane.next(true);
             let request = SendRequest::read(wr_id, [entry], remote);
             done += 1;
-            // The receive's buffer is kept, and nobody else's, until the receive completes: after the read.
+            // The receive's buffer is kept, and nobody else's, until the receive completes: after
+            // the read.
             if !self.move_chunk(session, request, WqeKind::Read(Box::new(read)), false) {
                 return done;
             }
         }
     }
 
-    /// Posts the writes that a lane may have under way, and behind the last of each message word of it.
+    /// Posts the writes that a lane may have under way, and behind the last of each message word of
+    /// it.
     pub(super) fn run_writes(&mut self, session: SessionId) -> usize {
         let mut done = 0;
         self.post_held_back();
@@ -388,7 +390,8 @@ impl RdmTransport {
             let (wr_id, _) = lane.next(true);
             let request = SendRequest::write(wr_id, [entry], remote);
             done += 1;
-            // The sender's buffer is kept until the send completes: after the Done behind the write.
+            // The sender's buffer is kept until the send completes: after the Done behind the
+            // write.
             if !self.move_chunk(session, request, WqeKind::Write(Box::new(write)), tell) {
                 return done;
             }
@@ -407,8 +410,8 @@ impl RdmTransport {
         }
     }
 
-    /// Posts a read or write, or holds it back if `more` follows at once, to be posted with that. Nothing else is held back.
-    /// `false` when the lane is dead.
+    /// Posts a read or write, or holds it back if `more` follows at once, to be posted with that.
+    /// Nothing else is held back. `false` when the lane is dead.
     fn move_chunk(
         &mut self,
         session: SessionId,
@@ -429,8 +432,8 @@ impl RdmTransport {
     }
 }
 
-/// Where the `fit_bytes` of a message go that has met a receive: into each buffer of its list, if we
-/// read it. A peer that writes has one address: in place of a list it gets one piece of memory.
+/// Where the `fit_bytes` of a message go that has met a receive: into each buffer of its list, if
+/// we read it. A peer that writes has one address: in place of a list it gets one piece of memory.
 /// `None` when there is no memory for that.
 fn buffers_for<O: Owner>(
     way: &Way,

@@ -1,9 +1,9 @@
 //! The RDM endpoint over verbs: the engine that runs under the domain's lock.
 //!
-//! One shared receive queue and one completion queue serve all peers; a peer that is spoken to gets a lane (an RC queue
-//! pair, made by the service thread). Small messages travel eagerly into the shared receive buffers, large ones as a
-//! request upon which the receiver reads them, or the sender writes them. A lane that breaks is replaced, and the session
-//! goes on.
+//! One shared receive queue and one completion queue serve all peers; a peer that is spoken to gets
+//! a lane (an RC queue pair, made by the service thread). Small messages travel eagerly into the
+//! shared receive buffers, large ones as a request upon which the receiver reads them, or the
+//! sender writes them. A lane that breaks is replaced, and the session goes on.
 
 mod complete;
 mod completions;
@@ -67,7 +67,8 @@ const MAX_PENDING: usize = 1024;
 
 /// The engine of an RDM endpoint.
 pub(crate) struct RdmTransport {
-    // The service goes first, then lanes: with the last holder of a queue pair gone the device uses no more of what is sent on it.
+    // The service goes first, then lanes: with the last holder of a queue pair gone the device uses
+    // no more of what is sent on it.
     service: Service,
     lanes: Lanes,
     ud: UdLanes,
@@ -90,7 +91,8 @@ pub(crate) struct RdmTransport {
 }
 
 impl RdmTransport {
-    /// Has each send told of soon: the device is asked to signal those that want no completion, too.
+    /// Has each send told of soon: the device is asked to signal those that want no completion,
+    /// too.
     pub(crate) fn count_sends(&mut self) {
         self.poster.count_sends();
     }

@@ -70,7 +70,8 @@ impl Poster {
         Ok(done)
     }
 
-    /// Posts a credit packet and asks for its acknowledgement, which only a living queue pair gives.
+    /// Posts a credit packet and asks for its acknowledgement, which only a living queue pair
+    /// gives.
     pub(super) fn probe(&mut self, lane: &mut Lane) -> Result<(), Stop> {
         if self.is_full() {
             return Ok(());

@@ -43,8 +43,9 @@ pub(crate) struct RdmConfig {
     pub(crate) patience: Patience,
 }
 
-/// How long a peer that is reached by datagrams may be silent, unless that was set. A process that is stopped for so long does
-/// not survive, so it is much longer than RC takes to notice that one died.
+/// How long a peer that is reached by datagrams may be silent, unless that was set. A process that
+/// is stopped for so long does not survive, so it is much longer than RC takes to notice that one
+/// died.
 const DATAGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long to wait for peers that say nothing.

@@ -1,8 +1,10 @@
-//! Messages that take several packets: sent in a row from where they lie, put together where they are wanted.
+//! Messages that take several packets: sent in a row from where they lie, put together where they
+//! are wanted.
 //!
-//! The receiver knows with the first packet what the message is and how long; so it is matched at once, and what follows
-//! goes straight into the receive that it has met. A message that nobody waits for is put together in memory of ours, as
-//! much as the credit that it has cost, and moves when a receive comes, whole or not.
+//! The receiver knows with the first packet what the message is and how long; so it is matched at
+//! once, and what follows goes straight into the receive that it has met. A message that nobody
+//! waits for is put together in memory of ours, as much as the credit that it has cost, and moves
+//! when a receive comes, whole or not.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +30,8 @@ use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Registered, Targe
 const AT_A_DOORBELL: usize = 4;
 
 impl Poster {
-    /// Sends a message of `len` bytes, more than one packet holds, without a word of the peer: all its packets, or none.
+    /// Sends a message of `len` bytes, more than one packet holds, without a word of the peer: all
+    /// its packets, or none.
     #[cold]
     pub(super) fn in_parts(
         &mut self,
@@ -160,7 +163,8 @@ impl Poster {
         }
     }
 
-    /// Bytes of a message in each packet: as many as fill frames of the network, so that none travels nearly empty.
+    /// Bytes of a message in each packet: as many as fill frames of the network, so that none
+    /// travels nearly empty.
     fn part_bytes(&self, lane: &Lane) -> usize {
         let packet_bytes = match lane.packet_bytes / self.mtu.bytes() {
             0 => lane.packet_bytes,
@@ -171,7 +175,8 @@ impl Poster {
 }
 
 impl RdmTransport {
-    /// A packet of a message in parts, the next of its session: the first, which announces the message, or a further one.
+    /// A packet of a message in parts, the next of its session: the first, which announces the
+    /// message, or a further one.
     pub(super) fn part_came<O: Owner>(
         &mut self,
         session: SessionId,

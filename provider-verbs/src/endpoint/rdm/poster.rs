@@ -19,7 +19,8 @@ use crate::session::{Lane, Place, Registered, Wqe, WqeKind};
 use crate::slots::SlotPool;
 use crate::tuning::Tuning;
 
-/// Completion levels that only the receiver can tell of: such messages go as requests, which it ends.
+/// Completion levels that only the receiver can tell of: such messages go as requests, which it
+/// ends.
 pub(super) const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE);
 
 /// How posting a message went, short of success.
@@ -48,7 +49,8 @@ pub(super) struct Poster {
     pub(super) tuning: Tuning,
     /// What the device puts into a frame of the network at most.
     pub(super) mtu: Mtu,
-    /// What is to be posted to the lane of `chain_of`. Between calls it is empty, but for messages that were sent with `MORE`.
+    /// What is to be posted to the lane of `chain_of`. Between calls it is empty, but for messages
+    /// that were sent with `MORE`.
     chain: SendChain<2>,
     chain_of: SessionId,
     /// Messages are held back until [`Poster::post_chain`]: others follow at once.
@@ -83,7 +85,8 @@ impl Poster {
         }
     }
 
-    /// Has each send told of soon: the device is asked to signal those that want no completion, too.
+    /// Has each send told of soon: the device is asked to signal those that want no completion,
+    /// too.
     pub(super) fn count_sends(&mut self) {
         self.counts_sends = true;
     }
@@ -139,8 +142,8 @@ impl Poster {
             && (lane.queue.len() < self.tuning.sends.share || lane.queue.expects_no_word())
     }
 
-    /// Whether anybody wants to be told of a request. Where many are under way, of all lanes, we do: their places come back with
-    /// completions.
+    /// Whether anybody wants to be told of a request. Where many are under way, of all lanes, we
+    /// do: their places come back with completions.
     #[inline]
     pub(super) fn flags(&self, kind: &WqeKind) -> SendFlags {
         let wanted = match kind {
@@ -167,11 +170,12 @@ impl Poster {
         Some(Registered { buf, region })
     }
 
-    /// Posts a packet behind those held back, and these with it; or holds it back, too. It is entered whatever becomes of it:
-    /// a lane that refuses one is given up, and all that is entered ends with it.
+    /// Posts a packet behind those held back, and these with it; or holds it back, too. It is
+    /// entered whatever becomes of it: a lane that refuses one is given up, and all that is entered
+    /// ends with it.
     ///
-    /// The entries are inline data at a record or, where none may be held back, anywhere; bounce buffers, which are kept until
-    /// the request is over; or what the application keeps until then.
+    /// The entries are inline data at a record or, where none may be held back, anywhere; bounce
+    /// buffers, which are kept until the request is over; or what the application keeps until then.
     #[inline(always)]
     pub(super) fn post<const N: usize>(
         &mut self,
@@ -206,8 +210,8 @@ impl Poster {
     /// Rings the doorbell for what is held back.
     #[inline(always)]
     pub(super) fn post_chain(&mut self, lane: &mut Lane) -> Result<(), Stop> {
-        // SAFETY: the memory of each request stays until it is over (`post`); records stay where they are while one of theirs is
-        // in the chain (`make_way_for`).
+        // SAFETY: the memory of each request stays until it is over (`post`); records stay where
+        // they are while one of theirs is in the chain (`make_way_for`).
         match unsafe { self.chain.post(&lane.qp) } {
             Ok(()) => Ok(()),
             Err((error, _)) => {
@@ -263,7 +267,8 @@ impl Poster {
     ) -> Result<(), Stop> {
         let lkey = self.bounces.lkey();
         let mut flags = self.flags(&kind);
-        // Buffers come back with the completions: some have to be asked for before all lanes together have taken the last.
+        // Buffers come back with the completions: some have to be asked for before all lanes
+        // together have taken the last.
         if self.bounces.available() < self.bounces.count() / 2 {
             flags |= SendFlags::SIGNALED;
         }

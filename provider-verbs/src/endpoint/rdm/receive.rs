@@ -23,8 +23,8 @@ impl RdmTransport {
         }
         let at = self.receives.address(slot);
         let len = (bytes as usize).min(self.receives.slot_bytes());
-        // SAFETY: the device has written the slot and is done with it until it is posted again, below; no peer can
-        // reach it.
+        // SAFETY: the device has written the slot and is done with it until it is posted again,
+        // below; no peer can reach it.
         let packet = unsafe { std::slice::from_raw_parts(at, len) };
         self.poster.counters.received.packets += 1;
         if !self.next_message(packet, qp_num, owner) {
@@ -33,7 +33,8 @@ impl RdmTransport {
         self.receives.give_back(slot);
     }
 
-    /// Takes a packet if it is what most are: a whole message, the next of its session, from a peer that keeps to the rules.
+    /// Takes a packet if it is what most are: a whole message, the next of its session, from a peer
+    /// that keeps to the rules.
     #[inline]
     fn next_message<O: Owner>(&mut self, bytes: &[u8], qp_num: u32, owner: &mut O) -> bool {
         let Some((header, envelope, payload)) = Packet::parse_eager(bytes) else {

@@ -1,9 +1,10 @@
 //! Sessions that go on over another lane, or end.
 //!
-//! A lane that broke is drained here: its queue pair is in error, what was posted is flushed, what came was taken. The
-//! session then waits at its peer. On the next lane each side says, once it has drained the old one, which session it holds
-//! and what it has taken of it; having heard the same of the other side, it sends the rest again. So nothing of the old lane
-//! can come after anything of the new one, and a one-sided operation may be repeated.
+//! A lane that broke is drained here: its queue pair is in error, what was posted is flushed, what
+//! came was taken. The session then waits at its peer. On the next lane each side says, once it has
+//! drained the old one, which session it holds and what it has taken of it; having heard the same
+//! of the other side, it sends the rest again. So nothing of the old lane can come after anything
+//! of the new one, and a one-sided operation may be repeated.
 
 use std::sync::Arc;
 
@@ -61,12 +62,14 @@ impl RdmTransport {
             _ => end,
         };
         at.lost_rc = end.then == AfterLane::Resume;
-        // A lane that is left in good order may have had packets for us on their way, and so may one on which nothing was said
-        // that we know of. (Strangers who only ever began a lane are not called back all the same.)
+        // A lane that is left in good order may have had packets for us on their way, and so may
+        // one on which nothing was said that we know of. (Strangers who only ever began a lane are
+        // not called back all the same.)
         let goes_on = match end.then {
             AfterLane::Change => true,
             AfterLane::Resume => state.is_unused() || state.lane_lost(),
-            // A peer that leaves has heard all that was said: who wants us to say it again and again is out of order.
+            // A peer that leaves has heard all that was said: who wants us to say it again and
+            // again is out of order.
             AfterLane::Rest => state.is_settled() || state.lane_lost(),
             _ => false,
         };
@@ -114,8 +117,8 @@ impl RdmTransport {
         Some(newer.up.lane.session())
     }
 
-    /// Takes leave of the lanes that went down before they carried a session. All that had come on them was taken: so some may
-    /// carry one by now.
+    /// Takes leave of the lanes that went down before they carried a session. All that had come on
+    /// them was taken: so some may carry one by now.
     #[cold]
     pub(super) fn end_resuming<O: Owner>(&mut self, owner: &mut O) -> usize {
         let ending = self.ending.take_due();
@@ -195,7 +198,8 @@ impl RdmTransport {
         }
     }
 
-    /// A packet has come on a lane that does not carry its session yet. Says whether it was one for that.
+    /// A packet has come on a lane that does not carry its session yet. Says whether it was one for
+    /// that.
     #[cold]
     pub(super) fn resuming_heard<O: Owner>(
         &mut self,
@@ -215,7 +219,8 @@ impl RdmTransport {
         true
     }
 
-    /// A datagram has come on a lane that does not carry its session yet. Says whether it was one for that.
+    /// A datagram has come on a lane that does not carry its session yet. Says whether it was one
+    /// for that.
     pub(super) fn resume_datagram_came<O: Owner>(
         &mut self,
         prefix: &Prefix,
@@ -323,8 +328,9 @@ impl RdmTransport {
         }
     }
 
-    /// A lane whose peer's Resume is awaited would never learn that the peer gave it up, if word of that got lost. So each gets a
-    /// write of nothing, which only a living queue pair acknowledges and of which the peer knows nothing.
+    /// A lane whose peer's Resume is awaited would never learn that the peer gave it up, if word of
+    /// that got lost. So each gets a write of nothing, which only a living queue pair acknowledges
+    /// and of which the peer knows nothing.
     pub(super) fn probe_resuming_lanes<O: Owner>(&mut self, owner: &mut O) {
         let mut broken = Vec::new();
         for lane in self.resuming.iter_mut() {
@@ -407,7 +413,8 @@ impl RdmTransport {
         self.next_lane(lane.peer, owner);
     }
 
-    /// Takes the session up again, as far as that goes: the old lane is to be drained, the peer's end up, both sides heard.
+    /// Takes the session up again, as far as that goes: the old lane is to be drained, the peer's
+    /// end up, both sides heard.
     fn resume<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         let Some(lane) = self.resuming.of(session) else {
             return;

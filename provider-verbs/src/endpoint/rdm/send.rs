@@ -189,8 +189,9 @@ impl RdmTransport {
 }
 
 impl Poster {
-    /// Posts a message: eagerly if it is small and the peer has room for it, else as a request. `copy` is what `iov`
-    /// points to, if that is ours. If `more` follow, it may be held back for them.
+    /// Posts a message: eagerly if it is small and the peer has room for it, else as a request.
+    /// `copy` is what `iov` points to, if that is ours. If `more` follow, it may be held back for
+    /// them.
     #[inline]
     fn message(
         &mut self,
@@ -253,7 +254,8 @@ impl Poster {
         let mut head = [0; MAX_HEADER_BYTES];
         let head_len = header.write_eager(&envelope(op), len as u32, &mut head);
         let at = self.bounces.address(slot);
-        // SAFETY: the slot holds the largest header and message, and is ours until its request is over.
+        // SAFETY: the slot holds the largest header and message, and is ours until its request is
+        // over.
         unsafe { at.copy_from_nonoverlapping(head.as_ptr(), head_len) };
         let place = match self.described(op, iov) {
             Some(Registered { buf, region }) => {

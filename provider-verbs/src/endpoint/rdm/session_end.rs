@@ -97,7 +97,8 @@ impl RdmTransport {
         }
     }
 
-    /// Fails the receives that only this peer could have matched, and drops the messages that can not be had any more.
+    /// Fails the receives that only this peer could have matched, and drops the messages that can
+    /// not be had any more.
     pub(super) fn fail_receives<O: Owner>(
         &mut self,
         peer: u32,
@@ -119,7 +120,8 @@ impl RdmTransport {
     }
 }
 
-/// Whether a kept message can not be delivered any more, as it is a request of this session, or not whole; it is let go then.
+/// Whether a kept message can not be delivered any more, as it is a request of this session, or not
+/// whole; it is let go then.
 fn lost(
     (held, peers, grants): (&mut Held, &mut Peers, &mut Grants),
     token: u64,

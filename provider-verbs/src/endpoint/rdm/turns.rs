@@ -18,8 +18,8 @@ impl RdmTransport {
         }
     }
 
-    /// Something may have come back: lanes that wait for it get their turn before those that gave it
-    /// back, first come first.
+    /// Something may have come back: lanes that wait for it get their turn before those that gave
+    /// it back, first come first.
     #[cold]
     pub(super) fn go_on_stalled(&mut self) {
         for session in self.turns.take_stalled().into_iter().rev() {

@@ -128,7 +128,8 @@ fn all_that_goes_is_told_before_the_call_returns() {
     }
 }
 
-/// Threads that unmap at full speed, with the allocator's locks held at times, neither wait for ever nor go untold.
+/// Threads that unmap at full speed, with the allocator's locks held at times, neither wait for
+/// ever nor go untold.
 #[test]
 fn threads_that_unmap_at_once_all_go_on() {
     let Some(watcher) = watcher() else {
@@ -171,7 +172,8 @@ fn threads_that_unmap_at_once_all_go_on() {
     });
 }
 
-/// After the last watcher nobody listens; whoever unmaps what was watched goes on, also while a child has the descriptor.
+/// After the last watcher nobody listens; whoever unmaps what was watched goes on, also while a
+/// child has the descriptor.
 #[test]
 fn memory_goes_freely_once_nobody_watches() {
     if watcher().is_none() {

@@ -37,8 +37,9 @@ fn remove_beside(
     })
 }
 
-/// A transport sends to an address while that is removed, and then to one that may have got its entry: no route leads to who was
-/// removed, and that to who came stays. Fails without either fence, and where the entry is free before the transport was told.
+/// A transport sends to an address while that is removed, and then to one that may have got its
+/// entry: no route leads to who was removed, and that to who came stays. Fails without either
+/// fence, and where the entry is free before the transport was told.
 #[test]
 fn no_route_leads_to_who_was_removed() {
     for av_type in [AvType::Map, AvType::Table] {
@@ -61,8 +62,9 @@ fn no_route_leads_to_who_was_removed() {
     }
 }
 
-/// An endpoint that a transport knows is removed by one thread and inserted by another: the transport knows it where it is in the
-/// end. Fails where who removes does not look whether it is in again.
+/// An endpoint that a transport knows is removed by one thread and inserted by another: the
+/// transport knows it where it is in the end. Fails where who removes does not look whether it is
+/// in again.
 #[test]
 fn who_comes_again_is_known() {
     explore(2, || {
@@ -85,7 +87,8 @@ fn who_comes_again_is_known() {
     });
 }
 
-/// A sender comes while it is inserted: it is known by its address in the end, whoever comes first. Fails without either fence.
+/// A sender comes while it is inserted: it is known by its address in the end, whoever comes first.
+/// Fails without either fence.
 #[test]
 fn who_is_inserted_is_known() {
     explore(2, || {
@@ -107,7 +110,8 @@ fn who_is_inserted_is_known() {
     });
 }
 
-/// A sender is found by its name while it is removed: the transport knows no address of it afterwards.
+/// A sender is found by its name while it is removed: the transport knows no address of it
+/// afterwards.
 #[test]
 fn who_is_found_is_told_of() {
     explore(2, || {

@@ -76,8 +76,9 @@ fn promotion_at_every_step_and_recycling_at_every_step_after() {
     assert!(runs > 10_000, "{runs} runs: too few to mean anything");
 }
 
-/// The process at either end dies and another takes its place, with a session of the same name. It greets the survivor,
-/// or the survivor finds out because its packets are not answered. No packet of the old session gets into the new one.
+/// The process at either end dies and another takes its place, with a session of the same name. It
+/// greets the survivor, or the survivor finds out because its packets are not answered. No packet
+/// of the old session gets into the new one.
 #[test]
 fn restart_at_every_step() {
     let mut stray = 0;

@@ -1,5 +1,5 @@
-//! One end of a session: what the verbs endpoint's engine does with it, in short, and an application that checks what it
-//! gets.
+//! One end of a session: what the verbs endpoint's engine does with it, in short, and an
+//! application that checks what it gets.
 
 use std::collections::VecDeque;
 

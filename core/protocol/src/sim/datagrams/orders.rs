@@ -59,7 +59,8 @@ proptest! {
     }
 }
 
-/// Nothing is consumed: eager messages stop at the quota, requests go on, and nothing waits for ever.
+/// Nothing is consumed: eager messages stop at the quota, requests go on, and nothing waits for
+/// ever.
 #[test]
 fn exhausted_credit_stops_nothing() {
     let weather = Weather {
@@ -151,7 +152,8 @@ fn silence_is_no_storm_and_no_death() {
     world.assert_complete();
 }
 
-/// Loss costs time in proportion: the window shrinks, and no packet waits for a timeout while others go through.
+/// Loss costs time in proportion: the window shrinks, and no packet waits for a timeout while
+/// others go through.
 #[test]
 fn a_stream_goes_on_under_loss() {
     let time_at = |loss_ppm| {

@@ -35,8 +35,8 @@ fn all_pairs(nodes: u32) -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// All pairs exchange `messages` of 8 bytes each way, all beginning at once. `line`: packets that can wait at a node,
-/// which takes one per microsecond; none: no limit.
+/// All pairs exchange `messages` of 8 bytes each way, all beginning at once. `line`: packets that
+/// can wait at a node, which takes one per microsecond; none: no limit.
 fn exchange(pairs: &[(u32, u32)], messages: usize, weather: Weather, line: Option<u64>) -> World {
     let weather = Weather {
         step: Duration::from_micros(1),
@@ -81,7 +81,8 @@ fn ten_thousand_peers_talk_without_a_storm() {
     ));
 }
 
-/// All to all at once is more than the receivers' lines hold: what finds no room is lost, and senders learn to hold back.
+/// All to all at once is more than the receivers' lines hold: what finds no room is lost, and
+/// senders learn to hold back.
 #[test]
 fn all_to_all_of_64_overruns_and_recovers() {
     let world = exchange(&all_pairs(64), 32, ONE_PERCENT, Some(128));

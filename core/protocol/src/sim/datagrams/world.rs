@@ -1,4 +1,5 @@
-//! The network, the clock, and the model RC lanes. Ends are numbered; 2k and 2k + 1 are the two of a session.
+//! The network, the clock, and the model RC lanes. Ends are numbered; 2k and 2k + 1 are the two of
+//! a session.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -182,7 +183,8 @@ impl World {
         self.run(end);
     }
 
-    /// An RC lane comes up: at `first`, and later at the other end, which the peer may hear from first.
+    /// An RC lane comes up: at `first`, and later at the other end, which the peer may hear from
+    /// first.
     pub(super) fn promote(&mut self, first: usize) {
         self.epoch += 1;
         let epoch = self.epoch;
@@ -191,7 +193,8 @@ impl World {
             epoch,
             may_send,
         };
-        // As in the handshake: the responder's end is up first and waits for a word; the initiator may send at once.
+        // As in the handshake: the responder's end is up first and waits for a word; the initiator
+        // may send at once.
         self.push(HANDSHAKE, up(first ^ 1, false));
         let jitter = self.rng.below(30_000);
         self.push(
@@ -243,7 +246,8 @@ impl World {
         }
     }
 
-    /// Runs until all that is planned is sent, received and confirmed, at most for `limit`; says whether it got there.
+    /// Runs until all that is planned is sent, received and confirmed, at most for `limit`; says
+    /// whether it got there.
     pub(super) fn finish(&mut self, limit: Duration) -> bool {
         let end = self.now + limit;
         while self.open > 0 {

@@ -1,8 +1,8 @@
 //! Eager messages in several packets, for lanes whose packets are smaller than the message.
 //!
-//! The first packet has the envelope, the message's length and its first bytes; each other one has where its bytes go.
-//! The packets of a message are numbered in a row, with no other message between them, so that the receiver puts them
-//! together without a table ([`crate::parts`]).
+//! The first packet has the envelope, the message's length and its first bytes; each other one has
+//! where its bytes go. The packets of a message are numbered in a row, with no other message
+//! between them, so that the receiver puts them together without a table ([`crate::parts`]).
 
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
@@ -15,9 +15,9 @@ use super::{
 pub const MAX_FIRST_HEADER_BYTES: usize = MAX_HEADER_BYTES + size_of::<U32>();
 
 impl Header {
-    /// Writes what precedes the first `part_bytes` of a message of `total_bytes`, which the caller puts right behind it.
-    /// Returns its length in bytes. `part_bytes` is not 0 and less than `total_bytes`: a message in one packet has
-    /// [`Header::write_eager`].
+    /// Writes what precedes the first `part_bytes` of a message of `total_bytes`, which the caller
+    /// puts right behind it. Returns its length in bytes. `part_bytes` is not 0 and less than
+    /// `total_bytes`: a message in one packet has [`Header::write_eager`].
     #[inline]
     pub fn write_first(
         &self,
@@ -41,8 +41,8 @@ impl Header {
         at + size_of::<U32>()
     }
 
-    /// Writes the header of `part_bytes`, not 0, that go to `offset_bytes`, not 0, of the message begun last. Returns
-    /// its length in bytes.
+    /// Writes the header of `part_bytes`, not 0, that go to `offset_bytes`, not 0, of the message
+    /// begun last. Returns its length in bytes.
     #[inline]
     pub fn write_part(
         &self,
@@ -167,7 +167,8 @@ mod tests {
             prop_assert_eq!(Packet::parse(&bytes), Ok((header(), packet)));
         }
 
-        /// A sound packet with any byte of its header changed is refused, or is printed back to the same bytes.
+        /// A sound packet with any byte of its header changed is refused, or is printed back to the
+        /// same bytes.
         #[test]
         fn damage_is_judged(kind in prop::sample::select(&[EAGER_FIRST, EAGER_PART]), at in 1..32usize, value in any::<u8>()) {
             let mut bytes = match kind {

@@ -280,7 +280,8 @@ proptest! {
         }
     }
 
-    /// Any bytes, behind a plausible start so that the deep branches are reached, are refused or printed back.
+    /// Any bytes, behind a plausible start so that the deep branches are reached, are refused or
+    /// printed back.
     #[test]
     fn any_bytes_are_judged(
         kind in prop_oneof![8 => select(KINDS), 1 => any::<u8>()],

@@ -1,6 +1,7 @@
-//! Random programs of datagrams, judged as they run: each receive ends once, with one datagram that was sent to it, whole, under
-//! its sender's address, or because it was taken back; each send ends once, and well. A datagram may be lost, but on a network that
-//! loses nothing not one that had a receive waiting for it, nor may one come twice there.
+//! Random programs of datagrams, judged as they run: each receive ends once, with one datagram that
+//! was sent to it, whole, under its sender's address, or because it was taken back; each send ends
+//! once, and well. A datagram may be lost, but on a network that loses nothing not one that had a
+//! receive waiting for it, nor may one come twice there.
 
 mod program;
 mod run;

@@ -21,7 +21,8 @@ pub(super) enum Step {
         size: usize,
         /// With `FI_INJECT`.
         inject: bool,
-        /// With `FI_REMOTE_CQ_DATA`. A datagram that is too short to be known by its content has it always.
+        /// With `FI_REMOTE_CQ_DATA`. A datagram that is too short to be known by its content has it
+        /// always.
         data: bool,
         /// Without `FI_COMPLETION`.
         quiet: bool,
@@ -59,7 +60,8 @@ pub(super) fn programs(fabric: &Fabric) -> impl Strategy<Value = Program<Step>> 
     let longest = fabric.info().ep.max_msg_size;
     let mut edges = fabric.edges(longest);
     edges.extend([511, 512, 513, longest - 1, longest]);
-    // What is drawn once a step is left out would be another program: that shrinks by its steps alone.
+    // What is drawn once a step is left out would be another program: that shrinks by its steps
+    // alone.
     (2..=MAX_RANKS, any::<bool>())
         .no_shrink()
         .prop_flat_map(move |(ranks, warm)| {

@@ -313,22 +313,23 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether the next datagram to this endpoint finds a receive whatever becomes of those that are under way.
+    /// Whether the next datagram to this endpoint finds a receive whatever becomes of those that
+    /// are under way.
     fn is_due(&self, to: Node) -> bool {
         let live = &self.nodes[to];
         let open = live.receives.iter().filter(|r| !r.over && !r.cancelled);
         let to_it = self.messages.iter().filter(|message| message.to == to);
         let under_way = to_it.filter(|message| self.may_arrive(message));
-        // The slot of one that was taken back may still take a datagram, also before receives that were posted later
-        // (docs/datagrams.md).
+        // The slot of one that was taken back may still take a datagram, also before receives that
+        // were posted later (docs/datagrams.md).
         let taken_back = live.receives.iter().any(|r| r.cancelled);
         let certain = self.fabric.silence.is_none() && !live.resets && !taken_back;
         certain && open.count() > under_way.count()
     }
 
-    /// Whether a datagram may still be under way. How old it is says nothing: its sender may wait for an address handle, and
-    /// the device for a processor. But where nothing is lost, none arrives after one that its sender sent to the same endpoint
-    /// behind it.
+    /// Whether a datagram may still be under way. How old it is says nothing: its sender may wait
+    /// for an address handle, and the device for a processor. But where nothing is lost, none
+    /// arrives after one that its sender sent to the same endpoint behind it.
     fn may_arrive(&self, message: &Message) -> bool {
         let overtaken = |other: &Message| {
             let same_way = (other.from, other.to) == (message.from, message.to);
@@ -423,7 +424,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Has every pair of ranks send a datagram, both ways: whoever receives has the way to the sender at hand.
+    /// Has every pair of ranks send a datagram, both ways: whoever receives has the way to the
+    /// sender at hand.
     fn say_hello(&mut self) -> Result<(), Wrong> {
         let ranks = self.current.len() as u8;
         for from in 0..ranks {

@@ -154,7 +154,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What the sender of a datagram may be called that is received now: what it was known by at any time since it was sent.
+    /// What the sender of a datagram may be called that is received now: what it was known by at
+    /// any time since it was sent.
     fn sources(&self, at: Node, message: &Message) -> Vec<FiAddr> {
         let mut since = vec![FiAddr::NOTAVAIL];
         for &(when, _, addr) in self.nodes[at]

@@ -1,5 +1,5 @@
-//! Programs whose ranks are in two processes, on two machines perhaps: each runs the steps of its own ranks, and at the end
-//! they tell each other what they have sent.
+//! Programs whose ranks are in two processes, on two machines perhaps: each runs the steps of its
+//! own ranks, and at the end they tell each other what they have sent.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
@@ -78,7 +78,8 @@ struct Progress {
     failed: Option<Wrong>,
 }
 
-/// Runs a program of which this process has the ranks whose number modulo 2 is `process`. Returns what these saw.
+/// Runs a program of which this process has the ranks whose number modulo 2 is `process`. Returns
+/// what these saw.
 ///
 /// # Errors
 ///
@@ -169,7 +170,8 @@ fn read<T: for<'a> Deserialize<'a>>(text: &str) -> Result<T, Wrong> {
 }
 
 impl Run<'_> {
-    /// Drives what is here for a while. Says whether all sends are over, and whether all messages are here.
+    /// Drives what is here for a while. Says whether all sends are over, and whether all messages
+    /// are here.
     fn turn(&mut self) -> Result<(bool, bool), Wrong> {
         let since = Instant::now();
         while since.elapsed() < TURN {

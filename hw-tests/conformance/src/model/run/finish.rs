@@ -1,4 +1,5 @@
-//! The end of a run: all that is there is taken out, all that is open ends, all that was counted is right.
+//! The end of a run: all that is there is taken out, all that is open ends, all that was counted is
+//! right.
 
 use super::*;
 

@@ -243,7 +243,8 @@ impl Run<'_> {
         Ok(is_there)
     }
 
-    /// Asks about a message; the answer is there at once. Returns also what else was read meanwhile.
+    /// Asks about a message; the answer is there at once. Returns also what else was read
+    /// meanwhile.
     pub(super) fn ask(
         &mut self,
         at: Node,

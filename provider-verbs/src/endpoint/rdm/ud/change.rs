@@ -1,7 +1,7 @@
 //! Sessions that move from datagrams to an RC lane and back.
 //!
-//! The session leaves its lane and is taken up again on the next one, as after a lane that broke (`resume.rs`): so nothing
-//! is lost and nothing comes twice, whatever was under way.
+//! The session leaves its lane and is taken up again on the next one, as after a lane that broke
+//! (`resume.rs`): so nothing is lost and nothing comes twice, whatever was under way.
 
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::handshake::LaneKey;

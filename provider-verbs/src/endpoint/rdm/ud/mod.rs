@@ -89,7 +89,8 @@ impl UdLanes {
 
     /// The time, as the lanes count it.
     pub(super) fn now(&self) -> Time {
-        // Read for each datagram, and `Instant` would do twice the work. This clock is always there.
+        // Read for each datagram, and `Instant` would do twice the work. This clock is always
+        // there.
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or(TimeSpec::new(0, 0));
         Time(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
     }
@@ -133,7 +134,8 @@ impl UdLanes {
         Ok(true)
     }
 
-    /// The longest data packet of ours that fits a datagram of any lane, in bytes: no peer has less.
+    /// The longest data packet of ours that fits a datagram of any lane, in bytes: no peer has
+    /// less.
     pub(super) fn packet_bytes(&self) -> usize {
         self.datagram_bytes - PREFIX_BYTES
     }

@@ -86,7 +86,8 @@ impl DataQueuePair {
         self.qp.number()
     }
 
-    /// Sends a datagram of a prefix and a packet, which are free at return. `false`: there is no room now.
+    /// Sends a datagram of a prefix and a packet, which are free at return. `false`: there is no
+    /// room now.
     pub(in super::super) fn send(
         &mut self,
         poster: &mut Poster,
@@ -111,7 +112,8 @@ impl DataQueuePair {
         };
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
-        // What takes a buffer is told of, and now and then what does not, so that the queue does not fill up.
+        // What takes a buffer is told of, and now and then what does not, so that the queue does
+        // not fill up.
         let mut flags = SendFlags::empty();
         self.unsignaled += 1;
         if slot.is_some() || self.unsignaled * 4 >= self.depth {
@@ -126,12 +128,14 @@ impl DataQueuePair {
                     SendRequest::send(wr_id, [inline_sge(prefix), inline_sge(packet)])
                         .to(handle, qpn, qkey)
                         .flags(flags | SendFlags::INLINE);
-                // SAFETY: inline data is copied before the call returns; the handle is kept until the request is over.
+                // SAFETY: inline data is copied before the call returns; the handle is kept until
+                // the request is over.
                 unsafe { request.post(&self.qp) }
             }
             Some(slot) => {
                 let at = poster.bounces.address(slot);
-                // SAFETY: the slot holds the longest datagram, and is ours until its request is over.
+                // SAFETY: the slot holds the longest datagram, and is ours until its request is
+                // over.
                 unsafe {
                     at.copy_from_nonoverlapping(prefix.as_ptr(), prefix.len());
                     at.add(prefix.len())
@@ -162,7 +166,8 @@ impl DataQueuePair {
         true
     }
 
-    /// Has the device tell of the next datagram, and so of all before it, whose handles are let go then.
+    /// Has the device tell of the next datagram, and so of all before it, whose handles are let go
+    /// then.
     pub(in super::super) fn signal_next(&mut self) {
         self.unsignaled = self.depth;
     }

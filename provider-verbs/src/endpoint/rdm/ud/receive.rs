@@ -80,12 +80,13 @@ impl RdmTransport {
         let len = (bytes as usize).clamp(UdQp::HEADER_BYTES, self.receives.slot_bytes())
             - UdQp::HEADER_BYTES;
         let at = self.receives.address(slot).wrapping_add(UdQp::HEADER_BYTES);
-        // SAFETY: the device has written the slot and is done with it until it is posted again, which the callers do
-        // when they have done with what this gives; no peer can reach it.
+        // SAFETY: the device has written the slot and is done with it until it is posted again,
+        // which the callers do when they have done with what this gives; no peer can reach it.
         unsafe { std::slice::from_raw_parts(at, len) }
     }
 
-    /// Takes what a datagram acknowledges, and the credit that it returns. `false`: the peer broke the protocol.
+    /// Takes what a datagram acknowledges, and the credit that it returns. `false`: the peer broke
+    /// the protocol.
     fn acknowledged<O: Owner>(
         &mut self,
         session: SessionId,

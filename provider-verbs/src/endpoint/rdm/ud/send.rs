@@ -28,7 +28,8 @@ enum Stamped {
 }
 
 impl RdmTransport {
-    /// Sends a message to a peer whose lane is of the UD kind, and for which nothing waits: at once, or it goes in line.
+    /// Sends a message to a peer whose lane is of the UD kind, and for which nothing waits: at
+    /// once, or it goes in line.
     #[cold]
     pub(in super::super) fn send_datagrams(
         &mut self,
@@ -242,8 +243,8 @@ impl RdmTransport {
         1
     }
 
-    /// The last datagram of a lane: with it the device is done with all that were sent to its peer, and holds no handle any more.
-    /// The peer may be past it.
+    /// The last datagram of a lane: with it the device is done with all that were sent to its peer,
+    /// and holds no handle any more. The peer may be past it.
     pub(super) fn say_last_word(&mut self, session: SessionId) {
         if let Some(queue_pair) = self.ud.queue_pair.as_mut() {
             queue_pair.signal_next();
@@ -266,8 +267,8 @@ impl RdmTransport {
     }
 }
 
-/// Gives a message its numbers, all or none, and keeps its packets; or one to word of it. `copy` is what `iov` points to, if
-/// that is ours.
+/// Gives a message its numbers, all or none, and keeps its packets; or one to word of it. `copy` is
+/// what `iov` points to, if that is ours.
 fn stamp_message(
     lane: &mut UdLane,
     poster: &mut Poster,

@@ -1,5 +1,5 @@
-//! When to look at lanes again. A place has one deadline, that of the session which came there last: who was there before may not
-//! have left yet, and has no say in it any more.
+//! When to look at lanes again. A place has one deadline, that of the session which came there
+//! last: who was there before may not have left yet, and has no say in it any more.
 
 use ferrofabric_protocol::Time;
 use ferrofabric_protocol::datagram_lane::Deadlines;
