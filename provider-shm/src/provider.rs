@@ -211,7 +211,7 @@ impl Backend for ShmBackend {
         })
     }
 
-    fn promises(&self) -> Flags {
+    fn completion_levels(&self) -> Flags {
         Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE | Flags::FENCE
     }
 

@@ -12,7 +12,7 @@ use super::symmetric;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::{Resolver, SystemResolver, port};
-use ferrofabric_system::wait::Bell;
+use ferrofabric_system::wait::Doorbell;
 
 /// What finds the endpoint that listens at a socket address.
 pub trait Resolve: Debug + Send + Sync {
@@ -75,7 +75,7 @@ pub struct Question {
 #[derive(Debug)]
 pub struct Closing {
     closing: AtomicBool,
-    bell: Bell,
+    bell: Doorbell,
 }
 
 impl Closing {
@@ -87,7 +87,7 @@ impl Closing {
     pub fn new() -> Result<Self> {
         Ok(Self {
             closing: AtomicBool::new(false),
-            bell: Bell::new()?,
+            bell: Doorbell::new()?,
         })
     }
 

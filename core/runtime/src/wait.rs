@@ -38,7 +38,7 @@ pub struct Wait {
     /// The set that it sleeps on, from the first sleep on.
     epoll: Option<Epoll>,
     /// Its place among those who sleep, while it does.
-    asleep: Option<usize>,
+    waiter: Option<usize>,
     is_interrupted: bool,
     /// How often somebody had signalled the queue when the wait began.
     pub(crate) signals_before: u64,
@@ -53,7 +53,7 @@ impl Wait {
             spin_until: Instant::now() + spin,
             polls: EmptyPolls::new(),
             epoll: None,
-            asleep: None,
+            waiter: None,
             is_interrupted: false,
             signals_before: 0,
         }
@@ -132,12 +132,12 @@ impl Wait {
 
     /// The thread is among those who sleep, at this place.
     pub(crate) fn begin_sleep(&mut self, place: usize) {
-        self.asleep = Some(place);
+        self.waiter = Some(place);
     }
 
     /// The thread sleeps no more. Its place among those who sleep, if it had one.
     pub(crate) fn end_sleep(&mut self) -> Option<usize> {
-        self.asleep.take()
+        self.waiter.take()
     }
 
     /// Gives back the set.

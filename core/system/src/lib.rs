@@ -7,15 +7,15 @@
 
 #[allow(unsafe_code, reason = "a call of the C library")]
 pub mod cancel;
-pub mod feed;
+pub mod event_log;
+#[allow(unsafe_code, reason = "a handler that runs in forked children")]
+pub mod forked;
+pub mod lock_order;
 #[cfg_attr(
     all(test, loom),
     allow(unsafe_code, reason = "its model looks behind the flag")
 )]
-pub mod flag;
-#[allow(unsafe_code, reason = "a handler that runs in forked children")]
-pub mod forked;
-pub mod lock_order;
+pub mod pending_flag;
 #[allow(unsafe_code, reason = "a hint to the processor")]
 pub mod prefetch;
 #[allow(unsafe_code, reason = "a lock hands out exclusive access")]

@@ -17,7 +17,7 @@ use crate::sync::{AtomicUsize, Ordering};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::info::Threading;
 
-enum Mode {
+enum LockMode {
     Mutex(RawMutex),
     OneThread(AtomicUsize),
     Unchecked,
@@ -25,7 +25,7 @@ enum Mode {
 
 /// A value that one caller at a time may use.
 pub struct Serial<T> {
-    mode: Mode,
+    mode: LockMode,
     held: Cell<bool>,
     value: UnsafeCell<T>,
 }
@@ -40,12 +40,12 @@ impl<T> Serial<T> {
     pub fn new(threading: Threading, value: T) -> Self {
         Self {
             mode: match threading {
-                Threading::Domain => Mode::OneThread(AtomicUsize::new(0)),
+                Threading::Domain => LockMode::OneThread(AtomicUsize::new(0)),
                 Threading::Unspec
                 | Threading::Safe
                 | Threading::Fid
                 | Threading::Completion
-                | Threading::Endpoint => Mode::Mutex(RawMutex::INIT),
+                | Threading::Endpoint => LockMode::Mutex(RawMutex::INIT),
             },
             held: Cell::new(false),
             value: UnsafeCell::new(value),
@@ -60,7 +60,7 @@ impl<T> Serial<T> {
     /// over and visible before the next's.
     pub unsafe fn unchecked(value: T) -> Self {
         Self {
-            mode: Mode::Unchecked,
+            mode: LockMode::Unchecked,
             held: Cell::new(false),
             value: UnsafeCell::new(value),
         }
@@ -74,7 +74,7 @@ impl<T> Serial<T> {
     #[inline]
     pub fn admit(&self) -> Result<(), Errno> {
         match &self.mode {
-            Mode::OneThread(owner) if owner.load(Ordering::Relaxed) != thread_mark() => {
+            LockMode::OneThread(owner) if owner.load(Ordering::Relaxed) != thread_mark() => {
                 self.claim(owner)
             }
             _ => Ok(()),
@@ -87,22 +87,22 @@ impl<T> Serial<T> {
     ///
     /// `EBUSY` at [`Threading::Domain`] when another thread has used the value before.
     #[inline]
-    pub fn lock(&self) -> Result<Held<'_, T>, Errno> {
+    pub fn lock(&self) -> Result<SerialGuard<'_, T>, Errno> {
         match &self.mode {
-            Mode::Mutex(mutex) => {
+            LockMode::Mutex(mutex) => {
                 lock_order::about_to_lock_a_domain();
                 if !mutex.try_lock() {
                     wait_for(mutex);
                 }
             }
-            Mode::OneThread(_) => self.admit()?,
-            Mode::Unchecked => {}
+            LockMode::OneThread(_) => self.admit()?,
+            LockMode::Unchecked => {}
         }
         if self.held.replace(true) {
             return Err(Errno::EBUSY);
         }
         lock_order::count_domain(1);
-        Ok(Held(self))
+        Ok(SerialGuard(self))
     }
 
     #[cold]
@@ -115,48 +115,48 @@ impl<T> Serial<T> {
 }
 
 /// Access to a [`Serial`] value.
-pub struct Held<'a, T>(&'a Serial<T>);
+pub struct SerialGuard<'a, T>(&'a Serial<T>);
 
-impl<T> Held<'_, T> {
+impl<T> SerialGuard<'_, T> {
     /// Lets go, to who waits longest if anybody does: who lets go only to take the value again
     /// would mostly have it before another one is awake.
     pub fn hand_over(self) {
         lock_order::count_domain(-1);
         self.0.held.set(false);
-        if let Mode::Mutex(mutex) = &self.0.mode {
-            // SAFETY: `lock` took the mutex for this `Held`, which is forgotten below.
+        if let LockMode::Mutex(mutex) = &self.0.mode {
+            // SAFETY: `lock` took the mutex for this `SerialGuard`, which is forgotten below.
             unsafe { mutex.unlock_fair() };
         }
         std::mem::forget(self);
     }
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for SerialGuard<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a `Held` exists once at a time: `held` is set, and only the holder of the mode's
+        // SAFETY: a `SerialGuard` exists once at a time: `held` is set, and only the holder of the mode's
         // lock gets to set it.
         unsafe { &*self.0.value.get() }
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for SerialGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`; `&mut self` keeps out other uses of this `Held`.
+        // SAFETY: as in `deref`; `&mut self` keeps out other uses of this `SerialGuard`.
         unsafe { &mut *self.0.value.get() }
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for SerialGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         lock_order::count_domain(-1);
         self.0.held.set(false);
-        if let Mode::Mutex(mutex) = &self.0.mode {
-            // SAFETY: `lock` took the mutex for this `Held`.
+        if let LockMode::Mutex(mutex) = &self.0.mode {
+            // SAFETY: `lock` took the mutex for this `SerialGuard`.
             unsafe { mutex.unlock() };
         }
     }

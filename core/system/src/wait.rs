@@ -26,16 +26,16 @@ pub struct WaitSet {
 /// while a descriptor of its set is, or from when its bell was rung until that is cleared.
 pub struct WaitFd {
     epoll: Epoll,
-    bell: Bell,
+    bell: Doorbell,
 }
 
 /// What makes a [`WaitFd`] readable, or all of a set.
 #[derive(Clone)]
-pub struct Bell(Arc<EventFd>);
+pub struct Doorbell(Arc<EventFd>);
 
 impl WaitFd {
     /// Its bell.
-    pub fn bell(&self) -> &Bell {
+    pub fn bell(&self) -> &Doorbell {
         &self.bell
     }
 }
@@ -46,13 +46,13 @@ impl AsFd for WaitFd {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Bell {
+impl Doorbell {
     /// A bell that was not rung.
     ///
     /// # Errors
@@ -76,15 +76,15 @@ impl Bell {
     }
 }
 
-impl PartialEq for Bell {
+impl PartialEq for Doorbell {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl std::fmt::Debug for Bell {
+impl std::fmt::Debug for Doorbell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Bell")
+        f.write_str("Doorbell")
     }
 }
 
@@ -126,8 +126,8 @@ impl WaitSet {
     /// # Errors
     ///
     /// When no descriptor can be had.
-    pub fn bell(&self) -> Result<Bell> {
-        let bell = Bell::new()?;
+    pub fn bell(&self) -> Result<Doorbell> {
+        let bell = Doorbell::new()?;
         self.add(bell.0.as_fd())?;
         Ok(bell)
     }
@@ -177,7 +177,7 @@ impl WaitSet {
     ///
     /// When no descriptor can be had.
     pub fn descriptor(&self) -> Result<WaitFd> {
-        let (bell, epoll) = (Bell::new()?, epoll()?);
+        let (bell, epoll) = (Doorbell::new()?, epoll()?);
         watch(&epoll, self.sources.0.as_fd(), EpollFlags::EPOLLIN)?;
         watch(&epoll, bell.0.as_fd(), EpollFlags::EPOLLIN)?;
         Ok(WaitFd { epoll, bell })

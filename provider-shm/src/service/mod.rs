@@ -24,8 +24,8 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender};
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_system::flag::Flag;
 use ferrofabric_system::forked::Birth;
+use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::threads;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -96,7 +96,7 @@ pub(crate) struct Shared {
     /// Our full address.
     name: NativeAddr,
     /// There is an event.
-    has_events: Flag,
+    has_events: PendingFlag,
     /// The transport wants to be woken for events.
     sleeps: AtomicBool,
 }
@@ -119,7 +119,7 @@ impl Shared {
             unrung: Mutex::default(),
             wake,
             name,
-            has_events: Flag::new(),
+            has_events: PendingFlag::new(),
             sleeps: AtomicBool::new(false),
         })
     }

@@ -16,8 +16,8 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_protocol::handshake::{Action, Config, Connector, LaneKey, Reason};
 use ferrofabric_protocol::wire::control::{CONTROL_BYTES, LaneKind};
 use ferrofabric_protocol::{PeerKey, Time};
-use ferrofabric_system::flag::Flag;
 use ferrofabric_system::forked::Birth;
+use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::threads;
 use ferrofabric_system::wait::WaitSet;
 
@@ -73,7 +73,7 @@ pub(crate) struct Service {
 /// What the service thread has for the engine.
 struct Inbox {
     messages: Receiver<ToEngine>,
-    filled: Flag,
+    filled: PendingFlag,
     wake: EventFd,
     /// RC queue pairs made so far.
     queue_pairs: AtomicU64,
@@ -94,7 +94,7 @@ impl Service {
             .map_err(|e| Error::new(Errno(e as i32), "create", "event descriptor"))?;
         let inbox = Arc::new(Inbox {
             messages,
-            filled: Flag::new(),
+            filled: PendingFlag::new(),
             wake,
             queue_pairs: AtomicU64::new(0),
         });

@@ -142,7 +142,7 @@ impl Backend for VerbsBackend {
         Some(Arc::new(resolver))
     }
 
-    fn promises(&self) -> Flags {
+    fn completion_levels(&self) -> Flags {
         Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE | Flags::FENCE
     }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use ferrofabric_contracts::config::{RegistrationCache, Settings};
 use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::types::IoBuf;
-use ferrofabric_system::feed::Follower;
+use ferrofabric_system::event_log::LogReader;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::device::{ForkSafety, fork_safety};
@@ -51,7 +51,7 @@ struct Keeping {
 pub(crate) struct Registrations {
     registry: Arc<Registry>,
     /// Whether memory has gone since it looked, if anything is kept.
-    follower: Option<Follower>,
+    follower: Option<LogReader>,
 }
 
 /// A region, for as long as it is used, and longer if it is kept.
@@ -173,7 +173,7 @@ impl Registrations {
     /// Ends registrations of memory that has gone, so that it is free for others.
     #[inline]
     pub(crate) fn tidy(&mut self) {
-        if self.follower.as_ref().is_some_and(Follower::is_behind) {
+        if self.follower.as_ref().is_some_and(LogReader::is_behind) {
             self.forget_gone();
         }
     }
@@ -182,7 +182,7 @@ impl Registrations {
     fn forget_gone(&mut self) {
         if let (Some(follower), Some(mut kept)) = (&mut self.follower, self.registry.lock()) {
             // If some is going just now, the next look finds it.
-            let _ = follower.catch_up(|_| {});
+            let _ = follower.read(|_| {});
             self.registry.catch_up(&mut kept);
         }
     }

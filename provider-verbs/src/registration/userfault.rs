@@ -19,7 +19,7 @@ const EVENTS: u32 =
     raw::UFFD_FEATURE_EVENT_UNMAP | raw::UFFD_FEATURE_EVENT_REMOVE | raw::UFFD_FEATURE_EVENT_REMAP;
 
 /// Events that are read at a time.
-pub(super) const AT_A_TIME: usize = ferrofabric_system::feed::AT_A_TIME;
+pub(super) const AT_A_TIME: usize = ferrofabric_system::event_log::MOST_AT_ONCE;
 
 /// Some memory that went.
 #[derive(Clone, Debug, PartialEq, Eq)]

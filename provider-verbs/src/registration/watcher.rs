@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_system::feed::{Follower, Told, Writer, feed};
+use ferrofabric_system::event_log::{LogEvent, LogReader, LogWriter, event_log};
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::threads;
 use memmap2::{MmapMut, UncheckedAdvice};
@@ -35,7 +35,7 @@ static RUNNING: Mutex<Weak<Monitor>> = Mutex::new(Weak::new());
 struct Monitor {
     source: Arc<Source>,
     /// Follows from the beginning; watchers start from it.
-    follower: Follower,
+    follower: LogReader,
     thread: Option<JoinHandle<()>>,
     /// What was watched since the start, from beginning to end, joined.
     watched: Mutex<BTreeMap<u64, u64>>,
@@ -65,7 +65,7 @@ pub(super) enum Gone {
 pub(super) struct Watcher {
     /// There, until the end.
     monitor: Option<Arc<Monitor>>,
-    follower: Follower,
+    follower: LogReader,
 }
 
 impl Watcher {
@@ -100,7 +100,7 @@ impl Watcher {
     }
 
     /// Who only wants to know whether something went.
-    pub(super) fn follower(&self) -> Follower {
+    pub(super) fn follower(&self) -> LogReader {
         self.follower.clone()
     }
 
@@ -130,10 +130,10 @@ fn running() -> MutexGuard<'static, Weak<Monitor>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn catch_up(follower: &mut Follower, mut tell: impl FnMut(Gone)) -> bool {
-    follower.catch_up(|told| match told {
-        Told::Entry([start, end]) => tell(Gone::Range(start..end)),
-        Told::Missed => tell(Gone::Much),
+fn catch_up(follower: &mut LogReader, mut tell: impl FnMut(Gone)) -> bool {
+    follower.read(|told| match told {
+        LogEvent::Entry([start, end]) => tell(Gone::Range(start..end)),
+        LogEvent::Missed => tell(Gone::Much),
     })
 }
 
@@ -149,7 +149,7 @@ impl Monitor {
             stop: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| cannot(&error))?,
         });
         let mappings = Mappings::open().map_err(|error| cannot(&error))?;
-        let (writer, follower) = feed();
+        let (writer, follower) = event_log();
         let theirs = Arc::clone(&source);
         let named = std::thread::Builder::new().name("ferro-unmapped".to_owned());
         let thread = threads::spawn(named, move || follow(&theirs, writer))
@@ -166,10 +166,10 @@ impl Monitor {
     }
 
     /// Follows from here on.
-    fn follower(&self) -> Follower {
+    fn follower(&self) -> LogReader {
         let mut follower = self.follower.clone();
         // What is being listed now is told later, and does no harm.
-        let _ = follower.catch_up(|_| {});
+        let _ = follower.read(|_| {});
         follower
     }
 
@@ -278,7 +278,7 @@ impl Drop for Monitor {
 }
 
 /// Whether that went since the last time.
-fn is_told(follower: &mut Follower, range: &Range<u64>) -> bool {
+fn is_told(follower: &mut LogReader, range: &Range<u64>) -> bool {
     let mut told = false;
     // Between reading and listing the thread is for a moment only.
     while !catch_up(follower, |gone| match gone {
@@ -304,7 +304,7 @@ fn note(watched: &mut BTreeMap<u64, u64>, pages: Range<u64>) {
 }
 
 /// Lists what goes until told to stop.
-fn follow(source: &Source, mut writer: Writer) {
+fn follow(source: &Source, mut writer: LogWriter) {
     loop {
         let mut ready = [
             PollFd::new(source.userfault.as_fd(), PollFlags::POLLIN),
@@ -319,7 +319,7 @@ fn follow(source: &Source, mut writer: Writer) {
                 let len = gone.range.end - gone.range.start;
                 let _ = source.userfault.unwatch(to..to.saturating_add(len));
             }
-            listing.add([gone.range.start, gone.range.end]);
+            listing.push([gone.range.start, gone.range.end]);
         });
         drop(listing);
         if ready[1].any() == Some(true) {

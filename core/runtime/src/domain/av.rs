@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::endpoint_state::EndpointState;
-use super::{Backend, Errand, Inner, Object, State};
+use super::{Backend, DeferredTask, Inner, Object, State};
 use crate::fabric::{Av, ObjectId};
 use ferrofabric_av::follow::Follower;
 use ferrofabric_av::format::{Naming, Sought};
@@ -67,7 +67,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
         let announce = Box::new(move |new: &[FiAddr], is_awaited| {
             announce(new);
             if is_awaited {
-                domain.leave([Errand::Resolved].into_iter());
+                domain.defer([DeferredTask::Resolved].into_iter());
             }
         });
         Arc::new(ResolverPool::new(table.clone(), resolver, announce))
@@ -97,7 +97,7 @@ fn announcer<B: Backend>(domain: &Arc<Inner<B>>, av: usize, table: &Arc<AvTable>
     let (domain, table) = (domain.clone(), table.clone());
     Box::new(move |new| {
         if !new.is_empty() && table.is_awaited() {
-            domain.leave(new.iter().map(|addr| Errand::Announce(av, *addr)));
+            domain.defer(new.iter().map(|addr| DeferredTask::Announce(av, *addr)));
         }
     })
 }
@@ -542,7 +542,7 @@ impl<B: Backend> AvHandle<B> {
 
 impl<B: Backend> Drop for AvHandle<B> {
     fn drop(&mut self) {
-        // Its threads leave errands with the domain until they have ended.
+        // Its threads defer tasks to the domain until they have ended.
         drop(self.later.take());
         drop(self.pool.take());
         self.domain.close(Object::Av(self.index));

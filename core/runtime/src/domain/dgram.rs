@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::endpoint::{self, PROMISES, Receives};
+use super::endpoint::{self, OPTIONAL_FLAGS, Receives};
 use super::endpoint_state::{Entered, Name, enter, stats_of};
 use super::{Backend, Domain, Inner, Object};
 use crate::fabric::{self, CntrAttr, CqAttr, Endpoint, EndpointConfig, Mr};
@@ -139,7 +139,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
     unsafe fn send(&self, op: &SendOp, iov: &[IoBuf]) -> Result<(), OpError> {
         check_kind(op.kind)?;
         // Whatever becomes of a datagram, nobody is told.
-        if op.flags.intersects(PROMISES) {
+        if op.flags.intersects(OPTIONAL_FLAGS) {
             return endpoint::refuse(&self.domain, self.index, OpError::Failed(Errno::EOPNOTSUPP));
         }
         // SAFETY: the caller keeps the buffers as the transport asks.
@@ -179,7 +179,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
         let cancelled = transport.cancel_recv(context, &mut owner);
         // Somebody may sleep who is to see to a cancellation that is still under way.
         self.domain.tend(state);
-        self.domain.call_out(state);
+        self.domain.notify_progress_thread(state);
         cancelled
     }
 

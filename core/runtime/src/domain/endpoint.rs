@@ -72,7 +72,7 @@ impl Receives {
 
 /// Flags of operations that some transports do not offer, and those that none offers (deferred and
 /// multicast sends).
-pub(super) const PROMISES: Flags = Flags::DELIVERY_COMPLETE
+pub(super) const OPTIONAL_FLAGS: Flags = Flags::DELIVERY_COMPLETE
     .union(Flags::MATCH_COMPLETE)
     .union(Flags::COMMIT_COMPLETE)
     .union(Flags::FENCE)
@@ -99,7 +99,7 @@ pub(super) fn open_handle<B: Backend>(
         rx_iov: info.rx.iov_limit,
         receives: Receives::of(&config),
         may_be_unresolved: config.directed_recv,
-        unkept: PROMISES - domain.backend.promises(),
+        unkept: OPTIONAL_FLAGS - domain.backend.completion_levels(),
     };
     Ok(EndpointHandle {
         domain: domain.clone(),

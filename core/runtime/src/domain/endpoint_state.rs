@@ -191,7 +191,7 @@ pub(super) fn enter<B: Backend>(
     });
     // Who sleeps already is to be woken by this one, too.
     domain.tend(&mut state);
-    domain.call_out(&mut state);
+    domain.notify_progress_thread(&mut state);
     drop(state);
     let name = Name::new(name, keyed, listening, info.addr_format);
     Ok(Entered { index, name, keys })

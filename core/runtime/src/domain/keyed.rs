@@ -95,8 +95,8 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
         })
     }
 
-    fn promises(&self) -> Flags {
-        self.0.promises()
+    fn completion_levels(&self) -> Flags {
+        self.0.completion_levels()
     }
 
     fn resolver(&self) -> Option<Arc<dyn Resolve>> {

@@ -41,10 +41,10 @@ use ferrofabric_contracts::info::{Info, Progress, Threading};
 use ferrofabric_contracts::peer::Transport;
 use ferrofabric_contracts::types::{FiAddr, IoBuf};
 use ferrofabric_system::cancel::Uncancelled;
-use ferrofabric_system::flag::Flag;
 use ferrofabric_system::forked::Birth;
-use ferrofabric_system::serial::{Held, Serial};
-use ferrofabric_system::wait::{Bell, WaitSet};
+use ferrofabric_system::pending_flag::PendingFlag;
+use ferrofabric_system::serial::{Serial, SerialGuard};
+use ferrofabric_system::wait::{Doorbell, WaitSet};
 
 pub use dgram::DgramDomain;
 pub use keyed::{Keyed, KeyedBackend, KeyedParts};
@@ -52,8 +52,8 @@ pub use keyed_dgram::KeyedDgramDomain;
 
 use count::Count;
 use endpoint_state::EndpointState;
-use progressor::{Attendance, Progressor};
-use waiting::Asleep;
+use progressor::{AutoProgressState, Progressor};
+use waiting::Waiter;
 
 /// What a provider puts under a domain.
 pub trait Backend: Send + Sync + 'static {
@@ -70,9 +70,9 @@ pub trait Backend: Send + Sync + 'static {
     /// When a resource can not be had; the error names it.
     fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<Self::Transport>>;
 
-    /// What may be asked of a send: `DELIVERY_COMPLETE`, `MATCH_COMPLETE`, `FENCE`, where the
-    /// transport keeps it. Sends that ask for more than it keeps are refused.
-    fn promises(&self) -> Flags {
+    /// The flags of a send that the transport honours, of `DELIVERY_COMPLETE`, `MATCH_COMPLETE` and
+    /// `FENCE`. A send with another one is refused.
+    fn completion_levels(&self) -> Flags {
         Flags::empty()
     }
 
@@ -182,11 +182,11 @@ pub(crate) struct Shared<B: Backend> {
     serial: Serial<State<B::Transport>>,
     backend: B,
     wait: WaitSet,
-    /// What was left to whoever holds the lock next.
-    errands: Mutex<Vec<Errand>>,
-    has_errands: Flag,
-    /// Wakes somebody for them.
-    errand_bell: Bell,
+    /// Tasks for the next holder of the lock.
+    deferred: Mutex<Vec<DeferredTask>>,
+    has_deferred: PendingFlag,
+    /// Wakes a thread for them.
+    deferred_bell: Doorbell,
     spin: std::time::Duration,
     /// Where endpoints leave their counters.
     stats: Option<PathBuf>,
@@ -202,9 +202,9 @@ enum Object {
     Av(usize),
 }
 
-/// What is to be done under the lock by somebody who did not have it.
+/// Work that needs the lock, from a thread that did not have it.
 #[derive(Clone, Copy, Debug)]
-enum Errand {
+enum DeferredTask {
     /// An object's handle was dropped.
     Close(Object),
     /// An address came to an address vector, by its place.
@@ -223,8 +223,8 @@ struct State<T: Transport> {
     /// Sends that wait for addresses, and whether one of those may be resolved by now.
     waiting_sends: usize,
     look_at_waiting: bool,
-    asleep: Slab<Asleep>,
-    attendance: Attendance,
+    waiters: Slab<Waiter>,
+    auto_progress: AutoProgressState,
 }
 
 /// The counter of those that bound none.
@@ -272,10 +272,10 @@ impl<B: Backend> Domain<B> {
         let shared = Arc::new(Shared {
             serial,
             backend,
-            errand_bell: wait.bell()?,
+            deferred_bell: wait.bell()?,
             wait,
-            errands: Mutex::new(Vec::new()),
-            has_errands: Flag::new(),
+            deferred: Mutex::new(Vec::new()),
+            has_deferred: PendingFlag::new(),
             spin: settings.spin.0.unwrap_or_default(),
             birth: Birth::here(),
             stats: (!settings.stats.is_empty()).then(|| PathBuf::from(&settings.stats)),
@@ -321,12 +321,16 @@ impl<B: Backend> fabric::Domain for Domain<B> {
 impl<B: Backend> Shared<B> {
     /// The state, for a data-path call.
     #[inline]
-    fn lock(&self) -> Result<Held<'_, State<B::Transport>>, OpError> {
+    fn lock(&self) -> Result<SerialGuard<'_, State<B::Transport>>, OpError> {
         self.serial.lock().map_err(OpError::Failed)
     }
 
     /// The state, for a control-path call.
-    fn lock_to(&self, doing: &'static str, object: &str) -> Result<Held<'_, State<B::Transport>>> {
+    fn lock_to(
+        &self,
+        doing: &'static str,
+        object: &str,
+    ) -> Result<SerialGuard<'_, State<B::Transport>>> {
         let lock = self.serial.lock();
         lock.map_err(|errno| not_this_thread(errno, doing, object))
     }
@@ -341,14 +345,14 @@ impl<B: Backend> Shared<B> {
     /// comes of it. Returns whether anything moved.
     #[inline]
     fn progress(&self, state: &mut State<B::Transport>) -> bool {
-        self.call_out(state);
+        self.notify_progress_thread(state);
         self.drive(state)
     }
 
     #[inline]
     fn drive(&self, state: &mut State<B::Transport>) -> bool {
-        if self.has_errands.is_raised() {
-            self.run_errands(state);
+        if self.has_deferred.is_raised() {
+            self.run_deferred(state);
         }
         if !state.followed.is_empty() {
             state.follow();
@@ -371,8 +375,8 @@ impl<B: Backend> Shared<B> {
         let removed = match self.serial.lock() {
             Ok(mut state) => state.remove(object),
             Err(_) => {
-                self.errands.lock().push(Errand::Close(object));
-                self.has_errands.raise();
+                self.deferred.lock().push(DeferredTask::Close(object));
+                self.has_deferred.raise();
                 None
             }
         };
@@ -385,25 +389,25 @@ impl<B: Backend> Shared<B> {
         !self.birth.is_this_process()
     }
 
-    /// Leaves errands to whoever holds the lock next, and wakes those who sleep for one of them to.
-    fn leave(&self, errands: impl Iterator<Item = Errand>) {
-        self.errands.lock().extend(errands);
-        self.has_errands.raise();
-        self.errand_bell.ring();
+    /// Leaves tasks to the next holder of the lock, and wakes sleepers so that one of them takes it.
+    fn defer(&self, tasks: impl Iterator<Item = DeferredTask>) {
+        self.deferred.lock().extend(tasks);
+        self.has_deferred.raise();
+        self.deferred_bell.ring();
     }
 
     #[cold]
-    fn run_errands(&self, state: &mut State<B::Transport>) {
+    fn run_deferred(&self, state: &mut State<B::Transport>) {
         // Endpoints that go wait for their threads, and leave their counters in files.
         let _uncancelled = Uncancelled::begin();
-        self.has_errands.lower();
-        self.errand_bell.clear();
-        let errands = std::mem::take(&mut *self.errands.lock());
-        for errand in errands {
-            match errand {
-                Errand::Close(object) => drop(state.remove(object)),
-                Errand::Announce(av, addr) => state.announce_new(av, addr),
-                Errand::Resolved => state.look_at_waiting = true,
+        self.has_deferred.lower();
+        self.deferred_bell.clear();
+        let tasks = std::mem::take(&mut *self.deferred.lock());
+        for task in tasks {
+            match task {
+                DeferredTask::Close(object) => drop(state.remove(object)),
+                DeferredTask::Announce(av, addr) => state.announce_new(av, addr),
+                DeferredTask::Resolved => state.look_at_waiting = true,
             }
         }
     }
@@ -441,8 +445,8 @@ impl<T: Transport> State<T> {
             followed: Vec::new(),
             waiting_sends: 0,
             look_at_waiting: false,
-            asleep: Slab::new(),
-            attendance: Attendance::default(),
+            waiters: Slab::new(),
+            auto_progress: AutoProgressState::default(),
         }
     }
 
@@ -460,12 +464,12 @@ impl<T: Transport> State<T> {
     /// Whether somebody sleeps who relies on being woken by whatever is to be done.
     #[inline]
     fn is_watched(&self) -> bool {
-        !self.asleep.is_empty() || self.attendance.on_watch
+        !self.waiters.is_empty() || self.auto_progress.on_watch
     }
 
     /// Takes an object out; an endpoint comes back, for it is slow to drop.
     fn remove(&mut self, object: Object) -> Option<EndpointState<T>> {
-        self.asleep.retain(|_, one| !one.is_on(object));
+        self.waiters.retain(|_, one| !one.is_on(object));
         match object {
             Object::Endpoint(i) => {
                 let removed = self.endpoints.try_remove(i);

@@ -21,9 +21,9 @@ use ferrofabric_system::wait::Sleeper;
 /// wait.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What the thread and the calls tell each other.
+/// State that the progress thread shares with the application's calls.
 #[derive(Debug, Default)]
-pub(super) struct Attendance {
+pub(super) struct AutoProgressState {
     /// There is such a thread.
     pub(super) automatic: bool,
     /// It sleeps until something comes.
@@ -49,7 +49,7 @@ impl<B: Backend> Progressor<B> {
     pub(super) fn start(shared: &Arc<Shared<B>>) -> Result<Self> {
         // The one that the thread will have.
         drop(shared.wait.sleeper()?);
-        shared.lock_to("open", "domain")?.attendance.automatic = true;
+        shared.lock_to("open", "domain")?.auto_progress.automatic = true;
         let stop = Arc::new(AtomicBool::new(false));
         let named = std::thread::Builder::new().name("ferro-progress".to_owned());
         let attending = {
@@ -118,16 +118,16 @@ fn look<B: Backend>(shared: &Shared<B>, seen: &mut u64) -> Next {
     let Ok(mut state) = shared.lock() else {
         return Next::Wait;
     };
-    state.attendance.on_watch = false;
-    if state.attendance.calls != *seen {
-        *seen = state.attendance.calls;
+    state.auto_progress.on_watch = false;
+    if state.auto_progress.calls != *seen {
+        *seen = state.auto_progress.calls;
         return Next::Wait;
     }
     let state = &mut *state;
     shared.drive(state);
     match state.arm() {
         Ok(true) => {
-            state.attendance.on_watch = true;
+            state.auto_progress.on_watch = true;
             Next::Sleep
         }
         Ok(false) => Next::Again,
@@ -136,10 +136,10 @@ fn look<B: Backend>(shared: &Shared<B>, seen: &mut u64) -> Next {
 }
 
 impl<B: Backend> Shared<B> {
-    /// Has the thread, if there is one, look at what it does not know of yet.
+    /// Counts a call of the application, and wakes the thread if it sleeps.
     #[inline]
-    pub(super) fn call_out(&self, state: &mut State<B::Transport>) {
-        if state.attendance.automatic {
+    pub(super) fn notify_progress_thread(&self, state: &mut State<B::Transport>) {
+        if state.auto_progress.automatic {
             self.take_over(state);
         }
     }
@@ -148,9 +148,9 @@ impl<B: Backend> Shared<B> {
     /// told so if it relies on that.
     #[cold]
     pub(super) fn take_over(&self, state: &mut State<B::Transport>) {
-        let attendance = &mut state.attendance;
-        attendance.calls = attendance.calls.wrapping_add(1);
-        if std::mem::take(&mut attendance.on_watch) {
+        let auto_progress = &mut state.auto_progress;
+        auto_progress.calls = auto_progress.calls.wrapping_add(1);
+        if std::mem::take(&mut auto_progress.on_watch) {
             self.wait.signal();
         }
     }

@@ -18,7 +18,7 @@ use crate::cq::CqQueue;
 use crate::wait::{Awaited, Next, Wait};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::Transport;
-use ferrofabric_system::wait::{Bell, WaitFd, WaitSet};
+use ferrofabric_system::wait::{Doorbell, WaitFd, WaitSet};
 
 /// Looks that are taken at transports that do not come to rest before their sleepers are woken for
 /// it.
@@ -41,15 +41,15 @@ fn is_there(awaited: Awaited, cqs: &Slab<CqQueue>, cntrs: &Slab<Count>) -> bool 
 
 /// A thread that sleeps, or an application that may, on a descriptor.
 #[derive(Clone, Debug)]
-pub(super) struct Asleep {
+pub(super) struct Waiter {
     awaited: Awaited,
     /// It was woken, and has not come to itself yet.
     woken: bool,
     /// What wakes it, if it is not the domain's signal.
-    bell: Option<Bell>,
+    bell: Option<Doorbell>,
 }
 
-impl Asleep {
+impl Waiter {
     /// Rings, where there is a bell: then there is nobody who comes to himself in a call, and this
     /// is over. Returns whether it is not.
     fn stays_when_woken(&self) -> bool {
@@ -115,8 +115,8 @@ impl<B: Backend> Shared<B> {
     ) -> Result<Option<R>, OpError> {
         loop {
             let mut state = self.lock()?;
-            if let Some(asleep) = wait.end_sleep() {
-                state.asleep.try_remove(asleep);
+            if let Some(waiter) = wait.end_sleep() {
+                state.waiters.try_remove(waiter);
                 wait.spin_anew(self.spin);
             }
             let moved = self.progress(&mut state);
@@ -141,7 +141,7 @@ impl<B: Backend> Shared<B> {
             if !state.arm()? {
                 continue;
             }
-            wait.begin_sleep(state.asleep.insert(Asleep {
+            wait.begin_sleep(state.waiters.insert(Waiter {
                 awaited: wait.awaited(),
                 woken: false,
                 bell: None,
@@ -152,9 +152,9 @@ impl<B: Backend> Shared<B> {
 
     /// Takes back what a wait holds.
     pub(super) fn end_wait(&self, wait: &mut Wait) {
-        if let Some(asleep) = wait.end_sleep() {
+        if let Some(waiter) = wait.end_sleep() {
             if let Ok(mut state) = self.lock() {
-                state.asleep.try_remove(asleep);
+                state.waiters.try_remove(waiter);
             }
         }
         self.wait.put_back(wait.end());
@@ -170,7 +170,7 @@ impl<B: Backend> Shared<B> {
         let fd = descriptor.0.get().ok_or(OpError::Failed(Errno::EINVAL))?;
         let mut state = self.lock()?;
         state
-            .asleep
+            .waiters
             .retain(|_, one| one.bell.as_ref() != Some(fd.bell()));
         fd.bell().clear();
         for _ in 0..LOOKS {
@@ -179,7 +179,7 @@ impl<B: Backend> Shared<B> {
                 break;
             }
             if state.arm()? {
-                state.asleep.insert(Asleep {
+                state.waiters.insert(Waiter {
                     awaited,
                     woken: false,
                     bell: Some(fd.bell().clone()),
@@ -193,7 +193,7 @@ impl<B: Backend> Shared<B> {
     /// After a call that may have completed something: wakes those who sleep until that.
     #[inline]
     pub(super) fn wake(&self, state: &mut State<B::Transport>) {
-        if !state.asleep.is_empty() {
+        if !state.waiters.is_empty() {
             self.wake_sleepers(state);
         }
     }
@@ -201,7 +201,7 @@ impl<B: Backend> Shared<B> {
     /// After a call to progress: has the transports watched for those who sleep, too.
     #[inline]
     pub(super) fn tend(&self, state: &mut State<B::Transport>) {
-        if !state.asleep.is_empty() {
+        if !state.waiters.is_empty() {
             self.tend_sleepers(state);
         }
     }
@@ -209,10 +209,13 @@ impl<B: Backend> Shared<B> {
     #[cold]
     fn wake_sleepers(&self, state: &mut State<B::Transport>) {
         let State {
-            asleep, cqs, cntrs, ..
+            waiters,
+            cqs,
+            cntrs,
+            ..
         } = state;
         let mut any = false;
-        asleep.retain(|_, one| {
+        waiters.retain(|_, one| {
             if !one.woken && is_there(one.awaited, cqs, cntrs) {
                 one.woken = true;
                 any |= one.bell.is_none();
@@ -242,7 +245,7 @@ impl<B: Backend> Shared<B> {
         match at_rest {
             true => self.wake_sleepers(state),
             false => {
-                state.asleep.retain(|_, one| one.stays_when_woken());
+                state.waiters.retain(|_, one| one.stays_when_woken());
                 self.wait.signal();
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
-use ferrofabric_system::flag::Flag;
+use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::wait::WaitSet;
 
 use crate::ah::{Ah, Path};
@@ -32,7 +32,7 @@ pub(super) struct Handles {
 }
 
 struct Bell {
-    rung: Flag,
+    rung: PendingFlag,
     wake: EventFd,
 }
 
@@ -47,7 +47,7 @@ impl Handles {
             .map_err(|e| Error::new(Errno(e as i32), "create", "event descriptor"))?;
         wait.add(wake.as_fd())?;
         let bell = Arc::new(Bell {
-            rung: Flag::new(),
+            rung: PendingFlag::new(),
             wake,
         });
         let ring = {

@@ -5,9 +5,9 @@ use crate::sync::{AtomicBool, Ordering};
 /// Whether there may be something in a queue. Whoever puts something in raises it afterwards;
 /// whoever takes something out lowers it before.
 #[derive(Debug)]
-pub struct Flag(AtomicBool);
+pub struct PendingFlag(AtomicBool);
 
-impl Flag {
+impl PendingFlag {
     /// A flag that is down.
     #[allow(clippy::new_without_default, reason = "a flag is part of something")]
     pub fn new() -> Self {
@@ -44,7 +44,7 @@ mod loom_tests {
     /// objects have them.
     struct Mailbox {
         letters: Mutex<Vec<u32>>,
-        flag: Flag,
+        flag: PendingFlag,
     }
 
     impl Mailbox {
@@ -84,7 +84,7 @@ mod loom_tests {
         loom::model(move || {
             let mailbox = Arc::new(Mailbox {
                 letters: Mutex::new(Vec::new()),
-                flag: Flag::new(),
+                flag: PendingFlag::new(),
             });
             let senders = [1, 2].map(|letter| {
                 let mailbox = Arc::clone(&mailbox);
@@ -117,7 +117,7 @@ mod loom_tests {
     fn what_it_was_raised_for_is_there() {
         use loom::cell::UnsafeCell;
         loom::model(|| {
-            let shared = Arc::new((UnsafeCell::new(0u32), Flag::new()));
+            let shared = Arc::new((UnsafeCell::new(0u32), PendingFlag::new()));
             let sender = {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {

@@ -7,41 +7,41 @@ use std::sync::Arc;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Entries that are kept.
-const KEPT: u64 = if cfg!(loom) { 2 } else { 1024 };
+const RETAINED: u64 = if cfg!(loom) { 2 } else { 1024 };
 
 /// Entries that are listed at a time, at most.
-pub const AT_A_TIME: usize = if cfg!(loom) { 1 } else { 64 };
+pub const MOST_AT_ONCE: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// In the state: entries are being listed. Above it stands how many were.
-const LISTING: u64 = 1;
+const APPENDING: u64 = 1;
 
 #[derive(Debug)]
-struct Shared {
+struct LogState {
     state: AtomicU64,
-    slots: Box<[Slot]>,
+    slots: Box<[LogSlot]>,
 }
 
 /// An entry, two words.
 #[derive(Debug)]
-struct Slot([AtomicU64; 2]);
+struct LogSlot([AtomicU64; 2]);
 
 /// The side that lists.
 #[derive(Debug)]
-pub struct Writer {
-    shared: Arc<Shared>,
-    listed: u64,
+pub struct LogWriter {
+    shared: Arc<LogState>,
+    appended: u64,
 }
 
 /// A side that follows.
 #[derive(Clone, Debug)]
-pub struct Follower {
-    shared: Arc<Shared>,
-    seen: u64,
+pub struct LogReader {
+    shared: Arc<LogState>,
+    read_to: u64,
 }
 
 /// What a follower is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum LogEvent {
     /// An entry.
     Entry([u64; 2]),
     /// Entries have been missed.
@@ -49,28 +49,28 @@ pub enum Told {
 }
 
 /// An empty list.
-pub fn feed() -> (Writer, Follower) {
-    let slots = (0..KEPT).map(|_| Slot([AtomicU64::new(0), AtomicU64::new(0)]));
-    let shared = Arc::new(Shared {
+pub fn event_log() -> (LogWriter, LogReader) {
+    let slots = (0..RETAINED).map(|_| LogSlot([AtomicU64::new(0), AtomicU64::new(0)]));
+    let shared = Arc::new(LogState {
         state: AtomicU64::new(0),
         slots: slots.collect(),
     });
-    let writer = Writer {
+    let writer = LogWriter {
         shared: Arc::clone(&shared),
-        listed: 0,
+        appended: 0,
     };
-    (writer, Follower { shared, seen: 0 })
+    (writer, LogReader { shared, read_to: 0 })
 }
 
-impl Writer {
+impl LogWriter {
     /// Begins to list. Until that ends, followers hear that something is under way: so what becomes
     /// known to others between here and the end is either told or waited for, never overlooked.
-    pub fn begin(&mut self) -> Listing<'_> {
-        (self.shared.state).store((self.listed << 1) | LISTING, Ordering::Relaxed);
+    pub fn begin(&mut self) -> LogAppend<'_> {
+        (self.shared.state).store((self.appended << 1) | APPENDING, Ordering::Relaxed);
         // Before the entries, and before whatever makes them known to others.
         fence(Ordering::SeqCst);
-        Listing {
-            from: self.listed,
+        LogAppend {
+            from: self.appended,
             writer: self,
         }
     }
@@ -78,60 +78,63 @@ impl Writer {
 
 /// Entries are being listed; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Listing<'a> {
-    writer: &'a mut Writer,
+pub struct LogAppend<'a> {
+    writer: &'a mut LogWriter,
     from: u64,
 }
 
-impl Listing<'_> {
+impl LogAppend<'_> {
     /// Lists an entry.
     ///
     /// # Panics
     ///
-    /// Above [`AT_A_TIME`].
-    pub fn add(&mut self, entry: [u64; 2]) {
-        let Writer { shared, listed } = &mut *self.writer;
-        assert!(*listed - self.from < AT_A_TIME as u64, "too many at a time");
-        let Slot(words) = &shared.slots[(*listed % KEPT) as usize];
+    /// Above [`MOST_AT_ONCE`].
+    pub fn push(&mut self, entry: [u64; 2]) {
+        let LogWriter { shared, appended } = &mut *self.writer;
+        assert!(
+            *appended - self.from < MOST_AT_ONCE as u64,
+            "too many at a time"
+        );
+        let LogSlot(words) = &shared.slots[(*appended % RETAINED) as usize];
         for (word, value) in words.iter().zip(entry) {
             word.store(value, Ordering::Relaxed);
         }
-        *listed += 1;
+        *appended += 1;
     }
 }
 
-impl Drop for Listing<'_> {
+impl Drop for LogAppend<'_> {
     fn drop(&mut self) {
-        let Writer { shared, listed } = &*self.writer;
-        shared.state.store(*listed << 1, Ordering::Release);
+        let LogWriter { shared, appended } = &*self.writer;
+        shared.state.store(*appended << 1, Ordering::Release);
     }
 }
 
-impl Follower {
+impl LogReader {
     /// Whether something was listed that it was not told, or is being listed.
     #[inline]
     pub fn is_behind(&self) -> bool {
-        self.shared.state.load(Ordering::Relaxed) != self.seen << 1
+        self.shared.state.load(Ordering::Relaxed) != self.read_to << 1
     }
 
     /// Tells what was listed since the last time. `false`, and nothing is told, while something is
     /// being listed.
     #[must_use]
-    pub fn catch_up(&mut self, mut tell: impl FnMut(Told)) -> bool {
+    pub fn read(&mut self, mut handle: impl FnMut(LogEvent)) -> bool {
         let state = self.shared.state.load(Ordering::Acquire);
-        if state & LISTING != 0 {
+        if state & APPENDING != 0 {
             return false;
         }
-        let (from, listed) = (self.seen, state >> 1);
-        self.seen = listed;
-        if Self::is_lost(from, listed) {
-            tell(Told::Missed);
+        let (from, appended) = (self.read_to, state >> 1);
+        self.read_to = appended;
+        if Self::is_overwritten(from, appended) {
+            handle(LogEvent::Missed);
             return true;
         }
-        for number in from..listed {
-            let Slot(words) = &self.shared.slots[(number % KEPT) as usize];
+        for number in from..appended {
+            let LogSlot(words) = &self.shared.slots[(number % RETAINED) as usize];
             let [a, b] = words;
-            tell(Told::Entry([
+            handle(LogEvent::Entry([
                 a.load(Ordering::Relaxed),
                 b.load(Ordering::Relaxed),
             ]));
@@ -139,16 +142,16 @@ impl Follower {
         // Written over meanwhile, what was told may be of two entries.
         fence(Ordering::Acquire);
         let now = self.shared.state.load(Ordering::Relaxed) >> 1;
-        if from != listed && Self::is_lost(from, now) {
-            tell(Told::Missed);
+        if from != appended && Self::is_overwritten(from, now) {
+            handle(LogEvent::Missed);
         }
         true
     }
 
     /// Whether the entry may have been written over when so many were listed and further ones
     /// perhaps begun.
-    fn is_lost(entry: u64, listed: u64) -> bool {
-        listed - entry > KEPT - AT_A_TIME as u64
+    fn is_overwritten(entry: u64, appended: u64) -> bool {
+        appended - entry > RETAINED - MOST_AT_ONCE as u64
     }
 }
 
@@ -156,43 +159,43 @@ impl Follower {
 mod tests {
     use super::*;
 
-    fn told(follower: &mut Follower) -> Vec<Told> {
-        let mut told = Vec::new();
-        assert!(follower.catch_up(|what| told.push(what)));
-        told
+    fn events(follower: &mut LogReader) -> Vec<LogEvent> {
+        let mut events = Vec::new();
+        assert!(follower.read(|what| events.push(what)));
+        events
     }
 
     #[test]
     fn each_follower_is_told_all_of_it_once() {
-        let (mut writer, mut one) = feed();
+        let (mut writer, mut one) = event_log();
         let mut other = one.clone();
-        let mut listing = writer.begin();
-        listing.add([1, 2]);
+        let mut append = writer.begin();
+        append.push([1, 2]);
         assert!(one.is_behind());
-        assert!(!one.catch_up(|_| panic!("told before it is whole")));
-        listing.add([3, 4]);
-        drop(listing);
-        let all = [Told::Entry([1, 2]), Told::Entry([3, 4])];
-        assert_eq!(told(&mut one), all);
-        assert_eq!(told(&mut one), []);
+        assert!(!one.read(|_| panic!("events before it is whole")));
+        append.push([3, 4]);
+        drop(append);
+        let all = [LogEvent::Entry([1, 2]), LogEvent::Entry([3, 4])];
+        assert_eq!(events(&mut one), all);
+        assert_eq!(events(&mut one), []);
         assert!(!one.is_behind());
-        writer.begin().add([5, 6]);
-        assert_eq!(told(&mut one), [Told::Entry([5, 6])]);
+        writer.begin().push([5, 6]);
+        assert_eq!(events(&mut one), [LogEvent::Entry([5, 6])]);
         assert_eq!(
-            told(&mut other),
-            [&all[..], &[Told::Entry([5, 6])]].concat()
+            events(&mut other),
+            [&all[..], &[LogEvent::Entry([5, 6])]].concat()
         );
     }
 
     #[test]
     fn who_is_far_behind_hears_that_it_has_missed_some() {
-        let (mut writer, mut follower) = feed();
-        for number in 0..KEPT {
-            writer.begin().add([number, number]);
+        let (mut writer, mut follower) = event_log();
+        for number in 0..RETAINED {
+            writer.begin().push([number, number]);
         }
-        assert_eq!(told(&mut follower), [Told::Missed]);
-        writer.begin().add([7, 7]);
-        assert_eq!(told(&mut follower), [Told::Entry([7, 7])]);
+        assert_eq!(events(&mut follower), [LogEvent::Missed]);
+        writer.begin().push([7, 7]);
+        assert_eq!(events(&mut follower), [LogEvent::Entry([7, 7])]);
     }
 }
 
@@ -209,24 +212,24 @@ mod loom_tests {
     #[test]
     fn no_entry_is_torn_or_missed() {
         explore(3, || {
-            let (mut writer, mut follower) = feed();
-            writer.begin().add([1, 1]);
-            let listing = thread::spawn(move || (2..=4).for_each(|n| writer.begin().add([n, n])));
+            let (mut writer, mut follower) = event_log();
+            writer.begin().push([1, 1]);
+            let append = thread::spawn(move || (2..=4).for_each(|n| writer.begin().push([n, n])));
             let (mut last, mut missed, mut torn) = (0, false, false);
-            let looked = follower.catch_up(|told| match told {
-                Told::Missed => missed = true,
-                Told::Entry([a, b]) => {
+            let looked = follower.read(|events| match events {
+                LogEvent::Missed => missed = true,
+                LogEvent::Entry([a, b]) => {
                     torn |= a != b || a != last + 1;
                     last = a;
                 }
             });
             assert!(missed || !torn);
             assert!(!looked || missed || last >= 1);
-            listing.join().unwrap();
+            append.join().unwrap();
             let mut missed_later = false;
-            let looked_later = follower.catch_up(|told| match told {
-                Told::Missed => missed_later = true,
-                Told::Entry([a, _]) => last = a,
+            let looked_later = follower.read(|events| match events {
+                LogEvent::Missed => missed_later = true,
+                LogEvent::Entry([a, _]) => last = a,
             });
             assert!(looked_later && (missed_later || last == 4));
         });
@@ -238,19 +241,19 @@ mod loom_tests {
     #[test]
     fn what_is_known_is_told_or_waited_for() {
         explore(3, || {
-            let (mut writer, mut follower) = feed();
+            let (mut writer, mut follower) = event_log();
             let known = loom::sync::Arc::new(AtomicU64::new(0));
             let theirs = loom::sync::Arc::clone(&known);
-            let listing = thread::spawn(move || {
-                let mut listing = writer.begin();
+            let append = thread::spawn(move || {
+                let mut append = writer.begin();
                 theirs.store(1, Ordering::Release);
-                listing.add([1, 1]);
+                append.push([1, 1]);
             });
             let is_known = known.load(Ordering::Acquire) == 1;
-            let mut told = 0;
-            let looked = follower.catch_up(|_| told += 1);
-            assert!(!is_known || !looked || told == 1);
-            listing.join().unwrap();
+            let mut events = 0;
+            let looked = follower.read(|_| events += 1);
+            assert!(!is_known || !looked || events == 1);
+            append.join().unwrap();
         });
     }
 }
