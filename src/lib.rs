@@ -10,7 +10,7 @@
 //!
 //! Other providers are written to [`peer`], the interfaces between an owner and its peers.
 
-pub use ferrofabric_av::{AvAttr, Report, Resolve, Services, Wanted};
+pub use ferrofabric_av::{AvAttr, InsertReport, InsertRequest, Resolve, Services};
 pub use ferrofabric_contracts::{
     API_VERSION, VERSION, addr, config, error, flags, info, peer, types,
 };

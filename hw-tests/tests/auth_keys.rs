@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_av::{AvAttr, Services, Wanted};
+use ferrofabric_av::{AvAttr, InsertRequest, Services};
 use ferrofabric_conformance::ends::BLANK;
 use ferrofabric_contracts::addr::{AddrFormat, Address, AuthKey, KeyedAddr, MAX_EP_AUTH_KEYS};
 use ferrofabric_contracts::config::Settings;
@@ -473,7 +473,7 @@ fn names_of_nodes_and_services_take_keys() {
         let (tx, rx) = std::sync::mpsc::channel();
         later
             .insert_later_with_keys(
-                Wanted::Services(range),
+                InsertRequest::Services(range),
                 &[handle, handle, FiAddr(0)],
                 42,
                 Box::new(move |_, one| tx.send(one).unwrap()),

@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use ferrofabric_av::format::endpoint_to_bytes;
-use ferrofabric_av::{AvAttr, Services, Wanted};
+use ferrofabric_av::{AvAttr, InsertRequest, Services};
 use ferrofabric_conformance::dgram;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::unknown_sources;
@@ -395,7 +395,7 @@ fn who_is_not_there() {
     let begun = Instant::now();
     later
         .insert_later(
-            Wanted::Listed(names.to_vec()),
+            InsertRequest::Listed(names.to_vec()),
             Vec::new(),
             42,
             Box::new(move |_, one| tx.send(one).unwrap()),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use ferrofabric_av::{AvAttr, Resolve, Services, Wanted};
+use ferrofabric_av::{AvAttr, InsertRequest, Resolve, Services};
 use ferrofabric_conformance::limits::{PATIENCE, settings};
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, Error, OpError};
@@ -149,7 +149,7 @@ fn an_id_of_an_asynchronous_insertion_stays() {
         // From here on the first domain knows that other address in the entry.
         assert!(a.poll().unwrap().is_none());
         b.av().remove(before).unwrap();
-        let listed = Wanted::Listed(vec![b.name().to_bytes().to_vec()]);
+        let listed = InsertRequest::Listed(vec![b.name().to_bytes().to_vec()]);
         let (tell, told) = mpsc::channel();
         let report = Box::new(move |_, one| tell.send(one).unwrap());
         a.av()

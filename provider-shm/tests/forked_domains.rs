@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_av::{AvAttr, Wanted};
+use ferrofabric_av::{AvAttr, InsertRequest};
 use ferrofabric_conformance::limits::{PATIENCE, settings};
 use ferrofabric_contracts::info::Progress;
 use ferrofabric_contracts::types::{AvType, FiAddr};
@@ -96,7 +96,11 @@ fn parent_and_child() {
     let to_a = b.av().insert(&a.name().to_bytes()).unwrap();
     let events = Arc::new(EventQueue::new());
     a.av().bind_events(events.clone(), 1).unwrap();
-    insert_later(&a, Wanted::Listed(vec![b.name().to_bytes().to_vec()]), 0);
+    insert_later(
+        &a,
+        InsertRequest::Listed(vec![b.name().to_bytes().to_vec()]),
+        0,
+    );
     exchange(&mut b, to_a, &mut a);
     exchange(&mut a, FiAddr(0), &mut b);
     let mut inherited = Some((a, b, here, there, events));
@@ -107,13 +111,17 @@ fn parent_and_child() {
     exchange(&mut a, FiAddr(0), &mut b);
     // Its threads are there.
     a.av().remove(FiAddr(0)).unwrap();
-    insert_later(&a, Wanted::Listed(vec![b.name().to_bytes().to_vec()]), 0);
+    insert_later(
+        &a,
+        InsertRequest::Listed(vec![b.name().to_bytes().to_vec()]),
+        0,
+    );
     exchange(&mut a, FiAddr(0), &mut b);
     drop((a, b, here, there, events));
 }
 
 /// Inserts what is there by an asynchronous call, at an index.
-fn insert_later(at: &OwningEndpoint, wanted: Wanted, index: u64) {
+fn insert_later(at: &OwningEndpoint, wanted: InsertRequest, index: u64) {
     let (tell, told) = std::sync::mpsc::channel();
     let report = Box::new(move |_, one| tell.send(one).unwrap());
     at.av().insert_later(wanted, Vec::new(), 1, report).unwrap();

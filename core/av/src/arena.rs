@@ -8,12 +8,12 @@ use std::os::fd::AsRawFd;
 use nix::errno::Errno as Sys;
 use nix::fcntl::{FallocateFlags, fallocate, posix_fallocate};
 
-use super::words::{ALIGN, Words};
+use super::words::{ALIGN, MappedWords};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::sync::{AtomicU64, OnceLock, Ordering};
 
 /// Pieces of one kind, each made once and mapped when first used.
-pub(super) type Pieces = [OnceLock<Words>; PIECES];
+pub(super) type ArenaPieces = [OnceLock<MappedWords>; PIECES];
 
 /// Pieces of one kind at most: each is twice as long as the one before.
 pub(super) const PIECES: usize = if cfg!(loom) { 3 } else { 32 };
@@ -22,14 +22,14 @@ pub(super) const PIECES: usize = if cfg!(loom) { 3 } else { 32 };
 const AT_ONCE: u64 = 4 << 20;
 
 /// The source of pieces.
-pub(super) enum Arena {
+pub(super) enum PieceArena {
     /// Memory of this process.
     Private,
     /// A file, of which this word says how long it is in bytes.
     File(File),
 }
 
-impl Arena {
+impl PieceArena {
     /// Makes piece `number`, writes to `offset` where it lies, and returns it.
     ///
     /// # Errors
@@ -37,12 +37,12 @@ impl Arena {
     /// `ENOMEM`, `ENOSPC`: there is no room.
     pub(super) fn create<'a>(
         &self,
-        pieces: &'a Pieces,
+        pieces: &'a ArenaPieces,
         number: usize,
         bytes: usize,
         (end, offset): (&AtomicU64, &AtomicU64),
-    ) -> Result<&'a Words> {
-        if let Arena::File(file) = self {
+    ) -> Result<&'a MappedWords> {
+        if let PieceArena::File(file) = self {
             if offset.load(Ordering::Relaxed) == 0 {
                 let at = end.load(Ordering::Relaxed).next_multiple_of(ALIGN);
                 let new_end = (at + bytes as u64).next_multiple_of(ALIGN);
@@ -62,7 +62,7 @@ impl Arena {
     /// Has the file system set this part of a file aside; where it has no room for all of it, for
     /// none of it.
     pub(super) fn allocate(&self, at: u64, bytes: u64) -> io::Result<()> {
-        let Arena::File(file) = self else {
+        let PieceArena::File(file) = self else {
             return Ok(());
         };
         let end = at + bytes;
@@ -94,11 +94,11 @@ impl Arena {
     #[cold]
     pub(super) fn piece<'a>(
         &self,
-        pieces: &'a Pieces,
+        pieces: &'a ArenaPieces,
         number: usize,
         bytes: usize,
         offset: &AtomicU64,
-    ) -> Result<&'a Words> {
+    ) -> Result<&'a MappedWords> {
         let what = || format!("{bytes} bytes of an address vector");
         let slot = pieces
             .get(number)
@@ -108,8 +108,8 @@ impl Arena {
         }
         let words = match (self, offset.load(Ordering::Acquire)) {
             (_, 0) => return Err(Error::new(Errno::ENOENT, "map", what())),
-            (Arena::Private, _) => Words::private(bytes),
-            (Arena::File(file), at) => Words::shared(file, at, bytes),
+            (PieceArena::Private, _) => MappedWords::private(bytes),
+            (PieceArena::File(file), at) => MappedWords::shared(file, at, bytes),
         }
         .map_err(|e| Error::from_io(&e, "map", what()))?;
         // Another thread may have been quicker: its mapping is as good.

@@ -67,12 +67,12 @@ const GENERATION_BITS: (u32, u32) = (24, 8);
 /// How the addresses of one vector are made up: the entry's number in the low 32 bits; above it, in
 /// a MAP address, its generation; above that what is free for receive contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Model {
+pub(super) struct AddrModel {
     pub(super) av_type: AvType,
     generation_bits: u32,
 }
 
-impl Model {
+impl AddrModel {
     /// # Errors
     ///
     /// `EINVAL`: the receive context bits leave too few for the rest.
@@ -152,18 +152,18 @@ mod tests {
     #[test]
     fn bits_that_leave_too_few_are_refused() {
         for (av_type, most) in [(AvType::Map, 24), (AvType::Table, 32)] {
-            assert!(Model::new(av_type, most).is_ok());
-            let refused = Model::new(av_type, most + 1).unwrap_err();
+            assert!(AddrModel::new(av_type, most).is_ok());
+            let refused = AddrModel::new(av_type, most + 1).unwrap_err();
             assert_eq!(refused.errno(), Errno::EINVAL);
             assert!(refused.to_string().contains(&format!("room for {most}")));
         }
-        assert!(Model::new(AvType::Map, u32::MAX).is_err());
+        assert!(AddrModel::new(AvType::Map, u32::MAX).is_err());
     }
 
     /// Covers: AV-3, AV-17
     #[test]
     fn the_last_generation_leaves_the_reserved_bits_alone() {
-        let model = Model::new(AvType::Map, 24).unwrap();
+        let model = AddrModel::new(AvType::Map, 24).unwrap();
         assert!(model.is_reusable(254) && !model.is_reusable(256));
         assert_eq!(model.addr(u32::MAX, 255).0 >> 40, 0);
     }

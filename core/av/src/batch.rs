@@ -5,10 +5,10 @@
 //! done for the first, what it will look at was asked for of all. Only the last step decides, as a
 //! single look-up does; what was found out before it is where to look first.
 
-use super::chunk::Name;
+use super::chunk::NameWords;
 use super::storage::Storage;
 use super::store::Store;
-use super::symmetric::{Search as SymmetricSearch, Symmetric};
+use super::symmetric::{Symmetric, SymmetricLookup};
 use super::table::{AvTable, Insertion};
 use super::version::Busy;
 use ferrofabric_contracts::addr::NativeAddr;
@@ -64,7 +64,7 @@ impl Insertion<'_> {
 }
 
 /// What became of the search for an address: its entry and that's generation.
-type Outcome = Result<Option<(u32, u32)>, Busy>;
+type LookupOutcome = Result<Option<(u32, u32)>, Busy>;
 
 impl Storage {
     /// Has an entry brought closer that will be looked at soon.
@@ -78,7 +78,7 @@ impl Storage {
 
     /// Searches for up to [`GROUP`] addresses.
     #[inline]
-    fn find_all(&self, names: &[NativeAddr], found: impl FnMut(&Name, Outcome)) {
+    fn find_all(&self, names: &[NativeAddr], found: impl FnMut(&NameWords, LookupOutcome)) {
         match self {
             Storage::Ordinary(store) => find_in_store(store, names, found),
             Storage::Symmetric(table) => find_in_symmetric(table, names, found),
@@ -88,15 +88,19 @@ impl Storage {
 
 /// A search in an ordinary table that is under way.
 #[derive(Clone, Copy)]
-struct Search {
-    name: Name,
+struct BatchLookup {
+    name: NameWords,
     hash: u32,
     /// The entry that is likely to hold it.
     candidate: Option<u32>,
 }
 
-fn find_in_store(store: &Store, names: &[NativeAddr], mut found: impl FnMut(&Name, Outcome)) {
-    let nothing = Search {
+fn find_in_store(
+    store: &Store,
+    names: &[NativeAddr],
+    mut found: impl FnMut(&NameWords, LookupOutcome),
+) {
+    let nothing = BatchLookup {
         name: [0; 8],
         hash: 0,
         candidate: None,
@@ -114,7 +118,7 @@ fn find_in_store(store: &Store, names: &[NativeAddr], mut found: impl FnMut(&Nam
             store.prefetch(entry);
         }
     }
-    for Search {
+    for BatchLookup {
         name,
         hash,
         candidate,
@@ -134,9 +138,9 @@ fn find_in_store(store: &Store, names: &[NativeAddr], mut found: impl FnMut(&Nam
 fn find_in_symmetric(
     table: &Symmetric,
     names: &[NativeAddr],
-    mut found: impl FnMut(&Name, Outcome),
+    mut found: impl FnMut(&NameWords, LookupOutcome),
 ) {
-    let mut under_way: [(Name, Option<SymmetricSearch>); GROUP] = [([0; 8], None); GROUP];
+    let mut under_way: [(NameWords, Option<SymmetricLookup>); GROUP] = [([0; 8], None); GROUP];
     let under_way = &mut under_way[..names.len().min(GROUP)];
     for ((name, search), wanted) in under_way.iter_mut().zip(names) {
         *name = wanted.to_words();

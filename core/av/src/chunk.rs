@@ -4,15 +4,15 @@
 //! takes the generation, then the address, then the generation again: if that is the same, the
 //! address is whole (the pairs of orderings are named where they are).
 
-use super::marks::{self, Marks};
-use super::words::Words;
+use super::marks::{self, EntryMarks};
+use super::words::MappedWords;
 use ferrofabric_contracts::addr::{NATIVE_LEN, NativeWords};
 use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
 use ferrofabric_system::sync::{AtomicU32, AtomicU64, fence};
 
 /// An address as the table holds it: by the word, so that none is taken apart or put together on
 /// the way.
-pub(super) type Name = NativeWords;
+pub(super) type NameWords = NativeWords;
 
 const NAME_WORDS: usize = NATIVE_LEN / 8;
 
@@ -38,13 +38,13 @@ const fn marks_at(entries: usize) -> usize {
 
 /// A piece of `len` entries, a power of two of 64 at least.
 #[derive(Clone, Copy)]
-pub(super) struct Chunk<'a> {
-    words: &'a Words,
+pub(super) struct EntryChunk<'a> {
+    words: &'a MappedWords,
     len: usize,
 }
 
-impl<'a> Chunk<'a> {
-    pub(super) fn new(words: &'a Words, len: usize) -> Self {
+impl<'a> EntryChunk<'a> {
+    pub(super) fn new(words: &'a MappedWords, len: usize) -> Self {
         Self { words, len }
     }
 
@@ -59,8 +59,8 @@ impl<'a> Chunk<'a> {
     }
 
     /// Which entries are taken.
-    pub(super) fn marks(&self) -> Marks<'a> {
-        Marks::new(self.words, marks_at(self.len), self.len)
+    pub(super) fn marks(&self) -> EntryMarks<'a> {
+        EntryMarks::new(self.words, marks_at(self.len), self.len)
     }
 
     /// The generation of an entry.
@@ -71,7 +71,7 @@ impl<'a> Chunk<'a> {
 
     /// The address of an entry and its generation; `None` when none is in.
     #[inline(always)]
-    pub(super) fn read(&self, at: usize) -> Option<(Name, u32)> {
+    pub(super) fn read(&self, at: usize) -> Option<(NameWords, u32)> {
         let (word, words) = (self.generation_word(at), self.name_words(at)?);
         loop {
             // Pairs with the Release store in `put`: who sees the generation sees the address.
@@ -98,13 +98,13 @@ impl<'a> Chunk<'a> {
 
     /// The bytes of an entry, which may be changing.
     #[inline]
-    pub(super) fn name(&self, at: usize) -> Name {
+    pub(super) fn name(&self, at: usize) -> NameWords {
         self.name_words(at).map_or([0; NAME_WORDS], loaded)
     }
 
     /// The generation with which this address is in an entry; `None` when it is not.
     #[inline]
-    pub(super) fn holds(&self, at: usize, name: &Name) -> Option<u32> {
+    pub(super) fn holds(&self, at: usize, name: &NameWords) -> Option<u32> {
         let (word, words) = (self.generation_word(at), self.name_words(at)?);
         // The orderings are those of `read`. A changing entry is for some moment not this
         // address's.
@@ -116,7 +116,7 @@ impl<'a> Chunk<'a> {
     }
 
     /// Puts an address in a taken entry, and returns its generation.
-    pub(super) fn put(&self, at: usize, name: &Name) -> u32 {
+    pub(super) fn put(&self, at: usize, name: &NameWords) -> u32 {
         // Pairs with the Acquire fence in `read`.
         fence(Release);
         for (word, value) in self.name_words(at).into_iter().flatten().zip(name) {
@@ -140,7 +140,7 @@ impl<'a> Chunk<'a> {
 
 /// What the words of an entry are now. A fixed number is read without a loop.
 #[inline(always)]
-fn loaded(words: &[AtomicU64; KEPT]) -> Name {
+fn loaded(words: &[AtomicU64; KEPT]) -> NameWords {
     std::array::from_fn(|i| words.get(i).map_or(0, |word| word.load(Relaxed)))
 }
 
@@ -152,7 +152,7 @@ mod loom_tests {
     use super::*;
     use ferrofabric_system::sync::explore;
 
-    fn name(number: u64) -> Name {
+    fn name(number: u64) -> NameWords {
         std::array::from_fn(|i| if i < KEPT { number } else { 0 })
     }
 
@@ -163,15 +163,15 @@ mod loom_tests {
     fn an_address_is_held_with_its_own_generation() {
         explore(2, || {
             const LEN: usize = 2;
-            let words = Arc::new(Words::private(bytes(LEN)).unwrap());
-            let first = Chunk::new(&words, LEN).put(0, &name(1));
+            let words = Arc::new(MappedWords::private(bytes(LEN)).unwrap());
+            let first = EntryChunk::new(&words, LEN).put(0, &name(1));
             let theirs = Arc::clone(&words);
             let writer = thread::spawn(move || {
-                let chunk = Chunk::new(&theirs, LEN);
+                let chunk = EntryChunk::new(&theirs, LEN);
                 chunk.clear(0);
                 chunk.put(0, &name(2))
             });
-            let chunk = Chunk::new(&words, LEN);
+            let chunk = EntryChunk::new(&words, LEN);
             let seen = chunk.holds(0, &name(2));
             let second = writer.join().unwrap();
             assert!(

@@ -1,6 +1,6 @@
 //! A number for each entry of a table, 0 at first. Memory is taken where numbers are set.
 
-use super::arena::{Arena, Pieces};
+use super::arena::{ArenaPieces, PieceArena};
 use super::doubling::Doubling;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_system::sync::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ const PIECES: Doubling = Doubling::new(if cfg!(loom) { 1 } else { 10 });
 
 /// Numbers by entry, of this process alone.
 #[derive(Default)]
-pub(super) struct Column(Pieces);
+pub(super) struct Column(ArenaPieces);
 
 impl Column {
     /// The number of an entry.
@@ -44,7 +44,7 @@ impl Column {
     pub(super) fn make(&self, entry: u32) -> Result<&AtomicU64> {
         let (piece, at) = PIECES.place(entry);
         let made = (&AtomicU64::new(0), &AtomicU64::new(0));
-        let words = Arena::Private.create(&self.0, piece, 8 * PIECES.len(piece), made)?;
+        let words = PieceArena::Private.create(&self.0, piece, 8 * PIECES.len(piece), made)?;
         Ok(&words.u64s(8 * at, 1)[0])
     }
 

@@ -1,7 +1,7 @@
 //! An index of entries for who knows them by something else than their whole address: of one
 //! holder, growing with it.
 
-use super::index::{self, FEWEST_LOG2, Index, log2_for, mix};
+use super::index::{self, FEWEST_LOG2, HashIndex, log2_for, mix};
 use ferrofabric_system::sync::AtomicU64;
 
 /// Entries by hashes of what they are known by. It has the hashes alone: whose entry it is, the
@@ -25,8 +25,8 @@ impl Default for EntryIndex {
 }
 
 impl EntryIndex {
-    fn index(&self) -> Index<'_> {
-        Index::new(&self.places, self.log2)
+    fn index(&self) -> HashIndex<'_> {
+        HashIndex::new(&self.places, self.log2)
     }
 
     /// The hash of something, by the word; each index has its own.
@@ -52,7 +52,7 @@ impl EntryIndex {
         if index::is_full(self.len, self.log2) {
             let log2 = log2_for(2 * self.len);
             let larger = places(log2);
-            self.index().copy_to(&Index::new(&larger, log2));
+            self.index().copy_to(&HashIndex::new(&larger, log2));
             (self.places, self.log2) = (larger, log2);
         }
         self.index().insert(hash, entry);

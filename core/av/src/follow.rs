@@ -5,7 +5,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::types::FiAddr;
 
 /// How far a process knows of the changes of a table.
-pub struct Follower {
+pub struct TableFollower {
     seen: u64,
     /// Of each entry, as this process knows it.
     generations: Vec<u32>,
@@ -14,7 +14,7 @@ pub struct Follower {
 /// What became of a table. All that is no more comes before all that is there: an address may have
 /// moved to another entry.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct TableChanges {
     /// The addresses that are no more.
     pub removed: Vec<FiAddr>,
     /// Those that are there since.
@@ -24,7 +24,7 @@ pub struct Changes {
     pub changed: Vec<(u32, u32)>,
 }
 
-impl Follower {
+impl TableFollower {
     /// Knows all that is there now.
     pub fn new(table: &AvTable) -> Self {
         let mut follower = Self {
@@ -43,19 +43,19 @@ impl Follower {
 
     /// What has changed since the last call. It stays behind as long as a writer is at work: one
     /// that is killed does not list its change again.
-    pub fn changes(&mut self, table: &AvTable) -> Changes {
+    pub fn changes(&mut self, table: &AvTable) -> TableChanges {
         let (now, entries) = table.changed_since(self.seen);
         if table.has_no_writer() {
             self.seen = now;
         }
-        let mut changes = Changes::default();
+        let mut changes = TableChanges::default();
         for entry in entries {
             self.look(table, entry, &mut changes);
         }
         changes
     }
 
-    fn look(&mut self, table: &AvTable, entry: u32, changes: &mut Changes) {
+    fn look(&mut self, table: &AvTable, entry: u32, changes: &mut TableChanges) {
         let at = entry as usize;
         let before = self.generations.get(at).copied().unwrap_or(0);
         let (now, there) = table.entry_now(entry);
@@ -83,14 +83,14 @@ mod tests {
     use ferrofabric_contracts::types::AvType;
 
     /// Two holders of a table, and what the second knows.
-    fn shared(name: &str, av_type: AvType) -> (AvTable, AvTable, Follower) {
+    fn shared(name: &str, av_type: AvType) -> (AvTable, AvTable, TableFollower) {
         let attr = AvAttr {
             av_type: Some(av_type),
             name: Some(format!("{name}-{av_type:?}-{}", std::process::id())),
             ..AvAttr::default()
         };
         let [writer, reader] = [(); 2].map(|()| AvTable::open(&attr, "followed").unwrap());
-        let follower = Follower::new(&reader);
+        let follower = TableFollower::new(&reader);
         (writer, reader, follower)
     }
 
@@ -115,7 +115,7 @@ mod tests {
             }
             let after = writer.insert(&name(2)).unwrap().addr;
             assert!(follower.is_behind(&reader));
-            let changes = Changes {
+            let changes = TableChanges {
                 removed: before.to_vec(),
                 inserted: vec![(after, name(2))],
                 changed: vec![],
@@ -123,7 +123,7 @@ mod tests {
             let seen = follower.changes(&reader);
             assert!(!seen.changed.is_empty());
             assert_eq!(
-                Changes {
+                TableChanges {
                     changed: vec![],
                     ..seen
                 },
@@ -149,7 +149,7 @@ mod tests {
                     true => drop(writer.insert(&name(2)).unwrap()),
                     false => writer.remove(addr).unwrap(),
                 });
-                let mut seen = Changes::default();
+                let mut seen = TableChanges::default();
                 for _ in 0..3 {
                     // As whoever drives a domain does.
                     if !follower.is_behind(&reader) {

@@ -23,14 +23,14 @@ pub struct Naming {
 
 /// Whom an address names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum AddrTarget {
     /// This endpoint.
     Endpoint(NativeAddr),
     /// Who listens there.
     Socket(SocketAddr),
 }
 
-impl Target {
+impl AddrTarget {
     /// The endpoint, where it is known.
     pub fn endpoint(&self) -> Option<&NativeAddr> {
         match self {
@@ -44,15 +44,15 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sought {
     /// The endpoint.
-    pub target: Target,
+    pub target: AddrTarget,
     /// With this authorization key, where each address needs one.
     pub(super) key: Option<AuthKey>,
     /// What the address says of an endpoint with several keys, beyond the way to it with this one.
     pub(super) keyed: Option<KeyedAddr>,
 }
 
-impl From<Target> for Sought {
-    fn from(target: Target) -> Self {
+impl From<AddrTarget> for Sought {
+    fn from(target: AddrTarget) -> Self {
         Self {
             target,
             key: None,
@@ -67,7 +67,7 @@ impl Naming {
     /// # Errors
     ///
     /// `EINVAL`, with the reason.
-    pub fn parse(&self, bytes: &[u8]) -> Result<Target> {
+    pub fn parse(&self, bytes: &[u8]) -> Result<AddrTarget> {
         self.target(&parse(self.format, bytes)?)
     }
 
@@ -76,7 +76,7 @@ impl Naming {
     /// # Errors
     ///
     /// `EINVAL`, with the reason.
-    pub fn target(&self, addr: &Address) -> Result<Target> {
+    pub fn target(&self, addr: &Address) -> Result<AddrTarget> {
         let own = NativeAddr {
             incarnation: 0,
             node: 0,
@@ -84,11 +84,11 @@ impl Naming {
             verbs: self.common,
         };
         if let Some(name) = addr.native(&own) {
-            return Ok(Target::Endpoint(name));
+            return Ok(AddrTarget::Endpoint(name));
         }
         match addr.socket() {
             Some(at) => match no_endpoint(&at) {
-                None => Ok(Target::Socket(at)),
+                None => Ok(AddrTarget::Socket(at)),
                 Some(why) => Err(invalid(why)),
             },
             None => Err(invalid(match addr {
@@ -107,9 +107,11 @@ impl Naming {
     /// As [`target`](Self::target).
     pub fn with_key(&self, addr: &Address, key: AuthKey) -> Result<Sought> {
         let (target, keyed) = match addr {
-            Address::Keyed(name) => (Target::Endpoint(name.with_key(key)), Some(*name)),
+            Address::Keyed(name) => (AddrTarget::Endpoint(name.with_key(key)), Some(*name)),
             plain => match self.target(plain)? {
-                Target::Endpoint(name) => (Target::Endpoint(reached_with(name, key)?), None),
+                AddrTarget::Endpoint(name) => {
+                    (AddrTarget::Endpoint(reached_with(name, key)?), None)
+                }
                 socket => (socket, None),
             },
         };
@@ -235,7 +237,7 @@ mod tests {
             match format {
                 // Its endpoints all have queue pairs.
                 AddrFormat::IB_UD => assert_eq!(read, Err(Errno::EINVAL)),
-                _ => assert_eq!(read, Ok(Target::Endpoint(name)), "{format}"),
+                _ => assert_eq!(read, Ok(AddrTarget::Endpoint(name)), "{format}"),
             }
             if AddrFormats::SOCKADDR.has(format) {
                 assert_eq!(len(format, NATIVE_FAMILY), Some(bytes.len()));

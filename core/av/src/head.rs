@@ -1,7 +1,7 @@
 //! The head of a table: the words that say how long it is and where its pieces lie.
 
 use super::arena::PIECES;
-use super::words::{ALIGN, Words};
+use super::words::{ALIGN, MappedWords};
 use ferrofabric_system::sync::{AtomicU32, AtomicU64};
 
 /// Bytes of a head.
@@ -25,7 +25,7 @@ const SOCKETS_AT: usize = FREE + PIECES;
 /// The single words.
 #[derive(Clone, Copy)]
 #[repr(usize)]
-pub(super) enum Word {
+pub(super) enum HeadWord {
     /// What file this is, and its version. Written last: a file without it is not ready.
     Magic,
     /// Drawn at random: what the hash starts from.
@@ -60,11 +60,11 @@ pub(super) enum Word {
 }
 
 /// A head.
-pub(super) struct Head(pub(super) Words);
+pub(super) struct TableHead(pub(super) MappedWords);
 
-impl Head {
+impl TableHead {
     #[inline]
-    pub(super) fn word(&self, word: Word) -> &AtomicU64 {
+    pub(super) fn word(&self, word: HeadWord) -> &AtomicU64 {
         &self.0.u64s(0, FREE)[word as usize]
     }
 

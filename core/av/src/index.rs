@@ -4,7 +4,7 @@
 //! upper bits say where the search starts, so a table can be copied to a larger one, and be mended
 //! after a removal, with no look at an address.
 
-use super::chunk::Name;
+use super::chunk::NameWords;
 use ferrofabric_system::prefetch::prefetch;
 use ferrofabric_system::sync::AtomicU64;
 use ferrofabric_system::sync::Ordering::{Relaxed, Release};
@@ -45,13 +45,13 @@ pub(super) fn seed() -> u64 {
 
 /// The hash of an address.
 #[inline]
-pub(super) fn hash(name: &Name, seed: u64) -> u32 {
+pub(super) fn hash(name: &NameWords, seed: u64) -> u32 {
     (wide_hash(name, seed) >> 32) as u32
 }
 
 /// The same, twice as long.
 #[inline]
-pub(super) fn wide_hash(name: &Name, seed: u64) -> u64 {
+pub(super) fn wide_hash(name: &NameWords, seed: u64) -> u64 {
     // No product of two words waits for that of two others.
     let [a, b, c, d, e, f, g, h] = *name;
     let seed = seed ^ KEYS[4];
@@ -85,12 +85,12 @@ const KEYS: [u64; 5] = [
 
 /// An index.
 #[derive(Clone, Copy)]
-pub(super) struct Index<'a> {
+pub(super) struct HashIndex<'a> {
     places: &'a [AtomicU64],
     log2: u32,
 }
 
-impl<'a> Index<'a> {
+impl<'a> HashIndex<'a> {
     pub(super) fn new(places: &'a [AtomicU64], log2: u32) -> Self {
         Self { places, log2 }
     }
@@ -173,7 +173,7 @@ impl<'a> Index<'a> {
     }
 
     /// Copies all entries to an empty index.
-    pub(super) fn copy_to(&self, to: &Index<'_>) {
+    pub(super) fn copy_to(&self, to: &HashIndex<'_>) {
         for place in self.places {
             let place = place.load(Relaxed);
             if place != 0 {
@@ -202,7 +202,7 @@ mod tests {
         #[test]
         fn an_index_does_as_a_map(ops in proptest::collection::vec((any::<bool>(), 0u32..40), 0..300)) {
             let places: Vec<_> = (0..64).map(|_| AtomicU64::new(0)).collect();
-            let index = Index::new(&places, 6);
+            let index = HashIndex::new(&places, 6);
             let hash = |entry: u32| (entry % 5).wrapping_sub(2) << 26;
             let mut model = BTreeMap::new();
             for (insert, entry) in ops {
@@ -220,7 +220,7 @@ mod tests {
                 }
             }
             let more: Vec<_> = (0..128).map(|_| AtomicU64::new(0)).collect();
-            let larger = Index::new(&more, 7);
+            let larger = HashIndex::new(&more, 7);
             index.copy_to(&larger);
             for entry in 0..40 {
                 prop_assert_eq!(larger.find(hash(entry), |e| (e == entry).then_some(e)).is_some(), model.contains_key(&entry));

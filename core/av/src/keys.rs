@@ -24,23 +24,23 @@ const GENERATIONS: u32 = 1 << 24;
 /// The keys, of an address vector that has any.
 #[derive(Default)]
 pub struct AuthKeys {
-    state: Mutex<State>,
+    state: Mutex<KeyTable>,
 }
 
 #[derive(Default)]
-struct State {
-    slots: Vec<Slot>,
+struct KeyTable {
+    slots: Vec<KeySlot>,
     inserted: HashMap<FiAddr, KeyedAddr>,
 }
 
 /// A place for a key.
 #[derive(Default)]
-struct Slot {
+struct KeySlot {
     generation: u32,
-    entry: Option<Entry>,
+    entry: Option<KeyEntry>,
 }
 
-struct Entry {
+struct KeyEntry {
     key: AuthKey,
     /// What is reported in place of the handle.
     user_id: Option<FiAddr>,
@@ -81,7 +81,7 @@ impl AuthKeys {
         let into = |errno| Error::new(errno, "insert into", "address vector an authorization key");
         let mut state = self.state.lock();
         let slots = &mut state.slots;
-        let same = |slot: &Slot| slot.entry.as_ref().is_some_and(|e| e.key.admits(key));
+        let same = |slot: &KeySlot| slot.entry.as_ref().is_some_and(|e| e.key.admits(key));
         if let Some(at) = slots.iter().position(same) {
             return match slots[at].entry.as_ref().map(|entry| entry.key) {
                 Some(there) if there == key => Ok(slots[at].handle(at)),
@@ -90,16 +90,16 @@ impl AuthKeys {
                 )),
             };
         }
-        let free = |slot: &Slot| slot.entry.is_none() && slot.generation < GENERATIONS;
+        let free = |slot: &KeySlot| slot.entry.is_none() && slot.generation < GENERATIONS;
         let at = match slots.iter().position(free) {
             Some(at) => at,
             None if slots.len() >> NUMBER_BITS == 0 => {
-                slots.push(Slot::default());
+                slots.push(KeySlot::default());
                 slots.len() - 1
             }
             None => return Err(into(Errno::ENOSPC).mend("remove some")),
         };
-        slots[at].entry = Some(Entry {
+        slots[at].entry = Some(KeyEntry {
             key,
             user_id: None,
             used: Arc::default(),
@@ -203,15 +203,15 @@ impl AuthKeys {
     }
 }
 
-impl State {
-    fn slot(&mut self, handle: FiAddr) -> Option<&mut Slot> {
+impl KeyTable {
+    fn slot(&mut self, handle: FiAddr) -> Option<&mut KeySlot> {
         let at = number_of(handle) as usize;
         let slot = self.slots.get_mut(at)?;
         (slot.entry.is_some() && slot.handle(at) == handle).then_some(slot)
     }
 }
 
-impl Slot {
+impl KeySlot {
     fn handle(&self, at: usize) -> FiAddr {
         FiAddr((u64::from(self.generation) << GENERATION_SHIFT) | HANDLES | at as u64)
     }

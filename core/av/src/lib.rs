@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod arena;
+pub mod async_insert;
 mod attr;
 mod batch;
 mod chunk;
@@ -16,9 +17,7 @@ pub mod format;
 mod head;
 mod ids;
 mod index;
-mod interest;
 pub mod keys;
-pub mod later;
 mod leftovers;
 #[allow(unsafe_code, reason = "mapped memory that the application reads")]
 mod listing;
@@ -32,6 +31,7 @@ mod service;
 mod sockets;
 mod storage;
 mod store;
+mod subscriptions;
 mod symmetric;
 mod table;
 mod unresolved;
@@ -39,12 +39,12 @@ mod version;
 #[allow(unsafe_code, reason = "mapped memory as atomic words")]
 mod words;
 
+pub use async_insert::{InsertReport, InsertRequest};
 pub use attr::AvAttr;
 pub use entry_index::EntryIndex;
 pub use keys::{AuthKeys, HeldKey};
-pub use later::{Report, Wanted};
 pub use resolution::{admit, admit_nodes};
 pub use resolver_pool::ResolverPool;
-pub use service::{Closing, Question, Resolve, Services, cancelled};
+pub use service::{Closing, Resolve, ResolveRequest, Services, cancelled};
 pub use table::{AvTable, Insertion, Paused, Placed, Reserved};
 pub use unresolved::{Resolution, Unresolved};

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::words::{ALIGN, Words};
+use super::words::{ALIGN, MappedWords};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::sync::Ordering::{Relaxed, Release};
 
@@ -43,25 +43,25 @@ pub(super) fn room(first: usize, len: usize) -> (u64, u64) {
 type FileId = (u64, u64);
 
 /// The mappings of this process.
-static MAPPED: Mutex<Vec<(FileId, Weak<Mapping>)>> = Mutex::new(Vec::new());
+static MAPPED: Mutex<Vec<(FileId, Weak<ListingMapping>)>> = Mutex::new(Vec::new());
 
 /// The array of one address vector.
-pub(super) struct Listing {
-    words: Words,
-    mapping: Arc<Mapping>,
+pub(super) struct AddrListing {
+    words: MappedWords,
+    mapping: Arc<ListingMapping>,
 }
 
 /// The array as the application reads it.
-struct Mapping {
+struct ListingMapping {
     at: NonNull<std::ffi::c_void>,
 }
 
 // SAFETY: nobody reads or writes through the pointer here.
-unsafe impl Send for Mapping {}
+unsafe impl Send for ListingMapping {}
 // SAFETY: the same.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for ListingMapping {}
 
-impl Drop for Mapping {
+impl Drop for ListingMapping {
     fn drop(&mut self) {
         // SAFETY: it is our mapping, and that long. The application was told that it goes with the
         // address vector.
@@ -69,7 +69,7 @@ impl Drop for Mapping {
     }
 }
 
-impl Listing {
+impl AddrListing {
     /// Maps the array of a file, at `wanted` if that is a multiple of the page size and free.
     ///
     /// # Errors
@@ -78,14 +78,14 @@ impl Listing {
     pub(super) fn map(file: &File, wanted: usize) -> io::Result<Self> {
         let about = file.metadata()?;
         let id = (about.dev(), about.ino());
-        let words = Words::shared(file, OFFSET, BYTES as usize)?;
+        let words = MappedWords::shared(file, OFFSET, BYTES as usize)?;
         let mut mapped = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
         mapped.retain(|(_, mapping)| mapping.strong_count() != 0);
         let known = mapped.iter().find(|(other, _)| *other == id);
         let mapping = match known.and_then(|(_, mapping)| mapping.upgrade()) {
             Some(mapping) => mapping,
             None => {
-                let mapping = Arc::new(Mapping::new(file, wanted)?);
+                let mapping = Arc::new(ListingMapping::new(file, wanted)?);
                 mapped.push((id, Arc::downgrade(&mapping)));
                 mapping
             }
@@ -117,7 +117,7 @@ impl Listing {
     }
 }
 
-impl Mapping {
+impl ListingMapping {
     fn new(file: &File, wanted: usize) -> io::Result<Self> {
         let map = |at: Option<NonZeroUsize>, flags| {
             let length = NonZeroUsize::new(BYTES as usize).ok_or(io::ErrorKind::InvalidInput)?;
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn what_was_never_listed_near_an_address_is_none() {
         let file = file("listing");
-        let listing = Listing::map(&file, 0).unwrap();
+        let listing = AddrListing::map(&file, 0).unwrap();
         for addr in [FiAddr(0), FiAddr::NOTAVAIL, FiAddr(7 << 32)] {
             listing.list(0, addr);
             let all = read(listing.at(), BLOCK);
@@ -191,11 +191,11 @@ mod tests {
     #[test]
     fn a_process_has_one_mapping_of_a_file_where_it_is_wanted() {
         let (one, other) = (file("one"), file("other"));
-        let first = Listing::map(&one, 0x6fff_0000_0000).unwrap();
+        let first = AddrListing::map(&one, 0x6fff_0000_0000).unwrap();
         assert_eq!(first.at(), 0x6fff_0000_0000);
-        assert_eq!(Listing::map(&one, 0).unwrap().at(), first.at());
-        let elsewhere = Listing::map(&other, first.at()).unwrap();
+        assert_eq!(AddrListing::map(&one, 0).unwrap().at(), first.at());
+        let elsewhere = AddrListing::map(&other, first.at()).unwrap();
         assert_ne!(elsewhere.at(), first.at());
-        assert_ne!(Listing::map(&other, 1).unwrap().at(), 1);
+        assert_ne!(AddrListing::map(&other, 1).unwrap().at(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Which entries of a piece are taken: a bit for each, and a bit for each 64 of those that are all
 //! set.
 
-use super::words::Words;
+use super::words::MappedWords;
 use ferrofabric_system::sync::AtomicU64;
 use ferrofabric_system::sync::Ordering::Relaxed;
 
@@ -11,14 +11,14 @@ pub(super) const fn bytes(entries: usize) -> usize {
 }
 
 /// The marks of a piece. Only writers have to do with them.
-pub(super) struct Marks<'a> {
+pub(super) struct EntryMarks<'a> {
     used: &'a [AtomicU64],
     full: &'a [AtomicU64],
 }
 
-impl<'a> Marks<'a> {
+impl<'a> EntryMarks<'a> {
     /// The marks of so many entries, a power of two of 64 at least, that start at byte `at`.
-    pub(super) fn new(words: &'a Words, at: usize, entries: usize) -> Self {
+    pub(super) fn new(words: &'a MappedWords, at: usize, entries: usize) -> Self {
         Self {
             used: words.u64s(at, entries.div_ceil(64)),
             full: words.u64s(at + 8 * entries.div_ceil(64), entries.div_ceil(64 * 64)),

@@ -17,14 +17,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-use super::arena::Arena;
-use super::attr::Model;
+use super::arena::PieceArena;
+use super::attr::AddrModel;
 use super::file_lock::{Lock, PRESENCE, Pauses, TURN, try_lock};
-use super::head::{self, Head, Word};
+use super::head::{self, HeadWord, TableHead};
 use super::leftovers;
-use super::listing::{self, Listing};
+use super::listing::{self, AddrListing};
 use super::store::Store;
-use super::words::{ALIGN, Words};
+use super::words::{ALIGN, MappedWords};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::forked::Birth;
@@ -44,12 +44,12 @@ const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What to open.
-pub(super) struct Wanted<'a> {
+pub(super) struct NamedTableRequest<'a> {
     pub(super) domain: &'a str,
     pub(super) name: &'a str,
     pub(super) count: usize,
     /// What the addresses of a new one are like.
-    pub(super) model: Model,
+    pub(super) model: AddrModel,
     /// The application's address for the mapping, 0 for any.
     pub(super) map_addr: u64,
     /// It is to be there.
@@ -57,12 +57,12 @@ pub(super) struct Wanted<'a> {
 }
 
 /// The file of a named table. It goes with the last holder.
-pub(super) struct Named {
+pub(super) struct NamedTable {
     path: PathBuf,
     file: File,
     birth: Birth,
     /// There when the table is open.
-    listing: OnceLock<Listing>,
+    listing: OnceLock<AddrListing>,
     standstill: Mutex<Standstill>,
     /// Entries that are to be given back in the next turn.
     left: Mutex<Vec<u32>>,
@@ -76,7 +76,7 @@ struct Standstill {
     patience: Duration,
 }
 
-impl Named {
+impl NamedTable {
     /// Opens a table, or makes it where there is none.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Named {
     /// alone. `EPROTO`: others have it open with another layout. `ENOSPC`: the folder is full.
     /// `ETIMEDOUT`: another process is making it, and does not come to an end. The part that the
     /// system lacks.
-    pub(super) fn open(wanted: &Wanted<'_>) -> Result<(Self, Store)> {
+    pub(super) fn open(wanted: &NamedTableRequest<'_>) -> Result<(Self, Store)> {
         let folder = FOLDERS.iter().map(Path::new).find(|f| f.is_dir());
         let folder = folder.unwrap_or(Path::new("/tmp"));
         let path = folder.join(file_name(wanted.domain, wanted.name));
@@ -123,7 +123,7 @@ impl Named {
     /// Comes in, or says with `None` that the file was one of the past.
     fn enter(
         self,
-        wanted: &Wanted<'_>,
+        wanted: &NamedTableRequest<'_>,
         failed: &dyn Fn(&io::Error) -> Error,
     ) -> Result<Option<(Self, Store)>> {
         let about = self.file.metadata().map_err(|e| failed(&e))?;
@@ -163,9 +163,10 @@ impl Named {
         if length < ALIGN || !self.is_in_place() {
             return Ok(None);
         }
-        let head = Words::shared(&self.file, 0, head::SHARED_BYTES).map_err(|e| failed(&e))?;
-        let head = Head(head);
-        match head.word(Word::Magic).load(Acquire) {
+        let head =
+            MappedWords::shared(&self.file, 0, head::SHARED_BYTES).map_err(|e| failed(&e))?;
+        let head = TableHead(head);
+        match head.word(HeadWord::Magic).load(Acquire) {
             MAGIC => {}
             // Whoever was making it has given up.
             0 => return Ok(None),
@@ -176,34 +177,35 @@ impl Named {
             }
         }
         let file = self.file.try_clone().map_err(|e| failed(&e))?;
-        let store = Store::over(head, Arena::File(file));
+        let store = Store::over(head, PieceArena::File(file));
         Ok(Some((self, store)))
     }
 
-    fn create(&self, wanted: &Wanted<'_>) -> Result<Store> {
+    fn create(&self, wanted: &NamedTableRequest<'_>) -> Result<Store> {
         let failed = |e: io::Error| failed(&e, "make", wanted, &self.path);
         let end = listing::OFFSET + listing::BYTES;
         self.file.set_len(end).map_err(failed)?;
-        let arena = Arena::File(self.file.try_clone().map_err(failed)?);
+        let arena = PieceArena::File(self.file.try_clone().map_err(failed)?);
         arena.allocate(0, ALIGN).map_err(failed)?;
-        let head = Words::shared(&self.file, 0, head::SHARED_BYTES).map_err(failed)?;
-        let head = Head(head);
-        head.word(Word::End).store(end, Relaxed);
-        head.word(Word::Model).store(wanted.model.number(), Relaxed);
+        let head = MappedWords::shared(&self.file, 0, head::SHARED_BYTES).map_err(failed)?;
+        let head = TableHead(head);
+        head.word(HeadWord::End).store(end, Relaxed);
+        head.word(HeadWord::Model)
+            .store(wanted.model.number(), Relaxed);
         let store = Store::create(head, arena, wanted.count)?;
-        store.head().word(Word::Magic).store(MAGIC, Release);
+        store.head().word(HeadWord::Magic).store(MAGIC, Release);
         Ok(store)
     }
 
     /// Maps the array of addresses: where this process wants it, or else where the first process
     /// has it.
-    fn map_listing(&self, wanted: &Wanted<'_>, store: &Store) -> io::Result<()> {
-        let of_first = store.head().word(Word::MapAddr);
+    fn map_listing(&self, wanted: &NamedTableRequest<'_>, store: &Store) -> io::Result<()> {
+        let of_first = store.head().word(HeadWord::MapAddr);
         let at = match wanted.map_addr {
             0 => of_first.load(Relaxed),
             given => given,
         };
-        let listing = Listing::map(&self.file, at as usize)?;
+        let listing = AddrListing::map(&self.file, at as usize)?;
         let _ = of_first.compare_exchange(0, listing.at() as u64, Relaxed, Relaxed);
         let _ = self.listing.set(listing);
         Ok(())
@@ -211,7 +213,7 @@ impl Named {
 
     /// Where the application finds the array of addresses.
     pub(super) fn map_addr(&self) -> usize {
-        self.listing.get().map_or(0, Listing::at)
+        self.listing.get().map_or(0, AddrListing::at)
     }
 
     /// Writes an entry's address in the array.
@@ -227,7 +229,7 @@ impl Named {
     ///
     /// `ETIMEDOUT`: the process that has it changes nothing. `EPERM`: this process has inherited
     /// the table. When the system can not lock.
-    pub(super) fn take_turn(&self, head: &Head) -> Result<()> {
+    pub(super) fn take_turn(&self, head: &TableHead) -> Result<()> {
         let refuse = |errno| {
             let object = format!("the turn to change {}", self.path.display());
             Error::new(errno, "take", object)
@@ -251,7 +253,7 @@ impl Named {
                 standstill.waited = Duration::ZERO;
             }
             if standstill.waited >= standstill.patience {
-                let holder = head.word(Word::Writer).load(Relaxed);
+                let holder = head.word(HeadWord::Writer).load(Relaxed);
                 return Err(refuse(Errno::ETIMEDOUT).mend(format!(
                     "process {holder} has the turn and has changed nothing for {:?}: let it go on, or end it",
                     standstill.patience
@@ -262,7 +264,7 @@ impl Named {
     }
 
     /// Takes the turn to write if nobody has it.
-    pub(super) fn try_turn(&self, head: &Head) -> bool {
+    pub(super) fn try_turn(&self, head: &TableHead) -> bool {
         let had = self.birth.is_this_process()
             && try_lock(&self.file, TURN, Lock::Write).unwrap_or(false);
         if had {
@@ -272,8 +274,8 @@ impl Named {
     }
 
     /// Leaves it to the next.
-    pub(super) fn end_turn(&self, head: &Head) {
-        head.word(Word::Writer).store(0, Relaxed);
+    pub(super) fn end_turn(&self, head: &TableHead) {
+        head.word(HeadWord::Writer).store(0, Relaxed);
         count_turn(head);
         let _ = try_lock(&self.file, TURN, Lock::None);
     }
@@ -304,7 +306,7 @@ impl Named {
     }
 }
 
-impl Drop for Named {
+impl Drop for NamedTable {
     /// Nobody takes a file away but who has its first byte for writing, so it is still in place
     /// afterwards if it was before. A child of fork has its parent's locks, and leaves them to
     /// that.
@@ -317,25 +319,30 @@ impl Drop for Named {
     }
 }
 
-fn begin_turn(head: &Head) {
-    head.word(Word::Writer)
+fn begin_turn(head: &TableHead) {
+    head.word(HeadWord::Writer)
         .store(std::process::id().into(), Relaxed);
     count_turn(head);
 }
 
 /// Turns begin and end one after the other, so nobody else counts.
-fn count_turn(head: &Head) {
-    let turns = head.word(Word::Turns);
+fn count_turn(head: &TableHead) {
+    let turns = head.word(HeadWord::Turns);
     turns.store(turns.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
 /// Differs as soon as any process has begun or ended a turn, or changed an entry.
-fn turns_and_changes(head: &Head) -> u64 {
+fn turns_and_changes(head: &TableHead) -> u64 {
     let count = |word| head.word(word).load(Relaxed);
-    count(Word::Turns).wrapping_add(count(Word::Changes))
+    count(HeadWord::Turns).wrapping_add(count(HeadWord::Changes))
 }
 
-fn failed(e: &io::Error, doing: &'static str, wanted: &Wanted<'_>, path: &Path) -> Error {
+fn failed(
+    e: &io::Error,
+    doing: &'static str,
+    wanted: &NamedTableRequest<'_>,
+    path: &Path,
+) -> Error {
     let error = Error::from_io(e, doing, format!("named address vector {}", wanted.name));
     match error.errno() {
         Errno::ENOSPC => error.mend(format!("there is no room for {}", path.display())),

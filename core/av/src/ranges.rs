@@ -12,13 +12,13 @@ use slab::Slab;
 
 /// A node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Host {
+pub(super) struct RangeHost {
     ip: IpAddr,
     /// Of a link-local address: the interface.
     scope: u32,
 }
 
-impl Host {
+impl RangeHost {
     pub(super) fn of(at: &SocketAddr) -> Self {
         Self {
             ip: at.ip(),
@@ -39,7 +39,7 @@ impl Host {
 
 /// One range; a node that nobody knows has no host, and no entries.
 struct Range {
-    hosts: Box<[Option<Host>]>,
+    hosts: Box<[Option<RangeHost>]>,
     first_port: u16,
     ports: usize,
     /// Entries that it still has.
@@ -76,14 +76,14 @@ pub(super) struct Ranges {
     /// Their first entries, by range and position.
     firsts: BTreeMap<(u32, u64), u32>,
     /// The nodes of all ranges.
-    nodes: BTreeMap<(Host, u32), u32>,
+    nodes: BTreeMap<(RangeHost, u32), u32>,
 }
 
 impl Ranges {
     /// A new range, which has no entries yet.
     pub(super) fn begin(
         &mut self,
-        hosts: Box<[Option<Host>]>,
+        hosts: Box<[Option<RangeHost>]>,
         first_port: u16,
         ports: usize,
     ) -> u32 {
@@ -106,7 +106,7 @@ impl Ranges {
     }
 
     /// Whether only this range has told of a node, and of that once.
-    pub(super) fn is_fresh(&self, host: Host, range: u32, node: u32) -> bool {
+    pub(super) fn is_fresh(&self, host: RangeHost, range: u32, node: u32) -> bool {
         let mut told = self.nodes.range((host, 0)..=(host, u32::MAX));
         told.all(|((_, other), as_node)| *other == range && *as_node == node)
     }
@@ -163,7 +163,7 @@ impl Ranges {
 
     /// The entry of a socket address, if a range has told of it.
     pub(super) fn entry(&self, at: &SocketAddr) -> Option<u32> {
-        let host = Host::of(at);
+        let host = RangeHost::of(at);
         let mut nodes = self.nodes.range((host, 0)..=(host, u32::MAX));
         nodes.find_map(|((_, range), node)| {
             let position = self
@@ -234,7 +234,7 @@ impl Ranges {
         };
         let ranges =
             |(id, range): (usize, &Range)| range.entries != 0 && range.entries == entries(id);
-        let nodes = |(_, range): &(Host, u32)| self.ranges.contains(*range as usize);
+        let nodes = |(_, range): &(RangeHost, u32)| self.ranges.contains(*range as usize);
         in_a_row
             && self.firsts.len() == self.spans.len()
             && self.ranges.iter().all(ranges)

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use super::format::{Sought, Target};
+use super::format::{AddrTarget, Sought};
 use super::service::{Nodes, Resolve};
 use super::table::{Insertion, Placed, Reserved};
 use ferrofabric_contracts::error::{Errno, Error, Result};
@@ -15,7 +15,7 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 /// `ENOSYS`: the domain does not find endpoints by socket address. `EHOSTUNREACH`: there is no
 /// route.
 pub fn admit(sought: Sought, resolver: Option<&dyn Resolve>) -> Result<Sought> {
-    if let Target::Socket(at) = sought.target {
+    if let AddrTarget::Socket(at) = sought.target {
         route(at, resolver)?;
     }
     Ok(sought)
@@ -52,12 +52,12 @@ impl Insertion<'_> {
     pub fn enter(&mut self, sought: Result<Sought>, reserved: Option<Reserved>) -> Result<Placed> {
         let bytes = match &sought {
             Ok(Sought {
-                target: Target::Socket(at),
+                target: AddrTarget::Socket(at),
                 key,
                 ..
             }) => return self.enter_socket(at, *key, reserved),
             Ok(Sought {
-                target: Target::Endpoint(name),
+                target: AddrTarget::Endpoint(name),
                 ..
             }) => Ok(name.to_bytes()),
             Err(error) => Err(error.clone()),

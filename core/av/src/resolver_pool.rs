@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
-use super::service::{Closing, Question, Resolve};
+use super::service::{Closing, Resolve, ResolveRequest};
 use super::table::AvTable;
 use ferrofabric_contracts::error::{Error, Result};
 use ferrofabric_contracts::types::FiAddr;
@@ -19,15 +19,15 @@ const MOST_THREADS: usize = 4;
 
 /// Is told of addresses that threads have put in, and whether sends wait for a resolution that is
 /// over.
-pub(crate) type Announce = Box<dyn Fn(&[FiAddr], bool) + Send + Sync>;
+pub(crate) type OnResolved = Box<dyn Fn(&[FiAddr], bool) + Send + Sync>;
 
 /// Those of one address vector; they end with this.
-pub struct ResolverPool(Arc<Work>);
+pub struct ResolverPool(Arc<PoolShared>);
 
-struct Work {
+struct PoolShared {
     table: Arc<AvTable>,
     resolver: Arc<dyn Resolve>,
-    announce: Announce,
+    announce: OnResolved,
     threads: Mutex<Vec<JoinHandle<()>>>,
     birth: Birth,
     /// There when the first thread is.
@@ -36,9 +36,9 @@ struct Work {
 
 impl ResolverPool {
     /// None yet.
-    pub fn new(table: Arc<AvTable>, resolver: Arc<dyn Resolve>, announce: Announce) -> Self {
+    pub fn new(table: Arc<AvTable>, resolver: Arc<dyn Resolve>, announce: OnResolved) -> Self {
         table.set_patience(resolver.patience());
-        Self(Arc::new(Work {
+        Self(Arc::new(PoolShared {
             table,
             resolver,
             announce,
@@ -91,7 +91,7 @@ impl Drop for ResolverPool {
     }
 }
 
-impl Work {
+impl PoolShared {
     fn add_to(self: &Arc<Self>, threads: &mut Vec<JoinHandle<()>>) -> Result<()> {
         let work = self.clone();
         let named = std::thread::Builder::new().name("ferro-resolve".to_owned());
@@ -105,28 +105,28 @@ impl Work {
         let Some(closing) = self.closing.get() else {
             return;
         };
-        while let Some(asking) = self.table.next_to_ask() {
-            self.leave_one_idle();
-            if asking.is_awaited {
+        while let Some(batch) = self.table.next_batch() {
+            self.keep_one_idle();
+            if batch.is_awaited {
                 (self.announce)(&[], true);
             }
-            let questions: Vec<Question> = asking.all.iter().map(|one| one.question).collect();
+            let requests: Vec<ResolveRequest> = batch.all.iter().map(|one| one.request).collect();
             let mut report = |number: usize, found| {
-                let Some(asked) = asking.all.get(number) else {
+                let Some(attempt) = batch.all.get(number) else {
                     return;
                 };
-                let answered = self.table.answer(asked, found);
-                if answered.new.is_some() || answered.is_awaited {
-                    (self.announce)(answered.new.as_slice(), answered.is_awaited);
+                let outcome = self.table.complete_attempt(attempt, found);
+                if outcome.new.is_some() || outcome.is_awaited {
+                    (self.announce)(outcome.new.as_slice(), outcome.is_awaited);
                 }
             };
-            self.resolver.resolve_all(&questions, closing, &mut report);
-            self.table.answered(&asking);
+            self.resolver.resolve_all(&requests, closing, &mut report);
+            self.table.complete_batch(&batch);
         }
     }
 
     /// Somebody is to ask for what comes while this thread waits for answers.
-    fn leave_one_idle(self: &Arc<Self>) {
+    fn keep_one_idle(self: &Arc<Self>) {
         let mut threads = self.threads.lock();
         if self.table.idle_threads() == 0 && threads.len() < MOST_THREADS {
             // Without another one it takes longer.

@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
-pub(crate) use insertion::Run;
+pub(crate) use insertion::AddrRun;
 
 use super::format::reached_with;
-use super::service::Question;
+use super::service::ResolveRequest;
 use super::storage::Storage;
 use super::table::AvTable;
-use super::unresolved::{Is, LONGEST_PAUSE, Resolution, State, Unresolved, UnresolvedEntries};
+use super::unresolved::{
+    LONGEST_PAUSE, Resolution, ResolutionSchedule, ResolutionStage, Unresolved, UnresolvedEntries,
+};
 use ferrofabric_contracts::addr::{AuthKey, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::FiAddr;
@@ -27,7 +29,7 @@ const TURN: Duration = Duration::from_millis(10);
 
 /// What a resolution is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum ResolveFor {
     /// A look-up, which reports a failure once.
     LookUp,
     /// A send, which waits.
@@ -39,19 +41,19 @@ enum Use {
 
 /// What a thread asks for at a time.
 #[derive(Debug)]
-pub(super) struct Asking {
-    pub(super) all: Vec<Asked>,
+pub(super) struct ResolutionBatch {
+    pub(super) all: Vec<ResolutionAttempt>,
     /// Another process has resolved or removed an entry meanwhile, and sends wait for that.
     pub(super) is_awaited: bool,
     /// Senders that were not in and had come before.
-    since: u64,
+    epoch: u64,
 }
 
 /// One entry that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct ResolutionAttempt {
     pub(super) entry: u32,
-    pub(super) question: Question,
+    pub(super) request: ResolveRequest,
     key: Option<AuthKey>,
     generation: u32,
     ticket: u64,
@@ -59,7 +61,7 @@ pub(super) struct Asked {
 
 /// What came of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Answered {
+pub(super) struct AttemptOutcome {
     /// The address that was resolved, unless its endpoint was in by another.
     pub(super) new: Option<FiAddr>,
     /// The resolution is over, and sends wait for that.
@@ -87,28 +89,34 @@ impl AvTable {
 
     /// Why a look-up finds nothing at an address; `None`: it is not in. An unresolved entry is
     /// resolved from now on.
-    pub fn ask(&self, addr: FiAddr) -> Option<Unresolved> {
-        self.resolve(addr, Use::LookUp, || Some(self.unresolved.state.lock()))
+    pub fn resolve_for_lookup(&self, addr: FiAddr) -> Option<Unresolved> {
+        self.resolve(addr, ResolveFor::LookUp, || {
+            Some(self.unresolved.state.lock())
+        })
     }
 
     /// Why a send finds nothing at an address; `None`: it is not in. An unresolved entry is
     /// resolved from now on, and transports hear of its removal. `Failed` with `EAGAIN`: others are
     /// at work on what is unresolved for longer than a send waits.
-    pub fn ask_to_send(&self, addr: FiAddr) -> Option<Unresolved> {
-        self.resolve(addr, Use::Send, || self.unresolved.state.try_lock_for(TURN))
+    pub fn resolve_for_send(&self, addr: FiAddr) -> Option<Unresolved> {
+        self.resolve(addr, ResolveFor::Send, || {
+            self.unresolved.state.try_lock_for(TURN)
+        })
     }
 
     /// The same for a receive, which does not ask again: the entry is asked for anew if it was in
     /// vain, now and whenever somebody comes who is not in.
-    pub fn ask_to_hear(&self, addr: FiAddr) -> Option<Unresolved> {
-        self.resolve(addr, Use::Receive, || Some(self.unresolved.state.lock()))
+    pub fn resolve_for_recv(&self, addr: FiAddr) -> Option<Unresolved> {
+        self.resolve(addr, ResolveFor::Receive, || {
+            Some(self.unresolved.state.lock())
+        })
     }
 
     fn resolve<'a>(
         &'a self,
         addr: FiAddr,
-        wanted: Use,
-        state: impl FnOnce() -> Option<MutexGuard<'a, State>>,
+        wanted: ResolveFor,
+        state: impl FnOnce() -> Option<MutexGuard<'a, ResolutionSchedule>>,
     ) -> Option<Unresolved> {
         if !self.unresolved.any() {
             return None;
@@ -136,24 +144,31 @@ impl AvTable {
             return Some(Unresolved::Same(self.addr_when_resolved(first)));
         }
         match wanted {
-            Use::Receive => drop(state.awaited.insert(entry)),
-            Use::Send => self.interest.note_send(entry),
-            Use::LookUp => {}
+            ResolveFor::Receive => drop(state.awaited.insert(entry)),
+            ResolveFor::Send => self.subscriptions.subscribe_for_send(entry),
+            ResolveFor::LookUp => {}
         }
         match state.search(entry, generation) {
-            Some(mut search) if wanted == Use::LookUp && search.is == Is::Failed => {
-                search.is = Is::Reported;
+            Some(mut search)
+                if wanted == ResolveFor::LookUp && search.stage == ResolutionStage::Failed =>
+            {
+                search.stage = ResolutionStage::Reported;
                 state.searches.insert(entry, search);
                 return Some(Unresolved::Failed(search.last));
             }
-            Some(search) if matches!(search.is, Is::InLine(_) | Is::Asked(_)) => {
-                if wanted == Use::Send && !search.used {
+            Some(search)
+                if matches!(
+                    search.stage,
+                    ResolutionStage::Queued(_) | ResolutionStage::Attempted(_)
+                ) =>
+            {
+                if wanted == ResolveFor::Send && !search.used {
                     state.use_search(entry, search);
                     self.unresolved.came.notify_one();
                 }
             }
             _ => {
-                state.start(entry, generation, wanted == Use::Send);
+                state.start(entry, generation, wanted == ResolveFor::Send);
                 self.unresolved.came.notify_one();
             }
         }
@@ -179,7 +194,7 @@ impl AvTable {
         if let Some(failed) = search.filter(|search| search.round != of.round) {
             return Some(Unresolved::Failed(failed.last));
         }
-        Some(match search.map(|search| search.is) {
+        Some(match search.map(|search| search.stage) {
             Some(_) => Unresolved::Resolving(of),
             // The entry that it was the same as is no more.
             None => {
@@ -207,11 +222,11 @@ impl AvTable {
     }
 
     /// Waits for entries to be asked for; `None` when the address vector is being closed.
-    pub(super) fn next_to_ask(&self) -> Option<Asking> {
+    pub(super) fn next_batch(&self) -> Option<ResolutionBatch> {
         let UnresolvedEntries {
             state,
             came,
-            comers,
+            source_epoch,
             ..
         } = &self.unresolved;
         let mut state = state.lock();
@@ -227,7 +242,7 @@ impl AvTable {
             }
         };
         state.idle -= 1;
-        let since = comers.so_far();
+        let epoch = source_epoch.current();
         let now = Instant::now();
         let (mut all, mut is_awaited) = (Vec::new(), false);
         for entry in entries? {
@@ -242,11 +257,11 @@ impl AvTable {
                 continue;
             };
             state.tickets += 1;
-            search.is = Is::Asked(state.tickets);
+            search.stage = ResolutionStage::Attempted(state.tickets);
             state.searches.insert(entry, search);
-            all.push(Asked {
+            all.push(ResolutionAttempt {
                 entry,
-                question: Question {
+                request: ResolveRequest {
                     at,
                     until: search.until.min(now + ATTEMPT),
                 },
@@ -257,45 +272,49 @@ impl AvTable {
         }
         // Others may be left that this thread does not ask for.
         came.notify_one();
-        Some(Asking {
+        Some(ResolutionBatch {
             all,
             is_awaited,
-            since,
+            epoch,
         })
     }
 
     /// Takes in what came of an attempt, unless the entry was removed or resolved meanwhile.
-    pub(super) fn answer(&self, asked: &Asked, found: Result<NativeAddr>) -> Answered {
+    pub(super) fn complete_attempt(
+        &self,
+        attempt: &ResolutionAttempt,
+        found: Result<NativeAddr>,
+    ) -> AttemptOutcome {
         let turn = self.turn();
         let mut state = self.unresolved.state.lock();
-        let generation = self.store.generation(asked.entry);
-        let searched = state.searches.get(&asked.entry);
+        let generation = self.store.generation(attempt.entry);
+        let searched = state.searches.get(&attempt.entry);
         let is_used = searched.is_some_and(|search| search.used);
-        let Some(mut search) = state.search(asked.entry, generation | 1) else {
+        let Some(mut search) = state.search(attempt.entry, generation | 1) else {
             // Another process has removed it.
-            return Answered {
+            return AttemptOutcome {
                 new: None,
                 is_awaited: is_used,
             };
         };
-        if search.is != Is::Asked(asked.ticket) {
-            return Answered::default();
+        if search.stage != ResolutionStage::Attempted(attempt.ticket) {
+            return AttemptOutcome::default();
         }
         let is_awaited = is_used;
         if generation & 1 == 1 {
             // By another process.
-            state.end_search(asked.entry);
-            return Answered {
+            state.end_search(attempt.entry);
+            return AttemptOutcome {
                 new: None,
                 is_awaited,
             };
         }
-        let keyed = |name| match (asked.key, self.auth_keys()) {
+        let keyed = |name| match (attempt.key, self.auth_keys()) {
             (Some(key), _) => reached_with(name, key),
             (None, None) => Ok(name),
             (None, Some(_)) => {
                 Err(
-                    Error::new(Errno::ENOKEY, "resolve", asked.question.at.to_string())
+                    Error::new(Errno::ENOKEY, "resolve", attempt.request.at.to_string())
                         .mend("the process that inserted the address knows its authorization key"),
                 )
             }
@@ -303,10 +322,10 @@ impl AvTable {
         let taken = turn.as_ref().map_err(Error::clone).and(found);
         let placed = taken
             .and_then(keyed)
-            .and_then(|name| state.resolved(&self.store, asked.entry, &name.to_words()));
+            .and_then(|name| state.resolved(&self.store, attempt.entry, &name.to_words()));
         match placed {
-            Ok(is_new) => Answered {
-                new: is_new.then(|| self.addr_when_resolved(asked.entry)),
+            Ok(is_new) => AttemptOutcome {
+                new: is_new.then(|| self.addr_when_resolved(attempt.entry)),
                 is_awaited,
             },
             Err(error) => {
@@ -315,17 +334,17 @@ impl AvTable {
                 let is_over = again >= search.until;
                 if is_over {
                     tracing::warn!("{error}");
-                    search.is = Is::Failed;
+                    search.stage = ResolutionStage::Failed;
                     search.last = search.seen.unwrap_or(error.errno());
                     search.used = false;
                     search.round += 1;
-                    state.searches.insert(asked.entry, search);
+                    state.searches.insert(attempt.entry, search);
                 } else {
                     search.pause = (2 * search.pause).min(LONGEST_PAUSE);
-                    state.line_up(asked.entry, search, again);
+                    state.enqueue(attempt.entry, search, again);
                     self.unresolved.came.notify_one();
                 }
-                Answered {
+                AttemptOutcome {
                     new: None,
                     is_awaited: is_over && is_awaited,
                 }
@@ -334,11 +353,15 @@ impl AvTable {
     }
 
     /// All that was asked for has been answered.
-    pub(super) fn answered(&self, asked: &Asking) {
+    pub(super) fn complete_batch(&self, batch: &ResolutionBatch) {
         let mut state = self.unresolved.state.lock();
-        let in_vain = state.in_vain().count();
-        if self.unresolved.comers.asked_in_vain(in_vain, asked.since) {
-            self.unresolved.ask_anew(&mut state);
+        let failed_awaited = state.failed_awaited().count();
+        if self
+            .unresolved
+            .source_epoch
+            .note_failed(failed_awaited, batch.epoch)
+        {
+            self.unresolved.restart_failed(&mut state);
         }
     }
 }

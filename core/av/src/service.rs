@@ -29,7 +29,7 @@ pub trait Resolve: Debug + Send + Sync {
     /// them side by side.
     fn resolve_all(
         &self,
-        all: &[Question],
+        all: &[ResolveRequest],
         closing: &Closing,
         report: &mut dyn FnMut(usize, Result<NativeAddr>),
     ) {
@@ -63,7 +63,7 @@ pub trait Resolve: Debug + Send + Sync {
 
 /// An endpoint that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct ResolveRequest {
     /// Where it listens.
     pub at: SocketAddr,
     /// When the answer comes too late. An attempt that begins later is short.
@@ -125,7 +125,7 @@ enum Names {
     /// An address as text.
     Address(Address),
     Range {
-        node: Node,
+        node: NodeName,
         nodes: usize,
         first_port: u16,
         ports: usize,
@@ -141,7 +141,7 @@ pub struct Nodes {
 
 /// The first of the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Node {
+enum NodeName {
     V4(Ipv4Addr),
     V6(Ipv6Addr),
     Name(Box<str>),
@@ -206,7 +206,7 @@ impl Services {
         if usize::from(first_port).saturating_add(services - 1) > u16::MAX.into() {
             return refuse("the last port is beyond 65535");
         }
-        let Some(first) = Node::parse(node, nodes > 1) else {
+        let Some(first) = NodeName::parse(node, nodes > 1) else {
             return refuse("a name that stands for several nodes ends in a number");
         };
         if nodes.checked_mul(services).is_none() || first.nth(nodes - 1).is_none() {
@@ -341,7 +341,7 @@ fn invalid(node: &str, service: &str) -> Error {
     )
 }
 
-impl Node {
+impl NodeName {
     fn parse(text: &str, numbered: bool) -> Option<Self> {
         if text.is_empty() {
             return None;

@@ -8,11 +8,11 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use super::arena::{Arena, Pieces};
+use super::arena::{ArenaPieces, PieceArena};
 use super::doubling::Doubling;
-use super::head::Word;
+use super::head::HeadWord;
 use super::storage::Storage;
-use super::words::Words;
+use super::words::MappedWords;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
 use ferrofabric_system::sync::{AtomicU64, Mutex, fence};
@@ -36,7 +36,7 @@ const SPARE: usize = 64;
 /// The socket addresses of one table.
 #[derive(Default)]
 pub(super) struct Sockets {
-    pieces: Pieces,
+    pieces: ArenaPieces,
     known: Mutex<Known>,
 }
 
@@ -52,7 +52,7 @@ struct Known {
 
 impl Sockets {
     /// The piece of this number, if one was made.
-    fn piece(&self, store: &Storage, number: usize) -> Option<&Words> {
+    fn piece(&self, store: &Storage, number: usize) -> Option<&MappedWords> {
         if let Some(piece) = self.pieces.get(number)?.get() {
             return Some(piece);
         }
@@ -64,16 +64,16 @@ impl Sockets {
     }
 
     /// The same, made where there is none. For writers.
-    fn make(&self, store: &Storage, number: usize) -> Result<&Words> {
+    fn make(&self, store: &Storage, number: usize) -> Result<&MappedWords> {
         let bytes = bytes(number);
         match store.shared() {
             Some((arena, head)) => {
-                let places = (head.word(Word::End), head.sockets_at(number));
+                let places = (head.word(HeadWord::End), head.sockets_at(number));
                 arena.create(&self.pieces, number, bytes, places)
             }
             None => {
                 let made = (&AtomicU64::new(0), &AtomicU64::new(0));
-                Arena::Private.create(&self.pieces, number, bytes, made)
+                PieceArena::Private.create(&self.pieces, number, bytes, made)
             }
         }
     }
@@ -201,7 +201,7 @@ fn bytes(number: usize) -> usize {
     8 * SLOT_WORDS * PIECES.len(number)
 }
 
-fn slot(piece: &Words, number: usize, at: usize) -> &[AtomicU64; SLOT_WORDS] {
+fn slot(piece: &MappedWords, number: usize, at: usize) -> &[AtomicU64; SLOT_WORDS] {
     let words = piece.u64s(0, SLOT_WORDS * PIECES.len(number));
     match words[SLOT_WORDS * at..].first_chunk() {
         Some(slot) => slot,
@@ -266,7 +266,7 @@ mod loom_tests {
 mod tests {
     use super::*;
     use crate::AvAttr;
-    use crate::format::{Sought, Target};
+    use crate::format::{AddrTarget, Sought};
     use crate::table::{AvTable, Placed};
     use ferrofabric_contracts::addr::NativeAddr;
     use ferrofabric_contracts::error::{Errno, Error};
@@ -302,12 +302,12 @@ mod tests {
     }
 
     fn insert(table: &AvTable, incarnation: u64, by: &SocketAddr) -> Placed {
-        let sought = Sought::from(Target::Socket(*by));
+        let sought = Sought::from(AddrTarget::Socket(*by));
         let placed = table.insertion().unwrap().enter(Ok(sought), None).unwrap();
         if placed.new {
-            let asking = table.next_to_ask().unwrap();
-            let answered = table.answer(&asking.all[0], Ok(name(incarnation)));
-            assert_eq!(answered.new, Some(placed.addr));
+            let batch = table.next_batch().unwrap();
+            let outcome = table.complete_attempt(&batch.all[0], Ok(name(incarnation)));
+            assert_eq!(outcome.new, Some(placed.addr));
         }
         placed
     }

@@ -1,8 +1,8 @@
 //! What holds the entries of a table: each address whole, or nodes and endpoints apart.
 
-use super::arena::Arena;
-use super::chunk::Name;
-use super::head::Head;
+use super::arena::PieceArena;
+use super::chunk::NameWords;
+use super::head::TableHead;
 use super::store::{Placement, Store};
 use super::symmetric::Symmetric;
 use super::version::Busy;
@@ -43,7 +43,7 @@ impl Storage {
 
     /// Where memory beside the entries comes from, and the words of a table in a file; `None` where
     /// it is a process's own.
-    pub(super) fn shared(&self) -> Option<(&Arena, &Head)> {
+    pub(super) fn shared(&self) -> Option<(&PieceArena, &TableHead)> {
         match self {
             Storage::Ordinary(store) => Some((store.arena(), store.head())),
             Storage::Symmetric(_) => None,
@@ -52,7 +52,7 @@ impl Storage {
 
     /// The generation of an entry and its address, where one is in.
     #[inline(always)]
-    pub(super) fn read(&self, entry: u32) -> Option<(Name, u32)> {
+    pub(super) fn read(&self, entry: u32) -> Option<(NameWords, u32)> {
         of_either!(self, one => one.read(entry))
     }
 
@@ -64,12 +64,12 @@ impl Storage {
 
     /// The entry of an address and its generation. `Err`: writers were at work all the time.
     #[inline]
-    pub(super) fn find(&self, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
+    pub(super) fn find(&self, name: &NameWords) -> Result<Option<(u32, u32)>, Busy> {
         of_either!(self, one => one.find(name))
     }
 
     /// Every entry that has an address, from the lowest.
-    pub(super) fn entries(&self) -> Box<dyn Iterator<Item = (u32, u32, Name)> + '_> {
+    pub(super) fn entries(&self) -> Box<dyn Iterator<Item = (u32, u32, NameWords)> + '_> {
         of_either!(self, one => Box::new(one.entries()))
     }
 
@@ -101,7 +101,7 @@ impl Storage {
     // What follows is for writers.
 
     /// The entry of an address and its generation.
-    pub(super) fn search(&self, name: &Name) -> Option<(u32, u32)> {
+    pub(super) fn search(&self, name: &NameWords) -> Option<(u32, u32)> {
         match self {
             Storage::Ordinary(store) => store.search(store.hash(name), name),
             Storage::Symmetric(table) => table.search(name),
@@ -113,7 +113,7 @@ impl Storage {
     /// # Errors
     ///
     /// `ENOMEM`, `ENOSPC`: the table can not grow.
-    pub(super) fn place(&self, name: &Name, reserved: Option<u32>) -> Result<Placement> {
+    pub(super) fn place(&self, name: &NameWords, reserved: Option<u32>) -> Result<Placement> {
         of_either!(self, one => one.place(name, reserved))
     }
 

@@ -5,14 +5,14 @@
 //! is whole. Who searches the index and finds nothing looks whether a writer was at work meanwhile,
 //! and searches again. Writers take turns; the table sees to that.
 
-use super::arena::{self, Arena, PIECES, Pieces};
-use super::chunk::{self, Chunk, Name};
+use super::arena::{self, ArenaPieces, PIECES, PieceArena};
+use super::chunk::{self, EntryChunk, NameWords};
 use super::doubling::Doubling;
-use super::head::{self, Head, Word};
-use super::index::{self, Index};
+use super::head::{self, HeadWord, TableHead};
+use super::index::{self, HashIndex};
 use super::listing;
 use super::version::{Busy, Version};
-use super::words::Words;
+use super::words::MappedWords;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
 use ferrofabric_system::sync::fence;
@@ -32,10 +32,10 @@ const LARGE_PIECE: usize = 16 * LARGE_PAGE;
 
 /// Entries and index.
 pub(super) struct Store {
-    head: Head,
-    arena: Arena,
-    chunks: Pieces,
-    indices: Pieces,
+    head: TableHead,
+    arena: PieceArena,
+    chunks: ArenaPieces,
+    indices: ArenaPieces,
     pieces: Doubling,
     index_first_log2: u32,
     seed: u64,
@@ -48,13 +48,13 @@ impl Store {
     ///
     /// `ENOMEM`: there is no such room.
     pub(super) fn private(count: usize) -> Result<Self> {
-        let head = Words::private(head::BYTES)
+        let head = MappedWords::private(head::BYTES)
             .map_err(|e| Error::from_io(&e, "open", "address vector"))?;
-        Self::create(Head(head), Arena::Private, count)
+        Self::create(TableHead(head), PieceArena::Private, count)
     }
 
     /// A new table with an empty head.
-    pub(super) fn create(head: Head, arena: Arena, count: usize) -> Result<Self> {
+    pub(super) fn create(head: TableHead, arena: PieceArena, count: usize) -> Result<Self> {
         let no_room = || {
             let object = format!("address vector of {count} entries");
             Error::new(Errno::ENOMEM, "open", object)
@@ -64,46 +64,46 @@ impl Store {
             return Err(no_room());
         }
         let first = count.max(FEWEST).next_power_of_two();
-        head.word(Word::FirstLog2)
+        head.word(HeadWord::FirstLog2)
             .store(first.trailing_zeros().into(), Relaxed);
-        head.word(Word::IndexFirstLog2)
+        head.word(HeadWord::IndexFirstLog2)
             .store(index::log2_for(count).into(), Relaxed);
-        head.word(Word::Seed).store(index::seed(), Relaxed);
+        head.word(HeadWord::Seed).store(index::seed(), Relaxed);
         let store = Self::over(head, arena);
         let made = store.add_chunk().and_then(|()| store.add_index());
         match (made, &store.arena) {
             (Ok(()), _) => Ok(store),
-            (Err(error), Arena::File(_)) => Err(error),
-            (Err(_), Arena::Private) => Err(no_room()),
+            (Err(error), PieceArena::File(_)) => Err(error),
+            (Err(_), PieceArena::Private) => Err(no_room()),
         }
     }
 
     /// A table that was made before.
-    pub(super) fn over(head: Head, arena: Arena) -> Self {
+    pub(super) fn over(head: TableHead, arena: PieceArena) -> Self {
         let log2 = |word, least, most| (head.word(word).load(Relaxed) as u32).clamp(least, most);
         Self {
-            pieces: Doubling::new(log2(Word::FirstLog2, FEWEST.trailing_zeros(), 31)),
-            index_first_log2: log2(Word::IndexFirstLog2, index::FEWEST_LOG2, 32),
-            seed: head.word(Word::Seed).load(Relaxed),
+            pieces: Doubling::new(log2(HeadWord::FirstLog2, FEWEST.trailing_zeros(), 31)),
+            index_first_log2: log2(HeadWord::IndexFirstLog2, index::FEWEST_LOG2, 32),
+            seed: head.word(HeadWord::Seed).load(Relaxed),
             head,
             arena,
-            chunks: Pieces::default(),
-            indices: Pieces::default(),
+            chunks: ArenaPieces::default(),
+            indices: ArenaPieces::default(),
         }
     }
 
-    pub(super) fn head(&self) -> &Head {
+    pub(super) fn head(&self) -> &TableHead {
         &self.head
     }
 
     /// Where memory beside the entries comes from.
-    pub(super) fn arena(&self) -> &Arena {
+    pub(super) fn arena(&self) -> &PieceArena {
         &self.arena
     }
 
     /// Addresses that are in.
     pub(super) fn len(&self) -> usize {
-        self.head.word(Word::Len).load(Relaxed) as usize
+        self.head.word(HeadWord::Len).load(Relaxed) as usize
     }
 
     /// Entries that there is room for without growing.
@@ -127,7 +127,7 @@ impl Store {
 
     /// The generation of an entry and its address, where one is in.
     #[inline(always)]
-    pub(super) fn read(&self, entry: u32) -> Option<(Name, u32)> {
+    pub(super) fn read(&self, entry: u32) -> Option<(NameWords, u32)> {
         let (chunk, at) = self.locate(entry)?;
         chunk.read(at)
     }
@@ -149,13 +149,17 @@ impl Store {
 
     /// The entry of an address and its generation. `Err`: writers were at work all the time.
     #[inline]
-    pub(super) fn find(&self, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
+    pub(super) fn find(&self, name: &NameWords) -> Result<Option<(u32, u32)>, Busy> {
         self.find_hashed(index::hash(name, self.seed), name)
     }
 
     /// The same of an address whose hash is known.
     #[inline]
-    pub(super) fn find_hashed(&self, hash: u32, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
+    pub(super) fn find_hashed(
+        &self,
+        hash: u32,
+        name: &NameWords,
+    ) -> Result<Option<(u32, u32)>, Busy> {
         match self.search(hash, name) {
             None => self.find_none(hash, name),
             found => Ok(found),
@@ -164,13 +168,13 @@ impl Store {
 
     /// Whether an address that was not found is not there, or is where a writer was at work.
     #[cold]
-    fn find_none(&self, hash: u32, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
+    fn find_none(&self, hash: u32, name: &NameWords) -> Result<Option<(u32, u32)>, Busy> {
         self.version().read(|| self.search(hash, name))
     }
 
     /// The entry of an address and its generation. Who is no writer may miss what is there.
     #[inline]
-    pub(super) fn search(&self, hash: u32, name: &Name) -> Option<(u32, u32)> {
+    pub(super) fn search(&self, hash: u32, name: &NameWords) -> Option<(u32, u32)> {
         self.index()?.find(hash, |entry| {
             let (chunk, at) = self.locate(entry)?;
             Some((entry, chunk.holds(at, name)?))
@@ -178,7 +182,7 @@ impl Store {
     }
 
     #[inline]
-    pub(super) fn hash(&self, name: &Name) -> u32 {
+    pub(super) fn hash(&self, name: &NameWords) -> u32 {
         index::hash(name, self.seed)
     }
 
@@ -199,43 +203,43 @@ impl Store {
 
     /// The generation with which this address is in an entry; `None` when it is not.
     #[inline]
-    pub(super) fn holds(&self, entry: u32, name: &Name) -> Option<u32> {
+    pub(super) fn holds(&self, entry: u32, name: &NameWords) -> Option<u32> {
         let (chunk, at) = self.locate(entry)?;
         chunk.holds(at, name)
     }
 
     #[inline]
     fn version(&self) -> Version<'_> {
-        Version(self.head.word(Word::Version))
+        Version(self.head.word(HeadWord::Version))
     }
 
     /// Whether a writer is at work, or died at it.
     pub(super) fn is_torn(&self) -> bool {
-        self.version().is_odd() || self.head.word(Word::Journal).load(Relaxed) != 0
+        self.version().is_odd() || self.head.word(HeadWord::Journal).load(Relaxed) != 0
     }
 
     fn n_chunks(&self) -> usize {
-        (self.head.word(Word::Chunks).load(Acquire) as usize).min(PIECES)
+        (self.head.word(HeadWord::Chunks).load(Acquire) as usize).min(PIECES)
     }
 
     #[inline]
-    fn locate(&self, entry: u32) -> Option<(Chunk<'_>, usize)> {
+    fn locate(&self, entry: u32) -> Option<(EntryChunk<'_>, usize)> {
         let (number, at) = self.pieces.place(entry);
         Some((self.chunk(number)?, at))
     }
 
     #[inline]
-    fn chunk(&self, number: usize) -> Option<Chunk<'_>> {
+    fn chunk(&self, number: usize) -> Option<EntryChunk<'_>> {
         let words = match self.chunks.get(number)?.get() {
             Some(words) => words,
             None => self.map_chunk(number)?,
         };
-        Some(Chunk::new(words, self.pieces.len(number)))
+        Some(EntryChunk::new(words, self.pieces.len(number)))
     }
 
     /// A piece that another process has made.
     #[cold]
-    fn map_chunk(&self, number: usize) -> Option<&Words> {
+    fn map_chunk(&self, number: usize) -> Option<&MappedWords> {
         if number >= self.n_chunks() {
             return None;
         }
@@ -246,13 +250,13 @@ impl Store {
     }
 
     fn index_log2(&self) -> u32 {
-        let number = self.head.word(Word::Index).load(Relaxed) as u32;
+        let number = self.head.word(HeadWord::Index).load(Relaxed) as u32;
         (self.index_first_log2 + number.saturating_sub(1)).min(32)
     }
 
     #[inline]
-    fn index(&self) -> Option<Index<'_>> {
-        let number = self.head.word(Word::Index).load(Acquire) as usize;
+    fn index(&self) -> Option<HashIndex<'_>> {
+        let number = self.head.word(HeadWord::Index).load(Acquire) as usize;
         let at = number.checked_sub(1)?;
         let log2 = self.index_first_log2 + at as u32;
         let words = match self.indices.get(at)?.get() {
@@ -263,7 +267,7 @@ impl Store {
                 self.arena.piece(&self.indices, at, bytes, offset).ok()?
             }
         };
-        Some(Index::new(words.u64s(0, 1 << log2), log2))
+        Some(HashIndex::new(words.u64s(0, 1 << log2), log2))
     }
 
     // What follows is for writers.
@@ -271,13 +275,13 @@ impl Store {
     /// Says which entry a writer is about: if it dies, the next one sees to that.
     fn intend(&self, entry: u32) {
         self.head
-            .word(Word::Journal)
+            .word(HeadWord::Journal)
             .store(u64::from(entry) + 1, Release);
     }
 
     /// What the writer was about is done.
     pub(super) fn settle(&self) {
-        self.head.word(Word::Journal).store(0, Release);
+        self.head.word(HeadWord::Journal).store(0, Release);
     }
 
     /// It has changed something.
@@ -291,7 +295,7 @@ impl Store {
     /// # Errors
     ///
     /// `ENOMEM`, `ENOSPC`: the table can not grow.
-    pub(super) fn place(&self, name: &Name, reserved: Option<u32>) -> Result<Placement> {
+    pub(super) fn place(&self, name: &NameWords, reserved: Option<u32>) -> Result<Placement> {
         let hash = self.hash(name);
         if let Some((entry, _)) = self.search(hash, name) {
             return Ok(Placement::Found(entry));
@@ -363,7 +367,7 @@ impl Store {
     }
 
     /// Puts an address in an entry that was taken; the index has room.
-    pub(super) fn put(&self, entry: u32, hash: u32, name: &Name) {
+    pub(super) fn put(&self, entry: u32, hash: u32, name: &NameWords) {
         let Some((chunk, at)) = self.locate(entry) else {
             return;
         };
@@ -377,7 +381,7 @@ impl Store {
             index.insert(hash, entry);
         }
         step();
-        let len = self.head.word(Word::Len);
+        let len = self.head.word(HeadWord::Len);
         len.store(len.load(Relaxed) + 1, Relaxed);
         self.note(entry);
         self.end();
@@ -401,7 +405,7 @@ impl Store {
             index.remove(hash, entry);
         }
         step();
-        let len = self.head.word(Word::Len);
+        let len = self.head.word(HeadWord::Len);
         let gone = u64::from(is_there);
         len.store(len.load(Relaxed).saturating_sub(gone), Relaxed);
         if reusable(generation) {
@@ -418,10 +422,10 @@ impl Store {
         if number >= PIECES || self.pieces.first(number) + len > MOST {
             return Err(Error::new(Errno::ENOSPC, "grow", "address vector"));
         }
-        let end = self.head.word(Word::End);
+        let end = self.head.word(HeadWord::End);
         let at = (end, self.head.entries_at(number));
         let bytes = chunk::bytes(len);
-        if let Arena::File(file) = &self.arena {
+        if let PieceArena::File(file) = &self.arena {
             let (from, room) = listing::room(self.pieces.first(number), len);
             let allocated = self.arena.allocate(from, room);
             allocated.map_err(|e| arena::no_room(&e, file))?;
@@ -432,19 +436,19 @@ impl Store {
         }
         self.head.free_in(number).store(len as u64, Relaxed);
         self.head
-            .word(Word::Chunks)
+            .word(HeadWord::Chunks)
             .store(number as u64 + 1, Release);
         Ok(())
     }
 
     /// A larger index, into which what the last one has is copied.
     fn add_index(&self) -> Result<()> {
-        let number = self.head.word(Word::Index).load(Relaxed) as usize;
+        let number = self.head.word(HeadWord::Index).load(Relaxed) as usize;
         let log2 = self.index_first_log2 + number as u32;
         if log2 > 32 {
             return Err(Error::new(Errno::ENOSPC, "grow", "address vector"));
         }
-        let at = (self.head.word(Word::End), self.head.index_at(number));
+        let at = (self.head.word(HeadWord::End), self.head.index_at(number));
         let words = self
             .arena
             .create(&self.indices, number, index::bytes(log2), at)?;
@@ -452,22 +456,22 @@ impl Store {
         if index::bytes(log2) >= LARGE_PAGE {
             words.prefer_large_pages();
         }
-        let larger = Index::new(words.u64s(0, 1 << log2), log2);
+        let larger = HashIndex::new(words.u64s(0, 1 << log2), log2);
         // A writer that died may have begun it.
-        if matches!(self.arena, Arena::File(_)) {
+        if matches!(self.arena, PieceArena::File(_)) {
             larger.clear();
         }
         if let Some(index) = self.index() {
             index.copy_to(&larger);
         }
         self.head
-            .word(Word::Index)
+            .word(HeadWord::Index)
             .store(number as u64 + 1, Release);
         if let Some(before) = number.checked_sub(1).and_then(|n| self.indices[n].get()) {
             // Who still searches there may miss what is in the other one, then sees that a writer
             // was at work.
             self.version().pass();
-            if let Arena::Private = self.arena {
+            if let PieceArena::Private = self.arena {
                 before.discard();
             }
             // In a file it stays: a reader that touches what was given back gets it anew, or is
@@ -479,7 +483,7 @@ impl Store {
     /// Lists a change for the other processes: before it is made, so that they look whether its
     /// writer comes to the end of it, and once it is.
     fn note(&self, entry: u32) {
-        let changes = self.head.word(Word::Changes);
+        let changes = self.head.word(HeadWord::Changes);
         let number = changes.load(Relaxed);
         if let Some(place) = self.head.ring(number) {
             // Pairs with the Acquire fence in `changed_since`.
@@ -493,7 +497,7 @@ impl Store {
     /// Number of changes so far, of a table in a file.
     #[inline]
     pub(super) fn changes(&self) -> u64 {
-        self.head.word(Word::Changes).load(Acquire)
+        self.head.word(HeadWord::Changes).load(Acquire)
     }
 
     /// Number of changes so far, and the entries that changed since there were `seen`; each may be
@@ -506,7 +510,7 @@ impl Store {
             .collect();
         // Pairs with the Release fence in `note`: what was written over since is not trusted.
         fence(Acquire);
-        let newest = self.head.word(Word::Changes).load(Relaxed);
+        let newest = self.head.word(HeadWord::Changes).load(Relaxed);
         // The oldest that is listed may be one that is being written over.
         if seen != 0 && newest.saturating_sub(seen) < head::RING as u64 {
             return (now, listed);
@@ -532,9 +536,9 @@ impl Store {
                     len += 1;
                 }
             }
-            self.head.word(Word::Len).store(len, Relaxed);
+            self.head.word(HeadWord::Len).store(len, Relaxed);
         }
-        let journal = self.head.word(Word::Journal).load(Relaxed);
+        let journal = self.head.word(HeadWord::Journal).load(Relaxed);
         let torn = journal.checked_sub(1).map(|entry| entry as u32);
         if let Some(entry) = torn {
             if let Some((chunk, at)) = self.locate(entry) {
@@ -548,7 +552,7 @@ impl Store {
             }
         }
         // Who follows the changes looks at all.
-        let changes = self.head.word(Word::Changes);
+        let changes = self.head.word(HeadWord::Changes);
         let all = changes.load(Relaxed) + head::RING as u64;
         changes.store(all, Release);
         self.end();
@@ -556,7 +560,7 @@ impl Store {
     }
 
     /// Every entry that has an address, from the lowest.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, u32, Name)> + '_ {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, u32, NameWords)> + '_ {
         (0..self.capacity() as u32).filter_map(|entry| {
             let (name, generation) = self.read(entry)?;
             Some((entry, generation, name))

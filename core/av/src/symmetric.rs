@@ -6,22 +6,22 @@
 //! It is a process's own. Readers take no lock: an entry never moves, and the removals of its line
 //! say whether what was read of it is whole. Writers take turns; the table sees to that.
 
-mod lines;
-mod places;
+mod entry_lines;
+mod reverse_index;
 
-use super::arena::{Arena, PIECES, Pieces};
-use super::chunk::Name;
+use super::arena::{ArenaPieces, PIECES, PieceArena};
+use super::chunk::NameWords;
 use super::column::Column;
 use super::doubling::Doubling;
 use super::index;
 use super::store::{FEWEST, Placement, Store};
 use super::version::{Busy, Version};
+use entry_lines::{EntryLines, NODE_BITS, PackedName};
 use ferrofabric_contracts::addr::{join, split};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
 use ferrofabric_system::sync::{AtomicU64, AtomicUsize};
-use lines::{Key, Lines, NODE_BITS};
-use places::{Indices, Places};
+use reverse_index::{ReverseIndex, ReverseIndices};
 
 /// Entries of a table at most: a place of the index holds their number.
 pub(super) const MOST: usize = 1 << 30;
@@ -34,11 +34,11 @@ pub(super) struct Symmetric {
     /// How often each entry's address was removed, where addresses have generations.
     removals: Option<Column>,
     pieces: Doubling,
-    lines: Pieces,
+    lines: ArenaPieces,
     n_pieces: AtomicUsize,
     /// Entries of each piece that are not taken.
     free: [AtomicUsize; PIECES],
-    indices: Indices,
+    indices: ReverseIndices,
     version: AtomicU64,
     len: AtomicUsize,
     seed: u64,
@@ -46,7 +46,7 @@ pub(super) struct Symmetric {
 
 /// A search for an address that is under way: what was found out so far, at a count of changes.
 #[derive(Clone, Copy)]
-pub(super) struct Search {
+pub(super) struct SymmetricLookup {
     version: u64,
     number: u64,
     hash: u64,
@@ -76,10 +76,10 @@ impl Symmetric {
             users: Column::default(),
             removals: generations.then(Column::default),
             pieces: Doubling::new(first.trailing_zeros()),
-            lines: Pieces::default(),
+            lines: ArenaPieces::default(),
             n_pieces: AtomicUsize::new(0),
             free: Default::default(),
-            indices: Indices::new(Places::new(count, first).map_err(|_| no_room())?),
+            indices: ReverseIndices::new(ReverseIndex::new(count, first).map_err(|_| no_room())?),
             version: AtomicU64::new(0),
             len: AtomicUsize::new(0),
             seed: index::seed(),
@@ -100,8 +100,8 @@ impl Symmetric {
     /// Bytes that all takes when all entries that there is room for are used.
     pub(super) fn bytes(&self) -> usize {
         let pieces = 0..self.n_pieces.load(Acquire);
-        let entries: usize = pieces.map(|k| lines::bytes(self.pieces.len(k))).sum();
-        let index = self.indices.last().map_or(0, Places::bytes);
+        let entries: usize = pieces.map(|k| entry_lines::bytes(self.pieces.len(k))).sum();
+        let index = self.indices.last().map_or(0, ReverseIndex::bytes);
         let removals = self.removals.as_ref().map_or(0, Column::bytes);
         entries + index + removals + self.nodes.bytes() + self.users.bytes()
     }
@@ -109,7 +109,7 @@ impl Symmetric {
     /// The generation of an entry and its address, where one is in.
     // A call, so that the way through an ordinary table stays short.
     #[inline(never)]
-    pub(super) fn read(&self, entry: u32) -> Option<(Name, u32)> {
+    pub(super) fn read(&self, entry: u32) -> Option<(NameWords, u32)> {
         let (lines, at) = self.locate(entry)?;
         loop {
             let seen = lines.look(at)?;
@@ -151,18 +151,18 @@ impl Symmetric {
 
     /// The entry of an address and its generation. `Err`: writers were at work all the time.
     #[inline(never)]
-    pub(super) fn find(&self, name: &Name) -> Result<Option<(u32, u32)>, Busy> {
+    pub(super) fn find(&self, name: &NameWords) -> Result<Option<(u32, u32)>, Busy> {
         let ((_, number), hash) = (split(name), self.hash(name));
         Version(&self.version).read(|| self.holder(name, number, hash))
     }
 
     /// Begins to search for an address. `None`: that is left to the end.
     #[inline]
-    pub(super) fn begin_to_find(&self, name: &Name) -> Option<Search> {
+    pub(super) fn begin_to_find(&self, name: &NameWords) -> Option<SymmetricLookup> {
         let version = Version(&self.version).now()?;
         let hash = self.hash(name);
         self.indices.last()?.prefetch(hash);
-        Some(Search {
+        Some(SymmetricLookup {
             version,
             number: split(name).1,
             hash,
@@ -172,7 +172,7 @@ impl Symmetric {
 
     /// Goes on to the entry that is likely to be the one.
     #[inline]
-    pub(super) fn go_on(&self, search: &mut Search) {
+    pub(super) fn go_on(&self, search: &mut SymmetricLookup) {
         let index = self.indices.last();
         search.candidate = index.and_then(|index| index.find(search.hash, |_| true));
         if let Some(entry) = search.candidate {
@@ -184,8 +184,8 @@ impl Symmetric {
     #[inline]
     pub(super) fn end_to_find(
         &self,
-        name: &Name,
-        search: Option<&Search>,
+        name: &NameWords,
+        search: Option<&SymmetricLookup>,
     ) -> Result<Option<(u32, u32)>, Busy> {
         if let Some(search) = search {
             let likely = search
@@ -204,13 +204,13 @@ impl Symmetric {
     }
 
     /// The entry of an address and its generation, for a writer.
-    pub(super) fn search(&self, name: &Name) -> Option<(u32, u32)> {
+    pub(super) fn search(&self, name: &NameWords) -> Option<(u32, u32)> {
         self.holder(name, split(name).1, self.hash(name))
     }
 
     /// The entry that holds this address, whose number and hash are these, and its generation.
     #[inline]
-    fn holder(&self, name: &Name, number: u64, hash: u64) -> Option<(u32, u32)> {
+    fn holder(&self, name: &NameWords, number: u64, hash: u64) -> Option<(u32, u32)> {
         let is_it = |entry| self.holds(entry, name, number);
         let entry = self.indices.last()?.find(hash, is_it)?;
         Some((entry, 2 * self.removals_of(entry) + 1))
@@ -218,7 +218,7 @@ impl Symmetric {
 
     /// Whether an entry, which may be changing, holds this address, whose number is this.
     #[inline]
-    fn holds(&self, entry: u32, name: &Name, number: u64) -> bool {
+    fn holds(&self, entry: u32, name: &NameWords, number: u64) -> bool {
         let Some((lines, at)) = self.locate(entry) else {
             return false;
         };
@@ -234,33 +234,33 @@ impl Symmetric {
 
     /// The index goes by whole addresses: who searches for one need not know its node.
     #[inline]
-    fn hash(&self, name: &Name) -> u64 {
+    fn hash(&self, name: &NameWords) -> u64 {
         index::wide_hash(name, self.seed)
     }
 
     /// The hash of what an entry holds, for a writer.
     fn hash_of(&self, entry: u32) -> u64 {
         let name = self.locate(entry).and_then(|(lines, at)| {
-            let Key { node, number } = lines.key(at);
+            let PackedName { node, number } = lines.key(at);
             Some(join(&self.nodes.read(node)?.0, number))
         });
         name.map_or(0, |name| self.hash(&name))
     }
 
     #[inline]
-    fn locate(&self, entry: u32) -> Option<(Lines<'_>, usize)> {
+    fn locate(&self, entry: u32) -> Option<(EntryLines<'_>, usize)> {
         let (piece, at) = self.pieces.place(entry);
         Some((self.piece(piece)?, at))
     }
 
     #[inline]
-    fn piece(&self, piece: usize) -> Option<Lines<'_>> {
+    fn piece(&self, piece: usize) -> Option<EntryLines<'_>> {
         let words = self.lines.get(piece)?.get()?;
-        Some(Lines::new(words, self.pieces.len(piece)))
+        Some(EntryLines::new(words, self.pieces.len(piece)))
     }
 
     /// Every entry that has an address, from the lowest.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, u32, Name)> + '_ {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, u32, NameWords)> + '_ {
         (0..self.capacity() as u32).filter_map(|entry| {
             let (name, generation) = self.read(entry)?;
             Some((entry, generation, name))
@@ -274,7 +274,7 @@ impl Symmetric {
     /// # Errors
     ///
     /// `ENOMEM`, `ENOSPC`: the table can not grow.
-    pub(super) fn place(&self, name: &Name, reserved: Option<u32>) -> Result<Placement> {
+    pub(super) fn place(&self, name: &NameWords, reserved: Option<u32>) -> Result<Placement> {
         let ((node, number), hash) = (split(name), self.hash(name));
         if let Some((entry, _)) = self.holder(name, number, hash) {
             return Ok(Placement::Found(entry));
@@ -290,7 +290,7 @@ impl Symmetric {
             None => self.add_node(&node, node_hash),
         });
         match ready {
-            Ok(node) => self.put(entry, Key { node, number }, hash),
+            Ok(node) => self.put(entry, PackedName { node, number }, hash),
             Err(error) => {
                 if reserved.is_none() {
                     self.give_back(entry);
@@ -301,7 +301,7 @@ impl Symmetric {
         Ok(Placement::New(entry))
     }
 
-    fn put(&self, entry: u32, key: Key, hash: u64) {
+    fn put(&self, entry: u32, key: PackedName, hash: u64) {
         let (Some((lines, at)), Some(index)) = (self.locate(entry), self.indices.last()) else {
             return;
         };
@@ -358,7 +358,7 @@ impl Symmetric {
         Version(&self.version).end();
     }
 
-    fn add_node(&self, node: &Name, hash: u32) -> Result<u32> {
+    fn add_node(&self, node: &NameWords, hash: u32) -> Result<u32> {
         self.nodes.make_room()?;
         let number = self.nodes.take()?;
         let ready = match number >> NODE_BITS {
@@ -430,7 +430,7 @@ impl Symmetric {
             return Err(Error::new(Errno::ENOSPC, "grow", "address vector"));
         }
         let made = (&AtomicU64::new(0), &AtomicU64::new(0));
-        Arena::Private.create(&self.lines, piece, lines::bytes(len), made)?;
+        PieceArena::Private.create(&self.lines, piece, entry_lines::bytes(len), made)?;
         self.free[piece].store(len, Relaxed);
         self.n_pieces.store(piece + 1, Release);
         Ok(())

@@ -14,16 +14,16 @@ use std::net::SocketAddr;
 pub use insertion::{Insertion, Paused};
 use zerocopy::IntoBytes;
 
-use super::attr::{AvAttr, Model};
-use super::chunk::Name;
-use super::head::Word;
+use super::attr::{AddrModel, AvAttr};
+use super::chunk::NameWords;
+use super::head::HeadWord;
 use super::ids::Ids;
-use super::interest::Interest;
 use super::keys::AuthKeys;
-use super::named::{self, Named};
+use super::named::{self, NamedTable};
 use super::sockets::Sockets;
 use super::storage::Storage;
 use super::store::Store;
+use super::subscriptions::PeerSubscriptions;
 use super::symmetric::Symmetric;
 use super::unresolved::UnresolvedEntries;
 use super::version::Busy;
@@ -34,15 +34,15 @@ use ferrofabric_system::sync::{Mutex, Ordering};
 
 /// The entries of one address vector, for any number of threads.
 pub struct AvTable {
-    pub(super) model: Model,
+    pub(super) model: AddrModel,
     // These go before the file does.
     pub(super) store: Storage,
     pub(super) sockets: Sockets,
     pub(super) unresolved: UnresolvedEntries,
-    pub(super) interest: Interest,
+    pub(super) subscriptions: PeerSubscriptions,
     map_addr: usize,
     writers: Mutex<()>,
-    named: Option<Named>,
+    named: Option<NamedTable>,
     read_only: bool,
     ids: Ids,
     auth_keys: Option<AuthKeys>,
@@ -82,7 +82,7 @@ impl AvTable {
     /// is another user's.
     pub fn open(attr: &AvAttr, domain: &str) -> Result<Self> {
         let av_type = attr.av_type.unwrap_or(AvType::Table);
-        let mut model = Model::new(av_type, attr.rx_ctx_bits)?;
+        let mut model = AddrModel::new(av_type, attr.rx_ctx_bits)?;
         let mut map_addr = 0;
         let (named, store) = match &attr.name {
             None if attr.read_only => {
@@ -95,7 +95,7 @@ impl AvTable {
             }
             None => (None, Storage::Ordinary(Store::private(attr.count)?)),
             Some(name) => {
-                let (named, store) = Named::open(&named::Wanted {
+                let (named, store) = NamedTable::open(&named::NamedTableRequest {
                     domain,
                     name,
                     count: attr.count,
@@ -104,7 +104,7 @@ impl AvTable {
                     existing: attr.read_only,
                 })?;
                 let shared = |word| store.head().word(word).load(Ordering::Relaxed);
-                model = Model::from_number(shared(Word::Model));
+                model = AddrModel::from_number(shared(HeadWord::Model));
                 map_addr = named.map_addr();
                 let object = || format!("named address vector {name}");
                 if attr.av_type.is_some_and(|asked| asked != model.av_type) {
@@ -129,7 +129,7 @@ impl AvTable {
                 true => UnresolvedEntries::of_shared(),
                 false => UnresolvedEntries::default(),
             },
-            interest: Interest::default(),
+            subscriptions: PeerSubscriptions::default(),
             map_addr,
             writers: Mutex::new(()),
             named,
@@ -278,17 +278,21 @@ impl AvTable {
     ///
     /// `EINVAL` when it is not in the table; `EACCES`: that was opened for reading only.
     pub fn remove(&self, addr: FiAddr) -> Result<()> {
-        self.take_out(addr, |_| false).map(drop)
+        self.remove_entry(addr, |_| false).map(drop)
     }
 
     /// Removes an address; the entry is free again unless `is_kept` says otherwise of it, once the
     /// address is out.
-    pub(super) fn take_out(&self, addr: FiAddr, is_kept: impl Fn(u32) -> bool) -> Result<TakenOut> {
+    pub(super) fn remove_entry(
+        &self,
+        addr: FiAddr,
+        is_kept: impl Fn(u32) -> bool,
+    ) -> Result<RemovedEntry> {
         self.check_writable("remove from")?;
         let _turn = self.turn()?;
         let entry = self.holder(addr, "remove")?;
         let name = self.name(addr);
-        let taken_out = Cell::new(TakenOut::Free);
+        let removed = Cell::new(RemovedEntry::Free);
         self.store.make_removable(entry)?;
         // Before `is_kept` looks: a send that waits for the entry from then on finds that it is no
         // more.
@@ -298,21 +302,21 @@ impl AvTable {
             let is_reusable = self.model.is_reusable(generation);
             if is_kept(entry) {
                 let entry = is_reusable.then_some(Reserved(entry));
-                taken_out.set(TakenOut::Kept(entry, name));
+                removed.set(RemovedEntry::Kept(entry, name));
                 return false;
             }
             is_reusable
         });
         // Operations that are under way with a kept entry are still reported by its ID; with one of
         // a shared table they may be, until the transports have followed the change.
-        if matches!(taken_out.get(), TakenOut::Free) && !self.is_shared() {
+        if matches!(removed.get(), RemovedEntry::Free) && !self.is_shared() {
             self.forget_id_of_removed(addr);
         }
         self.list(entry, FiAddr::NOTAVAIL);
         if let Some(keys) = &self.auth_keys {
             keys.forget(addr);
         }
-        Ok(taken_out.get())
+        Ok(removed.get())
     }
 
     /// An address was removed, and the transports know of it. In a map its ID stays for operations
@@ -427,7 +431,7 @@ impl AvTable {
 
     /// What is in an entry. What this process has put there need not be checked again.
     #[inline]
-    pub(super) fn read_name(&self, name: &Name) -> Option<NativeAddr> {
+    pub(super) fn read_name(&self, name: &NameWords) -> Option<NativeAddr> {
         match self.named {
             None => NativeAddr::from_checked_words(name),
             Some(_) => Self::check_name(*name),
@@ -437,7 +441,7 @@ impl AvTable {
     /// What others have put in an entry. A call, with words of its own: those of the other way stay
     /// in registers.
     #[inline(never)]
-    fn check_name(name: Name) -> Option<NativeAddr> {
+    fn check_name(name: NameWords) -> Option<NativeAddr> {
         NativeAddr::from_bytes(name.as_bytes()).ok()
     }
 
@@ -446,7 +450,7 @@ impl AvTable {
     #[inline]
     pub(super) fn addr_found(
         &self,
-        name: &Name,
+        name: &NameWords,
         found: Result<Option<(u32, u32)>, Busy>,
     ) -> FiAddr {
         match found.unwrap_or_else(|Busy| self.find_beside_writers(name)) {
@@ -467,7 +471,7 @@ impl Drop for AvTable {
     /// The last chance for entries that could not be given back. Without it they are lost until the
     /// file goes.
     fn drop(&mut self) {
-        if self.named.as_ref().is_some_and(Named::has_left) {
+        if self.named.as_ref().is_some_and(NamedTable::has_left) {
             drop(self.try_turn());
         }
     }
@@ -475,7 +479,7 @@ impl Drop for AvTable {
 
 /// What becomes of the entry of an address that was removed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum TakenOut {
+pub(super) enum RemovedEntry {
     /// It may be taken again, if any address may get it.
     Free,
     /// It is to be released first; `None`: no address may get it. And what was in it.

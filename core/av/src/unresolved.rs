@@ -7,18 +7,18 @@
 //!
 //! This is the state. [`resolving`](super::resolving) works on it with the table that has it.
 
-mod comers;
-mod searches;
+mod schedule;
+mod unknown_sources;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-use comers::Comers;
 #[cfg(test)]
-pub(crate) use searches::SIDE_BY_SIDE;
-pub(crate) use searches::{Is, LONGEST_PAUSE, State};
+pub(crate) use schedule::SIDE_BY_SIDE;
+pub(crate) use schedule::{LONGEST_PAUSE, ResolutionSchedule, ResolutionStage};
+use unknown_sources::UnknownSourceEpoch;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::types::FiAddr;
@@ -50,11 +50,11 @@ pub struct Resolution {
 pub(super) struct UnresolvedEntries {
     /// Whether anything ever was, or may be by another process.
     any: AtomicBool,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<ResolutionSchedule>,
     pub(super) came: Condvar,
     /// Senders that are not in, and entries that somebody waits to hear from and that were asked
     /// for in vain.
-    pub(super) comers: Comers,
+    pub(super) source_epoch: UnknownSourceEpoch,
 }
 
 impl UnresolvedEntries {
@@ -97,19 +97,19 @@ impl UnresolvedEntries {
     /// A sender came that is not in: it may be one that was asked for before it was there.
     #[cold]
     pub(super) fn unknown_source(&self) {
-        if self.any() && self.comers.come() {
-            self.ask_anew(&mut self.state.lock());
+        if self.any() && self.source_epoch.advance() {
+            self.restart_failed(&mut self.state.lock());
         }
     }
 
-    pub(super) fn ask_anew(&self, state: &mut State) {
-        let anew: Vec<_> = state.in_vain().collect();
+    pub(super) fn restart_failed(&self, state: &mut ResolutionSchedule) {
+        let anew: Vec<_> = state.failed_awaited().collect();
         for entry in anew {
             if let Some(search) = state.searches.get(&entry).copied() {
                 state.start(entry, search.generation, false);
             }
         }
-        self.comers.ask_anew();
+        self.source_epoch.restart_failed();
         self.came.notify_one();
     }
 }

@@ -17,12 +17,12 @@ pub(super) const ALIGN: u64 = 64 << 10;
 
 /// A piece of memory.
 #[cfg(not(loom))]
-pub(super) struct Words {
+pub(super) struct MappedWords {
     map: MmapRaw,
 }
 
 #[cfg(not(loom))]
-impl Words {
+impl MappedWords {
     /// Memory of this process alone. It takes no room before it is written to.
     ///
     /// # Errors
@@ -88,13 +88,13 @@ impl Words {
 
 /// A piece of memory for `loom`, with words of its own. Nothing is used as words of both lengths.
 #[cfg(loom)]
-pub(super) struct Words {
+pub(super) struct MappedWords {
     u64s: Box<[AtomicU64]>,
     u32s: Box<[AtomicU32]>,
 }
 
 #[cfg(loom)]
-impl Words {
+impl MappedWords {
     pub(super) fn private(bytes: usize) -> io::Result<Self> {
         Ok(Self {
             u64s: (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect(),
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn words_start_as_zeros_and_end_where_the_memory_does() {
-        let words = Words::private(4096).unwrap();
+        let words = MappedWords::private(4096).unwrap();
         assert_eq!(words.u64s(0, 1000).len(), 512);
         assert_eq!(words.u32s(4000, 1000).len(), 24);
         assert_eq!(words.u64s(5000, 1).len(), 0);

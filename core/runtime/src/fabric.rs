@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub use crate::wait::Wait;
 pub use completion::{Cntr, Cq};
 
-use ferrofabric_av::{AvAttr, Report, Services, Wanted};
+use ferrofabric_av::{AvAttr, InsertReport, InsertRequest, Services};
 use ferrofabric_contracts::addr::{Address, AuthKey, NativeAddr};
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
@@ -387,10 +387,10 @@ pub trait Av: Send + Sync {
     /// `EAGAIN`: no thread can be had.
     fn insert_later(
         &self,
-        wanted: Wanted,
+        wanted: InsertRequest,
         user_ids: Vec<FiAddr>,
         context: u64,
-        report: Report,
+        report: InsertReport,
     ) -> Result<()>;
 
     /// Removes an address.
@@ -514,10 +514,10 @@ pub trait Av: Send + Sync {
     /// As there; of an address also `EINVAL` for a handle that is none, and without one.
     fn insert_later_with_keys(
         &self,
-        wanted: Wanted,
+        wanted: InsertRequest,
         handles: &[FiAddr],
         context: u64,
-        report: Report,
+        report: InsertReport,
     ) -> Result<()>;
 
     /// Which object this is.

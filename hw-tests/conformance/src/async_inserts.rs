@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ferrofabric_av::{AvAttr, Services, Wanted};
+use ferrofabric_av::{AvAttr, InsertRequest, Services};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::peer::{AV_COMPLETE, Done, EqError};
 use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind};
@@ -38,7 +38,12 @@ fn until_done(events: &EventQueue) -> (Vec<EqError>, Done) {
 type Results = Arc<Mutex<Vec<Option<Result<FiAddr, Errno>>>>>;
 
 /// Begins an asynchronous call, whose results are there when its end is.
-fn begin(av: &dyn Av, wanted: Wanted, count: usize, context: u64) -> (Results, Option<Errno>) {
+fn begin(
+    av: &dyn Av,
+    wanted: InsertRequest,
+    count: usize,
+    context: u64,
+) -> (Results, Option<Errno>) {
     let results: Results = Arc::new(Mutex::new(vec![None; count]));
     let report = {
         let results = results.clone();
@@ -69,9 +74,9 @@ pub fn events_of_each_call(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         let text = Services::one(&b.endpoint.address().to_string(), None).unwrap();
         let (events, other) = (Arc::new(EventQueue::new()), Arc::new(EventQueue::new()));
         for wanted in [
-            Wanted::Listed(vec![name_of(b)]),
-            Wanted::Listed(Vec::new()),
-            Wanted::Services(text.clone()),
+            InsertRequest::Listed(vec![name_of(b)]),
+            InsertRequest::Listed(Vec::new()),
+            InsertRequest::Services(text.clone()),
         ] {
             let (results, refused) = begin(&*a.av, wanted, 1, 1);
             assert_eq!(refused, Some(Errno::ENOEQ));
@@ -95,7 +100,7 @@ pub fn events_of_each_call(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         ];
         let mut begun = Vec::new();
         for ((names, _), context) in calls.iter().zip(100..) {
-            let listed = Wanted::Listed(names.clone());
+            let listed = InsertRequest::Listed(names.clone());
             let (results, refused) = begin(&*a.av, listed, names.len(), context);
             assert_eq!(refused, None);
             begun.push(results);
@@ -139,7 +144,7 @@ pub fn events_of_each_call(domain_a: &dyn Domain, domain_b: &dyn Domain) {
             let found = a.av.lookup(result(3, number).unwrap()).unwrap();
             assert_eq!(found.to_bytes()[..], name[..]);
         }
-        let (by_text, refused) = begin(&*a.av, Wanted::Services(text), 1, 200);
+        let (by_text, refused) = begin(&*a.av, InsertRequest::Services(text), 1, 200);
         assert_eq!(refused, None);
         let (errors, done) = until_done(&events);
         assert_eq!((errors.len(), done.context, done.data), (0, 200, 1));
@@ -166,7 +171,7 @@ pub fn events_outlive_their_vector(domain_a: &dyn Domain, domain_b: &dyn Domain)
         let names = invented(&like, (CALLS * ADDRESSES) as u64);
         let calls: Vec<_> = (names.chunks(ADDRESSES).enumerate())
             .map(|(call, names)| {
-                let listed = Wanted::Listed(names.to_vec());
+                let listed = InsertRequest::Listed(names.to_vec());
                 let (results, refused) = begin(&*av, listed, ADDRESSES, call as u64);
                 assert_eq!(refused, None);
                 results

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ferrofabric_av::{AvAttr, Services, Wanted};
+use ferrofabric_av::{AvAttr, InsertRequest, Services};
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind};
 use ferrofabric_runtime::eq::EventQueue;
@@ -162,8 +162,8 @@ pub fn readers(domain_a: &dyn Domain, domain_b: &dyn Domain) {
         let events = Arc::new(EventQueue::new());
         asynchronous.bind_events(events.clone(), 1).unwrap();
         for wanted in [
-            Wanted::Listed(vec![other.clone()]),
-            Wanted::Services(text.clone()),
+            InsertRequest::Listed(vec![other.clone()]),
+            InsertRequest::Services(text.clone()),
         ] {
             let begun = asynchronous.insert_later(wanted, Vec::new(), 1, Box::new(|_, _| {}));
             assert_eq!(errno_of(begun), denied);

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use ferrofabric_av::{Report, Services, Wanted};
+use ferrofabric_av::{InsertReport, InsertRequest, Services};
 use ferrofabric_contracts::addr::SOCKADDR_IN_LEN;
 use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::info::AddrFormat;
@@ -39,7 +39,7 @@ impl Results {
     }
 
     /// What writes of each address of an asynchronous call.
-    fn reporter(self) -> Report {
+    fn reporter(self) -> InsertReport {
         Box::new(move |i, one| {
             let results: Results = self;
             // SAFETY: the memory stays until the event, which comes after this.
@@ -155,7 +155,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn begin(&self, wanted: Wanted, count: usize) -> std::result::Result<c_int, Refused> {
+    fn begin(&self, wanted: InsertRequest, count: usize) -> std::result::Result<c_int, Refused> {
         // SAFETY: there are as many IDs as addresses, or none.
         let ids = (0..count).filter_map(|i| unsafe { self.results.id(i) });
         let ids = ids.collect();
@@ -178,7 +178,11 @@ impl<'a> Call<'a> {
     }
 
     /// Begins to insert addresses with the keys whose handles are where the results go.
-    fn begin_with_keys(&self, wanted: Wanted, count: usize) -> std::result::Result<c_int, Refused> {
+    fn begin_with_keys(
+        &self,
+        wanted: InsertRequest,
+        count: usize,
+    ) -> std::result::Result<c_int, Refused> {
         // SAFETY: there are as many handles as addresses.
         let handles = unsafe { self.handles(count) };
         let (context, report) = (self.context as u64, self.results.reporter());
@@ -193,7 +197,7 @@ impl<'a> Call<'a> {
         self.check(count)?;
         let (av, keys) = (&self.this.av, self.results.keys);
         if self.this.asynchronous {
-            let wanted = Wanted::Services(services);
+            let wanted = InsertRequest::Services(services);
             return match keys {
                 true => self.begin_with_keys(wanted, count),
                 false => self.begin(wanted, count),
@@ -266,7 +270,7 @@ pub(super) unsafe extern "C" fn insert(
         let mut names = unsafe { each(format, addr, count) };
         if call.this.asynchronous {
             // The caller's array is its own again at return.
-            let listed = Wanted::Listed(names.map(<[u8]>::to_vec).collect());
+            let listed = InsertRequest::Listed(names.map(<[u8]>::to_vec).collect());
             return match call.results.keys {
                 true => call.begin_with_keys(listed, count),
                 false => call.begin(listed, count),

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_av::{Closing, Question, Resolve, cancelled};
+use ferrofabric_av::{Closing, Resolve, ResolveRequest, cancelled};
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_protocol::wire::sidr::Service;
@@ -43,13 +43,17 @@ impl Resolve for Resolver {
         let until = Instant::now() + self.patience;
         let mut outcome = Err(cancelled(&at));
         let mut report = |_, found| outcome = found;
-        self.resolve_all(&[Question { at, until }], &Closing::new()?, &mut report);
+        self.resolve_all(
+            &[ResolveRequest { at, until }],
+            &Closing::new()?,
+            &mut report,
+        );
         outcome
     }
 
     fn resolve_all(
         &self,
-        all: &[Question],
+        all: &[ResolveRequest],
         closing: &Closing,
         report: &mut dyn FnMut(usize, Result<NativeAddr>),
     ) {
@@ -101,7 +105,7 @@ impl Resolve for Resolver {
 /// A call under way.
 struct Search<'a> {
     resolver: &'a Resolver,
-    all: &'a [Question],
+    all: &'a [ResolveRequest],
     report: &'a mut dyn FnMut(usize, Result<NativeAddr>),
     closing: &'a Closing,
     /// Those that have not begun.
@@ -128,7 +132,7 @@ struct Request {
 impl<'a> Search<'a> {
     fn begin(
         resolver: &'a Resolver,
-        all: &'a [Question],
+        all: &'a [ResolveRequest],
         closing: &'a Closing,
         report: &'a mut dyn FnMut(usize, Result<NativeAddr>),
     ) -> Result<Self> {

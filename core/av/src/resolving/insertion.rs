@@ -3,22 +3,22 @@
 use std::net::SocketAddr;
 
 use crate::format::no_endpoint;
-use crate::ranges::Host;
+use crate::ranges::RangeHost;
 use crate::service::Nodes;
 use crate::table::{AvTable, Insertion, Placed, Reserved};
-use crate::unresolved::{Is, State};
+use crate::unresolved::{ResolutionSchedule, ResolutionStage};
 use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::FiAddr;
 
 /// Addresses of a call whose entries follow each other, or that failed for one reason.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct AddrRun {
     len: usize,
     first: Result<u32>,
 }
 
-impl Run {
+impl AddrRun {
     /// All of a call, for one reason.
     pub(crate) fn failed(len: usize, error: Error) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl Run {
 
 impl AvTable {
     /// The addresses of a call, in order.
-    pub fn outcomes(&self, runs: Vec<Run>) -> impl Iterator<Item = Result<FiAddr>> + use<'_> {
+    pub fn outcomes(&self, runs: Vec<AddrRun>) -> impl Iterator<Item = Result<FiAddr>> + use<'_> {
         runs.into_iter().flat_map(move |run| {
             (0..run.len as u32).map(move |ahead| match &run.first {
                 Ok(first) => Ok(self.addr_when_resolved(first + ahead)),
@@ -44,34 +44,36 @@ impl Insertion<'_> {
     /// Puts in a range, of which nobody is asked for yet. What is in already stays what it is.
     ///
     /// In a table, `reserved` has the entries of a call that were taken before.
-    pub fn tell(&mut self, nodes: &Nodes, reserved: &[Reserved]) -> Vec<Run> {
+    pub fn insert_range(&mut self, nodes: &Nodes, reserved: &[Reserved]) -> Vec<AddrRun> {
         let Nodes {
             ref hosts,
             first_port,
             ports,
         } = *nodes;
         let table = self.table;
-        let known = hosts.iter().map(|host| host.as_ref().ok().map(Host::of));
-        let mut telling = Telling {
+        let known = hosts
+            .iter()
+            .map(|host| host.as_ref().ok().map(RangeHost::of));
+        let mut inserting = RangeInsertion {
             range: 0,
             state: &mut table.unresolved.state.lock(),
             insertion: self,
             reserved,
             runs: Vec::new(),
         };
-        telling.range = telling
+        inserting.range = inserting
             .state
             .ranges
             .begin(known.collect(), first_port, ports);
         for (node, host) in (0..).zip(hosts) {
             match host {
-                Ok(host) => telling.node(node, &Host::of(host), first_port, ports),
-                Err(error) => telling.unknown_node(node, error, ports),
+                Ok(host) => inserting.node(node, &RangeHost::of(host), first_port, ports),
+                Err(error) => inserting.unknown_node(node, error, ports),
             }
         }
-        telling.state.ranges.end(telling.range);
+        inserting.state.ranges.end(inserting.range);
         table.unresolved.begin();
-        telling.runs
+        inserting.runs
     }
 
     /// Puts in the endpoint at a socket address, which is resolved from now on; with a key, where
@@ -101,7 +103,12 @@ impl Insertion<'_> {
                 state.awaited.insert(entry);
                 let generation = store.generation(entry) | 1;
                 let search = state.search(entry, generation);
-                if search.is_none_or(|one| matches!(one.is, Is::Failed | Is::Reported)) {
+                if search.is_none_or(|one| {
+                    matches!(
+                        one.stage,
+                        ResolutionStage::Failed | ResolutionStage::Reported
+                    )
+                }) {
                     state.start(entry, generation, false);
                     table.unresolved.came.notify_one();
                 }
@@ -133,16 +140,16 @@ impl Insertion<'_> {
 }
 
 /// A range that is being put in.
-struct Telling<'a, 'b, 'c> {
+struct RangeInsertion<'a, 'b, 'c> {
     range: u32,
-    state: &'a mut State,
+    state: &'a mut ResolutionSchedule,
     insertion: &'a mut Insertion<'b>,
     reserved: &'c [Reserved],
-    runs: Vec<Run>,
+    runs: Vec<AddrRun>,
 }
 
-impl Telling<'_, '_, '_> {
-    fn node(&mut self, node: u32, host: &Host, first_port: u16, ports: usize) {
+impl RangeInsertion<'_, '_, '_> {
+    fn node(&mut self, node: u32, host: &RangeHost, first_port: u16, ports: usize) {
         let is_fresh = self.state.ranges.is_fresh(*host, self.range, node)
             && self.insertion.table.sockets.is_empty();
         for ahead in 0..ports {
@@ -170,8 +177,8 @@ impl Telling<'_, '_, '_> {
         let reserved = self.reserved(position);
         let AvTable { store, sockets, .. } = self.insertion.table;
         if !is_fresh {
-            let told = self.state.ranges.entry(at);
-            if let Some(entry) = told.or_else(|| Some(sockets.find(store, at)?.0)) {
+            let known_entry = self.state.ranges.entry(at);
+            if let Some(entry) = known_entry.or_else(|| Some(sockets.find(store, at)?.0)) {
                 self.insertion.holes.extend(reserved);
                 return Ok(entry);
             }
@@ -211,6 +218,6 @@ impl Telling<'_, '_, '_> {
                 return;
             }
         }
-        self.runs.push(Run { len, first });
+        self.runs.push(AddrRun { len, first });
     }
 }

@@ -72,7 +72,7 @@ fn table_of(av_type: AvType, symmetric: bool) -> AvTable {
     .unwrap()
 }
 
-fn tell(
+fn insert_range(
     table: &AvTable,
     node: &str,
     nodes: usize,
@@ -81,7 +81,7 @@ fn tell(
 ) -> Vec<Result<FiAddr, Errno>> {
     let range = Services::range(node, nodes, &port.to_string(), ports).unwrap();
     let nodes = range.nodes(&naming(), &|| false).unwrap();
-    let runs = table.insertion().unwrap().tell(&nodes, &[]);
+    let runs = table.insertion().unwrap().insert_range(&nodes, &[]);
     let placed = table.outcomes(runs);
     placed
         .map(|one| one.map_err(|error| error.errno()))
@@ -99,18 +99,19 @@ fn at(node: u8, port: u16) -> SocketAddr {
 }
 
 /// Asks for all that are to be asked for, and returns those that were found.
-fn answer(table: &AvTable, rule: &Rule) -> Vec<FiAddr> {
-    answer_all(table, &table.next_to_ask().unwrap(), |at| rule.resolve(at))
+fn complete_attempt(table: &AvTable, rule: &Rule) -> Vec<FiAddr> {
+    answer_all(table, &table.next_batch().unwrap(), |at| rule.resolve(at))
 }
 
 fn answer_all(
     table: &AvTable,
-    asking: &Asking,
+    batch: &ResolutionBatch,
     rule: impl Fn(SocketAddr) -> Result<NativeAddr>,
 ) -> Vec<FiAddr> {
-    let answer = |asked: &Asked| table.answer(asked, rule(asked.question.at)).new;
-    let new = asking.all.iter().filter_map(answer).collect();
-    table.answered(asking);
+    let complete_attempt =
+        |asked: &ResolutionAttempt| table.complete_attempt(asked, rule(asked.request.at)).new;
+    let new = batch.all.iter().filter_map(complete_attempt).collect();
+    table.complete_batch(batch);
     new
 }
 
@@ -118,15 +119,15 @@ fn answer_all(
 fn line(table: &AvTable) -> Vec<u32> {
     let state = table.unresolved.state.lock();
     state
-        .lines
+        .queues
         .iter()
         .flat_map(|line| line.values().copied())
         .collect()
 }
 
-fn entries(asking: &Asking) -> Vec<(u32, SocketAddr)> {
-    let one = |asked: &Asked| (asked.entry, asked.question.at);
-    asking.all.iter().map(one).collect()
+fn entries(batch: &ResolutionBatch) -> Vec<(u32, SocketAddr)> {
+    let one = |asked: &ResolutionAttempt| (asked.entry, asked.request.at);
+    batch.all.iter().map(one).collect()
 }
 
 fn is_resolving(what: Option<Unresolved>) -> bool {
@@ -138,8 +139,8 @@ fn is_resolving(what: Option<Unresolved>) -> bool {
 fn a_range_is_found_when_it_is_used() {
     for av_type in [AvType::Map, AvType::Table] {
         let (table, rule) = (table(av_type), Rule::default());
-        let told = tell(&table, "10.0.0.1", 3, 300, 4);
-        let addrs: Vec<_> = told.into_iter().map(Result::unwrap).collect();
+        let entered = insert_range(&table, "10.0.0.1", 3, 300, 4);
+        let addrs: Vec<_> = entered.into_iter().map(Result::unwrap).collect();
         for (i, addr) in addrs.iter().enumerate() {
             assert_eq!(addr.0 & 0xffff_ffff, i as u64);
             let by = at(1 + (i / 4) as u8, 300 + (i % 4) as u16);
@@ -149,21 +150,24 @@ fn a_range_is_found_when_it_is_used() {
         assert_eq!(*rule.asked.lock(), []);
         // Found, refused, and found.
         for used in [addrs[0], addrs[2], addrs[7], addrs[0]] {
-            assert!(is_resolving(table.ask(used)));
+            assert!(is_resolving(table.resolve_for_lookup(used)));
         }
-        assert_eq!(answer(&table, &rule), [addrs[0], addrs[7]]);
+        assert_eq!(complete_attempt(&table, &rule), [addrs[0], addrs[7]]);
         assert_eq!(*rule.asked.lock(), [at(1, 300), at(1, 302), at(2, 303)]);
         assert_eq!(table.lookup(addrs[0]), listener(&at(1, 300)));
         assert_eq!(table.find(&listener(&at(2, 303)).unwrap()), addrs[7]);
         assert_eq!(table.socket(addrs[7]), Some(at(2, 303)));
         let refused = Some(Unresolved::Failed(Errno::ECONNREFUSED));
-        assert_eq!(table.ask(addrs[2]), refused);
-        assert!(is_resolving(table.ask(addrs[2])), "asked anew");
+        assert_eq!(table.resolve_for_lookup(addrs[2]), refused);
+        assert!(
+            is_resolving(table.resolve_for_lookup(addrs[2])),
+            "asked anew"
+        );
         // Told again it is what it is.
-        let again = tell(&table, "10.0.0.1", 3, 300, 4);
+        let again = insert_range(&table, "10.0.0.1", 3, 300, 4);
         assert_eq!(again, addrs.iter().copied().map(Ok).collect::<Vec<_>>());
         // A neighbour of both edges takes entries of its own.
-        let more = tell(&table, "10.0.0.3", 2, 302, 4);
+        let more = insert_range(&table, "10.0.0.3", 2, 302, 4);
         let entries: Vec<_> = more.iter().map(|one| one.unwrap().0 as u32).collect();
         assert_eq!(entries, [10, 11, 12, 13, 14, 15, 16, 17]);
     }
@@ -174,13 +178,13 @@ fn a_range_is_found_when_it_is_used() {
 #[test]
 fn who_asks_once_is_not_turned_away() {
     let table = table(AvType::Map);
-    let addr = tell(&table, "10.0.0.1", 1, 9, 1)[0].unwrap();
+    let addr = insert_range(&table, "10.0.0.1", 1, 9, 1)[0].unwrap();
     let at_work = table.unresolved.state.lock();
     std::thread::scope(|scope| {
         let (done, is_done) = mpsc::channel();
         let table = &table;
         scope.spawn(move || {
-            let asked = table.ask_to_hear(addr);
+            let asked = table.resolve_for_recv(addr);
             done.send(asked).unwrap();
         });
         // It waits, or was turned away by now.
@@ -190,7 +194,7 @@ fn who_asks_once_is_not_turned_away() {
         assert!(is_resolving(asked));
     });
     assert_eq!(line(&table), [0]);
-    assert_eq!(answer(&table, &Rule::default()), [addr]);
+    assert_eq!(complete_attempt(&table, &Rule::default()), [addr]);
 }
 
 /// An entry is removed while it is asked for, told anew, and asked for again: what is heard then of
@@ -200,19 +204,19 @@ fn who_asks_once_is_not_turned_away() {
 #[test]
 fn who_is_told_anew_is_asked_anew() {
     let (table, rule) = (table(AvType::Table), Rule::default());
-    let addr = tell(&table, "10.0.0.1", 1, 302, 1)[0].unwrap();
-    table.ask(addr);
-    let before = table.next_to_ask().unwrap();
+    let addr = insert_range(&table, "10.0.0.1", 1, 302, 1)[0].unwrap();
+    table.resolve_for_lookup(addr);
+    let before = table.next_batch().unwrap();
     table.remove(addr).unwrap();
-    assert_eq!(tell(&table, "10.0.0.1", 1, 302, 1), [Ok(addr)]);
-    assert!(is_resolving(table.ask(addr)));
+    assert_eq!(insert_range(&table, "10.0.0.1", 1, 302, 1), [Ok(addr)]);
+    assert!(is_resolving(table.resolve_for_lookup(addr)));
     answer_all(&table, &before, |at| rule.resolve(at));
-    assert!(is_resolving(table.ask(addr)));
-    let anew = table.next_to_ask().unwrap();
+    assert!(is_resolving(table.resolve_for_lookup(addr)));
+    let anew = table.next_batch().unwrap();
     assert_eq!(entries(&anew), entries(&before));
     answer_all(&table, &anew, |at| rule.resolve(at));
     let refused = Unresolved::Failed(Errno::ECONNREFUSED);
-    assert_eq!(table.ask(addr), Some(refused));
+    assert_eq!(table.resolve_for_lookup(addr), Some(refused));
 }
 
 /// Who waits to hear from an endpoint that is not there yet hears from it once it is: it is asked
@@ -221,29 +225,29 @@ fn who_is_told_anew_is_asked_anew() {
 #[test]
 fn who_comes_later_is_asked_for_anew() {
     let table = table(AvType::Map);
-    let told: Vec<_> = tell(&table, "10.0.0.1", 1, 300, 4)
+    let entered: Vec<_> = insert_range(&table, "10.0.0.1", 1, 300, 4)
         .into_iter()
         .map(Result::unwrap)
         .collect();
-    let refuse = |asking: &Asking| {
+    let refuse = |batch: &ResolutionBatch| {
         let refused =
             |at: SocketAddr| Err(Error::new(Errno::ECONNREFUSED, "resolve", at.to_string()));
-        assert_eq!(answer_all(&table, asking, refused), []);
+        assert_eq!(answer_all(&table, batch, refused), []);
     };
-    assert!(is_resolving(table.ask_to_hear(told[0])));
-    assert!(is_resolving(table.ask(told[1])));
-    refuse(&table.next_to_ask().unwrap());
+    assert!(is_resolving(table.resolve_for_recv(entered[0])));
+    assert!(is_resolving(table.resolve_for_lookup(entered[1])));
+    refuse(&table.next_batch().unwrap());
     assert_eq!(line(&table), []);
     let stranger = name(77);
     assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
-    let awaited = table.next_to_ask().unwrap();
+    let awaited = table.next_batch().unwrap();
     assert_eq!(entries(&awaited), [(0, at(1, 300))]);
     // Another while it is asked for: its answer may be from before.
     assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
     assert_eq!(line(&table), []);
     refuse(&awaited);
     assert_eq!(line(&table), [0]);
-    assert_eq!(answer(&table, &Rule::default()), [told[0]]);
+    assert_eq!(complete_attempt(&table, &Rule::default()), [entered[0]]);
     // It is there, and nothing is asked for on its account any more.
     assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
     assert_eq!(line(&table), []);
@@ -261,17 +265,17 @@ fn a_resolution_lasts_as_long_as_it_may() {
         let rule = Rule::default();
         let addr = insert(&table, at(1, 302)).unwrap().addr;
         assert_eq!(insert(&table, at(1, 302)), Ok(Placed { addr, new: false }));
-        assert_eq!(answer(&table, &rule), []);
+        assert_eq!(complete_attempt(&table, &rule), []);
         let used = Instant::now();
-        let Some(Unresolved::Resolving(first)) = table.ask_to_send(addr) else {
+        let Some(Unresolved::Resolving(first)) = table.resolve_for_send(addr) else {
             panic!("it is asked for");
         };
         let asked_before = rule.asked.lock().len();
         let over = loop {
-            let asking = table.next_to_ask().unwrap();
-            let answered = table.answer(&asking.all[0], rule.resolve(at(1, 302)));
-            assert_eq!(answered.new, None);
-            if answered.is_awaited {
+            let batch = table.next_batch().unwrap();
+            let outcome = table.complete_attempt(&batch.all[0], rule.resolve(at(1, 302)));
+            assert_eq!(outcome.new, None);
+            if outcome.is_awaited {
                 break used.elapsed();
             }
             assert_eq!(
@@ -283,7 +287,7 @@ fn a_resolution_lasts_as_long_as_it_may() {
         assert!(over < patience && over > patience / 4, "{over:?}");
         let refused = Some(Unresolved::Failed(Errno::ECONNREFUSED));
         assert_eq!(table.outcome(addr, first), refused);
-        let Some(Unresolved::Resolving(second)) = table.ask_to_send(addr) else {
+        let Some(Unresolved::Resolving(second)) = table.resolve_for_send(addr) else {
             panic!("it is asked for anew");
         };
         // Whoever waits for the first sees that it failed.
@@ -292,9 +296,9 @@ fn a_resolution_lasts_as_long_as_it_may() {
             table.outcome(addr, second),
             Some(Unresolved::Resolving(second))
         );
-        let asking = table.next_to_ask().unwrap();
-        let answered = table.answer(&asking.all[0], Ok(name(7)));
-        assert_eq!((answered.new, answered.is_awaited), (Some(addr), true));
+        let batch = table.next_batch().unwrap();
+        let outcome = table.complete_attempt(&batch.all[0], Ok(name(7)));
+        assert_eq!((outcome.new, outcome.is_awaited), (Some(addr), true));
         assert_eq!(table.outcome(addr, second), Some(Unresolved::Resolved));
         assert_eq!(table.lookup(addr), Some(name(7)));
         table.remove(addr).unwrap();
@@ -318,14 +322,14 @@ fn a_late_attempt_does_not_hide_that_a_host_is_there() {
         table.set_patience(Duration::from_millis(200));
         let addr = insert(&table, at(1, 302)).unwrap().addr;
         let fail = |errno| {
-            let asking = table.next_to_ask().unwrap();
+            let batch = table.next_batch().unwrap();
             let failed = |at: SocketAddr| Err(Error::new(errno, "resolve", at.to_string()));
-            answer_all(&table, &asking, failed);
+            answer_all(&table, &batch, failed);
         };
         fail(first);
         let over = loop {
             fail(last);
-            match table.ask(addr) {
+            match table.resolve_for_lookup(addr) {
                 Some(Unresolved::Failed(errno)) => break errno,
                 other => assert!(is_resolving(other)),
             }
@@ -343,11 +347,11 @@ fn what_a_send_waits_for_goes_first() {
         insert(&table, at(1, port)).unwrap();
     }
     let last = FiAddr(SIDE_BY_SIDE as u64 + 9);
-    assert!(is_resolving(table.ask_to_send(last)));
-    let asking = table.next_to_ask().unwrap();
-    assert_eq!(asking.all.len(), SIDE_BY_SIDE);
-    assert_eq!(asking.all[0].entry, last.0 as u32);
-    assert_eq!(table.next_to_ask().unwrap().all.len(), 10);
+    assert!(is_resolving(table.resolve_for_send(last)));
+    let batch = table.next_batch().unwrap();
+    assert_eq!(batch.all.len(), SIDE_BY_SIDE);
+    assert_eq!(batch.all[0].entry, last.0 as u32);
+    assert_eq!(table.next_batch().unwrap().all.len(), 10);
 }
 
 /// Each key of an endpoint is an entry of its own, and is reached with that key.
@@ -366,8 +370,8 @@ fn an_unresolved_entry_has_its_key() {
     assert_eq!(enter(key(1)), both[0]);
     let endpoint = "ferro://[::ffff:10.1.0.1]:7?type=roce2&qkey=11111111&lid=0&pkey=ffff&sl=0&port=1&mtu=1024&inc=5&node=5";
     let endpoint: NativeAddr = endpoint.parse().unwrap();
-    let asking = table.next_to_ask().unwrap();
-    assert_eq!(answer_all(&table, &asking, |_| Ok(endpoint)), both);
+    let batch = table.next_batch().unwrap();
+    assert_eq!(answer_all(&table, &batch, |_| Ok(endpoint)), both);
     for (addr, qkey) in both.into_iter().zip([1, 2]) {
         assert_eq!(table.lookup(addr), Some(endpoint.with_auth_key(key(qkey))));
     }
@@ -398,7 +402,7 @@ fn an_unresolved_entry_of_a_named_table_is_all_holders() {
         let (rule, gone) = (Rule::default(), insert(&writer, at(1, 300)).unwrap().addr);
         let addr = insert(&writer, at(1, 303)).unwrap().addr;
         assert_eq!(insert(&other, at(1, 303)), Ok(Placed { addr, new: false }));
-        let Some(Unresolved::Resolving(waits)) = reader.ask_to_send(gone) else {
+        let Some(Unresolved::Resolving(waits)) = reader.resolve_for_send(gone) else {
             panic!("it is resolved by the reader, too");
         };
         writer.remove(gone).unwrap();
@@ -407,16 +411,16 @@ fn an_unresolved_entry_of_a_named_table_is_all_holders() {
         assert_eq!((anew.0 as u32, anew == gone), (0, av_type == AvType::Table));
         assert_eq!(reader.outcome(gone, waits), None, "it was another's");
         assert_eq!(reader.socket(addr), Some(at(1, 303)));
-        assert!(is_resolving(reader.ask_to_send(addr)));
-        let asking = reader.next_to_ask().unwrap();
-        let new = answer_all(&reader, &asking, |at| rule.resolve(at));
+        assert!(is_resolving(reader.resolve_for_send(addr)));
+        let batch = reader.next_batch().unwrap();
+        let new = answer_all(&reader, &batch, |at| rule.resolve(at));
         assert_eq!(new, [addr]);
         for table in [&writer, &other, &reader] {
             assert_eq!(table.lookup(addr), listener(&at(1, 303)));
-            assert_eq!(table.ask(addr), Some(Unresolved::Resolved));
+            assert_eq!(table.resolve_for_lookup(addr), Some(Unresolved::Resolved));
         }
         // The writer has begun to ask for it, too, which is over then.
-        assert!(answer(&writer, &rule).is_empty());
+        assert!(complete_attempt(&writer, &rule).is_empty());
         let listed = || listing::read(reader.map_addr(), 3);
         assert_eq!(listed(), [anew, addr, FiAddr::NOTAVAIL]);
         writer.remove(addr).unwrap();
@@ -427,12 +431,12 @@ fn an_unresolved_entry_of_a_named_table_is_all_holders() {
 #[test]
 fn what_fails_of_a_range_leaves_holes_for_others() {
     let table = table(AvType::Table);
-    let told = tell(&table, "10.0.0.1", 2, 0, 3);
+    let entered = insert_range(&table, "10.0.0.1", 2, 0, 3);
     let addr = |n| Ok(FiAddr(n));
     let none = Err(Errno::EINVAL);
-    assert_eq!(told, [none, addr(1), addr(2), none, addr(4), addr(5)]);
+    assert_eq!(entered, [none, addr(1), addr(2), none, addr(4), addr(5)]);
     // They go in the gaps, in order.
-    let gaps = tell(&table, "10.0.0.3", 1, 10, 4);
+    let gaps = insert_range(&table, "10.0.0.3", 1, 10, 4);
     assert_eq!(gaps, [addr(0), addr(3), addr(6), addr(7)]);
     for (entry, port) in [(0, 10), (3, 11), (6, 12), (7, 13)] {
         assert_eq!(table.socket(FiAddr(entry)), Some(at(3, port)));
@@ -441,13 +445,16 @@ fn what_fails_of_a_range_leaves_holes_for_others() {
     assert!(unknown.is_err(), "it ends in no number");
     let unknown = Services::range("no-such-node.invalid", 1, "5", 2).unwrap();
     let nodes = unknown.nodes(&naming(), &|| false).unwrap();
-    let runs = table.insertion().unwrap().tell(&nodes, &[]);
+    let runs = table.insertion().unwrap().insert_range(&nodes, &[]);
     assert_eq!(runs.len(), 1);
     for one in table.outcomes(runs) {
         assert_eq!(one.unwrap_err().errno(), Errno::ENOENT);
     }
     assert!(table.unresolved.state.lock().ranges.is_tidy());
-    assert_eq!(tell(&table, "10.0.0.4", 1, 1, 2), [addr(8), addr(9)]);
+    assert_eq!(
+        insert_range(&table, "10.0.0.4", 1, 1, 2),
+        [addr(8), addr(9)]
+    );
 }
 
 #[test]
@@ -481,15 +488,15 @@ fn threads_ask_for_what_is_used_and_end_with_the_address_vector() {
     });
     let pool = ResolverPool::new(table.clone(), gate.clone(), announce);
     pool.start().unwrap();
-    tell(&table, "10.0.0.1", 1, 300, 30);
+    insert_range(&table, "10.0.0.1", 1, 300, 30);
     let wait = || found.recv_timeout(Duration::from_secs(30));
     for entry in [0, 3, 6] {
         // While one thread waits for an answer others take what comes.
-        assert!(is_resolving(table.ask(FiAddr(entry))));
+        assert!(is_resolving(table.resolve_for_lookup(FiAddr(entry))));
         while !line(&table).is_empty() {
             std::thread::yield_now();
         }
-        assert!(is_resolving(table.ask(FiAddr(entry))));
+        assert!(is_resolving(table.resolve_for_lookup(FiAddr(entry))));
         assert_eq!(table.lookup(FiAddr(entry)), None);
     }
     for _ in 0..3 {
@@ -499,7 +506,7 @@ fn threads_ask_for_what_is_used_and_end_with_the_address_vector() {
     new.sort_unstable();
     assert_eq!(new, [FiAddr(0), FiAddr(3), FiAddr(6)]);
     // One is under way when it closes, and comes to its end.
-    table.ask(FiAddr(9));
+    table.resolve_for_lookup(FiAddr(9));
     // The resolution is under way once its thread waits at the gate. A close before that would
     // cancel it.
     while gate.0.try_lock().is_some() {
@@ -562,7 +569,7 @@ fn a_range_of_a_million() {
         let range = Services::range("10.0.0.1", N, "3000", N).unwrap();
         let before = resident_bytes();
         let nodes = range.nodes(&naming(), &|| false).unwrap();
-        let runs = table.insertion().unwrap().tell(&nodes, &[]);
+        let runs = table.insertion().unwrap().insert_range(&nodes, &[]);
         drop(nodes);
         assert_eq!(runs.len(), 1);
         let last = table.outcomes(runs).last().unwrap().unwrap();
@@ -574,8 +581,8 @@ fn a_range_of_a_million() {
         let pages_are_large = large.is_ok_and(|which| which.contains("[always]"));
         assert!(taken < if pages_are_large { 16 << 20 } else { 512 << 10 });
         assert_eq!(table.socket(last).unwrap().port(), 3999);
-        table.ask(last);
-        assert_eq!(answer(&table, &rule), [last]);
+        table.resolve_for_lookup(last);
+        assert_eq!(complete_attempt(&table, &rule), [last]);
         assert_eq!(*rule.asked.lock(), [table.socket(last).unwrap()]);
         assert_eq!(table.lookup(last), listener(&table.socket(last).unwrap()));
     }
@@ -598,7 +605,7 @@ enum Op {
     /// A send waits for one.
     Send(usize),
     /// Somebody waits to hear from one.
-    Hear(usize),
+    Receive(usize),
     /// Somebody comes who is not in.
     Stranger,
     /// Threads begin to ask for what is in line.
@@ -617,7 +624,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (1u8..6, port()).prop_map(|(node, port)| Op::InsertAt(node, port)),
         5 => any::<usize>().prop_map(Op::LookUp),
         5 => any::<usize>().prop_map(Op::Send),
-        3 => any::<usize>().prop_map(Op::Hear),
+        3 => any::<usize>().prop_map(Op::Receive),
         2 => Just(Op::Stranger),
         3 => Just(Op::Take),
         3 => Just(Op::Answer),
@@ -629,9 +636,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Where {
     /// Of a range, and not used yet.
-    Told,
+    Entered,
     /// In line, or asked for; a send waits for it or not.
-    Asked {
+    Attempted {
         taken: bool,
         used: bool,
     },
@@ -648,12 +655,12 @@ struct Plain {
     entries: BTreeMap<u32, (FiAddr, Option<SocketAddr>, Where)>,
     /// Those that sends wait for, and the others.
     lines: [Vec<u32>; 2],
-    taken: Option<Asking>,
+    taken: Option<ResolutionBatch>,
     removed: Vec<FiAddr>,
     /// Those that messages may come from.
     awaited: BTreeSet<u32>,
     /// Somebody came who is not in, since the line was taken.
-    strangers: bool,
+    unknown_sources: bool,
 }
 
 impl Plain {
@@ -707,7 +714,7 @@ impl Plain {
         if matches!(is, Where::Found(_) | Where::Same(_)) {
             self.awaited.remove(&entry);
         }
-        if let Where::Asked { taken: false, used } = is {
+        if let Where::Attempted { taken: false, used } = is {
             self.lines[usize::from(!used)].push(entry);
         }
         self.entries.get_mut(&entry).unwrap().2 = is;
@@ -715,10 +722,10 @@ impl Plain {
 
     fn start(&mut self, entry: u32, used: bool) {
         let taken = false;
-        self.set(entry, Where::Asked { taken, used });
+        self.set(entry, Where::Attempted { taken, used });
     }
 
-    fn ask_anew(&mut self) {
+    fn restart_failed(&mut self) {
         for entry in self.awaited.clone() {
             if matches!(self.entries[&entry].2, Where::InVain { .. }) {
                 self.start(entry, false);
@@ -749,18 +756,18 @@ impl Pair {
                 port,
                 ports,
             } => {
-                let told = tell(
+                let entered = insert_range(
                     &self.table,
                     &Ipv4Addr::new(10, 0, 0, node).to_string(),
                     nodes.into(),
                     port,
                     ports.into(),
                 );
-                for (i, one) in told.into_iter().enumerate() {
+                for (i, one) in entered.into_iter().enumerate() {
                     let by = at(node + i as u8 / ports, port + u16::from(i as u8 % ports));
                     match self.plain.at(by) {
                         Some(entry) => assert_eq!(one, Ok(self.plain.entries[&entry].0)),
-                        None => self.plain.add(one.unwrap(), Some(by), Where::Told),
+                        None => self.plain.add(one.unwrap(), Some(by), Where::Entered),
                     }
                 }
             }
@@ -772,16 +779,16 @@ impl Pair {
                 }
             }
             Op::InsertAt(node, port) => self.insert_at(at(node, port)),
-            Op::LookUp(n) => self.ask(n, Use::LookUp),
-            Op::Send(n) => self.ask(n, Use::Send),
-            Op::Hear(n) => self.ask(n, Use::Receive),
+            Op::LookUp(n) => self.resolve(n, ResolveFor::LookUp),
+            Op::Send(n) => self.resolve(n, ResolveFor::Send),
+            Op::Receive(n) => self.resolve(n, ResolveFor::Receive),
             Op::Stranger => {
                 assert_eq!(self.table.find(&name(5000)), FiAddr::NOTAVAIL);
-                self.plain.strangers = true;
-                self.plain.ask_anew();
+                self.plain.unknown_sources = true;
+                self.plain.restart_failed();
             }
             Op::Take => self.take(),
-            Op::Answer => self.answer(),
+            Op::Answer => self.complete_attempt(),
             Op::Remove(n) => {
                 let Some(addr) = self.plain.pick(n) else {
                     return;
@@ -790,13 +797,13 @@ impl Pair {
                 let removed = self.table.remove(addr).map_err(|error| error.errno());
                 assert_eq!(removed.is_ok(), entry.is_some(), "{removed:?}");
                 if let Some(entry) = entry {
-                    self.plain.set(entry, Where::Told);
+                    self.plain.set(entry, Where::Entered);
                     self.plain.awaited.remove(&entry);
                     self.plain.entries.remove(&entry);
                     self.plain.removed.push(addr);
                     for one in self.plain.entries.values_mut() {
                         if one.2 == Where::Same(addr) {
-                            one.2 = Where::Told;
+                            one.2 = Where::Entered;
                         }
                     }
                 }
@@ -812,29 +819,30 @@ impl Pair {
         let mut expected = Vec::new();
         for entry in entries_in_line {
             let (_, at, is) = self.plain.entries[&entry];
-            let Where::Asked { used, .. } = is else {
+            let Where::Attempted { used, .. } = is else {
                 panic!("{is:?} in line");
             };
-            self.plain.set(entry, Where::Asked { taken: true, used });
+            self.plain
+                .set(entry, Where::Attempted { taken: true, used });
             expected.push((entry, at.unwrap()));
         }
-        let taken = self.table.next_to_ask().unwrap();
+        let taken = self.table.next_batch().unwrap();
         assert_eq!(entries(&taken), expected);
         self.plain.taken = Some(taken);
-        self.plain.strangers = false;
+        self.plain.unknown_sources = false;
     }
 
-    fn answer(&mut self) {
+    fn complete_attempt(&mut self) {
         let Some(taken) = self.plain.taken.take() else {
             return;
         };
         for asked in &taken.all {
-            let answered = self
+            let outcome = self
                 .table
-                .answer(asked, self.rule.resolve(asked.question.at));
-            let mut expected = Answered::default();
+                .complete_attempt(asked, self.rule.resolve(asked.request.at));
+            let mut expected = AttemptOutcome::default();
             let one = self.plain.entries.get(&asked.entry).copied();
-            if let Some((addr, Some(at), Where::Asked { taken: true, used })) = one {
+            if let Some((addr, Some(at), Where::Attempted { taken: true, used })) = one {
                 expected.is_awaited = used;
                 match listener(&at) {
                     Some(name) => {
@@ -844,18 +852,18 @@ impl Pair {
                     None => (self.plain).set(asked.entry, Where::InVain { reported: false }),
                 }
             }
-            assert_eq!(answered, expected);
+            assert_eq!(outcome, expected);
         }
-        self.table.answered(&taken);
-        if self.plain.strangers {
-            self.plain.ask_anew();
+        self.table.complete_batch(&taken);
+        if self.plain.unknown_sources {
+            self.plain.restart_failed();
         }
     }
 
     fn insert_at(&mut self, by: SocketAddr) {
         let placed = insert(&self.table, by).unwrap();
         let Some(entry) = self.plain.at(by) else {
-            self.plain.add(placed.addr, Some(by), Where::Told);
+            self.plain.add(placed.addr, Some(by), Where::Entered);
             let entry = placed.addr.0 as u32;
             self.plain.start(entry, false);
             self.plain.awaited.insert(entry);
@@ -867,19 +875,19 @@ impl Pair {
         if !matches!(is, Where::Found(_) | Where::Same(_)) {
             self.plain.awaited.insert(entry);
         }
-        if matches!(is, Where::Told | Where::InVain { .. }) {
+        if matches!(is, Where::Entered | Where::InVain { .. }) {
             self.plain.start(entry, false);
         }
     }
 
-    fn ask(&mut self, n: usize, what: Use) {
+    fn resolve(&mut self, n: usize, what: ResolveFor) {
         let Some(addr) = self.plain.pick(n) else {
             return;
         };
         let asked = match what {
-            Use::LookUp => self.table.ask(addr),
-            Use::Send => self.table.ask_to_send(addr),
-            Use::Receive => self.table.ask_to_hear(addr),
+            ResolveFor::LookUp => self.table.resolve_for_lookup(addr),
+            ResolveFor::Send => self.table.resolve_for_send(addr),
+            ResolveFor::Receive => self.table.resolve_for_recv(addr),
         };
         let Some(entry) = self.plain.entry_of(addr) else {
             assert_eq!(asked, None);
@@ -897,19 +905,22 @@ impl Pair {
                 assert_eq!(asked, Some(Unresolved::Same(first)));
                 return;
             }
-            Where::InVain { reported: false } if what == Use::LookUp => {
+            Where::InVain { reported: false } if what == ResolveFor::LookUp => {
                 self.plain.set(entry, Where::InVain { reported: true });
                 assert_eq!(asked, refused);
                 return;
             }
-            Where::Told | Where::InVain { .. } => self.plain.start(entry, what == Use::Send),
-            Where::Asked { taken, used: false } if what == Use::Send => {
-                self.plain.set(entry, Where::Asked { taken, used: true });
+            Where::Entered | Where::InVain { .. } => {
+                self.plain.start(entry, what == ResolveFor::Send)
             }
-            Where::Asked { .. } => {}
+            Where::Attempted { taken, used: false } if what == ResolveFor::Send => {
+                self.plain
+                    .set(entry, Where::Attempted { taken, used: true });
+            }
+            Where::Attempted { .. } => {}
         }
         assert!(is_resolving(asked), "{asked:?}");
-        if what == Use::Receive {
+        if what == ResolveFor::Receive {
             self.plain.awaited.insert(entry);
         }
     }

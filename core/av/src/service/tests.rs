@@ -1,4 +1,4 @@
-use super::super::format::Target;
+use super::super::format::AddrTarget;
 use super::*;
 use ferrofabric_contracts::addr::AddrFormat;
 use proptest::prelude::*;
@@ -123,7 +123,7 @@ fn the_text_of_an_address_needs_no_service_and_no_resolver() {
     let text = addr.to_string();
     let one = Services::one(&text, None).unwrap();
     assert_eq!(one.len(), 1);
-    assert_eq!(targets(&one), [Ok(Target::Endpoint(addr))]);
+    assert_eq!(targets(&one), [Ok(AddrTarget::Endpoint(addr))]);
     // Of a socket it is the address alone.
     let one = Services::one("fi_sockaddr_in://10.1.0.1:77", None).unwrap();
     assert_eq!(targets(&one), [Ok(at("10.1.0.1:77"))]);
@@ -137,17 +137,17 @@ fn the_text_of_an_address_needs_no_service_and_no_resolver() {
     }
 }
 
-fn targets_as(services: &Services, naming: Naming) -> Vec<Result<Target>> {
+fn targets_as(services: &Services, naming: Naming) -> Vec<Result<AddrTarget>> {
     let addresses = services.addresses(naming);
     addresses.map(|addr| naming.target(&addr?)).collect()
 }
 
-fn targets(services: &Services) -> Vec<Result<Target>> {
+fn targets(services: &Services) -> Vec<Result<AddrTarget>> {
     targets_as(services, Naming::default())
 }
 
-fn at(text: &str) -> Target {
-    Target::Socket(text.parse().unwrap())
+fn at(text: &str) -> AddrTarget {
+    AddrTarget::Socket(text.parse().unwrap())
 }
 
 /// Covers: AV-15

@@ -17,8 +17,8 @@ fn of(change: u64) -> u32 {
 #[test]
 fn no_change_is_missed() {
     explore(3, || {
-        let head = Words::private(head::SHARED_BYTES).unwrap();
-        let store = Arc::new(Store::create(Head(head), Arena::Private, 0).unwrap());
+        let head = MappedWords::private(head::SHARED_BYTES).unwrap();
+        let store = Arc::new(Store::create(TableHead(head), PieceArena::Private, 0).unwrap());
         store.note(of(0));
         let theirs = Arc::clone(&store);
         let writer = thread::spawn(move || {

@@ -33,7 +33,7 @@ pub(crate) fn ended_after(steps: u32, end: fn(), operation: impl FnOnce()) -> bo
     ended
 }
 
-fn name(n: u8) -> Name {
+fn name(n: u8) -> NameWords {
     [u64::from(n); 8]
 }
 

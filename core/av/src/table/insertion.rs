@@ -1,6 +1,6 @@
 //! The insertion of the addresses of one call.
 
-use super::turn::Turn;
+use super::turn::WriterTurn;
 use super::{AvTable, Placed, Reserved};
 use crate::store::Placement;
 use ferrofabric_contracts::addr::NATIVE_LEN;
@@ -12,7 +12,7 @@ pub struct Insertion<'a> {
     /// Entries of addresses that failed. They are free again when the call is over, not before: so
     /// an application knows the indices of the others.
     pub(crate) holes: Vec<u32>,
-    _turn: Turn<'a>,
+    _turn: WriterTurn<'a>,
 }
 
 /// An insertion that lets others have their turn.

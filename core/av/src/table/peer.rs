@@ -1,7 +1,7 @@
 //! The look-ups that endpoints make in their address vector, and what of its changes they hear of
 //! (`docs/adr/0038`).
 
-use super::{AvTable, Reserved, TakenOut};
+use super::{AvTable, RemovedEntry, Reserved};
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_contracts::peer::PeerAv;
@@ -53,7 +53,7 @@ impl AvTable {
     #[inline]
     pub(super) fn use_addr(&self, addr: FiAddr) -> Option<NativeAddr> {
         let (entry, name) = self.entry(addr)?;
-        match self.interest.begin_to_use(entry) {
+        match self.subscriptions.subscribe(entry) {
             false => Some(name),
             true => self.name(addr),
         }
@@ -64,32 +64,32 @@ impl AvTable {
     pub(super) fn use_name(&self, name: &NativeAddr) -> FiAddr {
         loop {
             let mut addr = self.addr(name);
-            if !addr.is_some() && self.interest.begin_to_await() {
+            if !addr.is_some() && self.subscriptions.subscribe_to_sources() {
                 addr = self.addr(name);
             }
             let Some(entry) = self.model.entry(addr).filter(|_| addr.is_some()) else {
                 self.unresolved.unknown_source();
                 return FiAddr::NOTAVAIL;
             };
-            if !self.interest.begin_to_use(entry) || self.name(addr).as_ref() == Some(name) {
+            if !self.subscriptions.subscribe(entry) || self.name(addr).as_ref() == Some(name) {
                 return addr;
             }
         }
     }
 
     /// A transport keeps account of all who are in: it is told of each that comes from now on.
-    pub fn await_everybody(&self) {
-        self.interest.begin_to_await();
+    pub fn subscribe_to_sources(&self) {
+        self.subscriptions.subscribe_to_sources();
     }
 
     /// Whether transports are to be told of addresses that were put in just now.
     pub fn is_awaited(&self) -> bool {
-        self.interest.awaits() || self.is_shared()
+        self.subscriptions.has_source_subscription() || self.is_shared()
     }
 
     /// The transports know no sender any more that is not in; with their lock held.
-    pub fn await_nobody(&self) {
-        self.interest.end_awaiting();
+    pub fn unsubscribe_from_sources(&self) {
+        self.subscriptions.unsubscribe_from_sources();
     }
 
     /// Removes an address. Transports that may know it are told, with `lock` taken, before anybody
@@ -98,7 +98,7 @@ impl AvTable {
     /// # Errors
     ///
     /// As [`remove`](Self::remove); of `lock`.
-    pub fn retract<G>(
+    pub fn remove_and_notify<G>(
         &self,
         addr: FiAddr,
         lock: impl FnOnce() -> Result<G>,
@@ -111,23 +111,23 @@ impl AvTable {
             tell(&mut lock()?, FiAddr::NOTAVAIL);
             return Ok(());
         }
-        let taken_out = self.take_out(addr, |entry| {
-            // After the address is out: see `Interest`.
+        let removed = self.remove_entry(addr, |entry| {
+            // After the address is out: see `PeerSubscriptions`.
             fence(Ordering::SeqCst);
-            self.interest.is_used(entry)
+            self.subscriptions.is_used(entry)
         })?;
-        let TakenOut::Kept(kept, name) = taken_out else {
+        let RemovedEntry::Kept(kept, name) = removed else {
             return Ok(());
         };
         let mut guard = lock()?;
         // Whoever it was is a stranger now. Who inserts it from here on tells of it; who did before
         // need not have.
-        self.interest.begin_to_await();
+        self.subscriptions.subscribe_to_sources();
         let again = name.map_or(FiAddr::NOTAVAIL, |name| self.addr(&name));
         tell(&mut guard, again);
         self.forget_id_of_removed(addr);
         if let Some(Reserved(entry)) = kept {
-            self.interest.end_use(entry);
+            self.subscriptions.unsubscribe(entry);
         }
         // No thread waits for the turn with the domain locked.
         drop(guard);

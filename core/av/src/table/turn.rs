@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::AvTable;
-use crate::chunk::Name;
-use crate::head::Head;
-use crate::named::Named;
+use crate::chunk::NameWords;
+use crate::head::TableHead;
+use crate::named::NamedTable;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::lock_order::{self, InTurn};
@@ -17,13 +17,13 @@ use ferrofabric_system::sync::MutexGuard;
 const LOOKS: u32 = if cfg!(loom) { 1 } else { 4 };
 
 /// The right to change a table: of one thread of one process.
-pub(crate) struct Turn<'a> {
-    of_processes: Option<(&'a Named, &'a Head)>,
+pub(crate) struct WriterTurn<'a> {
+    of_processes: Option<(&'a NamedTable, &'a TableHead)>,
     _order: InTurn,
     _thread: MutexGuard<'a, ()>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for WriterTurn<'_> {
     fn drop(&mut self) {
         if let Some((named, head)) = self.of_processes {
             named.end_turn(head);
@@ -34,7 +34,7 @@ impl Drop for Turn<'_> {
 impl AvTable {
     /// Waits for the turn to change the table, which no caller does with the domain locked; nor
     /// does a caller lock the domain in its turn (`docs/adr/0045`).
-    pub(crate) fn turn(&self) -> Result<Turn<'_>> {
+    pub(crate) fn turn(&self) -> Result<WriterTurn<'_>> {
         lock_order::about_to_wait_for_a_turn();
         let thread = self.writers.lock();
         if let Some((named, head)) = self.of_processes() {
@@ -44,7 +44,7 @@ impl AvTable {
     }
 
     /// Takes the turn if nobody has it.
-    pub(super) fn try_turn(&self) -> Option<Turn<'_>> {
+    pub(super) fn try_turn(&self) -> Option<WriterTurn<'_>> {
         let thread = self.writers.try_lock()?;
         let had = self
             .of_processes()
@@ -53,7 +53,7 @@ impl AvTable {
     }
 
     /// The file, and the words that processes share.
-    fn of_processes(&self) -> Option<(&Named, &Head)> {
+    fn of_processes(&self) -> Option<(&NamedTable, &TableHead)> {
         let (_, head) = self.store.shared()?;
         Some((self.named.as_ref()?, head))
     }
@@ -66,8 +66,8 @@ impl AvTable {
         }
     }
 
-    fn begin_turn<'a>(&'a self, thread: MutexGuard<'a, ()>) -> Turn<'a> {
-        let turn = Turn {
+    fn begin_turn<'a>(&'a self, thread: MutexGuard<'a, ()>) -> WriterTurn<'a> {
+        let turn = WriterTurn {
             of_processes: self.of_processes(),
             _order: lock_order::in_turn(),
             _thread: thread,
@@ -101,7 +101,7 @@ impl AvTable {
     /// transports look up names with their domain locked: so nobody waits for the turn here
     /// (`docs/adr/0045`).
     #[cold]
-    pub(super) fn find_beside_writers(&self, name: &Name) -> Option<(u32, u32)> {
+    pub(super) fn find_beside_writers(&self, name: &NameWords) -> Option<(u32, u32)> {
         for _ in 0..LOOKS {
             if let Some(_turn) = self.try_turn() {
                 return self.store.search(name);
@@ -118,7 +118,7 @@ impl AvTable {
     /// Compares each entry. An entry is whole or has no address at any moment, whatever its writer
     /// does. An address that goes from one entry to another while this looks is in none of them in
     /// between.
-    pub(super) fn find_by_entries(&self, name: &Name) -> Option<(u32, u32)> {
+    pub(super) fn find_by_entries(&self, name: &NameWords) -> Option<(u32, u32)> {
         let mut entries = self.store.entries();
         entries
             .find_map(|(entry, generation, found)| (found == *name).then_some((entry, generation)))

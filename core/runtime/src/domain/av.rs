@@ -7,11 +7,12 @@ use parking_lot::Mutex;
 use super::endpoint_state::EndpointState;
 use super::{Backend, DeferredTask, Inner, Object, State};
 use crate::fabric::{Av, ObjectId};
-use ferrofabric_av::follow::Follower;
+use ferrofabric_av::async_insert::{AsyncInserter, InsertContext, OnInserted, RequestKeys};
+use ferrofabric_av::follow::TableFollower;
 use ferrofabric_av::format::{Naming, Sought};
-use ferrofabric_av::later::{Announce, Keys, Later, Place};
 use ferrofabric_av::{
-    AvAttr, AvTable, Paused, Report, ResolverPool, Services, Unresolved, Wanted, admit, admit_nodes,
+    AvAttr, AvTable, InsertReport, InsertRequest, Paused, ResolverPool, Services, Unresolved,
+    admit, admit_nodes,
 };
 use ferrofabric_contracts::addr::{Address, AuthKey, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
@@ -20,7 +21,7 @@ use ferrofabric_contracts::peer::{PeerAv, PeerEq, Transport};
 use ferrofabric_contracts::types::{AvType, FiAddr};
 
 pub(super) struct AvHandle<B: Backend> {
-    later: OnceLock<Later>,
+    async_inserter: OnceLock<AsyncInserter>,
     pub(super) domain: Arc<Inner<B>>,
     index: usize,
     pub(super) table: Arc<AvTable>,
@@ -52,7 +53,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
     let mut state = domain.lock_to("open", "address vector")?;
     let index = state.avs.insert(table.clone());
     if table.is_shared() {
-        state.followed.push((index, Follower::new(&table)));
+        state.followed.push((index, TableFollower::new(&table)));
     }
     drop(state);
     let naming = Naming {
@@ -74,7 +75,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
     });
     // From here on dropping it closes the address vector.
     let handle = AvHandle {
-        later: OnceLock::new(),
+        async_inserter: OnceLock::new(),
         domain: domain.clone(),
         index,
         table,
@@ -93,7 +94,7 @@ pub(super) fn open<B: Backend>(domain: &Arc<Inner<B>>, attr: &AvAttr) -> Result<
 
 /// Has whoever drives the domain next tell its transports of addresses that came to an address
 /// vector, if they are to be told.
-fn announcer<B: Backend>(domain: &Arc<Inner<B>>, av: usize, table: &Arc<AvTable>) -> Announce {
+fn announcer<B: Backend>(domain: &Arc<Inner<B>>, av: usize, table: &Arc<AvTable>) -> OnInserted {
     let (domain, table) = (domain.clone(), table.clone());
     Box::new(move |new| {
         if !new.is_empty() && table.is_awaited() {
@@ -209,15 +210,15 @@ impl<B: Backend> Av for AvHandle<B> {
     }
 
     fn bind_events(&self, events: Arc<dyn PeerEq>, source: u64) -> Result<()> {
-        let place = Place {
+        let place = InsertContext {
             table: self.table.clone(),
             naming: self.naming,
             pool: self.pool.clone(),
             keeps_ranges: self.keeps_ranges,
             announce: announcer(&self.domain, self.index, &self.table),
         };
-        let later = Later::new(place, events, source);
-        self.later.set(later).map_err(|_| {
+        let async_inserter = AsyncInserter::new(place, events, source);
+        self.async_inserter.set(async_inserter).map_err(|_| {
             Error::new(Errno::EINVAL, "bind", "event queue")
                 .mend("the address vector has one already")
         })
@@ -225,10 +226,10 @@ impl<B: Backend> Av for AvHandle<B> {
 
     fn insert_later(
         &self,
-        wanted: Wanted,
+        wanted: InsertRequest,
         user_ids: Vec<FiAddr>,
         context: u64,
-        report: Report,
+        report: InsertReport,
     ) -> Result<()> {
         self.check_unkeyed()?;
         self.begin(wanted, None, user_ids, context, report)
@@ -236,10 +237,10 @@ impl<B: Backend> Av for AvHandle<B> {
 
     fn insert_later_with_keys(
         &self,
-        wanted: Wanted,
+        wanted: InsertRequest,
         handles: &[FiAddr],
         context: u64,
-        report: Report,
+        report: InsertReport,
     ) -> Result<()> {
         let keys = self.keys_of(handles)?;
         self.begin(wanted, Some(keys), Vec::new(), context, report)
@@ -279,7 +280,7 @@ impl<B: Backend> Av for AvHandle<B> {
     fn remove(&self, addr: FiAddr) -> Result<()> {
         self.domain.admit_to("remove from", "address vector")?;
         let lock = || self.domain.lock_to("remove from", "address vector");
-        self.table.retract(addr, lock, |state, again| {
+        self.table.remove_and_notify(addr, lock, |state, again| {
             match self.table.is_shared() {
                 true => {
                     state.follow();
@@ -383,23 +384,23 @@ impl<B: Backend> AvHandle<B> {
 
     fn begin(
         &self,
-        wanted: Wanted,
-        keys: Keys,
+        wanted: InsertRequest,
+        keys: RequestKeys,
         user_ids: Vec<FiAddr>,
         context: u64,
-        report: Report,
+        report: InsertReport,
     ) -> Result<()> {
         let into = |errno| Error::new(errno, "insert into", "address vector");
         if !self.asynchronous {
             return Err(into(Errno::EINVAL).mend("it was not opened for events"));
         }
-        let Some(later) = self.later.get() else {
+        let Some(async_inserter) = self.async_inserter.get() else {
             return Err(into(Errno::ENOEQ).mend("bind an event queue first"));
         };
         if !user_ids.is_empty() && self.table.has_user_ids() {
             return Err(into(Errno::EINVAL).mend("its IDs are set one by one"));
         }
-        later.begin(wanted, keys, user_ids, context, report)
+        async_inserter.begin(wanted, keys, user_ids, context, report)
     }
 
     fn check_synchronous(&self) -> Result<()> {
@@ -423,7 +424,7 @@ impl<B: Backend> AvHandle<B> {
         let _calls = self.calls.lock();
         self.domain.admit_to("insert into", "address vector")?;
         pool.start()?;
-        let runs = self.table.insertion()?.tell(&nodes, &[]);
+        let runs = self.table.insertion()?.insert_range(&nodes, &[]);
         let mut inserted = 0;
         for (number, placed) in self.table.outcomes(runs).enumerate() {
             inserted += usize::from(placed.is_ok());
@@ -438,7 +439,7 @@ impl<B: Backend> AvHandle<B> {
     fn look_further(&self, addr: FiAddr) -> Result<NativeAddr> {
         let no = |errno| Error::new(errno, "look up", format!("{addr:?}"));
         let absent = || no(Errno::EINVAL).mend("it is not in this address vector");
-        match self.table.ask(addr) {
+        match self.table.resolve_for_lookup(addr) {
             None => Err(absent()),
             Some(Unresolved::Resolved) => self.table.name(addr).ok_or_else(absent),
             Some(Unresolved::Resolving(_)) => Err(no(Errno::EAGAIN).mend("it is being resolved")),
@@ -531,7 +532,7 @@ impl<B: Backend> AvHandle<B> {
                 false => (some.iter()).for_each(|addr| state.announce_new(self.index, *addr)),
             }
             if !state.has_strangers(self.index) {
-                self.table.await_nobody();
+                self.table.unsubscribe_from_sources();
             }
             self.domain.wake(state);
             guard.hand_over();
@@ -543,7 +544,7 @@ impl<B: Backend> AvHandle<B> {
 impl<B: Backend> Drop for AvHandle<B> {
     fn drop(&mut self) {
         // Its threads defer tasks to the domain until they have ended.
-        drop(self.later.take());
+        drop(self.async_inserter.take());
         drop(self.pool.take());
         self.domain.close(Object::Av(self.index));
     }

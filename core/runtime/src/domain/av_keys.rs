@@ -3,7 +3,7 @@
 
 use super::Backend;
 use super::av::AvHandle;
-use ferrofabric_av::later::keyless;
+use ferrofabric_av::async_insert::keyless;
 use ferrofabric_av::{AuthKeys, Services, format};
 use ferrofabric_contracts::addr::{AuthKey, KeyedAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};

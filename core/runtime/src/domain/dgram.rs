@@ -102,7 +102,7 @@ pub(super) fn introduce<B: Backend>(domain: &Inner<B>, index: usize) -> Result<(
     let state = &mut *guard;
     let endpoint = &mut state.endpoints[index];
     let peers = &state.avs[endpoint.binding.av];
-    peers.await_everybody();
+    peers.subscribe_to_sources();
     let (transport, mut owner) = endpoint.split(&mut state.cqs, &mut state.cntrs, &state.avs);
     for (addr, _) in peers.iter() {
         if let Some(name) = peers.lookup(addr) {

@@ -31,7 +31,7 @@ use slab::Slab;
 
 use crate::cq::CqQueue;
 use crate::fabric::{self, CntrAttr, CqAttr, EndpointConfig, Mr};
-use ferrofabric_av::follow::Follower;
+use ferrofabric_av::follow::TableFollower;
 use ferrofabric_av::{AvAttr, AvTable, HeldKey, Resolve};
 use ferrofabric_contracts::addr::{AuthKey, KeyedAddr, NativeAddr};
 use ferrofabric_contracts::config::Settings;
@@ -219,7 +219,7 @@ struct State<T: Transport> {
     cntrs: Slab<Count>,
     avs: Slab<Arc<AvTable>>,
     /// How far the transports know of named address vectors, by their places.
-    followed: Vec<(usize, Follower)>,
+    followed: Vec<(usize, TableFollower)>,
     /// Sends that wait for addresses, and whether one of those may be resolved by now.
     waiting_sends: usize,
     look_at_waiting: bool,

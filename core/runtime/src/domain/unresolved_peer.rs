@@ -253,7 +253,7 @@ impl<B: Backend> Shared<B> {
             return Err(error);
         }
         let (sends, transport, mut owner) = state.split_unresolved(index);
-        let dest = match owner.avs[owner.binding.av].ask_to_send(op.dest) {
+        let dest = match owner.avs[owner.binding.av].resolve_for_send(op.dest) {
             None => return Err(error),
             // Others are at work on what is unresolved, for longer than a send waits.
             Some(Unresolved::Failed(_)) => return Err(OpError::Again),
@@ -346,14 +346,14 @@ impl EndpointOwner<'_> {
     /// what comes from it is matched.
     #[cold]
     pub(super) fn directed(&self, op: &RecvOp) -> RecvOp {
-        from_first(op, self.avs[self.binding.av].ask_to_hear(op.src))
+        from_first(op, self.avs[self.binding.av].resolve_for_recv(op.src))
     }
 
     /// The same of a receive that looks for a message once: the application that looks again has it
     /// resolved again.
     #[cold]
     pub(super) fn looked_for(&self, op: &RecvOp) -> RecvOp {
-        from_first(op, self.avs[self.binding.av].ask(op.src))
+        from_first(op, self.avs[self.binding.av].resolve_for_lookup(op.src))
     }
 }
 

@@ -32,7 +32,7 @@ fn remove_beside(
                 routes.extend(gone.map(|(_, name)| (again, name)));
             }
         };
-        let told = table.retract(addr, || Ok(transport.lock()), tell);
+        let told = table.remove_and_notify(addr, || Ok(transport.lock()), tell);
         told.unwrap();
     })
 }

@@ -5,7 +5,7 @@
 //! looked at. The hash's upper half says where the search starts; places are as many as wanted, not
 //! a power of two. Moving an entry takes its hash, which its holder makes up anew.
 
-use crate::words::Words;
+use crate::words::MappedWords;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
 use ferrofabric_system::sync::{AtomicU32, AtomicUsize, OnceLock};
@@ -23,13 +23,13 @@ const SMALL: usize = 4096;
 const MOST_TENTHS: usize = 9;
 
 /// An index of a table of entries below 2 to the power of `entry_bits`, less one.
-pub(super) struct Places {
-    words: Words,
+pub(super) struct ReverseIndex {
+    words: MappedWords,
     len: usize,
     entry_bits: u32,
 }
 
-impl Places {
+impl ReverseIndex {
     /// An empty index with room for so many entries, all of them below `bound`.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Places {
 
     fn with(places: usize, bound: usize) -> Result<Self> {
         let len = places.next_multiple_of(LINE);
-        let words = Words::private(len.saturating_mul(4))
+        let words = MappedWords::private(len.saturating_mul(4))
             .map_err(|e| Error::from_io(&e, "map", "the index of an address vector"))?;
         Ok(Self {
             words,
@@ -222,14 +222,14 @@ const GENERATIONS: usize = if cfg!(loom) { 3 } else { 256 };
 
 /// The indices of a table, one after the other; the last is in use. Who reads takes no lock, so the
 /// others stay, without memory.
-pub(super) struct Indices {
-    made: Box<[OnceLock<Places>]>,
+pub(super) struct ReverseIndices {
+    made: Box<[OnceLock<ReverseIndex>]>,
     count: AtomicUsize,
 }
 
-impl Indices {
+impl ReverseIndices {
     /// With the first.
-    pub(super) fn new(first: Places) -> Self {
+    pub(super) fn new(first: ReverseIndex) -> Self {
         let made: Box<[_]> = (0..GENERATIONS).map(|_| OnceLock::new()).collect();
         let indices = Self {
             made,
@@ -241,7 +241,7 @@ impl Indices {
 
     /// The one in use.
     #[inline]
-    pub(super) fn last(&self) -> Option<&Places> {
+    pub(super) fn last(&self) -> Option<&ReverseIndex> {
         let count = self.count.load(Acquire);
         self.made.get(count.wrapping_sub(1))?.get()
     }
@@ -251,7 +251,7 @@ impl Indices {
     /// # Errors
     ///
     /// `ENOSPC`: there were too many.
-    pub(super) fn replace(&self, by: Places, passed: impl FnOnce()) -> Result<()> {
+    pub(super) fn replace(&self, by: ReverseIndex, passed: impl FnOnce()) -> Result<()> {
         let count = self.count.load(Relaxed);
         let full = || Error::new(Errno::ENOSPC, "grow", "the index of an address vector");
         let slot = self.made.get(count).ok_or_else(full)?;
@@ -280,7 +280,7 @@ mod loom_tests {
     #[test]
     fn what_is_there_is_found_while_the_index_grows() {
         explore(2, || {
-            let indices = Indices::new(Places::new(1, 4).unwrap());
+            let indices = ReverseIndices::new(ReverseIndex::new(1, 4).unwrap());
             let shared = Arc::new((indices, AtomicU64::new(0)));
             shared.0.last().unwrap().insert(5, 0);
             let theirs = Arc::clone(&shared);
@@ -319,7 +319,7 @@ mod tests {
         /// Covers: AV-9
         #[test]
         fn an_index_does_as_a_set(ops in proptest::collection::vec((any::<bool>(), 0u32..50), 0..300)) {
-            let places = Places::new(50, 64).unwrap();
+            let places = ReverseIndex::new(50, 64).unwrap();
             let mut model = BTreeSet::new();
             for (insert, entry) in ops {
                 match insert {
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn an_index_has_room_for_what_it_was_made_for() {
         for entries in [0, 1, 57, 58, 1000, 1 << 20] {
-            let places = Places::new(entries, entries.max(1)).unwrap();
+            let places = ReverseIndex::new(entries, entries.max(1)).unwrap();
             assert!(entries == 0 || places.has_room(entries - 1), "{entries}");
             assert!(places.takes(entries.max(1) as u32 - 1));
         }
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn the_one_before_has_no_memory() {
-        let indices = Indices::new(Places::new(10, 64).unwrap());
+        let indices = ReverseIndices::new(ReverseIndex::new(10, 64).unwrap());
         indices.last().unwrap().insert(5, 5);
         let before = indices.last().unwrap();
         let larger = before.larger(1000, 64).unwrap();

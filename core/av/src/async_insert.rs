@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use super::format::{self, Naming, Sought};
 use super::resolution::{admit, admit_nodes};
 use super::resolver_pool::ResolverPool;
-use super::resolving::Run;
+use super::resolving::AddrRun;
 use super::service::Services;
 use super::table::{AvTable, Reserved};
 use ferrofabric_contracts::addr::{Address, AuthKey};
@@ -24,18 +24,18 @@ use ferrofabric_system::threads;
 const MOST_THREADS: usize = 4;
 
 /// Told of each address of a call by its number in the call, before the events of the call.
-pub type Report = Box<dyn FnMut(usize, Result<FiAddr, Errno>) + Send>;
+pub type InsertReport = Box<dyn FnMut(usize, Result<FiAddr, Errno>) + Send>;
 
 /// What an asynchronous call inserts.
 #[derive(Clone, Debug)]
-pub enum Wanted {
+pub enum InsertRequest {
     /// Addresses in the domain's `addr_format`.
     Listed(Vec<Vec<u8>>),
     /// Endpoints by name.
     Services(Services),
 }
 
-impl Wanted {
+impl InsertRequest {
     /// The range that this is, if it is one.
     pub(crate) fn range(&self) -> Option<&Services> {
         match self {
@@ -67,13 +67,13 @@ impl Wanted {
 
 /// The authorization keys of a call's addresses, or why they have none; `None` where addresses need
 /// none.
-pub type Keys = Option<Vec<Result<AuthKey>>>;
+pub type RequestKeys = Option<Vec<Result<AuthKey>>>;
 
 /// Called with the addresses that an insertion has added.
-pub type Announce = Box<dyn Fn(&[FiAddr]) + Send + Sync>;
+pub type OnInserted = Box<dyn Fn(&[FiAddr]) + Send + Sync>;
 
 /// What the threads work with.
-pub struct Place {
+pub struct InsertContext {
     /// The table.
     pub table: Arc<AvTable>,
     /// How the addresses look.
@@ -83,47 +83,47 @@ pub struct Place {
     /// Ranges are resolved when they are used.
     pub keeps_ranges: bool,
     /// Is told of addresses that were put in.
-    pub announce: Announce,
+    pub announce: OnInserted,
 }
 
 /// The insertions of one address vector that are under way.
-pub struct Later {
-    work: Arc<Work>,
+pub struct AsyncInserter {
+    work: Arc<InsertWorker>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     birth: Birth,
 }
 
-struct Work {
-    place: Place,
+struct InsertWorker {
+    place: InsertContext,
     events: Arc<dyn PeerEq>,
     source: u64,
-    line: Mutex<Line>,
+    line: Mutex<CallQueue>,
     came: Condvar,
 }
 
 #[derive(Default)]
-struct Line {
-    calls: VecDeque<Call>,
+struct CallQueue {
+    calls: VecDeque<InsertCall>,
     idle: usize,
     closing: bool,
 }
 
-struct Call {
-    wanted: Wanted,
-    keys: Keys,
+struct InsertCall {
+    wanted: InsertRequest,
+    keys: RequestKeys,
     /// In a table: the entries that the addresses get.
     reserved: Vec<Reserved>,
     /// What completions are to say of the addresses; empty where they say the addresses.
     user_ids: Vec<FiAddr>,
     context: u64,
-    report: Report,
+    report: InsertReport,
 }
 
-impl Later {
+impl AsyncInserter {
     /// Nothing is under way. Events go to `events`, as of the object `source`.
-    pub fn new(place: Place, events: Arc<dyn PeerEq>, source: u64) -> Self {
+    pub fn new(place: InsertContext, events: Arc<dyn PeerEq>, source: u64) -> Self {
         Self {
-            work: Arc::new(Work {
+            work: Arc::new(InsertWorker {
                 place,
                 events,
                 source,
@@ -143,11 +143,11 @@ impl Later {
     /// `ETIMEDOUT`: its turn can not be had. `EAGAIN`: no thread can be had.
     pub fn begin(
         &self,
-        wanted: Wanted,
-        keys: Keys,
+        wanted: InsertRequest,
+        keys: RequestKeys,
         user_ids: Vec<FiAddr>,
         context: u64,
-        report: Report,
+        report: InsertReport,
     ) -> Result<()> {
         let table = &self.work.place.table;
         table.check_writable("insert into")?;
@@ -172,7 +172,7 @@ impl Later {
                 Err(_) => {}
             }
         }
-        line.calls.push_back(Call {
+        line.calls.push_back(InsertCall {
             wanted,
             keys,
             reserved,
@@ -186,7 +186,7 @@ impl Later {
     }
 }
 
-impl Drop for Later {
+impl Drop for AsyncInserter {
     /// What is under way comes to its end, what has not begun is cancelled; of either the events
     /// are written.
     fn drop(&mut self) {
@@ -202,7 +202,7 @@ impl Drop for Later {
     }
 }
 
-impl Work {
+impl InsertWorker {
     fn run(&self) {
         loop {
             let mut line = self.line.lock();
@@ -219,11 +219,11 @@ impl Work {
         }
     }
 
-    fn insert(&self, mut call: Call) {
+    fn insert(&self, mut call: InsertCall) {
         let table = &self.place.table;
         let range = call.wanted.range().filter(|_| self.place.keeps_ranges);
         let inserted: Box<dyn Iterator<Item = Result<FiAddr>>> = match (range, &self.place.pool) {
-            (Some(range), Some(pool)) => Box::new(self.tell(range, pool, &call.reserved)),
+            (Some(range), Some(pool)) => Box::new(self.insert_range(range, pool, &call.reserved)),
             _ => {
                 let found = self.find(&call.wanted, call.keys.take());
                 Box::new(self.enter(found, &call.reserved).into_iter())
@@ -262,7 +262,7 @@ impl Work {
     }
 
     /// Enters a range, whose endpoints are resolved when they are used.
-    fn tell<'a>(
+    fn insert_range<'a>(
         &'a self,
         range: &Services,
         pool: &ResolverPool,
@@ -270,23 +270,23 @@ impl Work {
     ) -> impl Iterator<Item = Result<FiAddr>> + use<'a> {
         let closing = || self.line.lock().closing;
         let table = &self.place.table;
-        let told = range
+        let runs = range
             .nodes(&self.place.naming, &closing)
             .and_then(|mut nodes| {
                 pool.start()?;
                 admit_nodes(&mut nodes, pool.resolver());
-                Ok(table.insertion()?.tell(&nodes, reserved))
+                Ok(table.insertion()?.insert_range(&nodes, reserved))
             });
-        let runs = told.unwrap_or_else(|error| {
+        let runs = runs.unwrap_or_else(|error| {
             table.release(reserved.iter().copied());
-            vec![Run::failed(range.len(), error)]
+            vec![AddrRun::failed(range.len(), error)]
         });
         table.outcomes(runs)
     }
 
     /// Finds out what the addresses name; what has not begun when the address vector is being
     /// closed is cancelled.
-    fn find(&self, wanted: &Wanted, keys: Keys) -> Vec<Result<Sought>> {
+    fn find(&self, wanted: &InsertRequest, keys: RequestKeys) -> Vec<Result<Sought>> {
         let closing = || self.line.lock().closing;
         let naming = &self.place.naming;
         let mut addresses = wanted.addresses(naming);

@@ -5,8 +5,8 @@
 //! counts removals: a reader takes it, then the entry, then it again, and if nothing was removed
 //! meanwhile the entry is whole.
 
-use crate::marks::{self, Marks};
-use crate::words::Words;
+use crate::marks::{self, EntryMarks};
+use crate::words::MappedWords;
 use ferrofabric_contracts::addr::NUMBER_BITS;
 use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
 use ferrofabric_system::sync::{AtomicU64, fence};
@@ -42,14 +42,14 @@ const _: () = assert!((NODE_BITS - LOW_NODE_BITS) as usize == UPPER_BITS);
 
 /// What an entry holds of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct PackedName {
     /// Where the part is that it shares with others.
     pub(super) node: u32,
     /// What is its own.
     pub(super) number: u64,
 }
 
-impl Key {
+impl PackedName {
     #[inline]
     fn from_parts(low: u64, high: u64) -> Self {
         let node = (high << LOW_NODE_BITS) | (low >> NUMBER_BITS);
@@ -83,20 +83,20 @@ const fn marks_at(entries: usize) -> usize {
 
 /// A piece of `len` entries, a power of two of 64 at least.
 #[derive(Clone, Copy)]
-pub(super) struct Lines<'a> {
-    words: &'a Words,
+pub(super) struct EntryLines<'a> {
+    words: &'a MappedWords,
     len: usize,
 }
 
 /// An entry as a reader found it.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
-    pub(super) key: Key,
+pub(super) struct EntrySnapshot {
+    pub(super) key: PackedName,
     state: u64,
 }
 
-impl<'a> Lines<'a> {
-    pub(super) fn new(words: &'a Words, len: usize) -> Self {
+impl<'a> EntryLines<'a> {
+    pub(super) fn new(words: &'a MappedWords, len: usize) -> Self {
         Self { words, len }
     }
 
@@ -114,8 +114,8 @@ impl<'a> Lines<'a> {
     }
 
     /// Which entries are taken.
-    pub(super) fn marks(&self) -> Marks<'a> {
-        Marks::new(self.words, marks_at(self.len), self.len)
+    pub(super) fn marks(&self) -> EntryMarks<'a> {
+        EntryMarks::new(self.words, marks_at(self.len), self.len)
     }
 
     /// Whether an entry has an address.
@@ -127,11 +127,11 @@ impl<'a> Lines<'a> {
 
     /// An entry that has an address. It holds if [`still`](Self::still) says so.
     #[inline]
-    pub(super) fn look(&self, at: usize) -> Option<Seen> {
+    pub(super) fn look(&self, at: usize) -> Option<EntrySnapshot> {
         let (line, slot) = self.line(at);
         // Pairs with the Release store in `put`: who sees that an address is there sees it.
         let state = line[STATE].load(Acquire);
-        is_there(state, slot).then(|| Seen {
+        is_there(state, slot).then(|| EntrySnapshot {
             key: key(line, slot, state),
             state,
         })
@@ -139,7 +139,7 @@ impl<'a> Lines<'a> {
 
     /// Whether what was read of an entry, and after it, is still so.
     #[inline]
-    pub(super) fn still(&self, at: usize, seen: &Seen) -> bool {
+    pub(super) fn still(&self, at: usize, seen: &EntrySnapshot) -> bool {
         let (line, slot) = self.line(at);
         // Pairs with the Release fences in `put` and `clear`: who has seen what came after a
         // removal sees the removal.
@@ -158,13 +158,13 @@ impl<'a> Lines<'a> {
     }
 
     /// What an entry holds, for a writer.
-    pub(super) fn key(&self, at: usize) -> Key {
+    pub(super) fn key(&self, at: usize) -> PackedName {
         let (line, slot) = self.line(at);
         key(line, slot, line[STATE].load(Relaxed))
     }
 
     /// Puts an address in a taken entry.
-    pub(super) fn put(&self, at: usize, key: Key) {
+    pub(super) fn put(&self, at: usize, key: PackedName) {
         let (line, slot) = self.line(at);
         // Pairs with the Acquire fence in `still`.
         fence(Release);
@@ -203,14 +203,14 @@ fn upper(slot: usize) -> (usize, usize) {
 }
 
 #[inline]
-fn key(line: &[AtomicU64], slot: usize, state: u64) -> Key {
+fn key(line: &[AtomicU64], slot: usize, state: u64) -> PackedName {
     let (word, shift) = upper(slot);
     let upper = match word {
         STATE => state,
         _ => line[word].load(Relaxed),
     };
     let high = (upper >> shift) & ((1 << UPPER_BITS) - 1);
-    Key::from_parts(line[slot].load(Relaxed), high)
+    PackedName::from_parts(line[slot].load(Relaxed), high)
 }
 
 #[cfg(all(test, loom))]
@@ -228,16 +228,16 @@ mod loom_tests {
     fn entries_are_read_whole() {
         for at in [0, FOUR] {
             explore(2, move || {
-                let words = Arc::new(Words::private(bytes(FOUR)).unwrap());
-                let lines = Lines::new(&words, FOUR);
-                let [before, after] = [1, 2].map(|n| Key {
+                let words = Arc::new(MappedWords::private(bytes(FOUR)).unwrap());
+                let lines = EntryLines::new(&words, FOUR);
+                let [before, after] = [1, 2].map(|n| PackedName {
                     node: n << LOW_NODE_BITS | n,
                     number: n.into(),
                 });
                 lines.put(at, before);
                 let theirs = Arc::clone(&words);
                 let writer = thread::spawn(move || {
-                    let lines = Lines::new(&theirs, FOUR);
+                    let lines = EntryLines::new(&theirs, FOUR);
                     lines.clear(at);
                     lines.put(at, after);
                 });
@@ -258,9 +258,9 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn any_key() -> impl Strategy<Value = Key> {
+    fn any_key() -> impl Strategy<Value = PackedName> {
         (0u32..1 << NODE_BITS, 0u64..1 << NUMBER_BITS)
-            .prop_map(|(node, number)| Key { node, number })
+            .prop_map(|(node, number)| PackedName { node, number })
     }
 
     proptest! {
@@ -269,8 +269,8 @@ mod tests {
         /// Covers: AV-9
         #[test]
         fn entries_of_a_line_are_apart(ops in proptest::collection::vec((0usize..64, proptest::option::of(any_key())), 0..200)) {
-            let words = Words::private(bytes(64)).unwrap();
-            let lines = Lines::new(&words, 64);
+            let words = MappedWords::private(bytes(64)).unwrap();
+            let lines = EntryLines::new(&words, 64);
             let mut model = BTreeMap::new();
             for (at, key) in ops {
                 let before = lines.look(at);
@@ -299,12 +299,12 @@ mod tests {
     /// Covers: AV-9
     #[test]
     fn what_was_seen_holds_until_it_is_removed() {
-        let words = Words::private(bytes(64)).unwrap();
-        let lines = Lines::new(&words, 64);
-        let key = Key { node: 7, number: 9 };
+        let words = MappedWords::private(bytes(64)).unwrap();
+        let lines = EntryLines::new(&words, 64);
+        let key = PackedName { node: 7, number: 9 };
         lines.put(5, key);
         let seen = lines.look(5).unwrap();
-        lines.put(4, Key { node: 1, number: 2 });
+        lines.put(4, PackedName { node: 1, number: 2 });
         assert!(lines.still(5, &seen));
         lines.clear(5);
         assert!(!lines.still(5, &seen));

@@ -13,20 +13,20 @@ use ferrofabric_system::sync::{AtomicBool, Ordering, fence};
 
 /// What transports rely on. They change it with their domain's lock held.
 #[derive(Default)]
-pub(super) struct Interest {
+pub(super) struct PeerSubscriptions {
     /// A bit for each entry whose address they have got.
     used: Column,
     /// A bit found no room: they may have got any.
     any_used: AtomicBool,
     /// They know senders that are not in, or that were removed.
-    strangers: AtomicBool,
+    unknown_sources: AtomicBool,
 }
 
-impl Interest {
+impl PeerSubscriptions {
     /// Transports get the address in an entry. Whether that is new: then they look once more
     /// whether it is in.
     #[inline]
-    pub(super) fn begin_to_use(&self, entry: u32) -> bool {
+    pub(super) fn subscribe(&self, entry: u32) -> bool {
         let (word, bit) = place(entry);
         self.used.get(word) & bit == 0 && self.note_use(word, bit)
     }
@@ -42,13 +42,13 @@ impl Interest {
     }
 
     /// A send waits until an entry is resolved. Its endpoint hears of the removal of the entry.
-    pub(super) fn note_send(&self, entry: u32) {
-        self.begin_to_use(entry);
+    pub(super) fn subscribe_for_send(&self, entry: u32) {
+        self.subscribe(entry);
     }
 
     /// The address is no more, and they know: none of them gets another one from the entry
     /// meanwhile.
-    pub(super) fn end_use(&self, entry: u32) {
+    pub(super) fn unsubscribe(&self, entry: u32) {
         let (word, bit) = place(entry);
         if let Some(bits) = self.used.there(word) {
             bits.fetch_and(!bit, Ordering::Relaxed);
@@ -62,24 +62,24 @@ impl Interest {
 
     /// Transports know a sender that is not in. Whether it is the first: then they look once more
     /// whether it is in.
-    pub(super) fn begin_to_await(&self) -> bool {
-        if self.strangers.load(Ordering::Relaxed) {
+    pub(super) fn subscribe_to_sources(&self) -> bool {
+        if self.unknown_sources.load(Ordering::Relaxed) {
             return false;
         }
-        self.strangers.store(true, Ordering::Relaxed);
+        self.unknown_sources.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         true
     }
 
     /// Whether transports are to be told of addresses that were put in just now.
-    pub(super) fn awaits(&self) -> bool {
+    pub(super) fn has_source_subscription(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.strangers.load(Ordering::Relaxed)
+        self.unknown_sources.load(Ordering::Relaxed)
     }
 
     /// The transports know no sender any more that is not in.
-    pub(super) fn end_awaiting(&self) {
-        self.strangers.store(false, Ordering::Relaxed);
+    pub(super) fn unsubscribe_from_sources(&self) {
+        self.unknown_sources.store(false, Ordering::Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::chunk::Name;
+use crate::chunk::NameWords;
 use crate::ranges::Ranges;
 use crate::storage::Storage;
 use crate::store::Placement;
@@ -21,19 +21,19 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct ResolutionSchedule {
     pub(crate) ranges: Ranges,
-    pub(crate) searches: HashMap<u32, Search>,
+    pub(crate) searches: HashMap<u32, PendingResolution>,
     /// Entries that are to be asked for, by time: first those that sends wait for, then all others.
-    pub(crate) lines: [BTreeMap<(Instant, u64), u32>; 2],
+    pub(crate) queues: [BTreeMap<(Instant, u64), u32>; 2],
     pub(crate) tickets: u64,
     /// Entries that messages may come from: when one could not be resolved, it is asked for anew
     /// with the next sender that is not in, for it may be that one.
     pub(crate) awaited: BTreeSet<u32>,
     /// Entries whose endpoints are in by other entries.
-    pub(crate) same: HashMap<u32, Same>,
+    pub(crate) same: HashMap<u32, SameEndpoint>,
     /// Keys of entries, in address vectors with authorization keys; and the entries by both.
-    keys: HashMap<u32, Keyed>,
+    keys: HashMap<u32, EntryKey>,
     by_key: HashMap<(SocketAddr, AuthKey), u32>,
     /// How long a resolution may take.
     pub(crate) patience: Duration,
@@ -44,7 +44,7 @@ pub(crate) struct State {
 
 /// An entry whose endpoint is in by another entry. Another process may give either of them to
 /// another address; then its generation differs.
-pub(crate) struct Same {
+pub(crate) struct SameEndpoint {
     /// What the entry's own generation is to be.
     generation: u32,
     pub(crate) first: u32,
@@ -52,19 +52,19 @@ pub(crate) struct Same {
 }
 
 /// The key of an entry, and what the entry's generation is to be.
-struct Keyed {
+struct EntryKey {
     at: SocketAddr,
     key: AuthKey,
     generation: u32,
 }
 
 /// A place in a line: which line, when it is time, a ticket.
-pub(crate) type Place = (usize, Instant, u64);
+pub(crate) type QueuePosition = (usize, Instant, u64);
 
 /// One entry's resolution.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Search {
-    pub(crate) is: Is,
+pub(crate) struct PendingResolution {
+    pub(crate) stage: ResolutionStage,
     /// What the entry's generation is to be: another process may have given the entry to another
     /// address.
     pub(crate) generation: u32,
@@ -81,7 +81,7 @@ pub(crate) struct Search {
     pub(crate) last: Errno,
 }
 
-impl Search {
+impl PendingResolution {
     /// An attempt has failed. The last one counts, but that a host answers is known from then on: a
     /// late attempt may be too short to find the way to it.
     pub(crate) fn note(&mut self, errno: Errno) {
@@ -92,22 +92,27 @@ impl Search {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Is {
-    InLine(Place),
+pub(crate) enum ResolutionStage {
+    Queued(QueuePosition),
     /// A thread asks, with this ticket.
-    Asked(u64),
+    Attempted(u64),
     Failed,
     /// And the application has seen that.
     Reported,
 }
 
-impl State {
+impl ResolutionSchedule {
     /// Puts in the endpoint of an entry. Returns whether it was not in by another entry.
-    pub(crate) fn resolved(&mut self, store: &Storage, entry: u32, name: &Name) -> Result<bool> {
+    pub(crate) fn resolved(
+        &mut self,
+        store: &Storage,
+        entry: u32,
+        name: &NameWords,
+    ) -> Result<bool> {
         let is_new = match store.place(name, Some(entry))? {
             Placement::New(_) => true,
             Placement::Found(first) => {
-                let same = Same {
+                let same = SameEndpoint {
                     generation: store.generation(entry) | 1,
                     first,
                     generation_of_first: store.generation(first),
@@ -152,7 +157,7 @@ impl State {
     pub(crate) fn set_key(&mut self, store: &Storage, entry: u32, at: SocketAddr, key: AuthKey) {
         self.forget_key(entry);
         let generation = store.generation(entry) | 1;
-        let keyed = Keyed {
+        let keyed = EntryKey {
             at,
             key,
             generation,
@@ -162,7 +167,7 @@ impl State {
     }
 
     pub(crate) fn forget_key(&mut self, entry: u32) {
-        if let Some(Keyed { at, key, .. }) = self.keys.remove(&entry) {
+        if let Some(EntryKey { at, key, .. }) = self.keys.remove(&entry) {
             if self.by_key.get(&(at, key)) == Some(&entry) {
                 self.by_key.remove(&(at, key));
             }
@@ -172,22 +177,22 @@ impl State {
     /// An entry is resolved, or no more.
     pub(crate) fn end_search(&mut self, entry: u32) {
         self.awaited.remove(&entry);
-        if let Some(Search {
-            is: Is::InLine(place),
+        if let Some(PendingResolution {
+            stage: ResolutionStage::Queued(position),
             ..
         }) = self.searches.remove(&entry)
         {
-            self.leave_line(place);
+            self.dequeue(position);
         }
     }
 
-    pub(crate) fn leave_line(&mut self, (line, at, ticket): Place) {
-        self.lines[line].remove(&(at, ticket));
+    pub(crate) fn dequeue(&mut self, (queue, at, ticket): QueuePosition) {
+        self.queues[queue].remove(&(at, ticket));
     }
 
     /// The search for what an entry of this generation is to be. One for an address that was in the
     /// entry before is no more.
-    pub(crate) fn search(&mut self, entry: u32, generation: u32) -> Option<Search> {
+    pub(crate) fn search(&mut self, entry: u32, generation: u32) -> Option<PendingResolution> {
         let search = *self.searches.get(&entry)?;
         if search.generation == generation {
             return Some(search);
@@ -203,8 +208,8 @@ impl State {
             Some(search) => (search.round, search.last),
             None => (0, Errno::EAGAIN),
         };
-        let search = Search {
-            is: Is::Asked(0),
+        let search = PendingResolution {
+            stage: ResolutionStage::Attempted(0),
             generation,
             until: now + self.patience,
             pause: FIRST_PAUSE,
@@ -213,38 +218,44 @@ impl State {
             round,
             last,
         };
-        self.line_up(entry, search, now);
+        self.enqueue(entry, search, now);
     }
 
-    pub(crate) fn line_up(&mut self, entry: u32, search: Search, at: Instant) {
+    pub(crate) fn enqueue(&mut self, entry: u32, search: PendingResolution, at: Instant) {
         self.tickets += 1;
-        let place = (usize::from(!search.used), at, self.tickets);
-        self.lines[place.0].insert((at, self.tickets), entry);
-        let is = Is::InLine(place);
-        self.searches.insert(entry, Search { is, ..search });
+        let position = (usize::from(!search.used), at, self.tickets);
+        self.queues[position.0].insert((at, self.tickets), entry);
+        let stage = ResolutionStage::Queued(position);
+        self.searches
+            .insert(entry, PendingResolution { stage, ..search });
     }
 
     /// A send waits for an entry from now on: its time starts anew, and it goes before those that
     /// nobody waits for.
-    pub(crate) fn use_search(&mut self, entry: u32, mut search: Search) {
+    pub(crate) fn use_search(&mut self, entry: u32, mut search: PendingResolution) {
         let now = Instant::now();
         search.used = true;
         search.until = now + self.patience;
         search.pause = FIRST_PAUSE;
-        match search.is {
-            Is::InLine(place) => {
-                self.leave_line(place);
-                self.line_up(entry, search, now);
+        match search.stage {
+            ResolutionStage::Queued(position) => {
+                self.dequeue(position);
+                self.enqueue(entry, search, now);
             }
             _ => drop(self.searches.insert(entry, search)),
         }
     }
 
     /// Entries that messages may come from, and that could not be resolved.
-    pub(crate) fn in_vain(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn failed_awaited(&self) -> impl Iterator<Item = u32> + '_ {
         let failed = |entry: &u32| {
             let search = self.searches.get(entry);
-            search.is_some_and(|one| matches!(one.is, Is::Failed | Is::Reported))
+            search.is_some_and(|one| {
+                matches!(
+                    one.stage,
+                    ResolutionStage::Failed | ResolutionStage::Reported
+                )
+            })
         };
         self.awaited.iter().copied().filter(failed)
     }
@@ -257,8 +268,8 @@ impl State {
     pub(crate) fn take(&mut self) -> Result<Vec<u32>, Option<Instant>> {
         let now = Instant::now();
         let (mut taken, mut next) = (Vec::new(), None);
-        for line in &mut self.lines {
-            while let Some(first) = line.first_entry() {
+        for queue in &mut self.queues {
+            while let Some(first) = queue.first_entry() {
                 let at = first.key().0;
                 if at > now {
                     next = next.map_or(Some(at), |other: Instant| Some(other.min(at)));

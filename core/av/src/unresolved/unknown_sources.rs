@@ -9,20 +9,20 @@ use ferrofabric_system::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Both, as their threads see them.
 #[derive(Default)]
-pub(crate) struct Comers {
+pub(crate) struct UnknownSourceEpoch {
     came: AtomicU64,
     in_vain: AtomicUsize,
 }
 
-impl Comers {
+impl UnknownSourceEpoch {
     /// Senders that came before what is asked for from now on.
-    pub(crate) fn so_far(&self) -> u64 {
-        // Acquire pairs with `come`: who is counted here has been there before, and is found.
+    pub(crate) fn current(&self) -> u64 {
+        // Acquire pairs with `advance`: who is counted here has been there before, and is found.
         self.came.load(Ordering::Acquire)
     }
 
     /// A sender came. Whether something was asked for in vain, which may be that one.
-    pub(crate) fn come(&self) -> bool {
+    pub(crate) fn advance(&self) -> bool {
         self.came.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
         self.in_vain.load(Ordering::Relaxed) != 0
@@ -30,14 +30,14 @@ impl Comers {
 
     /// Entries of which there is still no word were asked for in vain, so many, `since` so many
     /// senders had come. Whether others came meanwhile.
-    pub(crate) fn asked_in_vain(&self, entries: usize, since: u64) -> bool {
+    pub(crate) fn note_failed(&self, entries: usize, since: u64) -> bool {
         self.in_vain.store(entries, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         entries != 0 && self.came.load(Ordering::Relaxed) != since
     }
 
     /// All that was asked for in vain is asked for anew.
-    pub(crate) fn ask_anew(&self) {
+    pub(crate) fn restart_failed(&self) {
         self.in_vain.store(0, Ordering::Relaxed);
     }
 }
@@ -52,45 +52,45 @@ mod loom_tests {
 
     /// An endpoint that comes, and whether it has been asked for with success.
     #[derive(Default)]
-    struct World {
+    struct TestPeer {
         is_there: AtomicBool,
-        comers: Comers,
+        source_epoch: UnknownSourceEpoch,
         found: Mutex<bool>,
     }
 
-    impl World {
+    impl TestPeer {
         /// As a thread that asks: once, and anew if somebody came meanwhile.
-        fn ask(&self) {
+        fn search(&self) {
             loop {
-                let since = self.comers.so_far();
+                let since = self.source_epoch.current();
                 let answered = self.is_there.load(Ordering::Relaxed);
                 let mut found = self.found.lock();
                 *found |= answered;
-                if !self.comers.asked_in_vain(usize::from(!*found), since) {
+                if !self.source_epoch.note_failed(usize::from(!*found), since) {
                     return;
                 }
-                self.comers.ask_anew();
+                self.source_epoch.restart_failed();
             }
         }
     }
 
     /// Somebody is asked for while it comes: it is found. Fails without either fence, and where
-    /// `so_far` or `come` is relaxed.
+    /// `current` or `advance` is relaxed.
     #[test]
     fn who_comes_while_it_is_asked_for_is_found() {
         explore(3, || {
-            let world = Arc::new(World::default());
+            let world = Arc::new(TestPeer::default());
             let theirs = Arc::clone(&world);
             let comer = thread::spawn(move || {
                 theirs.is_there.store(true, Ordering::Relaxed);
-                if theirs.comers.come() {
+                if theirs.source_epoch.advance() {
                     let found = theirs.found.lock();
-                    theirs.comers.ask_anew();
+                    theirs.source_epoch.restart_failed();
                     drop(found);
-                    theirs.ask();
+                    theirs.search();
                 }
             });
-            world.ask();
+            world.search();
             comer.join().unwrap();
             assert!(*world.found.lock(), "nobody asks for who is there");
         });

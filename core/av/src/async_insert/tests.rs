@@ -33,7 +33,7 @@ fn wanted(n: Option<u32>) -> Vec<u8> {
 }
 
 struct Party {
-    later: Later,
+    later: AsyncInserter,
     table: Arc<AvTable>,
     events: Arc<EventQueue>,
     announced: Arc<Mutex<Vec<FiAddr>>>,
@@ -52,7 +52,7 @@ impl Party {
         let table = Arc::new(table);
         let events = Arc::new(EventQueue::new());
         let announced = Arc::<Mutex<Vec<FiAddr>>>::default();
-        let place = Place {
+        let place = InsertContext {
             table: table.clone(),
             naming: Naming::default(),
             pool: resolver.map(|resolver| {
@@ -69,7 +69,7 @@ impl Party {
             }),
         };
         Self {
-            later: Later::new(place, events.clone(), SOURCE),
+            later: AsyncInserter::new(place, events.clone(), SOURCE),
             table,
             events,
             announced,
@@ -77,19 +77,19 @@ impl Party {
     }
 
     /// Begins a call, whose results come through the channel.
-    fn begin(&self, wanted: Wanted, context: u64) -> mpsc::Receiver<Result<FiAddr, Errno>> {
+    fn begin(&self, wanted: InsertRequest, context: u64) -> mpsc::Receiver<Result<FiAddr, Errno>> {
         self.begin_with(wanted, None, context)
     }
 
     fn begin_with(
         &self,
-        wanted: Wanted,
-        keys: Keys,
+        wanted: InsertRequest,
+        keys: RequestKeys,
         context: u64,
     ) -> mpsc::Receiver<Result<FiAddr, Errno>> {
         let (tx, rx) = mpsc::channel();
         let mut next = 0;
-        let report: Report = Box::new(move |i, one| {
+        let report: InsertReport = Box::new(move |i, one| {
             assert_eq!(i, next);
             next += 1;
             tx.send(one).unwrap();
@@ -165,7 +165,7 @@ fn run(av_type: AvType, batches: Vec<Vec<Vec<Option<u32>>>>) -> usize {
             let lowest = (0..).find(|i| !used.contains(i)).unwrap();
             used.push(lowest);
             let nobody = Services::range("127.0.0.1", 1, "9", 1).unwrap();
-            let results = party.begin(Wanted::Services(nobody), context);
+            let results = party.begin(InsertRequest::Services(nobody), context);
             calls.push((vec![None], vec![lowest], results, Vec::new(), false));
         }
         for (context, shape) in (MOST_THREADS as u64..).zip(&batch) {
@@ -188,7 +188,7 @@ fn run(av_type: AvType, batches: Vec<Vec<Vec<Option<u32>>>>) -> usize {
                 indices.push(lowest);
             }
             let listed = names.iter().map(|n| wanted(*n)).collect();
-            let results = party.begin(Wanted::Listed(listed), context);
+            let results = party.begin(InsertRequest::Listed(listed), context);
             calls.push((names, indices, results, Vec::new(), false));
         }
         drop(holding);
@@ -309,8 +309,8 @@ fn calls_end_out_of_order_and_keep_their_indices() {
     let (open, resolver) = gate();
     let party = Party::new(AvType::Table, Some(resolver));
     let range = Services::range("127.0.0.1", 2, "8", 2).unwrap();
-    let slow = party.begin(Wanted::Services(range), 1);
-    let fast = party.begin(Wanted::Listed(vec![wanted(Some(77))]), 2);
+    let slow = party.begin(InsertRequest::Services(range), 1);
+    let fast = party.begin(InsertRequest::Listed(vec![wanted(Some(77))]), 2);
     let Event::Done(done) = party.next() else {
         panic!("the second call has no bad address");
     };
@@ -362,7 +362,7 @@ fn each_address_gets_its_own_key() {
     ];
     let none = || Err(Error::new(Errno::EINVAL, "insert", "address"));
     let keys = vec![Ok(key(1)), Ok(key(2)), Ok(key(3)), none(), Ok(key(4))];
-    let results = party.begin_with(Wanted::Listed(names), Some(keys), 1);
+    let results = party.begin_with(InsertRequest::Listed(names), Some(keys), 1);
     for number in [1, 2, 3, 5] {
         let Event::Error(error) = party.next() else {
             panic!("address {number} is none, or has no key");
@@ -399,7 +399,7 @@ fn closing_cancels_what_has_not_begun() {
     let mut waiting = Vec::new();
     for context in 0..2 * MOST_THREADS as u64 {
         let range = Services::range("127.0.0.1", 1, "1", 3).unwrap();
-        waiting.push(party.begin(Wanted::Services(range), context));
+        waiting.push(party.begin(InsertRequest::Services(range), context));
     }
     // Each thread has one address under way when the end comes.
     let Party { later, events, .. } = party;
@@ -443,7 +443,7 @@ fn a_range_that_is_found_later_ends_with_events_like_any_call() {
         .unwrap(),
     );
     let pool = ResolverPool::new(table.clone(), Arc::new(Nobody), Box::new(|_, _| ()));
-    let place = Place {
+    let place = InsertContext {
         table: table.clone(),
         naming: Naming {
             format: AddrFormat::SOCKADDR_IN,
@@ -455,14 +455,14 @@ fn a_range_that_is_found_later_ends_with_events_like_any_call() {
     };
     let events = Arc::new(EventQueue::new());
     let party = Party {
-        later: Later::new(place, events.clone(), SOURCE),
+        later: AsyncInserter::new(place, events.clone(), SOURCE),
         table: table.clone(),
         events,
         announced: Arc::default(),
     };
     // Nobody listens at port 0.
     let range = Services::range("10.0.0.1", 2, "0", 3).unwrap();
-    let results = party.begin(Wanted::Services(range), 7);
+    let results = party.begin(InsertRequest::Services(range), 7);
     for number in [0, 3] {
         let Event::Error(error) = party.next() else {
             panic!("address {number} has failed");
@@ -503,7 +503,7 @@ fn who_may_only_read_is_refused_at_once() {
             ..attr
         };
         let party = Party::around(AvTable::open(&reading, "test").unwrap(), None);
-        let listed = Wanted::Listed(vec![wanted(Some(1)), wanted(Some(2))]);
+        let listed = InsertRequest::Listed(vec![wanted(Some(1)), wanted(Some(2))]);
         let begun = party
             .later
             .begin(listed, None, Vec::new(), 1, Box::new(|_, _| ()));
@@ -526,7 +526,7 @@ fn entries_of_a_call_that_can_not_have_the_turn_are_free_again() {
     let party = Party::around(AvTable::open(&attr, "test").unwrap(), Some(resolver));
     party.table.set_turn_patience(Duration::from_millis(50));
     let range = Services::range("127.0.0.1", 1, "10", 1).unwrap();
-    let results = party.begin(Wanted::Services(range), 1);
+    let results = party.begin(InsertRequest::Services(range), 1);
     let other = AvTable::open(&attr, "test").unwrap();
     let turn = other.insertion().unwrap();
     // Only now does the call come to the point where it needs the turn.
