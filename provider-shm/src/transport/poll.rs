@@ -119,7 +119,7 @@ impl ShmTransport {
 
 /// Waits some nanoseconds, with no load under way. A processor that finds nothing runs ahead and
 /// looks at the same line several times at once; looks that the sender's store overtakes are
-/// undone, and take the line from the sender once more (`docs/adr/0012-polling-takes-its-time.md`).
+/// undone, and take the line from the sender once more (`docs/adr/0012-delay-between-polls.md`).
 /// Where the last message had a record, running ahead is a gain: slot and record come over
 /// together.
 #[inline(always)]
