@@ -10,11 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::mem::offset_of;
-use std::process::{Command, Stdio};
+use std::path::Path;
 
 use ferro_fi::abi::{fi_domain_attr, fi_mr_attr};
+use ferrofabric_bindings::layout;
 
 /// bindgen's name for a field that has none.
 const UNNAMED: &str = "__bindgen_anon_1";
@@ -248,14 +248,11 @@ fn leading_number(text: &str) -> i64 {
 /// that very version.
 fn numbers_of_c(version: &str, committed: &str) -> Numbers {
     if let Some(include) = std::env::var_os("FERRO_LIBFABRIC_INCLUDE") {
-        let output = compile_and_run(&c_program(), &include);
+        let output = layout::run_c(&c_program(), &include);
         let (found, fresh) = output.split_once('\n').expect("a line for the version");
-        if found == version && fresh != committed {
+        if found == version {
             let path = format!("{}/tests/layout-{version}.txt", env!("CARGO_MANIFEST_DIR"));
-            std::fs::write(&path, fresh).expect("it can be written");
-            panic!(
-                "{path} was out of date and has been written anew; look at the difference and run again"
-            );
+            layout::assert_current(Path::new(&path), committed, fresh);
         }
     }
     committed
@@ -291,34 +288,4 @@ fn c_program() -> String {
         .expect("a string takes it");
     }
     text + "return 0; }\n"
-}
-
-fn compile_and_run(program: &str, include: &std::ffi::OsStr) -> String {
-    static RUNS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let run = RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let binary = format!(
-        "{}/layout-{}-{run}",
-        env!("CARGO_TARGET_TMPDIR"),
-        std::process::id()
-    );
-    let mut compiler = Command::new("cc")
-        .args(["-x", "c", "-w", "-o", &binary, "-isystem"])
-        .arg(include)
-        .arg("-")
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("a C compiler is installed");
-    compiler
-        .stdin
-        .take()
-        .expect("asked for")
-        .write_all(program.as_bytes())
-        .expect("the compiler reads");
-    assert!(
-        compiler.wait().expect("it ends").success(),
-        "the C program does not compile"
-    );
-    let output = Command::new(&binary).output().expect("it runs");
-    std::fs::remove_file(&binary).expect("it is there");
-    String::from_utf8(output.stdout).expect("plain text")
 }

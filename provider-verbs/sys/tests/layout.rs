@@ -4,9 +4,9 @@
 //! time.)
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::path::Path;
 
+use ferrofabric_bindings::layout;
 use ferrofabric_verbs_sys::bindings::*;
 
 /// Emits for each structure its size and the offsets of the named fields, as Rust has them and as a
@@ -111,14 +111,9 @@ const COMMITTED: &str = include_str!("layout.txt");
 #[test]
 fn rust_agrees_with_the_c_compiler() {
     if let Some(include) = std::env::var_os("FERRO_RDMA_CORE_INCLUDE") {
-        let fresh = compile_and_run(&c_program(), &include);
-        if fresh != COMMITTED {
-            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layout.txt");
-            std::fs::write(path, &fresh).expect("layout.txt can be written");
-            panic!(
-                "{path} was out of date and has been written anew; look at the difference and run again"
-            );
-        }
+        let fresh = layout::run_c(&c_program(), &include);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layout.txt");
+        layout::assert_current(Path::new(path), COMMITTED, &fresh);
     }
     let rust = rust_layouts();
     let differences: Vec<_> = rust
@@ -128,30 +123,4 @@ fn rust_agrees_with_the_c_compiler() {
         .collect();
     assert!(differences.is_empty(), "(Rust, C): {differences:?}");
     assert_eq!(rust.lines().count(), COMMITTED.lines().count());
-}
-
-fn compile_and_run(program: &str, include: &std::ffi::OsStr) -> String {
-    let binary = std::env::temp_dir().join(format!("ferro-layout-{}", std::process::id()));
-    let mut compiler = Command::new("cc")
-        .args(["-x", "c", "-o"])
-        .arg(&binary)
-        .arg("-isystem")
-        .arg(include)
-        .arg("-")
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("a C compiler is installed");
-    compiler
-        .stdin
-        .take()
-        .expect("asked for")
-        .write_all(program.as_bytes())
-        .expect("the compiler reads");
-    assert!(
-        compiler.wait().expect("it ends").success(),
-        "the C program does not compile"
-    );
-    let output = Command::new(&binary).output().expect("it runs");
-    std::fs::remove_file(&binary).expect("it is there");
-    String::from_utf8(output.stdout).expect("plain text")
 }

@@ -1,20 +1,15 @@
-//! Writes `src/bindings.rs` anew from rdma-core's headers.
+//! Writes `provider-verbs/sys/src/bindings.rs` anew from rdma-core's headers.
 //!
 //!     FERRO_RDMA_CORE_INCLUDE=/path/to/usr/include \
-//!         cargo run -p ferrofabric-verbs-sys --features regenerate --bin regenerate-bindings
+//!         cargo run -p ferrofabric-bindings --features regenerate --bin regenerate-bindings
 //!
-//! The committed file comes from Debian 13's libibverbs-dev and librdmacm-dev 56.1-1. Run `cargo test` afterwards with
-//! the same variable set: `tests/layout.rs` then checks every layout against the C compiler too.
-//!
-//! Functions come out as types of function pointers (`fns::ibv_open_device`), not as `extern` items: the libraries are
-//! found at run time, and the loader's tables take their signatures from here.
+//! The committed file comes from Debian 13's libibverbs-dev and librdmacm-dev 56.1-1. Run
+//! `cargo test -p ferrofabric-verbs-sys` afterwards with the same variable set: its
+//! `tests/layout.rs` then checks every layout against the C compiler too.
 
-use std::path::{Path, PathBuf};
-use std::{env, error::Error, fs};
+use std::error::Error;
 
-use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
-use bindgen::{Builder, EnumVariation};
-use quote::quote;
+use ferrofabric_bindings::generate::Headers;
 
 /// Types that we use; what they contain by value follows.
 const TYPES: &[&str] = &[
@@ -86,7 +81,7 @@ const TYPES: &[&str] = &[
 ];
 
 /// Constants outside named enums.
-const VARS: &[&str] = &[
+const CONSTANTS: &[&str] = &[
     "IBV_LINK_LAYER_.*",
     "IBV_WC_STANDARD_FLAGS",
     "IBV_SYSFS_.*_MAX",
@@ -250,102 +245,27 @@ const BIT_ENUMS: &[&str] = &[
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let include = env::var_os("FERRO_RDMA_CORE_INCLUDE")
-        .map(PathBuf::from)
-        .ok_or("set FERRO_RDMA_CORE_INCLUDE to the folder that holds infiniband/verbs.h and rdma/rdma_cma.h")?;
-    let raw = generate(&include)?;
-    let text = functions_to_types(&raw)?;
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bindings.rs");
-    fs::write(&target, text)?;
-    println!("wrote {}", target.display());
-    Ok(())
-}
-
-fn generate(include: &Path) -> Result<String, Box<dyn Error>> {
-    let header = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n";
-    let mut builder = Builder::default()
-        .header_contents("rdma-core.h", header)
-        .clang_arg(format!("-I{}", include.display()))
-        .generate_comments(false)
-        .generate_inline_functions(false)
-        .use_core()
-        .merge_extern_blocks(true)
-        .layout_tests(true)
-        .derive_default(true)
-        .derive_debug(true)
-        .default_enum_style(EnumVariation::NewType {
-            is_bitfield: false,
-            is_global: false,
-        })
-        .constified_enum("_bindgen_ty_.*")
-        .parse_callbacks(Box::new(LibcTypes))
-        .rust_target(bindgen::RustTarget::stable(85, 0).map_err(|e| format!("{e:?}"))?)
-        .rust_edition(bindgen::RustEdition::Edition2024)
-        .formatter(bindgen::Formatter::None);
-    for name in TYPES {
-        builder = builder.allowlist_type(name);
-    }
-    for name in VARS {
-        builder = builder.allowlist_var(name);
-    }
-    for name in FUNCTIONS {
-        builder = builder.allowlist_function(name);
-    }
-    for name in OPAQUE.iter().chain(FROM_LIBC).chain(UNUSED) {
-        builder = builder.blocklist_type(name);
-    }
-    for name in BIT_ENUMS {
-        builder = builder.bitfield_enum(name);
-    }
-    for name in OPAQUE {
-        builder = builder.raw_line(format!(
-            "#[repr(C)] #[derive(Debug)] pub struct {name} {{ _private: [u8; 0] }}"
-        ));
-    }
-    builder = builder.raw_line(format!("use libc::{{{}}};", FROM_LIBC.join(", ")));
-    Ok(builder.generate()?.to_string())
-}
-
-/// The libc crate's types are plain data.
-#[derive(Debug)]
-struct LibcTypes;
-
-impl ParseCallbacks for LibcTypes {
-    fn blocklisted_type_implements_trait(
-        &self,
-        name: &str,
-        wanted: DeriveTrait,
-    ) -> Option<ImplementsTrait> {
-        let known = FROM_LIBC.contains(&name.trim_start_matches("struct "))
-            && matches!(wanted, DeriveTrait::Copy | DeriveTrait::Debug);
-        known.then_some(ImplementsTrait::Yes)
-    }
-}
-
-/// Turns every `extern` function into a type of function pointer, all in `mod fns`.
-fn functions_to_types(raw: &str) -> Result<String, Box<dyn Error>> {
-    let mut file = syn::parse_file(raw)?;
-    let mut types = Vec::new();
-    file.items.retain(|item| {
-        let syn::Item::ForeignMod(block) = item else {
-            return true;
-        };
-        for function in &block.items {
-            if let syn::ForeignItem::Fn(function) = function {
-                let (name, inputs, output) = (
-                    &function.sig.ident,
-                    &function.sig.inputs,
-                    &function.sig.output,
-                );
-                types.push(quote! { pub type #name = unsafe extern "C" fn(#inputs) #output; });
-            }
+    let headers = Headers {
+        library: "rdma-core",
+        program: "regenerate-bindings",
+        include: "FERRO_RDMA_CORE_INCLUDE",
+        types: TYPES,
+        constants: CONSTANTS,
+        functions: FUNCTIONS,
+        from_libc: FROM_LIBC,
+        unused: UNUSED,
+    };
+    let includes = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n";
+    let file = headers.bindings(includes, |mut builder| {
+        for name in BIT_ENUMS {
+            builder = builder.bitfield_enum(name);
         }
-        false
-    });
-    let fns = quote! { pub mod fns { use super::*; #(#types)* } };
-    file.items.push(syn::parse2(fns)?);
-    let mut text =
-        String::from("// Made by `regenerate-bindings` from rdma-core's headers. Do not edit.\n\n");
-    text.push_str(&prettyplease::unparse(&file));
-    Ok(text)
+        for name in OPAQUE {
+            builder = builder.blocklist_type(name).raw_line(format!(
+                "#[repr(C)] #[derive(Debug)] pub struct {name} {{ _private: [u8; 0] }}"
+            ));
+        }
+        builder
+    })?;
+    headers.write(&file, "provider-verbs/sys/src/bindings.rs")
 }
