@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Runs the phases of a test run and counts their results. Sourced by scripts/test and .ci/run, never
-# run; ci/test-phases tests it. A script calls begin_phases, then phase, check and whole_run as
-# often as it likes, then end_phases. A phase that ran nothing has failed, so that a green run says
-# something.
+# Runs the phases of a test run; what counts their results is ci/xtask. Sourced by scripts/test and
+# .ci/run after ci/provision.sh, never run. A script calls begin_phases, then phase, check and
+# whole_run as often as it likes, then end_phases. A phase that ran nothing has failed, so that a
+# green run says something.
 
 passed=0 failed=0 skipped=0
 summary=()
@@ -31,7 +31,7 @@ check() { run_phase check "$@"; }
 
 # whole_run TITLE FUNCTION ARGUMENT…: another run of scripts/test, which ends with the same line as
 # this one.
-whole_run() { run_phase whole_run "$@"; }
+whole_run() { run_phase whole-run "$@"; }
 
 run_phase() {
     local kind=$1 title=$2
@@ -63,95 +63,10 @@ record() {
 # account KIND TITLE LOG: adds the results in a log to the sums, and a line to the table. LOG.end
 # has the exit code and the seconds.
 account() {
-    local kind=$1 title=$2 log=$3 code=1 took=0 ok=0 bad=0 skips=0 word=ok
-    # Not there where what was to write it was ended.
-    [[ ! -s $log.end ]] || read -r code took <"$log.end"
-    if [[ $code == 77 && -z ${CI:-} ]]; then
-        skips=1 word=SKIP
-    else
-        "count_$kind" "$log" "$code"
-        # What failed without a test to blame: a lint, a build, the machine.
-        ((code == 0 || bad > 0)) || bad=1
-        [[ $code != 77 ]] || echo "FAILED: $title: continuous integration must have what this needs"
-        if [[ $kind != check ]] && ((ok + bad == 0)); then
-            bad=1
-            echo "FAILED: $title: no test ran"
-        fi
-        ((bad == 0)) || word=FAILED
-    fi
+    local kind=$1 title=$2 log=$3 counted ok bad skips line
+    counted=$(xtask count "$kind" "$title" "$log" ${skip_is_failure:+--skip-is-failure} ${CI:+--nothing-missing}) \
+        || counted="0 1 0 FAILED    ? s  $title"
+    read -r ok bad skips line <<<"$counted"
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skips))
-    summary+=("$(printf '%-6s %4d s  %s' "$word" "$took" "$title")")
-}
-
-# Each of count_… LOG CODE sets ok, bad and skips, which belong to its caller.
-
-count_check() {
-    [[ $2 == 0 ]] || return 0
-    ok=1
-    skips=$(grep -c '^SKIP' "$1" || true)
-}
-
-count_tests() {
-    local ignored allowed
-    # Of each program the last result line counts: before it may stand one of a program that a test
-    # ran. The lines of two machines come in any order, so "[0]" and "[1]" are kept apart.
-    read -r ok bad ignored < <(awk '
-        function count(node,    word, i, n) {
-            n = split(result[node], word, " ")
-            for (i = 2; i <= n; i++) sum[word[i]] += word[i - 1]
-            delete result[node]
-        }
-        { node = "" }
-        /^\[[01]\] / { node = $1; sub(/^\[[01]\] /, "") }
-        /^ *(Running|Doc-tests) / { count(node) }
-        /^test result: / { gsub(";", ""); result[node] = $0 }
-        END {
-            for (node in result) count(node)
-            print sum["passed"] + 0, sum["failed"] + 0, sum["ignored"] + 0
-        }' "$1")
-    # A test that cannot run here says SKIP, and to its harness has passed.
-    skips=$(grep -cE '^(\[[01]\] )?SKIP' "$1" || true)
-    # What takes hardware that Soft-RoCE is not, or more time than there is.
-    allowed=$(grep -cE '^(\[[01]\] )?SKIP.*\[(NIC|soak)\]' "$1" || true)
-    ok=$((ok - skips))
-    ((ok >= 0)) || ok=0
-    if [[ -n $skip_is_failure ]]; then
-        bad=$((bad + skips - allowed))
-        skips=$allowed
-    fi
-    skips=$((skips + ignored))
-}
-
-count_whole_run() {
-    local line
-    line=$(tail -n 1 "$1")
-    if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
-        ok=${BASH_REMATCH[1]} bad=${BASH_REMATCH[2]} skips=${BASH_REMATCH[3]}
-    else
-        bad=1
-    fi
-}
-
-# programs_are_complete TREE LIST: whether each package of the workspace has a test program in the
-# list ("FOLDER PROGRAM" on a line), and each file in the package's tests/, and each folder there
-# with a main.rs, one of its own. Says which are missing.
-programs_are_complete() {
-    local tree=$1 list=$2 package file name complete=0
-    local -A has=()
-    while read -r package file; do
-        file=${file##*/}
-        has[$package]=1
-        has[$package/tests/${file%-*}.rs]=1
-    done <"$list"
-    while read -r package; do
-        [[ -n ${has[$tree/$package]:-} ]] || { echo "FAILED: no test program of $package was built"; complete=1; }
-        for file in "$tree/$package"/tests/{*.rs,*/main.rs}; do
-            name=${file%/main.rs} name=${name%.rs}.rs
-            [[ -e $file && -z ${has[$name]:-} ]] || continue
-            echo "FAILED: ${file#"$tree/"} was not built"
-            complete=1
-        done
-    done < <(sed -n '/^members = \[/,/^\]/s/^ *"\(.*\)",*$/\1/p' "$tree/Cargo.toml")
-    ((${#has[@]})) || { echo "FAILED: no test program was built"; complete=1; }
-    return "$complete"
+    summary+=("$line")
 }

@@ -105,6 +105,32 @@ stated_rust() {
     sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$(dirname "${BASH_SOURCE[0]}")/../Cargo.toml"
 }
 
+# xtask ARGUMENT…: runs the part of the scripts that reads and counts (ci/xtask).
+xtask() {
+    local program
+    program=$(xtask_program) || return
+    "$program" "$@"
+}
+
+# xtask_program: prints where that part is, and builds it first where FERRO_XTASK does not say.
+xtask_program() {
+    local tree target
+    if [[ -n ${FERRO_XTASK:-} ]]; then
+        printf '%s\n' "$FERRO_XTASK"
+        return
+    fi
+    tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+    target=${CARGO_TARGET_DIR:-$tree/target}
+    [[ $target == /* ]] || target=$tree/$target
+    # In a folder of its own, for it not to wait until a build of the workspace is over.
+    target=$target/xtask
+    need_rust
+    command -v cc >/dev/null || need_packages gcc libc6-dev
+    CARGO_TARGET_DIR=$target cargo build --locked --quiet --manifest-path "$tree/Cargo.toml" \
+        --package ferrofabric-xtask >&2 || return
+    printf '%s\n' "$target/debug/ferrofabric-xtask"
+}
+
 # need_rust_checks: rustfmt and clippy of the same origin as Debian's cargo; nothing where cargo has
 # them or is not Debian's. Callers look for them afterwards, and go on without.
 need_rust_checks() {

@@ -1,0 +1,136 @@
+//! What the scripts of this tree read and count: results of tests, lists of programs, and what the
+//! Soft-RoCE machine sends. Shell starts programs and moves files; text is taken apart here.
+//!
+//! `ci/provision.sh` builds this program (`xtask_program`) as soon as there is a Rust. What runs
+//! before that, and what runs in the Soft-RoCE machine, which has no Rust, stays shell.
+
+mod count;
+mod frames;
+mod kernel_log;
+mod programs;
+
+use std::error::Error;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{fs, io};
+
+use clap::{Parser, Subcommand};
+
+/// What the scripts of this tree read and count.
+#[derive(Parser)]
+#[command(name = "xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Counts the results in the log of a phase: prints "PASSED FAILED SKIPPED LINE", where LINE is
+    /// the phase's line of the table
+    Count {
+        #[arg(value_enum)]
+        kind: count::Kind,
+        title: String,
+        /// The log; LOG.end has the exit code and the seconds
+        log: PathBuf,
+        #[command(flatten)]
+        rules: count::Rules,
+    },
+    /// Prints "FOLDER PROGRAM" of each test program in cargo's messages (standard input)
+    Programs,
+    /// Prints those of a list of programs that fit all options
+    Select {
+        list: PathBuf,
+        #[command(flatten)]
+        wanted: programs::Selection,
+    },
+    /// Fails unless a list of programs has all test programs of the workspace
+    Complete {
+        /// The workspace's folder
+        tree: PathBuf,
+        list: PathBuf,
+    },
+    /// Takes a machine's frames (standard input) apart: the command's output goes to ours
+    HostOutput {
+        node: u32,
+        /// What goes before each line
+        prefix: String,
+        /// The file that takes what the machine reports
+        #[arg(long)]
+        reports: PathBuf,
+    },
+    /// Shows what a machine's kernel said, if that says something; exit code 3 where it complained
+    KernelLog(kernel_log::Ended),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
+    match command {
+        Command::Count {
+            kind,
+            title,
+            log,
+            rules,
+        } => {
+            let mut end = log.clone().into_os_string();
+            end.push(".end");
+            // Not there where what was to write it was ended.
+            let end = fs::read_to_string(end).unwrap_or_default();
+            let outcome = count::count(kind, &title, &text(&log)?, count::End::of(&end), rules);
+            outcome.notes.iter().for_each(|note| eprintln!("{note}"));
+            println!("{outcome}");
+        }
+        Command::Programs => {
+            let list = programs::built(&io::read_to_string(io::stdin())?)?;
+            list.iter().for_each(|program| println!("{program}"));
+        }
+        Command::Select { list, wanted } => {
+            let list = programs::read(&text(&list)?)?;
+            let mut out = io::stdout().lock();
+            for program in list.iter().filter(|program| wanted.fits(program)) {
+                writeln!(out, "{program}")?;
+            }
+        }
+        Command::Complete { tree, list } => {
+            let missing = programs::missing(&programs::members(&tree)?, &text(&list)?)?;
+            missing.iter().for_each(|what| println!("FAILED: {what}"));
+            if !missing.is_empty() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::HostOutput {
+            node,
+            prefix,
+            reports,
+        } => {
+            let reports = fs::OpenOptions::new().append(true).open(reports)?;
+            let (out, err) = (io::stdout().lock(), io::stderr().lock());
+            frames::take_apart(io::stdin().lock(), node, &prefix, out, err, reports)?;
+        }
+        Command::KernelLog(ended) => {
+            let shown = ended.shown()?;
+            io::stderr().write_all(shown.text.as_bytes())?;
+            if shown.complained {
+                return Ok(ExitCode::from(3));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A file of which parts may be no text.
+fn text(path: &Path) -> Result<String, String> {
+    let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
