@@ -40,8 +40,7 @@ pub struct Target {
 
 /// A seed that is another one in each run.
 pub fn drawn_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(())
+    fastrand::Rng::new().u64(..)
 }
 
 /// Whether this program notices numbers that overflow. Without that, it finds less than it should.

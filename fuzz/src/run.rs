@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::mutate::{Random, mutated};
+use fastrand::Rng;
+
+use crate::mutate::{below, mutated};
 use crate::{Target, corpus};
 
 /// Inputs that are kept for what they showed.
@@ -73,10 +75,10 @@ pub fn run(target: &Target, options: Options) -> Report {
     if kept.is_empty() {
         kept.push(Vec::new());
     }
-    let mut random = Random::new(options.seed);
+    let mut random = Rng::with_seed(options.seed);
     for _ in 0..options.inputs {
-        let from = &kept[random.below(kept.len())];
-        let other = &kept[random.below(kept.len())];
+        let from = &kept[below(&mut random, kept.len())];
+        let other = &kept[below(&mut random, kept.len())];
         let bytes = mutated(from, other, target.words, &mut random);
         report.inputs += 1;
         match watch.take(&bytes) {

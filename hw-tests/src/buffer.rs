@@ -78,14 +78,9 @@ impl Drop for Buffer {
 impl Buffer {
     /// Bytes that differ from place to place and from seed to seed.
     pub fn pattern(seed: u32, len: usize) -> Vec<u8> {
-        let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
-        (0..len)
-            .map(|_| {
-                state ^= state << 13;
-                state ^= state >> 17;
-                state ^= state << 5;
-                state as u8
-            })
-            .collect()
+        let mut rng = fastrand::Rng::with_seed(seed.into());
+        let mut bytes = vec![0; len];
+        rng.fill(&mut bytes);
+        bytes
     }
 }

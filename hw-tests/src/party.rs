@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
 use ferrofabric_contracts::error::OpError;
@@ -192,34 +193,18 @@ pub fn succeeded(outcome: Result<Completion, Box<CqError>>) -> Completion {
     outcome.unwrap_or_else(|e| panic!("{} ({}): {e:?}", e.errno, e.why))
 }
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
-#[derive(Clone, Debug)]
-pub struct Numbers(pub u64);
-
-impl Numbers {
-    /// The next one.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A size from `low` to `high` bytes, each power of two as likely as the next.
-    pub fn size(&mut self, low: usize, high: usize) -> usize {
-        let (from, to) = ((low + 1) as f64, (high + 1) as f64);
-        let unit = (self.draw() >> 11) as f64 / (1u64 << 53) as f64;
-        let size = from * (to / from).powf(unit);
-        (size as usize - 1).clamp(low, high)
-    }
+/// Draws a size from `low` to `high` bytes, each power of two as likely as the next.
+pub fn size(rng: &mut Rng, low: usize, high: usize) -> usize {
+    let (from, to) = ((low + 1) as f64, (high + 1) as f64);
+    let size = from * (to / from).powf(rng.f64());
+    (size as usize - 1).clamp(low, high)
 }
 
 /// Fills a message with what only this one has.
 pub fn fill(message: &mut [u8], seed: u64) {
-    let mut numbers = Numbers(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut chunks = message.chunks_exact_mut(8);
-    let mut word = numbers.draw();
+    let mut word = rng.u64(..);
     for chunk in &mut chunks {
         word = word
             .wrapping_mul(0x5851_f42d_4c95_7f2d)
@@ -257,9 +242,9 @@ pub fn check(message: &[u8], seed: u64, what: &str) {
 
 /// Whether a message is as [`fill`] made it.
 pub fn is_filled(message: &[u8], seed: u64) -> bool {
-    let mut numbers = Numbers(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut chunks = message.chunks_exact(8);
-    let mut word = numbers.draw();
+    let mut word = rng.u64(..);
     for chunk in &mut chunks {
         word = word
             .wrapping_mul(0x5851_f42d_4c95_7f2d)

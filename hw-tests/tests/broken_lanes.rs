@@ -4,9 +4,10 @@
 
 use std::time::Instant;
 
+use fastrand::Rng;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_hw_tests::party::{self, Numbers, PATIENCE, check, fill, succeeded};
+use ferrofabric_hw_tests::party::{self, PATIENCE, check, fill, size, succeeded};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use ferrofabric_verbs::fault;
 use serial_test::file_serial;
@@ -87,8 +88,8 @@ fn exchange(settings: &[(&str, &str)], count: u64, high: usize, every: u64) {
     let endpoints = [party::endpoint(settings), party::endpoint(settings)];
     let names = endpoints.each_ref().map(|endpoint| endpoint.name());
     let sizes = [1, 2].map(|seed| {
-        let mut numbers = Numbers(seed);
-        let drawn = (0..count).map(|_| numbers.size(0, high));
+        let mut rng = Rng::with_seed(seed);
+        let drawn = (0..count).map(|_| size(&mut rng, 0, high));
         drawn.collect::<Vec<_>>()
     });
     let mut others = [1usize, 0].into_iter();

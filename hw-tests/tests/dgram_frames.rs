@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use fastrand::Rng;
 use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
@@ -220,15 +221,15 @@ fn a_flood_of_frames_takes_the_posted_receives_alone() {
     let stranger = Stranger::new(&rig);
     let mut ours = open(Prefix::None);
     let mtu = rig.port.active_mtu.bytes();
-    let mut sizes = party::Numbers(5);
+    let mut rng = Rng::with_seed(5);
     for round in 0..10 {
         let receives = round % 4;
         for _ in 0..receives {
             post(&mut ours, 300);
         }
         for _ in 0..20 {
-            let mut frame = vec![0; sizes.size(0, mtu)];
-            party::fill(&mut frame, sizes.draw());
+            let mut frame = vec![0; party::size(&mut rng, 0, mtu)];
+            party::fill(&mut frame, rng.u64(..));
             stranger.send(&ours.name(), QKEY, &frame, None);
         }
         for _ in 0..receives {

@@ -6,12 +6,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_hw_tests::party::{
-    self, Numbers, PATIENCE, fill, is_filled, meet, succeeded, wait,
-};
+use ferrofabric_hw_tests::party::{self, PATIENCE, fill, is_filled, meet, size, succeeded, wait};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
 
@@ -136,11 +135,11 @@ fn two_machines_exchange_messages_of_all_sizes() {
     let (node, mut stream) = meet();
     let other = exchange_names(&mut stream, &endpoint);
     let sizes = |node: u64| {
-        let mut numbers = Numbers(node);
+        let mut rng = Rng::with_seed(node);
         (0..COUNT).map(move |i| match i {
             0 => 0,
             1 => 8 << 20,
-            _ => numbers.size(0, 200_000),
+            _ => size(&mut rng, 0, 200_000),
         })
     };
     let (mut sent, mut received) = (0, 0);

@@ -5,11 +5,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use fastrand::Rng;
 use ferrofabric_av::AvAttr;
 use ferrofabric_conformance::fabric::Fabric;
 use ferrofabric_conformance::remapping;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_hw_tests::party::{self, Numbers, PATIENCE, succeeded};
+use ferrofabric_hw_tests::party::{self, PATIENCE, succeeded};
 use ferrofabric_hw_tests::{Rig, unprivileged};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 use serial_test::file_serial;
@@ -210,28 +211,28 @@ fn memory_comes_and_goes_on_all_threads() {
         for seed in 0..2 {
             let over = &over;
             scope.spawn(move || {
-                let mut numbers = Numbers(seed);
+                let mut rng = Rng::with_seed(seed);
                 let mut held: Vec<Vec<u8>> = Vec::new();
                 while !over.load(Ordering::Relaxed) {
-                    held.push(vec![1; (numbers.draw() % (2 << 20)) as usize]);
+                    held.push(vec![1; rng.usize(..2 << 20)]);
                     if held.len() > 4 {
-                        held.swap_remove(numbers.draw() as usize % held.len());
+                        held.swap_remove(rng.usize(..held.len()));
                     }
                 }
             });
         }
-        let mut numbers = Numbers(7);
+        let mut rng = Rng::with_seed(7);
         let mut kept: Vec<[Buffer; 2]> = Vec::new();
         for number in 0..60 {
-            let buffers = match numbers.draw() as usize % 3 {
-                0 if !kept.is_empty() => kept.swap_remove(numbers.draw() as usize % kept.len()),
+            let buffers = match rng.usize(..3) {
+                0 if !kept.is_empty() => kept.swap_remove(rng.usize(..kept.len())),
                 _ => [room(MAPPED), room(MAPPED)],
             };
-            let len = LONG - numbers.draw() as usize % (LONG / 2);
+            let len = LONG - rng.usize(..LONG / 2);
             let [from, into] = buffers;
             let buffers = pair.message(from, into, len, number);
             // Some stay, some are given back at once.
-            if numbers.draw() % 2 == 0 && kept.len() < 4 {
+            if rng.bool() && kept.len() < 4 {
                 kept.push(buffers);
             }
         }

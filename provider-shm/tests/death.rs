@@ -475,7 +475,7 @@ fn garbage_at_the_door() {
     });
     let id = ep.name().shm.unwrap();
     let before = holdings().0;
-    let mut draw = exchange::Draw::new(exchange::drawn_seed());
+    let mut rng = fastrand::Rng::with_seed(exchange::drawn_seed());
     let records = fuzzing::records();
     let mut kept = Vec::new();
     // Silent ones, more than are talked to at once; wrong lengths; noise; a record of each kind
@@ -487,11 +487,11 @@ fn garbage_at_the_door() {
             continue;
         };
         let mut bytes: Vec<u8> = (0..[0, 1, 120, 120, 121, 4000][i % 6])
-            .map(|_| draw.next() as u8)
+            .map(|_| rng.u8(..))
             .collect();
         if i % 6 == 3 {
             let record = &records[i / 6 % records.len()];
-            let right = draw.below(record.len() + 1);
+            let right = rng.usize(..=record.len());
             bytes[..right].copy_from_slice(&record[..right]);
         }
         if i % 6 != 0 {

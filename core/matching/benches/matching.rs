@@ -19,6 +19,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use fastrand::Rng;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Arrived;
 use ferrofabric_contracts::types::{FiAddr, IoBuf};
@@ -102,17 +103,12 @@ impl Script {
     fn new(depth: u64, random: bool) -> Script {
         let len = 2 * DEEP as usize;
         let mut queue: Vec<u32> = (0..depth as u32).collect();
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut rng = Rng::with_seed(0);
         let mut steps = Vec::with_capacity(len + depth as usize);
         for (step, next) in (depth as u32..).take(len).enumerate() {
             let at = match random {
                 false => step % queue.len(),
-                true => {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    (state % queue.len() as u64) as usize
-                }
+                true => rng.usize(..queue.len()),
             };
             steps.push((std::mem::replace(&mut queue[at], next), next));
         }
@@ -231,13 +227,10 @@ struct Chase {
 impl Chase {
     fn new() -> Chase {
         let mut lines: Vec<Line> = (0..DEEP as u32).map(Line).collect();
-        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut rng = Rng::with_seed(0);
         // Sattolo's shuffle.
         for i in (1..lines.len()).rev() {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            lines.swap(i, (state % i as u64) as usize);
+            lines.swap(i, rng.usize(..i));
         }
         Chase { lines, at: 0 }
     }

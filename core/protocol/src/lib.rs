@@ -21,7 +21,6 @@ pub mod lane_policy;
 pub mod parts;
 mod peer_key;
 pub mod rendezvous;
-mod rng;
 mod rtt;
 pub mod session;
 mod spare_room;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rng::Rng;
+use fastrand::Rng;
 
 /// Round-trip estimator in the manner of RFC 6298, one for all peers of an endpoint: most peers are
 /// shaken hands with once, so a peer's own estimate would always come too late. A round trip
@@ -72,7 +72,7 @@ impl RttEstimator {
     pub(crate) fn backoff(&self, base: Duration, tries: u32, rng: &mut Rng) -> Duration {
         let wait = base.saturating_mul(1 << tries.min(20)).min(self.max);
         let quarter = u64::try_from(wait.as_nanos() / 4).unwrap_or(u64::MAX / 4);
-        wait - Duration::from_nanos(quarter) + Duration::from_nanos(rng.below(2 * quarter + 1))
+        wait - Duration::from_nanos(quarter) + Duration::from_nanos(rng.u64(..=2 * quarter))
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn backoff_doubles_to_the_cap_and_spreads() {
         let rtt = RttEstimator::new(100 * MS, MS, 1000 * MS);
-        let mut rng = Rng::new(1);
+        let mut rng = Rng::with_seed(1);
         for tries in 0..100 {
             let nominal = (100 * MS).saturating_mul(1 << tries.min(20)).min(1000 * MS);
             let wait = rtt.backoff(100 * MS, tries, &mut rng);

@@ -131,7 +131,7 @@ pub(crate) struct Queue<P> {
     live: Vec<u64>,
     oldest: usize,
     next: u64,
-    random: u64,
+    rng: fastrand::Rng,
 }
 
 impl<P: Pair> Queue<P> {
@@ -162,7 +162,7 @@ impl<P: Pair> Queue<P> {
             next: live.len() as u64,
             live,
             oldest: 0,
-            random: 0x9e37_79b9_7f4a_7c15,
+            rng: fastrand::Rng::with_seed(0),
         })
     }
 
@@ -204,13 +204,8 @@ impl<P: Pair> Queue<P> {
     fn exchange(&mut self, i: usize, new: u64) -> u64 {
         let at = match self.order {
             Order::Order => self.oldest,
-            Order::Random => {
-                self.random ^= self.random << 13;
-                self.random ^= self.random >> 7;
-                self.random ^= self.random << 17;
-                // The burst's new ones are kept at the front.
-                i + (self.random % (self.live.len() - i) as u64) as usize
-            }
+            // The burst's new ones are kept at the front.
+            Order::Random => self.rng.usize(i..self.live.len()),
         };
         self.oldest = (self.oldest + 1) % self.live.len();
         let out = std::mem::replace(&mut self.live[at], new);

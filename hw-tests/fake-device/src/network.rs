@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use ferrofabric_verbs_sys::ibv_qp_type;
 
 use crate::fault::{Crossed, Network};
@@ -17,8 +18,7 @@ const MAX_DELAY: u64 = 16;
 /// The datagrams that are under way, and counts of all that were.
 pub(crate) struct Crossing {
     network: Network,
-    /// Where the pseudo-random numbers are.
-    state: u64,
+    rng: Rng,
     /// Counts events.
     now: u64,
     delayed: Vec<Delayed>,
@@ -47,7 +47,7 @@ impl Crossing {
                 repeated: 0,
                 delayed: 0,
             },
-            state: 0,
+            rng: Rng::with_seed(0),
             now: 0,
             delayed: Vec::new(),
             latest: BTreeMap::new(),
@@ -65,22 +65,13 @@ impl Crossing {
     pub(crate) fn of(network: Network) -> Self {
         Self {
             network,
-            state: network.seed,
+            rng: Rng::with_seed(network.seed),
             ..Self::quiet()
         }
     }
 
-    /// Pseudo-random numbers (splitmix64).
-    fn draw(&mut self, bound: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
     fn strikes(&mut self, percent: u32) -> bool {
-        self.draw(100) < u64::from(percent)
+        self.rng.u32(..100) < percent
     }
 
     fn is_quiet(&self) -> bool {
@@ -116,7 +107,7 @@ impl Model {
             let message = message.clone();
             let crossing = &mut self.crossing;
             if crossing.strikes(crossing.network.delayed) {
-                let due = crossing.now + 1 + crossing.draw(MAX_DELAY);
+                let due = crossing.now + 1 + crossing.rng.u64(..MAX_DELAY);
                 crossing.delayed.push(Delayed {
                     due,
                     number,

@@ -42,7 +42,7 @@ impl Turn {
     fn take() -> Self {
         let device = FakeDevice::take();
         let given = std::env::var("FERRO_NETWORK").ok();
-        let seed = given.map_or_else(random, |seed| seed.parse().unwrap());
+        let seed = given.map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
         println!("FERRO_NETWORK={seed}");
         device.network(&Network {
             seed,
@@ -60,12 +60,6 @@ impl Drop for Turn {
             assert_eq!(self.0.misuse(), "", "misuse of the device");
         }
     }
-}
-
-/// A number that nobody knows.
-fn random() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
 }
 
 fn found(pairs: &[(&str, &str)], ep_type: EpType, mode: Mode) -> Info {

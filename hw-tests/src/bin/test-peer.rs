@@ -4,11 +4,12 @@
 
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::addr::AddrFormat;
 use ferrofabric_contracts::info::EpType;
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_hw_tests::party::{self, Numbers, fill, succeeded, tsend, wait};
+use ferrofabric_hw_tests::party::{self, fill, size, succeeded, tsend, wait};
 use ferrofabric_hw_tests::sockets;
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
 
@@ -34,7 +35,7 @@ fn sender(numbers: &[u64]) {
     let mut endpoint = party::endpoint(&[]);
     let hub = party::report(&endpoint.name());
     let hub = endpoint.av().insert(&hub.to_bytes()).unwrap();
-    let mut sizes = Numbers(me);
+    let mut rng = Rng::with_seed(me);
     let mut free: Vec<Buffer> = (0..window)
         .map(|_| Buffer::new(high as usize).unwrap())
         .collect();
@@ -49,7 +50,7 @@ fn sender(numbers: &[u64]) {
                 }
             }
         };
-        let len = sizes.size(low as usize, high as usize);
+        let len = size(&mut rng, low as usize, high as usize);
         let tag = (me << 32) | i;
         fill(&mut buffer[..len], tag);
         tsend(&mut endpoint, buffer, len, hub, tag, 0, |done| {

@@ -9,9 +9,9 @@
 )]
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
@@ -20,39 +20,17 @@ use crate::owner::Ep;
 
 /// A seed that is another one in each run, or that of FERRO_SEED. Prints it.
 pub fn drawn_seed() -> u64 {
-    let seed = std::env::var("FERRO_SEED").map_or_else(
-        |_| RandomState::new().hash_one(0),
-        |seed| seed.parse().unwrap(),
-    );
+    let seed = std::env::var("FERRO_SEED")
+        .map_or_else(|_| Rng::new().u64(..), |seed| seed.parse().unwrap());
     eprintln!("FERRO_SEED={seed}");
     seed
 }
 
-/// A small generator, so that all parties draw the same numbers.
-pub struct Draw(u64);
-
-impl Draw {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 11) % n as u64) as usize
-    }
-}
-
 /// What a message contains: nobody else's message contains it.
 pub fn content(from: usize, to: usize, index: usize, len: usize) -> Vec<u8> {
-    let mut draw = Draw::new(((from as u64) << 40) | ((to as u64) << 32) | index as u64);
+    let mut rng = Rng::with_seed(((from as u64) << 40) | ((to as u64) << 32) | index as u64);
     let mut bytes = vec![0; len];
-    let word = draw.next();
+    let word = rng.u64(..);
     for (i, chunk) in bytes.chunks_mut(8).enumerate() {
         let w = word.wrapping_add((i as u64).wrapping_mul(0x0101_0307_0b0d_1113));
         chunk.copy_from_slice(&w.to_le_bytes()[..chunk.len()]);
@@ -70,15 +48,13 @@ struct Message {
 
 /// The messages of a pair, as both know them.
 fn messages(seed: u64, from: usize, to: usize, sizes: &[usize]) -> Vec<Message> {
-    let mut draw = Draw::new(seed ^ (((from * 1000 + to) as u64) << 8));
+    let mut rng = Rng::with_seed(seed ^ (((from * 1000 + to) as u64) << 8));
     let mut sizes = sizes.to_vec();
-    for i in (1..sizes.len()).rev() {
-        sizes.swap(i, draw.below(i + 1));
-    }
+    rng.shuffle(&mut sizes);
     sizes
         .into_iter()
         .map(|len| {
-            let tagged = draw.below(4) != 0;
+            let tagged = rng.u32(..4) != 0;
             Message {
                 len,
                 kind: if tagged {
@@ -86,9 +62,9 @@ fn messages(seed: u64, from: usize, to: usize, sizes: &[usize]) -> Vec<Message> 
                 } else {
                     MsgKind::Msg
                 },
-                tag: if tagged { draw.below(3) as u64 } else { 0 },
-                data: (draw.below(3) == 0).then(|| draw.next()),
-                inject: len <= 4096 && draw.below(4) == 0,
+                tag: if tagged { rng.u64(..3) } else { 0 },
+                data: (rng.u32(..3) == 0).then(|| rng.u64(..)),
+                inject: len <= 4096 && rng.u32(..4) == 0,
             }
         })
         .collect()
@@ -127,12 +103,12 @@ fn send_of(message: Message, me: usize, to: usize, addr: FiAddr, index: usize) -
 }
 
 /// Sends in one piece or in three; what is injected is overwritten at once. False: turned away.
-fn send(ep: &mut Ep, Send { op, bytes }: &Send, draw: &mut Draw) -> bool {
+fn send(ep: &mut Ep, Send { op, bytes }: &Send, rng: &mut Rng) -> bool {
     let inject = op.flags.contains(Flags::INJECT);
     let mut copy = if inject { bytes.clone() } else { Vec::new() };
     let from = if inject { &copy } else { bytes };
-    let cut = draw.below(from.len() + 1);
-    let iov = match draw.below(2) {
+    let cut = rng.usize(..=from.len());
+    let iov = match rng.u32(..2) {
         0 => vec![IoBuf::new(from.as_ptr(), from.len())],
         _ => vec![
             IoBuf::new(from.as_ptr(), cut),
@@ -155,7 +131,7 @@ fn send(ep: &mut Ep, Send { op, bytes }: &Send, draw: &mut Draw) -> bool {
 /// Does it all as number `me`; `peers[i]` is the address of number `i` (our own, too, if we are to
 /// send to ourselves).
 pub fn exchange(ep: &mut Ep, me: usize, peers: &[Option<FiAddr>], sizes: &[usize], seed: u64) {
-    let mut draw = Draw::new(seed ^ 0x5555 ^ me as u64);
+    let mut rng = Rng::with_seed(seed ^ 0x5555 ^ me as u64);
     let (mut sends, mut recvs) = (Vec::new(), Vec::new());
     for (other, addr) in peers.iter().enumerate() {
         let Some(addr) = *addr else { continue };
@@ -186,11 +162,11 @@ pub fn exchange(ep: &mut Ep, me: usize, peers: &[Option<FiAddr>], sizes: &[usize
     let end = Instant::now() + Duration::from_secs(60);
     while sends_done < total || recvs_done < total {
         // A few operations of a random sort, then a look at what has completed.
-        for _ in 0..draw.below(6) {
-            let with = draw.below(sends.len());
-            if draw.below(2) == 0 {
+        for _ in 0..rng.u32(..6) {
+            let with = rng.usize(..sends.len());
+            if rng.u32(..2) == 0 {
                 if let Some(next) = sends[with].get(next_send[with]) {
-                    if send(ep, next, &mut draw) {
+                    if send(ep, next, &mut rng) {
                         next_send[with] += 1;
                         sent += 1;
                     }

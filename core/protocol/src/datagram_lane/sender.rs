@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use super::congestion::Congestion;
 use super::flights::{Flight, Flights, State};
 use super::loss::{Evidence, Verdict};
 use super::{Config, Shared};
 use crate::Time;
-use crate::rng::Rng;
 use crate::rtt::RttEstimator;
 use crate::session::{Session, SessionError};
 use crate::wire::datagram::{Ack, SPAN};
@@ -67,7 +68,7 @@ impl Sender {
             probes: 0,
             probe: false,
             paused: false,
-            rng: Rng::new(seed),
+            rng: Rng::with_seed(seed),
         }
     }
 

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use super::super::credit::MAX_QUOTA_UNITS;
-use super::super::rng::Rng;
 use super::super::rtt::RttEstimator;
 use super::super::table::{Key, Table};
 use super::super::timers::Timers;
@@ -47,7 +48,7 @@ impl Connector {
     pub fn new(me: PeerKey, config: Config) -> Self {
         Connector {
             me,
-            rng: Rng::new(config.seed),
+            rng: Rng::with_seed(config.seed),
             rtt: RttEstimator::new(
                 config.intervals.initial_timeout,
                 config.intervals.min_timeout,
@@ -235,7 +236,7 @@ impl Connector {
                 peer.name = LaneName {
                     from_initiator: true,
                     epoch: self.epoch,
-                    initiator_nonce: self.rng.non_zero(),
+                    initiator_nonce: self.rng.u64(1..),
                     responder_nonce: 0,
                 };
                 if peer.key == self.me {
@@ -445,7 +446,7 @@ impl Connector {
 /// Where the numbers of an RC queue pair begin.
 fn first_psn(kind: LaneKind, rng: &mut Rng) -> u32 {
     match kind {
-        LaneKind::Rc => (rng.next() as u32) >> 8,
+        LaneKind::Rc => rng.u32(..) >> 8,
         LaneKind::Ud => 0,
     }
 }

@@ -169,7 +169,7 @@ impl Connector {
             self.drop_lane(key, Reason::PeerReset, out);
             return self.begin(key, LaneKind::Rc, None, now, out);
         }
-        let responder_nonce = self.rng.non_zero();
+        let responder_nonce = self.rng.u64(1..);
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };

@@ -322,7 +322,7 @@ impl Connector {
                     // No lane is there to be named; what answers has to name something.
                     self.epoch += 1;
                     peer.name.epoch = self.epoch;
-                    peer.name.initiator_nonce = self.rng.non_zero();
+                    peer.name.initiator_nonce = self.rng.u64(1..);
                 }
                 peer.phase = Phase::Closing;
                 peer.since = now + self.config.intervals.linger;

@@ -1,8 +1,9 @@
 //! Against a plain model, and under traffic that would make a simpler rule change lanes all the
 //! time.
 
+use fastrand::Rng;
+
 use super::*;
-use crate::rng::Rng;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -127,12 +128,12 @@ fn walking_bursts_change_lanes_rarely() {
 #[test]
 fn the_busiest_have_the_lanes() {
     let mut policy = LanePolicy::new(config(16));
-    let mut rng = Rng::new(3);
+    let mut rng = Rng::with_seed(3);
     let mut made = 0;
     let mut carried = 0;
     for n in 0..2_000_000u64 {
         // A peer's share falls with the square of its number.
-        let draw = (rng.below(1 << 20) + 1) as f64 / f64::from(1u32 << 20);
+        let draw = (rng.u64(..1 << 20) + 1) as f64 / f64::from(1u32 << 20);
         let peer = ((1.0 / draw) as u32 - 1).min(999);
         let now = Time(n * 100_000);
         carried += u64::from(policy.has_lane(peer));

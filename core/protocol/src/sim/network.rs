@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use super::node::{Effect, Lane, Node, assert_one_lane, index_of, key_of};
 use crate::handshake::{Config, LaneKey};
-use crate::rng::Rng;
 use crate::{PeerKey, Time};
 
 /// How datagrams fare.
@@ -73,7 +74,7 @@ impl Network {
             timer: vec![None; nodes],
             events: BinaryHeap::new(),
             order: 0,
-            rng: Rng::new(seed),
+            rng: Rng::with_seed(seed),
         };
         for index in 0..nodes {
             let node = network.fresh(index, 0);
@@ -87,7 +88,7 @@ impl Network {
             index,
             life,
             Config {
-                seed: self.rng.next(),
+                seed: self.rng.u64(..),
                 ..self.config
             },
         )
@@ -252,15 +253,15 @@ impl Network {
     fn send(&mut self, to: usize, bytes: Box<[u8]>) {
         self.datagrams += 1;
         let weather = self.weather;
-        if to >= self.nodes.len() || self.rng.below(1_000_000) < weather.loss_ppm {
+        if to >= self.nodes.len() || self.rng.u64(..1_000_000) < weather.loss_ppm {
             return;
         }
-        let copies = 1 + usize::from(self.rng.below(1_000_000) < weather.repeat_ppm);
+        let copies = 1 + usize::from(self.rng.u64(..1_000_000) < weather.repeat_ppm);
         for _ in 0..copies {
             let mut delay = weather.delay
-                + Duration::from_nanos(self.rng.below(weather.jitter.as_nanos() as u64 + 1));
-            if self.rng.below(1_000_000) < weather.late_ppm {
-                delay += Duration::from_nanos(self.rng.below(1_000_000_000));
+                + Duration::from_nanos(self.rng.u64(..=weather.jitter.as_nanos() as u64));
+            if self.rng.u64(..1_000_000) < weather.late_ppm {
+                delay += Duration::from_nanos(self.rng.u64(..1_000_000_000));
             }
             self.push(
                 self.now + delay,

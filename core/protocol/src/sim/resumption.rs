@@ -7,7 +7,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::rng::Rng;
+use fastrand::Rng;
+
 use crate::session::{Accept, Origin, Outcome, Said, Session, Start};
 use crate::wire::SessionId;
 
@@ -70,10 +71,10 @@ fn start(lane: usize) -> Start {
 
 impl World {
     fn new(seed: u64, amnesia: bool) -> Self {
-        let mut rng = Rng::new(seed);
-        let near = [0, 1 << 31][rng.below(2) as usize];
+        let mut rng = Rng::with_seed(seed);
+        let near = [0, 1 << 31][rng.usize(..2)];
         let origin = Origin {
-            sequence: u32::wrapping_sub(near, rng.below(20) as u32),
+            sequence: u32::wrapping_sub(near, rng.u32(..20)),
             ..Origin::default()
         };
         let end = || End {
@@ -97,8 +98,8 @@ impl World {
 
     /// One event, drawn.
     fn step(&mut self) {
-        let at = self.rng.below(2) as usize;
-        match self.rng.below(64) {
+        let at = self.rng.usize(..2);
+        match self.rng.u64(..64) {
             0..=1 => self.lane_down(at),
             2..=7 => self.lane_up(at),
             8..=15 => self.say(at),
@@ -106,7 +107,7 @@ impl World {
             22..=26 => self.submit(at),
             27 => self.forget(at),
             28..=31 => self.repeat(at),
-            32 if self.amnesia && self.rng.below(8) == 0 => self.lose_memory(at),
+            32 if self.amnesia && self.rng.u64(..8) == 0 => self.lose_memory(at),
             _ => self.arrive(at),
         }
     }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use super::network::{Network, Weather};
 use crate::handshake::{Config, Reason};
-use crate::rng::Rng;
 use crate::wire::control::LaneKind;
 use proptest::prelude::*;
 
@@ -13,11 +14,11 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Each node asks for `partners` others, all at the same time. Returns the number of pairs.
 fn everybody_connects(network: &mut Network, partners: usize, seed: u64) -> u64 {
     let nodes = network.nodes.len();
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut pairs = std::collections::BTreeSet::new();
     for at in 0..nodes {
         for _ in 0..partners {
-            let to = rng.below(nodes as u64) as usize;
+            let to = rng.usize(..nodes);
             if to != at {
                 pairs.insert((at.min(to), at.max(to)));
                 network.connect(at, to);

@@ -5,11 +5,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use super::network::{Network, Weather};
 use crate::credit::Admission;
 use crate::handshake::{Config, LaneKey, LaneUp};
 use crate::rendezvous::{Chunk, SendTable, TransferLimits, Transfers};
-use crate::rng::Rng;
 use crate::session::{Accept, Origin, Session, Start};
 use crate::table::{Key, Table};
 use crate::wire::SessionId;
@@ -545,18 +546,18 @@ proptest! {
         breaks in prop_oneof![Just(0u64), 1..30u64],
     ) {
         let mut ends = lane(quota_units, sender_writes, seed);
-        let mut rng = Rng::new(seed);
+        let mut rng = Rng::with_seed(seed);
         let mut to_send = [sizes.clone(), sizes.clone()];
         let mut to_post = [sizes.clone(), sizes.clone()];
         to_send.iter_mut().chain(&mut to_post).for_each(|list| list.reverse());
         let mut breaks_left = breaks;
         loop {
-            let at = rng.below(2) as usize;
-            match rng.below(9 + eagerness) {
+            let at = rng.usize(..2);
+            match rng.u64(..9 + eagerness) {
                 0 | 1 => if let Some((bytes, _)) = to_send[at].pop() { ends[at].send(bytes) },
                 2 | 3 => deliver(&mut ends, at),
                 4 | 5 => if !ends[at].reading.is_empty() {
-                    let which = rng.below(ends[at].reading.len() as u64) as usize;
+                    let which = rng.usize(..ends[at].reading.len());
                     ends[at].read_completes(which);
                 },
                 6 | 7 => if let Some(completion) = ends[at].completions.pop_front() {
@@ -564,7 +565,7 @@ proptest! {
                 },
                 _ => if let Some((_, buffer)) = to_post[at].pop() { ends[at].post_receive(buffer) },
             }
-            if breaks_left > 0 && rng.below(40) == 0 {
+            if breaks_left > 0 && rng.u64(..40) == 0 {
                 breaks_left -= 1;
                 change_lane(&mut ends);
             }

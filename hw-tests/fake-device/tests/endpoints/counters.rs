@@ -2,15 +2,15 @@
 //! they do; where, a seed says that is printed.
 
 use std::sync::OnceLock;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
+use fastrand::Rng;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 use ferrofabric_verbs::origins::{Origin, begin_counters_at};
 
 use crate::breakage::{connections, data_queue_pair};
 use crate::party::{PATIENCE, Pair, assert_clean, check, first, message, room, stat};
 use crate::removals::until_left;
-use crate::storms::Draw;
 
 /// Names the seed from which the suite's counters begin.
 const SEED: &str = "FERRO_COUNTERS";
@@ -29,11 +29,11 @@ impl Begin {
         if seed % 2 == 0 {
             return Self::default();
         }
-        let mut draw = Draw(seed ^ 0xc0_0417);
+        let mut rng = Rng::with_seed(seed ^ 0xc0_0417);
         let mut near = || {
-            let place = [0, 1 << 16, 1 << 31][draw.below(3) as usize];
+            let place = [0, 1 << 16, 1 << 31][rng.usize(..3)];
             // Below 0 are the last before 2³².
-            u32::wrapping_sub(place, draw.below(60) as u32)
+            u32::wrapping_sub(place, rng.u32(..60))
         };
         let session = Origin {
             sequence: near(),
@@ -70,9 +70,7 @@ fn suite() -> &'static (u64, Begin) {
 
 /// A seed that nobody knows.
 pub(crate) fn random() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let mut draw = Draw(now.unwrap().as_nanos() as u64 ^ (u64::from(std::process::id()) << 32));
-    draw.below(1 << 32)
+    Rng::new().u64(..1 << 32)
 }
 
 /// Counters begin elsewhere than those of the suite, as long as this lives.

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use fastrand::Rng;
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 use ferrofabric_runtime::owning::OwningEndpoint;
@@ -11,7 +12,6 @@ use crate::breakage::{connections, data_queue_pair};
 use crate::party::{
     PATIENCE, Pair, assert_clean, check, endpoint, first, message, room, run, who_waits,
 };
-use crate::storms::Draw;
 
 const UD: &[(&str, &str)] = &[("FERRO_LANE", "ud")];
 const AUTO: &[(&str, &str)] = &[("FERRO_LANE", "auto")];
@@ -139,11 +139,11 @@ fn a_large_message_makes_a_connection() {
 fn lost_datagrams_are_repeated() {
     for seed in 0..12 {
         println!("seed {seed}");
-        let mut draw = Draw(seed);
+        let mut rng = Rng::with_seed(seed);
         let device = FakeDevice::take();
         let mut pair = Pair::open(UD);
         for _ in 0..12 {
-            let after = draw.below(60) as u32;
+            let after = rng.u32(..60);
             device.script(Fault::new(Point::Datagram, Effect::Lose).after(after));
         }
         for tag in 0..30 {
@@ -238,11 +238,11 @@ fn a_lane_in_the_place_of_another() {
 fn promotion_under_load_loses_nothing() {
     for seed in 0..10 {
         println!("seed {seed}");
-        let mut draw = Draw(seed);
+        let mut rng = Rng::with_seed(seed);
         let device = FakeDevice::take();
         let mut pair = Pair::open(AUTO);
-        for _ in 0..draw.below(8) {
-            let after = draw.below(100) as u32;
+        for _ in 0..rng.u32(..8) {
+            let after = rng.u32(..100);
             device.script(Fault::new(Point::Datagram, Effect::Lose).after(after));
         }
         for round in 0..3 {

@@ -1,5 +1,6 @@
 //! Faults drawn at random, many at a time, from a seed that a failure names.
 
+use fastrand::Rng;
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 use ferrofabric_verbs_sys::ibv_wc_status as Status;
 
@@ -14,29 +15,16 @@ const BROKEN: [Status; 3] = [
     Status::IBV_WC_RETRY_EXC_ERR,
 ];
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
-pub(crate) struct Draw(pub(crate) u64);
-
-impl Draw {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
-    /// A fault with one of these statuses, or a datagram that is lost.
-    fn fault(&mut self, statuses: &[Status]) -> Fault {
-        let status = statuses[self.below(statuses.len() as u64) as usize];
-        let (point, effect) = match self.below(6) {
-            0 | 1 => (Point::Send, Effect::Fail(status)),
-            2 => (Point::Send, Effect::FailAfterwards(status)),
-            3 | 4 => (Point::Read, Effect::Fail(status)),
-            _ => (Point::Datagram, Effect::Lose),
-        };
-        Fault::new(point, effect).after(self.below(12) as u32)
-    }
+/// A fault with one of these statuses, or a datagram that is lost.
+fn fault(rng: &mut Rng, statuses: &[Status]) -> Fault {
+    let status = statuses[rng.usize(..statuses.len())];
+    let (point, effect) = match rng.u32(..6) {
+        0 | 1 => (Point::Send, Effect::Fail(status)),
+        2 => (Point::Send, Effect::FailAfterwards(status)),
+        3 | 4 => (Point::Read, Effect::Fail(status)),
+        _ => (Point::Datagram, Effect::Lose),
+    };
+    Fault::new(point, effect).after(rng.u32(..12))
 }
 
 /// What may carry the messages.
@@ -45,13 +33,13 @@ const LANES: [&str; 3] = ["rc", "ud", "auto"];
 /// Connections that break again and again, and sessions that end if `statuses` are such.
 fn storm(lane: &str, seed: u64, statuses: &[Status]) {
     println!("{lane}, seed {seed}");
-    let mut draw = Draw(seed);
+    let mut rng = Rng::with_seed(seed);
     let device = FakeDevice::take();
     let _counters = Counters::drawn(seed);
     let mut pair = Pair::open(&[("FERRO_LANE", lane)]);
     for round in 0..3 {
-        for _ in 0..=draw.below(4) {
-            device.script(draw.fault(statuses));
+        for _ in 0..=rng.u32(..4) {
+            device.script(fault(&mut rng, statuses));
         }
         let traffic = pair.traffic(1000 * (round + 1), 12, || ());
         if statuses == BROKEN {

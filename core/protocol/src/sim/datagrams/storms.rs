@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use super::world::World;
 use crate::datagram_lane::Config;
-use crate::rng::Rng;
 use crate::sim::network::Weather;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,11 +17,11 @@ const ONE_PERCENT: Weather = Weather {
 
 /// Nodes with `partners` others each, drawn at random; who talks to whom.
 fn random_pairs(nodes: u64, partners: usize, seed: u64) -> Vec<(u32, u32)> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::with_seed(seed);
     let mut pairs = std::collections::BTreeSet::new();
     for at in 0..nodes {
         for _ in 0..partners {
-            let to = rng.below(nodes);
+            let to = rng.u64(..nodes);
             if to != at {
                 pairs.insert((at.min(to) as u32, at.max(to) as u32));
             }

@@ -5,10 +5,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use super::end::{Agreed, End, Out};
 use crate::Time;
-use crate::datagram_lane::{Config, Deadlines, Shared};
-use crate::rng::Rng;
+use crate::datagram_lane::{Config, Shared};
 use crate::sim::network::Weather;
 use crate::wire::SessionId;
 
@@ -118,7 +119,7 @@ impl World {
             events: BinaryHeap::new(),
             deadlines: Deadlines::default(),
             order: 0,
-            rng: Rng::new(seed),
+            rng: Rng::with_seed(seed),
             out: Vec::new(),
             plan: vec![Vec::new(); 2 * pairs],
             done: vec![true; 2 * pairs],
@@ -146,7 +147,7 @@ impl World {
     /// A session begins, at both ends: they send what is planned.
     pub(super) fn begin(&mut self, pair: usize) {
         self.serial += 1;
-        let cookies = [self.rng.next() as u32, self.rng.next() as u32];
+        let cookies = [self.rng.u32(..), self.rng.u32(..)];
         for side in 0..2 {
             let end = 2 * pair + side;
             let agreed = self.agreed(end, cookies[side], cookies[1 - side]);
@@ -196,7 +197,7 @@ impl World {
         // As in the handshake: the responder's end is up first and waits for a word; the initiator
         // may send at once.
         self.push(HANDSHAKE, up(first ^ 1, false));
-        let jitter = self.rng.below(30_000);
+        let jitter = self.rng.u64(..30_000);
         self.push(
             HANDSHAKE + Duration::from_nanos(3_000 + jitter),
             up(first, true),
@@ -209,7 +210,7 @@ impl World {
             return;
         };
         self.push(Duration::ZERO, Event::RcDown { at: first, epoch });
-        let later = Duration::from_nanos(self.rng.below(50_000));
+        let later = Duration::from_nanos(self.rng.u64(..50_000));
         self.push(
             later,
             Event::RcDown {
@@ -328,7 +329,7 @@ impl World {
                 self.run(at);
                 if may_send {
                     // The Ready of the handshake; the first packet may overtake it.
-                    let after = Duration::from_nanos(self.rng.below(20_000));
+                    let after = Duration::from_nanos(self.rng.u64(..20_000));
                     self.push(after, Event::RcReady { at: at ^ 1, epoch });
                 }
             }
@@ -413,16 +414,16 @@ impl World {
     fn send(&mut self, to: usize, bytes: Box<[u8]>, numbered: bool) {
         self.fates.datagrams += 1;
         let weather = self.weather;
-        if self.rng.below(1_000_000) < weather.loss_ppm {
+        if self.rng.u64(..1_000_000) < weather.loss_ppm {
             self.fates.numbered_lost += u64::from(numbered);
             return;
         }
-        let copies = 1 + usize::from(self.rng.below(1_000_000) < weather.repeat_ppm);
+        let copies = 1 + usize::from(self.rng.u64(..1_000_000) < weather.repeat_ppm);
         for copy in 0..copies {
             let mut delay = weather.delay
-                + Duration::from_nanos(self.rng.below(weather.jitter.as_nanos() as u64 + 1));
-            if self.rng.below(1_000_000) < weather.late_ppm {
-                delay += Duration::from_nanos(self.rng.below(1_000_000_000));
+                + Duration::from_nanos(self.rng.u64(..=weather.jitter.as_nanos() as u64));
+            if self.rng.u64(..1_000_000) < weather.late_ppm {
+                delay += Duration::from_nanos(self.rng.u64(..1_000_000_000));
             }
             let Some(delay) = self.wait_in_line(to, delay) else {
                 self.fates.overrun += 1;
