@@ -15,9 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
-use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::{Owner, SendDone, Start, Token, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp, total_len};
+use ferrofabric_system::random;
 use slab::Slab;
 
 use crate::cma::Cookie;
@@ -71,9 +72,7 @@ impl ShmTransport {
         number: u32,
     ) -> Result<Self> {
         Self::open_drawn(config, number, || {
-            let mut drawn = [0; 8];
-            random(&mut drawn)?;
-            let drawn = u64::from_le_bytes(drawn);
+            let drawn = random::number()?;
             Ok(NativeAddr::of_new(node, verbs, true, drawn))
         })
     }
@@ -100,7 +99,7 @@ impl ShmTransport {
     /// As there; `EADDRINUSE` when another endpoint of this node has the name.
     pub fn open_named(config: ShmConfig, name: NativeAddr, number: u32) -> Result<Self> {
         let mut cookie = Cookie::default();
-        random(&mut cookie)?;
+        random::fill(&mut cookie)?;
         let (id, node) = (name.shm.unwrap_or_default(), name.node);
         let shared = Shared::new(name, cookie, register(), Doorbell::open(id)?)?;
         let shared = Arc::new(shared);
@@ -287,20 +286,6 @@ impl Transport for ShmTransport {
         report("shm_links", s.links);
         report("shm_links_failed", s.links_failed);
         report("shm_links_left", s.links_left);
-    }
-}
-
-fn random(bytes: &mut [u8]) -> Result<()> {
-    // SAFETY: the buffer is ours, with its length. (Short requests are answered whole or not at
-    // all.)
-    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    match n == bytes.len() as isize {
-        true => Ok(()),
-        false => Err(Error::from_io(
-            &std::io::Error::last_os_error(),
-            "draw",
-            "random bytes",
-        )),
     }
 }
 

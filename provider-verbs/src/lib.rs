@@ -21,7 +21,6 @@ mod port;
 pub mod post;
 mod provider;
 pub mod qp;
-mod random;
 mod registration;
 mod rejected;
 mod session;

@@ -12,11 +12,11 @@ use ferrofabric_contracts::types::IoBuf;
 use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, Opened, Opening};
 use ferrofabric_runtime::fabric;
 use ferrofabric_shm::node_id;
+use ferrofabric_system::random;
 
 use super::rdm::VerbsBackend;
 use crate::endpoint::dgram::{DgramConfig, DgramTransport, QKEY, Receiving};
 use crate::port::LocalPort;
-use crate::random::random;
 
 /// What is under a DGRAM domain.
 pub(crate) struct DgramBackend(pub(crate) VerbsBackend);
@@ -36,7 +36,8 @@ impl Backend for DgramBackend {
     fn open_transport(&self, opening: &Opening<'_>) -> Result<Opened<DgramTransport>> {
         let key = self.0.key_of(opening);
         let port = self.0.port_for(opening, key)?;
-        let (transport, name) = self.open_on(opening, port, key, Receiving::Posted, random())?;
+        let (transport, name) =
+            self.open_on(opening, port, key, Receiving::Posted, random::number()?)?;
         Ok(Opened {
             transport,
             name,
@@ -73,8 +74,8 @@ impl KeyedParts for DgramBackend {
         self.open_on(opening, port, Some(key), Receiving::Matched, drawn)
     }
 
-    fn random(&self) -> u64 {
-        random()
+    fn random(&self) -> Result<u64> {
+        random::number()
     }
 }
 

@@ -15,6 +15,7 @@ use ferrofabric_protocol::wire::sidr::Service;
 use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, Opened, Opening};
 use ferrofabric_runtime::fabric;
 use ferrofabric_shm::{ShmConfig, ShmTransport, Unreachable, node_id};
+use ferrofabric_system::random;
 
 use super::pair::{Paired, SHM_TRANSPORT};
 use super::port::{in_partition, local_port};
@@ -24,7 +25,6 @@ use crate::endpoint::rdm::{Patience, RdmConfig, RdmTransport};
 use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
-use crate::random::random;
 use crate::registration::{DescribedRegion, Registrations, Registry};
 use crate::tuning::Tuning;
 
@@ -179,8 +179,8 @@ impl KeyedParts for VerbsBackend {
         self.open_paired(opening, Some(drawn), port, key.qkey())
     }
 
-    fn random(&self) -> u64 {
-        random()
+    fn random(&self) -> Result<u64> {
+        random::number()
     }
 }
 
@@ -217,7 +217,7 @@ impl VerbsBackend {
         let name = match &shm {
             Some(shm) => shm.native(),
             None => {
-                let drawn = drawn.unwrap_or_else(random);
+                let drawn = drawn.map_or_else(random::number, Ok)?;
                 NativeAddr::of_new(node_id(), queue_pair, false, drawn)
             }
         };

@@ -39,7 +39,11 @@ pub trait KeyedParts: Backend {
     ) -> Result<(Self::Transport, NativeAddr)>;
 
     /// A number that nobody can guess.
-    fn random(&self) -> u64;
+    ///
+    /// # Errors
+    ///
+    /// If the kernel has none to give.
+    fn random(&self) -> Result<u64>;
 }
 
 /// A backend whose endpoints have the keys of their address vectors.
@@ -67,7 +71,7 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
                 keys.len()
             ));
         };
-        let drawn = self.0.random();
+        let drawn = self.0.random()?;
         let mut names = vec![None; keys.len()];
         let mut parts = Vec::with_capacity(keys.len());
         for (held, slot) in opening.keys.iter().zip(slots.slots()) {

@@ -10,6 +10,7 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_protocol::handshake::Config;
 use ferrofabric_protocol::lane_policy::{self, LanePolicy};
 use ferrofabric_protocol::wire::control::{Keys, Limits};
+use ferrofabric_system::random;
 use ferrofabric_system::wait::WaitSet;
 
 use super::RdmTransport;
@@ -25,7 +26,6 @@ use crate::mr::Access;
 use crate::pd::Pd;
 use crate::port::LocalPort;
 use crate::qp::{QpCaps, QpConfig, UdInit};
-use crate::random::random;
 use crate::registration::Registrations;
 use crate::session::{Grants, Held, Lanes, Peers, QUOTA_UNITS, Turns};
 use crate::slots::SlotPool;
@@ -139,6 +139,7 @@ impl RdmConfig {
         verbs: &VerbsAddr,
         receive_bytes: usize,
         datagrams: bool,
+        seed: u64,
     ) -> Config {
         let (peer_timeout, datagram_timeout) = match self.patience.peer_timeout {
             PeerTimeout::Auto => (None, Some(DATAGRAM_TIMEOUT)),
@@ -146,7 +147,7 @@ impl RdmConfig {
         };
         let reads = self.tuning.rendezvous.reads_per_lane;
         Config {
-            seed: random(),
+            seed,
             shm_name: name.shm.unwrap_or(0),
             keys: Keys {
                 p_key: verbs.pkey,
@@ -227,7 +228,13 @@ impl RdmTransport {
             data_qpn,
             lane: queues.lane(&tuning),
             access: Access::REMOTE_READ | Access::REMOTE_WRITE,
-            handshake: config.handshake(name, &verbs, receives.slot_bytes(), data_qpn.is_some()),
+            handshake: config.handshake(
+                name,
+                &verbs,
+                receives.slot_bytes(),
+                data_qpn.is_some(),
+                random::number()?,
+            ),
         };
         let service = Service::start(peer_key(name), datagrams, service_config)?;
         let completions = Completions::new(queues.cq, queues.channel);
