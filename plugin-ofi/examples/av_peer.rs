@@ -55,16 +55,16 @@ fn run() -> Result<(), String> {
             return Err(format!("{n}: there are not that many ports"));
         }
         let figures = measure(&mut domain.vector(n)?, n)?;
-        rows.push(format!(
-            "{{\"entries\": {n}, \"insert\": {}, \"lookup\": {}, \"lookup_dependent\": {}, \"remove\": {}, \"bytes_per_entry\": {}}}",
-            figures.insert,
-            figures.lookup,
-            figures.dependent,
-            figures.remove,
-            figures.bytes_per_entry,
-        ));
+        rows.push(serde_json::json!({
+            "entries": n,
+            "insert": figures.insert,
+            "lookup": figures.lookup,
+            "lookup_dependent": figures.dependent,
+            "remove": figures.remove,
+            "bytes_per_entry": figures.bytes_per_entry,
+        }));
     }
-    println!("[{}]", rows.join(", "));
+    println!("{}", serde_json::Value::from(rows));
     Ok(())
 }
 

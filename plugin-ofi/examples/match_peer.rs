@@ -75,10 +75,10 @@ fn run() -> Result<(), String> {
         bursts.sort_by(f64::total_cmp);
         let middle = bursts.get(bursts.len() / 2).copied().unwrap_or_default();
         let min = bursts.first().copied().unwrap_or_default();
-        format!("{{\"depth\": {depth}, \"ns_per_op\": {middle}, \"min_ns\": {min}}}")
+        serde_json::json!({ "depth": depth, "ns_per_op": middle, "min_ns": min })
     };
-    let rows: Vec<String> = depths.iter().zip(&mut bursts).map(row).collect();
-    println!("[{}]", rows.join(", "));
+    let rows: serde_json::Value = depths.iter().zip(&mut bursts).map(row).collect();
+    println!("{rows}");
     Ok(())
 }
 

@@ -128,9 +128,13 @@ fn ask(address: &str, task: Task) -> Result<(), String> {
     crew.send_all(task.warm_up(), || ())?;
     let took = crew.send_all(messages, || ())?.as_secs_f64();
     let rate = messages as f64 * threads as f64 / took.max(1e-9);
-    println!(
-        "{{\"threads\": {threads}, \"size\": {size}, \"messages\": {messages}, \"messages_per_s\": {rate}}}"
-    );
+    let row = serde_json::json!({
+        "threads": threads,
+        "size": size,
+        "messages": messages,
+        "messages_per_s": rate,
+    });
+    println!("{row}");
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ferrofabric_runtime::fabric::Domain;
+use serde_json::{Value, json};
 
 use crate::ends::{Pair, any_tagged};
 
@@ -72,17 +73,16 @@ pub fn each_endpoint_leaves_a_file(
     assert!(files(folder).is_empty());
     let mut wanted = Vec::new();
     for (end, domain) in [(&pair.a, domain_a), (&pair.b, domain_b)] {
-        let counters: Vec<_> = end.endpoint.stats().unwrap();
-        let counters: Vec<_> = counters
-            .iter()
-            .map(|(name, value)| format!("    \"{name}\": {value}"))
+        let counters = end.endpoint.stats().unwrap().into_iter();
+        let counters: serde_json::Map<_, _> = counters
+            .map(|(name, value)| (name.to_string(), value.into()))
             .collect();
-        wanted.push(format!(
-            "  \"domain\": \"{}\",\n  \"address\": \"{}\",\n  \"counters\": {{\n{}\n  }}\n}}\n",
-            domain.info().domain.name,
-            end.endpoint.name(),
-            counters.join(",\n")
-        ));
+        wanted.push(json!({
+            "process": std::process::id(),
+            "domain": domain.info().domain.name,
+            "address": end.endpoint.name().to_string(),
+            "counters": counters,
+        }));
     }
     drop(pair);
     let left = files(folder);
@@ -91,9 +91,10 @@ pub fn each_endpoint_leaves_a_file(
     for (name, text) in left {
         let number = name.strip_prefix(&format!("{process}-")).unwrap();
         let number: u64 = number.strip_suffix(".json").unwrap().parse().unwrap();
-        let head = format!("{{\n  \"process\": {process},\n  \"endpoint\": {number},\n");
-        let rest = text.strip_prefix(&head).unwrap();
-        let at = wanted.iter().position(|w| w == rest);
+        let mut report: Value = serde_json::from_str(&text).unwrap();
+        let endpoint = report.as_object_mut().unwrap().remove("endpoint");
+        assert_eq!(endpoint, Some(number.into()));
+        let at = wanted.iter().position(|w| *w == report);
         wanted.remove(at.unwrap_or_else(|| panic!("{text} is not of {wanted:#?}")));
     }
 }

@@ -4,10 +4,11 @@
 //! The file is one JSON object; its name is the process's number and the endpoint's number in the
 //! process. It appears whole or not at all.
 
-use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Serialize, Serializer};
 
 /// Endpoints of this process so far, of all domains.
 static ENDPOINTS: AtomicU64 = AtomicU64::new(0);
@@ -36,7 +37,8 @@ impl Report {
     pub(super) fn write(&self, counters: &[(&'static str, u64)]) {
         let process = std::process::id();
         let name = format!("{process}-{}", self.endpoint);
-        if let Err(error) = self.place(&name, &self.text(process, counters)) {
+        let text = self.text(process, counters).map_err(io::Error::from);
+        if let Err(error) = text.and_then(|text| self.place(&name, &text)) {
             tracing::warn!(
                 "counters of an endpoint not written to {}: {error} (setting stats)",
                 self.folder.display()
@@ -55,38 +57,32 @@ impl Report {
         written
     }
 
-    fn text(&self, process: u32, counters: &[(&'static str, u64)]) -> String {
-        let mut text = format!(
-            "{{\n  \"process\": {process},\n  \"endpoint\": {},\n  \"domain\": {},\n  \"address\": {},\n  \"counters\": {{",
-            self.endpoint,
-            quoted(&self.domain),
-            quoted(&self.address),
-        );
-        for (at, (name, value)) in counters.iter().enumerate() {
-            let comma = if at == 0 { "" } else { "," };
-            // Writing to a string does not fail.
-            let _ = write!(text, "{comma}\n    {}: {value}", quoted(name));
-        }
-        text.push_str("\n  }\n}\n");
-        text
+    fn text(&self, process: u32, counters: &[(&'static str, u64)]) -> serde_json::Result<String> {
+        let text = serde_json::to_string_pretty(&Contents {
+            process,
+            endpoint: self.endpoint,
+            domain: &self.domain,
+            address: &self.address,
+            counters,
+        })?;
+        Ok(text + "\n")
     }
 }
 
-/// As a JSON string (RFC 8259 section 7).
-fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '\0'..='\u{1f}' => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
+/// What the file says.
+#[derive(Serialize)]
+struct Contents<'a> {
+    process: u32,
+    endpoint: u64,
+    domain: &'a str,
+    address: &'a str,
+    #[serde(serialize_with = "as_object")]
+    counters: &'a [(&'static str, u64)],
+}
+
+/// Pairs as an object whose members have their order.
+fn as_object<S: Serializer>(pairs: &[(&'static str, u64)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(pairs.iter().copied())
 }
 
 #[cfg(test)]
@@ -94,28 +90,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_are_quoted_as_json_wants() {
-        assert_eq!(
-            quoted("a\"b\\c\n\u{1}d\u{7f}é"),
-            "\"a\\\"b\\\\c\\u000a\\u0001d\u{7f}é\""
-        );
-    }
-
-    #[test]
     fn a_report_is_one_json_object() {
         let report = Report {
             folder: PathBuf::new(),
-            domain: "mlx5_0:1".to_owned(),
+            domain: "mlx5_0:1 \"a\\b\"\n".to_owned(),
             address: "ferro://x".to_owned(),
             endpoint: 7,
         };
         let counters = [("a", 0), ("b", u64::MAX)];
         assert_eq!(
-            report.text(12, &counters),
+            report.text(12, &counters).expect("text"),
             r#"{
   "process": 12,
   "endpoint": 7,
-  "domain": "mlx5_0:1",
+  "domain": "mlx5_0:1 \"a\\b\"\n",
   "address": "ferro://x",
   "counters": {
     "a": 0,
@@ -124,6 +112,7 @@ mod tests {
 }
 "#
         );
-        assert!(report.text(12, &[]).ends_with("\"counters\": {\n  }\n}\n"));
+        let empty = report.text(12, &[]).expect("text");
+        assert!(empty.ends_with("\"counters\": {}\n}\n"), "{empty}");
     }
 }
