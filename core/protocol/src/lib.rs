@@ -26,7 +26,7 @@ pub mod session;
 mod spare_room;
 pub mod table;
 mod time;
-mod timers;
+pub mod timers;
 pub mod wire;
 
 #[cfg(test)]

@@ -22,14 +22,12 @@
 //! * Whatever the peer claims is held against what was sent, before anything changes.
 
 mod congestion;
-mod deadlines;
 mod flights;
 mod lane;
 mod loss;
 mod receiver;
 mod sender;
 
-pub use deadlines::Deadlines;
 pub use lane::DatagramLane;
 pub use receiver::{Arrival, Held};
 pub use sender::Outgoing;

@@ -33,7 +33,7 @@ pub struct Connector {
     pub(super) by_place: HashMap<[u8; PLACE_BYTES], Key>,
     /// The peer of each lane.
     pub(super) lanes: Table<Key>,
-    pub(super) timers: Timers,
+    pub(super) timers: Timers<Key>,
     /// Peers with which the engine holds a session, and the lane that carried it last.
     pub(super) sessions: HashMap<PeerKey, Carried>,
     pub(super) initiators: Initiators,
@@ -399,7 +399,7 @@ impl Connector {
 
     /// Time has come: call when [`Connector::next_timeout`] has passed (earlier does no harm).
     pub fn timeout(&mut self, now: Time, out: &mut Vec<Action>) {
-        while let Some(key) = self.timers.pop(now, &mut self.peers) {
+        while let Some(key) = self.timers.pop(now) {
             self.wake(key, now, out);
         }
         self.settle(now, out);

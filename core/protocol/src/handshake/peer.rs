@@ -1,7 +1,6 @@
 //! What a [`super::Connector`] knows of one incarnation of one peer.
 
 use super::super::table::Key;
-use super::super::timers::{Deadline, Timed};
 use super::super::wire::control::{Control, LaneKind, LaneName, LaneParameters};
 use super::super::{PeerKey, Time};
 use super::{Config, LaneKey};
@@ -53,7 +52,6 @@ pub(super) struct Peer {
     pub(super) life: Life,
     /// Tries of what is being repeated.
     pub(super) tries: u32,
-    pub(super) deadline: Deadline,
 }
 
 /// What the engine has asked for, and what it knows.
@@ -234,7 +232,6 @@ impl Peer {
             remote: RemoteEnd::default(),
             life: Life::new(now),
             tries: 0,
-            deadline: Deadline::default(),
         }
     }
 
@@ -266,11 +263,5 @@ impl Config {
             return None;
         }
         Some(peer.life.heard + self.silence_limit(peer)?)
-    }
-}
-
-impl Timed for Peer {
-    fn deadline(&mut self) -> &mut Deadline {
-        &mut self.deadline
     }
 }

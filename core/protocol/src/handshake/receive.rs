@@ -186,7 +186,7 @@ impl Connector {
         peer.remote.stamp_ns = stamp_ns;
         peer.life.heard_from(now);
         peer.tries = 0;
-        peer.deadline.clear();
+        self.timers.set(key, None);
         let (phase, fits) = (peer.phase, peer.own.kind == remote.kind);
         if peer.own.lane.is_some() && !fits {
             self.drop_lane(key, Reason::PeerReset, out);

@@ -25,6 +25,7 @@ impl Connector {
         let mut peer = Peer::new(key, now);
         peer.next_at_place = self.by_place.get(&key.place).copied();
         let added = self.peers.insert(peer).ok()?;
+        self.timers.begin(added);
         self.by_place.insert(key.place, added);
         Some(added)
     }
@@ -35,6 +36,7 @@ impl Connector {
         let Some(gone) = self.peers.remove(key) else {
             return;
         };
+        self.timers.set(key, None);
         let place = gone.key.place;
         if self.by_place.get(&place) == Some(&key) {
             match gone.next_at_place {
@@ -116,7 +118,7 @@ impl Connector {
         let given_up_at = peer.life.given_up_at();
         let ends = [silent_at, given_up_at].into_iter().flatten().min();
         let at = ends.map_or(now + wait, |end| end.min(now + wait));
-        self.timers.set(key, &mut peer.deadline, at);
+        self.timers.set(key, Some(at));
     }
 
     pub(super) fn local_parameters(&self, key: Key) -> LaneParameters {

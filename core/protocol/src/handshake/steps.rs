@@ -97,7 +97,7 @@ impl Connector {
         peer.own.kind = kind;
         peer.own.holds_session = self.sessions.contains_key(&peer.key);
         peer.phase = phase;
-        peer.deadline.clear();
+        self.timers.set(key, None);
         out.push(Action::MakeLane {
             lane,
             peer: peer.key,
@@ -114,7 +114,7 @@ impl Connector {
         };
         let Some(lane) = peer.own.lane else { return };
         peer.phase = phase;
-        peer.deadline.clear();
+        self.timers.set(key, None);
         out.push(connect_lane(
             lane,
             peer.key,
@@ -167,7 +167,7 @@ impl Connector {
         peer.tries = 0;
         peer.life.heard_from(now);
         peer.life.end_patience();
-        peer.deadline.clear();
+        self.timers.set(key, None);
         self.counters.lanes_up += 1;
         let PeerKey { place, incarnation } = peer.key;
         self.arm_keep_alive(key, now);
@@ -208,7 +208,7 @@ impl Connector {
         peer.tries += 1;
         let again = now + wait;
         let at = (peer.life.given_up_at()).map_or(again, |until| again.min(until));
-        self.timers.set(key, &mut peer.deadline, at);
+        self.timers.set(key, Some(at));
     }
 
     /// The lane is gone, the peer lives: go on with what the engine wants, or forget the peer.
@@ -275,7 +275,7 @@ impl Connector {
         let Some(peer) = self.peers.get_mut(key) else {
             return;
         };
-        peer.deadline.clear();
+        self.timers.set(key, None);
         let Some(lane) = peer.own.lane.take() else {
             return;
         };
@@ -348,7 +348,6 @@ impl Connector {
 
     /// Gives free places to those in line.
     pub(super) fn settle(&mut self, now: Time, out: &mut Vec<Action>) {
-        self.timers.tidy(&mut self.peers);
         give_back_room(&mut self.by_place);
         give_back_room(&mut self.sessions);
         while self.initiators.has_room() {

@@ -11,6 +11,7 @@ use super::end::{Agreed, End, Out};
 use crate::Time;
 use crate::datagram_lane::{Config, Shared};
 use crate::sim::network::Weather;
+use crate::timers::{Placed, Timers};
 use crate::wire::SessionId;
 
 /// Time of a handshake, or of a question whether a peer lives.
@@ -21,6 +22,13 @@ const RC_RETRIES: Duration = Duration::from_millis(1);
 
 /// How long an RC lane takes from one end to the other.
 const RC_DELAY: Duration = Duration::from_micros(4);
+
+/// Ends are numbered.
+impl Placed for usize {
+    fn place(self) -> usize {
+        self
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -86,7 +94,7 @@ pub(super) struct World {
     serial: u64,
     epoch: u64,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
-    deadlines: Deadlines,
+    timers: Timers<usize>,
     order: u64,
     rng: Rng,
     out: Vec<Out>,
@@ -117,7 +125,7 @@ impl World {
             serial: 0,
             epoch: 1,
             events: BinaryHeap::new(),
-            deadlines: Deadlines::default(),
+            timers: Timers::default(),
             order: 0,
             rng: Rng::with_seed(seed),
             out: Vec::new(),
@@ -128,6 +136,7 @@ impl World {
         for end in 0..2 * pairs {
             let agreed = world.agreed(end, 0, 0);
             world.ends.push(End::new(agreed, &world.shared));
+            world.timers.begin(end);
         }
         world
     }
@@ -171,7 +180,7 @@ impl World {
     pub(super) fn restart(&mut self, end: usize, greets: bool) {
         let agreed = self.agreed(end, 0, 0);
         self.ends[end] = End::new(agreed, &self.shared);
-        self.deadlines.set(end as u32, None);
+        self.timers.set(end, None);
         self.note(end);
         if greets {
             self.push(HANDSHAKE, Event::Handshake { pair: end / 2 });
@@ -223,7 +232,7 @@ impl World {
     /// Handles one event; `false` if there is none up to `until`.
     pub(super) fn step(&mut self, until: Time) -> bool {
         let event_at = self.events.peek().map(|Reverse((at, ..))| *at);
-        let deadline = self.deadlines.next().map(|at| at.max(self.now));
+        let deadline = self.timers.next().map(|at| at.max(self.now));
         match (event_at, deadline) {
             (Some(at), _) if at <= until && deadline.is_none_or(|deadline| at <= deadline) => {
                 let Some(Reverse((_, _, event))) = self.events.pop() else {
@@ -235,8 +244,8 @@ impl World {
             }
             (_, Some(at)) if at <= until => {
                 self.now = at;
-                if let Some(end) = self.deadlines.pop(at) {
-                    self.deadline(end as usize);
+                if let Some(end) = self.timers.pop(at) {
+                    self.deadline(end);
                 }
                 true
             }
@@ -263,7 +272,7 @@ impl World {
     pub(super) fn calm_down(&mut self, limit: Duration) -> bool {
         let end = self.now + limit;
         while self.step(end) {}
-        self.events.is_empty() && self.deadlines.next().is_none()
+        self.events.is_empty() && self.timers.next().is_none()
     }
 
     fn handle(&mut self, event: Event) {
@@ -395,7 +404,7 @@ impl World {
             }
         }
         self.out = out;
-        self.deadlines.set(at as u32, self.ends[at].lane.deadline());
+        self.timers.set(at, self.ends[at].lane.deadline());
         self.note(at);
     }
 

@@ -11,7 +11,6 @@ mod queue_pair;
 mod receive;
 mod revive;
 mod send;
-mod timers;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::Time;
 use ferrofabric_protocol::datagram_lane::{DatagramLane, Shared};
 use ferrofabric_protocol::handshake::LaneUp;
+use ferrofabric_protocol::timers::Timers;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::datagram::PREFIX_BYTES;
 use nix::sys::time::TimeSpec;
@@ -35,8 +35,6 @@ use crate::session::{Lanes, Link, PacketPool, Route, SessionState, Turn, UdLane}
 
 pub(super) use queue_pair::DataQueuePair;
 
-use timers::Timers;
-
 /// Of the receive buffers packets that came too early may take this part.
 const HELD_PART: usize = 4;
 
@@ -48,7 +46,7 @@ pub(super) struct UdLanes {
     number: u32,
     pub(super) lanes: Lanes<UdLane>,
     pub(super) shared: Shared,
-    pub(super) deadlines: Timers,
+    pub(super) deadlines: Timers<SessionId>,
     /// Memory for the packets that are not confirmed.
     pub(super) packets: PacketPool,
     /// Receive slots that lanes hold.
