@@ -8,7 +8,7 @@ use ferrofabric_contracts::config::{Choice, Settings};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{
-    DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr, protocol, rdm_messages,
+    DomainAttr, EpAttr, FabricAttr, Info, TxAttr, protocol, rdm_endpoints,
 };
 use ferrofabric_contracts::types::IoBuf;
 use ferrofabric_runtime::domain::{Backend, Domain, Opened, Opening};
@@ -120,9 +120,8 @@ impl Provider for ShmProvider {
 }
 
 fn candidate() -> Info {
-    let all = rdm_messages();
+    let all = rdm_endpoints(Flags::LOCAL_COMM);
     Info {
-        caps: all.caps | Flags::LOCAL_COMM | Flags::FENCE,
         addr_formats: AddrFormats::NATIVE | AddrFormats::STR,
         src_addr: Some(Address::Native(NativeAddr {
             incarnation: 0,
@@ -133,15 +132,7 @@ fn candidate() -> Info {
         tx: TxAttr {
             inject_size: INJECT_BYTES,
             size: ShmConfig::default().queue_sends,
-            iov_limit: 4,
-            caps: all.tx.caps | Flags::FENCE,
-            op_flags: all.tx.op_flags | Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE,
             ..all.tx
-        },
-        rx: RxAttr {
-            size: 1 << 20,
-            iov_limit: 4,
-            ..all.rx
         },
         ep: EpAttr {
             protocol: protocol::SHM,
@@ -151,13 +142,10 @@ fn candidate() -> Info {
         },
         domain: DomainAttr {
             name: DOMAIN.to_owned(),
-            caps: all.domain.caps | Flags::LOCAL_COMM,
             ..all.domain
         },
         fabric: FabricAttr {
             name: DOMAIN.to_owned(),
-            provider: "ferro".to_owned(),
-            provider_version: ferrofabric_contracts::VERSION,
             ..all.fabric
         },
         ..all

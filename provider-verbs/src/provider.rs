@@ -9,7 +9,7 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{
     AV_AUTH_KEY, DomainAttr, EpAttr, EpType, FabricAttr, Info, NicAttr, PciAddr, RxAttr, TxAttr,
-    dgram_messages, protocol, rdm_messages, with_address_vector_keys, with_prefix,
+    dgram_messages, protocol, rdm_endpoints, with_address_vector_keys, with_prefix,
 };
 use ferrofabric_protocol::wire;
 use ferrofabric_runtime::domain::{DgramDomain, Domain, KeyedBackend, KeyedDgramDomain};
@@ -237,13 +237,11 @@ fn candidate(
     tuning: &Tuning,
     settings: &Settings,
 ) -> Info {
-    let all = rdm_messages();
     // Peers of this node through shared memory, or else by the device's own loopback.
-    let reach = Flags::REMOTE_COMM | Flags::LOCAL_COMM;
+    let all = rdm_endpoints(Flags::REMOTE_COMM | Flags::LOCAL_COMM);
     let ethernet = port.attributes.link_layer == LinkLayer::Ethernet;
     let (endpoints, regions) = counts(device);
     Info {
-        caps: all.caps | reach | Flags::FENCE,
         src_addr: Some(Address::Native(own_address(
             local,
             settings.shm.then_some(0),
@@ -255,15 +253,7 @@ fn candidate(
                 .saturating_sub(64),
             // What the lane does not take waits in line.
             size: tuning.sends.depth + 1,
-            iov_limit: 4,
-            caps: all.tx.caps | Flags::FENCE,
-            op_flags: all.tx.op_flags | Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE,
             ..all.tx
-        },
-        rx: RxAttr {
-            size: 1 << 20,
-            iov_limit: 4,
-            ..all.rx
         },
         ep: EpAttr {
             protocol: protocol::VERBS_RDM,
@@ -278,15 +268,12 @@ fn candidate(
             tx_ctx_cnt: endpoints,
             rx_ctx_cnt: endpoints,
             mr_cnt: regions,
-            caps: all.domain.caps | reach,
             auth_key_size: AUTH_KEY_LEN,
             max_ep_auth_key: 1,
             ..all.domain
         },
         fabric: FabricAttr {
             name: if ethernet { "RoCE" } else { "InfiniBand" }.to_owned(),
-            provider: NAME.to_owned(),
-            provider_version: ferrofabric_contracts::VERSION,
             ..all.fabric
         },
         nic: Some(nic(device, port, local)),

@@ -2,7 +2,7 @@
 
 use super::caps::{RX_CAPS, TX_CAPS};
 use super::models::EpType;
-use super::{EpAttr, Info, RxAttr, TxAttr, rdm_messages, traffic_class};
+use super::{EpAttr, Info, RxAttr, TxAttr, rdm_messages};
 use crate::flags::{Flags, Mode, Order};
 
 /// Untagged messages that may be lost, over unconnected endpoints (`FI_EP_DGRAM`), as the runtime's
@@ -23,28 +23,21 @@ pub fn dgram_messages() -> Info {
             caps: caps & TX_CAPS,
             // A send completes when the datagram has left, which is all that an unreliable endpoint
             // can tell.
-            op_flags: Flags::COMPLETION
-                | Flags::INJECT
-                | Flags::INJECT_COMPLETE
-                | Flags::TRANSMIT_COMPLETE,
             msg_order: Order::empty(),
-            tclass: traffic_class::BEST_EFFORT,
-            ..TxAttr::default()
+            ..all.tx
         },
         rx: RxAttr {
             caps: caps & RX_CAPS,
             op_flags: Flags::COMPLETION,
             msg_order: Order::empty(),
-            ..RxAttr::default()
+            ..all.rx
         },
         ep: EpAttr {
             ep_type: EpType::Dgram,
-            tx_ctx_cnt: 1,
-            rx_ctx_cnt: 1,
-            ..EpAttr::default()
+            mem_tag_format: 0,
+            ..all.ep
         },
-        domain: all.domain,
-        ..Info::default()
+        ..all
     }
 }
 

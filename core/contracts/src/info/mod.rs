@@ -25,7 +25,7 @@ pub use mismatch::Mismatch;
 pub use models::{
     AddrFormat, EpType, Progress, ResourceMgmt, SHARED_CONTEXT, Threading, protocol, tag_format,
 };
-pub use rdm::rdm_messages;
+pub use rdm::{rdm_endpoints, rdm_messages};
 pub use resolve::{Resolver, SystemResolver, port, sockets};
 
 use crate::addr::{AddrFormats, Address};

@@ -2,7 +2,7 @@
 
 use super::caps::{RX_CAPS, TX_CAPS};
 use super::models::{EpType, Progress, ResourceMgmt, Threading, tag_format};
-use super::{DomainAttr, EpAttr, Info, RxAttr, TxAttr, traffic_class};
+use super::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr, traffic_class};
 use crate::addr::MAX_ADDR_BYTES;
 use crate::flags::{Flags, Order};
 
@@ -78,3 +78,40 @@ pub fn rdm_messages() -> Info {
         ..Info::default()
     }
 }
+
+/// The same with what each of our reliable transports adds: fences, the levels of completion that
+/// the peer tells of, and the limits that the runtime has for it. `reach`: which peers it carries
+/// messages to (`LOCAL_COMM`, `REMOTE_COMM`).
+pub fn rdm_endpoints(reach: Flags) -> Info {
+    let all = rdm_messages();
+    Info {
+        caps: all.caps | reach | Flags::FENCE,
+        tx: TxAttr {
+            iov_limit: IOV_LIMIT,
+            caps: all.tx.caps | Flags::FENCE,
+            op_flags: all.tx.op_flags | Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE,
+            ..all.tx
+        },
+        rx: RxAttr {
+            size: POSTED_RECEIVES,
+            iov_limit: IOV_LIMIT,
+            ..all.rx
+        },
+        domain: DomainAttr {
+            caps: all.domain.caps | reach,
+            ..all.domain
+        },
+        fabric: FabricAttr {
+            provider: "ferro".to_owned(),
+            provider_version: crate::VERSION,
+            ..all.fabric
+        },
+        ..all
+    }
+}
+
+/// Buffers of an operation.
+const IOV_LIMIT: usize = 4;
+
+/// Receives that wait for messages. The runtime keeps them, in memory that grows.
+const POSTED_RECEIVES: usize = 1 << 20;
