@@ -5,68 +5,32 @@ use std::sync::Arc;
 
 use super::endpoint::{self, OPTIONAL_FLAGS, Receives};
 use super::endpoint_state::{Entered, Name, enter, stats_of};
-use super::{Backend, Domain, Inner, Object};
-use crate::fabric::{self, CntrAttr, CqAttr, Endpoint, EndpointConfig, Mr};
+use super::{Backend, DomainOf, EndpointKind, Inner, Object};
+use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_contracts::addr::{Address, NativeAddr};
-use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::peer::{DatagramTransport, PeerAv, Transport};
 use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 
 /// A domain whose endpoints send and receive datagrams, over a provider's backend.
-pub struct DgramDomain<B: Backend>(Domain<B>);
+pub type DgramDomain<B> = DomainOf<B, Dgram>;
 
-impl<B: Backend<Transport: DatagramTransport>> DgramDomain<B> {
-    /// A domain whose calls are serialized as its info says.
-    ///
-    /// # Errors
-    ///
-    /// As [`Domain::open`].
-    pub fn open(backend: B, settings: &Settings) -> Result<Self> {
-        Domain::open(backend, settings).map(Self)
-    }
+/// Endpoints whose receives lie with the transport.
+pub struct Dgram;
 
-    /// A domain that is not locked at all, for callers that serialize their calls themselves.
-    ///
-    /// # Safety
-    ///
-    /// As [`fabric::Provider::open_serialized`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Domain::open`].
-    pub unsafe fn open_serialized(backend: B, settings: &Settings) -> Result<Self> {
-        // SAFETY: the caller promises the same.
-        unsafe { Domain::open_serialized(backend, settings) }.map(Self)
-    }
-}
-
-impl<B: Backend<Transport: DatagramTransport>> fabric::Domain for DgramDomain<B> {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-
-    fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn fabric::Cq>> {
-        self.0.open_cq(attr)
-    }
-
-    fn open_cntr(&self, attr: &CntrAttr) -> Result<Arc<dyn fabric::Cntr>> {
-        self.0.open_cntr(attr)
-    }
-
-    fn open_av(&self, attr: &ferrofabric_av::AvAttr) -> Result<Arc<dyn fabric::Av>> {
-        self.0.open_av(attr)
-    }
-
-    fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
-        open(&self.0.0, config)
-    }
-
-    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
-        // SAFETY: the caller promises the same.
-        unsafe { self.0.register(buf, access) }
+impl<B: Backend<Transport: DatagramTransport>> EndpointKind<B> for Dgram {
+    fn open(domain: &Arc<Inner<B>>, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
+        let Entered { index, name, .. } = enter(domain, &config)?;
+        let handle = DgramHandle {
+            domain: domain.clone(),
+            index,
+            name,
+            receives: Receives::of(&config),
+            _config: config,
+        };
+        introduce(domain, index)?;
+        Ok(Arc::new(handle))
     }
 }
 
@@ -77,22 +41,6 @@ struct DgramHandle<B: Backend> {
     receives: Option<Receives>,
     /// Keeps open what the endpoint is bound to.
     _config: EndpointConfig,
-}
-
-fn open<B: Backend<Transport: DatagramTransport>>(
-    domain: &Arc<Inner<B>>,
-    config: EndpointConfig,
-) -> Result<Arc<dyn Endpoint>> {
-    let Entered { index, name, .. } = enter(domain, &config)?;
-    let handle = DgramHandle {
-        domain: domain.clone(),
-        index,
-        name,
-        receives: Receives::of(&config),
-        _config: config,
-    };
-    introduce(domain, index)?;
-    Ok(Arc::new(handle))
 }
 
 /// Datagrams say where they come from by path and queue pair, so the transport knows every peer; of

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::endpoint_state::{Entered, Name, enter, stats_of};
 use super::probe::{self, Probe, Probed};
-use super::{Backend, Inner, Object, State};
+use super::{Backend, EndpointKind, Inner, Object, State};
 use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_av::HeldKey;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
@@ -79,11 +79,13 @@ pub(super) const OPTIONAL_FLAGS: Flags = Flags::DELIVERY_COMPLETE
     .union(Flags::TRIGGER)
     .union(Flags::MULTICAST);
 
-pub(super) fn open<B: Backend>(
-    domain: &Arc<Inner<B>>,
-    config: EndpointConfig,
-) -> Result<Arc<dyn Endpoint>> {
-    Ok(Arc::new(open_handle(domain, config)?))
+/// Endpoints of a reliable transport, whose receives lie with the domain.
+pub struct Rdm;
+
+impl<B: Backend> EndpointKind<B> for Rdm {
+    fn open(domain: &Arc<Inner<B>>, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
+        Ok(Arc::new(open_handle(domain, config)?))
+    }
 }
 
 pub(super) fn open_handle<B: Backend>(

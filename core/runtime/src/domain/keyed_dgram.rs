@@ -6,70 +6,24 @@ use std::sync::Arc;
 
 use super::dgram::{SPECIAL, check_kind, introduce};
 use super::endpoint::{self, EndpointHandle};
-use super::{Backend, Domain};
-use crate::fabric::{self, CntrAttr, CqAttr, Endpoint, EndpointConfig, Mr};
+use super::{Backend, DomainOf, EndpointKind, Inner};
+use crate::fabric::{Endpoint, EndpointConfig};
 use ferrofabric_contracts::addr::{Address, NativeAddr};
-use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
-use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::info::Info;
 use ferrofabric_contracts::types::{IoBuf, RecvOp, SendOp};
 
 /// A domain whose endpoints send and receive datagrams with keys, over a provider's backend. Its
 /// transports ask their owner for receives, and drop what none is there for.
-pub struct KeyedDgramDomain<B: Backend>(Domain<B>);
+pub type KeyedDgramDomain<B> = DomainOf<B, KeyedDgrams>;
 
-impl<B: Backend> KeyedDgramDomain<B> {
-    /// A domain whose calls are serialized as its info says.
-    ///
-    /// # Errors
-    ///
-    /// As [`Domain::open`].
-    pub fn open(backend: B, settings: &Settings) -> Result<Self> {
-        Domain::open(backend, settings).map(Self)
-    }
+/// Endpoints with the keys of their address vectors, whose receives lie with the domain.
+pub struct KeyedDgrams;
 
-    /// A domain that is not locked at all, for callers that serialize their calls themselves.
-    ///
-    /// # Safety
-    ///
-    /// As [`fabric::Provider::open_serialized`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Domain::open`].
-    pub unsafe fn open_serialized(backend: B, settings: &Settings) -> Result<Self> {
-        // SAFETY: the caller promises the same.
-        unsafe { Domain::open_serialized(backend, settings) }.map(Self)
-    }
-}
-
-impl<B: Backend> fabric::Domain for KeyedDgramDomain<B> {
-    fn info(&self) -> &Info {
-        self.0.info()
-    }
-
-    fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn fabric::Cq>> {
-        self.0.open_cq(attr)
-    }
-
-    fn open_cntr(&self, attr: &CntrAttr) -> Result<Arc<dyn fabric::Cntr>> {
-        self.0.open_cntr(attr)
-    }
-
-    fn open_av(&self, attr: &ferrofabric_av::AvAttr) -> Result<Arc<dyn fabric::Av>> {
-        self.0.open_av(attr)
-    }
-
-    fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
-        let handle = endpoint::open_handle(&self.0.0, config)?;
-        introduce(&self.0.0, handle.index)?;
+impl<B: Backend> EndpointKind<B> for KeyedDgrams {
+    fn open(domain: &Arc<Inner<B>>, config: EndpointConfig) -> Result<Arc<dyn Endpoint>> {
+        let handle = endpoint::open_handle(domain, config)?;
+        introduce(domain, handle.index)?;
         Ok(Arc::new(KeyedDgram(handle)))
-    }
-
-    unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
-        // SAFETY: the caller promises the same.
-        unsafe { self.0.register(buf, access) }
     }
 }
 

@@ -21,6 +21,7 @@ mod srx;
 mod unresolved_peer;
 mod waiting;
 
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -147,8 +148,20 @@ pub struct Opened<T> {
     pub keyed: Option<KeyedAddr>,
 }
 
+/// A domain over a provider's backend, whose endpoints are of the kind `E`.
+pub struct DomainOf<B: Backend, E> {
+    inner: Arc<Inner<B>>,
+    kind: PhantomData<fn() -> E>,
+}
+
 /// A domain over a provider's backend.
-pub struct Domain<B: Backend>(Arc<Inner<B>>);
+pub type Domain<B> = DomainOf<B, endpoint::Rdm>;
+
+/// A kind of endpoints: how a domain opens them.
+pub(crate) trait EndpointKind<B: Backend>: 'static {
+    /// As [`fabric::Domain::open_endpoint`].
+    fn open(domain: &Arc<Inner<B>>, config: EndpointConfig) -> Result<Arc<dyn fabric::Endpoint>>;
+}
 
 /// What the objects of a domain keep open.
 pub(crate) struct Inner<B: Backend> {
@@ -230,7 +243,7 @@ struct State<T: Transport> {
 /// The counter of those that bound none.
 const NO_CNTR: usize = 0;
 
-impl<B: Backend> Domain<B> {
+impl<B: Backend, E> DomainOf<B, E> {
     /// A domain whose calls are serialized as its info says. One with automatic progress has a
     /// thread of its own, and a lock between that and all others.
     ///
@@ -256,7 +269,7 @@ impl<B: Backend> Domain<B> {
     ///
     /// # Errors
     ///
-    /// As [`Domain::open`].
+    /// As [`DomainOf::open`].
     pub unsafe fn open_serialized(backend: B, settings: &Settings) -> Result<Self> {
         if backend.info().domain.data_progress == Progress::Auto {
             return Self::open(backend, settings);
@@ -284,37 +297,40 @@ impl<B: Backend> Domain<B> {
             true => Some(Progressor::start(&shared)?),
             false => None,
         };
-        Ok(Self(Arc::new(Inner {
-            _progressor: progressor,
-            shared,
-        })))
+        Ok(Self {
+            inner: Arc::new(Inner {
+                _progressor: progressor,
+                shared,
+            }),
+            kind: PhantomData,
+        })
     }
 }
 
-impl<B: Backend> fabric::Domain for Domain<B> {
+impl<B: Backend, E: EndpointKind<B>> fabric::Domain for DomainOf<B, E> {
     fn info(&self) -> &Info {
-        self.0.backend.info()
+        self.inner.backend.info()
     }
 
     fn open_cq(&self, attr: &CqAttr) -> Result<Arc<dyn fabric::Cq>> {
-        cq::open(&self.0, attr)
+        cq::open(&self.inner, attr)
     }
 
     fn open_cntr(&self, attr: &CntrAttr) -> Result<Arc<dyn fabric::Cntr>> {
-        cntr::open(&self.0, attr)
+        cntr::open(&self.inner, attr)
     }
 
     fn open_av(&self, attr: &AvAttr) -> Result<Arc<dyn fabric::Av>> {
-        av::open(&self.0, attr)
+        av::open(&self.inner, attr)
     }
 
     fn open_endpoint(&self, config: EndpointConfig) -> Result<Arc<dyn fabric::Endpoint>> {
-        endpoint::open(&self.0, config)
+        E::open(&self.inner, config)
     }
 
     unsafe fn register(&self, buf: IoBuf, access: Flags) -> Result<Arc<dyn Mr>> {
         // SAFETY: the caller promises the same.
-        unsafe { self.0.backend.register(buf, access) }
+        unsafe { self.inner.backend.register(buf, access) }
     }
 }
 
