@@ -1,11 +1,9 @@
 //! Endpoints (fi_endpoint(3)): opened, bound, enabled. Only from then on is there one of the Rust
 //! API behind it.
 
-mod message;
 mod name;
 pub(crate) mod object;
 mod options;
-mod tagged;
 mod transfer;
 mod unsupported;
 
@@ -71,9 +69,9 @@ impl EndpointObject {
                 fid: new_fid::<Self>(context, &FID_OPS),
                 ops: options::OPS.as_ptr(),
                 cm: name::OPS.as_ptr(),
-                msg: message::OPS.as_ptr(),
+                msg: transfer::MSG.as_ptr(),
                 rma: unsupported::RMA.as_ptr(),
-                tagged: tagged::OPS.as_ptr(),
+                tagged: transfer::TAGGED.as_ptr(),
                 atomic: unsupported::ATOMIC.as_ptr(),
                 collective: unsupported::COLLECTIVE.as_ptr(),
             }),

@@ -1,92 +1,263 @@
-//! What sends and receives of all forms come down to.
+//! Messages without and with tags (fi_msg(3), fi_tagged(3)): the calls of both tables are made by
+//! one macro, and end in [`send`] and [`receive`].
 
 use std::ffi::c_void;
+use std::ptr::null_mut;
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use libc::iovec;
 
-use super::object::EndpointObject;
-use crate::abi::{fi_addr_t, fid_ep};
+use super::object::{Direction, EndpointObject};
+use crate::abi::{Roomy, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep};
 use crate::fid::object;
 use crate::guard::data;
-use crate::memory::LISTED;
+use crate::memory::{LISTED, buffers};
 
-/// A message to send.
-pub(super) struct Sending<'a> {
-    pub(super) kind: MsgKind,
-    pub(super) iov: &'a [IoBuf],
-    pub(super) desc: *mut c_void,
-    pub(super) dest: fi_addr_t,
-    pub(super) tag: u64,
-    pub(super) data: u64,
-    pub(super) context: *mut c_void,
+/// The table of a kind of messages. Calls with tags have a parameter `$tag` more, and receives
+/// another one for the bits of it to ignore; the structures of `sendmsg` and `recvmsg` have fields
+/// of the same names.
+macro_rules! transfers {
+    (
+        $(#[$about:meta])*
+        $OPS:ident: $Ops:ident, $Message:ident, $KIND:expr, $recv_flags:ident,
+        sends [$($tag:ident)?], receives [$($matched:ident)*]
+    ) => {
+        $(#[$about])*
+        pub(super) static $OPS: Roomy<$Ops> = {
+            unsafe extern "C" fn recv(
+                ep: *mut fid_ep,
+                buf: *mut c_void,
+                len: usize,
+                desc: *mut c_void,
+                src: fi_addr_t,
+                $($matched: u64,)*
+                context: *mut c_void,
+            ) -> isize {
+                let op = RecvOp { $($matched,)* ..recv_op($KIND, desc, src, context) };
+                // SAFETY: as C calls us.
+                unsafe { receive(ep, &one(buf, len), op, Direction::$recv_flags) }
+            }
+
+            unsafe extern "C" fn recvv(
+                ep: *mut fid_ep,
+                iov: *const iovec,
+                desc: *mut *mut c_void,
+                count: usize,
+                src: fi_addr_t,
+                $($matched: u64,)*
+                context: *mut c_void,
+            ) -> isize {
+                // SAFETY: as C calls us; the lists have that many entries.
+                unsafe {
+                    let desc = common(desc, count);
+                    let op = RecvOp { $($matched,)* ..recv_op($KIND, desc, src, context) };
+                    receive(ep, buffers(iov, count), op, Direction::$recv_flags)
+                }
+            }
+
+            unsafe extern "C" fn recvmsg(
+                ep: *mut fid_ep,
+                msg: *const $Message,
+                flags: u64,
+            ) -> isize {
+                // SAFETY: as C calls us; the lists have as many entries as the message says.
+                unsafe {
+                    let msg = &*msg;
+                    let desc = common(msg.desc, msg.iov_count);
+                    let op = RecvOp {
+                        $($matched: msg.$matched,)*
+                        ..recv_op($KIND, desc, msg.addr, msg.context)
+                    };
+                    receive(ep, buffers(msg.msg_iov, msg.iov_count), op, |rx| rx.with(flags))
+                }
+            }
+
+            unsafe extern "C" fn send(
+                ep: *mut fid_ep,
+                buf: *const c_void,
+                len: usize,
+                desc: *mut c_void,
+                dest: fi_addr_t,
+                $($tag: u64,)?
+                context: *mut c_void,
+            ) -> isize {
+                let op = SendOp { $($tag,)? ..send_op($KIND, desc, dest, context) };
+                // SAFETY: as C calls us.
+                unsafe { transmit(ep, &one(buf, len), op, Direction::flags) }
+            }
+
+            unsafe extern "C" fn sendv(
+                ep: *mut fid_ep,
+                iov: *const iovec,
+                desc: *mut *mut c_void,
+                count: usize,
+                dest: fi_addr_t,
+                $($tag: u64,)?
+                context: *mut c_void,
+            ) -> isize {
+                // SAFETY: as C calls us; the lists have that many entries.
+                unsafe {
+                    let desc = common(desc, count);
+                    let op = SendOp { $($tag,)? ..send_op($KIND, desc, dest, context) };
+                    transmit(ep, buffers(iov, count), op, Direction::flags)
+                }
+            }
+
+            unsafe extern "C" fn sendmsg(
+                ep: *mut fid_ep,
+                msg: *const $Message,
+                flags: u64,
+            ) -> isize {
+                // SAFETY: as C calls us; the lists have as many entries as the message says.
+                unsafe {
+                    let msg = &*msg;
+                    let desc = common(msg.desc, msg.iov_count);
+                    let op = SendOp {
+                        $($tag: msg.$tag,)?
+                        data: msg.data,
+                        ..send_op($KIND, desc, msg.addr, msg.context)
+                    };
+                    transmit(ep, buffers(msg.msg_iov, msg.iov_count), op, |tx| tx.with(flags))
+                }
+            }
+
+            unsafe extern "C" fn inject(
+                ep: *mut fid_ep,
+                buf: *const c_void,
+                len: usize,
+                dest: fi_addr_t,
+                $($tag: u64,)?
+            ) -> isize {
+                let op = SendOp { $($tag,)? ..send_op($KIND, null_mut(), dest, null_mut()) };
+                // SAFETY: as C calls us.
+                unsafe { transmit(ep, &one(buf, len), op, |_| Flags::INJECT) }
+            }
+
+            unsafe extern "C" fn senddata(
+                ep: *mut fid_ep,
+                buf: *const c_void,
+                len: usize,
+                desc: *mut c_void,
+                data: u64,
+                dest: fi_addr_t,
+                $($tag: u64,)?
+                context: *mut c_void,
+            ) -> isize {
+                let op = SendOp { $($tag,)? data, ..send_op($KIND, desc, dest, context) };
+                let flags = |tx: &Direction| tx.flags() | Flags::REMOTE_CQ_DATA;
+                // SAFETY: as C calls us.
+                unsafe { transmit(ep, &one(buf, len), op, flags) }
+            }
+
+            unsafe extern "C" fn injectdata(
+                ep: *mut fid_ep,
+                buf: *const c_void,
+                len: usize,
+                data: u64,
+                dest: fi_addr_t,
+                $($tag: u64,)?
+            ) -> isize {
+                let op = SendOp { $($tag,)? data, ..send_op($KIND, null_mut(), dest, null_mut()) };
+                let flags = |_: &Direction| Flags::INJECT | Flags::REMOTE_CQ_DATA;
+                // SAFETY: as C calls us.
+                unsafe { transmit(ep, &one(buf, len), op, flags) }
+            }
+
+            Roomy::new($Ops {
+                size: size_of::<$Ops>(),
+                recv: Some(recv),
+                recvv: Some(recvv),
+                recvmsg: Some(recvmsg),
+                send: Some(send),
+                sendv: Some(sendv),
+                sendmsg: Some(sendmsg),
+                inject: Some(inject),
+                senddata: Some(senddata),
+                injectdata: Some(injectdata),
+            })
+        };
+    };
 }
 
-/// A receive to post.
-pub(super) struct Receiving<'a> {
-    pub(super) kind: MsgKind,
-    pub(super) iov: &'a [IoBuf],
-    pub(super) desc: *mut c_void,
-    pub(super) src: fi_addr_t,
-    pub(super) tag: u64,
-    pub(super) ignore: u64,
-    pub(super) context: *mut c_void,
+transfers! {
+    /// Messages without tags.
+    MSG: fi_ops_msg, fi_msg, MsgKind::Msg, flags, sends [], receives []
 }
 
-/// Sends.
+transfers! {
+    /// Messages with tags.
+    TAGGED: fi_ops_tagged, fi_msg_tagged, MsgKind::Tagged, tagged_flags,
+    sends [tag], receives [tag ignore]
+}
+
+/// A send without tag, data and flags.
+#[inline(always)]
+fn send_op(kind: MsgKind, desc: *mut c_void, dest: fi_addr_t, context: *mut c_void) -> SendOp {
+    SendOp {
+        kind,
+        dest: FiAddr(dest),
+        tag: 0,
+        data: 0,
+        desc: desc as u64,
+        context: context as u64,
+        flags: Flags::empty(),
+    }
+}
+
+/// A receive without tag and flags.
+#[inline(always)]
+fn recv_op(kind: MsgKind, desc: *mut c_void, src: fi_addr_t, context: *mut c_void) -> RecvOp {
+    RecvOp {
+        kind,
+        src: FiAddr(src),
+        tag: 0,
+        ignore: 0,
+        desc: desc as u64,
+        context: context as u64,
+        flags: Flags::empty(),
+    }
+}
+
+/// Sends, with the flags that the endpoint's sends have then.
 ///
 /// # Safety
 ///
 /// As C calls us: an endpoint that is not closed, buffers as fi_msg(3) asks.
 #[inline(always)]
-pub(super) unsafe fn send(
+unsafe fn transmit(
     ep: *const fid_ep,
-    message: &Sending<'_>,
-    flags: impl FnOnce(&EndpointObject) -> Flags,
+    iov: &[IoBuf],
+    op: SendOp,
+    flags: impl FnOnce(&Direction) -> Flags,
 ) -> isize {
     data(|| {
         // SAFETY: as the caller says.
         let this = unsafe { object::<EndpointObject>(ep) };
-        let flags = flags(this);
-        let op = SendOp {
-            kind: message.kind,
-            dest: FiAddr(message.dest),
-            tag: message.tag,
-            data: message.data,
-            desc: message.desc as u64,
-            context: message.context as u64,
-            flags,
-        };
+        let flags = flags(&this.tx);
         // SAFETY: the application keeps the buffers as fi_msg(3) asks.
-        unsafe { this.enabled()?.send(&op, message.iov) }.map(|()| 0)
+        unsafe { this.enabled()?.send(&SendOp { flags, ..op }, iov) }.map(|()| 0)
     })
 }
 
-/// Posts a receive, or looks for a message.
+/// Posts a receive, or looks for a message, with the flags that the endpoint's receives have then.
 ///
 /// # Safety
 ///
-/// As [`send`].
+/// As [`transmit`].
 #[inline(always)]
-pub(super) unsafe fn receive(
+unsafe fn receive(
     ep: *const fid_ep,
-    receive: &Receiving<'_>,
-    flags: impl FnOnce(&EndpointObject) -> Flags,
+    iov: &[IoBuf],
+    op: RecvOp,
+    flags: impl FnOnce(&Direction) -> Flags,
 ) -> isize {
     data(|| {
         // SAFETY: as the caller says.
         let this = unsafe { object::<EndpointObject>(ep) };
-        let op = RecvOp {
-            kind: receive.kind,
-            src: FiAddr(receive.src),
-            tag: receive.tag,
-            ignore: receive.ignore,
-            desc: receive.desc as u64,
-            context: receive.context as u64,
-            flags: flags(this),
-        };
+        let flags = flags(&this.rx);
         // SAFETY: the application keeps the buffers as fi_msg(3) asks.
-        unsafe { this.enabled()?.recv(&op, receive.iov) }.map(|()| 0)
+        unsafe { this.enabled()?.recv(&RecvOp { flags, ..op }, iov) }.map(|()| 0)
     })
 }
 
@@ -97,20 +268,20 @@ pub(super) unsafe fn receive(
 /// `desc` has an entry for each buffer, or is NULL. A list that is too long is refused, whatever
 /// this says of it.
 #[inline]
-pub(super) unsafe fn common(desc: *mut *mut c_void, count: usize) -> *mut c_void {
+unsafe fn common(desc: *mut *mut c_void, count: usize) -> *mut c_void {
     if desc.is_null() || count == 0 {
-        return std::ptr::null_mut();
+        return null_mut();
     }
     // SAFETY: as the caller says.
     let all = unsafe { std::slice::from_raw_parts(desc, count.min(LISTED)) };
     match all.iter().all(|one| *one == all[0]) {
         true => all[0],
-        false => std::ptr::null_mut(),
+        false => null_mut(),
     }
 }
 
 /// One buffer.
 #[inline(always)]
-pub(super) fn one(buf: *const c_void, len: usize) -> [IoBuf; 1] {
+fn one(buf: *const c_void, len: usize) -> [IoBuf; 1] {
     [IoBuf::new(buf.cast(), len)]
 }
