@@ -1,9 +1,6 @@
 //! Copies into and out of memory that another process may be writing to: raw pointers, never
 //! references.
 
-use ferrofabric_contracts::peer::parts;
-use ferrofabric_contracts::types::IoBuf;
-
 /// Copies `n` bytes, up to 64, without a call.
 ///
 /// # Safety
@@ -59,20 +56,6 @@ pub(crate) unsafe fn copy_bulk(src: *const u8, dst: *mut u8, n: usize) {
     unsafe { std::ptr::copy_nonoverlapping(src, dst, n) }
 }
 
-/// Copies `n` bytes into the buffers of a list, from `offset` of them all on.
-///
-/// # Safety
-///
-/// `src` is valid for reads of `n` bytes, and the buffers for writes; they do not overlap.
-#[cold]
-#[inline(never)]
-pub(crate) unsafe fn copy_to_list(src: *const u8, segments: &[IoBuf], offset: usize, n: usize) {
-    for (part, at) in parts(segments, offset, n) {
-        // SAFETY: the caller's promise; all parts together have at most `n` bytes.
-        unsafe { copy_bulk(src.add(at), part.as_mut_ptr(), part.len) };
-    }
-}
-
 /// Bytes up to which the C library copies by loads and stores; above, by one instruction for all.
 const BY_STORES: usize = 2048;
 
@@ -89,37 +72,6 @@ pub(crate) unsafe fn copy_soon(src: *const u8, dst: *mut u8, n: usize) {
         // SAFETY: the caller's promise.
         unsafe { copy_bulk(src.add(at), dst.add(at), piece) };
     }
-}
-
-/// Copies `n` bytes from `offset` of a scatter-gather list on; returns how many there were.
-///
-/// # Safety
-///
-/// The list's buffers are valid for reads, `dst` for writes of `n` bytes.
-#[inline]
-pub(crate) unsafe fn gather(iov: &[IoBuf], offset: usize, dst: *mut u8, n: usize) -> usize {
-    if let [one] = iov {
-        let part = one.part(offset, n);
-        // SAFETY: `part` is within the buffer and not longer than `n`.
-        unsafe { copy_bulk(part.as_ptr(), dst, part.len) };
-        return part.len;
-    }
-    let (mut skip, mut done) = (offset, 0);
-    for buf in iov {
-        if skip >= buf.len {
-            skip -= buf.len;
-            continue;
-        }
-        let part = buf.part(skip, n - done);
-        skip = 0;
-        // SAFETY: `part` is within its buffer, `done + part.len` at most `n`.
-        unsafe { copy_bulk(part.as_ptr(), dst.add(done), part.len) };
-        done += part.len;
-        if done == n {
-            break;
-        }
-    }
-    done
 }
 
 #[cfg(test)]
@@ -150,22 +102,6 @@ mod tests {
             unsafe { copy_soon(src.as_ptr(), dst.as_mut_ptr().add(8), n) };
             assert_eq!(dst[8..8 + n], src[..n], "{n} bytes");
             assert!(dst[..8].iter().chain(&dst[8 + n..]).all(|b| *b == 0));
-        }
-    }
-
-    #[test]
-    fn a_list_is_gathered_from_any_offset() {
-        let bytes: Vec<u8> = (0..100).collect();
-        let iov = [(0, 10), (10, 0), (10, 57), (67, 33)]
-            .map(|(at, len): (usize, usize)| IoBuf::new(bytes[at..].as_ptr(), len));
-        for offset in 0..=100 {
-            for n in [0, 1, 9, 40, 100] {
-                let mut out = vec![0; n];
-                // SAFETY: the list names parts of `bytes`; `out` has `n` bytes.
-                let got = unsafe { gather(&iov, offset, out.as_mut_ptr(), n) };
-                assert_eq!(got, n.min(100 - offset));
-                assert_eq!(out[..got], bytes[offset..offset + got]);
-            }
         }
     }
 }

@@ -16,12 +16,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::peer::{Owner, SendDone};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
 
 use crate::outbox::{KEPT_ENTRIES, Outbox};
 use crate::paths::Paths;
-use crate::pending::{PendingSend, Source};
+use crate::pending::PendingSend;
 use crate::ring::{Broken, Rx, Seen, Tx};
 use crate::segment::{Segment, Side};
 use crate::service::{NewLink, Shared};
@@ -230,8 +231,8 @@ impl Link {
                 Announced::Done => return Ok(Sent::Done),
                 Announced::Started(begun) => {
                     // SAFETY: the caller's promise.
-                    let source = unsafe { Source::new(op.flags, iov) };
-                    self.sender.keep(op, source, begun, outbox);
+                    let buffers = unsafe { SendBuffers::new(op.flags, iov) };
+                    self.sender.keep(op, buffers, begun, outbox);
                     self.busy |= self.sender.has_work();
                     return Ok(Sent::Later);
                 }

@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 
+use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::peer::SendDone;
 use slab::Slab;
 
-use crate::pending::{PendingSend, Source};
+use crate::pending::PendingSend;
 
 /// A message of ours that is announced but not all in the ring, or not delivered where the sender
 /// wants to know.
 pub(crate) struct Outgoing {
     pub(crate) done: SendDone,
-    pub(crate) source: Source,
+    pub(crate) buffers: SendBuffers,
     pub(crate) sent: usize,
     /// How far the receiver lets us go.
     pub(crate) until: usize,

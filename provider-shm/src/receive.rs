@@ -2,13 +2,14 @@
 
 mod deliveries;
 mod message;
-mod place;
 mod unexpected;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token};
+use ferrofabric_contracts::peer::{
+    Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, deliver,
+};
 use ferrofabric_contracts::types::{IoBuf, MsgKind};
 
 use crate::copy::{copy_bulk, copy_short, copy_soon};
@@ -24,7 +25,6 @@ use crate::wire::{
 };
 use deliveries::Deliveries;
 use message::{Beginning, Met, Rest, Unfinished, kind_and_flags};
-use place::{put, put_in_list};
 use unexpected::{UnexpectedMessage, UnexpectedMessages};
 
 /// What all links of an endpoint receive with.
@@ -128,7 +128,7 @@ impl Receiver {
                     // for its buffer.
                     false => unsafe { copy_short(from, matched.buf.as_mut_ptr(), fit) },
                     // SAFETY: as above.
-                    true => unsafe { put_in_list(owner, &matched, 0, from, fit) },
+                    true => unsafe { deliver(owner, &matched, 0, from, fit) },
                 }
                 link.consume(0, &mut self.stats);
                 owner.complete_recv(kind, &matched, &arrived, || Some(link.native()));
@@ -214,7 +214,7 @@ impl Receiver {
                     // SAFETY: as above.
                     (false, false) => unsafe { copy_bulk(from, into, fit) },
                     // SAFETY: as above.
-                    (true, _) => unsafe { put_in_list(owner, &matched, 0, from, fit) },
+                    (true, _) => unsafe { deliver(owner, &matched, 0, from, fit) },
                 }
                 if let Some(trial) = trial {
                     self.deliveries.count_ring_bytes(len);
@@ -293,7 +293,7 @@ impl Receiver {
                 (self.deliveries).begin(link, met, 0, rest, &mut self.stats);
                 // SAFETY: the record was checked; whoever posted the receive vouched for its
                 // buffer.
-                unsafe { put(owner, &matched, 0, from, len) };
+                unsafe { deliver(owner, &matched, 0, from, len) };
                 self.deliveries.count_ring_bytes(len);
                 link.consume(len, &mut self.stats);
                 (self.deliveries).got(link, id, len, owner, &mut self.stats)
@@ -472,7 +472,7 @@ impl Receiver {
         };
         let len = held.bytes.len();
         // SAFETY: `bytes` has `len` bytes; the buffer is the caller's promise.
-        unsafe { put(owner, &start.matched, 0, held.bytes.as_ptr(), len) };
+        unsafe { deliver(owner, &start.matched, 0, held.bytes.as_ptr(), len) };
         match (held.rest, link) {
             (Some(rest), Some(link)) => {
                 let met = Met {

@@ -12,6 +12,8 @@ pub const API_VERSION: u32 = (2 << 16) | 6;
 pub const VERSION: u32 = 1;
 
 pub mod addr;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+pub mod buffers;
 pub mod config;
 pub mod error;
 pub mod flags;

@@ -73,7 +73,7 @@ impl InFlight {
         let Some(out) = self.get(id, outbox).filter(|out| !out.go) else {
             return Err(Broken("it asked for a message that is not there"));
         };
-        if until > total_len(out.source.iov()) as u64 {
+        if until > total_len(out.buffers.list()) as u64 {
             return Err(Broken("it asked for more than a message has"));
         }
         match (out.read, until) {
@@ -120,13 +120,13 @@ impl InFlight {
         while let Some(&id) = self.streaming.front() {
             let out = &mut outbox.outgoing[self.keys[id as usize] as usize];
             let turn = out.until.min(out.sent + TURN_BYTES);
-            let piece = sizes.piece(total_len(out.source.iov()));
+            let piece = sizes.piece(total_len(out.buffers.list()));
             let mut full = false;
             while out.sent < turn && !full {
                 // SAFETY: who sent the message vouched for its buffers until it completes; a copy
                 // is ours.
                 let n =
-                    unsafe { send_chunk(tx, id, out.source.iov(), out.sent, out.until, piece)? };
+                    unsafe { send_chunk(tx, id, out.buffers.list(), out.sent, out.until, piece)? };
                 full = n == 0;
                 out.sent += n;
                 did += usize::from(!full);

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use ferrofabric_contracts::buffers::{SendBuffers, gather};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, SendDone};
 use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
@@ -18,10 +19,10 @@ use super::slots::{
     send_chunk,
 };
 use super::waker::PeerWaker;
-use crate::copy::{copy_soon, gather};
+use crate::copy::copy_soon;
 use crate::outbox::{Outbox, Outgoing};
 use crate::paths::{self, Path, Paths};
-use crate::pending::{PendingSend, Source};
+use crate::pending::PendingSend;
 use crate::ring::{Broken, CONTROL_SLOTS, Tx};
 use crate::stats::ShmStats;
 use crate::wire::{READ, TOLD, UNDER_WAY_MAX};
@@ -325,7 +326,7 @@ impl LinkSender {
             // SAFETY: the record has `len` bytes; the buffers are the caller's promise.
             (true, [one]) => unsafe { copy_soon(one.as_ptr(), into, len) },
             // SAFETY: as above.
-            _ => drop(unsafe { gather(iov, 0, into, len) }),
+            _ => unsafe { gather(iov, 0, len, into) },
         }
         publish_eager(&mut self.tx, op, record, len);
         if takes_turns {
@@ -367,7 +368,7 @@ impl LinkSender {
         match piece {
             Some((record, n)) => {
                 // SAFETY: the record has `n` bytes; the buffers are the caller's promise.
-                unsafe { gather(iov, 0, self.tx.record_ptr(record), n) };
+                unsafe { gather(iov, 0, n, self.tx.record_ptr(record)) };
                 envelope.publish_record(&mut self.tx, record, n);
                 sent = n;
             }
@@ -395,7 +396,13 @@ impl LinkSender {
     }
 
     /// Keeps what was just announced until all of it is in the ring, or delivered.
-    pub(super) fn keep(&mut self, op: &SendOp, source: Source, begun: Begun, outbox: &mut Outbox) {
+    pub(super) fn keep(
+        &mut self,
+        op: &SendOp,
+        buffers: SendBuffers,
+        begun: Begun,
+        outbox: &mut Outbox,
+    ) {
         let Begun {
             sent,
             window,
@@ -404,7 +411,7 @@ impl LinkSender {
         } = begun;
         let out = Outgoing {
             done: SendDone::of(op, len),
-            source,
+            buffers,
             sent,
             until: window,
             go: window == len,
@@ -437,7 +444,7 @@ impl LinkSender {
                 Ok(Announced::Done) => {
                     owner.complete_send(&SendDone::of(&op, total_len(next.iov())));
                 }
-                Ok(Announced::Started(begun)) => self.keep(&op, next.into_source(), begun, outbox),
+                Ok(Announced::Started(begun)) => self.keep(&op, next.into_buffers(), begun, outbox),
                 not_now => {
                     // It waits on, or ends with the link.
                     self.pending.push_front(next);

@@ -1,11 +1,12 @@
 //! What the sending side of a link writes into slots and records (`wire` has the words of each
 //! kind).
 
+use ferrofabric_contracts::buffers::gather;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{IoBuf, MsgKind, SendOp};
 
 use super::close::CloseMessage;
-use crate::copy::{copy_short, gather};
+use crate::copy::copy_short;
 use crate::ring::{Broken, CONTROL_SLOTS, Head, Record, Tx};
 use crate::wire::{
     CHUNK, DATA, DELIVERED, EAGER, FAREWELL, GO, INLINE, INLINE_BYTES, INLINE_DATA_WORD, START,
@@ -98,9 +99,7 @@ pub(super) unsafe fn publish_inline(tx: &mut Tx, op: &SendOp, iov: &[IoBuf], len
             let to = body.add(1).cast::<u8>();
             match iov {
                 [one] => copy_short(one.as_ptr(), to, len),
-                _ => {
-                    gather(iov, 0, to, len);
-                }
+                _ => gather(iov, 0, len, to),
             }
         }
     });
@@ -149,7 +148,7 @@ pub(super) unsafe fn send_chunk(
         }
     };
     // SAFETY: the record has `n` bytes; the buffers are the caller's promise.
-    unsafe { gather(iov, sent, tx.record_ptr(record), n) };
+    unsafe { gather(iov, sent, n, tx.record_ptr(record)) };
     tx.publish_record(Head::new(CHUNK, 0, n as u32), record, |body| {
         // SAFETY: a body has this word.
         unsafe { *body = pack(id, record.offset) };

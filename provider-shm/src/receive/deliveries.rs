@@ -3,12 +3,12 @@
 
 use std::time::Instant;
 
-use ferrofabric_contracts::peer::{Owner, PeerSrx, parts};
+use ferrofabric_contracts::buffers::parts;
+use ferrofabric_contracts::peer::{Owner, PeerSrx, deliver};
 use ferrofabric_contracts::types::IoBuf;
 use slab::Slab;
 
 use super::message::{Met, Rest, Unfinished};
-use super::place::put;
 use crate::cma::Read;
 use crate::incoming::Incoming;
 use crate::link::{Control, Link};
@@ -126,7 +126,7 @@ impl Deliveries {
             return Err(Broken("it sent a piece of no message"));
         }
         // SAFETY: the caller's promise.
-        unsafe { put(owner, &d.met.matched, d.got, from, len) };
+        unsafe { deliver(owner, &d.met.matched, d.got, from, len) };
         Ok(())
     }
 

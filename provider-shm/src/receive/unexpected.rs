@@ -5,7 +5,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use slab::Slab;
 
 use super::message::{Beginning, Rest};
-use super::place::append;
+use crate::copy::copy_bulk;
 use crate::link::{Quota, SPARE_BUFFERS, SPARE_BYTES, Used};
 use crate::ring::Broken;
 
@@ -230,5 +230,19 @@ impl UnexpectedMessages {
     #[cfg(feature = "fuzzing")]
     pub(super) fn kept(&self) -> (usize, usize, Used) {
         (self.messages.len(), self.left_behind, self.used)
+    }
+}
+
+/// Appends bytes that another process may be writing to.
+///
+/// # Safety
+///
+/// `from` is valid for reads of `len` bytes.
+unsafe fn append(bytes: &mut Vec<u8>, from: *const u8, len: usize) {
+    bytes.reserve(len);
+    // SAFETY: there is room for `len` more, which the copy fills.
+    unsafe {
+        copy_bulk(from, bytes.as_mut_ptr().add(bytes.len()), len);
+        bytes.set_len(bytes.len() + len);
     }
 }

@@ -17,6 +17,8 @@ mod cntr;
 mod cq;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 mod datagram;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+mod deliver;
 mod eq;
 mod srx;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
@@ -26,6 +28,7 @@ pub use av::PeerAv;
 pub use cntr::PeerCntr;
 pub use cq::{Completion, CqError, PeerCq};
 pub use datagram::DatagramTransport;
+pub use deliver::deliver;
 pub use eq::{AV_COMPLETE, Done, EqError, Event, PeerEq};
 pub use srx::{Arrived, Matched, PeerSrx, Piece, Start, Token};
 pub use transport::{SendDone, Transport};
@@ -33,7 +36,7 @@ pub use transport::{SendDone, Transport};
 use crate::addr::NativeAddr;
 use crate::error::Errno;
 use crate::flags::Flags;
-use crate::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use crate::types::{FiAddr, MsgKind, SendOp};
 
 /// All that an owner lends to the peers of one endpoint.
 pub trait Owner {
@@ -260,23 +263,6 @@ fn recv_completion(
         tag: a.tag,
         src,
     }
-}
-
-/// The parts of a list's buffers that bytes of a message go to, from `offset` of the message on,
-/// `len` of them: each with its place among these bytes.
-pub fn parts(
-    segments: &[IoBuf],
-    offset: usize,
-    len: usize,
-) -> impl Iterator<Item = (IoBuf, usize)> {
-    let (mut skip, mut done) = (offset, 0);
-    segments.iter().filter_map(move |segment| {
-        let part = segment.part(skip, len - done);
-        skip -= skip.min(segment.len);
-        let at = done;
-        done += part.len;
-        (part.len != 0).then_some((part, at))
-    })
 }
 
 /// Where a message lies, as far as that is one place of the application's.

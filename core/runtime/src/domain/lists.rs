@@ -9,8 +9,9 @@ use std::alloc::{Layout, alloc_zeroed};
 
 use slab::Slab;
 
+use ferrofabric_contracts::buffers::scatter;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Piece, parts};
+use ferrofabric_contracts::peer::Piece;
 use ferrofabric_contracts::types::{IoBuf, total_len};
 
 struct List {
@@ -66,14 +67,9 @@ impl Lists {
         let Some(list) = self.0.try_remove(number) else {
             return Flags::empty();
         };
-        for (part, at) in parts(&list.segments, 0, list.memory.len()) {
-            let from = &list.memory[at..at + part.len];
-            // SAFETY: the caller's promise; the part lies in a buffer.
-            unsafe {
-                part.as_mut_ptr()
-                    .copy_from_nonoverlapping(from.as_ptr(), from.len());
-            }
-        }
+        let memory = &list.memory;
+        // SAFETY: the caller's promise; the memory has as many bytes.
+        unsafe { scatter(memory.as_ptr(), memory.len(), &list.segments, 0) };
         list.wish
     }
 }
@@ -130,17 +126,9 @@ mod tests {
                 Some(most) => {
                     for start in (0..fill).step_by(most) {
                         let end = (start + most).min(fill);
-                        let mut came = start;
-                        for (part, at) in parts(lists.segments(number), start, end - start) {
-                            prop_assert_eq!(at, came - start);
-                            // SAFETY: a part of the buffers above.
-                            unsafe {
-                                part.as_mut_ptr()
-                                    .copy_from_nonoverlapping(message[came..].as_ptr(), part.len);
-                            }
-                            came += part.len;
-                        }
-                        prop_assert_eq!(came, end);
+                        let from = message[start..end].as_ptr();
+                        // SAFETY: the buffers above.
+                        unsafe { scatter(from, end - start, lists.segments(number), start) };
                     }
                 }
             }

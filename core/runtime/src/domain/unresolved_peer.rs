@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use super::owner::EndpointOwner;
 use super::{Backend, Shared, State};
 use ferrofabric_av::{Resolution, Unresolved};
+use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, SendDone, Transport};
@@ -30,9 +31,7 @@ struct SendQueue {
 
 struct WaitingSend {
     op: SendOp,
-    iov: Box<[IoBuf]>,
-    /// The message, where the application has its buffers back (`FI_INJECT`); `iov` is this then.
-    _injected: Option<Box<[u8]>>,
+    buffers: SendBuffers,
 }
 
 impl WaitingSend {
@@ -45,30 +44,18 @@ impl WaitingSend {
             flags: op.flags - Flags::MORE,
             ..*op
         };
-        if !op.flags.contains(Flags::INJECT) {
-            let iov = iov.into();
-            return Self {
-                op,
-                iov,
-                _injected: None,
-            };
-        }
-        let mut bytes = Vec::with_capacity(total_len(iov));
-        for buf in iov.iter().filter(|buf| buf.len != 0) {
-            // SAFETY: the caller's promise: the buffers are valid until return.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(buf.as_ptr(), buf.len) });
-        }
-        let bytes = bytes.into_boxed_slice();
-        Self {
+        // SAFETY: the caller's promise.
+        let buffers = unsafe { SendBuffers::new(op.flags, iov) };
+        let op = match buffers.copy() {
             // The copy has no descriptor.
-            op: SendOp { desc: 0, ..op },
-            iov: Box::new([IoBuf::new(bytes.as_ptr(), bytes.len())]),
-            _injected: Some(bytes),
-        }
+            Some(_) => SendOp { desc: 0, ..op },
+            None => op,
+        };
+        Self { op, buffers }
     }
 
     fn fail(&self, errno: Errno, why: &'static str, owner: &mut EndpointOwner<'_>) {
-        let done = SendDone::of(&self.op, total_len(&self.iov));
+        let done = SendDone::of(&self.op, total_len(self.buffers.list()));
         owner.fail_send(&done, errno, 0, why);
     }
 }
@@ -155,7 +142,7 @@ impl UnresolvedSends {
                 while let Some(send) = queue.sends.front() {
                     let op = SendOp { dest, ..send.op };
                     // SAFETY: `push` was promised that the buffers stay until the completion.
-                    match unsafe { transport.send(&op, &send.iov, owner) } {
+                    match unsafe { transport.send(&op, send.buffers.list(), owner) } {
                         Ok(()) => {}
                         Err(OpError::Again) => return Settled::Blocked,
                         Err(OpError::Failed(errno)) => {

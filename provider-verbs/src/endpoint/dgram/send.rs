@@ -1,8 +1,8 @@
 //! Sending: at once where the peer's path has a handle and the queue has room, else in line for the
 //! handle.
 
+use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::error::{Errno, OpError};
-use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_wc_status;
@@ -10,8 +10,7 @@ use ferrofabric_verbs_sys::ibv_wc_status;
 use super::DgramTransport;
 use super::handles::News;
 use super::send_queue::SendQueue;
-use super::waiting::{Gathered, Payload, WaitingSend, WaitingSends};
-use crate::gather::Readable;
+use super::waiting::{Payload, WaitingSend, WaitingSends};
 
 /// What an endpoint sends.
 pub(super) struct Sends {
@@ -109,14 +108,11 @@ impl DgramTransport {
             }
             return Err(OpError::Again);
         }
-        let payload = match op.flags.contains(Flags::INJECT) {
-            // SAFETY: the caller's promise.
-            true => Gathered::Copied(unsafe { Readable::new(payload.buffers()) }.to_bytes()),
-            false => Gathered::Borrowed(payload),
-        };
+        // SAFETY: the caller's promise.
+        let buffers = unsafe { SendBuffers::new(op.flags, payload.buffers()) };
         self.sends
             .waiting
-            .wait_for(path, WaitingSend { op: *op, payload });
+            .wait_for(path, WaitingSend { op: *op, buffers });
         Ok(())
     }
 
@@ -198,14 +194,7 @@ impl DgramTransport {
     pub(super) fn send_ready<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;
         while let Some(waiting) = self.sends.waiting.pop_ready() {
-            let copied;
-            let payload = match &waiting.payload {
-                Gathered::Borrowed(payload) => payload.buffers(),
-                Gathered::Copied(bytes) => {
-                    copied = [IoBuf::new(bytes.as_ptr(), bytes.len())];
-                    &copied
-                }
-            };
+            let payload = waiting.buffers.list();
             // Who was removed meanwhile has nothing in line.
             let Some(at) = self.ways.find(waiting.op.dest) else {
                 continue;

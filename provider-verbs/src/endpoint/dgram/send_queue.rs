@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use ferrofabric_contracts::buffers::gather;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::SendDone;
@@ -11,7 +12,7 @@ use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use crate::ah::Ah;
-use crate::gather::{Readable, entry};
+use crate::gather::entry;
 use crate::mr::Access;
 use crate::post::{SendChain, SendFlags, SendRequest};
 use crate::qp::UdQp;
@@ -191,7 +192,7 @@ impl SendQueue {
                 [one] => entry(one.addr as u64, len, 0),
                 many => {
                     // SAFETY: the caller's promise.
-                    unsafe { Readable::new(many).gather(gathered.as_mut_ptr().cast()) };
+                    unsafe { gather(many, 0, len, gathered.as_mut_ptr().cast()) };
                     entry(gathered.as_ptr() as u64, len, 0)
                 }
             };
@@ -214,7 +215,7 @@ impl SendQueue {
         let slot = self.bounces.take().ok_or(OpError::Again)?;
         let at = self.bounces.address(slot);
         // SAFETY: the caller's promise; a slot holds the longest message.
-        unsafe { Readable::new(buffers).gather(at) };
+        unsafe { gather(buffers, 0, len, at) };
         Ok(Source {
             sge: entry(at as u64, len, self.bounces.lkey()),
             slot: Some(slot),

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::types::{IoBuf, SendOp};
 
@@ -25,15 +26,7 @@ pub(super) struct WaitingSends {
 /// A send that waits.
 pub(super) struct WaitingSend {
     pub(super) op: SendOp,
-    pub(super) payload: Gathered,
-}
-
-/// What a waiting send sends.
-pub(super) enum Gathered {
-    /// The application's buffers.
-    Borrowed(Payload),
-    /// A copy (`INJECT`).
-    Copied(Box<[u8]>),
+    pub(super) buffers: SendBuffers,
 }
 
 /// The buffers of a message, without the prefix.

@@ -1,7 +1,8 @@
 //! Large messages: read by their receiver, or written by their sender.
 
+use ferrofabric_contracts::buffers::parts;
 use ferrofabric_contracts::error::{Errno, Result};
-use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, parts};
+use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx};
 use ferrofabric_contracts::types::{IoBuf, MsgKind};
 use ferrofabric_protocol::rendezvous::{Chunk, cut_at_buffers};
 use ferrofabric_protocol::table::Key;

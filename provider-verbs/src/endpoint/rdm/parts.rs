@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
-use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, SendDone};
+use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, SendDone, deliver};
 use ferrofabric_contracts::types::{MsgKind, SendOp};
 use ferrofabric_protocol::credit::Admission;
 use ferrofabric_protocol::parts::{Cut, Part};
@@ -21,7 +21,7 @@ use ferrofabric_protocol::wire::data::{Header, MAX_FIRST_HEADER_BYTES, MAX_HEADE
 
 use super::RdmTransport;
 use super::poster::{InParts, Poster, Stop, envelope};
-use super::receive::{deliver, token};
+use super::receive::token;
 use crate::device::Mtu;
 use crate::gather::Readable;
 use crate::session::{Body, HeldMessage, Incoming, Lane, Place, Registered, Target, WqeKind};
@@ -144,7 +144,7 @@ impl Poster {
             }
             None => {
                 // SAFETY: as above; the part behind the header fits as well.
-                unsafe { iov.gather_part(start, bytes, at.wrapping_add(head_len)) };
+                unsafe { iov.gather(start, bytes, at.wrapping_add(head_len)) };
                 Place::Bounce {
                     slot,
                     len: (head_len + bytes) as u32,
@@ -233,7 +233,7 @@ impl RdmTransport {
             Target::Nowhere => {}
             Target::Receive(kind, arrived, matched) => {
                 // SAFETY: a part of the buffer of a receive that is under way.
-                unsafe { deliver(owner, &matched, offset, part) };
+                unsafe { deliver(owner, &matched, offset, part.as_ptr(), part.len()) };
                 if last {
                     incoming.target = Target::Nowhere;
                     owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
@@ -273,7 +273,7 @@ impl RdmTransport {
             );
         };
         // SAFETY: the buffer of a receive that is under way.
-        unsafe { deliver(owner, &matched, 0, have) };
+        unsafe { deliver(owner, &matched, 0, have.as_ptr(), have.len()) };
         state.incoming.target = Target::Receive(kind, arrived, matched);
     }
 

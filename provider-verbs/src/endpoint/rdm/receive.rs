@@ -2,7 +2,7 @@
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, parts};
+use ferrofabric_contracts::peer::{Arrived, Owner, PeerSrx, Start, Token, deliver};
 use ferrofabric_contracts::types::MsgKind;
 use ferrofabric_protocol::credit::CreditError;
 use ferrofabric_protocol::session::Accept;
@@ -149,7 +149,7 @@ impl RdmTransport {
         let (kind, arrived) = self.announce(peer, envelope, payload.len() as u64);
         if let Some(matched) = owner.srx().arrive(kind, &arrived) {
             // SAFETY: the buffer of a receive that is under way.
-            unsafe { deliver(owner, &matched, 0, payload) };
+            unsafe { deliver(owner, &matched, 0, payload.as_ptr(), payload.len()) };
             owner.complete_recv(kind, &matched, &arrived, || self.peers.name(peer));
             match self.lanes.of(lane) {
                 Some(of) => {
@@ -256,7 +256,7 @@ impl RdmTransport {
         match message.body {
             Body::Eager(payload) => {
                 // SAFETY: the buffer of a receive that is under way.
-                unsafe { deliver(owner, &matched, 0, &payload) };
+                unsafe { deliver(owner, &matched, 0, payload.as_ptr(), payload.len()) };
                 owner.complete_recv(kind, &matched, &arrived, || self.peers.name(from.0));
                 self.return_credit(from, payload.len());
             }
@@ -387,49 +387,5 @@ pub(super) fn token(value: u64) -> Token {
     Token {
         transport: TRANSPORT,
         value,
-    }
-}
-
-/// Copies bytes of a message, from `offset` of it on, into the receive that it has met, as far as
-/// there is room.
-///
-/// # Safety
-///
-/// The completion of the receive was not reported yet: so long its buffers may be written, and
-/// nobody else uses them.
-#[inline]
-pub(super) unsafe fn deliver<O: Owner>(
-    owner: &mut O,
-    matched: &Matched,
-    offset: usize,
-    payload: &[u8],
-) {
-    let to = matched.buf.part(offset, payload.len());
-    if matched.piece.is_of_list() {
-        // SAFETY: the caller's promise.
-        return unsafe { deliver_to_list(owner, matched.piece, offset, &payload[..to.len]) };
-    }
-    // SAFETY: the caller's promise; the payload lies in memory of ours.
-    unsafe {
-        to.as_mut_ptr()
-            .copy_from_nonoverlapping(payload.as_ptr(), to.len);
-    }
-}
-
-/// As [`deliver`], of a list of buffers.
-///
-/// # Safety
-///
-/// As there.
-#[cold]
-unsafe fn deliver_to_list<O: Owner>(owner: &mut O, list: Piece, offset: usize, payload: &[u8]) {
-    let segments = owner.srx().segments(list);
-    for (part, at) in parts(segments, offset, payload.len()) {
-        let from = &payload[at..at + part.len];
-        // SAFETY: the caller's promise; the payload lies in memory of ours.
-        unsafe {
-            part.as_mut_ptr()
-                .copy_from_nonoverlapping(from.as_ptr(), from.len());
-        }
     }
 }

@@ -268,7 +268,7 @@ impl Poster {
             }
             None => {
                 // SAFETY: as above; the message behind the header fits as well.
-                unsafe { iov.gather(at.wrapping_add(head_len)) };
+                unsafe { iov.gather(0, len, at.wrapping_add(head_len)) };
                 Place::Bounce {
                     slot,
                     len: (head_len + len) as u32,
@@ -295,6 +295,6 @@ fn write_whole(
     };
     let behind = &mut room[head_len..][..len];
     // SAFETY: the message is so long.
-    unsafe { iov.gather(behind.as_mut_ptr()) };
+    unsafe { iov.gather(0, len, behind.as_mut_ptr()) };
     inline_sge(&room[..head_len + len])
 }

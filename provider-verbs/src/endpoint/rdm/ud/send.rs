@@ -323,7 +323,7 @@ fn stamp_message(
         // SAFETY: `packet` has room for `bytes` behind the header, and all are written: `range`
         // lies within the message.
         unsafe {
-            iov.gather_part(start, bytes, packet.as_mut_ptr().add(head_len));
+            iov.gather(start, bytes, packet.as_mut_ptr().add(head_len));
             packet.set_len(head_len + bytes);
         }
         let kind = match range.end as usize == len {
