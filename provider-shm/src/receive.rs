@@ -7,9 +7,7 @@ mod unexpected;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{
-    Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, deliver,
-};
+use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, deliver};
 use ferrofabric_contracts::types::{IoBuf, MsgKind};
 
 use crate::copy::{copy_bulk, copy_short, copy_soon};
@@ -110,43 +108,25 @@ impl Receiver {
                 )
             }
         });
-        let arrived = Arrived {
-            src: link.addr(),
-            tag,
-            len: len as u64,
-            data,
-            flags,
+        let message = Beginning {
+            kind,
+            arrived: self.arrived(link, flags, tag, len as u64, data),
+            from: seen.with_body(|body| body.wrapping_add(1).cast::<u8>()),
+            len,
+            rest: None,
         };
-        self.stats.received += 1;
-        self.stats.received_bytes += len as u64;
-        let from = seen.with_body(|body| body.wrapping_add(1).cast::<u8>());
-        match owner.srx().arrive(kind, &arrived) {
-            Some(matched) => {
-                let fit = len.min(matched.buf.len);
-                match matched.piece.is_of_list() {
-                    // SAFETY: the slot has `INLINE_BYTES` there; whoever posted the receive vouched
-                    // for its buffer.
-                    false => unsafe { copy_short(from, matched.buf.as_mut_ptr(), fit) },
-                    // SAFETY: as above.
-                    true => unsafe { deliver(owner, &matched, 0, from, fit) },
-                }
-                link.consume(0, &mut self.stats);
-                owner.complete_recv(kind, &matched, &arrived, || Some(link.native()));
+        let copy = |_: &mut Self, _: &mut Link, owner: &mut O, matched: &Matched| {
+            let fit = len.min(matched.buf.len);
+            match matched.piece.is_of_list() {
+                // SAFETY: the slot has `INLINE_BYTES` there; whoever posted the receive vouched for
+                // its buffer.
+                false => unsafe { copy_short(message.from, matched.buf.as_mut_ptr(), fit) },
+                // SAFETY: as above.
+                true => unsafe { deliver(owner, matched, 0, message.from, fit) },
             }
-            None => {
-                let beginning = Beginning {
-                    kind,
-                    arrived,
-                    from,
-                    len,
-                    rest: None,
-                };
-                // SAFETY: the slot has `INLINE_BYTES` there.
-                unsafe { self.hold(key, link, &beginning, owner)? };
-                link.consume(0, &mut self.stats);
-            }
-        }
-        Ok(())
+        };
+        // SAFETY: the slot has `INLINE_BYTES` there.
+        unsafe { self.take_whole((key, link), &message, 0, owner, copy) }
     }
 
     #[inline(never)]
@@ -193,47 +173,75 @@ impl Receiver {
         let [tag, offset, data] = seen.words();
         let from = link.receiver().record(offset as u32, len)?;
         let (kind, flags) = kind_and_flags(seen);
-        let arrived = Arrived {
+        let message = Beginning {
+            kind,
+            arrived: self.arrived(link, flags, tag, len as u64, data),
+            from,
+            len,
+            rest: None,
+        };
+        let copy = |this: &mut Self, link: &mut Link, owner: &mut O, matched: &Matched| {
+            let (into, fit) = (matched.buf.as_mut_ptr(), len.min(matched.buf.len));
+            let trial =
+                (len >= paths::LEAST && link.times(len)).then(|| this.deliveries.begin_trial());
+            match (matched.piece.is_of_list(), link.takes_turns(len)) {
+                // SAFETY: the record was checked; whoever posted the receive vouched for its
+                // buffer.
+                (false, true) => unsafe { copy_soon(from, into, fit) },
+                // SAFETY: as above.
+                (false, false) => unsafe { copy_bulk(from, into, fit) },
+                // SAFETY: as above.
+                (true, _) => unsafe { deliver(owner, matched, 0, from, fit) },
+            }
+            if let Some(trial) = trial {
+                this.deliveries.count_ring_bytes(len);
+                this.deliveries.end_trial(link, &trial, len, 1);
+            }
+        };
+        // SAFETY: the record was checked.
+        unsafe { self.take_whole((key, link), &message, len, owner, copy) }
+    }
+
+    /// What the receive context learns of a message, which is counted.
+    #[inline(always)]
+    fn arrived(&mut self, link: &Link, flags: Flags, tag: u64, len: u64, data: u64) -> Arrived {
+        self.stats.received += 1;
+        self.stats.received_bytes += len;
+        Arrived {
             src: link.addr(),
             tag,
-            len: len as u64,
+            len,
             data: if flags.is_empty() { 0 } else { data },
             flags,
-        };
-        self.stats.received += 1;
-        self.stats.received_bytes += len as u64;
-        match owner.srx().arrive(kind, &arrived) {
+        }
+    }
+
+    /// Takes a message that is here whole: `copy` copies it into a receive that it meets. It takes
+    /// `record_bytes` of the ring.
+    ///
+    /// # Safety
+    ///
+    /// What came of it is valid for reads.
+    #[inline(always)]
+    unsafe fn take_whole<O: Owner>(
+        &mut self,
+        (key, link): (usize, &mut Link),
+        message: &Beginning,
+        record_bytes: usize,
+        owner: &mut O,
+        copy: impl FnOnce(&mut Self, &mut Link, &mut O, &Matched),
+    ) -> Result<(), Broken> {
+        let Beginning { kind, arrived, .. } = message;
+        match owner.srx().arrive(*kind, arrived) {
             Some(matched) => {
-                let (into, fit) = (matched.buf.as_mut_ptr(), len.min(matched.buf.len));
-                let trial =
-                    (len >= paths::LEAST && link.times(len)).then(|| self.deliveries.begin_trial());
-                match (matched.piece.is_of_list(), link.takes_turns(len)) {
-                    // SAFETY: the record was checked; whoever posted the receive vouched for its
-                    // buffer.
-                    (false, true) => unsafe { copy_soon(from, into, fit) },
-                    // SAFETY: as above.
-                    (false, false) => unsafe { copy_bulk(from, into, fit) },
-                    // SAFETY: as above.
-                    (true, _) => unsafe { deliver(owner, &matched, 0, from, fit) },
-                }
-                if let Some(trial) = trial {
-                    self.deliveries.count_ring_bytes(len);
-                    self.deliveries.end_trial(link, &trial, len, 1);
-                }
-                link.consume(len, &mut self.stats);
-                owner.complete_recv(kind, &matched, &arrived, || Some(link.native()));
+                copy(self, link, owner, &matched);
+                link.consume(record_bytes, &mut self.stats);
+                owner.complete_recv(*kind, &matched, arrived, || Some(link.native()));
             }
             None => {
-                let beginning = Beginning {
-                    kind,
-                    arrived,
-                    from,
-                    len,
-                    rest: None,
-                };
-                // SAFETY: the record was checked.
-                unsafe { self.hold(key, link, &beginning, owner)? };
-                link.consume(len, &mut self.stats);
+                // SAFETY: the caller's promise.
+                unsafe { self.hold(key, link, message, owner)? };
+                link.consume(record_bytes, &mut self.stats);
             }
         }
         Ok(())
@@ -266,15 +274,7 @@ impl Receiver {
             return Err(Broken("it takes no answers"));
         }
         let (kind, flags) = kind_and_flags(seen);
-        let arrived = Arrived {
-            src: link.addr(),
-            tag,
-            len: total,
-            data: if flags.is_empty() { 0 } else { data },
-            flags,
-        };
-        self.stats.received += 1;
-        self.stats.received_bytes += total;
+        let arrived = self.arrived(link, flags, tag, total, data);
         let rest = Rest {
             id,
             total,
