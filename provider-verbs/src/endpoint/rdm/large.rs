@@ -14,7 +14,7 @@ use super::RdmTransport;
 use super::lane_ends::protocol_broken;
 use crate::mr::Access;
 use crate::post::{Remote, SendFlags, SendRequest};
-use crate::session::{Link, Notice, Receiving, Registered, SessionState, Way, WqeKind, Writing};
+use crate::session::{Lane, Link, Notice, Receiving, Registered, SessionState, Way, WqeKind, Writing};
 
 impl RdmTransport {
     /// The session of a peer that has this name, and its lane if it has one.
@@ -308,27 +308,10 @@ impl RdmTransport {
 
     /// Posts the reads that a lane may have under way.
     pub(super) fn run_reads(&mut self, session: SessionId) -> usize {
-        let mut done = 0;
-        // What was held back before goes first.
-        self.post_held_back();
-        loop {
-            let Some(lane) = self.lanes.of(session) else {
-                return done;
-            };
-            if !lane.is_usable() || !lane.has_reserved_room() {
-                return done;
-            }
-            if self.poster.is_scarce() && !self.poster.has_share(lane) {
-                self.stall(session);
-                return done;
-            }
-            let Some(read) = lane.session.reads.next_chunk() else {
-                return done;
-            };
+        self.run_chunks(session, |lane| {
+            let read = lane.session.reads.next_chunk()?;
             let owner = lane.session.reads.owner(read.transfer);
-            let Some((addr, lkey)) = owner.and_then(|r| r.place(read.offset_bytes)) else {
-                return done;
-            };
+            let (addr, lkey) = owner.and_then(|r| r.place(read.offset_bytes))?;
             let entry = ibv_sge {
                 addr,
                 length: read.source.length_bytes as u32,
@@ -339,38 +322,19 @@ impl RdmTransport {
                 rkey: read.source.rkey,
             };
             let (wr_id, _) = lane.next(true);
-            let request = SendRequest::read(wr_id, [entry], remote);
-            done += 1;
             // The receive's buffer is kept, and nobody else's, until the receive completes: after
             // the read.
-            if !self.move_chunk(session, request, WqeKind::Read(Box::new(read)), false) {
-                return done;
-            }
-        }
+            let request = SendRequest::read(wr_id, [entry], remote);
+            Some((request, WqeKind::Read(Box::new(read)), None))
+        })
     }
 
     /// Posts the writes that a lane may have under way, and behind the last of each message word of
     /// it.
     pub(super) fn run_writes(&mut self, session: SessionId) -> usize {
-        let mut done = 0;
-        self.post_held_back();
-        loop {
-            let Some(lane) = self.lanes.of(session) else {
-                return done;
-            };
-            if !lane.is_usable() || !lane.has_reserved_room() {
-                return done;
-            }
-            if self.poster.is_scarce() && !self.poster.has_share(lane) {
-                self.stall(session);
-                return done;
-            }
-            let Some(write) = lane.session.writes.next_chunk() else {
-                return done;
-            };
-            let Some(w) = lane.session.writes.owner_mut(write.transfer) else {
-                return done;
-            };
+        self.run_chunks(session, |lane| {
+            let write = lane.session.writes.next_chunk()?;
+            let w = lane.session.writes.owner_mut(write.transfer)?;
             let Chunk {
                 transfer,
                 offset_bytes,
@@ -389,14 +353,47 @@ impl RdmTransport {
             let tell = is_last && !w.told;
             w.told |= is_last;
             let (wr_id, _) = lane.next(true);
-            let request = SendRequest::write(wr_id, [entry], remote);
-            done += 1;
             // The sender's buffer is kept until the send completes: after the Done behind the
             // write.
-            if !self.move_chunk(session, request, WqeKind::Write(Box::new(write)), tell) {
+            let request = SendRequest::write(wr_id, [entry], remote);
+            let kind = WqeKind::Write(Box::new(write));
+            Some((request, kind, tell.then_some(transfer)))
+        })
+    }
+
+    /// Posts the reads or writes that `next` gives, as many as a lane may have under way. Behind
+    /// one that ends a transfer the peer is told: the write is held back, to be posted with that.
+    /// Nothing else is held back.
+    fn run_chunks(
+        &mut self,
+        session: SessionId,
+        mut next: impl FnMut(&mut Lane) -> Option<(SendRequest<1>, WqeKind, Option<Key>)>,
+    ) -> usize {
+        let mut done = 0;
+        // What was held back before goes first.
+        self.post_held_back();
+        loop {
+            let Some(lane) = self.lanes.of(session) else {
+                return done;
+            };
+            if !lane.is_usable() || !lane.has_reserved_room() {
                 return done;
             }
-            if tell {
+            if self.poster.is_scarce() && !self.poster.has_share(lane) {
+                self.stall(session);
+                return done;
+            }
+            let Some((request, kind, ended)) = next(lane) else {
+                return done;
+            };
+            done += 1;
+            let request = request.flags(SendFlags::SIGNALED);
+            let posted = (self.poster).post_chunk(lane, &request, kind, ended.is_some());
+            if posted.is_err() {
+                self.lane_broke(session);
+                return done;
+            }
+            if let Some(transfer) = ended {
                 self.tell_done(session, transfer);
                 self.post_held_back();
             }
@@ -409,27 +406,6 @@ impl RdmTransport {
             self.list(session);
             self.run_notices(session);
         }
-    }
-
-    /// Posts a read or write, or holds it back if `more` follows at once, to be posted with that.
-    /// Nothing else is held back. `false` when the lane is dead.
-    fn move_chunk(
-        &mut self,
-        session: SessionId,
-        request: SendRequest<1>,
-        kind: WqeKind,
-        more: bool,
-    ) -> bool {
-        let request = request.flags(SendFlags::SIGNALED);
-        let Some(lane) = self.lanes.of(session) else {
-            return false;
-        };
-        let posted = self.poster.post_chunk(lane, &request, kind, more);
-        if posted.is_err() {
-            self.lane_broke(session);
-            return false;
-        }
-        true
     }
 }
 
