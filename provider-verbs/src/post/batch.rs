@@ -57,173 +57,75 @@ impl SendBatch<'_> {
         }
         raw
     }
+}
 
+/// Calls that put an operation in the batch: the name, what the request needs besides its number
+/// and flags, and the function of the library that writes it.
+macro_rules! operations {
+    ($(
+        $(#[$about:meta])*
+        fn $name:ident($($argument:ident: $Type:ty),*) = $write:ident($($written:expr),*);
+    )*) => {
+        impl SendBatch<'_> {$(
+            $(#[$about])*
+            ///
+            /// # Safety
+            ///
+            /// The queue pair was created for the operation.
+            #[inline]
+            pub unsafe fn $name(
+                &mut self,
+                wr_id: u64,
+                flags: SendFlags,
+                $($argument: $Type),*
+            ) -> &mut Self {
+                let raw = self.begin(wr_id, flags);
+                // SAFETY: a batch is open; the rest is the caller's promise.
+                unsafe { sys::$write(raw, $($written),*) };
+                self
+            }
+        )*}
+    };
+}
+
+operations! {
     /// A message.
-    ///
-    /// # Safety
-    ///
-    /// The queue pair was created for the operation.
-    #[inline]
-    pub unsafe fn send(&mut self, wr_id: u64, flags: SendFlags) -> &mut Self {
-        let raw = self.begin(wr_id, flags);
-        // SAFETY: a batch is open; the rest is the caller's promise.
-        unsafe { sys::ibv_wr_send(raw) };
-        self
-    }
+    fn send() = ibv_wr_send();
 
     /// A message with immediate data, in network byte order.
-    ///
-    /// # Safety
-    ///
-    /// As [`SendBatch::send`].
-    #[inline]
-    pub unsafe fn send_immediate(&mut self, wr_id: u64, flags: SendFlags, data: u32) -> &mut Self {
-        let raw = self.begin(wr_id, flags);
-        // SAFETY: as above.
-        unsafe { sys::ibv_wr_send_imm(raw, data) };
-        self
-    }
+    fn send_immediate(data: u32) = ibv_wr_send_imm(data);
 
     /// A message that makes `rkey` of the receiver invalid.
-    ///
-    /// # Safety
-    ///
-    /// As [`SendBatch::send`].
-    #[inline]
-    pub unsafe fn send_with_invalidate(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        rkey: u32,
-    ) -> &mut Self {
-        let raw = self.begin(wr_id, flags);
-        // SAFETY: as above.
-        unsafe { sys::ibv_wr_send_inv(raw, rkey) };
-        self
-    }
+    fn send_with_invalidate(rkey: u32) = ibv_wr_send_inv(rkey);
 
     /// A write to `remote`.
-    ///
-    /// # Safety
-    ///
-    /// As [`SendBatch::send`].
-    #[inline]
-    pub unsafe fn write(&mut self, wr_id: u64, flags: SendFlags, remote: Remote) -> &mut Self {
-        let raw = self.begin(wr_id, flags);
-        // SAFETY: as above.
-        unsafe { sys::ibv_wr_rdma_write(raw, remote.rkey, remote.addr) };
-        self
-    }
+    fn write(remote: Remote) = ibv_wr_rdma_write(remote.rkey, remote.addr);
 
     /// A write to `remote` that consumes a receive there; the data in network byte order.
-    ///
-    /// # Safety
-    ///
-    /// As [`SendBatch::send`].
-    #[inline]
-    pub unsafe fn write_immediate(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        remote: Remote,
-        data: u32,
-    ) -> &mut Self {
-        let raw = self.begin(wr_id, flags);
-        // SAFETY: as above.
-        unsafe { sys::ibv_wr_rdma_write_imm(raw, remote.rkey, remote.addr, data) };
-        self
-    }
+    fn write_immediate(remote: Remote, data: u32)
+        = ibv_wr_rdma_write_imm(remote.rkey, remote.addr, data);
 
     /// A read of `remote`.
-    ///
-    /// # Safety
-    ///
-    /// As [`SendBatch::send`].
-    #[inline]
-    pub unsafe fn read(&mut self, wr_id: u64, flags: SendFlags, remote: Remote) -> &mut Self {
-        let raw = self.begin(wr_id, flags);
-        // SAFETY: as above.
-        unsafe { sys::ibv_wr_rdma_read(raw, remote.rkey, remote.addr) };
-        self
-    }
+    fn read(remote: Remote) = ibv_wr_rdma_read(remote.rkey, remote.addr);
 
     /// Puts `swap` in the 8 bytes at `remote` if they equal `compare`.
-    ///
-    /// # Safety
-    ///
-    /// As [`SendBatch::send`].
-    #[inline]
-    pub unsafe fn compare_swap(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        remote: Remote,
-        compare: u64,
-        swap: u64,
-    ) -> &mut Self {
-        let raw = self.begin(wr_id, flags);
-        // SAFETY: as above.
-        unsafe { sys::ibv_wr_atomic_cmp_swp(raw, remote.rkey, remote.addr, compare, swap) };
-        self
-    }
+    fn compare_swap(remote: Remote, compare: u64, swap: u64)
+        = ibv_wr_atomic_cmp_swp(remote.rkey, remote.addr, compare, swap);
 
     /// Adds to the 8 bytes at `remote`.
-    ///
-    /// # Safety
-    ///
-    /// As [`SendBatch::send`].
-    #[inline]
-    pub unsafe fn fetch_add(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        remote: Remote,
-        add: u64,
-    ) -> &mut Self {
-        let raw = self.begin(wr_id, flags);
-        // SAFETY: as above.
-        unsafe { sys::ibv_wr_atomic_fetch_add(raw, remote.rkey, remote.addr, add) };
-        self
-    }
+    fn fetch_add(remote: Remote, add: u64)
+        = ibv_wr_atomic_fetch_add(remote.rkey, remote.addr, add);
 
-    /// Binds a type 2 window, which gets the key `rkey`. It has no payload.
-    ///
-    /// # Safety
-    ///
-    /// As [`SendBatch::send`]; window and region live until the request completes.
-    #[inline]
-    pub unsafe fn bind_window(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        window: *mut ibv_mw,
-        rkey: u32,
-        info: &ibv_mw_bind_info,
-    ) -> &mut Self {
-        let raw = self.begin(wr_id, flags);
-        // SAFETY: as above.
-        unsafe { sys::ibv_wr_bind_mw(raw, window, rkey, info) };
-        self
-    }
+    /// Binds a type 2 window, which gets the key `rkey`. It has no payload. Window and region live
+    /// until the request completes.
+    fn bind_window(window: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info)
+        = ibv_wr_bind_mw(window, rkey, info);
 
     /// Makes a key of this side invalid. It has no payload.
-    ///
-    /// # Safety
-    ///
-    /// As [`SendBatch::send`].
-    #[inline]
-    pub unsafe fn invalidate_local(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        rkey: u32,
-    ) -> &mut Self {
-        let raw = self.begin(wr_id, flags);
-        // SAFETY: as above.
-        unsafe { sys::ibv_wr_local_inv(raw, rkey) };
-        self
-    }
+    fn invalidate_local(rkey: u32) = ibv_wr_local_inv(rkey);
+}
 
+impl SendBatch<'_> {
     /// The last operation is a datagram to this queue pair.
     ///
     /// # Safety
