@@ -155,62 +155,45 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Begins an asynchronous call.
     fn begin(&self, wanted: InsertRequest, count: usize) -> std::result::Result<c_int, Refused> {
-        // SAFETY: there are as many IDs as addresses, or none.
-        let ids = (0..count).filter_map(|i| unsafe { self.results.id(i) });
-        let ids = ids.collect();
-        self.this
-            .av
-            .insert_later(wanted, ids, self.context as u64, self.results.reporter())?;
+        let (av, context) = (&self.this.av, self.context as u64);
+        let report = self.results.reporter();
+        // SAFETY: there are as many handles as addresses, or none.
+        match unsafe { self.handles(count) } {
+            Some(handles) => av.insert_later_with_keys(wanted, &handles, context, report)?,
+            None => {
+                // SAFETY: there are as many IDs as addresses, or none.
+                let ids = (0..count).filter_map(|i| unsafe { self.results.id(i) });
+                av.insert_later(wanted, ids.collect(), context, report)?;
+            }
+        }
         Ok(0)
     }
 
-    /// The handles of keys where the results go, none of which has been written.
+    /// The handles of keys where the results go (`FI_AUTH_KEY`), none of which has been written.
     ///
     /// # Safety
     ///
     /// There are as many.
-    unsafe fn handles(&self, count: usize) -> Vec<FiAddr> {
+    unsafe fn handles(&self, count: usize) -> Option<Vec<FiAddr>> {
         let addrs = self.results.addrs;
         // SAFETY: as the caller says.
         let handle = |i| FiAddr(unsafe { *addrs.add(i) });
-        (0..count).map(handle).collect()
-    }
-
-    /// Begins to insert addresses with the keys whose handles are where the results go.
-    fn begin_with_keys(
-        &self,
-        wanted: InsertRequest,
-        count: usize,
-    ) -> std::result::Result<c_int, Refused> {
-        // SAFETY: there are as many handles as addresses.
-        let handles = unsafe { self.handles(count) };
-        let (context, report) = (self.context as u64, self.results.reporter());
-        self.this
-            .av
-            .insert_later_with_keys(wanted, &handles, context, report)?;
-        Ok(0)
+        (self.results.keys).then(|| (0..count).map(handle).collect())
     }
 
     fn services(&self, services: Services) -> std::result::Result<c_int, Refused> {
         let count = services.len();
         self.check(count)?;
-        let (av, keys) = (&self.this.av, self.results.keys);
         if self.this.asynchronous {
-            let wanted = InsertRequest::Services(services);
-            return match keys {
-                true => self.begin_with_keys(wanted, count),
-                false => self.begin(wanted, count),
-            };
+            return self.begin(InsertRequest::Services(services), count);
         }
-        let report = &mut self.report();
-        let inserted = match keys {
-            true => {
-                // SAFETY: there are as many handles as endpoints.
-                let handles = unsafe { self.handles(count) };
-                av.insert_services_with_keys(&services, &handles, report)?
-            }
-            false => av.insert_services(&services, report)?,
+        let (av, report) = (&self.this.av, &mut self.report());
+        // SAFETY: there are as many handles as endpoints, or none.
+        let inserted = match unsafe { self.handles(count) } {
+            Some(handles) => av.insert_services_with_keys(&services, &handles, report)?,
+            None => av.insert_services(&services, report)?,
         };
         Ok(inserted as c_int)
     }
@@ -271,19 +254,13 @@ pub(super) unsafe extern "C" fn insert(
         if call.this.asynchronous {
             // The caller's array is its own again at return.
             let listed = InsertRequest::Listed(names.map(<[u8]>::to_vec).collect());
-            return match call.results.keys {
-                true => call.begin_with_keys(listed, count),
-                false => call.begin(listed, count),
-            };
+            return call.begin(listed, count);
         }
         let (av, report) = (&call.this.av, &mut call.report());
-        let inserted = match call.results.keys {
-            true => {
-                // SAFETY: there are as many handles as addresses.
-                let handles = unsafe { call.handles(count) };
-                av.insert_all_with_keys(&mut names.zip(handles), report)?
-            }
-            false => av.insert_all(&mut names, report)?,
+        // SAFETY: there are as many handles as addresses, or none.
+        let inserted = match unsafe { call.handles(count) } {
+            Some(handles) => av.insert_all_with_keys(&mut names.zip(handles), report)?,
+            None => av.insert_all(&mut names, report)?,
         };
         Ok::<_, Refused>(inserted as c_int)
     })
