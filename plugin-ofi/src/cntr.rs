@@ -1,6 +1,6 @@
 //! Counters (fi_cntr(3)).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -9,33 +9,32 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_runtime::fabric::{Cntr, CntrAttr, CntrEvents, Wait};
 
 use crate::abi::{
-    FI_CLASS_CNTR, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid_cntr,
+    FI_CLASS_CNTR, Roomy, fi_cntr_attr, fi_cntr_events, fi_ops, fi_ops_cntr, fid, fid_cntr,
 };
 use crate::cancel::{self, Looked, Waiter, unwinding};
 use crate::domain::DomainObject;
-use crate::fid::{Given, Object, new_fid, object, ops_of};
+use crate::fid::{Object, Shared, object};
 use crate::guard::{Refused, control, data, value};
 use crate::wait::{self, WaitObject, Waitable, timeout};
 
 /// A counter.
-#[repr(C)]
 pub(crate) struct CntrObject {
-    raw: Given<fid_cntr>,
     pub(crate) cntr: Arc<dyn Cntr>,
     wait: WaitObject,
-    _domain: Arc<DomainObject>,
+    _domain: Shared<DomainObject>,
 }
 
-// SAFETY: `fid_cntr` comes first and starts with a `fid`.
+// SAFETY: `fid_cntr` starts with the `fid`.
 unsafe impl Object for CntrObject {
     type Raw = fid_cntr;
     const CLASS: usize = FI_CLASS_CNTR;
-}
+    const FID_OPS: &'static fi_ops = &wait::ops_of::<Self>();
 
-static FID_OPS: fi_ops = fi_ops {
-    control: Some(wait::control::<CntrObject>),
-    ..ops_of::<CntrObject>()
-};
+    fn raw(&self, fid: fid) -> fid_cntr {
+        let ops = OPS.as_ptr();
+        fid_cntr { fid, ops }
+    }
+}
 
 impl Waitable for CntrObject {
     fn wait_object(&self) -> WaitObject {
@@ -71,10 +70,9 @@ impl CntrObject {
     ///
     /// `attr` is there or NULL.
     pub(crate) unsafe fn open(
-        domain: Arc<DomainObject>,
+        domain: Shared<DomainObject>,
         attr: *const fi_cntr_attr,
-        context: *mut c_void,
-    ) -> Result<Arc<Self>, Refused> {
+    ) -> Result<Self, Refused> {
         let mut wait = WaitObject::NONE;
         let mut counted = CntrAttr::default();
         if !attr.is_null() {
@@ -91,15 +89,11 @@ impl CntrObject {
             wait = WaitObject::of(attr.wait_obj)?;
         }
         let cntr = domain.domain.open_cntr(&counted)?;
-        Ok(Arc::new(Self {
-            raw: Given::new(fid_cntr {
-                fid: new_fid::<Self>(context, &FID_OPS),
-                ops: OPS.as_ptr(),
-            }),
+        Ok(Self {
             cntr,
             wait,
             _domain: domain,
-        }))
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ferrofabric_av::format;
 use ferrofabric_contracts::addr::AddrFormats;
@@ -14,13 +14,13 @@ use ferrofabric_runtime::fabric::{Cq, CqAttr, Wait};
 use crate::abi::{
     FI_AFFINITY, FI_CLASS_CQ, FI_VERSION, Roomy, fi_addr_t, fi_cq_attr, fi_cq_data_entry,
     fi_cq_entry, fi_cq_err_entry, fi_cq_format, fi_cq_msg_entry, fi_cq_tagged_entry,
-    fi_cq_wait_cond, fi_ops, fi_ops_cq, fid_cq,
+    fi_cq_wait_cond, fi_ops, fi_ops_cq, fid, fid_cq,
 };
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
 use crate::domain::DomainObject;
-use crate::fid::{Given, Object, new_fid, object, ops_of};
+use crate::fid::{Object, Shared, object};
 use crate::guard::{Refused, control, data, value};
-use crate::memory::say;
+use crate::memory::{ErrorData, say};
 use crate::reasons::{number_of, words_of};
 use crate::wait::{self, WaitObject, Waitable, timeout};
 
@@ -41,30 +41,28 @@ const _: () = {
 const BATCH: usize = 16;
 
 /// A completion queue.
-#[repr(C)]
 pub(crate) struct CqObject {
-    raw: Given<fid_cq>,
     pub(crate) cq: Arc<dyn Cq>,
     /// Bytes of an entry of its format.
     entry_bytes: usize,
     wait: WaitObject,
     /// Waits say how many entries they want (`FI_CQ_COND_THRESHOLD`).
     by_threshold: bool,
-    /// The error data of the error that was read last, which C may still look at.
-    last_error: Mutex<Vec<u8>>,
-    domain: Arc<DomainObject>,
+    error_data: ErrorData,
+    domain: Shared<DomainObject>,
 }
 
-// SAFETY: `fid_cq` comes first and starts with a `fid`.
+// SAFETY: `fid_cq` starts with the `fid`.
 unsafe impl Object for CqObject {
     type Raw = fid_cq;
     const CLASS: usize = FI_CLASS_CQ;
-}
+    const FID_OPS: &'static fi_ops = &wait::ops_of::<Self>();
 
-static FID_OPS: fi_ops = fi_ops {
-    control: Some(wait::control::<CqObject>),
-    ..ops_of::<CqObject>()
-};
+    fn raw(&self, fid: fid) -> fid_cq {
+        let ops = OPS.as_ptr();
+        fid_cq { fid, ops }
+    }
+}
 
 impl Waitable for CqObject {
     fn wait_object(&self) -> WaitObject {
@@ -107,10 +105,9 @@ impl CqObject {
     ///
     /// `attr` is there or NULL.
     pub(crate) unsafe fn open(
-        domain: Arc<DomainObject>,
+        domain: Shared<DomainObject>,
         attr: *mut fi_cq_attr,
-        context: *mut c_void,
-    ) -> Result<Arc<Self>, Refused> {
+    ) -> Result<Self, Refused> {
         let mut wanted = CqAttr::default();
         let mut entry_bytes = size_of::<fi_cq_entry>();
         let (mut wait, mut by_threshold) = (WaitObject::NONE, false);
@@ -148,18 +145,14 @@ impl CqObject {
             // of it.
             unsafe { (*attr).format = fi_cq_format::FI_CQ_FORMAT_CONTEXT };
         }
-        Ok(Arc::new(Self {
-            raw: Given::new(fid_cq {
-                fid: new_fid::<Self>(context, &FID_OPS),
-                ops: OPS.as_ptr(),
-            }),
+        Ok(Self {
             cq,
             entry_bytes,
             wait,
             by_threshold,
-            last_error: Mutex::default(),
+            error_data: ErrorData::default(),
             domain,
-        }))
+        })
     }
 
     /// Writes completions out in the queue's format.
@@ -188,10 +181,6 @@ const ERR_DATA_SIZE: u32 = FI_VERSION(1, 5);
 const ERR_SOURCE: u32 = FI_VERSION(1, 20);
 
 impl CqObject {
-    fn last_error(&self) -> MutexGuard<'_, Vec<u8>> {
-        (self.last_error.lock()).unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Fills in what the application's version of the structure has, and keeps what it points to.
     ///
     /// # Safety
@@ -199,10 +188,9 @@ impl CqObject {
     /// There is room for that, and for as much error data as the structure says.
     #[cold]
     unsafe fn write_error(&self, error: &CqError, to: *mut fi_cq_err_entry) {
-        let mut last = self.last_error();
         // Error data is the address of a sender; of all else `fi_cq_strerror` has what is known.
         let addr_format = self.domain.domain.info().addr_format;
-        *last = match &error.sender {
+        let data = match &error.sender {
             Some(sender) => format::endpoint_to_bytes(addr_format, sender),
             None => Vec::new(),
         };
@@ -219,29 +207,16 @@ impl CqObject {
             (*to).err = error.errno.0;
             (*to).prov_errno = number_of(error.why, error.prov_errno);
             let sized = self.domain.speaks(ERR_DATA_SIZE);
-            if sized && (*to).err_data_size != 0 {
-                let room = match (*to).err_data.is_null() {
-                    true => 0,
-                    false => (*to).err_data_size,
-                };
-                let fit = match room < last.len() {
-                    // Such addresses are as long as their beginning says: whoever inserts half of
-                    // one has us read beyond it.
-                    true if AddrFormats::SOCKADDR.has(addr_format) => 0,
-                    true => room,
-                    false => last.len(),
-                };
-                (*to).err_data.cast::<u8>().copy_from(last.as_ptr(), fit);
-                (*to).err_data_size = fit;
-            } else {
-                // In memory of ours, good until the next error is read.
-                (*to).err_data = match last.is_empty() {
-                    true => std::ptr::null_mut(),
-                    false => last.as_mut_ptr().cast(),
-                };
-                if sized {
-                    (*to).err_data_size = last.len();
-                }
+            let room = match sized {
+                true => (*to).err_data_size,
+                false => 0,
+            };
+            // Such addresses are as long as their beginning says: whoever inserts half of one has
+            // us read beyond it.
+            let is_whole = AddrFormats::SOCKADDR.has(addr_format);
+            let bytes = (self.error_data).give(data, is_whole, &raw mut (*to).err_data, room);
+            if sized {
+                (*to).err_data_size = bytes;
             }
             if self.domain.speaks(ERR_SOURCE) {
                 (*to).src_addr = done.src.0;

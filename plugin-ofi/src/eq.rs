@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ferrofabric_contracts::error::{Errno, OpError};
@@ -16,9 +16,9 @@ use crate::abi::{
 };
 use crate::cancel::{self, Looked, Waiter, testing, unwinding};
 use crate::fabric::FabricObject;
-use crate::fid::{Given, Object, new_fid, object, ops_of};
+use crate::fid::{Object, Shared, object};
 use crate::guard::{Refused, data, value};
-use crate::memory::say;
+use crate::memory::{ErrorData, say};
 use crate::reasons::words_of;
 use crate::wait::{self, WaitObject, Waitable, timeout};
 
@@ -26,28 +26,26 @@ use crate::wait::{self, WaitObject, Waitable, timeout};
 const MAX_ENTRY_BYTES: usize = 64 << 10;
 
 /// An event queue.
-#[repr(C)]
 pub(crate) struct EqObject {
-    raw: Given<fid_eq>,
     queue: Arc<EventQueue>,
-    /// The data of the error that was read last, for an application that left no room for them.
-    last: Mutex<Box<[u8]>>,
+    error_data: ErrorData,
     wait: WaitObject,
     /// Whether the application may write.
     writable: bool,
-    fabric: Arc<FabricObject>,
+    fabric: Shared<FabricObject>,
 }
 
-// SAFETY: `fid_eq` comes first and starts with a `fid`.
+// SAFETY: `fid_eq` starts with the `fid`.
 unsafe impl Object for EqObject {
     type Raw = fid_eq;
     const CLASS: usize = FI_CLASS_EQ;
-}
+    const FID_OPS: &'static fi_ops = &wait::ops_of::<Self>();
 
-static FID_OPS: fi_ops = fi_ops {
-    control: Some(wait::control::<EqObject>),
-    ..ops_of::<EqObject>()
-};
+    fn raw(&self, fid: fid) -> fid_eq {
+        let ops = OPS.as_ptr();
+        fid_eq { fid, ops }
+    }
+}
 
 impl Waitable for EqObject {
     fn wait_object(&self) -> WaitObject {
@@ -88,10 +86,9 @@ impl EqObject {
     ///
     /// `attr` is there or NULL.
     pub(crate) unsafe fn open(
-        fabric: Arc<FabricObject>,
+        fabric: Shared<FabricObject>,
         attr: *const fi_eq_attr,
-        context: *mut c_void,
-    ) -> Result<Arc<Self>, Refused> {
+    ) -> Result<Self, Refused> {
         let mut writable = false;
         let mut wait = WaitObject::NONE;
         if !attr.is_null() {
@@ -103,17 +100,13 @@ impl EqObject {
             wait = WaitObject::of(attr.wait_obj)?;
             writable = attr.flags & FI_WRITE != 0;
         }
-        Ok(Arc::new(Self {
-            raw: Given::new(fid_eq {
-                fid: new_fid::<Self>(context, &FID_OPS),
-                ops: OPS.as_ptr(),
-            }),
+        Ok(Self {
             queue: Arc::new(EventQueue::new()),
-            last: Mutex::default(),
+            error_data: ErrorData::default(),
             wait,
             writable,
             fabric,
-        }))
+        })
     }
 }
 
@@ -128,7 +121,7 @@ fn reading(flags: u64) -> Reading {
 /// Where a call wants an event.
 #[derive(Clone, Copy)]
 struct Wanted {
-    eq: *const EqObject,
+    eq: *const fid_eq,
     event: *mut u32,
     buf: *mut c_void,
     len: usize,
@@ -136,6 +129,28 @@ struct Wanted {
 }
 
 impl Wanted {
+    fn of(
+        eq: *const fid_eq,
+        (event, buf, len): (*mut u32, *mut c_void, usize),
+        flags: u64,
+    ) -> Self {
+        Self {
+            eq,
+            event,
+            buf,
+            len,
+            flags,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As C calls us: the queue is open.
+    unsafe fn queue(&self) -> &EventQueue {
+        // SAFETY: as the caller says.
+        &unsafe { object::<EqObject>(self.eq) }.queue
+    }
+
     /// Reads the event that is next, and returns the bytes of its entry.
     ///
     /// # Safety
@@ -151,8 +166,7 @@ impl Wanted {
             _ => unsafe { std::slice::from_raw_parts_mut(self.buf.cast::<u8>(), self.len) },
         };
         // SAFETY: as C calls us.
-        let queue = unsafe { &(*self.eq).queue };
-        let (number, bytes) = queue.read(out, reading(self.flags))?;
+        let (number, bytes) = unsafe { self.queue() }.read(out, reading(self.flags))?;
         // SAFETY: as the caller says.
         unsafe { self.event.write(number) };
         Ok(bytes as isize)
@@ -166,13 +180,7 @@ unsafe extern "C-unwind" fn read(
     len: usize,
     flags: u64,
 ) -> isize {
-    let wanted = Wanted {
-        eq: eq.cast(),
-        event,
-        buf,
-        len,
-        flags,
-    };
+    let wanted = Wanted::of(eq, (event, buf, len), flags);
     // SAFETY: as C calls us; the thread may be cancelled.
     unsafe { testing(data(|| wanted.read())) }
 }
@@ -189,13 +197,7 @@ unsafe extern "C-unwind" fn sread(
     if unsafe { object::<EqObject>(eq) }.wait == WaitObject::NONE {
         return -(Errno::ENOSYS.0 as isize);
     }
-    let wanted = Wanted {
-        eq: eq.cast(),
-        event,
-        buf,
-        len,
-        flags,
-    };
+    let wanted = Wanted::of(eq, (event, buf, len), flags);
     let mut reader = Reader {
         wanted,
         deadline: timeout(timeout_ms).and_then(|timeout| Instant::now().checked_add(timeout)),
@@ -216,7 +218,7 @@ impl Reader {
     /// The descriptor to sleep on.
     fn nap(&self) -> Result<Nap, OpError> {
         // SAFETY: C does not close a queue in a call that waits for it.
-        let fd = unsafe { &(*self.wanted.eq).queue }.wait_fd();
+        let fd = unsafe { self.wanted.queue() }.wait_fd();
         // Another reader may take what makes it readable: then this one sleeps again.
         let fd = fd.map_err(|e| OpError::Failed(e.errno()))?;
         Ok(Nap {
@@ -265,8 +267,6 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: 
             .queue
             .read_error(reading(flags))
             .ok_or(OpError::Again)?;
-        let mut last = this.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let sized = this.fabric.speaks(ERR_DATA_SIZE);
         // SAFETY: there is room for an entry, which is the same in all versions. The application
         // says how much room there is for error data.
         unsafe {
@@ -275,22 +275,12 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: 
             (*buf).data = error.data;
             (*buf).err = error.errno.0;
             (*buf).prov_errno = error.prov_errno;
-            if !sized || (*buf).err_data_size == 0 {
-                *last = error.err_data;
-                (*buf).err_data = match last.is_empty() {
-                    true => std::ptr::null_mut(),
-                    false => last.as_mut_ptr().cast(),
-                };
-                (*buf).err_data_size = last.len();
-            } else {
-                let fit = match (*buf).err_data.is_null() {
-                    true => 0,
-                    false => (*buf).err_data_size.min(error.err_data.len()),
-                };
-                let to = (*buf).err_data.cast::<u8>();
-                to.copy_from(error.err_data.as_ptr(), fit);
-                (*buf).err_data_size = fit;
-            }
+            let room = match this.fabric.speaks(ERR_DATA_SIZE) {
+                true => (*buf).err_data_size,
+                false => 0,
+            };
+            let at = &raw mut (*buf).err_data;
+            (*buf).err_data_size = (this.error_data).give(error.err_data.into(), false, at, room);
         }
         Ok(size_of::<fi_eq_err_entry>() as isize)
     })

@@ -5,51 +5,56 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
 
 use crate::abi::{fi_ops, fid};
-use crate::guard::control;
+use crate::guard::{Refused, control};
 use crate::unsupported::Unsupported;
 
-/// libfabric's structure at the beginning of an object. It is C's to use: nothing of ours reads it
-/// after the object is made.
-#[repr(transparent)]
-pub(crate) struct Given<T>(UnsafeCell<T>);
-
-// SAFETY: nothing of ours reads what is in there, and C keeps its own rules for it.
-unsafe impl<T: Copy> Send for Given<T> {}
-// SAFETY: as above.
-unsafe impl<T: Copy> Sync for Given<T> {}
-
-impl<T: Copy> Given<T> {
-    pub(crate) fn new(raw: T) -> Self {
-        Self(UnsafeCell::new(raw))
-    }
-}
-
-/// An object whose first field is libfabric's structure for it, which starts with a `fid`.
+/// What stands behind a pointer that C has.
 ///
 /// # Safety
 ///
-/// The type is `repr(C)` with a `Given<Raw>` first; `Raw` starts with a `fid`, whose class is
-/// `CLASS`.
+/// `Raw` starts with a `fid`, and [`Object::raw`] puts the given one there.
 pub(crate) unsafe trait Object: Sized + 'static {
     /// libfabric's structure.
-    type Raw;
+    type Raw: Copy;
     /// The number of the kind of object (`FI_CLASS_CQ`, …).
     const CLASS: usize;
+    /// The operations that all kinds of objects have.
+    const FID_OPS: &'static fi_ops = &ops_of::<Self>();
+
+    /// libfabric's structure of an object, which begins with this `fid`.
+    fn raw(&self, fid: fid) -> Self::Raw;
 }
 
-/// The `fid` of a new object.
-pub(crate) fn new_fid<T: Object>(context: *mut c_void, ops: &'static fi_ops) -> fid {
-    fid {
-        fclass: T::CLASS,
-        context,
-        ops: std::ptr::from_ref(ops).cast_mut(),
+/// An object that C has a pointer to.
+#[repr(C)]
+pub(crate) struct Given<T: Object> {
+    /// C's to use: nothing of ours reads it after the object is made.
+    raw: UnsafeCell<T::Raw>,
+    object: T,
+}
+
+// SAFETY: nothing of ours reads what is C's, and C keeps its own rules for it.
+unsafe impl<T: Object + Send> Send for Given<T> {}
+// SAFETY: as above.
+unsafe impl<T: Object + Sync> Sync for Given<T> {}
+
+impl<T: Object> Deref for Given<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.object
     }
 }
+
+/// An object that C has a pointer to, and that others of ours hold.
+pub(crate) type Shared<T> = Arc<Given<T>>;
 
 /// Operations of an object that can only be closed.
 pub(crate) const fn ops_of<T: Object>() -> fi_ops {
@@ -64,15 +69,44 @@ pub(crate) const fn ops_of<T: Object>() -> fi_ops {
     }
 }
 
-/// Gives an object to C, by way of the pointer that the call fills in.
+/// Gives a new object to C, by way of the pointer that the call fills in.
 ///
 /// # Safety
 ///
 /// `out` may be written.
-pub(crate) unsafe fn hand_out<T: Object>(object: Arc<T>, out: *mut *mut T::Raw) {
-    let raw = Arc::into_raw(object).cast::<T::Raw>().cast_mut();
+pub(crate) unsafe fn hand_out<T: Object>(object: T, context: *mut c_void, out: *mut *mut T::Raw) {
+    let fid = fid {
+        fclass: T::CLASS,
+        context,
+        ops: std::ptr::from_ref(T::FID_OPS).cast_mut(),
+    };
+    let given = Arc::new(Given {
+        raw: UnsafeCell::new(object.raw(fid)),
+        object,
+    });
+    let raw = Arc::into_raw(given).cast::<T::Raw>().cast_mut();
     // SAFETY: as the caller says.
     unsafe { out.write(raw) };
+}
+
+/// Opens an object on one that C has, and gives it to C.
+///
+/// # Safety
+///
+/// As [`object`], of `parent`; `out` may be written.
+pub(crate) unsafe fn open_on<P: Object, T: Object>(
+    parent: *const P::Raw,
+    context: *mut c_void,
+    out: *mut *mut T::Raw,
+    open: impl FnOnce(Shared<P>) -> Result<T, Refused>,
+) -> c_int {
+    control(|| {
+        // SAFETY: as the caller says.
+        let object = open(unsafe { share(parent) })?;
+        // SAFETY: as the caller says.
+        unsafe { hand_out(object, context, out) };
+        Ok::<_, Refused>(())
+    })
 }
 
 /// The object of a pointer that C has.
@@ -82,8 +116,8 @@ pub(crate) unsafe fn hand_out<T: Object>(object: Arc<T>, out: *mut *mut T::Raw) 
 /// `raw` came from [`hand_out`] of that type and is not closed while the result is used.
 #[inline]
 pub(crate) unsafe fn object<'a, T: Object>(raw: *const T::Raw) -> &'a T {
-    // SAFETY: the structure is the object's first field.
-    unsafe { &*raw.cast::<T>() }
+    // SAFETY: the structure is the first field of what was handed out.
+    unsafe { &*raw.cast::<Given<T>>() }
 }
 
 /// As [`object`], to keep.
@@ -91,8 +125,8 @@ pub(crate) unsafe fn object<'a, T: Object>(raw: *const T::Raw) -> &'a T {
 /// # Safety
 ///
 /// As [`object`].
-pub(crate) unsafe fn share<T: Object>(raw: *const T::Raw) -> Arc<T> {
-    let object = raw.cast::<T>();
+pub(crate) unsafe fn share<T: Object>(raw: *const T::Raw) -> Shared<T> {
+    let object = raw.cast::<Given<T>>();
     // SAFETY: it is an `Arc`'s, which C holds.
     unsafe {
         Arc::increment_strong_count(object);
@@ -105,7 +139,7 @@ pub(crate) unsafe fn share<T: Object>(raw: *const T::Raw) -> Arc<T> {
 /// # Safety
 ///
 /// `fid` is that of one of our objects, and not closed.
-pub(crate) unsafe fn share_if<T: Object>(fid: *const fid) -> Option<Arc<T>> {
+pub(crate) unsafe fn share_if<T: Object>(fid: *const fid) -> Option<Shared<T>> {
     // SAFETY: as the caller says; every object starts with a `fid`.
     unsafe { ((*fid).fclass == T::CLASS).then(|| share::<T>(fid.cast())) }
 }
@@ -114,7 +148,7 @@ pub(crate) unsafe fn share_if<T: Object>(fid: *const fid) -> Option<Arc<T>> {
 unsafe extern "C" fn close<T: Object>(fid: *mut fid) -> c_int {
     control(|| {
         // SAFETY: C gives back what `hand_out` gave it.
-        let object = unsafe { Arc::from_raw(fid.cast::<T>().cast_const()) };
+        let object = unsafe { Arc::from_raw(fid.cast::<Given<T>>().cast_const()) };
         if Arc::strong_count(&object) > 1 {
             let _ = Arc::into_raw(object);
             return Err(Errno::EBUSY);

@@ -1,6 +1,7 @@
 //! Memory that C describes: lists of buffers, strings, keys, addresses to be copied out.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Mutex, PoisonError};
 
 use ferrofabric_contracts::addr::AUTH_KEY_LEN;
 use ferrofabric_contracts::error::{Errno, Error};
@@ -99,6 +100,63 @@ pub(crate) unsafe fn copy_address(
     }
 }
 
+/// As [`copy_address`] where what does not fit is cut and no error, since the length tells
+/// (fi_av(3)).
+///
+/// # Safety
+///
+/// As there.
+pub(crate) unsafe fn copy_cut(bytes: &[u8], to: *mut c_void, len: *mut usize) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    match unsafe { copy_address(bytes, to, len) } {
+        Err(Errno::ETOOSMALL) => Ok(()),
+        copied => copied,
+    }
+}
+
+/// The data of the error that was read last, which C may still look at.
+#[derive(Default)]
+pub(crate) struct ErrorData(Mutex<Vec<u8>>);
+
+impl ErrorData {
+    /// Gives C the data of an error. They are copied to where `at` leads, as much as there is room
+    /// for, or nothing where `is_whole` says that a part is of no use. Without room they stay in
+    /// memory of ours until the next error is read. Returns how many bytes C has.
+    ///
+    /// # Safety
+    ///
+    /// `at` may be read and written, and leads to as much room, or to none.
+    pub(crate) unsafe fn give(
+        &self,
+        data: Vec<u8>,
+        is_whole: bool,
+        at: *mut *mut c_void,
+        room: usize,
+    ) -> usize {
+        if room == 0 {
+            let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = data;
+            let kept = match last.is_empty() {
+                true => std::ptr::null_mut(),
+                false => last.as_mut_ptr().cast(),
+            };
+            // SAFETY: as the caller says.
+            unsafe { at.write(kept) };
+            return last.len();
+        }
+        // SAFETY: as the caller says.
+        let to = unsafe { at.read() };
+        let fit = match data.len() {
+            _ if to.is_null() => 0,
+            len if len > room && is_whole => 0,
+            len => len.min(room),
+        };
+        // SAFETY: there is room for that many bytes.
+        unsafe { to.cast::<u8>().copy_from(data.as_ptr(), fit) };
+        fit
+    }
+}
+
 /// Copies text as a string, cut to the room there is.
 ///
 /// # Safety
@@ -149,6 +207,27 @@ mod tests {
         // SAFETY: as above.
         let copied = unsafe { copy_address(b"xy", room.as_mut_ptr().cast(), &mut len) };
         assert_eq!((copied, len, &room), (Ok(()), 2, b"xycd"));
+    }
+
+    #[test]
+    fn error_data_go_to_the_room_there_is_or_stay_with_us() {
+        let kept = ErrorData::default();
+        let mut room = [0u8; 4];
+        let mut at: *mut c_void = room.as_mut_ptr().cast();
+        // SAFETY: `at` leads to 4 bytes.
+        let give = |data: &[u8], is_whole, at: &mut *mut c_void, room| unsafe {
+            kept.give(data.to_vec(), is_whole, at, room)
+        };
+        assert_eq!(give(b"abcdef", true, &mut at, 4), 0);
+        assert_eq!(give(b"abcdef", false, &mut at, 4), 4);
+        assert_eq!(give(b"xy", true, &mut at, 4), 2);
+        assert_eq!(&room, b"xycd");
+        assert_eq!(give(b"abcdef", false, &mut std::ptr::null_mut(), 4), 0);
+        assert_eq!(give(b"abcdef", false, &mut at, 0), 6);
+        // SAFETY: they stay until the next.
+        assert_eq!(unsafe { at.cast::<[u8; 6]>().read() }, *b"abcdef");
+        assert_eq!(give(b"", false, &mut at, 0), 0);
+        assert!(at.is_null());
     }
 
     #[test]

@@ -16,29 +16,34 @@ use crate::abi::{
 };
 use crate::av::object::AvObject;
 use crate::domain::DomainObject;
-use crate::fid::{Given, Object, hand_out, new_fid, ops_of, share_if};
+use crate::fid::{Object, Shared, hand_out, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::memory::buffers;
 
 /// A region.
-#[repr(C)]
-pub(crate) struct MrObject {
-    raw: Given<fid_mr>,
-    _mr: Arc<dyn Mr>,
-    _domain: Arc<DomainObject>,
+struct MrObject {
+    mr: Arc<dyn Mr>,
+    _domain: Shared<DomainObject>,
 }
 
-// SAFETY: `fid_mr` comes first and starts with a `fid`.
+// SAFETY: `fid_mr` starts with the `fid`.
 unsafe impl Object for MrObject {
     type Raw = fid_mr;
     const CLASS: usize = FI_CLASS_MR;
-}
+    const FID_OPS: &'static fi_ops = &fi_ops {
+        bind: Some(bind),
+        control: Some(command),
+        ..ops_of::<Self>()
+    };
 
-static FID_OPS: fi_ops = fi_ops {
-    bind: Some(bind),
-    control: Some(command),
-    ..ops_of::<MrObject>()
-};
+    fn raw(&self, fid: fid) -> fid_mr {
+        fid_mr {
+            fid,
+            mem_desc: self.mr.desc() as usize as *mut c_void,
+            key: self.mr.key(),
+        }
+    }
+}
 
 /// Registration, by the domain.
 pub(crate) static OPS: Roomy<fi_ops_mr> = Roomy::new(fi_ops_mr {
@@ -53,8 +58,8 @@ unsafe extern "C" fn reg(
     buf: *const c_void,
     len: usize,
     access: u64,
-    _offset: u64,
-    _requested_key: u64,
+    offset: u64,
+    key: u64,
     flags: u64,
     mr: *mut *mut fid_mr,
     context: *mut c_void,
@@ -63,11 +68,20 @@ unsafe extern "C" fn reg(
         iov_base: buf.cast_mut(),
         iov_len: len,
     };
-    // SAFETY: as C calls us.
-    control(|| unsafe {
-        refuse_where_keys_are(domain)?;
-        register(domain, (&raw const buf, 1), access, flags, context, mr)
-    })
+    // SAFETY: as C calls us; the list has one entry.
+    unsafe {
+        regv(
+            domain,
+            &raw const buf,
+            1,
+            access,
+            offset,
+            key,
+            flags,
+            mr,
+            context,
+        )
+    }
 }
 
 unsafe extern "C" fn regv(
@@ -83,8 +97,14 @@ unsafe extern "C" fn regv(
 ) -> c_int {
     // SAFETY: as C calls us; the list has that many entries.
     control(|| unsafe {
-        refuse_where_keys_are(domain)?;
-        register(domain, (iov, count), access, flags, context, mr)
+        let owner = share_if::<DomainObject>(domain).ok_or(Errno::EINVAL)?;
+        if is_keyed(&owner) {
+            // A registration has to say which address vector's keys it has.
+            return Err(Error::new(Errno::EOPNOTSUPP, "register", "memory")
+                .mend("the domain was opened with FI_AV_AUTH_KEY: fi_mr_regattr says which keys")
+                .into());
+        }
+        register(owner, (iov, count), access, flags, context, mr)
     })
 }
 
@@ -102,7 +122,7 @@ unsafe extern "C" fn regattr(
             let attr = read_as_of(owner.version(), attr).ok_or(Errno::EINVAL)?;
             let flags = check_key(&owner, &attr, flags)?;
             let (list, count) = (attr.__bindgen_anon_1.mr_iov, attr.iov_count);
-            register(domain, (list, count), attr.access, flags, attr.context, mr)
+            register(owner, (list, count), attr.access, flags, attr.context, mr)
         }
     })
 }
@@ -110,22 +130,6 @@ unsafe extern "C" fn regattr(
 /// Whether the domain has the authorization keys of address vectors.
 fn is_keyed(domain: &DomainObject) -> bool {
     domain.domain.info().domain.auth_key_size == AV_AUTH_KEY
-}
-
-/// There a registration has to say which address vector's keys it has.
-///
-/// # Safety
-///
-/// `domain` is the `fid` of an open domain.
-unsafe fn refuse_where_keys_are(domain: *const fid) -> Result<(), Refused> {
-    // SAFETY: as the caller says.
-    let domain = unsafe { share_if::<DomainObject>(domain) }.ok_or(Errno::EINVAL)?;
-    match is_keyed(&domain) {
-        false => Ok(()),
-        true => Err(Error::new(Errno::EOPNOTSUPP, "register", "memory")
-            .mend("the domain was opened with FI_AV_AUTH_KEY: fi_mr_regattr says which keys")
-            .into()),
-    }
 }
 
 /// Looks at the keys that a region is for, and returns the other flags. Peers reach no region but
@@ -192,10 +196,9 @@ const RIGHTS: Flags = Flags::SEND
 
 /// # Safety
 ///
-/// `domain` is the `fid` of an open domain; the list has that many entries; the memory is the
-/// application's until it closes the region.
+/// The list has that many entries; the memory is the application's until it closes the region.
 unsafe fn register(
-    domain: *const fid,
+    domain: Shared<DomainObject>,
     (list, count): (*const iovec, usize),
     access: u64,
     flags: u64,
@@ -226,21 +229,14 @@ unsafe fn register(
     }
     // SAFETY: as the caller says.
     let buf = unsafe { buffers(list, 1) }[0];
-    // SAFETY: as the caller says.
-    let domain = unsafe { share_if::<DomainObject>(domain) }.ok_or(Errno::EINVAL)?;
     // SAFETY: the application keeps the memory until it closes the region, which drops it.
     let mr = unsafe { domain.domain.register(buf, access) }?;
-    let object = Arc::new(MrObject {
-        raw: Given::new(fid_mr {
-            fid: new_fid::<MrObject>(context, &FID_OPS),
-            mem_desc: mr.desc() as usize as *mut c_void,
-            key: mr.key(),
-        }),
-        _mr: mr,
+    let object = MrObject {
+        mr,
         _domain: domain,
-    });
+    };
     // SAFETY: C gives room for the pointer.
-    unsafe { hand_out(object, out) };
+    unsafe { hand_out(object, context, out) };
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ferrofabric_contracts::error::{Errno, OpError};
 
-use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, fi_wait_obj, fid};
+use crate::abi::{FI_GETWAIT, FI_GETWAITOBJ, fi_ops, fi_wait_obj, fid};
 use crate::fid::{Object, object};
 use crate::guard::{Refused, control as controlled};
 
@@ -55,8 +55,16 @@ pub(crate) trait Waitable {
     fn try_wait(&self) -> Result<(), OpError>;
 }
 
+/// Operations of an object that can be waited for.
+pub(crate) const fn ops_of<T: Object + Waitable>() -> fi_ops {
+    fi_ops {
+        control: Some(control::<T>),
+        ..crate::fid::ops_of::<T>()
+    }
+}
+
 /// `fi_control` of an object that can be waited for.
-pub(crate) unsafe extern "C" fn control<T: Object + Waitable>(
+unsafe extern "C" fn control<T: Object + Waitable>(
     fid: *mut fid,
     command: c_int,
     arg: *mut c_void,

@@ -8,7 +8,7 @@ use ferrofabric_contracts::types::FiAddr;
 use super::object::of;
 use crate::abi::{fi_addr_t, fid_av};
 use crate::guard::{Refused, control};
-use crate::memory::{copy_address, key_bytes};
+use crate::memory::{copy_cut, key_bytes};
 
 /// The handle of a key, which is in the address vector from now on.
 pub(super) unsafe extern "C" fn insert_auth_key(
@@ -41,11 +41,8 @@ pub(super) unsafe extern "C" fn lookup_auth_key(
     control(|| {
         // SAFETY: as C calls us.
         let key = unsafe { of(av) }.av.lookup_auth_key(FiAddr(addr))?;
-        // What does not fit is cut and no error: the size tells (fi_av(3)).
-        // SAFETY: the size says how much room there is.
-        match unsafe { copy_address(&key.to_bytes(), auth_key, auth_key_size) } {
-            Ok(()) | Err(Errno::ETOOSMALL) => Ok(()),
-            Err(errno) => Err(Refused(errno)),
-        }
+        // SAFETY: the length says how much room there is.
+        unsafe { copy_cut(&key.to_bytes(), auth_key, auth_key_size) }?;
+        Ok::<_, Refused>(())
     })
 }

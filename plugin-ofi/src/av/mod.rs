@@ -5,7 +5,7 @@ mod keys;
 pub(crate) mod object;
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use ferrofabric_av::{AvAttr, format};
 use ferrofabric_contracts::error::{Errno, Error};
@@ -13,21 +13,31 @@ use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_runtime::fabric::Av;
 
 use crate::abi::{
-    FI_AUTH_KEY, FI_AV_USER_ID, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t, fi_av_attr,
-    fi_av_type, fi_ops, fi_ops_av, fid, fid_av,
+    FI_AUTH_KEY, FI_AV_USER_ID, FI_CLASS_AV, FI_EVENT, FI_READ, FI_SYMMETRIC, Roomy, fi_addr_t,
+    fi_av_attr, fi_av_type, fi_ops, fi_ops_av, fid, fid_av,
 };
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Given, new_fid, ops_of, share_if};
+use crate::fid::{Object, Shared, ops_of, share_if};
 use crate::guard::{Refused, control, value};
-use crate::memory::{copy_address, copy_text, text};
+use crate::memory::{copy_cut, copy_text, text};
 use crate::unsupported::Unsupported;
 use object::{AvObject, address, of};
 
-static FID_OPS: fi_ops = fi_ops {
-    bind: Some(bind),
-    ..ops_of::<AvObject>()
-};
+// SAFETY: `fid_av` starts with the `fid`.
+unsafe impl Object for AvObject {
+    type Raw = fid_av;
+    const CLASS: usize = FI_CLASS_AV;
+    const FID_OPS: &'static fi_ops = &fi_ops {
+        bind: Some(bind),
+        ..ops_of::<Self>()
+    };
+
+    fn raw(&self, fid: fid) -> fid_av {
+        let ops = OPS.as_ptr();
+        fid_av { fid, ops }
+    }
+}
 
 static OPS: Roomy<fi_ops_av> = Roomy::new(fi_ops_av {
     size: size_of::<fi_ops_av>(),
@@ -50,10 +60,9 @@ impl AvObject {
     ///
     /// `attr` is there or NULL.
     pub(crate) unsafe fn open(
-        domain: Arc<DomainObject>,
+        domain: Shared<DomainObject>,
         attr: *mut fi_av_attr,
-        context: *mut c_void,
-    ) -> Result<Arc<Self>, Refused> {
+    ) -> Result<Self, Refused> {
         let wanted = match attr.is_null() {
             // SAFETY: as the caller says. The structure is the same in all versions. It may be a
             // constant.
@@ -66,18 +75,14 @@ impl AvObject {
             // differ from its own.
             unsafe { tell(attr, &wanted, &*av) };
         }
-        Ok(Arc::new(Self {
-            raw: Given::new(fid_av {
-                fid: new_fid::<Self>(context, &FID_OPS),
-                ops: OPS.as_ptr(),
-            }),
+        Ok(Self {
             av,
             format: domain.domain.info().addr_format,
             asynchronous: wanted.events,
             user_ids: wanted.user_ids,
             eq: OnceLock::new(),
             domain,
-        }))
+        })
     }
 }
 
@@ -187,12 +192,9 @@ unsafe extern "C" fn lookup(
         // SAFETY: as C calls us.
         let this = unsafe { of(av) };
         let name = format::to_bytes(this.format, &this.av.address(FiAddr(fi_addr))?);
-        // What does not fit is cut and no error: the length tells (fi_av(3)).
         // SAFETY: the length says how much room there is.
-        match unsafe { copy_address(&name, addr, addrlen) } {
-            Ok(()) | Err(Errno::ETOOSMALL) => Ok(()),
-            Err(errno) => Err(Refused(errno)),
-        }
+        unsafe { copy_cut(&name, addr, addrlen) }?;
+        Ok::<_, Refused>(())
     })
 }
 

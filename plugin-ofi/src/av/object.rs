@@ -8,35 +8,27 @@ use ferrofabric_contracts::addr::AddrFormats;
 use ferrofabric_contracts::info::AddrFormat;
 use ferrofabric_runtime::fabric::Av;
 
-use crate::abi::{FI_CLASS_AV, fid_av};
+use crate::abi::fid_av;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Given, Object, object};
+use crate::fid::{Shared, object};
 
 /// An address vector.
-#[repr(C)]
 pub(crate) struct AvObject {
-    pub(super) raw: Given<fid_av>,
     pub(crate) av: Arc<dyn Av>,
     pub(super) format: AddrFormat,
     /// Insertions end with events (`FI_EVENT`).
     pub(super) asynchronous: bool,
     /// Opened for IDs of the application's (`FI_AV_USER_ID`).
     pub(super) user_ids: bool,
-    pub(super) eq: OnceLock<Arc<EqObject>>,
-    pub(super) domain: Arc<DomainObject>,
-}
-
-// SAFETY: `fid_av` comes first and starts with a `fid`.
-unsafe impl Object for AvObject {
-    type Raw = fid_av;
-    const CLASS: usize = FI_CLASS_AV;
+    pub(super) eq: OnceLock<Shared<EqObject>>,
+    pub(super) domain: Shared<DomainObject>,
 }
 
 impl AvObject {
     /// Whether it was opened on that domain.
     pub(crate) fn is_of(&self, domain: &DomainObject) -> bool {
-        std::ptr::eq(&*self.domain, domain)
+        std::ptr::eq(&**self.domain, domain)
     }
 }
 

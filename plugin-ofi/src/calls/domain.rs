@@ -1,13 +1,12 @@
 //! The calls of a domain (fi_domain(3)), and how one is opened.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
 
 use crate::abi::{
-    Roomy, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_ops_domain, fid_av, fid_cntr, fid_cq,
-    fid_domain, fid_ep,
+    FI_CLASS_DOMAIN, Roomy, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_info, fi_ops_domain, fid,
+    fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
 };
 use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
@@ -15,8 +14,8 @@ use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::endpoint::object::EndpointObject;
 use crate::fabric::FabricObject;
-use crate::fid::{hand_out, share};
-use crate::guard::{Refused, control};
+use crate::fid::{Object, Shared, open_on};
+use crate::guard::Refused;
 use crate::unsupported::Unsupported;
 use crate::{discovery, mr};
 
@@ -35,6 +34,20 @@ static OPS: Roomy<fi_ops_domain> = Roomy::new(fi_ops_domain {
     endpoint2: Some(endpoint2),
 });
 
+// SAFETY: `fid_domain` starts with the `fid`.
+unsafe impl Object for DomainObject {
+    type Raw = fid_domain;
+    const CLASS: usize = FI_CLASS_DOMAIN;
+
+    fn raw(&self, fid: fid) -> fid_domain {
+        fid_domain {
+            fid,
+            ops: OPS.as_ptr(),
+            mr: mr::OPS.as_ptr(),
+        }
+    }
+}
+
 /// Opens the domain that the info describes.
 ///
 /// # Safety
@@ -42,17 +55,16 @@ static OPS: Roomy<fi_ops_domain> = Roomy::new(fi_ops_domain {
 /// `info` is one that discovery gave, perhaps changed, as long as it is in the version of the
 /// fabric.
 pub(super) unsafe fn open(
-    fabric: Arc<FabricObject>,
+    fabric: Shared<FabricObject>,
     info: *const fi_info,
     flags: u64,
-    context: *mut c_void,
-) -> Result<Arc<DomainObject>, Refused> {
+) -> Result<DomainObject, Refused> {
     if flags != 0 {
         return Err(Errno::EBADFLAGS.into());
     }
     // SAFETY: as the caller says.
     let domain = unsafe { discovery::open(fabric.version(), info) }?;
-    Ok(DomainObject::new(domain, fabric, &OPS, &mr::OPS, context))
+    Ok(DomainObject { domain, fabric })
 }
 
 unsafe extern "C" fn av_open(
@@ -61,12 +73,9 @@ unsafe extern "C" fn av_open(
     av: *mut *mut fid_av,
     context: *mut c_void,
 ) -> c_int {
-    control(|| {
-        // SAFETY: the domain is ours and open; attributes are there or NULL; there is room for the
-        // pointer.
-        unsafe { hand_out(AvObject::open(share(domain), attr, context)?, av) };
-        Ok::<_, Refused>(())
-    })
+    // SAFETY: the domain is ours and open; attributes are there or NULL; there is room for the
+    // pointer.
+    unsafe { open_on(domain, context, av, |domain| AvObject::open(domain, attr)) }
 }
 
 unsafe extern "C" fn cq_open(
@@ -75,11 +84,8 @@ unsafe extern "C" fn cq_open(
     cq: *mut *mut fid_cq,
     context: *mut c_void,
 ) -> c_int {
-    control(|| {
-        // SAFETY: as for `av_open`.
-        unsafe { hand_out(CqObject::open(share(domain), attr, context)?, cq) };
-        Ok::<_, Refused>(())
-    })
+    // SAFETY: as for `av_open`.
+    unsafe { open_on(domain, context, cq, |domain| CqObject::open(domain, attr)) }
 }
 
 unsafe extern "C" fn cntr_open(
@@ -88,11 +94,12 @@ unsafe extern "C" fn cntr_open(
     cntr: *mut *mut fid_cntr,
     context: *mut c_void,
 ) -> c_int {
-    control(|| {
-        // SAFETY: as for `av_open`.
-        unsafe { hand_out(CntrObject::open(share(domain), attr, context)?, cntr) };
-        Ok::<_, Refused>(())
-    })
+    // SAFETY: as for `av_open`.
+    unsafe {
+        open_on(domain, context, cntr, |domain| {
+            CntrObject::open(domain, attr)
+        })
+    }
 }
 
 unsafe extern "C" fn endpoint(
@@ -112,12 +119,8 @@ unsafe extern "C" fn endpoint2(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    control(|| {
-        if flags != 0 {
-            return Err(Errno::EBADFLAGS.into());
-        }
-        // SAFETY: as for `av_open`; the info is as fi_endpoint(3) has it.
-        unsafe { hand_out(EndpointObject::open(share(domain), info, context)?, ep) };
-        Ok::<_, Refused>(())
-    })
+    // SAFETY: as for `av_open`; the info is as fi_endpoint(3) has it.
+    let open = |domain| unsafe { EndpointObject::open(domain, info, flags) };
+    // SAFETY: as above.
+    unsafe { open_on(domain, context, ep, open) }
 }

@@ -5,13 +5,14 @@ use std::ffi::{c_int, c_void};
 use ferrofabric_contracts::error::Errno;
 
 use crate::abi::{
-    Roomy, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops_fabric, fid, fid_domain, fid_eq, fid_fabric,
+    FI_CLASS_FABRIC, Roomy, fi_eq_attr, fi_fabric_attr, fi_info, fi_ops_fabric, fid, fid_domain,
+    fid_eq, fid_fabric,
 };
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::eq::EqObject;
 use crate::fabric::FabricObject;
-use crate::fid::{Object, hand_out, object, share};
+use crate::fid::{Object, hand_out, object, open_on};
 use crate::guard::{Refused, control};
 use crate::unsupported::Unsupported;
 use crate::wait::{self, Waitable};
@@ -26,6 +27,20 @@ static OPS: Roomy<fi_ops_fabric> = Roomy::new(fi_ops_fabric {
     domain2: Some(domain2),
 });
 
+// SAFETY: `fid_fabric` starts with the `fid`.
+unsafe impl Object for FabricObject {
+    type Raw = fid_fabric;
+    const CLASS: usize = FI_CLASS_FABRIC;
+
+    fn raw(&self, fid: fid) -> fid_fabric {
+        fid_fabric {
+            fid,
+            ops: OPS.as_ptr(),
+            api_version: self.api_version,
+        }
+    }
+}
+
 /// `fi_fabric`, after libfabric has found us by the provider's name.
 pub(crate) unsafe extern "C" fn open(
     attr: *mut fi_fabric_attr,
@@ -39,9 +54,8 @@ pub(crate) unsafe extern "C" fn open(
             // has none.
             false => unsafe { (*attr).api_version },
         };
-        let object = FabricObject::new(api_version, &OPS, context);
         // SAFETY: C gives room for the pointer.
-        unsafe { hand_out(object, fabric) };
+        unsafe { hand_out(FabricObject { api_version }, context, fabric) };
         Ok::<_, Errno>(())
     })
 }
@@ -63,15 +77,11 @@ unsafe extern "C" fn domain2(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    control(|| {
-        // SAFETY: the fabric is one of ours and open; the info is as fi_domain(3) has it; there is
-        // room for the pointer.
-        unsafe {
-            let object = super::domain::open(share(fabric), info, flags, context)?;
-            hand_out(object, domain);
-        }
-        Ok::<_, Refused>(())
-    })
+    // SAFETY: the fabric is one of ours and open; the info is as fi_domain(3) has it; there is room
+    // for the pointer.
+    let open = |fabric| unsafe { super::domain::open(fabric, info, flags) };
+    // SAFETY: as above.
+    unsafe { open_on(fabric, context, domain, open) }
 }
 
 unsafe extern "C" fn eq_open(
@@ -80,12 +90,9 @@ unsafe extern "C" fn eq_open(
     eq: *mut *mut fid_eq,
     context: *mut c_void,
 ) -> c_int {
-    control(|| {
-        // SAFETY: the fabric is one of ours and open; attributes are there or NULL; there is room
-        // for the pointer.
-        unsafe { hand_out(EqObject::open(share(fabric), attr, context)?, eq) };
-        Ok::<_, Refused>(())
-    })
+    // SAFETY: the fabric is one of ours and open; attributes are there or NULL; there is room for
+    // the pointer.
+    unsafe { open_on(fabric, context, eq, |fabric| EqObject::open(fabric, attr)) }
 }
 
 /// `fi_trywait`.

@@ -9,7 +9,7 @@ mod unsupported;
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
 use ferrofabric_contracts::addr::{AUTH_KEY_LEN, Address};
 use ferrofabric_contracts::error::{Errno, Error};
@@ -18,7 +18,7 @@ use ferrofabric_contracts::info::AV_AUTH_KEY;
 use ferrofabric_runtime::fabric::{CqAttr, EndpointConfig};
 
 use crate::abi::{
-    FI_ENABLE, FI_GETOPSFLAG, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    FI_CLASS_EP, FI_ENABLE, FI_GETOPSFLAG, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
     FI_SELECTIVE_COMPLETION, FI_SEND, FI_SETOPSFLAG, FI_TRANSMIT, FI_WRITE, fi_info, fi_ops, fid,
     fid_ep,
 };
@@ -27,16 +27,34 @@ use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Given, new_fid, object, ops_of, share_if};
+use crate::fid::{Object, Shared, object, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::info::Counting;
 use object::{Direction, EndpointObject, Setup};
 
-static FID_OPS: fi_ops = fi_ops {
-    bind: Some(bind),
-    control: Some(command),
-    ..ops_of::<EndpointObject>()
-};
+// SAFETY: `fid_ep` starts with the `fid`.
+unsafe impl Object for EndpointObject {
+    type Raw = fid_ep;
+    const CLASS: usize = FI_CLASS_EP;
+    const FID_OPS: &'static fi_ops = &fi_ops {
+        bind: Some(bind),
+        control: Some(command),
+        ..ops_of::<Self>()
+    };
+
+    fn raw(&self, fid: fid) -> fid_ep {
+        fid_ep {
+            fid,
+            ops: options::OPS.as_ptr(),
+            cm: name::OPS.as_ptr(),
+            msg: transfer::MSG.as_ptr(),
+            rma: unsupported::RMA.as_ptr(),
+            tagged: transfer::TAGGED.as_ptr(),
+            atomic: unsupported::ATOMIC.as_ptr(),
+            collective: unsupported::COLLECTIVE.as_ptr(),
+        }
+    }
+}
 
 impl EndpointObject {
     /// Opens an endpoint, which is not enabled yet.
@@ -46,10 +64,13 @@ impl EndpointObject {
     /// `info` is one that discovery gave for this domain, perhaps changed, as long as it is in the
     /// version of the fabric.
     pub(crate) unsafe fn open(
-        domain: Arc<DomainObject>,
+        domain: Shared<DomainObject>,
         info: *const fi_info,
-        context: *mut c_void,
-    ) -> Result<Arc<Self>, Refused> {
+        flags: u64,
+    ) -> Result<Self, Refused> {
+        if flags != 0 {
+            return Err(Errno::EBADFLAGS.into());
+        }
         // SAFETY: as the caller says.
         let info = unsafe { crate::info::wanted(domain.version(), info, Counting::BOTH) }?;
         crate::info::check_keys(&info)?;
@@ -64,24 +85,14 @@ impl EndpointObject {
             tclass: info.tx.tclass,
             ..Setup::default()
         };
-        Ok(Arc::new(Self {
-            raw: Given::new(fid_ep {
-                fid: new_fid::<Self>(context, &FID_OPS),
-                ops: options::OPS.as_ptr(),
-                cm: name::OPS.as_ptr(),
-                msg: transfer::MSG.as_ptr(),
-                rma: unsupported::RMA.as_ptr(),
-                tagged: transfer::TAGGED.as_ptr(),
-                atomic: unsupported::ATOMIC.as_ptr(),
-                collective: unsupported::COLLECTIVE.as_ptr(),
-            }),
+        Ok(Self {
             endpoint: OnceLock::new(),
             tx: Direction::new(info.tx.op_flags),
             rx: Direction::new(info.rx.op_flags),
             setup: Mutex::new(setup),
             min_multi_recv: AtomicU64::new(options::UNSET),
             domain,
-        }))
+        })
     }
 
     fn enable(&self) -> Result<(), Refused> {
@@ -154,9 +165,9 @@ fn offer_of(domain: &dyn ferrofabric_runtime::fabric::Domain) -> ferrofabric_con
 /// # Errors
 ///
 /// `EINVAL`: there is one already.
-fn bind_to<T>(
-    to: &mut Option<Arc<T>>,
-    object: &Arc<T>,
+fn bind_to<T: Object>(
+    to: &mut Option<Shared<T>>,
+    object: &Shared<T>,
     asked: bool,
     what: &str,
 ) -> Result<(), Refused> {

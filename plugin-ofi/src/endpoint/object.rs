@@ -9,25 +9,22 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_runtime::fabric::Endpoint;
 
-use crate::abi::{FI_CLASS_EP, fid_ep};
 use crate::av::object::AvObject;
 use crate::cntr::CntrObject;
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
-use crate::fid::{Given, Object};
+use crate::fid::Shared;
 
 /// An endpoint.
-#[repr(C)]
 pub(crate) struct EndpointObject {
-    pub(super) raw: Given<fid_ep>,
     /// There once it is enabled.
     pub(super) endpoint: OnceLock<Arc<dyn Endpoint>>,
     pub(super) tx: Direction,
     pub(super) rx: Direction,
     pub(super) setup: Mutex<Setup>,
     pub(super) min_multi_recv: AtomicU64,
-    pub(super) domain: Arc<DomainObject>,
+    pub(super) domain: Shared<DomainObject>,
 }
 
 /// The flags that operations one way go by.
@@ -41,25 +38,19 @@ pub(super) struct Direction {
 /// What the endpoint is bound to so far.
 #[derive(Default)]
 pub(super) struct Setup {
-    pub(super) av: Option<Arc<AvObject>>,
-    pub(super) tx_cq: Option<Arc<CqObject>>,
-    pub(super) rx_cq: Option<Arc<CqObject>>,
-    pub(super) tx_cntr: Option<Arc<CntrObject>>,
-    pub(super) rx_cntr: Option<Arc<CntrObject>>,
+    pub(super) av: Option<Shared<AvObject>>,
+    pub(super) tx_cq: Option<Shared<CqObject>>,
+    pub(super) rx_cq: Option<Shared<CqObject>>,
+    pub(super) tx_cntr: Option<Shared<CntrObject>>,
+    pub(super) rx_cntr: Option<Shared<CntrObject>>,
     /// Nothing is told there: what fails here fails as an operation.
-    pub(super) eq: Option<Arc<EqObject>>,
+    pub(super) eq: Option<Shared<EqObject>>,
     pub(super) caps: Flags,
     /// Where it is to be found, in domains whose addresses are those of sockets.
     pub(super) source: Option<SocketAddr>,
     pub(super) auth_key: Option<AuthKey>,
     /// The endpoint's own; without one the domain, as it was opened, has it.
     pub(super) tclass: u32,
-}
-
-// SAFETY: `fid_ep` comes first and starts with a `fid`.
-unsafe impl Object for EndpointObject {
-    type Raw = fid_ep;
-    const CLASS: usize = FI_CLASS_EP;
 }
 
 impl EndpointObject {
