@@ -38,14 +38,8 @@ impl<T: Transport> EndpointState<T> {
         cntrs: &'a mut Slab<Count>,
         avs: &'a Slab<Arc<AvTable>>,
     ) -> (&'a mut T, EndpointOwner<'a>) {
-        let owner = EndpointOwner {
-            srx: &mut self.srx,
-            cqs,
-            cntrs,
-            avs,
-            binding: &self.binding,
-        };
-        (&mut self.transport, owner)
+        let (_, transport, owner) = self.split_unresolved(cqs, cntrs, avs);
+        (transport, owner)
     }
 
     /// The same with the sends that wait for addresses.
