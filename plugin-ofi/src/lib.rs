@@ -12,6 +12,7 @@ mod domain;
 mod endpoint;
 mod eq;
 mod fabric;
+mod fi_addr;
 mod fid;
 mod guard;
 pub mod host;

@@ -16,6 +16,7 @@ use crate::abi::{
 };
 use crate::av::object::AvObject;
 use crate::domain::DomainObject;
+use crate::fi_addr::given;
 use crate::fid::{Object, Shared, hand_out, ops_of, share_if};
 use crate::guard::{Refused, control};
 use crate::memory::buffers;
@@ -162,7 +163,7 @@ unsafe fn check_key(domain: &DomainObject, attr: &fi_mr_attr, flags: u64) -> Res
             "fi_mr_auth_key.av is an address vector of this domain",
         ));
     };
-    let (by_key, src) = (flags & FI_AUTH_KEY != 0, FiAddr(key.src_addr));
+    let (by_key, src) = (flags & FI_AUTH_KEY != 0, given(key.src_addr));
     let restricts = domain
         .domain
         .info()

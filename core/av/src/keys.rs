@@ -21,6 +21,9 @@ const NUMBER_BITS: u32 = 16;
 const GENERATION_SHIFT: u32 = 32;
 const GENERATIONS: u32 = 1 << 24;
 
+// No handle has the number of "none" or of "any source".
+const _: () = assert!((GENERATIONS as u64) << GENERATION_SHIFT < FiAddr::UNSPEC.0 >> 1);
+
 /// The keys, of an address vector that has any.
 #[derive(Default)]
 pub struct AuthKeys {

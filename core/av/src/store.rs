@@ -14,6 +14,7 @@ use super::listing;
 use super::version::{Busy, Version};
 use super::words::MappedWords;
 use ferrofabric_contracts::error::{Errno, Error, Result};
+use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
 use ferrofabric_system::sync::fence;
 
@@ -25,6 +26,10 @@ pub(super) const FEWEST: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// Entries of a table at most.
 pub(super) const MOST: usize = 1 << 31;
+
+// No address has the number of "none" or of "any source".
+const _: () = assert!(FiAddr::UNSPEC.0 as u32 as usize >= MOST);
+const _: () = assert!(FiAddr::NOTAVAIL.0 as u32 as usize >= MOST);
 
 /// Bytes of a piece of entries from which on it is had in large pages: so long that those at its
 /// ends do not count.

@@ -10,21 +10,23 @@ use crate::listed_enum;
 pub struct FiAddr(pub u64);
 
 impl FiAddr {
-    /// Any source, where a receive names a source (`FI_ADDR_UNSPEC`).
-    pub const UNSPEC: Self = Self(u64::MAX);
-    /// No address: an insertion that failed, or a source that is not in the address vector
-    /// (`FI_ADDR_NOTAVAIL`; libfabric gives both the same number).
+    /// No such entry: an insertion that failed, or a source that is not in the address vector
+    /// (`FI_ADDR_NOTAVAIL`). Named address vectors hold this number in their files.
     pub const NOTAVAIL: Self = Self(u64::MAX);
+    /// No address is given: a receive that names this takes messages of any source
+    /// (`FI_ADDR_UNSPEC`). libfabric has one number for this and [`FiAddr::NOTAVAIL`]; the C
+    /// boundary translates.
+    pub const UNSPEC: Self = Self(u64::MAX - 1);
 
-    /// Whether this is an address at all.
+    /// Whether this is an address: neither [`FiAddr::NOTAVAIL`] nor [`FiAddr::UNSPEC`].
     #[inline]
     pub const fn is_some(self) -> bool {
-        self.0 != u64::MAX
+        self.0 < Self::UNSPEC.0
     }
 
     /// The address of receive context `index` of the endpoint that this is the address of, where
     /// the `bits` highest bits number the context (`fi_rx_addr`, fi_av(3)). With 0 bits, and of
-    /// [`FiAddr::NOTAVAIL`], it is the same; an index that the bits do not hold gives
+    /// a value that is no address, it is the same; an index that the bits do not hold gives
     /// [`FiAddr::NOTAVAIL`].
     ///
     /// Our endpoints have one receive context: a send to another than 0 fails with `EADDRNOTAVAIL`.
@@ -42,10 +44,10 @@ impl FiAddr {
 
 impl std::fmt::Debug for FiAddr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.is_some() {
-            write!(f, "fi_addr {:#x}", self.0)
-        } else {
-            f.write_str("fi_addr none")
+        match *self {
+            Self::NOTAVAIL => f.write_str("fi_addr not available"),
+            Self::UNSPEC => f.write_str("fi_addr unspecified"),
+            Self(number) => write!(f, "fi_addr {number:#x}"),
         }
     }
 }
@@ -169,7 +171,7 @@ pub fn key_source(number: u32) -> FiAddr {
 /// Whether a source is that of a key.
 #[inline]
 pub fn is_key_source(src: FiAddr) -> bool {
-    src.0 & KEY_SOURCE != 0 && src != FiAddr::UNSPEC
+    src.0 & KEY_SOURCE != 0 && src.is_some()
 }
 
 /// The number of the key that a source names.
@@ -194,7 +196,8 @@ listed_enum! {
 pub struct RecvOp {
     /// Tagged or not.
     pub kind: MsgKind,
-    /// The only sender to receive from, or [`FiAddr::UNSPEC`].
+    /// The only sender to receive from, or [`FiAddr::UNSPEC`]. A receive from
+    /// [`FiAddr::NOTAVAIL`] fails with `EADDRNOTAVAIL`.
     pub src: FiAddr,
     /// Tag wanted; no matter for untagged receives.
     pub tag: u64,
@@ -224,12 +227,24 @@ mod tests {
         assert_eq!(addr.rx_addr(1, 1), FiAddr((1 << 63) | addr.0));
         assert_eq!(addr.rx_addr(16, 4), FiAddr::NOTAVAIL);
         assert_eq!(FiAddr::NOTAVAIL.rx_addr(3, 4), FiAddr::NOTAVAIL);
+        assert_eq!(FiAddr::UNSPEC.rx_addr(3, 4), FiAddr::UNSPEC);
+    }
+
+    #[test]
+    fn an_unspecified_address_is_not_an_unavailable_one() {
+        assert_ne!(FiAddr::UNSPEC, FiAddr::NOTAVAIL);
+        for none in [FiAddr::UNSPEC, FiAddr::NOTAVAIL] {
+            assert!(!none.is_some());
+        }
+        assert!(FiAddr(FiAddr::UNSPEC.0 - 1).is_some());
     }
 
     #[test]
     fn sources_of_keys_are_neither_addresses_nor_unspecified() {
         assert!(is_key_source(key_source(0)));
         assert!(!is_key_source(FiAddr::UNSPEC));
+        assert!(!is_key_source(FiAddr::NOTAVAIL));
+        assert!(key_source(u32::MAX).is_some());
         assert!(!is_key_source(FiAddr(0xff_ffff_ffff_ffff)));
         assert_ne!(key_source(1), key_source(2));
         assert_eq!(key_number(key_source(7)), Some(7));

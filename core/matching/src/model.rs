@@ -464,14 +464,18 @@ impl<M> Extract<M> for Vec<M> {
 }
 
 fn source() -> impl Strategy<Value = FiAddr> {
-    prop_oneof![4 => (0..3u64).prop_map(FiAddr), 1 => Just(FiAddr::NOTAVAIL)]
+    prop_oneof![4 => known_source(), 1 => Just(FiAddr::NOTAVAIL)]
+}
+
+fn known_source() -> impl Strategy<Value = FiAddr> {
+    (0..3u64).prop_map(FiAddr)
 }
 
 /// `bits` 2: few masks and deep queues; 7: more masks than there are classes.
 fn want(bits: u32) -> impl Strategy<Value = Want> {
     let all = (1u64 << bits) - 1;
     let ignore = prop_oneof![3 => Just(0), 2 => 0..=all, 1 => Just(u64::MAX)];
-    let src = prop_oneof![1 => source(), 1 => Just(FiAddr::UNSPEC)];
+    let src = prop_oneof![4 => known_source(), 6 => Just(FiAddr::UNSPEC)];
     (src, 0..=all, ignore).prop_map(|(src, tag, ignore)| Want { src, tag, ignore })
 }
 

@@ -89,7 +89,7 @@ impl<T: Copy> UnexpectedQueue<T> {
             unknown: Fifo::EMPTY,
             unknown_links: Vec::new(),
             scratch: Vec::new(),
-            key_of: |_| FiAddr::UNSPEC,
+            key_of: |_| FiAddr::NOTAVAIL,
         }
     }
 
@@ -145,6 +145,7 @@ impl<T: Copy> UnexpectedQueue<T> {
     /// The oldest message that a receive matches, or [`NIL`].
     #[inline]
     pub(super) fn find(&mut self, src: FiAddr, tag: u64, ignore: u64) -> u32 {
+        debug_assert_ne!(src, FiAddr::NOTAVAIL, "a receive from nobody");
         let directed = src != FiAddr::UNSPEC;
         if ignore == u64::MAX && !directed {
             return self.queued.head;

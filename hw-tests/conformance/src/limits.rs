@@ -287,7 +287,11 @@ pub fn malformed_addresses(domain: &dyn Domain) {
     says(&refused(a.av.remove(FiAddr(7))), Errno::EINVAL, &["not in"]);
     let out = *b"good";
     let iov = [IoBuf::new(out.as_ptr(), out.len())];
-    for dest in [FiAddr(0), FiAddr(7), FiAddr(u64::MAX), FiAddr(1 << 40)] {
+    let nobody = [FiAddr::NOTAVAIL, FiAddr::UNSPEC];
+    for dest in [FiAddr(0), FiAddr(7), FiAddr(1 << 40)]
+        .into_iter()
+        .chain(nobody)
+    {
         assert_eq!(
             a.send(dest, Flags::empty(), 1, &iov),
             Err(OpError::Failed(Errno::EADDRNOTAVAIL)),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{FiAddr, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, PATIENCE, any_tagged};
@@ -118,6 +118,13 @@ impl Star {
 /// Covers: PEER-8
 pub fn directed_and_wildcard_receives(fabric: &Fabric) {
     let star = Star::open(fabric, 3);
+    let nobody = RecvOp {
+        src: FiAddr::NOTAVAIL,
+        ..any_tagged(star.hub.context())
+    };
+    // SAFETY: the buffer has no bytes.
+    let refused = unsafe { star.hub.endpoint.recv(&nobody, &[IoBuf::EMPTY]) };
+    assert_eq!(refused, Err(OpError::Failed(Errno::EADDRNOTAVAIL)));
     for kind in [MsgKind::Msg, MsgKind::Tagged] {
         for len in fabric.sizes(&SIZES) {
             for early in [true, false] {

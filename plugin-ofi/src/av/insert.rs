@@ -10,6 +10,7 @@ use ferrofabric_contracts::types::{AvType, FiAddr};
 
 use super::object::{AvObject, address, length, of};
 use crate::abi::{FI_AUTH_KEY, FI_AV_USER_ID, FI_MORE, FI_SYNC_ERR, fi_addr_t, fid_av};
+use crate::fi_addr::{given, returned};
 use crate::guard::{Refused, counted};
 use crate::memory::text;
 
@@ -60,7 +61,7 @@ impl Results {
         // SAFETY: as the caller says.
         unsafe {
             if !self.addrs.is_null() {
-                self.addrs.add(i).write(addr.0);
+                self.addrs.add(i).write(returned(addr));
             }
             if !self.errors.is_null() {
                 self.errors.add(i).write(errno);
@@ -179,7 +180,7 @@ impl<'a> Call<'a> {
     unsafe fn handles(&self, count: usize) -> Option<Vec<FiAddr>> {
         let addrs = self.results.addrs;
         // SAFETY: as the caller says.
-        let handle = |i| FiAddr(unsafe { *addrs.add(i) });
+        let handle = |i| given(unsafe { *addrs.add(i) });
         (self.results.keys).then(|| (0..count).map(handle).collect())
     }
 

@@ -18,6 +18,7 @@ use crate::abi::{
 };
 use crate::domain::DomainObject;
 use crate::eq::EqObject;
+use crate::fi_addr::given;
 use crate::fid::{Object, Shared, ops_of, share_if};
 use crate::guard::{Refused, control, value};
 use crate::memory::{copy_cut, copy_text, text};
@@ -171,7 +172,7 @@ unsafe extern "C" fn remove(
         let mut removed = Ok(());
         for i in 0..count {
             // SAFETY: there are `count` of them.
-            let addr = FiAddr(unsafe { *fi_addr.add(i) });
+            let addr = given(unsafe { *fi_addr.add(i) });
             let one = match flags & FI_AUTH_KEY {
                 0 => av.remove(addr),
                 _ => av.remove_auth_key(addr),
@@ -191,7 +192,7 @@ unsafe extern "C" fn lookup(
     control(|| {
         // SAFETY: as C calls us.
         let this = unsafe { of(av) };
-        let name = format::to_bytes(this.format, &this.av.address(FiAddr(fi_addr))?);
+        let name = format::to_bytes(this.format, &this.av.address(given(fi_addr))?);
         // SAFETY: the length says how much room there is.
         unsafe { copy_cut(&name, addr, addrlen) }?;
         Ok::<_, Refused>(())
@@ -212,8 +213,8 @@ unsafe extern "C" fn set_user_id(
         // SAFETY: as C calls us.
         let av = unsafe { &of(av).av };
         match flags & FI_AUTH_KEY {
-            0 => av.set_user_id(FiAddr(fi_addr), FiAddr(user_id))?,
-            _ => av.set_auth_key_user_id(FiAddr(fi_addr), FiAddr(user_id))?,
+            0 => av.set_user_id(given(fi_addr), FiAddr(user_id))?,
+            _ => av.set_auth_key_user_id(given(fi_addr), FiAddr(user_id))?,
         }
         Ok::<_, Refused>(())
     })

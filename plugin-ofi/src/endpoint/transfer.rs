@@ -5,11 +5,12 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
 use libc::iovec;
 
 use super::object::{Direction, EndpointObject};
 use crate::abi::{Roomy, fi_addr_t, fi_msg, fi_msg_tagged, fi_ops_msg, fi_ops_tagged, fid_ep};
+use crate::fi_addr::given;
 use crate::fid::object;
 use crate::guard::data;
 use crate::memory::{LISTED, buffers};
@@ -196,7 +197,7 @@ transfers! {
 fn send_op(kind: MsgKind, desc: *mut c_void, dest: fi_addr_t, context: *mut c_void) -> SendOp {
     SendOp {
         kind,
-        dest: FiAddr(dest),
+        dest: given(dest),
         tag: 0,
         data: 0,
         desc: desc as u64,
@@ -210,7 +211,7 @@ fn send_op(kind: MsgKind, desc: *mut c_void, dest: fi_addr_t, context: *mut c_vo
 fn recv_op(kind: MsgKind, desc: *mut c_void, src: fi_addr_t, context: *mut c_void) -> RecvOp {
     RecvOp {
         kind,
-        src: FiAddr(src),
+        src: given(src),
         tag: 0,
         ignore: 0,
         desc: desc as u64,

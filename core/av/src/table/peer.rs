@@ -32,6 +32,9 @@ impl PeerAv for AvTable {
 
     #[cold]
     fn reported_source(&self, src: FiAddr) -> FiAddr {
+        if src == FiAddr::UNSPEC {
+            return FiAddr::NOTAVAIL;
+        }
         if !is_key_source(src) {
             return self.reported(src);
         }

@@ -19,10 +19,13 @@ pub trait PeerAv {
     }
 
     /// The source that an error names, of the one that a receive was posted for: a peer's address,
-    /// or a key within matching.
+    /// or a key within matching. [`FiAddr::NOTAVAIL`] where the receive was for any source.
     #[cold]
     fn reported_source(&self, src: FiAddr) -> FiAddr {
-        self.reported(src)
+        match src {
+            FiAddr::UNSPEC => FiAddr::NOTAVAIL,
+            src => self.reported(src),
+        }
     }
 
     /// What completions say of an authorization key: its handle, or the user's own ID for it.

@@ -26,7 +26,8 @@ pub struct Completion {
     pub data: u64,
     /// The sender's tag.
     pub tag: u64,
-    /// The sender, or [`FiAddr::NOTAVAIL`].
+    /// The sender, the user's own ID for it, or [`FiAddr::NOTAVAIL`]. [`FiAddr::UNSPEC`] is never
+    /// the sender; an ID may have its number.
     pub src: FiAddr,
 }
 

@@ -52,7 +52,7 @@ impl PostedQueue {
 
     /// Takes all receives that only a message from `src` could match, oldest first.
     pub(crate) fn fail_source(&mut self, src: FiAddr, out: &mut Vec<TakenBack>) {
-        if src == FiAddr::UNSPEC || self.len == 0 {
+        if !src.is_some() || self.len == 0 {
             return;
         }
         self.settle();

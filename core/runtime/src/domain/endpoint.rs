@@ -141,6 +141,10 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
             // SAFETY: the caller's promise.
             return unsafe { self.recv_special(op, iov) };
         }
+        if op.src == FiAddr::NOTAVAIL {
+            // SAFETY: the caller's promise.
+            return unsafe { self.recv_special(op, iov) };
+        }
         let buf = Buffers::One(buf);
         let mut guard = self.domain.lock()?;
         let state = &mut *guard;
@@ -290,7 +294,8 @@ pub(super) fn refuse<B: Backend>(
 }
 
 impl<B: Backend> EndpointHandle<B> {
-    /// A receive that is not of one buffer for one message: a multi-receive, a probe, a list.
+    /// A receive that is not of one buffer for one message: a multi-receive, a probe, a list; or one
+    /// that may be refused for its source.
     ///
     /// # Safety
     ///
@@ -310,6 +315,9 @@ impl<B: Backend> EndpointHandle<B> {
             (false, Some(receives)) => receives.adapt(op),
             (false, None) => *op,
         };
+        if op.src == FiAddr::NOTAVAIL {
+            return Err(OpError::Failed(Errno::EADDRNOTAVAIL));
+        }
         if op.flags.intersects(Probe::FLAGS) {
             let probe = Probe::of(op.flags)?;
             // SAFETY: the caller's promise.

@@ -51,7 +51,7 @@ pub fn what_datagrams_do_not_have(fabric: &Fabric) {
             "{flags:?}"
         );
     }
-    for dest in [FiAddr(12345), FiAddr::UNSPEC] {
+    for dest in [FiAddr(12345), FiAddr::UNSPEC, FiAddr::NOTAVAIL] {
         let nobody = SendOp { dest, ..op };
         assert_eq!(send(&nobody, &list), failed(Errno::EADDRNOTAVAIL));
     }
