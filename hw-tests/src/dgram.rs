@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::flags::{Flags, Mode};
 use ferrofabric_contracts::info::{EpType, Info};
-use ferrofabric_contracts::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, SendOp};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_runtime::owning::{Buffer, Done, OwningEndpoint};
 use ferrofabric_verbs::VerbsProvider;
@@ -126,7 +126,7 @@ pub fn send_op(dest: FiAddr, context: u64) -> SendOp {
         dest,
         tag: 0,
         data: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context,
         flags: Flags::COMPLETION,
     }

@@ -17,7 +17,7 @@ use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{AV_AUTH_KEY, EpType, Info};
 use ferrofabric_contracts::peer::{Completion, CqError};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::sockets::{hints, offer, own, resolved};
 use ferrofabric_runtime::eq::EventQueue;
@@ -157,7 +157,7 @@ impl Party {
             src,
             tag: 0,
             ignore: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context,
             flags: flags | Flags::COMPLETION,
         };
@@ -173,7 +173,7 @@ impl Party {
             dest: to,
             tag: 0,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: 0,
             flags: Flags::INJECT,
         };
@@ -531,7 +531,7 @@ fn keys_are_those_of_the_enabling_and_stay_as_long() {
             dest: addr,
             tag: 0,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: 0,
             flags: Flags::empty(),
         };

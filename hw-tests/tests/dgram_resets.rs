@@ -9,7 +9,7 @@ use ferrofabric_conformance::ends::{End, Event};
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Progress;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::{
     self, PATIENCE, Prefix, count, domain, endpoint, info, next, open, pair, quiet, send_op,
@@ -25,7 +25,7 @@ fn recv_op(context: u64) -> RecvOp {
         src: FiAddr::UNSPEC,
         tag: 0,
         ignore: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context,
         flags: Flags::COMPLETION,
     }

@@ -13,7 +13,7 @@ use ferrofabric_contracts::addr::AddrFormat;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::EpType;
-use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind, RecvOp};
+use ferrofabric_contracts::types::{AvType, FiAddr, MrDesc, MsgKind, RecvOp};
 use ferrofabric_hw_tests::Rig;
 use ferrofabric_hw_tests::dgram::PATIENCE;
 use ferrofabric_hw_tests::sockets::{
@@ -104,7 +104,7 @@ fn receive_from(src: FiAddr) -> RecvOp {
         src,
         tag: 0,
         ignore: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context: 7,
         flags: Flags::COMPLETION,
     }

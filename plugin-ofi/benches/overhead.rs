@@ -18,7 +18,7 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
 use ferrofabric_shm::ShmProvider;
 use support::plugin::Plugin;
@@ -162,7 +162,7 @@ impl Rust {
             src: FiAddr::UNSPEC,
             tag: 1,
             ignore: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: 9,
             flags: Flags::COMPLETION,
         };
@@ -174,7 +174,7 @@ impl Rust {
             dest: self.addr,
             tag: 1,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: 0,
             flags: Flags::INJECT,
         };

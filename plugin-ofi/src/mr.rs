@@ -40,7 +40,7 @@ unsafe impl Object for MrObject {
     fn raw(&self, fid: fid) -> fid_mr {
         fid_mr {
             fid,
-            mem_desc: self.mr.desc() as usize as *mut c_void,
+            mem_desc: self.mr.desc().number() as usize as *mut c_void,
             key: self.mr.key(),
         }
     }

@@ -10,7 +10,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{
     DomainAttr, EpAttr, FabricAttr, Info, TxAttr, protocol, rdm_endpoints,
 };
-use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_runtime::domain::{Backend, Domain, Opened, Opening};
 use ferrofabric_runtime::fabric::{self, Discovery, Provider};
 
@@ -213,8 +213,8 @@ impl Backend for ShmBackend {
 struct Unregistered;
 
 impl fabric::Mr for Unregistered {
-    fn desc(&self) -> u64 {
-        0
+    fn desc(&self) -> MrDesc {
+        MrDesc::NONE
     }
 
     fn key(&self) -> u64 {

@@ -8,7 +8,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx, Piece, Start, Token, deliver};
-use ferrofabric_contracts::types::{IoBuf, MsgKind};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind};
 
 use crate::copy::{copy_bulk, copy_short, copy_soon};
 use crate::incoming::Incoming;
@@ -523,7 +523,7 @@ impl Receiver {
             (Some(rest), Some(link)) => {
                 let nowhere = Matched {
                     buf: IoBuf::EMPTY,
-                    desc: 0,
+                    desc: MrDesc::NONE,
                     context: 0,
                     flags: Flags::empty(),
                     piece: Piece::NONE,

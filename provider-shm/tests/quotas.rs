@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, SendOp};
 use ferrofabric_shm::ShmConfig;
 use owner::Ep;
 
@@ -69,7 +69,7 @@ impl Sender {
                 dest: self.to,
                 tag: 5,
                 data: 0,
-                desc: 0,
+                desc: MrDesc::NONE,
                 context: 0,
                 flags: Flags::INJECT,
             };

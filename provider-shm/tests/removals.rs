@@ -18,7 +18,7 @@ use ferrofabric_conformance::removals::come_and_go;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::PeerAv;
-use ferrofabric_contracts::types::{FiAddr, MsgKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, SendOp};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_shm::{Cma, ShmConfig, ShmProvider};
 use owner::Ep;
@@ -371,7 +371,7 @@ impl Followed {
                 dest,
                 tag: 0,
                 data: 0,
-                desc: 0,
+                desc: MrDesc::NONE,
                 context: from.context(),
                 flags: Flags::COMPLETION,
             };

@@ -99,6 +99,35 @@ impl IoBuf {
     }
 }
 
+/// The memory descriptor of registered buffers (`fi_mr_desc`): what a domain has called a region. An
+/// operation may bring any number: one that the domain does not know counts as none.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MrDesc(u64);
+
+impl MrDesc {
+    /// No descriptor: the buffers are registered, if they have to be, by the operation.
+    pub const NONE: Self = Self(0);
+
+    /// The descriptor with this number; 0 is [`MrDesc::NONE`].
+    #[inline]
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number, 0 for none.
+    #[inline]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Whether this is [`MrDesc::NONE`].
+    #[inline]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
 /// Sum of the lengths of a scatter-gather list, in bytes; the largest number there is when it would
 /// be more.
 #[inline]
@@ -149,8 +178,8 @@ pub struct SendOp {
     pub tag: u64,
     /// Remote CQ data, sent when `flags` has [`Flags::REMOTE_CQ_DATA`].
     pub data: u64,
-    /// Memory descriptor of the buffers (`Mr::desc`), 0 for none.
-    pub desc: u64,
+    /// Memory descriptor of the buffers (`Mr::desc`).
+    pub desc: MrDesc,
     /// The application's context, returned in the completion.
     pub context: u64,
     /// `COMPLETION`, `INJECT`, `REMOTE_CQ_DATA`, `MORE`, `FENCE` and the completion levels count
@@ -203,8 +232,8 @@ pub struct RecvOp {
     pub tag: u64,
     /// Bits of the tag that do not count.
     pub ignore: u64,
-    /// Memory descriptor of the buffer, 0 for none.
-    pub desc: u64,
+    /// Memory descriptor of the buffer.
+    pub desc: MrDesc,
     /// The application's context, returned in the completion.
     pub context: u64,
     /// `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM`, `DISCARD` and `AUTH_KEY` count here, the last

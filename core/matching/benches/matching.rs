@@ -22,7 +22,7 @@ use std::time::Instant;
 use fastrand::Rng;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Arrived;
-use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 use ferrofabric_matching::{Buffers, Matcher, Posted};
 
 const SHALLOW: u64 = 10;
@@ -73,7 +73,7 @@ impl Kind {
                 addr: 0x1000,
                 len: 64,
             }),
-            desc: 0,
+            desc: MrDesc::NONE,
             context: n,
             flags: Flags::COMPLETION,
         }

@@ -36,7 +36,7 @@ use unexpected::UnexpectedQueue;
 
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Piece};
-use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 
 /// Where a received message goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,8 +92,8 @@ pub struct Posted {
     pub ignore: u64,
     /// Where the message goes.
     pub buf: Buffers,
-    /// Memory descriptor, 0 for none.
-    pub desc: u64,
+    /// Memory descriptor.
+    pub desc: MrDesc,
     /// The application's context, by which it can be cancelled.
     pub context: u64,
     /// The operation's flags. With [`Flags::MULTI_RECV`] it is for [`Matcher::post_multi`].
@@ -114,7 +114,7 @@ pub struct Matched {
     /// As posted.
     pub flags: Flags,
     /// As posted.
-    pub desc: u64,
+    pub desc: MrDesc,
     /// Of which multi-receive it is a piece: to be told to [`Matcher::complete_piece`] when it is
     /// filled.
     pub piece: Piece,

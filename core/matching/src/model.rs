@@ -1,5 +1,6 @@
 //! The matcher against a model that scans vectors, over random programs.
 
+use ferrofabric_contracts::types::MrDesc;
 use proptest::prelude::*;
 
 use super::*;
@@ -281,7 +282,7 @@ fn run(program: &[Op]) -> Result<(), TestCaseError> {
             tag: want.tag,
             ignore: want.ignore,
             buf,
-            desc: posts,
+            desc: MrDesc::from_number(posts),
             context,
             flags: Flags::COMPLETION,
         }

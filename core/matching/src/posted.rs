@@ -17,7 +17,7 @@ use classes::{CLASSES_MAX, Class, Classes};
 use extra::Extra;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Piece};
-use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 use pieces::Pieces;
 use ring::Ring;
 use withdraw::Asides;
@@ -63,7 +63,7 @@ impl Entry {
             context: self.context,
             buf: Buffers::One(self.buf),
             flags: Flags::from_bits_retain(u64::from(self.flags)),
-            desc: 0,
+            desc: MrDesc::NONE,
             piece: self.piece,
         }
     }

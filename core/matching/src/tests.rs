@@ -29,7 +29,7 @@ fn receive(src: FiAddr, tag: u64, ignore: u64, context: u64) -> Posted {
             addr: 0x1000,
             len: 100,
         }),
-        desc: 0,
+        desc: MrDesc::NONE,
         context,
         flags: Flags::COMPLETION,
     }
@@ -388,7 +388,7 @@ fn one_that_is_not_like_the_others_ends_their_row() {
 
 mod keys {
     use super::*;
-    use ferrofabric_contracts::types::key_source;
+    use ferrofabric_contracts::types::{MrDesc, key_source};
     use proptest::prelude::*;
 
     /// A message's number, and the key that it came with.

@@ -19,7 +19,7 @@ use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{Info, traffic_class};
 use ferrofabric_contracts::peer::PeerEq;
-use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, RecvOp, SendOp};
+use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, MrDesc, RecvOp, SendOp};
 
 /// A source of domains: shared memory, verbs.
 pub trait Provider: Send + Sync {
@@ -527,7 +527,7 @@ pub trait Av: Send + Sync {
 /// Registered memory (fi_mr(3)).
 pub trait Mr: Send + Sync + Any {
     /// The descriptor that operations on the memory carry.
-    fn desc(&self) -> u64;
+    fn desc(&self) -> MrDesc;
 
     /// The key by which peers reach it.
     fn key(&self) -> u64;

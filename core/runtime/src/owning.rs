@@ -15,7 +15,7 @@ use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -75,8 +75,8 @@ impl Buffer {
         IoBuf::new(self.ptr.as_ptr(), len.min(self.len))
     }
 
-    fn desc(&self) -> u64 {
-        self.mr.as_ref().map_or(0, |mr| mr.desc())
+    fn desc(&self) -> MrDesc {
+        self.mr.as_ref().map_or(MrDesc::NONE, |mr| mr.desc())
     }
 }
 
@@ -137,7 +137,7 @@ fn send_op(kind: MsgKind, dest: FiAddr, data: Option<u64>) -> SendOp {
         dest,
         tag: 0,
         data: data.unwrap_or(0),
-        desc: 0,
+        desc: MrDesc::NONE,
         context: NO_SLOT,
         flags: match data {
             Some(_) => Flags::REMOTE_CQ_DATA,
@@ -153,7 +153,7 @@ fn recv_op(kind: MsgKind, src: FiAddr) -> RecvOp {
         src,
         tag: 0,
         ignore: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context: NO_SLOT,
         flags: Flags::empty(),
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_runtime::fabric::{Domain, Mr};
 use memmap2::MmapMut;
 
@@ -37,7 +37,7 @@ impl Slot {
 pub(super) struct Place {
     pub(super) addr: *mut u8,
     pub(super) len: usize,
-    pub(super) desc: u64,
+    pub(super) desc: MrDesc,
     /// Operations under way on it.
     busy: u32,
 }
@@ -96,7 +96,7 @@ impl Buffers {
             }
             None => None,
         };
-        let desc = registered.as_ref().map_or(0, |mr| mr.desc());
+        let desc = registered.as_ref().map_or(MrDesc::NONE, |mr| mr.desc());
         // Memory that nobody has written to is all one page.
         mapped.fill(1);
         let buffers = mapped.chunks_exact_mut(apart).take(count);

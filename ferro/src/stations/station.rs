@@ -14,7 +14,7 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr};
 use memmap2::MmapMut;
 
@@ -152,8 +152,10 @@ impl Station {
         self.verify = verify;
     }
 
-    fn desc(&self) -> u64 {
-        self.registered.as_ref().map_or(0, |mr| mr.desc())
+    fn desc(&self) -> MrDesc {
+        self.registered
+            .as_ref()
+            .map_or(MrDesc::NONE, |mr| mr.desc())
     }
 
     /// One more poll has found nothing.

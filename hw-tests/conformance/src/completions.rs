@@ -3,7 +3,7 @@
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, PATIENCE, Pair, any_tagged, is_gone};
@@ -138,7 +138,7 @@ pub fn errors_of_sends_to_nobody(domain: &dyn Domain, nobody: impl Fn(&mut Nativ
             dest,
             tag: 3,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: end.context(),
             flags,
         };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{
     Cntr, CntrAttr, CntrEvents, CqAttr, Domain, Endpoint, EndpointConfig,
 };
@@ -76,7 +76,7 @@ impl Counted {
             dest: to,
             tag: 0,
             data: 7,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: 1,
             flags,
         };

@@ -10,7 +10,7 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{
     Av, Cntr, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig,
 };
@@ -133,7 +133,7 @@ pub fn any_tagged(context: u64) -> RecvOp {
         src: FiAddr::UNSPEC,
         tag: 0,
         ignore: u64::MAX,
-        desc: 0,
+        desc: MrDesc::NONE,
         context,
         flags: Flags::COMPLETION,
     }
@@ -273,7 +273,7 @@ impl Pair {
             dest: self.to_b,
             tag,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: self.a.context(),
             flags: Flags::COMPLETION,
         }

@@ -13,7 +13,7 @@ use ferrofabric_contracts::error::{Errno, Error, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{Info, Threading};
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{AvType, FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{
     Av, CntrAttr, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider,
 };
@@ -136,7 +136,7 @@ impl Bare {
             dest,
             tag: context,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context,
             flags: match flags.contains(Flags::INJECT) {
                 true => flags,
@@ -153,7 +153,7 @@ impl Bare {
             src: FiAddr::UNSPEC,
             tag: context,
             ignore: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context,
             flags: Flags::COMPLETION,
         };

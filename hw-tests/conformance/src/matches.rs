@@ -6,7 +6,7 @@ use std::time::Instant;
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, PATIENCE, any_tagged};
@@ -49,7 +49,7 @@ impl Star {
             dest: self.rays[ray].to_hub,
             tag: if kind == MsgKind::Tagged { tag } else { 0 },
             data: tag,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: self.rays[ray].end.context(),
             flags: Flags::COMPLETION | Flags::REMOTE_CQ_DATA,
         }
@@ -377,7 +377,7 @@ pub fn sources_that_do_not_count(domain_a: &dyn Domain, domain_b: &dyn Domain) {
                 dest: to_hub,
                 tag: 0,
                 data: 0,
-                desc: 0,
+                desc: MrDesc::NONE,
                 context: sender.context(),
                 flags: Flags::COMPLETION,
             };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{IoBuf, SendOp};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, PATIENCE, Pair, any_tagged};
@@ -99,7 +99,7 @@ pub fn a_first_message(automatic: &dyn Domain, manual: &dyn Domain) {
         dest,
         tag: 0,
         data: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context: sender.context(),
         flags: Flags::COMPLETION,
     };
@@ -122,7 +122,7 @@ pub fn a_message_to_oneself(automatic: &dyn Domain) {
             dest: myself,
             tag: 0,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: end.context(),
             flags: Flags::empty(),
         };

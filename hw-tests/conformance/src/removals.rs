@@ -12,7 +12,7 @@ use std::time::Instant;
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{AvType, FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::Domain;
 
 use crate::ends::{End, Event, PATIENCE, any_tagged, context_of};
@@ -205,7 +205,7 @@ fn send_op(end: &End, dest: FiAddr, kind: MsgKind) -> SendOp {
         dest,
         tag: 0,
         data: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context: end.context(),
         flags: Flags::COMPLETION,
     }

@@ -7,7 +7,7 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{FiAddr, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Cq, CqAttr, Endpoint, EndpointConfig};
 
 use crate::ends::{BLANK, End, PATIENCE, Pair, any_tagged, is_gone};
@@ -23,7 +23,7 @@ fn to(dest: FiAddr, context: u64, tag: u64) -> SendOp {
         dest,
         tag,
         data: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context,
         flags: Flags::COMPLETION,
     }

@@ -9,7 +9,7 @@ use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{AvType, FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Av, Domain};
 
 use crate::ends::{End, Pair, any_tagged};
@@ -155,7 +155,7 @@ pub(crate) fn send_op(from: &End, dest: FiAddr, kind: MsgKind, tag: u64) -> Send
         dest,
         tag,
         data: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context: from.context(),
         flags: Flags::COMPLETION,
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{FiAddr, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, MrDesc, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Domain, EndpointConfig};
 
 use crate::descriptors::wait_on;
@@ -206,7 +206,7 @@ fn to(dest: FiAddr, context: u64) -> SendOp {
         dest,
         tag: 0,
         data: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context,
         flags: Flags::COMPLETION,
     }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use libc::iovec;
 
 use super::object::{Direction, EndpointObject};
@@ -200,7 +200,7 @@ fn send_op(kind: MsgKind, desc: *mut c_void, dest: fi_addr_t, context: *mut c_vo
         dest: given(dest),
         tag: 0,
         data: 0,
-        desc: desc as u64,
+        desc: MrDesc::from_number(desc as u64),
         context: context as u64,
         flags: Flags::empty(),
     }
@@ -214,7 +214,7 @@ fn recv_op(kind: MsgKind, desc: *mut c_void, src: fi_addr_t, context: *mut c_voi
         src: given(src),
         tag: 0,
         ignore: 0,
-        desc: desc as u64,
+        desc: MrDesc::from_number(desc as u64),
         context: context as u64,
         flags: Flags::empty(),
     }

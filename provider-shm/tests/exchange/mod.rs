@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, SendOp};
 
 use crate::owner::Ep;
 
@@ -94,7 +94,7 @@ fn send_of(message: Message, me: usize, to: usize, addr: FiAddr, index: usize) -
             dest: addr,
             tag: message.tag,
             data: message.data.unwrap_or(0),
-            desc: 0,
+            desc: MrDesc::NONE,
             context: 1,
             flags,
         },

@@ -20,7 +20,7 @@ use ferrofabric_contracts::peer::{
     Arrived, Completion, CqError, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, Start,
     Token, Transport,
 };
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, SendOp};
 use ferrofabric_matching as matching;
 use ferrofabric_matching::{Buffers, Matcher, PieceDone, Posted, TakenBack};
 use ferrofabric_runtime::cq::CqQueue;
@@ -291,7 +291,7 @@ impl Ep {
             tag,
             ignore,
             buf: Buffers::One(IoBuf::new(buf.as_mut_ptr(), buf.len())),
-            desc: 0,
+            desc: MrDesc::NONE,
             context,
             flags: Flags::COMPLETION,
         };
@@ -426,7 +426,7 @@ pub fn tagged(dest: FiAddr, tag: u64, context: u64) -> SendOp {
         dest,
         tag,
         data: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context,
         flags: Flags::COMPLETION,
     }

@@ -10,7 +10,7 @@ use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::error::Result;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info};
-use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_protocol::wire::sidr::Service;
 use ferrofabric_runtime::domain::{Backend, KeyedParts, Listening, Opened, Opening};
 use ferrofabric_runtime::fabric;
@@ -254,7 +254,7 @@ const DEFAULT_QKEY: u32 = 0x00fe_0f0f;
 struct Region(DescribedRegion);
 
 impl fabric::Mr for Region {
-    fn desc(&self) -> u64 {
+    fn desc(&self) -> MrDesc {
         self.0.desc()
     }
 

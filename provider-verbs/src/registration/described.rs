@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_contracts::types::{IoBuf, MrDesc};
 
 use super::Region;
 use crate::mr::Access;
@@ -31,8 +31,8 @@ struct Place {
 }
 
 impl Described {
-    /// Enters a region. Returns its descriptor, which is not 0.
-    pub(super) fn enter(&self, region: Arc<Region>) -> u64 {
+    /// Enters a region. Returns its descriptor, which is not [`MrDesc::NONE`].
+    pub(super) fn enter(&self, region: Arc<Region>) -> MrDesc {
         let Places { places, free } = &mut *self.write();
         let at = free.pop().unwrap_or_else(|| {
             places.push(Place {
@@ -44,11 +44,11 @@ impl Described {
         let place = &mut places[at as usize];
         place.generation = place.generation.wrapping_add(1);
         place.region = Some(region);
-        (u64::from(place.generation) << 32) | (u64::from(at) + 1)
+        MrDesc::from_number((u64::from(place.generation) << 32) | (u64::from(at) + 1))
     }
 
     /// Takes the region of a descriptor out.
-    pub(super) fn remove(&self, desc: u64) -> Option<Arc<Region>> {
+    pub(super) fn remove(&self, desc: MrDesc) -> Option<Arc<Region>> {
         let mut guard = self.write();
         let Places { places, free } = &mut *guard;
         let at = index(desc)?;
@@ -62,7 +62,7 @@ impl Described {
     }
 
     /// The region of a descriptor, if that counts.
-    pub(super) fn get(&self, desc: u64, buf: IoBuf, access: Access) -> Option<Arc<Region>> {
+    pub(super) fn get(&self, desc: MrDesc, buf: IoBuf, access: Access) -> Option<Arc<Region>> {
         let guard = self.read();
         let place = guard.places.get(index(desc)?)?;
         let region = place.region.as_ref()?;
@@ -82,12 +82,12 @@ impl Described {
 }
 
 /// The place that a descriptor names.
-fn index(desc: u64) -> Option<usize> {
-    (desc as u32).checked_sub(1).map(|at| at as usize)
+fn index(desc: MrDesc) -> Option<usize> {
+    (desc.number() as u32).checked_sub(1).map(|at| at as usize)
 }
 
-fn generation(desc: u64) -> u32 {
-    (desc >> 32) as u32
+fn generation(desc: MrDesc) -> u32 {
+    (desc.number() >> 32) as u32
 }
 
 impl Region {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferrofabric_contracts::config::{RegistrationCache, Settings};
 use ferrofabric_contracts::error::{Errno, Result};
-use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_contracts::types::{IoBuf, MrDesc};
 use ferrofabric_system::event_log::LogReader;
 use nix::unistd::{SysconfVar, sysconf};
 
@@ -65,14 +65,14 @@ pub(crate) struct Region {
 /// A region that the application has registered, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct DescribedRegion {
-    desc: u64,
+    desc: MrDesc,
     rkey: u32,
     registry: Arc<Registry>,
 }
 
 impl DescribedRegion {
     /// The descriptor that operations on its memory bring.
-    pub(crate) fn desc(&self) -> u64 {
+    pub(crate) fn desc(&self) -> MrDesc {
         self.desc
     }
 
@@ -159,7 +159,12 @@ impl Registrations {
 
     /// As [`Registry::described`].
     #[inline]
-    pub(crate) fn described(&self, desc: u64, buf: IoBuf, access: Access) -> Option<Arc<Region>> {
+    pub(crate) fn described(
+        &self,
+        desc: MrDesc,
+        buf: IoBuf,
+        access: Access,
+    ) -> Option<Arc<Region>> {
         self.registry.described(desc, buf, access)
     }
 
@@ -271,8 +276,13 @@ impl Registry {
     /// these rights. It is registered as long as it is held here, even if the application closes
     /// it.
     #[inline]
-    pub(crate) fn described(&self, desc: u64, buf: IoBuf, access: Access) -> Option<Arc<Region>> {
-        if desc == 0 {
+    pub(crate) fn described(
+        &self,
+        desc: MrDesc,
+        buf: IoBuf,
+        access: Access,
+    ) -> Option<Arc<Region>> {
+        if desc.is_none() {
             return None;
         }
         self.described.get(desc, buf, access)

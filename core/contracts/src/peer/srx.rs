@@ -1,7 +1,7 @@
 //! The owner's side of a shared receive context.
 
 use crate::flags::Flags;
-use crate::types::{FiAddr, IoBuf, MsgKind};
+use crate::types::{FiAddr, IoBuf, MrDesc, MsgKind};
 
 /// A message that a transport announces to the owner of the receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub struct Matched {
     /// Where the message goes. For a list of buffers it has no address, and its length is the part
     /// of the whole list that the message fills: see [`PeerSrx::segments`].
     pub buf: IoBuf,
-    /// Memory descriptor of the buffer, 0 for none.
-    pub desc: u64,
+    /// Memory descriptor of the buffer.
+    pub desc: MrDesc,
     /// The receive's context.
     pub context: u64,
     /// The receive's flags (`COMPLETION`, `MULTI_RECV`).

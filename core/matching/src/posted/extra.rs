@@ -4,11 +4,11 @@
 use super::{Entry, Posted, PostedQueue};
 use crate::{Buffers, Matched};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::IoBuf;
+use ferrofabric_contracts::types::{IoBuf, MrDesc};
 
 /// Beside the entry with the same number.
 pub(super) struct Extra {
-    desc: u64,
+    desc: MrDesc,
     /// All of them.
     flags: Flags,
     ignore: u64,
@@ -17,7 +17,7 @@ pub(super) struct Extra {
 
 impl Extra {
     const NONE: Extra = Extra {
-        desc: 0,
+        desc: MrDesc::NONE,
         flags: Flags::empty(),
         ignore: 0,
         list: None,
@@ -26,7 +26,9 @@ impl Extra {
     /// Whether an entry does not hold all of a receive that has a class.
     #[inline]
     pub(super) fn is_needed(p: &Posted) -> bool {
-        p.desc != 0 || p.flags.bits() > u64::from(u32::MAX) || matches!(p.buf, Buffers::Many(_))
+        !p.desc.is_none()
+            || p.flags.bits() > u64::from(u32::MAX)
+            || matches!(p.buf, Buffers::Many(_))
     }
 
     /// The ignore mask.

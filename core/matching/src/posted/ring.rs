@@ -5,7 +5,7 @@
 use crate::{Buffers, Matched, Posted};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Piece};
-use ferrofabric_contracts::types::{FiAddr, IoBuf};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc};
 
 /// Receives up to which looking at each is cheaper than any table.
 const FEW: usize = 4;
@@ -145,7 +145,7 @@ fn blank() -> Posted {
         tag: 0,
         ignore: 0,
         buf: Buffers::One(IoBuf::EMPTY),
-        desc: 0,
+        desc: MrDesc::NONE,
         context: 0,
         flags: Flags::empty(),
     }

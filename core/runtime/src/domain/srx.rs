@@ -11,7 +11,7 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{
     Arrived, Completion, CqError, Matched, PeerSrx, Piece, Start, Token,
 };
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp};
 use ferrofabric_matching as matching;
 use ferrofabric_matching::{Buffers, Matcher, PieceDone, Posted, TakenBack, Unexpected};
 
@@ -148,7 +148,7 @@ impl SharedRx {
     fn matched_list(
         &mut self,
         segments: Box<[IoBuf]>,
-        (desc, context, flags): (u64, u64, Flags),
+        (desc, context, flags): (MrDesc, u64, Flags),
         len: u64,
     ) -> Matched {
         let (fill_bytes, piece) = self.lists.enter(segments, flags, len);

@@ -13,7 +13,7 @@ use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, SendDone, Transport};
-use ferrofabric_contracts::types::{FiAddr, IoBuf, RecvOp, SendOp, total_len};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RecvOp, SendOp, total_len};
 
 /// The sends of an endpoint that wait for addresses.
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl WaitingSend {
         let buffers = unsafe { SendBuffers::new(op.flags, iov) };
         let op = match buffers.copy() {
             // The copy has no descriptor.
-            Some(_) => SendOp { desc: 0, ..op },
+            Some(_) => SendOp { desc: MrDesc::NONE, ..op },
             None => op,
         };
         Self { op, buffers }

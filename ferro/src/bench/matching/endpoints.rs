@@ -13,7 +13,7 @@ use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Threading;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig};
 
 use crate::failure::{Failure, Result};
@@ -117,7 +117,7 @@ impl Pair for Endpoints {
             },
             tag: receive.tag,
             ignore: receive.ignore,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: receive.tag,
             flags: Flags::COMPLETION,
         };
@@ -133,7 +133,7 @@ impl Pair for Endpoints {
             dest: self.to,
             tag,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: 0,
             flags: Flags::INJECT,
         };

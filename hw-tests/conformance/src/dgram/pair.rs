@@ -8,7 +8,7 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Domain, EndpointConfig, Mr};
 
 use crate::ends::{End, Event, PATIENCE};
@@ -47,8 +47,10 @@ impl Buffer {
         }
     }
 
-    pub(super) fn desc(&self) -> u64 {
-        self.region.as_ref().map_or(0, |region| region.desc())
+    pub(super) fn desc(&self) -> MrDesc {
+        self.region
+            .as_ref()
+            .map_or(MrDesc::NONE, |region| region.desc())
     }
 
     /// With `prefix` bytes at the start of the first.
@@ -129,7 +131,7 @@ pub(super) fn send_op(form: Form, dest: FiAddr, context: u64, number: usize) -> 
         dest,
         tag: 0,
         data: data_of(number),
-        desc: 0,
+        desc: MrDesc::NONE,
         context,
         flags: form.flags,
     }
@@ -152,7 +154,7 @@ pub(super) fn any(context: u64) -> RecvOp {
         src: FiAddr::UNSPEC,
         tag: 0,
         ignore: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context,
         flags: Flags::COMPLETION,
     }

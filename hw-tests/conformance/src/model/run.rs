@@ -13,7 +13,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{AvType, FiAddr, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{AvType, FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 
 use super::history::{Event, Fate, Message, Node, Outcome, Receive, Receiver, Told};
 use super::program::{Action, Program, Step, Wants};

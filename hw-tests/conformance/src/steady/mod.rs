@@ -9,7 +9,7 @@ use std::time::Instant;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_runtime::fabric::{Cq, Domain};
 
 pub use allocations::{Counting, allocations};
@@ -102,7 +102,7 @@ impl Exchange {
                 dest: *to_b,
                 tag: 0,
                 data: 0,
-                desc: 0,
+                desc: MrDesc::NONE,
                 context: 2,
                 flags: Flags::COMPLETION | more,
             };
@@ -132,7 +132,7 @@ impl Exchange {
             dest,
             tag: 0,
             data: 7,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: 2,
             flags: way.flags,
         };

@@ -9,7 +9,7 @@ use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::config::Settings;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::Completion;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
 use ferrofabric_runtime::fabric::{Cq, CqAttr, Domain, Endpoint, EndpointConfig, Provider};
 use ferrofabric_shm::ShmProvider;
@@ -357,7 +357,7 @@ impl Party {
             dest: self.peer,
             tag: TAG,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: 1,
             flags,
         };
@@ -372,7 +372,7 @@ impl Party {
             src: FiAddr::UNSPEC,
             tag: TAG,
             ignore: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: 2,
             flags: Flags::COMPLETION,
         };

@@ -12,7 +12,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::EpType;
-use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_fake_device::control::{Effect, FakeDevice, Fault, Point};
 use ferrofabric_runtime::fabric::{Domain, Provider};
 use ferrofabric_runtime::owning::OwningEndpoint;
@@ -131,7 +131,7 @@ fn what_has_waited_rings_seldom() {
             dest: to_b,
             tag,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: a.context(),
             flags: Flags::INJECT,
         };
@@ -182,7 +182,7 @@ fn a_run_that_its_endpoint_does_not_outlive() {
         dest: to_b,
         tag: 9,
         data: 0,
-        desc: 0,
+        desc: MrDesc::NONE,
         context: a.context(),
         flags: Flags::INJECT | Flags::MORE,
     };
@@ -252,7 +252,7 @@ impl Datagrams {
                 dest: self.to_b,
                 tag: 0,
                 data: 0,
-                desc: 0,
+                desc: MrDesc::NONE,
                 context: self.a.context(),
                 flags: flags | more,
             };

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ferrofabric_conformance::ends::{self, any_tagged};
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::types::{FiAddr, MsgKind, RecvOp, SendOp};
+use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
 use ferrofabric_fake_device::control::{FakeDevice, QueuePairView};
 use ferrofabric_runtime::owning::OwningEndpoint;
 use ferrofabric_verbs_sys::ibv_qp_type;
@@ -123,7 +123,7 @@ fn words_to_stopped_peers_leave_places_for_completions() {
             dest: to_a,
             tag: 0,
             data: 0,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: peer.context(),
             flags,
         };

@@ -13,7 +13,7 @@ use slab::Slab;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Matched, Piece};
-use ferrofabric_contracts::types::{IoBuf, RecvOp, total_len};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, RecvOp, total_len};
 use ferrofabric_matching::Buffers;
 use ferrofabric_verbs_sys::{ibv_sge, ibv_wc, ibv_wc_status};
 
@@ -125,7 +125,7 @@ impl Receives {
         // Receives that were taken back may have left their slots in the queue.
         let has_room = self.slots_posted + self.direct.len() < self.depth;
         if let &[buf] = iov {
-            if op.desc != 0 && buf.len >= self.prefix + self.mtu && has_room {
+            if !op.desc.is_none() && buf.len >= self.prefix + self.mtu && has_room {
                 let region = self.registry.described(op.desc, buf, Access::LOCAL_WRITE);
                 if let Some(region) = region {
                     // SAFETY: the caller's promise.
@@ -414,7 +414,7 @@ fn matched(context: u64, flags: Flags, buffers: &Buffers) -> Matched {
             },
             len: total_len(segments),
         },
-        desc: 0,
+        desc: MrDesc::NONE,
         context,
         flags,
         piece: Piece::NONE,

@@ -3,7 +3,7 @@
 use ferrofabric_contracts::buffers::parts;
 use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx};
-use ferrofabric_contracts::types::{IoBuf, MsgKind};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind};
 use ferrofabric_protocol::rendezvous::{Chunk, cut_at_buffers};
 use ferrofabric_protocol::table::Key;
 use ferrofabric_protocol::wire::SessionId;
@@ -178,7 +178,7 @@ impl RdmTransport {
     }
 
     /// Memory that a message is read into, or that its sender is to write, registered for that.
-    fn place_for(&mut self, way: &Way, buf: IoBuf, desc: u64) -> Result<Registered> {
+    fn place_for(&mut self, way: &Way, buf: IoBuf, desc: MrDesc) -> Result<Registered> {
         let registrations = &mut self.poster.registrations;
         let (described, access) = match way {
             Way::Read(_) => {

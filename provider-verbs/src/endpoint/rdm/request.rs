@@ -3,7 +3,7 @@
 use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::SendDone;
-use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
+use ferrofabric_contracts::types::{IoBuf, MrDesc, SendOp, total_len};
 use ferrofabric_protocol::wire::data::{Header, MAX_RTS_BYTES, MAX_SEGMENTS, Segment};
 
 use super::poster::{Poster, Stop, envelope};
@@ -50,7 +50,10 @@ impl Poster {
         } else {
             iov.list()
         };
-        let desc = if kept.is_some() { 0 } else { op.desc };
+        let desc = match kept {
+            Some(_) => MrDesc::NONE,
+            None => op.desc,
+        };
         let writes = self.tuning.rendezvous.sender_writes;
         let mut regions = Vec::new();
         let mut segments = Vec::with_capacity(iov.len());

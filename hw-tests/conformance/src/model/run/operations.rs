@@ -42,7 +42,7 @@ impl Run<'_> {
             dest,
             tag: if tagged { tag } else { 0 },
             data: data.unwrap_or(0),
-            desc: 0,
+            desc: MrDesc::NONE,
             context: self.context(),
             flags: [
                 (Flags::INJECT, inject),
@@ -152,7 +152,7 @@ impl Run<'_> {
             src,
             tag,
             ignore,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: self.context(),
             flags: flags | Flags::COMPLETION,
         };
@@ -209,7 +209,7 @@ impl Run<'_> {
             src,
             tag,
             ignore,
-            desc: 0,
+            desc: MrDesc::NONE,
             context: self.context(),
             flags: match and {
                 Action::Leave => Flags::PEEK,
@@ -285,7 +285,7 @@ impl Run<'_> {
             src: FiAddr::UNSPEC,
             tag: 0,
             ignore: u64::MAX,
-            desc: 0,
+            desc: MrDesc::NONE,
             context,
             flags: Flags::CLAIM,
         };
