@@ -1,18 +1,19 @@
 //! Every setting, declared once: its name, type, default, range and help. The parser and the
 //! documentation (`ferro info --settings`) both come from this table.
 //!
-//! A setting `shm_eager` is read from `FERRO_SHM_EAGER`, else from `FI_FERRO_SHM_EAGER` (the name
+//! A setting `shm_cma` is read from `FERRO_SHM_CMA`, else from `FI_FERRO_SHM_CMA` (the name
 //! under which libfabric shows it); a value that does not parse is an error that names the
 //! variable.
 
 use std::time::Duration;
 
 use crate::error::{Errno, Error, Result};
+use crate::size::{Size, SizeError};
 
 /// What a setting looks like, for documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingInfo {
-    /// Name, as `shm_eager`.
+    /// Name, as `shm_cma`.
     pub name: &'static str,
     /// What values it takes.
     pub values: &'static str,
@@ -262,20 +263,8 @@ impl Value for String {
 
 impl Value for u64 {
     fn parse(text: &str) -> Result<Self, String> {
-        let (digits, unit) = text.split_at(
-            text.find(|c: char| !c.is_ascii_digit())
-                .unwrap_or(text.len()),
-        );
-        let shift = match unit {
-            "" => 0,
-            "k" | "K" => 10,
-            "m" | "M" => 20,
-            "g" | "G" => 30,
-            _ => return Err("not a number".to_owned()),
-        };
-        let n: u64 = digits.parse().map_err(|_| "not a number".to_owned())?;
-        n.checked_mul(1 << shift)
-            .ok_or_else(|| "too large".to_owned())
+        let size: Size = text.parse().map_err(|error: SizeError| error.to_string())?;
+        Ok(size.0)
     }
 }
 

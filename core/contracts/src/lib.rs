@@ -20,4 +20,5 @@ pub mod flags;
 pub mod info;
 mod listed;
 pub mod peer;
+pub mod size;
 pub mod types;

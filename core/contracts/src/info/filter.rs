@@ -11,6 +11,7 @@ use super::{
     mr_mode, reach, traffic_class,
 };
 use crate::flags::{Flags, Mode};
+use crate::size::Size;
 use crate::types::AvType;
 
 /// Operations that may be under way where the hints do not say, if there may be that many:
@@ -85,7 +86,7 @@ fn tx(
     within("tx_attr->op_flags", op_flags, offered.op_flags)?;
     within("tx_attr->msg_order", msg_order, offered.msg_order)?;
     within("tx_attr->comp_order", comp_order, offered.comp_order)?;
-    at_most("tx_attr->inject_size", inject_size, offered.inject_size)?;
+    at_most_bytes("tx_attr->inject_size", inject_size, offered.inject_size)?;
     at_most("tx_attr->iov_limit", iov_limit, offered.iov_limit)?;
     at_most(
         "tx_attr->rma_iov_limit",
@@ -154,24 +155,24 @@ fn ep(hints: &EpAttr, candidate: &Info, caps: Flags) -> Result<EpAttr, Mismatch>
         protocol_version,
         offered.protocol_version,
     )?;
-    at_most("ep_attr->max_msg_size", max_msg_size, offered.max_msg_size)?;
-    at_most(
+    at_most_bytes("ep_attr->max_msg_size", max_msg_size, offered.max_msg_size)?;
+    at_most_bytes(
         "ep_attr->msg_prefix_size",
         msg_prefix_size,
         offered.msg_prefix_size,
     )?;
     if caps::has_remote_access(caps) {
-        at_most(
+        at_most_bytes(
             "ep_attr->max_order_raw_size",
             max_order_raw_size,
             offered.max_order_raw_size,
         )?;
-        at_most(
+        at_most_bytes(
             "ep_attr->max_order_war_size",
             max_order_war_size,
             offered.max_order_war_size,
         )?;
-        at_most(
+        at_most_bytes(
             "ep_attr->max_order_waw_size",
             max_order_waw_size,
             offered.max_order_waw_size,
@@ -386,6 +387,11 @@ fn at_most<T: PartialOrd + Shown>(
             Err(Mismatch::new(field, &asked, &offered, mend))
         }
     }
+}
+
+/// The same for numbers of bytes.
+fn at_most_bytes(field: &'static str, asked: usize, offered: usize) -> Result<(), Mismatch> {
+    at_most(field, Size(asked as u64), Size(offered as u64))
 }
 
 fn same<T: PartialEq + Shown>(

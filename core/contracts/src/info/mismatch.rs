@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use super::models::{AddrFormat, EpType, Progress, ResourceMgmt};
 use crate::addr::{Address, NativeAddr};
 use crate::flags::{Flags, Mode, MrMode, Order};
+use crate::size::Size;
 use crate::types::AvType;
 
 /// The first field by which a candidate was ruled out.
@@ -84,7 +85,7 @@ macro_rules! printed {
 }
 
 printed!(
-    usize: "{}", u32: "{}", u64: "{:#x}", str: "{:?}", NativeAddr: "{}", Address: "{}",
+    Size: "{}", usize: "{}", u32: "{}", u64: "{:#x}", str: "{:?}", NativeAddr: "{}", Address: "{}",
     AddrFormat: "{:?}", EpType: "{:?}", Progress: "{:?}", ResourceMgmt: "{:?}", AvType: "{:?}"
 );
 
