@@ -1,7 +1,7 @@
 //! Settings as libfabric's parameters: `fi_info -e` shows them, and its configuration file may set
 //! them.
 
-use ferrofabric_contracts::config::{SETTINGS, Settings};
+use ferrofabric_contracts::config::{SETTINGS, Settings, variables};
 use ferrofabric_contracts::error::Result;
 
 use crate::host::Host;
@@ -38,6 +38,7 @@ pub fn settings() -> Result<Settings> {
     let Some(host) = Host::get() else {
         return Settings::from_env();
     };
+    variables::warn_once();
     Settings::read(|variable| match variable.strip_prefix(PREFIX) {
         Some(name) => host.param(&name.to_lowercase()),
         None => std::env::var(variable).ok(),

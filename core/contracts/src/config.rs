@@ -3,7 +3,9 @@
 //!
 //! A setting `shm_cma` is read from `FERRO_SHM_CMA`, else from `FI_FERRO_SHM_CMA` (the name
 //! under which libfabric shows it); a value that does not parse is an error that names the
-//! variable.
+//! variable. A variable of that form which is no setting is named once ([`variables`]).
+
+pub mod variables;
 
 use std::time::Duration;
 
@@ -138,12 +140,14 @@ settings! {
 }
 
 impl Settings {
-    /// Reads the settings from the environment.
+    /// Reads the settings from the environment. The first call of a process names unknown
+    /// variables on standard error ([`variables::warn_once`]).
     ///
     /// # Errors
     ///
     /// As [`Settings::read`].
     pub fn from_env() -> Result<Self> {
+        variables::warn_once();
         Self::read(|name| std::env::var(name).ok())
     }
 }
