@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::side::{announce, buffers, inspect, out_of_place};
+use super::side::{PhaseReceives, announce, buffers, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::buffers::Slot;
 use crate::link::{Event, Link, Purpose, Received};
@@ -62,8 +62,7 @@ struct Echo<'a> {
     free: Vec<Slot>,
     /// Messages whose buffer has not come back.
     unsent: u64,
-    /// Receives posted so far.
-    posted: u64,
+    receives: PhaseReceives,
     /// A receive's buffer that is not posted again yet.
     emptied: Option<Slot>,
 }
@@ -75,11 +74,11 @@ impl<'a> Echo<'a> {
             phase,
             free: buffers(link, phase, DEPTH)?,
             unsent: 0,
-            posted: 0,
+            receives: PhaseReceives::of_data(phase),
             emptied: None,
         };
         for buffer in buffers(link, phase, DEPTH)? {
-            echo.post(link, buffer)?;
+            echo.receives.post(link, buffer)?;
         }
         Ok(echo)
     }
@@ -100,7 +99,7 @@ impl<'a> Echo<'a> {
             false => self.unsent += 1,
         }
         match self.emptied.take() {
-            Some(buffer) => self.post(link, buffer),
+            Some(buffer) => self.receives.post(link, buffer),
             None => Ok(()),
         }
     }
@@ -134,17 +133,7 @@ impl<'a> Echo<'a> {
         }
     }
 
-    /// Posts a receive, if a message is still to come for it.
-    #[inline]
-    fn post(&mut self, link: &mut Link, buffer: Slot) -> Result<()> {
-        if self.posted == self.phase.messages {
-            return Ok(());
-        }
-        self.posted += 1;
-        link.post(buffer, Purpose::Data, self.posted - 1)
-    }
-
-    /// Waits until all that was sent has left.
+    /// Waits until each sent message has left.
     fn finish(mut self, link: &mut Link) -> Result<()> {
         while self.unsent != 0 {
             self.take(link)?;

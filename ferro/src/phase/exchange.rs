@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::side::{announce, buffers, half_window, inspect, out_of_place};
+use super::side::{PhaseReceives, announce, buffers, half_window, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::buffers::Slot;
 use crate::link::{Event, Link, Purpose, Received};
@@ -20,7 +20,7 @@ const ACKS: usize = 3;
 /// When the phase is impossible, a message is damaged, or the partner is gone.
 pub(crate) fn ask(link: &mut Link, phase: &Phase) -> Result<Duration> {
     phase.check(link.max_bytes())?;
-    let mut side = Side::begin(link, phase, Direction::There, Direction::Back)?;
+    let mut side = ExchangeSide::begin(link, phase, Direction::There, Direction::Back)?;
     announce(link, phase)?;
     let start = Instant::now();
     side.run(link)?;
@@ -35,13 +35,13 @@ pub(crate) fn ask(link: &mut Link, phase: &Phase) -> Result<Duration> {
 ///
 /// As [`ask`].
 pub(super) fn answer(link: &mut Link, phase: &Phase) -> Result<()> {
-    let mut side = Side::begin(link, phase, Direction::Back, Direction::There)?;
+    let mut side = ExchangeSide::begin(link, phase, Direction::Back, Direction::There)?;
     link.channel().send(&Message::Ready)?;
     side.run(link)?;
     side.finish(link)
 }
 
-struct Side<'a> {
+struct ExchangeSide<'a> {
     phase: &'a Phase,
     out: Direction,
     back: Direction,
@@ -55,11 +55,11 @@ struct Side<'a> {
     /// Messages of ours that the other side has.
     arrived: u64,
     received: u64,
-    posted: u64,
-    acks_posted: u64,
+    receives: PhaseReceives,
+    ack_receives: PhaseReceives,
 }
 
-impl<'a> Side<'a> {
+impl<'a> ExchangeSide<'a> {
     fn begin(link: &mut Link, phase: &'a Phase, out: Direction, back: Direction) -> Result<Self> {
         link.free_buffers();
         let window = phase.window.min(phase.messages);
@@ -73,14 +73,14 @@ impl<'a> Side<'a> {
             unsent: 0,
             arrived: 0,
             received: 0,
-            posted: 0,
-            acks_posted: 0,
+            receives: PhaseReceives::of_data(phase),
+            ack_receives: PhaseReceives::of_acks(phase),
         };
         for buffer in buffers(link, phase, window)? {
-            side.post(link, buffer)?;
+            side.receives.post(link, buffer)?;
         }
         for buffer in link.buffers(ACKS, 1)? {
-            side.post_ack(link, buffer)?;
+            side.ack_receives.post(link, buffer)?;
         }
         Ok(side)
     }
@@ -122,7 +122,7 @@ impl<'a> Side<'a> {
             }
             Event::Received(ack) if ack.purpose == Purpose::Ack => {
                 self.arrived = (self.arrived + half_window(self.phase)).min(self.phase.messages);
-                self.post_ack(link, ack.slot)?;
+                self.ack_receives.post(link, ack.slot)?;
             }
             Event::Received(received) => self.received(link, received)?,
         }
@@ -135,7 +135,7 @@ impl<'a> Side<'a> {
         }
         inspect(link, received, self.phase, self.back)?;
         self.received += 1;
-        self.post(link, received.slot)?;
+        self.receives.post(link, received.slot)?;
         if self.received % half_window(self.phase) != 0 && self.received != self.phase.messages {
             return Ok(());
         }
@@ -150,26 +150,7 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Posts a receive, if a message is still to come for it.
-    #[inline]
-    fn post(&mut self, link: &mut Link, buffer: Slot) -> Result<()> {
-        if self.posted == self.phase.messages {
-            return Ok(());
-        }
-        self.posted += 1;
-        link.post(buffer, Purpose::Data, self.posted - 1)
-    }
-
-    /// The same for an acknowledgement.
-    fn post_ack(&mut self, link: &mut Link, buffer: Slot) -> Result<()> {
-        if self.acks_posted == self.phase.messages.div_ceil(half_window(self.phase)) {
-            return Ok(());
-        }
-        self.acks_posted += 1;
-        link.post(buffer, Purpose::Ack, self.acks_posted - 1)
-    }
-
-    /// Waits until all that was sent has left.
+    /// Waits until each sent message has left.
     fn finish(mut self, link: &mut Link) -> Result<()> {
         while self.unsent != 0 {
             self.take(link)?;

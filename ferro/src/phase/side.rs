@@ -1,8 +1,8 @@
-//! What either side does in phases of all patterns.
+//! The steps of either side that the phases of all patterns share.
 
 use crate::failure::{Failure, Result};
 use crate::link::buffers::Slot;
-use crate::link::{Link, Received};
+use crate::link::{Link, Purpose, Received};
 use crate::message::{Message, Phase};
 use crate::pattern::{self, Direction};
 
@@ -25,16 +25,54 @@ pub(super) fn buffers(link: &mut Link, phase: &Phase, count: u64) -> Result<Vec<
     }
 }
 
+/// Posts the receives of a phase: one for each message that is still to come.
+pub(super) struct PhaseReceives {
+    purpose: Purpose,
+    posted: u64,
+    all: u64,
+}
+
+impl PhaseReceives {
+    /// None is posted yet, of those for the data of a phase.
+    pub(super) fn of_data(phase: &Phase) -> Self {
+        Self {
+            purpose: Purpose::Data,
+            posted: 0,
+            all: phase.messages,
+        }
+    }
+
+    /// The same for the acknowledgements.
+    pub(super) fn of_acks(phase: &Phase) -> Self {
+        Self {
+            purpose: Purpose::Ack,
+            posted: 0,
+            all: phase.messages.div_ceil(half_window(phase)),
+        }
+    }
+
+    /// Posts a buffer, if a message is still to come for it.
+    #[inline]
+    pub(super) fn post(&mut self, link: &mut Link, buffer: Slot) -> Result<()> {
+        if self.posted == self.all {
+            return Ok(());
+        }
+        self.posted += 1;
+        link.post(buffer, self.purpose, self.posted - 1)
+    }
+}
+
 /// Messages after which their receiver says so.
 pub(super) fn half_window(phase: &Phase) -> u64 {
     phase.window.div_ceil(2)
 }
 
-/// Makes sure that a message is what was sent as number `received.number`, or at least as long.
+/// Checks that a message has the content of number `received.number`, or its length alone in a
+/// phase that does not verify.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The damage.
 #[inline(always)]
 pub(super) fn inspect(
     link: &mut Link,

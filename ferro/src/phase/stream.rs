@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::side::{announce, buffers, half_window, inspect, out_of_place};
+use super::side::{PhaseReceives, announce, buffers, half_window, inspect, out_of_place};
 use crate::failure::Result;
 use crate::link::buffers::Slot;
 use crate::link::{Event, Link, Purpose};
@@ -99,7 +99,7 @@ struct Sender<'a> {
     unsent: u64,
     /// Messages that the receiver has.
     arrived: u64,
-    acks_posted: u64,
+    ack_receives: PhaseReceives,
 }
 
 impl<'a> Sender<'a> {
@@ -110,10 +110,10 @@ impl<'a> Sender<'a> {
             free: buffers(link, phase, phase.window.min(phase.messages))?,
             unsent: 0,
             arrived: 0,
-            acks_posted: 0,
+            ack_receives: PhaseReceives::of_acks(phase),
         };
         for buffer in link.buffers(ACKS, 1)? {
-            sender.post_ack(link, buffer)?;
+            sender.ack_receives.post(link, buffer)?;
         }
         Ok(sender)
     }
@@ -158,19 +158,10 @@ impl<'a> Sender<'a> {
             }
             Event::Received(received) if received.purpose == Purpose::Ack => {
                 self.arrived = (self.arrived + half_window(self.phase)).min(self.phase.messages);
-                self.post_ack(link, received.slot)?;
+                self.ack_receives.post(link, received.slot)?;
             }
             Event::Received(_) => return Err(out_of_place()),
         }
         Ok(())
-    }
-
-    /// Posts a receive for an acknowledgement, if one is still to come for it.
-    fn post_ack(&mut self, link: &mut Link, buffer: Slot) -> Result<()> {
-        if self.acks_posted == self.phase.messages.div_ceil(half_window(self.phase)) {
-            return Ok(());
-        }
-        self.acks_posted += 1;
-        link.post(buffer, Purpose::Ack, self.acks_posted - 1)
     }
 }
