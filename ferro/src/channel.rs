@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::failure::{Failure, Result};
 use crate::message::Message;
 
-/// What both sides say first; the last byte is the version.
+/// The first bytes of both sides; the last byte is the version.
 const GREETING: [u8; 8] = *b"ferrob\0\x01";
 
 /// Longer messages are refused.
@@ -22,7 +22,7 @@ const MAX_FRAME_BYTES: usize = 64 << 10;
 /// How long a side may take for one message while nothing else is going on.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a stranger may take to say something.
+/// The time that a new connection has for its greeting.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 
 enum Socket {
@@ -85,7 +85,7 @@ impl Channel {
         self.write(&GREETING)?;
         let deadline = Instant::now() + GREETING_PATIENCE;
         while self.inbox.len() < GREETING.len() {
-            // A stranger is turned away by its first wrong byte.
+            // The first wrong byte ends the greeting: another program may send no more.
             let said = self.inbox.len().min(GREETING.len() - 1);
             if self.inbox[..said] != GREETING[..said] {
                 break;
@@ -127,7 +127,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// When it does not come, the other side is gone or failed, or what came is no message.
+    /// When no message comes, the bytes are none, or the other side is gone or failed.
     pub(crate) fn receive(&mut self, patience: Duration) -> Result<Message> {
         let deadline = Instant::now() + patience;
         loop {
@@ -299,7 +299,7 @@ impl Channel {
     }
 }
 
-/// Text of a stranger, fit for a terminal.
+/// Text of another process, fit for a terminal.
 fn printable(text: &str) -> String {
     text.chars()
         .filter(|c| !c.is_control())

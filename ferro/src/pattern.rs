@@ -1,7 +1,7 @@
 //! The content of messages that are checked: every word depends on the message's number, its
 //! direction, and its place.
 
-/// Who sends a message.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// The side that asks.
@@ -15,9 +15,9 @@ pub(crate) enum Direction {
 pub(crate) struct Damage {
     /// Where, in bytes from the start.
     pub(crate) offset: usize,
-    /// What should be there.
+    /// The byte that was sent.
     pub(crate) expected: u8,
-    /// What is there.
+    /// The byte that came.
     pub(crate) found: u8,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn fill(bytes: &mut [u8], number: u64, direction: Direction) {
 ///
 /// # Errors
 ///
-/// Where, and what.
+/// The first wrong byte.
 pub(crate) fn check(bytes: &[u8], number: u64, direction: Direction) -> Result<(), Damage> {
     let seed = seed(number, bytes.len(), direction);
     for (i, chunk) in bytes.chunks(8).enumerate() {

@@ -32,7 +32,7 @@ fn shipped() -> Vec<PathBuf> {
 fn nothing_shipped_needs_an_rdma_library() {
     for file in shipped() {
         let needed = needed(&file);
-        // What shows that the list was read.
+        // Every program needs the C library: the list was read.
         assert!(
             needed.iter().any(|l| l.starts_with("libc.so")),
             "{needed:?}"
@@ -65,7 +65,7 @@ impl Drop for Folder {
     }
 }
 
-/// What `ferro` says where the library is the one in `folder`.
+/// The output of `ferro` with the library in `folder`.
 fn ferro(folder: &Folder, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferro"));
     command

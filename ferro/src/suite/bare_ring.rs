@@ -1,6 +1,6 @@
 //! The limit of shared memory: two threads, a ring of the size and shape of a pair's in each
 //! direction, two copies, and nothing else. No matching, no completions, no addresses, nothing that
-//! ends. What ours takes beyond it is its own work.
+//! ends. The time of ours beyond this limit is the time of these parts.
 
 #![allow(
     unsafe_code,
@@ -20,7 +20,7 @@ use crate::failure::{Failure, Result};
 /// Slots of a direction, and bytes of payload (`docs/shared-memory.md`).
 const SLOTS: usize = 64;
 const PAYLOAD: usize = 26_368;
-/// What goes within its slot, and the longest piece of what does not.
+/// The longest piece that a slot holds, and the longest piece of the payload.
 const INLINE: usize = 48;
 const PIECE: usize = 8_768;
 /// Messages up to `FEW` bytes that take turns are copied so many bytes at a time, which is over
@@ -30,7 +30,7 @@ const FEW: usize = 4_096;
 /// Parts of a run, of which the median counts.
 const BATCHES: u64 = 20;
 
-/// Whether the limit is known for what is measured.
+/// Whether a bench has a known limit.
 pub(super) fn knows(bench: Bench) -> bool {
     matches!(bench, Bench::Latency | Bench::Bandwidth)
 }
@@ -46,7 +46,7 @@ pub(super) fn measure(bench: Bench, size: usize, messages: u64, on: (usize, usiz
     }
     let batch = (messages / BATCHES).max(1);
     let out = vec![1; size];
-    let run = |mut side: Side<'_>, first: bool| -> Vec<f64> {
+    let run = |mut side: RingSide<'_>, first: bool| -> Vec<f64> {
         let mut into = vec![0; size];
         let mut took = Vec::new();
         // Two more to begin with, which do not count.
@@ -75,7 +75,7 @@ pub(super) fn measure(bench: Bench, size: usize, messages: u64, on: (usize, usiz
     let middle = |times: &[f64]| median(times).unwrap_or(f64::NAN);
     Ok(match bench {
         Bench::Latency => middle(&sender) * 1e6 / 2.0,
-        // The sender runs ahead by what the ring holds.
+        // The sender runs ahead by as many messages as the ring holds.
         _ => size as f64 / middle(&receiver) / 1e6,
     })
 }
@@ -84,7 +84,7 @@ pub(super) fn measure(bench: Bench, size: usize, messages: u64, on: (usize, usiz
 fn between_two<T: Send>(
     rings: [Ring; 2],
     on: (usize, usize),
-    run: impl Fn(Side<'_>, bool) -> T + Sync,
+    run: impl Fn(RingSide<'_>, bool) -> T + Sync,
 ) -> Result<[T; 2]> {
     let (ready, is_alone) = (Barrier::new(2), AtomicBool::new(false));
     let on_core = |core: usize, first: bool| {
@@ -100,7 +100,7 @@ fn between_two<T: Send>(
             true => (&rings[0], &rings[1]),
             false => (&rings[1], &rings[0]),
         };
-        Ok(run(Side::new(there, back), first))
+        Ok(run(RingSide::new(there, back), first))
     };
     std::thread::scope(|scope| {
         let other = scope.spawn(|| on_core(on.1, false));
@@ -115,19 +115,19 @@ fn between_two<T: Send>(
 }
 
 #[repr(align(64))]
-struct Slot {
+struct RingSlot {
     /// Messages and pieces up to this one.
     word: AtomicU64,
     body: UnsafeCell<[u8; INLINE]>,
 }
 
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct CounterLine(AtomicU64);
 
 /// One direction.
 struct Ring {
-    slots: Vec<Slot>,
-    taken: Line,
+    slots: Vec<RingSlot>,
+    taken: CounterLine,
     payload: UnsafeCell<Vec<u8>>,
     /// Bytes of a piece, and how many there are.
     piece: usize,
@@ -144,13 +144,13 @@ impl Ring {
     /// each other.
     fn new(size: usize, takes_turns: bool) -> Self {
         let piece = size.clamp(1, PIECE).next_multiple_of(64);
-        let slot = || Slot {
+        let slot = || RingSlot {
             word: AtomicU64::new(0),
             body: UnsafeCell::new([0; INLINE]),
         };
         Self {
             slots: (0..SLOTS).map(|_| slot()).collect(),
-            taken: Line(AtomicU64::new(0)),
+            taken: CounterLine(AtomicU64::new(0)),
             payload: UnsafeCell::new(vec![0; PAYLOAD]),
             piece,
             pieces: match size <= INLINE {
@@ -176,8 +176,8 @@ impl Ring {
     }
 }
 
-/// What one of the threads has.
-struct Side<'a> {
+/// The part of the rings that one thread uses.
+struct RingSide<'a> {
     to: &'a Ring,
     sent: u64,
     free: u64,
@@ -186,7 +186,7 @@ struct Side<'a> {
     told: u64,
 }
 
-impl<'a> Side<'a> {
+impl<'a> RingSide<'a> {
     fn new(to: &'a Ring, from: &'a Ring) -> Self {
         Self {
             to,
@@ -267,7 +267,7 @@ mod tests {
         for size in [1, 8, 48, 49, 4096, 8768, 8769, 65_536, 100_001] {
             let message = |n: usize| -> Vec<u8> { (0..size).map(|at| (at + n) as u8).collect() };
             // A thread that panicked would leave the other one waiting.
-            let run = |mut side: Side<'_>, first: bool| {
+            let run = |mut side: RingSide<'_>, first: bool| {
                 let mut into = vec![0; size];
                 let is_spoilt = |n: &usize| match first {
                     true => {

@@ -1,4 +1,4 @@
-//! What is compared, and how its figures are called.
+//! The benches of a suite, and the names of their figures.
 
 use crate::providers::Path;
 
@@ -11,7 +11,7 @@ pub(super) fn name_of(path: Path) -> &'static str {
     }
 }
 
-/// What is compared.
+/// A bench of a suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bench {
     /// Half the round trip, in µs.
@@ -39,12 +39,12 @@ pub(super) struct Figure {
     /// The bench, as rows name it.
     pub(super) name: String,
     pub(super) metric: &'static str,
-    /// What was measured counts so many times as much.
+    /// The factor from a measured value to the figure.
     scale: f64,
 }
 
 impl Figure {
-    /// The figure, of what was measured.
+    /// The figure of a measured value.
     pub(super) fn of(&self, measured: f64) -> f64 {
         measured * self.scale
     }
@@ -117,7 +117,7 @@ impl Bench {
     pub(super) fn suits(self, size: usize) -> bool {
         match self {
             Self::Latency => true,
-            // What fits a datagram of theirs.
+            // A datagram of the peer holds no more.
             Self::DatagramLatency => size <= 4096,
             Self::Bandwidth => size != 0,
             Self::BlockingBandwidth | Self::BothWays => size >= 4096,

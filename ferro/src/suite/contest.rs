@@ -13,15 +13,15 @@ use crate::providers::Path;
 
 /// Our side.
 #[derive(Clone, Copy)]
-pub(super) enum Ours<'a> {
+pub(super) enum OurSide<'a> {
     /// `ferro bench`.
     Ferro,
     /// MPI over our plugin.
-    Mpi(&'a mpi::Run),
+    Mpi(&'a mpi::MpiRun),
 }
 
-impl Ours<'_> {
-    /// What the names of its measurements begin with.
+impl OurSide<'_> {
+    /// The first word in the names of its measurements.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Ferro => "tagged",
@@ -49,7 +49,7 @@ impl Ours<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measurement {
     pub(super) suite: &'static str,
-    /// What its name begins with.
+    /// The first word of its name.
     pub(super) kind: &'static str,
     pub(super) path: Path,
     pub(super) bench: Bench,
@@ -89,17 +89,17 @@ impl Measurement {
     }
 }
 
-/// Ours and its rivals.
+/// OurSide and its rivals.
 pub(super) struct Contest<'a> {
     pub(super) what: Measurement,
-    ours: Ours<'a>,
+    ours: OurSide<'a>,
     /// Of each round.
     samples: Vec<(OurSample, Option<Distance>)>,
     contenders: Vec<Contender>,
 }
 
 impl<'a> Contest<'a> {
-    pub(super) fn new(what: Measurement, ours: Ours<'a>, rivals: Vec<Rival>) -> Self {
+    pub(super) fn new(what: Measurement, ours: OurSide<'a>, rivals: Vec<Rival>) -> Self {
         Self {
             what,
             ours,
@@ -160,7 +160,7 @@ impl<'a> Contest<'a> {
             row.skipped = Some(self.roughly(contender, figure));
             return vec![row];
         }
-        // Ours has figures all the same.
+        // OurSide has figures all the same.
         for distance in Distance::ALL {
             let ours = self.own_at(distance, Statistic::Median);
             if !ours.is_empty() {
@@ -206,7 +206,7 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// Why no round counts, and what all of them together would say.
+    /// The reason why no round counts, and the figures of all rounds together.
     fn roughly(&self, contender: &Contender, figure: &Figure) -> String {
         let all = |values: Vec<f64>| {
             let figures: Vec<f64> = values.iter().map(|value| figure.of(*value)).collect();
@@ -312,7 +312,7 @@ impl Contender {
         Some(chosen)
     }
 
-    /// What was chosen; in a round that will not count, at whatever distance.
+    /// The chosen variant; in a round that will not count, at any distance.
     fn chosen_at(&self, distance: Option<Distance>) -> Option<usize> {
         let mut chosen = self.chosen.iter();
         let found = match distance {
@@ -326,7 +326,7 @@ impl Contender {
         self.variants.get(self.chosen_at(distance).unwrap_or(0))
     }
 
-    /// Ours and theirs, of the rounds of which both sides saw that distance.
+    /// OurSide and theirs, of the rounds of which both sides saw that distance.
     fn pairs(&self, distance: Distance, ours: &[(OurSample, Option<Distance>)]) -> Vec<(f64, f64)> {
         let statistic = self
             .peer_at(Some(distance))
@@ -383,7 +383,7 @@ mod tests {
     ) -> Contest<'static> {
         Contest {
             what,
-            ours: Ours::Ferro,
+            ours: OurSide::Ferro,
             samples: rounds.iter().map(|r| (sample(r.0), r.1)).collect(),
             contenders: vec![Contender {
                 name: "rival".to_owned(),

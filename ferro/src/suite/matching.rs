@@ -21,15 +21,15 @@ const PEER: &str = "libfabric shm";
 
 /// What both programs print of a depth.
 #[derive(Deserialize)]
-struct Measured {
+struct DepthMeasured {
     depth: usize,
     ns_per_op: f64,
     min_ns: f64,
 }
 
-/// Figures of one depth, of one side.
+/// DepthFigures of one depth, of one side.
 #[derive(Default)]
-struct Figures {
+struct DepthFigures {
     ns: Vec<f64>,
     min: Vec<f64>,
 }
@@ -58,7 +58,7 @@ pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
 }
 
 fn compare(options: &PeerSuiteOptions, core: usize, what: [&str; 3]) -> Result<Vec<Row>> {
-    let mut figures = DEPTHS.map(|_| (Figures::default(), Figures::default()));
+    let mut figures = DEPTHS.map(|_| (DepthFigures::default(), DepthFigures::default()));
     let mut why_not = options
         .peer
         .is_none()
@@ -82,7 +82,7 @@ fn compare(options: &PeerSuiteOptions, core: usize, what: [&str; 3]) -> Result<V
         }
     }
     let [side, kind, order] = what;
-    let row = |(&depth, (ours, theirs)): (&usize, &(Figures, Figures))| {
+    let row = |(&depth, (ours, theirs)): (&usize, &(DepthFigures, DepthFigures))| {
         // A peer that failed once is compared with in no round.
         let theirs_ns: &[f64] = if why_not.is_none() { &theirs.ns } else { &[] };
         let theirs_min: &[f64] = if why_not.is_none() { &theirs.min } else { &[] };
@@ -113,7 +113,7 @@ fn compare(options: &PeerSuiteOptions, core: usize, what: [&str; 3]) -> Result<V
     Ok(DEPTHS.iter().zip(&figures).map(row).collect())
 }
 
-fn add(figures: &mut Figures, measured: &[Measured], depth: usize) -> Result<()> {
+fn add(figures: &mut DepthFigures, measured: &[DepthMeasured], depth: usize) -> Result<()> {
     let found = measured.iter().find(|m| m.depth == depth);
     let found = found.ok_or_else(|| Failure::new(format!("no figure for a depth of {depth}")))?;
     figures.ns.push(found.ns_per_op);
@@ -125,7 +125,7 @@ fn depths() -> String {
     DEPTHS.map(|depth| depth.to_string()).join(",")
 }
 
-fn ours(core: usize, [side, kind, order]: [&str; 3]) -> Result<Vec<Measured>> {
+fn ours(core: usize, [side, kind, order]: [&str; 3]) -> Result<Vec<DepthMeasured>> {
     let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
     let mut command = Command::new(program);
     command
@@ -139,13 +139,13 @@ fn ours(core: usize, [side, kind, order]: [&str; 3]) -> Result<Vec<Measured>> {
     parse("ferro", &run_one("ferro", command, &[core])?)
 }
 
-fn theirs(peer: &Path, core: usize, what: [&str; 3]) -> Result<Vec<Measured>> {
+fn theirs(peer: &Path, core: usize, what: [&str; 3]) -> Result<Vec<DepthMeasured>> {
     let mut command = Command::new(peer);
     command.args(what).args([depths(), "5".to_owned()]);
     parse(PEER, &run_one(PEER, command, &[core])?)
 }
 
-fn parse(name: &str, json: &str) -> Result<Vec<Measured>> {
+fn parse(name: &str, json: &str) -> Result<Vec<DepthMeasured>> {
     serde_json::from_str(json).map_err(|e| Failure::io(format!("read the output of {name}"), e))
 }
 
@@ -157,7 +157,7 @@ mod tests {
     fn figures_of_both_programs_are_read() {
         let peer = r#"[{"depth": 10, "ns_per_op": 90.5, "min_ns": 80}, {"depth": 100000, "ns_per_op": 9e4, "min_ns": 8e4}]"#;
         let measured = parse(PEER, peer).unwrap();
-        let mut figures = Figures::default();
+        let mut figures = DepthFigures::default();
         add(&mut figures, &measured, 100_000).unwrap();
         assert_eq!((figures.ns[0], figures.min[0]), (90_000.0, 80_000.0));
         assert!(add(&mut figures, &measured, 7).is_err());

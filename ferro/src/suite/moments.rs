@@ -124,8 +124,8 @@ mod tests {
     use super::Distance::{Far, Near};
     use super::*;
 
-    /// Moments of idle cores whose distance is what the looks say, one after the other, and then
-    /// the last for ever.
+    /// Moments of idle cores. Their distances are those of `looks`, one after the other, and then
+    /// the last one for ever.
     fn seen(looks: &[Option<Distance>], budget: Duration) -> Moments {
         let looks = RefCell::new(looks.iter().rev().copied().collect::<Vec<_>>());
         let distance = move || {

@@ -15,31 +15,31 @@ use crate::providers::Path;
 
 /// Ours and the rivals of one MPI.
 pub(super) struct Runs {
-    pub(super) ours: Run,
-    pub(super) rivals: Vec<Rival>,
+    pub(super) ours: MpiRun,
+    pub(super) rivals: Vec<MpiRival>,
 }
 
 /// The same MPI over something else.
-pub(super) struct Rival {
+pub(super) struct MpiRival {
     pub(super) name: &'static str,
-    pub(super) run: Run,
+    pub(super) run: MpiRun,
 }
 
 /// How two ranks are started.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct MpiRun {
     mpiexec: PathBuf,
     options: Vec<String>,
     variables: Vec<(&'static str, String)>,
     program: PathBuf,
-    /// What must have carried the messages, by our own counters; of others it is not known.
+    /// The transport that our own counters must show; others have no such counters.
     carrier: Option<Path>,
 }
 
 /// Open MPI over a verbs device.
 pub(super) fn open_mpi(options: &MpiOptions, device: &str) -> Runs {
     let run = |parameters: &[(&str, &str)], variables: &[(&'static str, &str)]| {
-        let mut run = Run {
+        let mut run = MpiRun {
             mpiexec: PathBuf::from("mpiexec"),
             // The ranks keep to their cores by themselves.
             options: ["--bind-to", "none", "--oversubscribe"]
@@ -72,7 +72,7 @@ pub(super) fn open_mpi(options: &MpiOptions, device: &str) -> Runs {
     let mut ours = run(&over_libfabric("ferro"), &[("FERRO_SHM", "off")]);
     ours.is_ours(&options.plugin, Path::Verbs);
     let rivals = vec![
-        Rival {
+        MpiRival {
             name: "Open MPI over verbs;ofi_rxm",
             // Its completion queue would be larger than Soft-RoCE allows.
             run: run(
@@ -80,7 +80,7 @@ pub(super) fn open_mpi(options: &MpiOptions, device: &str) -> Runs {
                 &[("FI_PROVIDER", "verbs;ofi_rxm"), ("FI_UNIVERSE_SIZE", "64")],
             ),
         },
-        Rival {
+        MpiRival {
             name: "Open MPI over UCX rc_verbs",
             run: run(
                 &[
@@ -124,7 +124,7 @@ fn over_mpich(
     rivals: &[&'static str],
 ) -> Runs {
     let run = |variables: &[(&'static str, &str)]| {
-        let mut run = Run {
+        let mut run = MpiRun {
             mpiexec: folder.join("bin/mpiexec"),
             options: Vec::new(),
             variables: Vec::new(),
@@ -151,7 +151,7 @@ fn over_mpich(
             UCX => &[("MPICH_CH4_NETMOD", "ucx"), ("MPIR_CVAR_NOLOCAL", "1")],
             _ => &[],
         };
-        Rival {
+        MpiRival {
             name,
             run: run(variables),
         }
@@ -162,16 +162,16 @@ fn over_mpich(
     }
 }
 
-/// The fields of what plugin-ofi/mpi/bench.c prints.
+/// The fields that plugin-ofi/mpi/bench.c prints.
 #[derive(Deserialize)]
-struct Measured {
+struct MpiMeasured {
     median_us: Option<f64>,
     mean_us: Option<f64>,
     megabytes_per_s: Option<f64>,
     messages: u64,
 }
 
-impl Run {
+impl MpiRun {
     fn add(&mut self, variables: &[(&'static str, &str)]) {
         let owned = variables.iter().map(|(n, v)| (*n, (*v).to_owned()));
         self.variables.extend(owned);
@@ -223,7 +223,7 @@ impl Run {
             command.env("FERRO_STATS", &counters.0);
         }
         let printed = run_one("mpiexec", command, &[on.0, on.1])?;
-        let measured: Measured = serde_json::from_str(&printed)
+        let measured: MpiMeasured = serde_json::from_str(&printed)
             .map_err(|e| Failure::io("read the output of the MPI program", e))?;
         if let (Some(counters), Some(carrier)) = (&counters, self.carrier) {
             counters.check(carrier, measured.messages)?;
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn what_does_not_come_from_us_is_not_measured() {
-        let run = Run {
+        let run = MpiRun {
             mpiexec: PathBuf::from("sh"),
             options: vec![
                 "-c".to_owned(),
@@ -337,13 +337,13 @@ mod tests {
         };
         assert!(!run.is_installed());
         let core = crate::cores::pair().unwrap();
-        let measure = |run: Run| {
+        let measure = |run: MpiRun| {
             std::thread::spawn(move || run.measure(Bench::Latency, 8, 7, core))
                 .join()
                 .unwrap()
         };
         assert_eq!(measure(run.clone()).unwrap().median, 2.5);
-        let ours = Run {
+        let ours = MpiRun {
             carrier: Some(Path::Shm),
             ..run
         };

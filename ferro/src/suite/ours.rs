@@ -12,15 +12,15 @@ use crate::providers::Path;
 /// One burst of ours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OurSample {
-    /// What stands against a peer's median.
+    /// Our figure beside a peer's median.
     pub(super) median: f64,
-    /// What stands against a peer's mean.
+    /// Our figure beside a peer's mean.
     pub(super) mean: f64,
 }
 
 /// The fields of `ferro bench --json` that count here.
 #[derive(Deserialize)]
-struct Measured {
+struct BenchResult {
     path: String,
     median_us: Option<f64>,
     mean_us: Option<f64>,
@@ -71,7 +71,7 @@ pub(super) fn measure(
 }
 
 fn parse(json: &str, path: &str, bench: Bench) -> Result<OurSample> {
-    let results: Vec<Measured> =
+    let results: Vec<BenchResult> =
         serde_json::from_str(json).map_err(|e| Failure::io("read the output of ferro bench", e))?;
     let wrong = || Failure::new("the output of ferro bench has no result");
     let result = results.first().ok_or_else(wrong)?;

@@ -114,7 +114,7 @@ pub(super) fn idle(cores: (usize, usize)) -> bool {
     Ticks::read(cores).is_none_or(|after| after.busy_since(before) <= BUSY)
 }
 
-/// What the kernel has counted for two cores.
+/// The kernel's counts for two cores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Ticks {
     total: u64,

@@ -1,5 +1,5 @@
-//! A peer's two processes: the server on one core, the client on the other, and what the client
-//! printed.
+//! A peer's two processes, the server on one core and the client on the other, and the client's
+//! output.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -117,9 +117,9 @@ pub(super) fn run_pair(
     port: u16,
     on: (usize, usize),
 ) -> Result<String> {
-    let mut server_run = Run::start(host, server, on.0)?;
+    let mut server_run = ProcessRun::start(host, server, on.0)?;
     server_run.wait_listening(port)?;
-    let mut client_run = Run::start(host, client, on.1)?;
+    let mut client_run = ProcessRun::start(host, client, on.1)?;
     client_run.wait(RUN_PATIENCE)
 }
 
@@ -131,17 +131,17 @@ pub(super) fn run_pair(
 pub(super) fn run_one(name: &'static str, mut command: Command, on: &[usize]) -> Result<String> {
     cores::pin(on)?;
     command.stdin(Stdio::null());
-    Run::spawn(name, command, None)?.wait(RUN_PATIENCE)
+    ProcessRun::spawn(name, command, None)?.wait(RUN_PATIENCE)
 }
 
-struct Run {
+struct ProcessRun {
     name: &'static str,
     child: Child,
     /// The other end of its terminal.
     _terminal: Option<OwnedFd>,
 }
 
-impl Run {
+impl ProcessRun {
     fn start(host: &Host, program: &Program, core: usize) -> Result<Self> {
         let mut command = host.command(program);
         let mut terminal = None;
@@ -191,7 +191,7 @@ impl Run {
         Ok(())
     }
 
-    /// Waits for the end. What these programs print fits into a pipe, so it is read afterwards.
+    /// Waits for the end. The output of these programs fits into a pipe, so it is read afterwards.
     fn wait(&mut self, patience: Duration) -> Result<String> {
         let deadline = Instant::now() + patience;
         let status = loop {
@@ -242,7 +242,7 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for ProcessRun {
     fn drop(&mut self) {
         // Both fail when it is gone already.
         let _ = self.child.kill();
@@ -291,7 +291,7 @@ mod tests {
         };
         let core = cores::pair().unwrap().0;
         let text = std::thread::spawn(move || {
-            Run::start(&Host::Here, &fails, core)
+            ProcessRun::start(&Host::Here, &fails, core)
                 .unwrap()
                 .wait(RUN_PATIENCE)
         })
@@ -326,7 +326,7 @@ mod tests {
         };
         let core = cores::pair().unwrap().0;
         let said = std::thread::spawn(move || {
-            Run::start(&Host::Here, &asks, core)
+            ProcessRun::start(&Host::Here, &asks, core)
                 .unwrap()
                 .wait(RUN_PATIENCE)
         })

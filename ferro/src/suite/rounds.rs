@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::bench::Bench;
-use super::contest::{Contest, Measurement, Ours};
+use super::contest::{Contest, Measurement, OurSide};
 use super::moments::Moments;
 use super::mpi;
 use super::peer::{self, Rival};
@@ -35,7 +35,7 @@ struct Suite<'a> {
 
 /// What came of a suite.
 #[derive(Default)]
-struct Outcome {
+struct SuiteOutcome {
     rows: Vec<Row>,
     failures: Vec<String>,
 }
@@ -57,7 +57,7 @@ pub(super) fn verbs(options: &SuiteOptions) -> Result<()> {
     ];
     let device = verbs_device()?;
     let address = device_address(&device)?;
-    let contests = suite.contests(&benches, Ours::Ferro, |bench| {
+    let contests = suite.contests(&benches, OurSide::Ferro, |bench| {
         peer::over_verbs(bench, &device, &address)
     });
     suite.run(contests).finish()
@@ -78,7 +78,7 @@ pub(super) fn shm(options: &ShmOptions) -> Result<()> {
     let mut benches = vec![Bench::Latency, Bench::Bandwidth];
     benches.extend(THREADS.map(Bench::ThreadRate));
     let thread_peer = options.thread_peer.as_deref();
-    let mut contests = suite.contests(&benches, Ours::Ferro, |bench| {
+    let mut contests = suite.contests(&benches, OurSide::Ferro, |bench| {
         peer::over_shm(bench, &hosts, thread_peer)
     });
 
@@ -91,7 +91,7 @@ pub(super) fn shm(options: &ShmOptions) -> Result<()> {
         .zip(options.plugin.as_ref())
         .map(|((folder, program), plugin)| mpi::mpich_collectives(plugin, program, folder));
     if let Some(runs) = &runs {
-        contests.extend(suite.contests(&collectives, Ours::Mpi(&runs.ours), |_| {
+        contests.extend(suite.contests(&collectives, OurSide::Mpi(&runs.ours), |_| {
             runs.rivals.iter().map(Rival::of_mpi).collect()
         }));
     }
@@ -119,7 +119,7 @@ pub(super) fn mpi(options: &MpiOptions) -> Result<()> {
     };
     let suite = Suite::new("mpi", path, &options.suite)?;
     let benches = [Bench::Latency, Bench::Bandwidth];
-    let contests = suite.contests(&benches, Ours::Mpi(&runs.ours), |_| {
+    let contests = suite.contests(&benches, OurSide::Mpi(&runs.ours), |_| {
         runs.rivals.iter().map(Rival::of_mpi).collect()
     });
     suite.run(contests).finish()
@@ -146,7 +146,7 @@ impl<'a> Suite<'a> {
     fn contests<'b>(
         &self,
         benches: &[Bench],
-        ours: Ours<'b>,
+        ours: OurSide<'b>,
         rivals: impl Fn(Bench) -> Vec<Rival>,
     ) -> Vec<Contest<'b>> {
         let contest = |bench| {
@@ -181,7 +181,7 @@ impl<'a> Suite<'a> {
 
     /// Runs all, and what of it is missing for one of the distances once more while the budget
     /// lasts.
-    fn run(&self, mut contests: Vec<Contest<'_>>) -> Outcome {
+    fn run(&self, mut contests: Vec<Contest<'_>>) -> SuiteOutcome {
         let mut failures = Vec::new();
         contests.retain_mut(|contest| {
             let Measurement { bench, size, .. } = contest.what;
@@ -198,7 +198,7 @@ impl<'a> Suite<'a> {
             failures.extend(self.complete(&mut contests));
             self.say_what_was_seen(&contests);
         }
-        Outcome {
+        SuiteOutcome {
             rows: contests.iter().flat_map(Contest::rows).collect(),
             failures,
         }
@@ -287,7 +287,7 @@ impl<'a> Suite<'a> {
     }
 }
 
-impl Outcome {
+impl SuiteOutcome {
     /// Prints the rows.
     fn finish(self) -> Result<()> {
         print_json(&self.rows)?;

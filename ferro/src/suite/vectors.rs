@@ -30,7 +30,7 @@ const OURS_ALONE: [&str; 4] = [
 
 /// What `ferro` prints of an operation.
 #[derive(Deserialize)]
-struct Operation {
+struct OurAvOperation {
     op: String,
     entries: usize,
     ns_per_op: f64,
@@ -48,8 +48,8 @@ struct Theirs {
     bytes_per_entry: f64,
 }
 
-/// Figures of one row, of both sides, in each round.
-struct Figures {
+/// AvFigures of one row, of both sides, in each round.
+struct AvFigures {
     bench: &'static str,
     symmetric: bool,
     entries: usize,
@@ -71,9 +71,9 @@ pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
     let mut all = Vec::new();
     for entries in ENTRIES {
         eprintln!("bench: av of {entries}");
-        let mut figures: Vec<Figures> = [false, true]
+        let mut figures: Vec<AvFigures> = [false, true]
             .into_iter()
-            .flat_map(|symmetric| Figures::of(entries, symmetric))
+            .flat_map(|symmetric| AvFigures::of(entries, symmetric))
             .collect();
         for _ in 0..options.rounds {
             for symmetric in [false, true] {
@@ -98,7 +98,7 @@ pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
     print_json(&rows)
 }
 
-impl Figures {
+impl AvFigures {
     /// Of all that is measured.
     fn of(entries: usize, symmetric: bool) -> impl Iterator<Item = Self> {
         let names = BOTH.into_iter().chain(OURS_ALONE).chain(["bytes"]);
@@ -163,7 +163,7 @@ impl Theirs {
     }
 }
 
-fn find(ours: &[Operation], bench: &str, entries: usize) -> Result<f64> {
+fn find(ours: &[OurAvOperation], bench: &str, entries: usize) -> Result<f64> {
     let mut of = ours.iter().filter(|one| one.entries == entries);
     let found = match bench {
         "bytes" => of.next().map(|one| one.bytes_per_entry),
@@ -172,7 +172,7 @@ fn find(ours: &[Operation], bench: &str, entries: usize) -> Result<f64> {
     found.ok_or_else(|| Failure::new(format!("no figure for {bench} of {entries}")))
 }
 
-fn ours(core: usize, entries: usize, symmetric: bool) -> Result<Vec<Operation>> {
+fn ours(core: usize, entries: usize, symmetric: bool) -> Result<Vec<OurAvOperation>> {
     let program = std::env::current_exe().map_err(|e| Failure::io("find the own program", e))?;
     let mut command = Command::new(program);
     command
@@ -201,11 +201,11 @@ mod tests {
     #[test]
     fn figures_of_both_programs_make_rows() {
         let ours = r#"[{"op": "insert", "entries": 10, "ns_per_op": 50, "bytes_per_entry": 80, "more": 1}]"#;
-        let ours: Vec<Operation> = parse("ferro", ours).unwrap();
+        let ours: Vec<OurAvOperation> = parse("ferro", ours).unwrap();
         let theirs = r#"[{"entries": 10, "insert": 100, "lookup": 1, "lookup_dependent": 2, "remove": 3, "bytes_per_entry": 160}]"#;
         let theirs: Vec<Theirs> = parse(PEER, theirs).unwrap();
         for (bench, metric) in [("insert", "ns_per_op"), ("bytes", "bytes_per_entry")] {
-            let figures = Figures {
+            let figures = AvFigures {
                 bench,
                 symmetric: false,
                 entries: 10,

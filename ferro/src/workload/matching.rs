@@ -1,5 +1,5 @@
-//! What is done to a receive queue of some depth, whoever's it is: a few entries go, as many new
-//! ones come, and the time of the receiver's calls counts. Our side and the program that drives
+//! The workload of a receive queue of some depth: a few entries go, the same number of new ones
+//! comes, and the time of the receiver's calls counts. Our side and the program that drives
 //! others share it.
 
 use std::fmt;
@@ -16,7 +16,7 @@ const MARK: u64 = 1 << 62;
 /// Bits of the tag that a masked receive does not look at.
 const MASKED_BITS: u64 = 0xfff << 40;
 
-/// What the queue is full of.
+/// The entries of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// Receives.
@@ -25,7 +25,7 @@ pub(crate) enum Side {
     Unexpected,
 }
 
-/// What the receives look at.
+/// The fields that a receive compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Source and tag.
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     Masked,
 }
 
-/// Which entries go.
+/// The order in which entries go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// The oldest.
@@ -117,7 +117,7 @@ pub(crate) trait Pair {
     fn post(&mut self, receive: Receive) -> Result<(), Self::Error>;
     /// Sends a message of no bytes; it has left for the receiver at return.
     fn send(&mut self, tag: u64) -> Result<(), Self::Error>;
-    /// Drives the receiver until so many more receives are complete.
+    /// Drives the receiver until `receives` more receives are complete.
     fn reap(&mut self, receives: usize) -> Result<(), Self::Error>;
 }
 

@@ -1,5 +1,5 @@
-//! What is done over and over while it is measured. The programs that drive others do the same:
-//! they take these files as they are, so that nothing in here depends on the rest of this one.
+//! Workloads that are repeated while they are measured. The programs that drive others include
+//! these files as they are, so nothing in here depends on the rest of this program.
 
 pub(crate) mod matching;
 pub(crate) mod threads;

@@ -1,5 +1,5 @@
-//! What several threads do at once, each with an endpoint and a peer of its own: one message after
-//! the other goes one way, and the next is not sent before the endpoint is done with the last. Our
+//! The workload of several threads, each with an endpoint and a peer of its own: messages go one
+//! way, and each thread sends the next one when its endpoint is done with the last. Our
 //! side and the program that drives others share it.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,7 +12,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The endpoint of a thread, and its peer.
 pub(crate) trait Party: 'static {
-    /// What goes wrong.
+    /// The error of an operation.
     type Error: Send;
 
     /// Sends a message, and waits until it is over for this side.
@@ -21,7 +21,7 @@ pub(crate) trait Party: 'static {
     /// Receives a message, waiting for it.
     fn receive(&mut self) -> Result<(), Self::Error>;
 
-    /// What goes wrong where a thread ended that should not have.
+    /// The error for a thread that ended too early.
     fn thread_ended() -> Self::Error;
 }
 

@@ -1,5 +1,5 @@
-//! What is done to an address vector, whoever's it is: so many addresses of a thousand nodes go in
-//! by one call, are looked up in no order that a cache could guess, and some are removed. Our side
+//! The workload of an address vector: addresses of a thousand nodes are inserted by one call and
+//! looked up in an order that no cache can guess, and some are removed. Our side
 //! and the program that drives others share it.
 
 use std::hint::black_box;
@@ -22,19 +22,19 @@ const BATCHES: usize = 8;
 /// are.
 pub(crate) const REMOVALS: usize = 1000;
 
-/// An address vector whose addresses are indices; the address with index `i` tells `i` itself.
+/// An address vector whose addresses are indices; the address with index `i` holds `i` itself.
 pub(crate) trait Vector {
     /// Why a call failed.
     type Error;
     /// Inserts all addresses, in order, by one call; what the call needs was made before.
     fn insert(&mut self) -> Result<(), Self::Error>;
-    /// Which address is at an index, as its bytes tell.
+    /// The address at an index, read from its bytes.
     fn lookup(&self, index: usize) -> Result<usize, Self::Error>;
     /// Removes the address at an index.
     fn remove(&mut self, index: usize) -> Result<(), Self::Error>;
 }
 
-/// Nanoseconds that each operation took, and what the entries take.
+/// Nanoseconds of each operation, and the memory of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) insert: f64,

@@ -16,7 +16,7 @@ use super::{bare_ring, mpi};
 use crate::failure::{Failure, Result};
 use perftest::Test;
 
-/// What a peer reports of a burst.
+/// The statistic of a burst that a peer reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Statistic {
     /// The median.
@@ -58,7 +58,7 @@ enum Tool {
     UcxThreads {
         threads: usize,
     },
-    Mpi(mpi::Run),
+    Mpi(mpi::MpiRun),
     /// The limit: no program.
     BareRing,
 }
@@ -73,7 +73,7 @@ pub(super) struct Rival {
     pub(super) program: &'static str,
 }
 
-/// Who is compared with over a verbs device that has an IPv4 address.
+/// The rivals over a verbs device that has an IPv4 address.
 pub(super) fn over_verbs(bench: Bench, device: &str, address: &str) -> Vec<Rival> {
     let mut rivals = of_perftest(bench, device, address);
     // It measures latency only.
@@ -197,7 +197,7 @@ pub(super) fn over_shm(
     rivals
 }
 
-/// Who has several threads send through shared memory.
+/// The rivals with several threads through shared memory.
 fn of_threads(threads: usize, hosts: &[(Host, &str)], thread_peer: Option<&Path>) -> Vec<Rival> {
     let (mut fabric, mut ucx) = (Vec::new(), Vec::new());
     for (host, place) in hosts {
@@ -232,7 +232,7 @@ fn of_threads(threads: usize, hosts: &[(Host, &str)], thread_peer: Option<&Path>
 }
 
 impl Statistic {
-    /// What of ours stands against it.
+    /// Our figure beside it.
     pub(super) fn of(self, sample: &OurSample) -> f64 {
         match self {
             Self::Median => sample.median,
@@ -242,7 +242,7 @@ impl Statistic {
 }
 
 impl Rival {
-    /// What nobody can be faster than who copies through a pair's ring.
+    /// The limit of a transport that copies through the ring of a pair.
     fn limit() -> Self {
         let name = "a bare ring (the limit)";
         Self {
@@ -256,7 +256,7 @@ impl Rival {
     }
 
     /// MPI over something else.
-    pub(super) fn of_mpi(rival: &mpi::Rival) -> Self {
+    pub(super) fn of_mpi(rival: &mpi::MpiRival) -> Self {
         let peer = Peer {
             name: rival.name.to_owned(),
             ..Peer::here(Tool::Mpi(rival.run.clone()), "")

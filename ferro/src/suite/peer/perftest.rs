@@ -6,7 +6,7 @@ use crate::suite::process::Program;
 /// The GID index of the device's IPv4 address.
 const GID_INDEX: u32 = 1;
 
-/// A program with what it is told beside device, size and count.
+/// A program with its arguments beside device, size and count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     /// Messages there and back.
