@@ -1,25 +1,47 @@
-//! Why a command ended: one line for the user.
+//! The reason why a command ended: one line for the user, and the exit code.
 
 use std::fmt;
+use std::process::ExitCode;
 
 use ferrofabric_contracts::error::{Error, OpError};
 
-/// What is printed after `ferro: ` before the process exits with 1.
+/// The exit code of wrong usage; every other failure has [`ExitCode::FAILURE`].
+const WRONG_USAGE: u8 = 2;
+
+/// The text that follows `ferro: ` before the process exits.
 #[derive(Debug)]
 pub(crate) struct Failure {
     text: String,
-    told: bool,
+    kind: FailureKind,
 }
 
-/// The result of whatever a command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FailureKind {
+    /// Something went wrong.
+    Run,
+    /// The user gave options that cannot work, whatever the machine does.
+    Usage,
+    /// Something went wrong, and the partner prints it.
+    PrintedByPartner,
+}
+
+/// The result of a command or of a step of it.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// The failure that `text` tells.
+    /// A failure with this text.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
-            told: false,
+            kind: FailureKind::Run,
+        }
+    }
+
+    /// Wrong usage that the parser of options cannot see.
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            kind: FailureKind::Usage,
         }
     }
 
@@ -28,15 +50,29 @@ impl Failure {
         Self::new(format!("{doing}: {error}"))
     }
 
-    /// The same failure, which the partner tells the user.
-    pub(crate) fn told(mut self) -> Self {
-        self.told = true;
+    /// The same failure, which the partner prints.
+    pub(crate) fn printed_by_partner(mut self) -> Self {
+        self.kind = FailureKind::PrintedByPartner;
         self
     }
 
-    /// Whether the user hears of it from the partner.
-    pub(crate) fn is_told(&self) -> bool {
-        self.told
+    /// The same failure where another process has chosen the options.
+    pub(crate) fn of_partners_options(mut self) -> Self {
+        self.kind = FailureKind::Run;
+        self
+    }
+
+    /// Whether the partner prints it.
+    pub(crate) fn is_printed_by_partner(&self) -> bool {
+        self.kind == FailureKind::PrintedByPartner
+    }
+
+    /// The exit code of the process.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self.kind {
+            FailureKind::Usage => ExitCode::from(WRONG_USAGE),
+            FailureKind::Run | FailureKind::PrintedByPartner => ExitCode::FAILURE,
+        }
     }
 }
 

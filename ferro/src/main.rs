@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod bound;
 mod channel;
 mod cli;
 mod cores;
@@ -34,10 +35,10 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !failure.is_told() {
+            if !failure.is_printed_by_partner() {
                 eprintln!("ferro: {failure}");
             }
-            ExitCode::FAILURE
+            failure.exit_code()
         }
     }
 }

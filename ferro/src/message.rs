@@ -1,5 +1,5 @@
-//! What the two sides of a run say to each other, beside the messages that are measured. It may
-//! come from a stranger.
+//! The messages with which the two sides of a run agree on it. Each is checked, since any process
+//! may have sent it.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,13 +19,13 @@ pub(crate) const MAX_WINDOW: u64 = 4096;
 /// Memory that one phase may take on one side, in bytes.
 const MAX_MEMORY_BYTES: usize = 1 << 30;
 
-/// What the two sides say to each other.
+/// A message of one side to the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Message {
     /// The side that asks: how to talk, and where it is.
     Hello {
-        /// What carries the messages.
+        /// The transport of the messages.
         path: Path,
         /// Whether to sleep in place of polling.
         block: bool,
@@ -41,7 +41,7 @@ pub(crate) enum Message {
         /// The domain it uses.
         domain: String,
     },
-    /// What comes next.
+    /// The next phase.
     Phase(Phase),
     /// The side that answers has posted its receives.
     Ready,
@@ -50,7 +50,7 @@ pub(crate) enum Message {
     Stations(Stations),
     /// The side that answers: the native addresses of its threads' endpoints, in hexadecimal.
     Addresses(Vec<String>),
-    /// What the threads do next: each takes so many messages.
+    /// The threads' next stretch: each takes this number of messages.
     Stretch {
         /// Of each thread.
         messages: u64,
@@ -80,7 +80,7 @@ pub(crate) enum Pattern {
     Exchange,
 }
 
-/// What is done next, as the side that asks says it.
+/// A phase of a run, which the asking side chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Phase {
@@ -97,40 +97,46 @@ pub(crate) struct Phase {
 }
 
 impl Phase {
-    /// Whether it can be done, before memory for it is taken; the phase may come from a stranger.
+    /// Checks that the phase is possible, before it allocates memory: any process may have sent it.
     ///
     /// # Errors
     ///
     /// Which number is out of its range.
     pub(crate) fn check(&self, max_bytes: usize) -> Result<()> {
-        let size = sizes::print(self.size);
-        if self.size > max_bytes.min(MAX_BYTES) {
-            let most = sizes::print(max_bytes.min(MAX_BYTES));
-            return Err(Failure::new(format!(
-                "messages of {size} bytes are too long: this domain sends at most {most}"
-            )));
+        let most = max_bytes.min(MAX_BYTES);
+        if self.size > most {
+            return Err(too_long(self.size, most));
         }
         if self.messages > MAX_ITERS {
-            return Err(Failure::new(format!(
+            return Err(Failure::usage(format!(
                 "{} messages are too many",
                 self.messages
             )));
         }
         if !(1..=MAX_WINDOW).contains(&self.window) {
-            return Err(Failure::new(format!(
+            return Err(Failure::usage(format!(
                 "a window of {} messages is not possible",
                 self.window
             )));
         }
         if (self.window as usize).saturating_mul(self.size) > MAX_MEMORY_BYTES.max(self.size) {
-            return Err(Failure::new(format!(
-                "a window of {} messages of {size} takes more than {} of memory",
+            return Err(Failure::usage(format!(
+                "a window of {} messages of {} takes more than {} of memory",
                 self.window,
+                sizes::print(self.size),
                 sizes::print(MAX_MEMORY_BYTES)
             )));
         }
         Ok(())
     }
+}
+
+/// Messages are longer than a domain takes.
+pub(crate) fn too_long(size: usize, most: usize) -> Failure {
+    let (size, most) = (sizes::print(size), sizes::print(most));
+    Failure::usage(format!(
+        "messages of {size} are too long: this domain sends at most {most}"
+    ))
 }
 
 /// The stations of one side: what the other has to open its own.

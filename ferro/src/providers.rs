@@ -1,4 +1,4 @@
-//! Which providers there are, best first, and the domain that a measurement uses.
+//! The providers of this build, best first, and the domain of a measurement.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::failure::{Failure, Result};
 
 /// Every provider of this build.
 pub(crate) fn providers() -> Vec<Box<dyn Provider>> {
-    vec![Box::new(VerbsProvider::new()), Box::new(ShmProvider::new())]
+    Path::Auto.providers()
 }
 
-/// What carries the messages.
+/// The transport of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Path {
-    /// Whatever is best between the two sides.
+    /// The best one between the two sides.
     #[default]
     Auto,
     /// The RDMA device, also between processes of one node.
@@ -57,21 +57,26 @@ impl Path {
         Ok(settings)
     }
 
-    /// Opens the best domain that reaches peers this way, for the calling thread alone.
-    ///
-    /// # Errors
-    ///
-    /// When there is none: what rules each candidate out, and what is missing.
-    pub(crate) fn open(self) -> Result<Arc<dyn Domain>> {
-        self.open_for(Threading::Domain)
+    /// The providers of this path. The others stay out of a search, so that its error does not name
+    /// a setting that [`settings`](Self::settings) has switched off.
+    fn providers(self) -> Vec<Box<dyn Provider>> {
+        let mut providers: Vec<Box<dyn Provider>> = Vec::new();
+        if self != Self::Shm {
+            providers.push(Box::new(VerbsProvider::new()));
+        }
+        if self != Self::Verbs {
+            providers.push(Box::new(ShmProvider::new()));
+        }
+        providers
     }
 
-    /// As [`open`](Self::open), for threads that call as the level says.
+    /// Opens the best domain that reaches peers this way, for threads that call as the level says.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
-    pub(crate) fn open_for(self, threading: Threading) -> Result<Arc<dyn Domain>> {
+    /// When there is none: the field that rules each candidate out, and the missing parts of the
+    /// machine.
+    pub(crate) fn open(self, threading: Threading) -> Result<Arc<dyn Domain>> {
         let settings = self.settings()?;
         let hints = Info {
             caps: Flags::TAGGED | Flags::DIRECTED_RECV,
@@ -85,9 +90,9 @@ impl Path {
             },
             ..Info::default()
         };
-        let providers = providers();
+        let providers = self.providers();
         let borrowed: Vec<&dyn Provider> = providers.iter().map(AsRef::as_ref).collect();
-        // All are asked first, for the error that tells what each of them lacks.
+        // All of them together first: the error then names the lack of each.
         getinfo(&borrowed, Some(&hints), &settings)?;
         for provider in borrowed {
             if let Ok(found) = getinfo(&[provider], Some(&hints), &settings) {

@@ -435,7 +435,7 @@ fn a_message_that_no_domain_takes_is_refused() {
     let arguments = [
         "bench", "bw", "--path", "shm", "--sizes", "1G", "--window", "64",
     ];
-    refuses(&arguments, 1, &["64 messages of 1G", "memory"]);
+    refuses(&arguments, 2, &["64 messages of 1G", "memory"]);
 }
 
 /// A process that is ended with the test.

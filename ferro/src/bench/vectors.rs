@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use ferrofabric_av::{AvAttr, AvTable};
 use ferrofabric_contracts::addr::{NATIVE_LEN, NativeAddr};
+use ferrofabric_contracts::info::Threading;
 use ferrofabric_contracts::peer::PeerAv;
 use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_runtime::fabric::{Av, Domain};
 use serde::Serialize;
 
-use super::matching::endpoints::carrier;
 use super::matching::median;
+use crate::bound::carrier_of;
 use crate::cli::VectorOptions;
 use crate::failure::{Failure, Result};
 use crate::report::{Table, print_json, print_text, significant};
@@ -128,8 +129,8 @@ const DATA_PATH: [&str; 7] = [
 ];
 
 fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
-    let (domain, attr) = (options.path.open()?, attr(options, n));
-    let path = carrier(&*domain);
+    let (domain, attr) = (options.path.open(Threading::Domain)?, attr(options, n));
+    let path = carrier_of(&*domain);
     let mut calls = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
     let mut bytes = Vec::new();
     for _ in 0..options.rounds {

@@ -67,7 +67,8 @@ impl Buffers {
         }
     }
 
-    /// Makes so many of a length, side by side, registered with a domain whose device moves them.
+    /// Makes `count` buffers of a length, side by side, registered with the domain whose device
+    /// moves them.
     ///
     /// # Errors
     ///

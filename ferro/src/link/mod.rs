@@ -14,27 +14,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_av::AvAttr;
-use ferrofabric_contracts::addr::NativeAddr;
-use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, RecvOp, SendOp};
-use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig};
+use ferrofabric_runtime::fabric::Domain;
 
+use crate::bound::{BoundEndpoint, Wait};
 use crate::channel::Channel;
 use crate::failure::{Failure, Result};
 use crate::message::Message;
-use crate::providers::Path;
 use buffers::{Buffers, Slot};
-use watch::{CHECK_EVERY, IDLE_POLLS, Wait, Watch};
+use watch::{CHECK_EVERY, STALLS_PER_CHECK, Watch};
 
 /// What a message is for: the tag that it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It is what is measured.
+    /// The measurement's own data.
     Data = 1,
-    /// It says that data has arrived.
+    /// The acknowledgement of data.
     Ack = 2,
 }
 
@@ -71,90 +69,41 @@ pub(crate) struct Received {
     pub(crate) len: usize,
 }
 
-/// An endpoint that has no peer yet.
-pub(crate) struct Opened {
-    // The endpoint goes before what it is bound to.
-    endpoint: Arc<dyn Endpoint>,
-    cq: Arc<dyn Cq>,
-    av: Arc<dyn Av>,
-    domain: Arc<dyn Domain>,
-}
-
-impl Opened {
-    /// Opens an endpoint on the best domain of a path.
-    ///
-    /// # Errors
-    ///
-    /// When there is none; what can not be had.
-    pub(crate) fn on(path: Path) -> Result<Self> {
-        let domain = path.open()?;
-        let av = domain.open_av(&AvAttr::default())?;
-        let cq = domain.open_cq(&CqAttr::default())?;
-        let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
-        Ok(Self {
-            endpoint,
-            cq,
-            av,
-            domain,
-        })
-    }
-
-    /// Its address, as bytes.
-    pub(crate) fn address(&self) -> Vec<u8> {
-        self.endpoint.name().to_bytes().to_vec()
-    }
-
-    /// The name of its domain.
-    pub(crate) fn domain_name(&self) -> &str {
-        &self.domain.info().domain.name
-    }
-
-    /// The link to the peer of that address, whose owner is at the other end of the channel.
-    ///
-    /// # Errors
-    ///
-    /// When the address is none.
-    pub(crate) fn link(
-        self,
-        mut channel: Channel,
-        address: &[u8],
-        block: bool,
-        patience: Duration,
-    ) -> Result<Link> {
-        let inserted = self.av.insert(address);
-        let inserted = inserted.and_then(|peer| Ok((peer, self.av.lookup(peer)?)));
-        let (peer, theirs) = match inserted {
-            Ok(inserted) => inserted,
-            Err(error) => {
-                let why = format!("the address of the partner can not be used: {error}");
-                let _ = channel.send(&Message::Failed { why: why.clone() });
-                return Err(Failure::new(why));
-            }
-        };
-        Ok(Link {
-            carrier: carrier(&self.endpoint.name(), &theirs),
-            inject_bytes: self.domain.info().tx.inject_size,
-            endpoint: self.endpoint,
-            cq: self.cq,
-            _av: self.av,
-            buffers: Buffers::default(),
-            domain: self.domain,
-            peer,
-            block,
-            more: Flags::empty(),
-            batch: Batch::EMPTY,
-            watch: Watch::new(channel, patience),
-            events: VecDeque::new(),
-        })
-    }
-}
-
-/// What carries messages between two addresses.
-pub(crate) fn carrier(a: &NativeAddr, b: &NativeAddr) -> &'static str {
-    match a.shm.is_some() && b.shm.is_some() && a.node == b.node {
-        true => "shm",
-        false => "verbs",
-    }
+/// The link of an endpoint to the peer of an address, whose owner is at the other end of the
+/// channel.
+///
+/// # Errors
+///
+/// When the address is none.
+pub(crate) fn connect(
+    bound: BoundEndpoint,
+    mut channel: Channel,
+    address: &[u8],
+    block: bool,
+    patience: Duration,
+) -> Result<Link> {
+    let (peer, carrier) = match bound.insert(address) {
+        Ok(inserted) => inserted,
+        Err(error) => {
+            let why = format!("the address of the partner can not be used: {error}");
+            let _ = channel.send(&Message::Failed { why: why.clone() });
+            return Err(Failure::new(why));
+        }
+    };
+    let domain = bound.domain.clone();
+    Ok(Link {
+        carrier,
+        inject_bytes: domain.info().tx.inject_size,
+        bound,
+        buffers: Buffers::default(),
+        domain,
+        peer,
+        block,
+        more: Flags::empty(),
+        batch: Batch::EMPTY,
+        watch: Watch::new(channel, patience),
+        events: VecDeque::new(),
+    })
 }
 
 /// Completions that were read at a time, of which some are still to be looked at.
@@ -174,10 +123,8 @@ impl Batch {
 
 /// An endpoint and its peer.
 pub(crate) struct Link {
-    // The endpoint goes before what it is bound to, and before the memory that its operations use.
-    endpoint: Arc<dyn Endpoint>,
-    cq: Arc<dyn Cq>,
-    _av: Arc<dyn Av>,
+    // The endpoint goes before the memory that its operations use, and the domain last.
+    bound: BoundEndpoint,
     buffers: Buffers,
     domain: Arc<dyn Domain>,
     peer: FiAddr,
@@ -188,7 +135,7 @@ pub(crate) struct Link {
     block: bool,
     inject_bytes: usize,
     carrier: &'static str,
-    /// What was over while a send waited for room.
+    /// Events of the time in which a send waited for room.
     events: VecDeque<Event>,
 }
 
@@ -198,7 +145,7 @@ impl Link {
         &mut self.watch.channel
     }
 
-    /// What carries the messages: `verbs` or `shm`.
+    /// The transport of the messages: `verbs` or `shm`.
     pub(crate) fn carrier(&self) -> &'static str {
         self.carrier
     }
@@ -208,7 +155,7 @@ impl Link {
         &self.domain.info().domain.name
     }
 
-    /// What carries the messages, in words.
+    /// The transport of the messages, in words.
     pub(crate) fn route(&self) -> String {
         match (self.carrier, self.domain_name()) {
             ("shm", "shm") => "shared memory".to_owned(),
@@ -252,8 +199,8 @@ impl Link {
         self.buffers.bytes(slot)
     }
 
-    /// Whether the sends from now on are followed by another at once, so that a device may be told
-    /// of all together.
+    /// Sets whether another send follows each send at once: a device then gets one doorbell for all
+    /// of them.
     #[inline]
     pub(crate) fn set_more(&mut self, more: bool) {
         self.more = match more {
@@ -288,7 +235,7 @@ impl Link {
         };
         loop {
             // SAFETY: the memory stays, and is not touched, while the place is busy.
-            match unsafe { self.endpoint.send(&op, &message) } {
+            match unsafe { self.bound.endpoint.send(&op, &message) } {
                 Ok(()) if is_copied => return Ok(true),
                 Ok(()) => {
                     self.buffers.begin(slot);
@@ -320,7 +267,7 @@ impl Link {
         };
         loop {
             // SAFETY: as in `send`.
-            match unsafe { self.endpoint.recv(&op, &buffer) } {
+            match unsafe { self.bound.endpoint.recv(&op, &buffer) } {
                 Ok(()) => {
                     self.buffers.begin(slot);
                     return Ok(());
@@ -351,7 +298,7 @@ impl Link {
         })
     }
 
-    /// The next of what was read.
+    /// The next event of the batch.
     #[inline(always)]
     fn next_of_batch(&mut self) -> Option<Event> {
         let Batch { read, at, end } = &mut self.batch;
@@ -370,31 +317,19 @@ impl Link {
         let Batch { read, at, end } = &mut self.batch;
         if at == end {
             let found = match wait {
-                false => self.cq.read(read),
-                true => self.cq.sread(read, Some(CHECK_EVERY)),
+                false => self.bound.cq.read(read),
+                true => self.bound.cq.sread(read, Some(CHECK_EVERY)),
             };
             match found {
                 Ok(n) => (*at, *end) = (0, n),
                 Err(OpError::Again) => return Ok(false),
-                Err(error) => return Err(self.failed(error)),
+                Err(error) => return Err(self.bound.failure(error, operation_name)),
             }
         }
         Ok(true)
     }
 
-    #[cold]
-    fn failed(&mut self, error: OpError) -> Failure {
-        if error != OpError::Failed(Errno::EAVAIL) {
-            return error.into();
-        }
-        match self.cq.read_error() {
-            Ok(Some(error)) => operation_failed(&error),
-            Ok(None) => Failure::new("an error that is not there"),
-            Err(error) => error.into(),
-        }
-    }
-
-    /// Waits for what is over next.
+    /// Waits for the next event.
     ///
     /// # Errors
     ///
@@ -418,16 +353,14 @@ impl Link {
     fn wait(&mut self) -> Result<()> {
         let mut wait = Wait::default();
         while !self.poll(self.block)? {
-            wait.idle += 1;
-            if self.block || wait.idle >= IDLE_POLLS {
-                wait.idle = 0;
+            if wait.found_nothing(self.block) {
                 self.watch.look_after(&mut wait)?;
             }
         }
         Ok(())
     }
 
-    /// Puts the next of what is over aside, for [`Link::next`]. False: nothing is.
+    /// Keeps the next event, if there is one, for [`Link::next`]. Returns whether there is.
     fn put_aside(&mut self) -> Result<bool> {
         self.poll(false)?;
         let event = self.next_of_batch();
@@ -439,7 +372,7 @@ impl Link {
     #[cold]
     fn make_room(&mut self) -> Result<()> {
         let mut wait = Wait::default();
-        for _ in 0..IDLE_POLLS {
+        for _ in 0..STALLS_PER_CHECK {
             if !self.put_aside()? {
                 // Room may be there without a completion that says so: an inject has none.
                 return self.watch.look_after_rarely();
@@ -475,18 +408,11 @@ fn context(slot: Slot, purpose: Purpose) -> u64 {
     (u64::from(slot.number()) << SLOT_SHIFT) | ((purpose as u64 - 1) << PURPOSE_SHIFT)
 }
 
-#[cold]
-fn operation_failed(failed: &CqError) -> Failure {
-    let what = match failed.completion.context & IS_SEND {
+fn operation_name(failed: &CqError) -> &'static str {
+    match failed.completion.context & IS_SEND {
         0 => "receive",
         _ => "send",
-    };
-    let (errno, why) = (failed.errno, failed.why);
-    let own = match failed.prov_errno {
-        0 => String::new(),
-        n => format!(", the device's number for it {n}"),
-    };
-    Failure::new(format!("a {what} failed: {errno}: {why}{own}"))
+    }
 }
 
 #[cold]

@@ -2,22 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use crate::bound::Wait;
 use crate::channel::Channel;
 use crate::failure::{Failure, Result};
 
-/// Polls that find nothing before the clock is looked at.
-pub(super) const IDLE_POLLS: u32 = 1024;
+/// Stalled sends, and completions read meanwhile, between two looks at the partner.
+pub(super) const STALLS_PER_CHECK: u32 = 1024;
 
 /// How often a wait makes sure that the partner is still there.
 pub(super) const CHECK_EVERY: Duration = Duration::from_millis(100);
-
-/// A wait for the partner.
-#[derive(Default)]
-pub(super) struct Wait {
-    pub(super) idle: u32,
-    since: Option<Instant>,
-    checked: Option<Instant>,
-}
 
 /// Looks after the partner, over the channel to it.
 pub(super) struct Watch {
@@ -26,6 +19,7 @@ pub(super) struct Watch {
     pub(super) patience: Duration,
     /// Times that a send had to wait for room.
     stalls: u32,
+    checked: Option<Instant>,
 }
 
 impl Watch {
@@ -34,13 +28,14 @@ impl Watch {
             channel,
             patience,
             stalls: 0,
+            checked: None,
         }
     }
 
     /// The partner is looked after once in many calls.
     pub(super) fn look_after_rarely(&mut self) -> Result<()> {
         self.stalls = self.stalls.wrapping_add(1);
-        match self.stalls % IDLE_POLLS {
+        match self.stalls % STALLS_PER_CHECK {
             0 => self.channel.check(),
             _ => Ok(()),
         }
@@ -49,12 +44,11 @@ impl Watch {
     #[cold]
     pub(super) fn look_after(&mut self, wait: &mut Wait) -> Result<()> {
         let now = Instant::now();
-        let since = *wait.since.get_or_insert(now);
-        if wait.checked.is_none_or(|at| now - at >= CHECK_EVERY) {
-            wait.checked = Some(now);
+        if self.checked.is_none_or(|at| now - at >= CHECK_EVERY) {
+            self.checked = Some(now);
             self.channel.check()?;
         }
-        match now - since > self.patience {
+        match wait.is_over(self.patience) {
             true => Err(Failure::new(format!(
                 "no message for {} s, though the partner is there (--patience waits longer)",
                 self.patience.as_secs()

@@ -6,10 +6,13 @@ mod tcp;
 
 use std::time::Duration;
 
+use ferrofabric_contracts::info::Threading;
+
+use crate::bound::BoundEndpoint;
 use crate::channel::{Channel, PATIENCE};
 use crate::cli::{DEFAULT_LISTEN, RunOptions};
 use crate::failure::{Failure, Result};
-use crate::link::{Link, Opened};
+use crate::link::{self, Link};
 use crate::message::{Message, from_hex, to_hex};
 use crate::providers::Path;
 use crate::{phase, stations};
@@ -18,7 +21,7 @@ use crate::{phase, stations};
 ///
 /// # Errors
 ///
-/// What `ask` fails with, or why there is no partner.
+/// The failure of `ask`, or the reason why there is no partner.
 pub(crate) fn with(options: &RunOptions, ask: impl FnOnce(&mut Link) -> Result<()>) -> Result<()> {
     if let Some(address) = &options.address {
         return ask_over(tcp::connect(address)?, options, ask).1;
@@ -31,7 +34,7 @@ pub(crate) fn with(options: &RunOptions, ask: impl FnOnce(&mut Link) -> Result<(
     }
 }
 
-/// Waits for a partner at the address of `--listen`, and does what it asks for.
+/// Waits for a partner at the address of `--listen`, and does the partner's run.
 ///
 /// # Errors
 ///
@@ -39,7 +42,7 @@ pub(crate) fn with(options: &RunOptions, ask: impl FnOnce(&mut Link) -> Result<(
 pub(crate) fn listen(options: &RunOptions) -> Result<()> {
     let address = options.listen.as_deref().unwrap_or(DEFAULT_LISTEN);
     let (channel, name) = tcp::accept(address)?;
-    let route = serve(channel)?;
+    let route = serve(channel).map_err(Failure::of_partners_options)?;
     eprintln!("ferro: did what {name} asked for, over {route}");
     Ok(())
 }
@@ -48,11 +51,13 @@ pub(crate) fn listen(options: &RunOptions) -> Result<()> {
 ///
 /// # Errors
 ///
-/// When it can not be told of what went wrong.
+/// The failure of the run, which the other process prints.
 pub(crate) fn serve_inherited() -> Result<()> {
     let mut channel = spawn::inherited()?;
     channel.greet()?;
-    serve(channel).map(|_| ()).map_err(Failure::told)
+    serve(channel)
+        .map(drop)
+        .map_err(Failure::printed_by_partner)
 }
 
 /// The side that asks. Also says whether the partner closed the channel.
@@ -61,7 +66,7 @@ fn ask_over(
     options: &RunOptions,
     ask: impl FnOnce(&mut Link) -> Result<()>,
 ) -> (bool, Result<()>) {
-    let opened = match channel.greet().and_then(|()| Opened::on(options.path)) {
+    let opened = match channel.greet().and_then(|()| open(options.path)) {
         Ok(opened) => opened,
         Err(failure) => return (channel.is_closed(), tell(&mut channel, Err(failure))),
     };
@@ -70,7 +75,7 @@ fn ask_over(
         Err(failure) => return (channel.is_closed(), tell(&mut channel, Err(failure))),
     };
     let patience = Duration::from_secs(options.patience);
-    let mut link = match opened.link(channel, &address, options.block, patience) {
+    let mut link = match link::connect(opened, channel, &address, options.block, patience) {
         Ok(link) => link,
         Err(failure) => return (false, Err(failure)),
     };
@@ -79,7 +84,11 @@ fn ask_over(
     (link.channel().is_closed(), result)
 }
 
-fn introduce(channel: &mut Channel, options: &RunOptions, opened: &Opened) -> Result<Vec<u8>> {
+fn introduce(
+    channel: &mut Channel,
+    options: &RunOptions,
+    opened: &BoundEndpoint,
+) -> Result<Vec<u8>> {
     channel.send(&Message::Hello {
         path: options.path,
         block: options.block,
@@ -92,8 +101,8 @@ fn introduce(channel: &mut Channel, options: &RunOptions, opened: &Opened) -> Re
     }
 }
 
-/// The side that answers: does what it is told until the partner says goodbye. Returns what carried
-/// the messages.
+/// The side that answers: takes part in each phase until the partner says goodbye. Returns the
+/// route of the messages.
 fn serve(mut channel: Channel) -> Result<String> {
     let start = channel.receive(PATIENCE).and_then(|message| match message {
         Message::Hello {
@@ -113,7 +122,7 @@ fn serve(mut channel: Channel) -> Result<String> {
         Err(failure) => return tell(&mut channel, Err(failure)),
     };
     let patience = Duration::from_secs(patience_s.clamp(1, 86_400));
-    let mut link = opened.link(channel, &address, block, patience)?;
+    let mut link = link::connect(opened, channel, &address, block, patience)?;
     let result = loop {
         match link.message() {
             Ok(Message::Phase(phase)) => {
@@ -134,8 +143,13 @@ fn serve(mut channel: Channel) -> Result<String> {
     tell(link.channel(), result)
 }
 
-fn welcome(channel: &mut Channel, path: Path) -> Result<Opened> {
-    let opened = Opened::on(path)?;
+/// A link belongs to the thread that opens it.
+fn open(path: Path) -> Result<BoundEndpoint> {
+    BoundEndpoint::open(path, Threading::Domain)
+}
+
+fn welcome(channel: &mut Channel, path: Path) -> Result<BoundEndpoint> {
+    let opened = open(path)?;
     channel.send(&Message::Welcome {
         address: to_hex(&opened.address()),
         domain: opened.domain_name().to_owned(),

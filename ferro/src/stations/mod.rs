@@ -21,14 +21,15 @@ pub(crate) struct Asking<'a> {
     link: &'a mut Link,
     crew: Crew<Station>,
     gone: Arc<AtomicBool>,
-    /// What carries the messages.
+    /// The transport of the messages.
     pub(crate) carrier: &'static str,
     /// The name of the domain.
     pub(crate) domain: String,
 }
 
 impl<'a> Asking<'a> {
-    /// Opens so many stations as are asked of the other side, too; their addresses are filled in.
+    /// Opens `threads` stations, and has the other side open the same number. Their addresses are
+    /// filled in.
     ///
     /// # Errors
     ///
@@ -80,11 +81,11 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// The answering side's part, until the other one has what it wants.
+/// The answering side's part, until the other side is done.
 ///
 /// # Errors
 ///
-/// When what is asked for is impossible, a message is damaged, or the partner is gone.
+/// When the request is impossible, a message is damaged, or the partner is gone.
 pub(crate) fn answer(link: &mut Link, asked: &Stations) -> Result<()> {
     let threads = asked.addresses.len();
     if threads == 0 || threads as i64 > MAX_THREADS || asked.size > MAX_BYTES {
@@ -133,8 +134,7 @@ fn verifies(crew: &Crew<Station>, verify: bool) -> Result<()> {
     Ok(())
 }
 
-/// Gives each station its peer. Returns what carries the messages of all, and the name of the
-/// domain.
+/// Gives each station its peer. Returns the transport of the messages, and the name of the domain.
 fn meet(crew: &Crew<Station>, addresses: Vec<String>) -> Result<(&'static str, String)> {
     let met = crew.each(
         || (),
@@ -149,8 +149,8 @@ fn meet(crew: &Crew<Station>, addresses: Vec<String>) -> Result<(&'static str, S
     met.into_iter().next().ok_or_else(none)
 }
 
-/// Works with the threads, and has them stop when the other side fails or goes away, which is what
-/// is then said.
+/// Works with the threads, and stops them when the other side fails or goes away. The failure of
+/// the other side then replaces theirs.
 fn watched<T>(
     channel: &mut Channel,
     gone: &AtomicBool,

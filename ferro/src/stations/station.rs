@@ -8,25 +8,23 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ferrofabric_av::AvAttr;
-use ferrofabric_contracts::error::{Errno, OpError};
+use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::info::Threading;
 use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
-use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr};
+use ferrofabric_runtime::fabric::{Domain, Mr};
 use memmap2::MmapMut;
 
+use crate::bound::{BoundEndpoint, Wait};
 use crate::failure::{Failure, Result};
-use crate::link::carrier;
-use crate::message::Stations;
+use crate::message::{Stations, too_long};
 use crate::pattern::{self, Direction};
 use crate::providers::Path;
+use crate::sizes;
 use crate::workload::threads::Party;
-
-/// Polls that find nothing before the clock is looked at.
-const IDLE_POLLS: u32 = 1024;
 
 /// How long a station that sleeps does so before it looks whether the other side is gone.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
@@ -36,24 +34,24 @@ const APART: usize = 128;
 
 const TAG: u64 = 1;
 
-/// What all stations of a side have in common.
+/// The properties that all stations of a side share.
 #[derive(Clone)]
 pub(super) struct Common {
     path: Path,
     /// Bytes of a message.
     size: usize,
-    /// Who this side is.
+    /// The direction of this side's messages.
     side: Direction,
     /// Sleep in place of polling.
     block: bool,
     /// How long to wait for a message.
     patience: Duration,
-    /// Set when nobody is there any more to wait for.
+    /// Set when the other side is gone.
     pub(super) gone: Arc<AtomicBool>,
 }
 
 impl Common {
-    /// What is asked for, by this side or the other one.
+    /// The properties for a request, of this side or the other one.
     pub(super) fn of(asked: &Stations, side: Direction) -> Self {
         Self {
             path: asked.path,
@@ -68,10 +66,8 @@ impl Common {
 
 /// An endpoint and two buffers.
 pub(super) struct Station {
-    // The endpoint goes before what it is bound to, and before the memory that its operations use.
-    endpoint: Arc<dyn Endpoint>,
-    cq: Arc<dyn Cq>,
-    av: Arc<dyn Av>,
+    // The endpoint goes before the memory that its operations use, and the domain last.
+    bound: BoundEndpoint,
     registered: Option<Arc<dyn Mr>>,
     mapped: MmapMut,
     domain: Arc<dyn Domain>,
@@ -90,24 +86,19 @@ impl Station {
     ///
     /// When the path has no domain here, or messages of that size are too long for it.
     pub(super) fn open(common: &Common) -> Result<Self> {
-        let domain = common.path.open()?;
-        let av = domain.open_av(&AvAttr::default())?;
-        let cq = domain.open_cq(&CqAttr::default())?;
-        let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
+        let bound = BoundEndpoint::open(common.path, Threading::Domain)?;
+        let domain = bound.domain.clone();
         let size = common.size;
-        if size > domain.info().ep.max_msg_size {
-            return Err(Failure::new(format!(
-                "messages of {size} bytes are too long for this domain"
-            )));
+        let most = domain.info().ep.max_msg_size;
+        if size > most {
+            return Err(too_long(size, most));
         }
         let mut mapped = MmapMut::map_anon(2 * apart(size))
-            .map_err(|e| Failure::io(format!("make buffers of {size} bytes"), e))?;
+            .map_err(|e| Failure::io(format!("make buffers of {}", sizes::print(size)), e))?;
         // Memory that nobody has written to is all one page.
         mapped.fill(1);
         Ok(Self {
-            endpoint,
-            cq,
-            av,
+            bound,
             registered: None,
             mapped,
             domain,
@@ -121,17 +112,17 @@ impl Station {
 
     /// Its address, as bytes.
     pub(super) fn address(&self) -> Vec<u8> {
-        self.endpoint.name().to_bytes().to_vec()
+        self.bound.address()
     }
 
-    /// Names its peer. Returns what carries messages between the two.
+    /// Names its peer. Returns the transport between the two.
     ///
     /// # Errors
     ///
     /// When the address is none, or the buffers can not be registered.
     pub(super) fn meet(&mut self, address: &[u8]) -> Result<&'static str> {
-        self.peer = self.av.insert(address)?;
-        let carrier = carrier(&self.endpoint.name(), &self.av.lookup(self.peer)?);
+        let (peer, carrier) = self.bound.insert(address)?;
+        self.peer = peer;
         if carrier == "verbs" {
             let whole = IoBuf::new(self.mapped.as_ptr(), self.mapped.len());
             let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
@@ -144,7 +135,7 @@ impl Station {
 
     /// The name of its domain.
     pub(super) fn domain_name(&self) -> &str {
-        &self.domain.info().domain.name
+        self.bound.domain_name()
     }
 
     /// Whether contents are made and checked from now on. Both sides have to say the same.
@@ -161,12 +152,10 @@ impl Station {
     /// One more poll has found nothing.
     #[cold]
     fn look_after(&self, wait: &mut Wait) -> Result<()> {
-        wait.idle = 0;
         if self.common.gone.load(Ordering::Relaxed) {
             return Err(Failure::new("the other side is gone"));
         }
-        let since = *wait.since.get_or_insert_with(Instant::now);
-        match since.elapsed() > self.common.patience {
+        match wait.is_over(self.common.patience) {
             true => Err(Failure::new(format!(
                 "a thread got no message for {} s",
                 self.common.patience.as_secs()
@@ -181,34 +170,18 @@ impl Station {
         let mut read = [Completion::BLANK; 1];
         let sleeps = may_sleep && self.common.block;
         let found = match sleeps {
-            false => self.cq.read(&mut read),
-            true => self.cq.sread(&mut read, Some(CHECK_EVERY)),
+            false => self.bound.cq.read(&mut read),
+            true => self.bound.cq.sread(&mut read, Some(CHECK_EVERY)),
         };
         match found {
             Ok(1..) => Ok(Some(read[0])),
             Ok(0) | Err(OpError::Again) => {
-                wait.idle += 1;
-                if sleeps || wait.idle >= IDLE_POLLS {
+                if wait.found_nothing(sleeps) {
                     self.look_after(wait)?;
                 }
                 Ok(None)
             }
-            Err(error) => Err(self.failed(error)),
-        }
-    }
-
-    #[cold]
-    fn failed(&self, error: OpError) -> Failure {
-        if error != OpError::Failed(Errno::EAVAIL) {
-            return error.into();
-        }
-        match self.cq.read_error() {
-            Ok(Some(error)) => Failure::new(format!(
-                "an operation failed: {}: {}",
-                error.errno, error.why
-            )),
-            Ok(None) => Failure::new("an error that is not there"),
-            Err(error) => error.into(),
+            Err(error) => Err(self.bound.failure(error, |_| "send or receive")),
         }
     }
 
@@ -260,7 +233,7 @@ impl Party for Station {
         let message = [IoBuf::new(self.mapped.as_ptr(), size)];
         // SAFETY: the memory stays, and is not touched before the operation is over, for which this
         // waits.
-        self.complete(|| unsafe { self.endpoint.send(&op, &message) })?;
+        self.complete(|| unsafe { self.bound.endpoint.send(&op, &message) })?;
         Ok(())
     }
 
@@ -278,7 +251,7 @@ impl Party for Station {
         };
         let buffer = [IoBuf::new(self.mapped[at..].as_mut_ptr(), size)];
         // SAFETY: as in `send`.
-        let came = self.complete(|| unsafe { self.endpoint.recv(&op, &buffer) })?;
+        let came = self.complete(|| unsafe { self.bound.endpoint.recv(&op, &buffer) })?;
         let number = self.received;
         self.received += 1;
         if came.len != size {
@@ -302,12 +275,6 @@ impl Party for Station {
     fn thread_ended() -> Failure {
         Failure::new("a thread ended that should not have")
     }
-}
-
-#[derive(Default)]
-struct Wait {
-    idle: u32,
-    since: Option<Instant>,
 }
 
 fn apart(size: usize) -> usize {

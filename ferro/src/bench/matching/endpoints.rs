@@ -6,16 +6,16 @@
 )]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::Threading;
 use ferrofabric_contracts::peer::Completion;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
-use ferrofabric_runtime::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig};
+use ferrofabric_runtime::fabric::Av;
 
+use crate::bound::{BoundEndpoint, Wait, carrier_of};
 use crate::failure::{Failure, Result};
 use crate::providers::Path;
 use crate::workload::matching::{Pair, Receive};
@@ -23,36 +23,10 @@ use crate::workload::matching::{Pair, Receive};
 /// How long a message may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Polls that find nothing before the clock is looked at.
-const IDLE_POLLS: u32 = 1024;
-
-struct Party {
-    // The endpoint goes before what it is bound to.
-    endpoint: Arc<dyn Endpoint>,
-    cq: Arc<dyn Cq>,
-    av: Arc<dyn Av>,
-    domain: Arc<dyn Domain>,
-}
-
-impl Party {
-    fn open(path: Path, threading: Threading) -> Result<Self> {
-        let domain = path.open_for(threading)?;
-        let av = domain.open_av(&AvAttr::default())?;
-        let cq = domain.open_cq(&CqAttr::default())?;
-        let endpoint = domain.open_endpoint(EndpointConfig::new(&av, &cq))?;
-        Ok(Self {
-            endpoint,
-            cq,
-            av,
-            domain,
-        })
-    }
-}
-
 /// A sender and a receiver that know each other.
 pub(crate) struct Endpoints {
-    sender: Party,
-    receiver: Party,
+    sender: BoundEndpoint,
+    receiver: BoundEndpoint,
     to: FiAddr,
     from: FiAddr,
 }
@@ -64,9 +38,10 @@ impl Endpoints {
     ///
     /// When there is no domain of the path.
     pub(crate) fn open(path: Path, threading: Threading) -> Result<Self> {
-        let (sender, receiver) = (Party::open(path, threading)?, Party::open(path, threading)?);
-        let to = sender.av.insert(&receiver.endpoint.name().to_bytes())?;
-        let from = receiver.av.insert(&sender.endpoint.name().to_bytes())?;
+        let sender = BoundEndpoint::open(path, threading)?;
+        let receiver = BoundEndpoint::open(path, threading)?;
+        let (to, _) = sender.insert(&receiver.address())?;
+        let (from, _) = receiver.insert(&sender.address())?;
         let mut endpoints = Self {
             sender,
             receiver,
@@ -85,22 +60,14 @@ impl Endpoints {
         Ok(endpoints)
     }
 
-    /// What carries the messages.
+    /// The transport of the messages.
     pub(crate) fn carrier(&self) -> &'static str {
-        carrier(&*self.sender.domain)
+        carrier_of(&*self.sender.domain)
     }
 
     /// Where the sender looks its peers up.
     pub(crate) fn sender_av(&self) -> &Arc<dyn Av> {
         &self.sender.av
-    }
-}
-
-/// What carries a domain's messages.
-pub(in crate::bench) fn carrier(domain: &dyn Domain) -> &'static str {
-    match domain.info().domain.name.as_str() {
-        "shm" => "shm",
-        _ => "verbs",
     }
 }
 
@@ -150,17 +117,14 @@ impl Pair for Endpoints {
     #[inline]
     fn reap(&mut self, receives: usize) -> Result<()> {
         let mut batch = [Completion::BLANK; 16];
-        let (mut there, mut idle, mut since) = (0, 0, None);
+        let (mut there, mut wait) = (0, Wait::default());
         while there < receives {
             let room = batch.len().min(receives - there);
             match self.receiver.cq.read(&mut batch[..room]) {
                 Ok(n) => there += n,
                 Err(OpError::Again) => {
-                    idle += 1;
                     self.drive_sender()?;
-                    if idle % IDLE_POLLS == 0
-                        && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
-                    {
+                    if wait.found_nothing(false) && wait.is_over(PATIENCE) {
                         return Err(Failure::new("a message did not come"));
                     }
                 }
@@ -172,7 +136,7 @@ impl Pair for Endpoints {
 }
 
 impl Endpoints {
-    /// What the sender could not do at once may go on.
+    /// Drives the sender, which may have deferred a part of a send.
     #[cold]
     fn drive_sender(&mut self) -> Result<()> {
         let mut one = [Completion::BLANK];
