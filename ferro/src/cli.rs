@@ -1,4 +1,4 @@
-//! What the user may write.
+//! The options of each subcommand.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,19 @@ use clap::{Args, Parser, Subcommand};
 use crate::info::InfoOptions;
 use crate::message::{MAX_ITERS, MAX_THREADS, MAX_WINDOW};
 use crate::providers::Path;
-use crate::sizes::Sizes;
-use crate::workload::matching::{Kind, Order, Side};
+use crate::sizes::{Counts, Sizes, one_count};
+use crate::workload::matching::{BURST, Kind, Order, Side};
 
 /// Ferrofabric: what this machine offers, whether it works, how fast it is.
+///
+/// Exit code: 0 success, 1 failure, 2 wrong usage.
 #[derive(Debug, Parser)]
-#[command(name = "ferro", version, arg_required_else_help = true)]
+#[command(
+    name = "ferro",
+    version,
+    arg_required_else_help = true,
+    max_term_width = crate::report::WIDTH
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -23,14 +30,18 @@ pub(crate) enum Command {
     /// List the domains of this machine, and say what is missing and why.
     Info(InfoOptions),
     /// Send messages there and back, and check the content of each.
+    #[command(
+        mut_arg("iters", |arg| arg.help("Messages of each size [default: 100]")),
+        mut_arg("warmup", |arg| arg.help("Messages of each size beside those [default: 0]"))
+    )]
     Pingpong(RunOptions),
-    /// Measure latency, bandwidth or message rate.
+    /// Measure latency, bandwidth, message rate, matching or address vectors.
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// The other side of `--spawn`: its partner is at the socket that is its standard input.
+    /// The partner of `--spawn`; its standard input is the socket to the other side.
     #[command(hide = true)]
     Partner,
-    /// What `scripts/bench` starts.
+    /// The steps of `scripts/bench` and `scripts/demo`.
     #[command(hide = true, subcommand)]
     BenchSuite(SuiteCommand),
 }
@@ -38,63 +49,94 @@ pub(crate) enum Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Half the round trip of a message.
-    Lat(RunOptions),
+    #[command(mut_arg("sizes", |arg| arg.default_value("8,4K,64K,1M")))]
+    Lat(LatencyOptions),
     /// Bytes a second one way, with a window of messages under way.
-    Bw(RunOptions),
+    #[command(mut_arg("sizes", |arg| arg.default_value("4K,64K,1M")))]
+    Bw(BandwidthOptions),
     /// Bytes a second both ways at once, the sum of both.
-    Bibw(RunOptions),
+    #[command(mut_arg("sizes", |arg| arg.default_value("4K,64K,1M")))]
+    Bibw(BandwidthOptions),
     /// Small messages a second one way.
+    #[command(mut_arg("sizes", |arg| {
+        arg.default_value("8")
+            .default_value_if("threads", clap::builder::ArgPredicate::IsPresent, "64")
+            .help("Message sizes, such as 8,4K,64K-1M; with --threads 64 by default")
+    }))]
     Rate(RateOptions),
-    /// What matching costs, with many receives posted or many messages unexpected.
+    /// The cost of matching, with many receives posted or many messages unexpected.
     Match(MatchOptions),
-    /// What an address of an address vector costs to insert, look up, remove and keep.
+    /// The cost of an address of an address vector: to insert, look up, remove and keep it.
     Av(VectorOptions),
 }
 
-/// Where the partner listens by default.
+/// The address at which `--listen` without a value waits.
 pub(crate) const DEFAULT_LISTEN: &str = "0.0.0.0:18470";
 
-/// Options of everything that runs between two processes.
+/// The options that the partner of a listener decides on.
+const OF_THE_PARTNER: [&str; 10] = [
+    "spawn",
+    "path",
+    "sizes",
+    "iters",
+    "warmup",
+    "block",
+    "verify",
+    "no_verify",
+    "cores",
+    "json",
+];
+
+/// Options of all runs between two processes.
 #[derive(Debug, Args)]
 pub(crate) struct RunOptions {
-    /// HOST:PORT at which a partner listens (`--listen` there)
-    #[arg(value_name = "HOST:PORT", conflicts_with_all = ["listen", "spawn"])]
+    /// HOST:PORT at which a partner listens (`--listen` there) [default: none, as --spawn]
+    #[arg(
+        value_name = "HOST:PORT",
+        conflicts_with_all = ["listen", "spawn", "cores"],
+        value_parser = host_and_port
+    )]
     pub(crate) address: Option<String>,
-    /// Wait for a partner, which decides what is run; a zero port takes a free one and prints it
-    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = DEFAULT_LISTEN)]
+    /// Wait for a partner, whose options decide on the run; port 0 takes a free port and prints it
+    /// [default: 0.0.0.0:18470]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        num_args = 0..=1,
+        default_missing_value = DEFAULT_LISTEN,
+        conflicts_with_all = OF_THE_PARTNER,
+        value_parser = host_and_port
+    )]
     pub(crate) listen: Option<String>,
     /// Start the partner as a child process, each pinned to a core of its own (default)
-    #[arg(long, conflicts_with = "listen")]
+    #[arg(long)]
     pub(crate) spawn: bool,
-    /// What carries the messages
+    /// Transport of the messages
     #[arg(long, value_enum, default_value_t)]
     pub(crate) path: Path,
     /// Message sizes, such as 8,4K,64K-1M
-    #[arg(long, value_name = "LIST")]
-    pub(crate) sizes: Option<Sizes>,
-    /// Messages of each size; without it as many as fit into about half a second
+    #[arg(long, value_name = "LIST", default_value = "0,8,4K,64K,1M")]
+    pub(crate) sizes: Sizes,
+    /// Messages of each size [default: as many as fit into about half a second]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ITERS))]
     pub(crate) iters: Option<u64>,
-    /// Messages of each size before those that count
+    /// Messages of each size before those that count [default: as many as fit into 50 ms]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=MAX_ITERS))]
     pub(crate) warmup: Option<u64>,
-    /// Messages under way at once (bandwidth and rate); by default 64, fewer where they would fill
-    /// the cache
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=MAX_WINDOW))]
-    pub(crate) window: Option<u64>,
     /// Sleep in place of polling
     #[arg(long)]
     pub(crate) block: bool,
-    /// Check the content of messages (default; before the messages that are timed)
+    /// Check the content of messages, before the messages that are timed (default)
     #[arg(long, overrides_with = "no_verify")]
     pub(crate) verify: bool,
     /// Do not check the content of messages
     #[arg(long)]
     pub(crate) no_verify: bool,
-    /// Cores for this process and the one it spawns
+    /// Cores for this process and the process that it spawns [default: two that share no execution
+    /// units]
     #[arg(long, value_name = "A,B", value_parser = parse_cores)]
     pub(crate) cores: Option<(usize, usize)>,
-    /// Give up when no message came for so many seconds
+    /// Give up after so many seconds without a message or a partner
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) patience: u64,
     /// Print JSON
@@ -102,13 +144,44 @@ pub(crate) struct RunOptions {
     pub(crate) json: bool,
 }
 
+/// The picture that a bench draws of its results.
+#[derive(Debug, Args)]
+pub(crate) struct PlotOptions {
+    /// Draw the results as pictures (SVG) in a folder [default: none]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+/// Options of `bench lat`.
+#[derive(Debug, Args)]
+#[command(mut_arg("listen", |arg| arg.conflicts_with("plot")))]
+pub(crate) struct LatencyOptions {
+    #[command(flatten)]
+    pub(crate) run: RunOptions,
+    #[command(flatten)]
+    pub(crate) plot: PlotOptions,
+}
+
+/// Options of `bench bw` and `bench bibw`.
+#[derive(Debug, Args)]
+#[command(mut_arg("listen", |arg| arg.conflicts_with_all(["plot", "window"])))]
+pub(crate) struct BandwidthOptions {
+    #[command(flatten)]
+    pub(crate) run: RunOptions,
+    /// Messages under way at once [default: 64, fewer where they would fill the cache]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=MAX_WINDOW))]
+    pub(crate) window: Option<u64>,
+    #[command(flatten)]
+    pub(crate) plot: PlotOptions,
+}
+
 /// Options of `bench rate`.
 #[derive(Debug, Args)]
 pub(crate) struct RateOptions {
     #[command(flatten)]
-    pub(crate) run: RunOptions,
+    pub(crate) stream: BandwidthOptions,
     /// Threads of each side, each with an endpoint pair of its own and one message under way at a
-    /// time; their sum is printed
+    /// time; the sum of their rates is printed [default: one thread with a window of messages]
     #[arg(
         long,
         value_name = "N",
@@ -121,24 +194,26 @@ pub(crate) struct RateOptions {
 /// Options of `bench match`, which runs between two endpoints of one thread.
 #[derive(Debug, Args)]
 pub(crate) struct MatchOptions {
-    /// What carries the messages
+    /// Transport of the messages
     #[arg(long, value_enum, default_value_t = Path::Shm)]
     pub(crate) path: Path,
-    /// Receives or messages that wait, such as 10,1000,100000; ratios are to the first
-    #[arg(long, value_name = "LIST")]
-    pub(crate) depths: Option<Sizes>,
-    /// Receives (posted) or messages (unexpected); by default both
+    /// Receives or messages that wait; ratios are to the first depth
+    #[arg(long, value_name = "LIST", default_value = "10,1000,10000,100000")]
+    pub(crate) depths: Counts<BURST>,
+    /// Receives (posted) or messages (unexpected) [default: both]
     #[arg(long, value_name = "SIDE")]
     pub(crate) side: Option<Side>,
-    /// What receives look at: exact, any_source, masked; by default each
+    /// Fields that a receive compares: exact, any_source or masked [default: all three]
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Option<Kind>,
-    /// Which entry goes, the oldest (order) or any (random); by default both
+    /// The entry that goes: the oldest (order) or any (random) [default: both]
     #[arg(long, value_name = "ORDER")]
     pub(crate) order: Option<Order>,
-    /// How often all depths get their turn
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Turns of each depth
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
+    #[command(flatten)]
+    pub(crate) plot: PlotOptions,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -147,25 +222,31 @@ pub(crate) struct MatchOptions {
 /// Options of `bench av`.
 #[derive(Debug, Args)]
 pub(crate) struct VectorOptions {
-    /// What carries the messages of the domain
+    /// Transport of the domain's messages
     #[arg(long, value_enum, default_value_t = Path::Shm)]
     pub(crate) path: Path,
-    /// Numbers of addresses, such as 1000,100000
-    #[arg(long, value_name = "LIST", conflicts_with = "beside")]
-    pub(crate) entries: Option<Sizes>,
+    /// Numbers of addresses
+    #[arg(
+        long,
+        value_name = "LIST",
+        default_value = "1000,100000,1000000",
+        conflicts_with = "beside"
+    )]
+    pub(crate) entries: Counts<1>,
     /// Nodes and endpoints apart (FI_SYMMETRIC)
     #[arg(long, conflicts_with = "beside")]
     pub(crate) symmetric: bool,
-    /// Number of addresses that it is opened for; as many as there will be unless this says
-    /// otherwise
-    #[arg(long, conflicts_with = "beside")]
+    /// Number of addresses that the address vector is opened for [default: as many as --entries]
+    #[arg(long, value_name = "N", conflicts_with = "beside", value_parser = one_count)]
     pub(crate) count: Option<usize>,
-    /// What a sender notices of a thread that inserts and removes addresses
+    /// The effect on a sender of a thread that inserts and removes addresses
     #[arg(long)]
     pub(crate) beside: bool,
-    /// How often everything gets its turn
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Turns of each measurement
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
+    #[command(flatten)]
+    pub(crate) plot: PlotOptions,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -186,40 +267,55 @@ fn parse_cores(text: &str) -> Result<(usize, usize), String> {
     pair.ok_or_else(|| "two core numbers are wanted, such as 0,1".to_owned())
 }
 
+/// Checks the form of an address; its name is resolved later.
+fn host_and_port(text: &str) -> Result<String, String> {
+    let is_host = |host: &str| match host.strip_prefix('[') {
+        Some(v6) => v6.ends_with(']'),
+        None => !host.is_empty() && !host.contains([':', ' ']),
+    };
+    let parts = text.rsplit_once(':');
+    match parts.is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok()) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "\"{}\" is no address; HOST:PORT is wanted",
+            text.escape_debug()
+        )),
+    }
+}
+
+/// A suite prints its rows as JSON on standard output.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SuiteCommand {
-    /// Ours against perftest, libfabric and UCX over the verbs device of this machine; rows as JSON
-    /// on standard output.
+    /// Ours against perftest, libfabric and UCX over this machine's verbs device.
     Verbs(SuiteOptions),
-    /// Ours against libfabric and UCX through shared memory; rows as JSON on standard output.
+    /// Ours against libfabric and UCX through shared memory.
     Shm(ShmOptions),
-    /// MPI over our plugin against MPI over others, both by the same MPI; rows as JSON on standard
-    /// output.
+    /// MPI over our plugin against MPI over others, both by the same MPI.
     Mpi(MpiOptions),
-    /// Matching at depth against libfabric's shm provider; rows as JSON on standard output.
+    /// Matching at depth against libfabric's shm provider.
     Match(PeerSuiteOptions),
-    /// Address vectors against libfabric's own; rows as JSON on standard output.
+    /// Address vectors against libfabric's own.
     Av(PeerSuiteOptions),
-    /// One table, and what is asked for, out of files of rows.
+    /// One table out of files of rows, with pictures and a file of all rows on request.
     Report(ReportOptions),
     /// The table that ends `scripts/demo`, out of the outputs of `ferro bench --json`.
     DemoTable {
         /// Files, each an array of results
+        #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SuiteOptions {
-    /// Message sizes
+    /// Message sizes [default: sizes that suit each bench]
     #[arg(long, value_name = "LIST")]
     pub(crate) sizes: Option<Sizes>,
     /// Interleaved rounds that count
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Seconds to look for good moments (nobody else on the cores, and the cores as far apart as is
-    /// still to be measured)
-    #[arg(long, default_value_t = 600)]
+    /// Time to look for good moments: idle cores, as far apart as some rounds still lack
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) budget: u64,
 }
 
@@ -228,18 +324,20 @@ pub(crate) struct ShmOptions {
     #[command(flatten)]
     pub(crate) suite: SuiteOptions,
     /// A root folder whose programs are the peers (run by chroot), beside those of this machine
+    /// [default: none]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) peer_root: Option<PathBuf>,
     /// plugin-ofi/examples/threads_peer.rs, compiled; in the other root its folder is /mnt
+    /// [default: none]
     #[arg(long, value_name = "FILE")]
     pub(crate) thread_peer: Option<PathBuf>,
-    /// The folder of MPICH, for collectives of several ranks
+    /// The folder of MPICH, for collectives of several ranks [default: none]
     #[arg(long, value_name = "FOLDER", requires = "plugin", requires = "program")]
     pub(crate) mpich: Option<PathBuf>,
-    /// The folder of our plugin
+    /// The folder of our plugin [default: none]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) plugin: Option<PathBuf>,
-    /// plugin-ofi/mpi/bench.c, compiled for MPICH
+    /// plugin-ofi/mpi/bench.c, compiled for MPICH [default: none]
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
 }
@@ -255,6 +353,7 @@ pub(crate) struct MpiOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) program: PathBuf,
     /// MPICH through shared memory, from its folder; without it Open MPI over verbs
+    /// [default: none]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) mpich: Option<PathBuf>,
 }
@@ -262,9 +361,9 @@ pub(crate) struct MpiOptions {
 #[derive(Debug, Args)]
 pub(crate) struct PeerSuiteOptions {
     /// Interleaved rounds that count
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// plugin-ofi/examples/match_peer.rs or av_peer.rs, compiled
+    /// plugin-ofi/examples/match_peer.rs or av_peer.rs, compiled [default: none]
     #[arg(long, value_name = "FILE")]
     pub(crate) peer: Option<PathBuf>,
 }
@@ -272,11 +371,12 @@ pub(crate) struct PeerSuiteOptions {
 #[derive(Debug, Args)]
 pub(crate) struct ReportOptions {
     /// Files of rows
+    #[arg(required = true, value_name = "FILE")]
     pub(crate) rows: Vec<PathBuf>,
-    /// Write all rows as one array
+    /// Write all rows as one array [default: none]
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Write plots (SVG)
+    /// Write plots (SVG) [default: none]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) plot: Option<PathBuf>,
 }

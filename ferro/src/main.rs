@@ -16,6 +16,8 @@ mod partner;
 mod pattern;
 mod phase;
 mod pingpong;
+mod plot;
+mod progress;
 mod providers;
 mod report;
 mod sizes;
@@ -25,7 +27,6 @@ mod workload;
 
 use std::process::ExitCode;
 
-use bench::Measure;
 use clap::Parser;
 use cli::{BenchCommand, Cli, Command};
 use failure::Result;
@@ -47,9 +48,9 @@ fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Info(options) => info::run(&options),
         Command::Pingpong(options) => pingpong::run(&options),
-        Command::Bench(BenchCommand::Lat(options)) => bench::run(Measure::Latency, &options),
-        Command::Bench(BenchCommand::Bw(options)) => bench::run(Measure::Bandwidth, &options),
-        Command::Bench(BenchCommand::Bibw(options)) => bench::run(Measure::BothWays, &options),
+        Command::Bench(BenchCommand::Lat(options)) => bench::latency(&options),
+        Command::Bench(BenchCommand::Bw(options)) => bench::one_way(&options),
+        Command::Bench(BenchCommand::Bibw(options)) => bench::both_ways(&options),
         Command::Bench(BenchCommand::Rate(options)) => bench::rate(&options),
         Command::Bench(BenchCommand::Match(options)) => bench::matching::run(&options),
         Command::Bench(BenchCommand::Av(options)) => bench::vectors::run(&options),

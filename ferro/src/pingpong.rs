@@ -9,14 +9,14 @@ use crate::link::Link;
 use crate::message::{Pattern, Phase};
 use crate::partner;
 use crate::phase::echo;
-use crate::report::{Table, print_json, print_text};
-use crate::sizes::{self, Sizes};
+use crate::report::{Column, Results, Tabled};
+use crate::sizes;
 
 const DEFAULT_MESSAGES: u64 = 100;
 
-/// What became of one size.
+/// The run of one size.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct SizeChecked {
     size: usize,
     round_trips: u64,
     path: &'static str,
@@ -30,45 +30,45 @@ struct Outcome {
 ///
 /// When there is no partner, or a message is lost or damaged.
 pub(crate) fn run(options: &RunOptions) -> Result<()> {
-    if options.listen.is_some() {
-        return partner::listen(options);
+    if let Some(address) = &options.listen {
+        return partner::listen(address, options.patience);
     }
-    let mut outcomes = Vec::new();
+    let sizes = &options.sizes.0;
+    let mut results = Results::new(options.json, sizes.len());
     let mut route = String::new();
     partner::with(options, |link| {
-        for size in sizes_of(options) {
-            outcomes.push(one_size(link, size, options)?);
+        for &size in sizes {
+            let step = format!("pingpong of {}", sizes::print(size));
+            results.progress().step(step);
+            results.add(one_size(link, size, options)?)?;
         }
         route = link.route();
         Ok(())
     })?;
-    if options.json {
-        return print_json(&outcomes);
-    }
-    let mut table = Table::new(&["SIZE", "ROUND TRIPS", "DATA"], 0);
-    for o in &outcomes {
-        let data = if o.verified {
-            "verified"
-        } else {
-            "not checked"
+    results.finish(&format!("over {route}")).map(drop)
+}
+
+impl Tabled for SizeChecked {
+    const COLUMNS: &'static [Column] = &[
+        Column::number("SIZE", 5),
+        Column::number("ROUND TRIPS", 0),
+        Column::number("DATA", 11),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let data = match self.verified {
+            true => "verified",
+            false => "not checked",
         };
-        table.row(vec![
-            sizes::print(o.size),
-            o.round_trips.to_string(),
+        vec![
+            sizes::print(self.size),
+            self.round_trips.to_string(),
             data.to_owned(),
-        ]);
-    }
-    print_text(&format!("{table}over {route}\n"))
-}
-
-fn sizes_of(options: &RunOptions) -> Vec<usize> {
-    match &options.sizes {
-        Some(Sizes(sizes)) => sizes.clone(),
-        None => vec![0, 8, 4 << 10, 64 << 10, 1 << 20],
+        ]
     }
 }
 
-fn one_size(link: &mut Link, size: usize, options: &RunOptions) -> Result<Outcome> {
+fn one_size(link: &mut Link, size: usize, options: &RunOptions) -> Result<SizeChecked> {
     let phase = Phase {
         pattern: Pattern::Echo,
         size,
@@ -77,7 +77,7 @@ fn one_size(link: &mut Link, size: usize, options: &RunOptions) -> Result<Outcom
         verify: options.verifies(),
     };
     echo::ask(link, &phase, 1, &mut |_, _| {})?;
-    Ok(Outcome {
+    Ok(SizeChecked {
         size,
         round_trips: phase.messages,
         path: link.carrier(),

@@ -1,60 +1,20 @@
-//! Output: text tables with aligned columns, JSON.
+//! Output: tables, blocks of facts, JSON. No line is longer than [`WIDTH`] unless it holds a word
+//! that is.
+
+mod blocks;
+mod results;
+mod table;
 
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
-/// A table: the first column is text, on the left; `left` more columns as well; the others are
-/// numbers, on the right.
-pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
-    left: usize,
-}
+pub(crate) use blocks::{Block, wrapped};
+pub(crate) use results::Results;
+pub(crate) use table::{Column, Table, Tabled};
 
-impl Table {
-    /// A table with a header, whose first `left` columns are text.
-    pub(crate) fn new(header: &[&str], left: usize) -> Self {
-        Self {
-            rows: vec![header.iter().map(|h| (*h).to_owned()).collect()],
-            left,
-        }
-    }
-
-    /// Adds a row.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-}
-
-impl std::fmt::Display for Table {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..columns)
-            .map(|c| {
-                let cells = self.rows.iter().filter_map(|row| row.get(c));
-                cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-            })
-            .collect();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (c, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                if c != 0 {
-                    line.push_str("  ");
-                }
-                let padding = " ".repeat(width - cell.chars().count());
-                if c < self.left {
-                    line.push_str(cell);
-                    line.push_str(&padding);
-                } else {
-                    line.push_str(&padding);
-                    line.push_str(cell);
-                }
-            }
-            writeln!(f, "{}", line.trim_end())?;
-        }
-        Ok(())
-    }
-}
+/// Columns of a terminal that every table and block fits.
+pub(crate) const WIDTH: usize = 80;
 
 /// Prints a value as JSON.
 ///
@@ -93,14 +53,6 @@ pub(crate) fn significant(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_are_aligned() {
-        let mut table = Table::new(&["NAME", "N"], 1);
-        table.row(vec!["a".into(), "100".into()]);
-        table.row(vec!["längst".into(), "5".into()]);
-        assert_eq!(table.to_string(), "NAME      N\na       100\nlängst    5\n");
-    }
 
     #[test]
     fn three_digits_say_enough() {

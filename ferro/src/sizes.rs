@@ -1,28 +1,69 @@
-//! Message sizes as users write them: `8`, `4K`, `1M`, lists, and ranges by powers of two.
+//! Lists of message sizes and of counts as users write them: `8`, `4K`, `1M`, and ranges by powers
+//! of two.
 
+use std::fmt;
 use std::str::FromStr;
 
-/// Larger messages are refused before memory for them is asked for.
+use ferrofabric_contracts::size::{Size, SizeError};
+
+/// The largest message. A larger one is refused before the run allocates memory for it.
 pub(crate) const MAX_BYTES: usize = 1 << 30;
+
+/// The largest count of receives, messages or addresses.
+const MAX_COUNT: usize = 1 << 30;
 
 /// A list of message sizes in bytes, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<usize>);
+
+/// A list of counts, each at least `LEAST`, in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Counts<const LEAST: usize>(pub(crate) Vec<usize>);
 
 impl FromStr for Sizes {
     type Err = String;
 
     /// Reads `8,4K,64K-1M`: a range has its ends and the powers of two between them.
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut sizes = Vec::new();
-        for part in text.split(',') {
-            match part.trim().split_once('-') {
-                None => sizes.push(size(part)?),
-                Some((low, high)) => range(size(low)?, size(high)?, &mut sizes)?,
-            }
-        }
-        Ok(Self(sizes))
+        list(text, "size", |n| match n <= MAX_BYTES {
+            true => Ok(()),
+            false => Err("is too large: messages of up to 1G are measured".to_owned()),
+        })
+        .map(Self)
     }
+}
+
+impl<const LEAST: usize> FromStr for Counts<LEAST> {
+    type Err = String;
+
+    /// Reads the same as [`Sizes`] does.
+    fn from_str(text: &str) -> Result<Self, String> {
+        list(text, "number", |n| match (LEAST..=MAX_COUNT).contains(&n) {
+            true => Ok(()),
+            false => Err(format!("is not between {LEAST} and 1G")),
+        })
+        .map(Self)
+    }
+}
+
+fn list(
+    text: &str,
+    noun: &str,
+    check: impl Fn(usize) -> Result<(), String>,
+) -> Result<Vec<usize>, String> {
+    let one = |text: &str| {
+        let n = number(text, noun)?;
+        check(n).map_err(|why| format!("{} {why}", text.trim()))?;
+        Ok::<usize, String>(n)
+    };
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        match part.trim().split_once('-') {
+            None => all.push(one(part)?),
+            Some((low, high)) => range(one(low)?, one(high)?, &mut all)?,
+        }
+    }
+    Ok(all)
 }
 
 fn range(low: usize, high: usize, into: &mut Vec<usize>) -> Result<(), String> {
@@ -41,36 +82,40 @@ fn range(low: usize, high: usize, into: &mut Vec<usize>) -> Result<(), String> {
     Ok(())
 }
 
-fn size(text: &str) -> Result<usize, String> {
+fn number(text: &str, noun: &str) -> Result<usize, String> {
     let text = text.trim();
-    let wrong = || format!("\"{text}\" is no size: a number of bytes, with K, M or G where wanted");
-    let (digits, shift) = match text.char_indices().next_back() {
-        Some((at, 'k' | 'K')) => (&text[..at], 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 30),
-        _ => (text, 0),
-    };
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(wrong());
+    match text.parse::<Size>() {
+        Ok(Size(n)) => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
+        Err(SizeError::Malformed) => Err(format!(
+            "\"{text}\" is no {noun}: digits are wanted, with K, M or G behind them where wanted"
+        )),
+        Err(SizeError::TooLarge) => Err(format!("{text} is too large")),
     }
-    let bytes = digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|n| n.checked_mul(1 << shift))
-        .filter(|n| *n <= MAX_BYTES as u64);
-    bytes
-        .map(|n| n as usize)
-        .ok_or_else(|| format!("{text} is too large: messages of up to 1G are measured"))
 }
 
-/// A size as in [`Sizes`], the shortest form.
-pub(crate) fn print(bytes: usize) -> String {
-    for (unit, shift) in [("G", 30), ("M", 20), ("K", 10)] {
-        if bytes >> shift != 0 && bytes % (1 << shift) == 0 {
-            return format!("{}{unit}", bytes >> shift);
-        }
+/// The value of an option that takes one size.
+pub(crate) fn one_size(text: &str) -> Result<usize, String> {
+    number(text, "size")
+}
+
+/// The value of an option that takes one count.
+pub(crate) fn one_count(text: &str) -> Result<usize, String> {
+    match number(text, "number")? {
+        n if n <= MAX_COUNT => Ok(n),
+        _ => Err(format!("{text} is more than 1G")),
     }
-    bytes.to_string()
+}
+
+/// A size in the shortest exact form, which [`Sizes`] reads.
+pub(crate) fn print(bytes: usize) -> String {
+    Size(bytes as u64).to_string()
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(|size| print(*size)).collect();
+        f.write_str(&all.join(","))
+    }
 }
 
 #[cfg(test)]
@@ -113,11 +158,22 @@ mod tests {
     }
 
     #[test]
+    fn a_count_has_a_least_value() {
+        assert_eq!("8,1K".parse(), Ok(Counts::<8>(vec![8, 1024])));
+        for wrong in ["7", "8,0", "2G", "x", "-8"] {
+            assert!(wrong.parse::<Counts<8>>().is_err(), "{wrong}");
+        }
+        assert_eq!(one_count("0"), Ok(0));
+        assert!(one_count("2G").is_err());
+    }
+
+    #[test]
     fn printing_is_the_inverse() {
         for bytes in [0, 1, 8, 1000, 1024, 1536, 4096, 1 << 20, 3 << 20, 1 << 30] {
             assert_eq!(read(&print(bytes)), [bytes]);
         }
         assert_eq!(print(1 << 20), "1M");
         assert_eq!(print(1500), "1500");
+        assert_eq!(Sizes(vec![8, 4096]).to_string(), "8,4K");
     }
 }

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a run may take on a busy machine before it counts as hanging.
+/// The time after which a run counts as hanging, on a busy machine too.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 fn ferro(arguments: &[&str]) -> Command {
@@ -75,19 +75,19 @@ fn impossible_options_are_refused() {
         2,
         &["cannot be used with"],
     );
-    refuses(&["pingpong", "--cores", "0,1000000"], 1, &["pin to core"]);
+    refuses(&["pingpong", "--cores", "0,1000000"], 2, &["pin to core"]);
 }
 
 #[test]
 fn malformed_addresses_are_named() {
     refuses(
         &["pingpong", "nowhere"],
-        1,
+        2,
         &["\"nowhere\" is no address", "HOST:PORT"],
     );
     refuses(
         &["pingpong", "--listen", "127.0.0.1:70000"],
-        1,
+        2,
         &["\"127.0.0.1:70000\" is no address"],
     );
     refuses(
@@ -124,8 +124,8 @@ fn info_lists_shared_memory_and_says_what_is_missing() {
     assert!(text.status.success(), "{}", stderr(&text));
     assert!(
         stdout(&text)
-            .lines()
-            .any(|l| l.contains(" shm ") && l.contains("tagged")),
+            .split("\nmissing")
+            .any(|l| l.contains("shm rdm\n") && l.contains(" tagged ")),
         "{}",
         stdout(&text)
     );
@@ -145,7 +145,7 @@ fn info_lists_shared_memory_and_says_what_is_missing() {
         prefixes.sort_unstable();
         prefixes.dedup();
         assert_eq!(prefixes, [0, 40], "{value}");
-        assert!(stdout(&text).contains(" dgram+40 "), "{}", stdout(&text));
+        assert!(stdout(&text).contains(" dgram+40\n"), "{}", stdout(&text));
         assert_eq!(domains[0]["type"], "rdm", "{value}");
     }
     // The library, or a device.
@@ -205,8 +205,8 @@ fn info_explains_what_is_ruled_out_and_what_would_mend_it() {
     );
     refuses(
         &["info", "--explain", "--source"],
-        1,
-        &["FI_SOURCE needs a node or a service"],
+        2,
+        &["required", "--node", "--service"],
     );
 }
 
@@ -218,10 +218,11 @@ fn info_with_everything_off_fails() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    let words: Vec<&str> = text.split_whitespace().collect();
     assert!(
-        stdout(&output).contains("switched off by setting shm"),
-        "{}",
-        stdout(&output)
+        words.join(" ").contains("switched off by setting shm"),
+        "{text}"
     );
 }
 

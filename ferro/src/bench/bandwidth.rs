@@ -5,12 +5,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::size::{messages_for, verify};
-use crate::cli::RunOptions;
+use crate::cli::{BandwidthOptions, RunOptions};
 use crate::failure::Result;
 use crate::link::Link;
 use crate::message::{Pattern, Phase};
 use crate::phase::{exchange, stream};
-use crate::report::{Table, significant};
+use crate::plot::{Plotted, Point};
+use crate::report::{Column, Tabled, significant};
 use crate::sizes;
 
 const WINDOW: u64 = 64;
@@ -23,12 +24,12 @@ const SMALLEST_WINDOW: u64 = 4;
 
 const WARMUP_TIME: Duration = Duration::from_millis(50);
 
-/// What one size gives.
+/// The throughput of one size.
 #[derive(Debug, Serialize)]
 pub(crate) struct Throughput {
     bench: &'static str,
     pub(super) size: usize,
-    path: &'static str,
+    pub(super) path: &'static str,
     domain: String,
     pub(super) messages: u64,
     pub(super) window: u64,
@@ -41,46 +42,31 @@ pub(crate) struct Throughput {
     verified: bool,
 }
 
-/// Measures one size.
+/// Measures one size. Both ways at once the result is the sum of both, with the count of messages
+/// of one.
 ///
 /// # Errors
 ///
 /// When the partner is gone or an operation fails.
-pub(super) fn measure(link: &mut Link, size: usize, options: &RunOptions) -> Result<Throughput> {
-    throughput(link, size, options, "bandwidth", Pattern::Stream)
-}
-
-/// The same both ways at once: the sum of both, and the messages of one.
-///
-/// # Errors
-///
-/// As [`measure`].
-pub(super) fn measure_both_ways(
-    link: &mut Link,
-    size: usize,
-    options: &RunOptions,
-) -> Result<Throughput> {
-    throughput(link, size, options, "bidirectional", Pattern::Exchange)
-}
-
 pub(super) fn throughput(
     link: &mut Link,
     size: usize,
-    options: &RunOptions,
+    options: &BandwidthOptions,
     bench: &'static str,
     pattern: Pattern,
 ) -> Result<Throughput> {
+    let BandwidthOptions { run, window, .. } = options;
     let mut phase = Phase {
         pattern,
         size,
         messages: 1,
-        window: options.window.unwrap_or_else(|| window_for(size)),
+        window: window.unwrap_or_else(|| window_for(size)),
         verify: false,
     };
-    verify(link, &phase, options)?;
+    verify(link, &phase, run)?;
 
-    let one = warm_up(link, &mut phase, options)?;
-    phase.messages = options
+    let one = warm_up(link, &mut phase, run)?;
+    phase.messages = run
         .iters
         .unwrap_or_else(|| messages_for(one).max(2 * phase.window));
     let took = ask(link, &phase)?.as_secs_f64().max(1e-9);
@@ -98,7 +84,7 @@ pub(super) fn throughput(
         mebibytes_per_s: bytes_per_s / f64::from(1 << 20),
         messages_per_s: messages / took,
         blocking: link.blocks(),
-        verified: options.verifies(),
+        verified: run.verifies(),
     })
 }
 
@@ -131,23 +117,38 @@ fn warm_up(link: &mut Link, phase: &mut Phase, options: &RunOptions) -> Result<D
     }
 }
 
-/// All sizes in a table.
-pub(super) fn table(results: &[Throughput]) -> Table {
-    let mut table = Table::new(
-        &["SIZE", "MB/s", "MiB/s", "MESSAGES/s", "MESSAGES", "WINDOW"],
-        0,
-    );
-    for r in results {
-        table.row(vec![
-            sizes::print(r.size),
-            significant(r.megabytes_per_s),
-            significant(r.mebibytes_per_s),
-            significant(r.messages_per_s),
-            r.messages.to_string(),
-            r.window.to_string(),
-        ]);
+impl Tabled for Throughput {
+    const COLUMNS: &'static [Column] = &[
+        Column::number("SIZE", 5),
+        Column::number("MB/s", 7),
+        Column::number("MiB/s", 7),
+        Column::number("MESSAGES/s", 0),
+        Column::number("MESSAGES", 10),
+        Column::number("WINDOW", 0),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            sizes::print(self.size),
+            significant(self.megabytes_per_s),
+            significant(self.mebibytes_per_s),
+            significant(self.messages_per_s),
+            self.messages.to_string(),
+            self.window.to_string(),
+        ]
     }
-    table
+}
+
+impl Plotted for Throughput {
+    fn points(&self) -> Vec<Point> {
+        vec![Point {
+            picture: self.bench.to_owned(),
+            caption: format!("{}: {}", self.path, self.bench),
+            axes: ("message size".to_owned(), "MB/s".to_owned()),
+            line: self.path.to_owned(),
+            at: (self.size as f64, self.megabytes_per_s),
+        }]
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use crate::failure::{Failure, Result};
 use crate::link::Link;
 use crate::message::{Pattern, Phase};
 use crate::phase::echo;
-use crate::report::{Table, significant};
+use crate::plot::{Plotted, Point};
+use crate::report::{Column, Tabled, significant};
 use crate::sizes;
 
 /// Round trips before those that count, without `--warmup`: at least these, and for at least the
@@ -26,7 +27,7 @@ const CLOCK_SHARE: f64 = 0.01;
 
 const MAX_BATCH: u64 = 100;
 
-/// Longest half round trip that is told apart: a minute.
+/// The histogram's longest half round trip: a minute.
 const MAX_PS: u64 = 60_000_000_000_000;
 
 /// The latency of one size, in µs for half a round trip.
@@ -127,32 +128,46 @@ fn batch_of(clock: Duration, round_trip: Duration) -> u64 {
     ((share / CLOCK_SHARE).ceil() as u64).clamp(1, MAX_BATCH)
 }
 
-/// All sizes in a table.
-pub(super) fn table(results: &[Latency]) -> Table {
-    let mut table = Table::new(
-        &[
-            "SIZE",
-            "MIN µs",
-            "MEDIAN µs",
-            "MEAN µs",
-            "P99 µs",
-            "ROUND TRIPS",
-            "BATCH",
-        ],
-        0,
-    );
-    for r in results {
-        table.row(vec![
-            sizes::print(r.size),
-            significant(r.min_us),
-            significant(r.median_us),
-            significant(r.mean_us),
-            significant(r.p99_us),
-            r.round_trips.to_string(),
-            r.batch.to_string(),
-        ]);
+impl Tabled for Latency {
+    const COLUMNS: &'static [Column] = &[
+        Column::number("SIZE", 5),
+        Column::number("MIN µs", 0),
+        Column::number("MEDIAN µs", 0),
+        Column::number("MEAN µs", 0),
+        Column::number("P99 µs", 0),
+        Column::number("ROUND TRIPS", 0),
+        Column::number("BATCH", 0),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            sizes::print(self.size),
+            significant(self.min_us),
+            significant(self.median_us),
+            significant(self.mean_us),
+            significant(self.p99_us),
+            self.round_trips.to_string(),
+            self.batch.to_string(),
+        ]
     }
-    table
+}
+
+impl Plotted for Latency {
+    fn points(&self) -> Vec<Point> {
+        let statistics = [
+            ("minimum", self.min_us),
+            ("median", self.median_us),
+            ("99th percentile", self.p99_us),
+        ];
+        let point = |(line, us): (&str, f64)| Point {
+            picture: self.bench.to_owned(),
+            caption: format!("{}: half a round trip", self.path),
+            axes: ("message size".to_owned(), "µs".to_owned()),
+            line: line.to_owned(),
+            at: (self.size as f64, us),
+        };
+        statistics.map(point).into()
+    }
 }
 
 #[cfg(test)]

@@ -11,17 +11,16 @@ use serde::Serialize;
 
 use crate::cli::MatchOptions;
 use crate::failure::Result;
-use crate::report::{Table, print_json, print_text, significant};
-use crate::sizes::Sizes;
+use crate::plot::{self, Plotted, Point};
+use crate::progress::Progress;
+use crate::report::{Column, Results, Tabled, significant};
 use crate::workload::matching::{self as workload, Queue, sample};
 use endpoints::Endpoints;
-
-const DEPTHS: [usize; 4] = [10, 1000, 10_000, 100_000];
 
 /// Of one depth at a stretch.
 const STRETCH: Duration = Duration::from_millis(10);
 
-/// What one depth gives.
+/// The cost at one depth.
 #[derive(Debug, Serialize)]
 struct Matching {
     bench: &'static str,
@@ -37,28 +36,30 @@ struct Matching {
     ratio: f64,
 }
 
-/// Measures all that is asked for.
+/// Measures each chosen combination of side, kind and order.
 ///
 /// # Errors
 ///
 /// When there is no domain of the path, or a call fails.
 pub(crate) fn run(options: &MatchOptions) -> Result<()> {
-    let depths = match &options.depths {
-        Some(Sizes(depths)) => depths.clone(),
-        None => DEPTHS.to_vec(),
-    };
-    let mut results = Vec::new();
+    let mut combinations = Vec::new();
     for side in chosen(options.side, workload::Side::ALL) {
         for kind in chosen(options.kind, workload::Kind::ALL) {
             for order in chosen(options.order, workload::Order::ALL) {
-                results.extend(measure(options, (side, kind, order), &depths)?);
+                combinations.push((side, kind, order));
             }
         }
     }
-    if options.json {
-        return print_json(&results);
+    let mut results = Results::new(options.json, combinations.len());
+    for what @ (side, kind, order) in combinations {
+        let step = format!("match {side} {kind} {order}");
+        results.progress().step(step);
+        for result in measure(options, what, results.progress())? {
+            results.add(result)?;
+        }
     }
-    print_text(&table(&results).to_string())
+    let results = results.finish("")?;
+    plot::results(&results, options.plot.plot.as_deref())
 }
 
 fn chosen<T: Copy>(one: Option<T>, all: &[T]) -> Vec<T> {
@@ -68,8 +69,10 @@ fn chosen<T: Copy>(one: Option<T>, all: &[T]) -> Vec<T> {
 fn measure(
     options: &MatchOptions,
     what: (workload::Side, workload::Kind, workload::Order),
-    depths: &[usize],
+    progress: &Progress,
 ) -> Result<Vec<Matching>> {
+    let depths = &options.depths.0;
+    let (side, kind, order) = what;
     let mut queues = Vec::new();
     for &depth in depths {
         let endpoints = Endpoints::open(options.path, Threading::Domain)?;
@@ -77,7 +80,11 @@ fn measure(
     }
     let mut bursts = vec![Vec::new(); depths.len()];
     let mut ratios = vec![Vec::new(); depths.len()];
-    for _ in 0..options.rounds {
+    for round in 1..=options.rounds {
+        progress.part(format!(
+            "match {side} {kind} {order}: round {round} of {}",
+            options.rounds
+        ));
         let mut first = None;
         for (n, (_, queue)) in queues.iter_mut().enumerate() {
             let mut stretch = sample(queue, STRETCH)?;
@@ -86,7 +93,6 @@ fn measure(
             ratios[n].push(middle / *first.get_or_insert(middle));
         }
     }
-    let (side, kind, order) = what;
     let results = queues.iter().zip(depths).enumerate();
     Ok(results
         .map(|(n, ((path, _), &depth))| Matching {
@@ -104,30 +110,46 @@ fn measure(
         .collect())
 }
 
-/// The middle one; sorts them.
+/// The middle value; sorts the values.
 pub(super) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-fn table(results: &[Matching]) -> Table {
-    let mut table = Table::new(
-        &[
-            "SIDE", "KIND", "ORDER", "DEPTH", "NS/ENTRY", "MIN NS", "RATIO", "ENTRIES",
-        ],
-        2,
-    );
-    for r in results {
-        table.row(vec![
-            r.side.to_owned(),
-            r.kind.to_owned(),
-            r.order.to_owned(),
-            r.depth.to_string(),
-            significant(r.ns_per_op),
-            significant(r.min_ns),
-            format!("{:.2}", r.ratio),
-            r.entries.to_string(),
-        ]);
+impl Tabled for Matching {
+    const COLUMNS: &'static [Column] = &[
+        Column::words("SIDE", 10),
+        Column::words("KIND", 10),
+        Column::words("ORDER", 6),
+        Column::number("DEPTH", 7),
+        Column::number("NS/ENTRY", 0),
+        Column::number("MIN NS", 7),
+        Column::number("RATIO", 6),
+        Column::number("ENTRIES", 0),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.side.to_owned(),
+            self.kind.to_owned(),
+            self.order.to_owned(),
+            self.depth.to_string(),
+            significant(self.ns_per_op),
+            significant(self.min_ns),
+            format!("{:.2}", self.ratio),
+            self.entries.to_string(),
+        ]
     }
-    table
+}
+
+impl Plotted for Matching {
+    fn points(&self) -> Vec<Point> {
+        vec![Point {
+            picture: format!("{}-{}", self.bench, self.side),
+            caption: format!("{}: matching, {}", self.path, self.side),
+            axes: ("depth".to_owned(), "ns per entry".to_owned()),
+            line: format!("{} {}", self.kind, self.order),
+            at: (self.depth as f64, self.ns_per_op),
+        }]
+    }
 }

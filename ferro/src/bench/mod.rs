@@ -9,100 +9,94 @@ mod size;
 mod threads;
 pub(crate) mod vectors;
 
-use crate::cli::{RateOptions, RunOptions};
+use serde::Serialize;
+
+use crate::cli::{BandwidthOptions, LatencyOptions, PlotOptions, RateOptions, RunOptions};
 use crate::failure::Result;
 use crate::link::Link;
+use crate::message::Pattern;
 use crate::partner;
-use crate::report::{print_json, print_text};
-use crate::sizes::Sizes;
+use crate::plot::{self, Plotted};
+use crate::report::{Results, Tabled};
+use crate::sizes;
 
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Measure {
-    /// Half the round trip.
-    Latency,
-    /// Bytes a second.
-    Bandwidth,
-    /// Bytes a second, both ways at once.
-    BothWays,
-    /// Messages a second.
-    Rate,
-}
-
-/// Runs either side.
+/// Half the round trip; either side.
 ///
 /// # Errors
 ///
 /// When there is no partner, or a message is lost or damaged.
-pub(crate) fn run(measure: Measure, options: &RunOptions) -> Result<()> {
-    if options.listen.is_some() {
-        return partner::listen(options);
-    }
-    match measure {
-        Measure::Latency => measured(
-            options,
-            &[8, 4 << 10, 64 << 10, 1 << 20],
-            latency::measure,
-            latency::table,
-        ),
-        Measure::Bandwidth => measured(
-            options,
-            &[4 << 10, 64 << 10, 1 << 20],
-            bandwidth::measure,
-            bandwidth::table,
-        ),
-        Measure::BothWays => measured(
-            options,
-            &[4 << 10, 64 << 10, 1 << 20],
-            bandwidth::measure_both_ways,
-            bandwidth::table,
-        ),
-        Measure::Rate => measured(options, &[8], rate::measure, rate::table),
-    }
+pub(crate) fn latency(options: &LatencyOptions) -> Result<()> {
+    each_size("latency", &options.run, &options.plot, |link, size| {
+        latency::measure(link, size, &options.run)
+    })
 }
 
-/// Runs either side of a measurement of messages a second.
+/// Bytes a second; either side.
 ///
 /// # Errors
 ///
-/// As [`run`].
+/// As [`latency()`].
+pub(crate) fn one_way(options: &BandwidthOptions) -> Result<()> {
+    each_size("bandwidth", &options.run, &options.plot, |link, size| {
+        bandwidth::throughput(link, size, options, "bandwidth", Pattern::Stream)
+    })
+}
+
+/// Bytes a second both ways at once, the sum of both; either side.
+///
+/// # Errors
+///
+/// As [`latency()`].
+pub(crate) fn both_ways(options: &BandwidthOptions) -> Result<()> {
+    let what = "bidirectional bandwidth";
+    each_size(what, &options.run, &options.plot, |link, size| {
+        bandwidth::throughput(link, size, options, "bidirectional", Pattern::Exchange)
+    })
+}
+
+/// Messages a second; either side.
+///
+/// # Errors
+///
+/// As [`latency()`].
 pub(crate) fn rate(options: &RateOptions) -> Result<()> {
+    let BandwidthOptions { run, plot, .. } = &options.stream;
     match options.threads {
-        Some(count) if options.run.listen.is_none() => threads::run(options, count),
-        _ => run(Measure::Rate, &options.run),
+        Some(count) => each_size("rate", run, plot, |link, size| {
+            threads::measure(link, size, count, run)
+        }),
+        None => each_size("rate", run, plot, |link, size| {
+            rate::measure(link, size, &options.stream)
+        }),
     }
 }
 
-fn measured<R: serde::Serialize>(
+fn each_size<R: Serialize + Tabled + Plotted>(
+    what: &str,
     options: &RunOptions,
-    default_sizes: &[usize],
-    measure: fn(&mut Link, usize, &RunOptions) -> Result<R>,
-    table: fn(&[R]) -> crate::report::Table,
+    pictures: &PlotOptions,
+    measure: impl Fn(&mut Link, usize) -> Result<R>,
 ) -> Result<()> {
-    let sizes = match &options.sizes {
-        Some(Sizes(sizes)) => sizes,
-        None => default_sizes,
-    };
-    let mut results = Vec::new();
+    if let Some(address) = &options.listen {
+        return partner::listen(address, options.patience);
+    }
+    let sizes = &options.sizes.0;
+    let mut results = Results::new(options.json, sizes.len());
     let mut route = String::new();
     partner::with(options, |link| {
-        for size in sizes {
-            results.push(measure(link, *size, options)?);
+        for &size in sizes {
+            let step = format!("{what} of {}", sizes::print(size));
+            results.progress().step(step);
+            results.add(measure(link, size)?)?;
         }
         route = link.route();
         Ok(())
     })?;
-    if options.json {
-        return print_json(&results);
-    }
-    let data = if options.verifies() {
-        "verified"
-    } else {
-        "not checked"
+    let data = match options.verifies() {
+        true => "verified",
+        false => "not checked",
     };
     let waits = if options.block { "blocking" } else { "polling" };
-    print_text(&format!(
-        "{}over {route}, {waits}, data {data}\n",
-        table(&results)
-    ))
+    let results = results.finish(&format!("over {route}, {waits}, data {data}"))?;
+    plot::results(&results, pictures.plot.as_deref())
 }

@@ -1,32 +1,62 @@
 //! Small messages a second: a bandwidth run whose result is the count of messages.
 
+use serde::Serialize;
+
 use super::bandwidth::{Throughput, throughput};
-use crate::cli::RunOptions;
+use crate::cli::BandwidthOptions;
 use crate::failure::Result;
 use crate::link::Link;
 use crate::message::Pattern;
-use crate::report::{Table, significant};
+use crate::plot::{Plotted, Point};
+use crate::report::{Column, Tabled, significant};
 use crate::sizes;
+
+/// The rate of one size.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(super) struct Rate(Throughput);
 
 /// Measures one size.
 ///
 /// # Errors
 ///
 /// When the partner is gone or an operation fails.
-pub(super) fn measure(link: &mut Link, size: usize, options: &RunOptions) -> Result<Throughput> {
-    throughput(link, size, options, "rate", Pattern::Stream)
+pub(super) fn measure(link: &mut Link, size: usize, options: &BandwidthOptions) -> Result<Rate> {
+    throughput(link, size, options, "rate", Pattern::Stream).map(Rate)
 }
 
-/// All sizes in a table.
-pub(super) fn table(results: &[Throughput]) -> Table {
-    let mut table = Table::new(&["SIZE", "M MESSAGES/s", "MESSAGES", "WINDOW"], 0);
-    for r in results {
-        table.row(vec![
-            sizes::print(r.size),
-            significant(r.messages_per_s / 1e6),
-            r.messages.to_string(),
-            r.window.to_string(),
-        ]);
+impl Tabled for Rate {
+    const COLUMNS: &'static [Column] = &[
+        Column::number("SIZE", 5),
+        Column::number("M MESSAGES/s", 0),
+        Column::number("MESSAGES", 10),
+        Column::number("WINDOW", 0),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let Self(rate) = self;
+        vec![
+            sizes::print(rate.size),
+            significant(rate.messages_per_s / 1e6),
+            rate.messages.to_string(),
+            rate.window.to_string(),
+        ]
     }
-    table
+}
+
+impl Plotted for Rate {
+    fn points(&self) -> Vec<Point> {
+        vec![rate_point(self.0.size, self.0.path, self.0.messages_per_s)]
+    }
+}
+
+/// The point of a rate, of one thread or several.
+pub(super) fn rate_point(size: usize, path: &str, messages_per_s: f64) -> Point {
+    Point {
+        picture: "rate".to_owned(),
+        caption: "message rate".to_owned(),
+        axes: ("message size".to_owned(), "messages/s".to_owned()),
+        line: path.to_owned(),
+        at: (size as f64, messages_per_s),
+    }
 }

@@ -1,4 +1,4 @@
-//! What measurements of all kinds do with each size.
+//! The steps that each measurement takes with each size.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::message::{Pattern, Phase};
 use crate::phase::{echo, exchange, stream};
 
 /// How long one size takes where the user does not say how many messages.
-const TIME_PER_SIZE: Duration = Duration::from_millis(500);
+pub(super) const TIME_PER_SIZE: Duration = Duration::from_millis(500);
 
 /// Messages whose content is checked, for each size.
 const VERIFIED_MESSAGES: u64 = 16;

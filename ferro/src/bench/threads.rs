@@ -2,17 +2,17 @@
 //! each with an endpoint of its own domain, and a peer of its own: the sum of all. One message of a
 //! thread is under way at a time.
 
-use std::time::Duration;
-
 use serde::Serialize;
 
-use crate::cli::{RateOptions, RunOptions};
+use super::rate::rate_point;
+use super::size::TIME_PER_SIZE;
+use crate::cli::RunOptions;
 use crate::failure::Result;
 use crate::link::Link;
 use crate::message::{MAX_ITERS, Stations};
-use crate::partner;
-use crate::report::{Table, print_json, print_text, significant};
-use crate::sizes::{self, Sizes};
+use crate::plot::{Plotted, Point};
+use crate::report::{Column, Tabled, significant};
+use crate::sizes;
 use crate::stations::Asking;
 
 /// Messages of each thread whose content is checked.
@@ -21,12 +21,9 @@ const VERIFIED_MESSAGES: u64 = 64;
 /// Messages of each thread before those that count, and at least as many count.
 const FEWEST: u64 = 1000;
 
-/// How long one size takes where the user does not say how many messages.
-const TIME_PER_SIZE: Duration = Duration::from_millis(500);
-
-/// What one size gives.
+/// The rate of one size.
 #[derive(Debug, Serialize)]
-struct ThreadRate {
+pub(super) struct ThreadRate {
     bench: &'static str,
     size: usize,
     threads: u32,
@@ -41,31 +38,17 @@ struct ThreadRate {
     verified: bool,
 }
 
-/// Measures all that is asked for.
+/// Measures one size.
 ///
 /// # Errors
 ///
-/// When there is no partner, or a message is lost or damaged.
-pub(super) fn run(options: &RateOptions, threads: u32) -> Result<()> {
-    let run = &options.run;
-    let sizes = match &run.sizes {
-        Some(Sizes(sizes)) => sizes.clone(),
-        None => vec![64],
-    };
-    let mut results = Vec::new();
-    partner::with(run, |link| {
-        for size in sizes {
-            results.push(measure(link, size, threads, run)?);
-        }
-        Ok(())
-    })?;
-    match run.json {
-        true => print_json(&results),
-        false => print_text(&table(&results).to_string()),
-    }
-}
-
-fn measure(link: &mut Link, size: usize, threads: u32, options: &RunOptions) -> Result<ThreadRate> {
+/// When a message is lost or damaged, or the partner is gone.
+pub(super) fn measure(
+    link: &mut Link,
+    size: usize,
+    threads: u32,
+    options: &RunOptions,
+) -> Result<ThreadRate> {
     let asked = Stations {
         path: options.path,
         block: options.block,
@@ -101,25 +84,31 @@ fn measure(link: &mut Link, size: usize, threads: u32, options: &RunOptions) -> 
     })
 }
 
-fn table(results: &[ThreadRate]) -> Table {
-    let header = [
-        "SIZE",
-        "THREADS",
-        "M MESSAGES/s",
-        "MB/s",
-        "MESSAGES",
-        "PATH",
+impl Tabled for ThreadRate {
+    const COLUMNS: &'static [Column] = &[
+        Column::number("SIZE", 5),
+        Column::number("THREADS", 0),
+        Column::number("M MESSAGES/s", 0),
+        Column::number("MB/s", 7),
+        Column::number("MESSAGES", 10),
+        Column::number("PATH", 5),
     ];
-    let mut table = Table::new(&header, 0);
-    for r in results {
-        table.row(vec![
-            sizes::print(r.size),
-            r.threads.to_string(),
-            significant(r.messages_per_s / 1e6),
-            significant(r.megabytes_per_s),
-            r.messages.to_string(),
-            r.path.to_owned(),
-        ]);
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            sizes::print(self.size),
+            self.threads.to_string(),
+            significant(self.messages_per_s / 1e6),
+            significant(self.megabytes_per_s),
+            self.messages.to_string(),
+            self.path.to_owned(),
+        ]
     }
-    table
+}
+
+impl Plotted for ThreadRate {
+    fn points(&self) -> Vec<Point> {
+        let line = format!("{}, {} threads", self.path, self.threads);
+        vec![rate_point(self.size, &line, self.messages_per_s)]
+    }
 }

@@ -19,26 +19,25 @@ use super::matching::median;
 use crate::bound::carrier_of;
 use crate::cli::VectorOptions;
 use crate::failure::{Failure, Result};
-use crate::report::{Table, print_json, print_text, significant};
-use crate::sizes::Sizes;
+use crate::plot::{self, Plotted, Point};
+use crate::progress::Progress;
+use crate::report::{Column, Results, Tabled, significant};
 use crate::workload::vectors::{
     self as workload, NODES, Vector, Walk, at_once, batched, dependent,
 };
 use names::name;
 
-const ENTRIES: [usize; 3] = [1000, 100_000, 1_000_000];
-
 /// Bytes that a processor fetches at once.
 const LINE: usize = 64;
 
-/// What one operation takes, at one number of entries.
+/// The time of one operation, at one number of entries.
 #[derive(Debug, Serialize)]
-struct Operation {
+struct AvOperation {
     bench: &'static str,
     op: &'static str,
     symmetric: bool,
     entries: usize,
-    /// What it was opened for.
+    /// The number of entries that the address vector was opened for.
     count: usize,
     nodes: usize,
     path: &'static str,
@@ -51,7 +50,7 @@ struct Operation {
     bytes_per_entry: f64,
 }
 
-/// Measures all that is asked for.
+/// Measures each number of entries.
 ///
 /// # Errors
 ///
@@ -60,21 +59,16 @@ pub(crate) fn run(options: &VectorOptions) -> Result<()> {
     if options.beside {
         return beside::run(options);
     }
-    let entries = match &options.entries {
-        Some(Sizes(entries)) => entries.clone(),
-        None => ENTRIES.to_vec(),
-    };
-    let mut results = Vec::new();
-    for n in entries {
-        if n == 0 {
-            return Err(Failure::new("--entries: one address at least"));
+    let entries = &options.entries.0;
+    let mut results = Results::new(options.json, entries.len());
+    for &n in entries {
+        results.progress().step(format!("av of {n}"));
+        for result in measure(options, n, results.progress())? {
+            results.add(result)?;
         }
-        results.extend(measure(options, n)?);
     }
-    if options.json {
-        return print_json(&results);
-    }
-    print_text(&table(&results).to_string())
+    let results = results.finish("")?;
+    plot::results(&results, options.plot.plot.as_deref())
 }
 
 fn attr(options: &VectorOptions, n: usize) -> AvAttr {
@@ -87,12 +81,12 @@ fn attr(options: &VectorOptions, n: usize) -> AvAttr {
 }
 
 /// An address vector of a domain, as applications use it.
-struct Ours {
+struct BenchedAv {
     names: Vec<[u8; NATIVE_LEN]>,
     av: Arc<dyn Av>,
 }
 
-impl Vector for Ours {
+impl Vector for BenchedAv {
     type Error = Failure;
 
     fn insert(&mut self) -> Result<()> {
@@ -128,13 +122,14 @@ const DATA_PATH: [&str; 7] = [
     "pointer_chase",
 ];
 
-fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
+fn measure(options: &VectorOptions, n: usize, progress: &Progress) -> Result<Vec<AvOperation>> {
     let (domain, attr) = (options.path.open(Threading::Domain)?, attr(options, n));
     let path = carrier_of(&*domain);
     let mut calls = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
     let mut bytes = Vec::new();
-    for _ in 0..options.rounds {
-        let figures = workload::measure(&mut ours(&*domain, n, &attr)?, n)?;
+    for round in 1..=options.rounds {
+        progress.part(format!("av of {n}: round {round} of {}", options.rounds));
+        let figures = workload::measure(&mut benched(&*domain, n, &attr)?, n)?;
         let took = [
             figures.insert,
             figures.lookup,
@@ -147,7 +142,7 @@ fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
         bytes.push(figures.bytes_per_entry);
     }
     let bytes_per_entry = median(&mut bytes);
-    let operation = |op, ns: &mut [f64], chase_ratio| Operation {
+    let operation = |op, ns: &mut [f64], chase_ratio| AvOperation {
         bench: "av",
         op,
         symmetric: attr.symmetric,
@@ -166,6 +161,7 @@ fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
         results.push(operation(op, ns, None));
     }
     let bytes = (bytes_per_entry * n as f64) as usize;
+    progress.part(format!("av of {n}: look-ups in the table"));
     let mut rounds = data_path(n, &attr, bytes, options.rounds)?;
     let chase = rounds[DATA_PATH.len() - 1].clone();
     for (op, ns) in DATA_PATH.into_iter().zip(&mut rounds) {
@@ -176,8 +172,8 @@ fn measure(options: &VectorOptions, n: usize) -> Result<Vec<Operation>> {
     Ok(results)
 }
 
-fn ours(domain: &dyn Domain, n: usize, attr: &AvAttr) -> Result<Ours> {
-    Ok(Ours {
+fn benched(domain: &dyn Domain, n: usize, attr: &AvAttr) -> Result<BenchedAv> {
+    Ok(BenchedAv {
         names: (0..n).map(|i| name(i).to_bytes()).collect(),
         av: domain.open_av(attr)?,
     })
@@ -265,29 +261,43 @@ impl Chain {
     }
 }
 
-fn table(results: &[Operation]) -> Table {
-    let mut table = Table::new(
-        &[
-            "OPERATION",
-            "ENTRIES",
-            "NS",
-            "MIN NS",
-            "TO A CHASE",
-            "BYTES/ENTRY",
-        ],
-        0,
-    );
-    for r in results {
-        table.row(vec![
-            r.op.to_owned(),
-            r.entries.to_string(),
-            significant(r.ns_per_op),
-            significant(r.min_ns),
-            r.chase_ratio.map_or("-".to_owned(), |x| format!("{x:.2}")),
-            format!("{:.1}", r.bytes_per_entry),
-        ]);
+impl Tabled for AvOperation {
+    const COLUMNS: &'static [Column] = &[
+        Column::words("OPERATION", 19),
+        Column::number("ENTRIES", 0),
+        Column::number("NS", 7),
+        Column::number("MIN NS", 7),
+        Column::number("TO A CHASE", 0),
+        Column::number("BYTES/ENTRY", 0),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.op.to_owned(),
+            self.entries.to_string(),
+            significant(self.ns_per_op),
+            significant(self.min_ns),
+            self.chase_ratio
+                .map_or("-".to_owned(), |x| format!("{x:.2}")),
+            format!("{:.1}", self.bytes_per_entry),
+        ]
     }
-    table
+}
+
+impl Plotted for AvOperation {
+    fn points(&self) -> Vec<Point> {
+        let kind = if self.symmetric { "symmetric " } else { "" };
+        vec![Point {
+            picture: match self.symmetric {
+                true => "av-symmetric".to_owned(),
+                false => "av".to_owned(),
+            },
+            caption: format!("{kind}address vector"),
+            axes: ("addresses".to_owned(), "ns".to_owned()),
+            line: self.op.replace('_', " "),
+            at: (self.entries as f64, self.ns_per_op),
+        }]
+    }
 }
 
 #[cfg(test)]

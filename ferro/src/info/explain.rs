@@ -1,9 +1,10 @@
-//! `ferro info --explain`: what an application that asks so gets, and for everything else why not
-//! and what would mend it; of each port every address, and why it is spoken from or not.
+//! `ferro info --explain`: the answer to an application's question. A domain that does not fit has
+//! its reason and a remedy, and each address of a port has the reason why the port uses it or not.
 
 use clap::{Args, ValueEnum};
 use ferrofabric_contracts::addr::AddrFormat;
 use ferrofabric_contracts::config::Settings;
+use ferrofabric_contracts::error::{Errno, Error};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::info::{EpType, Info, Mismatch, SystemResolver};
 use ferrofabric_runtime::discovery::{Found, Query, QueryFlags, explain};
@@ -13,40 +14,42 @@ use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 use crate::providers::providers;
-use crate::report::{Table, print_json, print_text};
+use crate::report::{Block, print_json, print_text};
+use crate::sizes::one_size;
 
 use super::kind::type_and_mode;
+use super::missing_line;
 
 /// The question of an application.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What the application asks for (with --explain)")]
+#[command(next_help_heading = "Question of the application (with --explain)")]
 pub(super) struct Wanted {
-    /// Host name, number, or address as text
-    #[arg(long, requires = "explain")]
+    /// Host name, number, or address as text [default: none]
+    #[arg(long, requires = "explain", group = "place")]
     node: Option<String>,
-    /// Port, or name of a service
-    #[arg(long, requires = "explain")]
+    /// Port, or name of a service [default: none]
+    #[arg(long, requires = "explain", group = "place")]
     service: Option<String>,
     /// Node and service are this side's (FI_SOURCE)
-    #[arg(long, requires = "explain")]
+    #[arg(long, requires = "explain", requires = "place")]
     source: bool,
     /// The node is a number (FI_NUMERICHOST)
     #[arg(long, requires = "explain")]
     numeric: bool,
-    /// Capabilities, such as msg,tagged,remote_comm
+    /// Capabilities, such as msg,tagged,remote_comm [default: any]
     #[arg(long, requires = "explain", value_delimiter = ',', value_parser = capability)]
     caps: Vec<Flags>,
-    /// Type of endpoints
+    /// Type of endpoints [default: any]
     #[arg(long = "type", requires = "explain")]
     ep_type: Option<Type>,
-    /// Format of addresses
+    /// Format of addresses [default: any]
     #[arg(long, requires = "explain")]
     format: Option<Format>,
-    /// The one domain
+    /// The one domain [default: any]
     #[arg(long, requires = "explain")]
     domain: Option<String>,
-    /// Largest message in bytes
-    #[arg(long, requires = "explain", value_name = "BYTES")]
+    /// Largest message, such as 64K or 1G [default: any]
+    #[arg(long, requires = "explain", value_name = "SIZE", value_parser = one_size)]
     max_message: Option<usize>,
 }
 
@@ -72,8 +75,8 @@ fn capability(text: &str) -> Result<Flags, String> {
 }
 
 impl Wanted {
-    /// The hints of an application that supports every mode; none where nothing is asked for but an
-    /// address.
+    /// The hints of an application that supports every mode; none where the question has an address
+    /// alone.
     fn hints(&self) -> Option<Info> {
         let mut hints = Info::null_hints();
         hints.caps = self.caps.iter().copied().collect();
@@ -118,7 +121,7 @@ pub(super) fn run(wanted: &Wanted, as_json: bool) -> Result<()> {
     };
     let all = providers();
     let all: Vec<&dyn Provider> = all.iter().map(Box::as_ref).collect();
-    let found = explain(&all, &query, &SystemResolver, &settings)?;
+    let found = explain(&all, &query, &SystemResolver, &settings).map_err(wrong_question)?;
     let ports = ports();
     match as_json {
         true => print_json(&json(&found, &ports))?,
@@ -127,6 +130,14 @@ pub(super) fn run(wanted: &Wanted, as_json: bool) -> Result<()> {
     match found.infos.is_empty() {
         true => Err(Failure::new("nothing fits")),
         false => Ok(()),
+    }
+}
+
+/// The question comes from the command line, so a malformed one is wrong usage.
+fn wrong_question(error: Error) -> Failure {
+    match error.errno() {
+        Errno::EINVAL => Failure::usage(error.to_string()),
+        _ => error.into(),
     }
 }
 
@@ -158,20 +169,15 @@ fn ports() -> Vec<Port> {
 }
 
 fn text(found: &Found, ports: &[Port]) -> String {
-    let mut text = String::new();
-    if !found.infos.is_empty() {
-        let mut table = Table::new(&["FITS", "TYPE", "FORMAT", "SOURCE", "DESTINATION"], 5);
-        for info in &found.infos {
-            let shown = |addr: Option<_>| addr.map_or("-".to_owned(), |addr| format!("{addr}"));
-            table.row(vec![
-                info.domain.name.clone(),
-                type_and_mode(info),
-                info.addr_format.to_string(),
-                shown(info.src_addr),
-                shown(info.dest_addr),
-            ]);
-        }
-        text.push_str(&table.to_string());
+    let mut blocks = Vec::new();
+    for info in &found.infos {
+        let shown = |addr: Option<_>| addr.map_or("-".to_owned(), |addr| format!("{addr}"));
+        let heading = format!("{} {} fits", info.domain.name, type_and_mode(info));
+        let block = Block::new(heading)
+            .fact("format:", info.addr_format.to_string())
+            .fact("source:", shown(info.src_addr))
+            .fact("destination:", shown(info.dest_addr));
+        blocks.push(block.to_string());
     }
     for (info, why) in &found.ruled_out {
         let Mismatch {
@@ -180,27 +186,26 @@ fn text(found: &Found, ports: &[Port]) -> String {
             offered,
             mend,
         } = why;
-        text.push_str(&format!(
-            "\n{} {} does not fit: {field}\n  asked:   {asked}\n  offered: {offered}\n  mend:    {mend}\n",
-            info.domain.name,
-            type_and_mode(info)
-        ));
+        let (name, kind) = (&info.domain.name, type_and_mode(info));
+        let block = Block::new(format!("{name} {kind} does not fit: {field}"))
+            .fact("asked:", asked)
+            .fact("offered:", offered)
+            .fact("mend:", mend);
+        blocks.push(block.to_string());
     }
     for Port { name, gids } in ports {
-        text.push_str(&format!(
-            "\naddresses of {name} (setting gid_index chooses another)\n"
-        ));
-        match gids {
+        let heading = format!("addresses of {name} (setting gid_index chooses another)");
+        let block = Block::new(heading);
+        let block = match gids {
             Ok(gids) => gids
                 .iter()
-                .for_each(|gid| text.push_str(&format!("  {gid}\n"))),
-            Err(error) => text.push_str(&format!("  {error}\n")),
-        }
+                .fold(block, |block, gid| block.fact("", gid.to_string())),
+            Err(error) => block.fact("", error),
+        };
+        blocks.push(block.to_string());
     }
-    for notice in &found.notices {
-        text.push_str(&format!("\nmissing: {notice}\n"));
-    }
-    text
+    blocks.extend(found.notices.iter().map(missing_line));
+    blocks.join("\n")
 }
 
 fn json(found: &Found, ports: &[Port]) -> Value {

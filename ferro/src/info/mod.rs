@@ -1,10 +1,12 @@
-//! `ferro info`: every domain of this machine with its facts, and what is missing.
+//! `ferro info`: every domain of this machine with its facts, and each missing part.
 
 mod explain;
 mod kind;
 
+use std::fmt::Display;
+
 use clap::Args;
-use ferrofabric_contracts::config::{SETTINGS, Settings};
+use ferrofabric_contracts::config::{SETTINGS, Settings, variables};
 use ferrofabric_contracts::info::{AV_AUTH_KEY, Info};
 use serde_json::{Value, json};
 
@@ -12,7 +14,7 @@ use self::explain::Wanted;
 use self::kind::{type_and_mode, type_name};
 use crate::failure::{Failure, Result};
 use crate::providers::providers;
-use crate::report::{Table, print_json, print_text};
+use crate::report::{Block, print_json, print_text, wrapped};
 use crate::sizes;
 
 /// Options of `ferro info`.
@@ -24,15 +26,15 @@ pub(crate) struct InfoOptions {
     /// Print the settings (environment variables) in place of the domains
     #[arg(long, conflicts_with = "explain")]
     settings: bool,
-    /// Say of every domain whether an application gets it, and if not which field rules it out and
-    /// what would mend it
+    /// Explain for every domain why an application gets it, or the field that rules it out with a
+    /// remedy
     #[arg(long)]
     explain: bool,
     #[command(flatten)]
     wanted: Wanted,
 }
 
-/// Prints what the options ask for.
+/// Prints the domains, their explanation or the settings.
 ///
 /// # Errors
 ///
@@ -66,37 +68,30 @@ pub(crate) fn run(options: &InfoOptions) -> Result<()> {
 }
 
 fn text(infos: &[Info], missing: &[String]) -> String {
-    let mut table = Table::new(
-        &[
-            "PROVIDER",
-            "DOMAIN",
-            "TYPE",
-            "MAX MESSAGE",
-            "INJECT",
-            "CAPABILITIES",
-            "DEVICE",
-        ],
-        7,
-    );
+    let mut parts = Vec::new();
     for info in infos {
-        table.row(vec![
-            info.fabric.provider.clone(),
-            info.domain.name.clone(),
-            type_and_mode(info),
-            sizes::print(info.ep.max_msg_size),
-            sizes::print(info.tx.inject_size),
-            capabilities(info).join(" "),
-            device(info),
-        ]);
+        let block = Block::new(format!("{} {}", info.domain.name, type_and_mode(info)))
+            .fact("provider:", &info.fabric.provider)
+            .fact("messages:", messages(info))
+            .fact("capabilities:", capabilities(info).join(" "))
+            .fact("device:", device(info));
+        parts.push(block.to_string());
     }
-    let mut text = match infos.is_empty() {
-        true => String::new(),
-        false => table.to_string(),
-    };
-    for why in missing {
-        text.push_str(&format!("\nmissing: {why}\n"));
-    }
-    text
+    parts.extend(missing.iter().map(missing_line));
+    parts.join("\n")
+}
+
+/// A line about a missing part of the machine.
+fn missing_line(why: impl Display) -> String {
+    wrapped(&format!("missing: {why}"), "", "  ")
+}
+
+fn messages(info: &Info) -> String {
+    format!(
+        "up to {}, injected up to {}",
+        sizes::print(info.ep.max_msg_size),
+        sizes::print(info.tx.inject_size)
+    )
 }
 
 fn capabilities(info: &Info) -> Vec<String> {
@@ -108,7 +103,7 @@ fn capabilities(info: &Info) -> Vec<String> {
 
 fn device(info: &Info) -> String {
     let Some(nic) = &info.nic else {
-        return "-".to_owned();
+        return "none".to_owned();
     };
     let mut facts = vec![nic.device.clone()];
     for fact in [&nic.network, &nic.driver, &nic.address] {
@@ -152,6 +147,7 @@ fn domain_json(info: &Info) -> Value {
 }
 
 fn print_settings(as_json: bool) -> Result<()> {
+    variables::warn_once();
     if as_json {
         let all: Vec<Value> = SETTINGS
             .iter()
@@ -161,16 +157,18 @@ fn print_settings(as_json: bool) -> Result<()> {
             .collect();
         return print_json(&all);
     }
-    let mut table = Table::new(&["VARIABLE", "DEFAULT", "VALUES", "WHAT IT DOES"], 4);
-    for s in SETTINGS {
-        table.row(vec![
-            variable(s.name),
-            s.default.to_owned(),
-            s.values.to_owned(),
-            s.help.trim().to_owned(),
-        ]);
-    }
-    print_text(&table.to_string())
+    let blocks = SETTINGS.iter().map(|setting| {
+        let default = match setting.default {
+            "" => "none",
+            default => default,
+        };
+        let heading = format!("{} (default: {default})", variable(setting.name));
+        let block = Block::new(heading)
+            .fact("", format!("Takes {}.", setting.values))
+            .fact("", setting.help.trim());
+        block.to_string()
+    });
+    print_text(&blocks.collect::<Vec<_>>().join("\n"))
 }
 
 fn variable(name: &str) -> String {

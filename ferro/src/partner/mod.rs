@@ -10,7 +10,7 @@ use ferrofabric_contracts::info::Threading;
 
 use crate::bound::BoundEndpoint;
 use crate::channel::{Channel, PATIENCE};
-use crate::cli::{DEFAULT_LISTEN, RunOptions};
+use crate::cli::RunOptions;
 use crate::failure::{Failure, Result};
 use crate::link::{self, Link};
 use crate::message::{Message, from_hex, to_hex};
@@ -34,14 +34,13 @@ pub(crate) fn with(options: &RunOptions, ask: impl FnOnce(&mut Link) -> Result<(
     }
 }
 
-/// Waits for a partner at the address of `--listen`, and does the partner's run.
+/// Waits for a partner at the address of `--listen` for some seconds, and does the partner's run.
 ///
 /// # Errors
 ///
-/// When the address is none, or the run fails.
-pub(crate) fn listen(options: &RunOptions) -> Result<()> {
-    let address = options.listen.as_deref().unwrap_or(DEFAULT_LISTEN);
-    let (channel, name) = tcp::accept(address)?;
+/// When the address is none, no partner comes, or the run fails.
+pub(crate) fn listen(address: &str, patience_s: u64) -> Result<()> {
+    let (channel, name) = tcp::accept(address, Duration::from_secs(patience_s))?;
     let route = serve(channel).map_err(Failure::of_partners_options)?;
     eprintln!("ferro: did what {name} asked for, over {route}");
     Ok(())

@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use ferrofabric_contracts::config::variables;
+
 use crate::channel::Channel;
 use crate::cores;
 use crate::failure::{Failure, Result};
@@ -23,7 +25,15 @@ pub(super) struct SpawnedPartner(Child);
 /// When the cores are not to be had, or the process can not be started.
 pub(super) fn start(on: Option<(usize, usize)>) -> Result<(SpawnedPartner, Channel)> {
     let (ours, theirs) = match on {
-        Some(pair) => pair,
+        Some(pair) => {
+            let allowed = cores::allowed()?;
+            if let Some(core) = [pair.0, pair.1].iter().find(|c| !allowed.contains(c)) {
+                return Err(Failure::usage(format!(
+                    "--cores: this process may not use core {core}, so it can not pin to core {core}"
+                )));
+            }
+            pair
+        }
         None => cores::pair()?,
     };
     if ours == theirs {
@@ -36,7 +46,12 @@ pub(super) fn start(on: Option<(usize, usize)>) -> Result<(SpawnedPartner, Chann
     let program = std::env::current_exe().map_err(failed)?;
     // A child inherits the cores of the thread that starts it.
     cores::pin(&[theirs])?;
-    let child = Command::new(program)
+    let mut command = Command::new(program);
+    for unknown in variables::unknown_of_environment() {
+        // This process has named it.
+        command.env_remove(unknown.name);
+    }
+    let child = command
         .arg("partner")
         .stdin(Stdio::from(OwnedFd::from(far)))
         .stdout(Stdio::null())

@@ -7,12 +7,12 @@ use serde::Deserialize;
 
 use super::tables::read;
 use crate::failure::{Failure, Result};
-use crate::report::{Table, print_text, significant};
+use crate::report::{Column, Table, print_text, significant};
 use crate::sizes;
 
 /// The fields of `ferro bench --json` that are shown.
 #[derive(Deserialize)]
-struct Measured {
+struct DemoResult {
     size: usize,
     path: String,
     domain: String,
@@ -22,7 +22,7 @@ struct Measured {
 }
 
 #[derive(Default)]
-struct Line {
+struct DemoLine {
     latency_us: Option<f64>,
     bandwidth_mbs: Option<f64>,
     unverified: bool,
@@ -34,9 +34,9 @@ struct Line {
 ///
 /// When a file is not what `ferro bench --json` prints, or data was not verified.
 pub(super) fn table(files: &[PathBuf]) -> Result<()> {
-    let mut lines: BTreeMap<(String, usize), Line> = BTreeMap::new();
+    let mut lines: BTreeMap<(String, usize), DemoLine> = BTreeMap::new();
     for file in files {
-        for m in read::<Vec<Measured>>(file)? {
+        for m in read::<Vec<DemoResult>>(file)? {
             let path = match m.path.as_str() {
                 "shm" => "shared memory".to_owned(),
                 _ => format!("verbs, {}", m.domain),
@@ -47,7 +47,13 @@ pub(super) fn table(files: &[PathBuf]) -> Result<()> {
             line.unverified |= !m.verified;
         }
     }
-    let mut table = Table::new(&["PATH", "DATA", "SIZE", "LATENCY µs", "BANDWIDTH MB/s"], 2);
+    let mut table = Table::new(&[
+        Column::words("PATH", 0),
+        Column::words("DATA", 0),
+        Column::number("SIZE", 0),
+        Column::number("LATENCY µs", 0),
+        Column::number("BANDWIDTH MB/s", 0),
+    ]);
     let figure = |value: Option<f64>| value.map_or("-".to_owned(), significant);
     for ((path, size), line) in &lines {
         table.row(vec![
@@ -64,7 +70,7 @@ pub(super) fn table(files: &[PathBuf]) -> Result<()> {
         ]);
     }
     print_text(&table.to_string())?;
-    let whole = |l: &Line| !l.unverified && l.latency_us.is_some() && l.bandwidth_mbs.is_some();
+    let whole = |l: &DemoLine| !l.unverified && l.latency_us.is_some() && l.bandwidth_mbs.is_some();
     match !lines.is_empty() && lines.values().all(whole) {
         true => Ok(()),
         false => Err(Failure::new("the table has gaps")),

@@ -12,6 +12,7 @@ use super::row::{Row, median, minimum};
 use crate::cli::PeerSuiteOptions;
 use crate::cores;
 use crate::failure::{Failure, Result};
+use crate::progress::Progress;
 use crate::report::print_json;
 use crate::workload::matching::{Kind, Order, Side};
 
@@ -19,7 +20,7 @@ const DEPTHS: [usize; 3] = [10, 10_000, 100_000];
 
 const PEER: &str = "libfabric shm";
 
-/// What both programs print of a depth.
+/// The output of both programs for a depth.
 #[derive(Deserialize)]
 struct DepthMeasured {
     depth: usize,
@@ -42,10 +43,12 @@ struct DepthFigures {
 pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
     let core = cores::pair()?.0;
     let mut rows = Vec::new();
+    let combinations = Side::ALL.len() * Kind::ALL.len() * Order::ALL.len();
+    let mut progress = Progress::over(combinations);
     for &side in Side::ALL {
         for &kind in Kind::ALL {
             for &order in Order::ALL {
-                eprintln!("bench: match {side} {kind} {order}");
+                progress.step(format!("match {side} {kind} {order}"));
                 rows.extend(compare(
                     options,
                     core,
@@ -54,6 +57,7 @@ pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
             }
         }
     }
+    progress.finish();
     print_json(&rows)
 }
 

@@ -9,7 +9,7 @@ mod moments;
 mod mpi;
 mod ours;
 mod peer;
-mod plot;
+mod pictures;
 mod probe;
 mod process;
 mod rounds;

@@ -14,6 +14,7 @@ use super::row::Row;
 use crate::cli::{MpiOptions, ShmOptions, SuiteOptions};
 use crate::cores;
 use crate::failure::{Failure, Result};
+use crate::progress::Progress;
 use crate::providers::Path;
 use crate::report::print_json;
 use crate::sizes::{self, Sizes};
@@ -33,7 +34,7 @@ struct Suite<'a> {
     moments: Moments,
 }
 
-/// What came of a suite.
+/// The rows and failures of a suite.
 #[derive(Default)]
 struct SuiteOutcome {
     rows: Vec<Row>,
@@ -97,7 +98,7 @@ pub(super) fn shm(options: &ShmOptions) -> Result<()> {
     }
     let mut outcome = suite.run(contests);
     if runs.is_none() {
-        eprintln!("bench: without MPICH no collectives are measured");
+        eprintln!("ferro: without MPICH no collectives are measured");
         outcome.rows.extend(suite.without_mpi(&collectives));
     }
     outcome.finish()
@@ -179,21 +180,28 @@ impl<'a> Suite<'a> {
         }
     }
 
-    /// Runs all, and what of it is missing for one of the distances once more while the budget
-    /// lasts.
+    /// Runs all contests. While the budget lasts it repeats those that lack rounds at one of the
+    /// distances.
     fn run(&self, mut contests: Vec<Contest<'_>>) -> SuiteOutcome {
         let mut failures = Vec::new();
+        let mut progress = Progress::over(contests.len());
         contests.retain_mut(|contest| {
             let Measurement { bench, size, .. } = contest.what;
             let (name, size) = (bench.name(), sizes::print(size));
-            eprintln!("bench: {} {name} of {size}", self.name);
-            let ran = (0..self.options.rounds).try_for_each(|_| contest.round(&self.moments));
+            let step = format!("{} {name} of {size}", self.name);
+            progress.step(&step);
+            let rounds = self.options.rounds;
+            let ran = (1..=rounds).try_for_each(|round| {
+                progress.part(format!("{step}: round {round} of {rounds}"));
+                contest.round(&self.moments)
+            });
             if let Err(failure) = &ran {
-                eprintln!("bench: {failure}");
+                progress.aside(|| eprintln!("ferro: {failure}"));
                 failures.push(failure.to_string());
             }
             ran.is_ok()
         });
+        progress.finish();
         if self.moments.are_probed() {
             failures.extend(self.complete(&mut contests));
             self.say_what_was_seen(&contests);
@@ -226,7 +234,7 @@ impl<'a> Suite<'a> {
             if !said {
                 said = true;
                 eprintln!(
-                    "bench: {}: rounds at the distance of the cores that is missing, for at most {} s",
+                    "ferro: {}: rounds at the distance of the cores that is missing, for at most {} s",
                     self.name,
                     left.as_secs()
                 );
@@ -236,7 +244,7 @@ impl<'a> Suite<'a> {
                 return failures;
             };
             if let Err(failure) = contests[at].round(&self.moments) {
-                eprintln!("bench: {failure}");
+                eprintln!("ferro: {failure}");
                 failures.push(failure.to_string());
                 done[at] = true;
             }
@@ -248,7 +256,7 @@ impl<'a> Suite<'a> {
         for distance in Distance::ALL {
             if contests.iter().all(|c| c.rounds_at(distance) == 0) {
                 eprintln!(
-                    "bench: {}: no round counts for {} cores",
+                    "ferro: {}: no round counts for {} cores",
                     self.name,
                     distance.name()
                 );

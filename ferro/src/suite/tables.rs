@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::plot;
+use super::pictures;
 use super::row::Row;
 use crate::cli::ReportOptions;
 use crate::failure::{Failure, Result};
-use crate::report::{Table, print_text, significant};
+use crate::plot;
+use crate::report::{Column, Table, print_text, significant, wrapped};
 use crate::sizes;
 
-/// Prints all rows, and writes what is asked for.
+/// Prints all rows, and writes the files of the options.
 ///
 /// # Errors
 ///
@@ -26,12 +27,12 @@ pub(super) fn report(options: &ReportOptions) -> Result<()> {
             .map_err(|e| Failure::io(format!("write {}", file.display()), e))?;
     }
     if let Some(folder) = &options.plot {
-        plot::all(&rows, folder)?;
+        plot::draw(pictures::points(&rows), folder)?;
     }
     print_text(&text(&rows))
 }
 
-/// What a file of JSON holds.
+/// The value in a file of JSON.
 ///
 /// # Errors
 ///
@@ -42,18 +43,44 @@ pub(super) fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
     serde_json::from_str(&text).map_err(|e| failed(&e))
 }
 
+/// A table for each suite and figure.
 fn text(rows: &[Row]) -> String {
-    let mut table = Table::new(
-        &[
-            "SUITE", "BENCH", "PEER", "CORES", "SIZE", "OURS", "THEIRS", "RATIO", "ROUNDS", "",
-        ],
-        4,
-    );
+    let heading = |row: &Row| format!("{}: {}", row.suite, unit(row));
+    let mut text = String::new();
+    for group in rows.chunk_by(|a, b| heading(a) == heading(b)) {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&wrapped(&heading(&group[0]), "", "  "));
+        text.push_str(&table(group).to_string());
+        // One reason usually holds for all rows of a peer.
+        let skipped = group.iter().filter_map(|row| {
+            let why = row.skipped.as_ref()?;
+            Some(format!("{} skipped: {why}", row.peer))
+        });
+        for line in skipped.collect::<BTreeSet<String>>() {
+            text.push_str(&wrapped(&line, "", "  "));
+        }
+    }
+    for line in unseen(rows) {
+        text.push_str(&wrapped(&line, "", "  "));
+    }
+    text
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new(&[
+        Column::words("PEER", 0),
+        Column::words("CORES", 0),
+        Column::number("SIZE", 0),
+        Column::number("OURS", 0),
+        Column::number("THEIRS", 0),
+        Column::number("RATIO", 0),
+        Column::number("ROUNDS", 0),
+    ]);
     let figure = |value: Option<f64>| value.map_or("-".to_owned(), significant);
     for row in rows {
         table.row(vec![
-            row.suite.clone(),
-            unit(row),
             row.peer.clone(),
             cores(row).to_owned(),
             sizes::print(row.size),
@@ -61,22 +88,14 @@ fn text(rows: &[Row]) -> String {
             figure(row.theirs),
             row.ratio.map_or("-".to_owned(), |r| format!("{r:.2}")),
             row.rounds.to_string(),
-            row.skipped
-                .as_ref()
-                .map_or_else(String::new, |why| format!("skipped: {why}")),
         ]);
     }
-    let mut text = table.to_string();
-    for line in unseen(rows) {
-        text.push_str(&line);
-        text.push('\n');
-    }
-    text
+    table
 }
 
-/// What was measured, and its unit.
+/// The figure of a row, and its unit.
 fn unit(row: &Row) -> String {
-    // Of a bench of several threads or ranks: how many, and of what.
+    // A bench of several threads or ranks has their number in its name.
     let several = row.bench.rsplit_once('_').and_then(|(rest, of)| {
         let (what, count) = rest.rsplit_once('_')?;
         let count = count.parse::<usize>().ok()?;

@@ -11,16 +11,17 @@ use super::row::{Row, median, minimum};
 use crate::cli::PeerSuiteOptions;
 use crate::cores;
 use crate::failure::{Failure, Result};
+use crate::progress::Progress;
 use crate::report::print_json;
 
 const ENTRIES: [usize; 3] = [1000, 100_000, 1_000_000];
 
 const PEER: &str = "libfabric tcp RDM";
 
-/// What both do.
+/// The operations of both sides.
 const BOTH: [&str; 4] = ["insert", "lookup", "lookup_dependent", "remove"];
 
-/// What libfabric's interface does not have: look-ups on the way of a message.
+/// Look-ups on the way of a message, which libfabric's interface does not have.
 const OURS_ALONE: [&str; 4] = [
     "forward_batched",
     "forward_dependent",
@@ -28,7 +29,7 @@ const OURS_ALONE: [&str; 4] = [
     "reverse_dependent",
 ];
 
-/// What `ferro` prints of an operation.
+/// The output of `ferro` for an operation.
 #[derive(Deserialize)]
 struct OurAvOperation {
     op: String,
@@ -37,7 +38,7 @@ struct OurAvOperation {
     bytes_per_entry: f64,
 }
 
-/// What the peer's program prints of a number of entries.
+/// The output of the peer's program for a number of entries.
 #[derive(Deserialize)]
 struct Theirs {
     entries: usize,
@@ -69,13 +70,18 @@ pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
         .is_none()
         .then(|| "the program that drives it was not built".to_owned());
     let mut all = Vec::new();
+    let mut progress = Progress::over(ENTRIES.len());
     for entries in ENTRIES {
-        eprintln!("bench: av of {entries}");
+        progress.step(format!("av of {entries}"));
         let mut figures: Vec<AvFigures> = [false, true]
             .into_iter()
             .flat_map(|symmetric| AvFigures::of(entries, symmetric))
             .collect();
-        for _ in 0..options.rounds {
+        for round in 1..=options.rounds {
+            progress.part(format!(
+                "av of {entries}: round {round} of {}",
+                options.rounds
+            ));
             for symmetric in [false, true] {
                 let ours = ours(core, entries, symmetric)?;
                 for one in figures.iter_mut().filter(|one| one.symmetric == symmetric) {
@@ -94,6 +100,7 @@ pub(super) fn run(options: &PeerSuiteOptions) -> Result<()> {
         }
         all.extend(figures);
     }
+    progress.finish();
     let rows: Vec<Row> = all.iter().map(|one| one.row(why_not.as_deref())).collect();
     print_json(&rows)
 }

@@ -18,7 +18,9 @@ use crate::bench::matching::median;
 use crate::cli::VectorOptions;
 use crate::cores;
 use crate::failure::{Failure, Result};
-use crate::report::{Table, print_json, print_text, significant};
+use crate::plot::{self, Plotted, Point};
+use crate::progress::Progress;
+use crate::report::{Column, Results, Tabled, significant};
 use crate::workload::matching::{Pair, Receive};
 
 /// Addresses that come and go while messages are sent.
@@ -52,11 +54,11 @@ struct Noticed {
     ratio: f64,
     /// The longest time of a message in any round.
     longest_ns: f64,
-    /// What an insertion with its removal took the other thread.
+    /// The time of an insertion and its removal in the other thread.
     insert_remove_ns: f64,
 }
 
-/// Measures all that is asked for.
+/// Measures each number of addresses of a call.
 ///
 /// # Errors
 ///
@@ -68,21 +70,26 @@ pub(super) fn run(options: &VectorOptions) -> Result<()> {
     }
     cores::pin(&[mine])?;
     let names: Vec<_> = (0..ADDRESSES).map(|i| name(i).to_bytes()).collect();
-    let mut results = Vec::new();
+    let mut results = Results::new(options.json, CALLS.len());
     for call in CALLS {
-        results.extend(measure(options, others, &names, call)?);
+        results.progress().step(step(call));
+        for result in measure(options, others, (&names, call), results.progress())? {
+            results.add(result)?;
+        }
     }
-    if options.json {
-        return print_json(&results);
-    }
-    print_text(&table(&results).to_string())
+    let results = results.finish("")?;
+    plot::results(&results, options.plot.plot.as_deref())
+}
+
+fn step(call: usize) -> String {
+    format!("av beside a thread with {call} addresses a call")
 }
 
 fn measure(
     options: &VectorOptions,
     others: usize,
-    names: &[[u8; NATIVE_LEN]],
-    call: usize,
+    (names, call): (&[[u8; NATIVE_LEN]], usize),
+    progress: &Progress,
 ) -> Result<Vec<Noticed>> {
     let mut pair = Endpoints::open(options.path, Threading::Safe)?;
     let path = pair.carrier();
@@ -90,7 +97,12 @@ fn measure(
     // The first of everything takes longer.
     stretch(&mut pair, || false)?;
     let (mut alone, mut beside, mut churned) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..options.rounds {
+    for round in 1..=options.rounds {
+        progress.part(format!(
+            "{}: round {round} of {}",
+            step(call),
+            options.rounds
+        ));
         alone.push(stretch(&mut pair, || false)?);
         let (over, times) = (AtomicBool::new(false), AtomicUsize::new(0));
         let (sent, took) = std::thread::scope(|scope| {
@@ -133,8 +145,8 @@ fn measure(
     Ok(PERCENTILES.map(noticed).into())
 }
 
-/// Sends messages, as many as are wanted and as long as `more` says. Returns the time of each, from
-/// the call until it is received.
+/// Sends [`MESSAGES`], and more while `more` returns true. Returns the time of each, from the call
+/// until its receipt.
 fn stretch(pair: &mut Endpoints, more: impl Fn() -> bool) -> Result<Histogram<u64>> {
     let mut times = Histogram::<u64>::new_with_max(LONGEST_NS, 3)
         .map_err(|e| Failure::io("make a histogram", e))?;
@@ -195,29 +207,41 @@ fn remove(av: &dyn Av, addrs: &mut Vec<FiAddr>) -> Result<()> {
     Ok(())
 }
 
-fn table(results: &[Noticed]) -> Table {
-    let mut table = Table::new(
-        &[
-            "PERCENTILE",
-            "A CALL",
-            "ALONE NS",
-            "BESIDE NS",
-            "RATIO",
-            "LONGEST NS",
-            "INSERT+REMOVE NS",
-        ],
-        0,
-    );
-    for r in results {
-        table.row(vec![
-            r.percentile.to_owned(),
-            r.call.to_string(),
-            significant(r.alone_ns),
-            significant(r.beside_ns),
-            format!("{:.2}", r.ratio),
-            significant(r.longest_ns),
-            significant(r.insert_remove_ns),
-        ]);
+impl Tabled for Noticed {
+    const COLUMNS: &'static [Column] = &[
+        Column::number("PERCENTILE", 0),
+        Column::number("A CALL", 0),
+        Column::number("ALONE NS", 0),
+        Column::number("BESIDE NS", 0),
+        Column::number("RATIO", 6),
+        Column::number("LONGEST NS", 0),
+        Column::number("INS+REM NS", 0),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.percentile.to_owned(),
+            self.call.to_string(),
+            significant(self.alone_ns),
+            significant(self.beside_ns),
+            format!("{:.2}", self.ratio),
+            significant(self.longest_ns),
+            significant(self.insert_remove_ns),
+        ]
     }
-    table
+}
+
+impl Plotted for Noticed {
+    fn points(&self) -> Vec<Point> {
+        let point = |(when, ns): (&str, f64)| Point {
+            picture: "av-beside".to_owned(),
+            caption: format!("{}: a message beside insertions", self.path),
+            axes: ("addresses of a call".to_owned(), "ns".to_owned()),
+            line: format!("{}, {when}", self.percentile),
+            at: (self.call as f64, ns),
+        };
+        [("alone", self.alone_ns), ("beside", self.beside_ns)]
+            .map(point)
+            .into()
+    }
 }
