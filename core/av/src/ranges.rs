@@ -116,7 +116,9 @@ impl Ranges {
         self.ranges[range as usize].entries += 1;
         if let Some((first, span)) = self.spans.range_mut(..entry).next_back() {
             let ahead = u64::from(entry - first);
-            if span.range == range && ahead == span.len.into() && position == span.position + ahead
+            if span.range == range
+                && ahead == u64::from(span.len)
+                && position == span.position + ahead
             {
                 span.len += 1;
                 return;
@@ -228,7 +230,7 @@ impl Ranges {
             free_from = first + span.len;
             apart && self.firsts.get(&(span.range, span.position)) == Some(first)
         });
-        let entries = |id| {
+        let entries = |id| -> usize {
             let spans = self.spans.values().filter(|span| span.range as usize == id);
             spans.map(|span| span.len as usize).sum()
         };

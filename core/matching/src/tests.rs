@@ -388,7 +388,7 @@ fn one_that_is_not_like_the_others_ends_their_row() {
 
 mod keys {
     use super::*;
-    use ferrofabric_contracts::types::{MrDesc, key_source};
+    use ferrofabric_contracts::types::key_source;
     use proptest::prelude::*;
 
     /// A message's number, and the key that it came with.

@@ -48,7 +48,10 @@ impl WaitingSend {
         let buffers = unsafe { SendBuffers::new(op.flags, iov) };
         let op = match buffers.copy() {
             // The copy has no descriptor.
-            Some(_) => SendOp { desc: MrDesc::NONE, ..op },
+            Some(_) => SendOp {
+                desc: MrDesc::NONE,
+                ..op
+            },
             None => op,
         };
         Self { op, buffers }

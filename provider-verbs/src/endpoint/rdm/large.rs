@@ -14,7 +14,9 @@ use super::RdmTransport;
 use super::lane_ends::protocol_broken;
 use crate::mr::Access;
 use crate::post::{Remote, SendFlags, SendRequest};
-use crate::session::{Lane, Link, Notice, Receiving, Registered, SessionState, Way, WqeKind, Writing};
+use crate::session::{
+    Lane, Link, Notice, Receiving, Registered, SessionState, Way, WqeKind, Writing,
+};
 
 impl RdmTransport {
     /// The session of a peer that has this name, and its lane if it has one.
