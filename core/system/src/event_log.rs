@@ -1,18 +1,20 @@
-//! A list that one thread writes and any number of others follow, each at its own pace. None of
-//! them waits for another, and the writer allocates nothing. Who falls far behind does not learn
-//! what it has missed, only that it has.
+//! A ring of events that one thread appends to and any number of readers read, each at its own
+//! pace, as the watcher of unmapped memory and its caches do.
+//!
+//! No reader waits for another, and the writer allocates nothing. A reader gets each event once and
+//! in order, or learns that it has missed some because the writer was more than a ring ahead.
 
 use std::sync::Arc;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Entries that are kept.
+/// Slots of the ring.
 const RETAINED: u64 = if cfg!(loom) { 2 } else { 1024 };
 
-/// Entries that are listed at a time, at most.
+/// The most entries of one append.
 pub const MOST_AT_ONCE: usize = if cfg!(loom) { 1 } else { 64 };
 
-/// In the state: entries are being listed. Above it stands how many were.
+/// In the state: an append is under way. The bits above it count the entries so far.
 const APPENDING: u64 = 1;
 
 #[derive(Debug)]
@@ -25,30 +27,30 @@ struct LogState {
 #[derive(Debug)]
 struct LogSlot([AtomicU64; 2]);
 
-/// The side that lists.
+/// The writing side.
 #[derive(Debug)]
 pub struct LogWriter {
     shared: Arc<LogState>,
     appended: u64,
 }
 
-/// A side that follows.
+/// A reading side, with its own place in the log.
 #[derive(Clone, Debug)]
 pub struct LogReader {
     shared: Arc<LogState>,
     read_to: u64,
 }
 
-/// What a follower is told.
+/// One event as a reader gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogEvent {
     /// An entry.
     Entry([u64; 2]),
-    /// Entries have been missed.
+    /// Entries were overwritten before they were read.
     Missed,
 }
 
-/// An empty list.
+/// An empty log.
 pub fn event_log() -> (LogWriter, LogReader) {
     let slots = (0..RETAINED).map(|_| LogSlot([AtomicU64::new(0), AtomicU64::new(0)]));
     let shared = Arc::new(LogState {
@@ -63,11 +65,12 @@ pub fn event_log() -> (LogWriter, LogReader) {
 }
 
 impl LogWriter {
-    /// Begins to list. Until that ends, followers hear that something is under way: so what becomes
-    /// known to others between here and the end is either told or waited for, never overlooked.
+    /// Begins to append. Until that ends, readers see that an append is under way. So an event that
+    /// becomes known to others between here and the end is either read or waited for, never
+    /// overlooked.
     pub fn begin(&mut self) -> LogAppend<'_> {
         (self.shared.state).store((self.appended << 1) | APPENDING, Ordering::Relaxed);
-        // Before the entries, and before whatever makes them known to others.
+        // Before the entries, and before any store that makes them known to others.
         fence(Ordering::SeqCst);
         LogAppend {
             from: self.appended,
@@ -76,7 +79,7 @@ impl LogWriter {
     }
 }
 
-/// Entries are being listed; it ends when this is dropped.
+/// An append that is under way; it ends when this is dropped.
 #[derive(Debug)]
 pub struct LogAppend<'a> {
     writer: &'a mut LogWriter,
@@ -84,7 +87,7 @@ pub struct LogAppend<'a> {
 }
 
 impl LogAppend<'_> {
-    /// Lists an entry.
+    /// Appends an entry.
     ///
     /// # Panics
     ///
@@ -111,14 +114,14 @@ impl Drop for LogAppend<'_> {
 }
 
 impl LogReader {
-    /// Whether something was listed that it was not told, or is being listed.
+    /// Whether there are events that it has not read, or an append is under way.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.shared.state.load(Ordering::Relaxed) != self.read_to << 1
     }
 
-    /// Tells what was listed since the last time. `false`, and nothing is told, while something is
-    /// being listed.
+    /// Passes on the events since the last call. Returns `false` without any while the writer is
+    /// appending.
     #[must_use]
     pub fn read(&mut self, mut handle: impl FnMut(LogEvent)) -> bool {
         let state = self.shared.state.load(Ordering::Acquire);
@@ -139,7 +142,7 @@ impl LogReader {
                 b.load(Ordering::Relaxed),
             ]));
         }
-        // Written over meanwhile, what was told may be of two entries.
+        // The writer may have overwritten the slots meanwhile: their words may be of two entries.
         fence(Ordering::Acquire);
         let now = self.shared.state.load(Ordering::Relaxed) >> 1;
         if from != appended && Self::is_overwritten(from, now) {
@@ -148,8 +151,8 @@ impl LogReader {
         true
     }
 
-    /// Whether the entry may have been written over when so many were listed and further ones
-    /// perhaps begun.
+    /// Whether the entry may have been overwritten, after `appended` entries and perhaps further
+    /// ones that have begun.
     fn is_overwritten(entry: u64, appended: u64) -> bool {
         appended - entry > RETAINED - MOST_AT_ONCE as u64
     }
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn each_follower_is_told_all_of_it_once() {
+    fn each_reader_gets_each_event_once() {
         let (mut writer, mut one) = event_log();
         let mut other = one.clone();
         let mut append = writer.begin();
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_far_behind_hears_that_it_has_missed_some() {
+    fn a_reader_that_is_far_behind_learns_that_it_missed_events() {
         let (mut writer, mut follower) = event_log();
         for number in 0..RETAINED {
             writer.begin().push([number, number]);
@@ -206,9 +209,9 @@ mod loom_tests {
     use super::*;
     use crate::sync::explore;
 
-    /// Whatever was listed before a follower looks it is told, or that it missed some, also while
-    /// the writer writes over it. Fails without either fence, and without the second look at how
-    /// many were listed.
+    /// A reader gets every event that was appended before it read, or learns that it missed some,
+    /// even while the writer overwrites slots. Fails without either fence, and without the second
+    /// load of the count.
     #[test]
     fn no_entry_is_torn_or_missed() {
         explore(3, || {
@@ -235,11 +238,11 @@ mod loom_tests {
         });
     }
 
-    /// What others know of because it was listed is told: the writer says it between beginning and
-    /// end, as the kernel does when an event is read. Fails if a look ignores that something is
-    /// being listed.
+    /// An event that others know of through the writer is there for a reader: the writer publishes
+    /// it between beginning and end, as the kernel does when an event is read. Fails if a reader
+    /// ignores that an append is under way.
     #[test]
-    fn what_is_known_is_told_or_waited_for() {
+    fn an_event_that_is_known_is_read_or_waited_for() {
         explore(3, || {
             let (mut writer, mut follower) = event_log();
             let known = loom::sync::Arc::new(AtomicU64::new(0));

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-/// Forks between the first process that asked and this one. The handler that counts them runs in
+/// Forks between the first process that counts and this one. The handler that counts them runs in
 /// each child.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 

@@ -1,7 +1,7 @@
 //! Threads, forks, locks and sleep, as Ferrofabric needs them of the system that it runs on.
 //!
 //! An application's process is not ours: its threads may be cancelled, its signals belong to it, it
-//! may fork. Whatever starts a thread or waits goes through here.
+//! may fork. Every thread is started here, and every wait goes through here.
 
 #![deny(unsafe_code)]
 

@@ -1,9 +1,13 @@
-//! A flag beside a queue: one load tells who looks often whether there may be something in it.
+//! A flag beside a queue, for threads that look at the queue often: one load shows whether it may
+//! have entries.
+//!
+//! The flag may be up while the queue is empty; once producers and consumers are done, it is never
+//! down while the queue has entries.
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// Whether there may be something in a queue. Whoever puts something in raises it afterwards;
-/// whoever takes something out lowers it before.
+/// Whether a queue may have entries. A producer raises it after it has put an entry in; a consumer
+/// lowers it before it takes entries out.
 #[derive(Debug)]
 pub struct PendingFlag(AtomicBool);
 
@@ -17,7 +21,7 @@ impl PendingFlag {
     /// Something was put in.
     #[inline]
     pub fn raise(&self) {
-        // Release pairs with `lower`: who takes the flag away finds what it was raised for.
+        // Release pairs with `lower`: the thread that lowers the flag finds the entry.
         self.0.store(true, Ordering::Release);
     }
 
@@ -112,7 +116,8 @@ mod loom_tests {
         nothing_is_forgotten(Mailbox::take_one);
     }
 
-    /// Who sees the flag without a lock finds what it was raised for, once the flag is lowered.
+    /// A thread that sees the flag without a lock finds the entry that it was raised for, once the
+    /// flag is lowered.
     #[test]
     fn what_it_was_raised_for_is_there() {
         use loom::cell::UnsafeCell;

@@ -1,4 +1,4 @@
-//! A word to the processor of what will be looked at soon.
+//! Hints to the processor about memory that will soon be read or written.
 
 /// Has the cache line that a pointer points to brought closer. Nothing is read and nothing faults,
 /// whatever the pointer; on processors for which there is no such instruction here it does nothing.
@@ -19,7 +19,7 @@ pub fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// Has the cache line that a pointer points to brought here to be written: whoever has it gives it
+/// Has the cache line that a pointer points to brought here to be written: other processors give it
 /// up. As [`prefetch`], nothing changes and nothing faults, and on other processors it does
 /// nothing.
 #[inline(always)]

@@ -24,19 +24,22 @@ enum LockMode {
 }
 
 /// A value that one caller at a time may use.
+///
+/// There is one guard at a time. A thread that has the value and locks it again gets `EBUSY`, or at
+/// the levels with a mutex would wait for itself, so no call that has the guard takes the lock.
 pub struct Serial<T> {
     mode: LockMode,
     held: Cell<bool>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `lock` gives access to one caller at a time, by the mutex, by admitting one thread only,
-// or by the promise made to `unchecked`; `held` is read and written by whoever may have access
-// alone (by `OneThread`: that thread).
+// SAFETY: `lock` gives access to one caller at a time: by the mutex, by admitting one thread only,
+// or by the contract of `unchecked`. Only a thread that may have access reads and writes `held`
+// (with `OneThread`: that thread).
 unsafe impl<T: Send> Sync for Serial<T> {}
 
 impl<T> Serial<T> {
-    /// A value that is locked as the level asks.
+    /// A value that is locked as the level requires.
     pub fn new(threading: Threading, value: T) -> Self {
         Self {
             mode: match threading {
@@ -118,8 +121,8 @@ impl<T> Serial<T> {
 pub struct SerialGuard<'a, T>(&'a Serial<T>);
 
 impl<T> SerialGuard<'_, T> {
-    /// Lets go, to who waits longest if anybody does: who lets go only to take the value again
-    /// would mostly have it before another one is awake.
+    /// Unlocks, and passes the mutex to the longest waiter if there is one. A thread that unlocks
+    /// only to lock again would mostly have it back before a waiter is awake.
     pub fn hand_over(self) {
         lock_order::count_domain(-1);
         self.0.held.set(false);
@@ -136,8 +139,8 @@ impl<T> Deref for SerialGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a `SerialGuard` exists once at a time: `held` is set, and only the holder of the mode's
-        // lock gets to set it.
+        // SAFETY: a `SerialGuard` exists once at a time: `held` is set, and only the holder of the
+        // mode's lock gets to set it.
         unsafe { &*self.0.value.get() }
     }
 }

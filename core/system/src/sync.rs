@@ -1,5 +1,5 @@
-//! What threads share without a lock, and the locks beside it: the machine's own, or those of
-//! `loom` when it explores interleavings (`scripts/test`, phase "loom").
+//! Atomics and locks for state that threads share: the machine's own, or those of `loom` when it
+//! explores interleavings (`scripts/test`, phase "loom").
 
 #[cfg(loom)]
 #[allow(

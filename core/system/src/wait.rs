@@ -1,5 +1,8 @@
-//! Sleeping until a domain has something to do: descriptors that wake, a signal that wakes all who
-//! sleep.
+//! Sleep until a domain has something to do, for blocking calls, the progress thread and
+//! applications that wait on a descriptor.
+//!
+//! A wake-up is never lost: one that comes after a [`Sleeper`] was made ends its next sleep. A
+//! sleep may end for nothing, so callers look again.
 
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use parking_lot::Mutex;
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
 
-/// What the sleepers of a domain wait on: the transports' descriptors and a signal of our own.
+/// The descriptors that wake the sleepers of a domain: the transports' and a signal of our own.
 ///
 /// Each sleeper has an epoll set of its own, in which the signal is edge-triggered: nobody has to
 /// take it away, so nobody can take it from another.
@@ -29,7 +32,7 @@ pub struct WaitFd {
     bell: Doorbell,
 }
 
-/// What makes a [`WaitFd`] readable, or all of a set.
+/// An event descriptor that makes one [`WaitFd`] readable, or wakes all sleepers of a set.
 #[derive(Clone)]
 pub struct Doorbell(Arc<EventFd>);
 
@@ -66,7 +69,7 @@ impl Doorbell {
 
     /// Makes the descriptor readable.
     pub fn ring(&self) {
-        // It can not overflow: whoever waits clears it.
+        // It can not overflow: the waiting thread clears it.
         let _ = self.0.write(1);
     }
 
@@ -88,8 +91,8 @@ impl std::fmt::Debug for Doorbell {
     }
 }
 
-/// Somebody who may go to sleep. Whatever wakes between its making and its sleep ends that sleep:
-/// make it first, then look whether there is anything to do, then [`sleep`](Self::sleep).
+/// A thread that may go to sleep. A wake-up between its creation and its sleep ends that sleep:
+/// create it first, then look whether there is anything to do, then [`sleep`](Self::sleep).
 pub struct Sleeper<'a> {
     set: &'a WaitSet,
     epoll: Option<Epoll>,
@@ -120,8 +123,8 @@ impl WaitSet {
         watch(&self.sources, fd, EpollFlags::EPOLLIN)
     }
 
-    /// A bell that wakes sleepers, and whoever waits on a descriptor, from when it is rung until
-    /// that is cleared.
+    /// A bell that wakes sleepers, and makes each [`WaitFd`] readable, from when it is rung until
+    /// it is cleared.
     ///
     /// # Errors
     ///
@@ -161,8 +164,8 @@ impl WaitSet {
         self.spare.lock().extend(epoll);
     }
 
-    /// Sleeps as [`Sleeper::sleep`], where there is one who sleeps and no other: what woke since
-    /// its last sleep ends this one.
+    /// Sleeps as [`Sleeper::sleep`], where only one thread ever sleeps: a wake-up since its last
+    /// sleep ends this one.
     ///
     /// # Errors
     ///

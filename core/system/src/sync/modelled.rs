@@ -5,12 +5,12 @@ use loom::sync::MutexGuard;
 use loom::sync::atomic::{self, Ordering};
 use loom::thread::{self, ThreadId};
 
-/// An atomic of `loom` that tells the threads apart that read it.
+/// An atomic of `loom` with separate records of the threads that read it.
 ///
 /// `loom` tries another order of two accesses if one of them writes, but of each word it remembers
-/// the last access alone: a thread that reads a word before it writes it hides from `loom` that
-/// another has read it, too, and what that one would read afterwards is never tried. So there is a
-/// word beside for each of two threads: who reads reads its own one before, who writes writes the
+/// the last access alone. A thread that reads a word before it writes it hides another thread's
+/// earlier read from `loom`, which then never tries the later reads of that thread. So there is one
+/// more word for each of two threads: a reader first reads its own one, a writer first writes the
 /// other's.
 macro_rules! atomic {
     ($($name:ident of $value:ty),*) => {$(
@@ -73,7 +73,7 @@ macro_rules! atomic {
 
 atomic!(AtomicU32 of u32, AtomicU64 of u64, AtomicUsize of usize);
 
-/// Who reads a word: the thread that made it, or another.
+/// The reader of a word: the thread that made it, or another.
 #[derive(Debug)]
 struct Readers {
     maker: ThreadId,
@@ -124,8 +124,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// `std`'s cell, with what its users rely on made known to `loom`: who finds the value sees all
-/// that was done before it was put in.
+/// `std`'s cell, whose guarantee `loom` sees: a thread that finds the value sees all writes from
+/// before it was put in.
 #[derive(Debug)]
 pub struct OnceLock<T> {
     value: std::sync::OnceLock<T>,
