@@ -1,5 +1,8 @@
-//! Where the pieces of a table's memory come from: the process itself, or the file of a named
-//! table, in whose head stands where each piece lies.
+//! The memory of a table's pieces, for the modules that store entries: from the process itself, or
+//! from the file of a named table, whose head has the place of each piece.
+//!
+//! A piece is made once, never moves, and stays mapped as long as the table is open. In a file its
+//! memory is allocated before any process can find it.
 
 use std::fs::File;
 use std::io;
@@ -46,8 +49,8 @@ impl PieceArena {
             if offset.load(Ordering::Relaxed) == 0 {
                 let at = end.load(Ordering::Relaxed).next_multiple_of(ALIGN);
                 let new_end = (at + bytes as u64).next_multiple_of(ALIGN);
-                // Before anybody finds the piece: whoever touches memory that the file system has
-                // not got is killed.
+                // Before any process finds the piece: access to memory that the file system has not
+                // got kills a process.
                 self.allocate(at, new_end - at)
                     .map_err(|e| no_room(&e, file))?;
                 end.store(new_end, Ordering::Relaxed);
@@ -76,7 +79,7 @@ impl PieceArena {
                     let hole =
                         FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
                     if from != at {
-                        // What can not be given back goes with the file.
+                        // Memory that the file system does not take back goes with the file.
                         let _ = fallocate(file, hole, at as i64, (from - at) as i64);
                     }
                     return Err(io::Error::from_raw_os_error(error as i32));

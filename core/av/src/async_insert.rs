@@ -1,5 +1,9 @@
-//! Asynchronous insertion (`FI_EVENT`, fi_av(3)): threads that find addresses out, enter them, and
-//! write an event for each that fails and one when a call is over.
+//! Asynchronous insertion (`FI_EVENT`, fi_av(3)), for address vectors that are bound to an event
+//! queue: threads that resolve the addresses of a call, insert them, and write the call's events.
+//!
+//! Each call ends with one completion event, after an error event for each address that failed; so
+//! do calls that are cancelled because the address vector is closed. In a TABLE the addresses of a
+//! call have indices from the moment it begins, so calls that run side by side get theirs in order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +30,7 @@ const MOST_THREADS: usize = 4;
 /// Told of each address of a call by its number in the call, before the events of the call.
 pub type InsertReport = Box<dyn FnMut(usize, Result<FiAddr, Errno>) + Send>;
 
-/// What an asynchronous call inserts.
+/// The addresses that an asynchronous call inserts.
 #[derive(Clone, Debug)]
 pub enum InsertRequest {
     /// Addresses in the domain's `addr_format`.
@@ -72,21 +76,23 @@ pub type RequestKeys = Option<Vec<Result<AuthKey>>>;
 /// Called with the addresses that an insertion has added.
 pub type OnInserted = Box<dyn Fn(&[FiAddr]) + Send + Sync>;
 
-/// What the threads work with.
+/// The table that the threads insert into, with all that they need for it.
 pub struct InsertContext {
     /// The table.
     pub table: Arc<AvTable>,
     /// How the addresses look.
     pub naming: Naming,
-    /// What resolves socket addresses, in the background.
+    /// Resolves socket addresses, in the background.
     pub pool: Option<Arc<ResolverPool>>,
     /// Ranges are resolved when they are used.
     pub keeps_ranges: bool,
-    /// Is told of addresses that were put in.
+    /// Called with the addresses that were put in.
     pub announce: OnInserted,
 }
 
 /// The insertions of one address vector that are under way.
+///
+/// Calls begin in order; up to four of them run side by side.
 pub struct AsyncInserter {
     work: Arc<InsertWorker>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -113,7 +119,7 @@ struct InsertCall {
     keys: RequestKeys,
     /// In a table: the entries that the addresses get.
     reserved: Vec<Reserved>,
-    /// What completions are to say of the addresses; empty where they say the addresses.
+    /// The IDs that completions report for the addresses; empty where they report the addresses.
     user_ids: Vec<FiAddr>,
     context: u64,
     report: InsertReport,
@@ -187,8 +193,8 @@ impl AsyncInserter {
 }
 
 impl Drop for AsyncInserter {
-    /// What is under way comes to its end, what has not begun is cancelled; of either the events
-    /// are written.
+    /// A call that is under way comes to its end, one that has not begun is cancelled; both write
+    /// their events.
     fn drop(&mut self) {
         let Self {
             work,
@@ -284,8 +290,8 @@ impl InsertWorker {
         table.outcomes(runs)
     }
 
-    /// Finds out what the addresses name; what has not begun when the address vector is being
-    /// closed is cancelled.
+    /// Resolves the request to endpoints; an address whose turn has not come when the address
+    /// vector is being closed is cancelled.
     fn find(&self, wanted: &InsertRequest, keys: RequestKeys) -> Vec<Result<Sought>> {
         let closing = || self.line.lock().closing;
         let naming = &self.place.naming;
@@ -334,7 +340,8 @@ impl InsertWorker {
             new.extend(placed.as_ref().ok().filter(|p| p.new).map(|p| p.addr));
             entered.push(placed.map(|placed| placed.addr));
         }
-        // The call is over: what failed is free again, and others may insert.
+        // The call is over: the entries of addresses that failed are free again, and others may
+        // insert.
         drop(insertion);
         (self.place.announce)(&new);
         entered

@@ -1,4 +1,5 @@
-//! What an address vector is opened with, and how its addresses are made up.
+//! The attributes that an address vector is opened with, and the make-up of its addresses: which
+//! bits of an `FiAddr` are the entry, its generation and the receive context.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use super::service::Resolve;
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::types::{AvType, FiAddr};
 
-/// What to open. By default a MAP, whose stale addresses are caught.
+/// The attributes of an address vector. By default it is a MAP, whose stale addresses are caught.
 #[derive(Clone, Debug)]
 pub struct AvAttr {
     /// Type of the addresses; `None` leaves the choice to the provider (`FI_AV_UNSPEC`), see
@@ -32,11 +33,11 @@ pub struct AvAttr {
     /// Where an application wants a named one mapped; 0 for anywhere (`Av::map_addr`).
     pub map_addr: usize,
     /// Completions report IDs that the application gives to addresses (`FI_AV_USER_ID`), and
-    /// [`FiAddr::NOTAVAIL`] for who has none yet.
+    /// [`FiAddr::NOTAVAIL`] for an address without one.
     pub user_ids: bool,
     /// Insertions are asynchronous (`FI_EVENT`): they end with events of the queue that is bound.
     pub events: bool,
-    /// What finds endpoints by socket address; `None` takes the domain's own way, if it has one.
+    /// Finds endpoints by socket address; `None` takes the domain's own way, if it has one.
     pub resolver: Option<Arc<dyn Resolve>>,
 }
 

@@ -1,9 +1,9 @@
 //! Look-ups of many at a time.
 //!
 //! In a large table each look-up waits for memory, and it is so long that a processor does not come
-//! to the next one meanwhile. So a group of them goes through the table in steps: before a step is
-//! done for the first, what it will look at was asked for of all. Only the last step decides, as a
-//! single look-up does; what was found out before it is where to look first.
+//! to the next one meanwhile. So a group of them goes through the table in steps: before a step
+//! runs for the first, the memory that it needs is prefetched for all. Only the last step decides,
+//! as a single look-up does; the steps before it only say where to look first.
 
 use super::chunk::NameWords;
 use super::storage::Storage;
@@ -19,8 +19,8 @@ use ferrofabric_contracts::types::FiAddr;
 const GROUP: usize = 32;
 
 impl AvTable {
-    /// As [`name`](Self::name) of each address. Tells `found` of each by its number, in order. In a
-    /// table too large for the processor's caches a look-up takes a fraction of the time that it
+    /// As [`name`](Self::name) of each address. Passes each to `found` by its number, in order. In
+    /// a table too large for the processor's caches a look-up takes a fraction of the time that it
     /// takes alone, best with 32 or more.
     pub fn lookup_all(&self, addrs: &[FiAddr], mut found: impl FnMut(usize, Option<NativeAddr>)) {
         let mut number = 0;
@@ -35,8 +35,8 @@ impl AvTable {
         }
     }
 
-    /// As [`addr`](Self::addr) of each address. Tells `found` of each by its number, in order. In a
-    /// table too large for the processor's caches a look-up takes a fraction of the time that it
+    /// As [`addr`](Self::addr) of each address. Passes each to `found` by its number, in order. In
+    /// a table too large for the processor's caches a look-up takes a fraction of the time that it
     /// takes alone, best with 32 or more.
     pub fn find_all(&self, names: &[NativeAddr], mut found: impl FnMut(usize, FiAddr)) {
         let mut number = 0;
@@ -63,7 +63,7 @@ impl Insertion<'_> {
     }
 }
 
-/// What became of the search for an address: its entry and that's generation.
+/// The outcome of the search for an address: the entry and its generation.
 type LookupOutcome = Result<Option<(u32, u32)>, Busy>;
 
 impl Storage {

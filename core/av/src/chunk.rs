@@ -74,14 +74,14 @@ impl<'a> EntryChunk<'a> {
     pub(super) fn read(&self, at: usize) -> Option<(NameWords, u32)> {
         let (word, words) = (self.generation_word(at), self.name_words(at)?);
         loop {
-            // Pairs with the Release store in `put`: who sees the generation sees the address.
+            // Pairs with the Release store in `put`: a reader of the generation sees the address.
             let generation = word.load(Acquire);
             if generation & 1 == 0 {
                 return None;
             }
             let name = loaded(words);
-            // Pairs with the Release fence in `put`: who has seen a word of the next address sees
-            // its generation's end.
+            // Pairs with the Release fence in `put`: a reader of a word of the next address sees
+            // the end of this one's generation.
             fence(Acquire);
             if word.load(Relaxed) == generation {
                 return Some((name, generation));
@@ -138,7 +138,7 @@ impl<'a> EntryChunk<'a> {
     }
 }
 
-/// What the words of an entry are now. A fixed number is read without a loop.
+/// The words of an entry now. A fixed number is read without a loop.
 #[inline(always)]
 fn loaded(words: &[AtomicU64; KEPT]) -> NameWords {
     std::array::from_fn(|i| words.get(i).map_or(0, |word| word.load(Relaxed)))

@@ -1,4 +1,8 @@
-//! A number for each entry of a table, 0 at first. Memory is taken where numbers are set.
+//! A number for each entry of a table, for state that only this process keeps (user IDs,
+//! subscriptions).
+//!
+//! A number is 0 until it is set, and memory is taken only near entries whose numbers were set.
+//! Readers take no lock.
 
 use super::arena::{ArenaPieces, PieceArena};
 use super::doubling::Doubling;

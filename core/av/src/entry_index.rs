@@ -1,11 +1,10 @@
-//! An index of entries for who knows them by something else than their whole address: of one
-//! holder, growing with it.
+//! An index of entries for holders that identify them by a part of their address: of one holder,
+//! growing with it.
 
 use super::index::{self, FEWEST_LOG2, HashIndex, log2_for, mix};
 use ferrofabric_system::sync::AtomicU64;
 
-/// Entries by hashes of what they are known by. It has the hashes alone: whose entry it is, the
-/// holder knows.
+/// Entries by hashes of that part. The index has the hashes alone; the holder compares the parts.
 pub struct EntryIndex {
     places: Box<[AtomicU64]>,
     log2: u32,
@@ -41,7 +40,7 @@ impl EntryIndex {
         self.index().prefetch(hash);
     }
 
-    /// What `held` says of the entry with this hash of which it says something.
+    /// The first result of `held` for an entry with this hash.
     #[inline]
     pub fn find<T>(&self, hash: u32, held: impl FnMut(u32) -> Option<T>) -> Option<T> {
         self.index().find(hash, held)
@@ -76,8 +75,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Entries of few hashes, each several times with others: what was entered is found while
-        /// it grows, what was taken out is not.
+        /// Entries of few hashes, each several times with others: an entry is found while the index
+        /// grows, until it is taken out.
         ///
         /// Covers: AV-25
         #[test]

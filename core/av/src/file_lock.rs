@@ -16,7 +16,7 @@ pub(super) const PRESENCE: i64 = 0;
 /// The byte that its writer has.
 pub(super) const TURN: i64 = 1;
 
-/// What a holder has of a byte.
+/// The lock that a holder has on a byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lock {
     /// With others.

@@ -1,18 +1,21 @@
-//! What others change in a named table, for the transports of this process.
+//! The changes that other processes make in a named table, for the transports of this process.
+//!
+//! A follower reports each entry that changed, in its last state, once the writer is done or dead.
+//! Removals come before insertions.
 
 use super::table::AvTable;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::types::FiAddr;
 
-/// How far a process knows of the changes of a table.
+/// The state of a table as a process has seen it last.
 pub struct TableFollower {
     seen: u64,
     /// Of each entry, as this process knows it.
     generations: Vec<u32>,
 }
 
-/// What became of a table. All that is no more comes before all that is there: an address may have
-/// moved to another entry.
+/// The changes of a table. All removals come before all insertions: an address may have moved to
+/// another entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TableChanges {
     /// The addresses that are no more.
@@ -20,7 +23,7 @@ pub struct TableChanges {
     /// Those that are there since.
     pub inserted: Vec<(FiAddr, NativeAddr)>,
     /// The entries that have changed, with their generations now. The IDs of earlier generations go
-    /// once the transports have heard of the addresses that are removed.
+    /// once the transports are notified of the removals.
     pub changed: Vec<(u32, u32)>,
 }
 
@@ -41,8 +44,8 @@ impl TableFollower {
         table.changes() != self.seen
     }
 
-    /// What has changed since the last call. It stays behind as long as a writer is at work: one
-    /// that is killed does not list its change again.
+    /// The changes since the last call. The follower stays behind as long as a writer is at work: a
+    /// writer that is killed does not list its change again.
     pub fn changes(&mut self, table: &AvTable) -> TableChanges {
         let (now, entries) = table.changed_since(self.seen);
         if table.has_no_writer() {
@@ -82,7 +85,7 @@ mod tests {
     use ferrofabric_contracts::peer::PeerAv;
     use ferrofabric_contracts::types::AvType;
 
-    /// Two holders of a table, and what the second knows.
+    /// Two holders of a table, and the follower of the second.
     fn shared(name: &str, av_type: AvType) -> (AvTable, AvTable, TableFollower) {
         let attr = AvAttr {
             av_type: Some(av_type),
@@ -133,7 +136,7 @@ mod tests {
         }
     }
 
-    /// A writer is killed at each of its steps: who follows knows what is there, though nobody
+    /// A writer is killed at each of its steps: a follower learns of its change, though nobody
     /// changes the table after that.
     ///
     /// Covers: AV-17
@@ -151,7 +154,7 @@ mod tests {
                 });
                 let mut seen = TableChanges::default();
                 for _ in 0..3 {
-                    // As whoever drives a domain does.
+                    // As the thread that drives a domain does.
                     if !follower.is_behind(&reader) {
                         break;
                     }

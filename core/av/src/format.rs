@@ -1,4 +1,8 @@
-//! Addresses as an application has them, in the format of its domain.
+//! Addresses as an application has them, in the format of its domain: parsing for insertion, and
+//! printing for look-ups.
+//!
+//! An address names either an endpoint, with all that a send to it needs, or a socket address that
+//! is resolved later.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -8,25 +12,25 @@ use ferrofabric_contracts::addr::{
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::AddrFormat;
 
-/// How a domain's addresses look, and what they leave out.
+/// The format of a domain's addresses, and the fields that it leaves out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Naming {
     /// Their format.
     pub format: AddrFormat,
-    /// What all queue pairs that its endpoints talk to have in common with its own, where addresses
-    /// do not say it.
+    /// The fields that all queue pairs in reach of its endpoints have in common, where addresses
+    /// leave them out.
     pub common: Option<VerbsAddr>,
     /// The IP address that its endpoints speak from: of a node's addresses one of that family is
     /// taken.
     pub host: Option<IpAddr>,
 }
 
-/// Whom an address names.
+/// The endpoint that an address names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddrTarget {
     /// This endpoint.
     Endpoint(NativeAddr),
-    /// Who listens there.
+    /// The endpoint that listens there.
     Socket(SocketAddr),
 }
 
@@ -40,14 +44,15 @@ impl AddrTarget {
     }
 }
 
-/// Whom an address names, and how it is to be reached.
+/// The endpoint that an address names, and the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sought {
     /// The endpoint.
     pub target: AddrTarget,
     /// With this authorization key, where each address needs one.
     pub(super) key: Option<AuthKey>,
-    /// What the address says of an endpoint with several keys, beyond the way to it with this one.
+    /// The rest of the address of an endpoint with several keys, beyond the way to it with this
+    /// one.
     pub(super) keyed: Option<KeyedAddr>,
 }
 
@@ -62,7 +67,7 @@ impl From<AddrTarget> for Sought {
 }
 
 impl Naming {
-    /// Whom the bytes name; text where the format is text.
+    /// The endpoint that the bytes name; text where the format is text.
     ///
     /// # Errors
     ///
@@ -71,7 +76,7 @@ impl Naming {
         self.target(&parse(self.format, bytes)?)
     }
 
-    /// Whom an address names.
+    /// The endpoint that an address names.
     ///
     /// # Errors
     ///
@@ -100,7 +105,7 @@ impl Naming {
         }
     }
 
-    /// Whom an address names, to be reached with a key.
+    /// The endpoint that an address names, to be reached with a key.
     ///
     /// # Errors
     ///
@@ -127,8 +132,7 @@ impl Naming {
         AddrFormats::SOCKADDR.has(self.format)
     }
 
-    /// The one of a node's addresses to ask: in a family that the format has, the domain's own if
-    /// need be.
+    /// The address of a node to use: in a family that the format has, the domain's own if need be.
     pub(super) fn choose(&self, all: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
         let told: Vec<_> = all
             .filter(|at| !self.keeps_sockets() || Address::of_socket(*at, self.format).is_some())
@@ -181,8 +185,8 @@ pub fn len(format: AddrFormat, family: u16) -> Option<usize> {
     }
 }
 
-/// An address as the application gets it: text ends with a 0. Native where the format does not tell
-/// of it.
+/// An address as the application gets it: text ends with a 0. Native where the format cannot
+/// express it.
 pub fn to_bytes(format: AddrFormat, addr: &Address) -> Vec<u8> {
     addr.to_bytes(format)
         .or_else(|_| addr.to_bytes(addr.format()))
@@ -249,7 +253,7 @@ mod tests {
         let inet = 2;
         assert_eq!(len(AddrFormat::SOCKADDR, inet), Some(SOCKADDR_IN_LEN));
         assert_eq!(len(AddrFormat::SOCKADDR, 77), None);
-        // What is read is as long as the format says, whatever a wrong family.
+        // The format decides the length, even where the family is wrong.
         assert_eq!(len(AddrFormat::SOCKADDR_IN, 10), Some(SOCKADDR_IN_LEN));
         assert_eq!(len(AddrFormat::IB_UD, NATIVE_FAMILY), Some(32));
     }

@@ -1,4 +1,7 @@
-//! The head of a table: the words that say how long it is and where its pieces lie.
+//! The head of a table: the words that have its length and the places of its pieces. For a named
+//! table it is the beginning of the file, which all processes read.
+//!
+//! The order of the words is the file's format: a change of it is a new version in `Magic`.
 
 use super::arena::PIECES;
 use super::words::{ALIGN, MappedWords};
@@ -26,9 +29,9 @@ const SOCKETS_AT: usize = FREE + PIECES;
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(super) enum HeadWord {
-    /// What file this is, and its version. Written last: a file without it is not ready.
+    /// The kind of the file, and its version. Written last: a file without it is not ready.
     Magic,
-    /// Drawn at random: what the hash starts from.
+    /// The start of the hashes, drawn at random.
     Seed,
     /// Logarithm of the number of entries in the first piece.
     FirstLog2,
@@ -38,7 +41,7 @@ pub(super) enum HeadWord {
     MapAddr,
     /// Odd while a writer is at work.
     Version,
-    /// What the writer is about.
+    /// The change that the writer makes.
     Journal,
     /// Pieces of entries.
     Chunks,

@@ -30,7 +30,7 @@ pub(super) fn is_full(entries: usize, log2: u32) -> bool {
     entries >= (13usize << log2) / 16
 }
 
-/// What the hashes of a new table start from: who chooses addresses does not know which ones meet.
+/// The start of a new table's hashes: a peer that chooses addresses cannot make them collide.
 #[cfg(not(loom))]
 pub(super) fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
@@ -105,7 +105,7 @@ impl<'a> HashIndex<'a> {
         (1 << self.log2) - 1
     }
 
-    /// What `held` says of the entry with this hash of which it says something.
+    /// The first result of `held` for an entry with this hash.
     #[inline]
     pub(super) fn find<T>(&self, hash: u32, mut held: impl FnMut(u32) -> Option<T>) -> Option<T> {
         let mut at = self.home(hash);
@@ -197,8 +197,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Few hashes, close to each other and around the end: what is entered is found, what was
-        /// taken out is not.
+        /// Few hashes, close to each other and around the end: an entry is found until it is taken
+        /// out.
         #[test]
         fn an_index_does_as_a_map(ops in proptest::collection::vec((any::<bool>(), 0u32..40), 0..300)) {
             let places: Vec<_> = (0..64).map(|_| AtomicU64::new(0)).collect();

@@ -2,8 +2,8 @@
 //! ID that the application may give it, and endpoints that were enabled with it.
 //!
 //! An entry's key is part of the address that the table holds, so an address with two keys is two
-//! entries. What was inserted as the address of an endpoint with several keys is remembered here,
-//! for lookups.
+//! entries. The address of an endpoint with several keys is kept here as it was inserted, for
+//! look-ups.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ struct KeySlot {
 
 struct KeyEntry {
     key: AuthKey,
-    /// What is reported in place of the handle.
+    /// The ID that completions report in place of the handle.
     user_id: Option<FiAddr>,
     /// Shared with the endpoints that have the key.
     used: Arc<()>,
@@ -195,7 +195,7 @@ impl AuthKeys {
         self.state.lock().inserted.insert(addr, inserted);
     }
 
-    /// What was inserted as `addr`, unless it is just what the table has.
+    /// The address as it was inserted, unless that is just the table's.
     pub fn inserted(&self, addr: FiAddr) -> Option<KeyedAddr> {
         self.state.lock().inserted.get(&addr).copied()
     }
@@ -262,7 +262,7 @@ mod tests {
         drop(held);
         keys.remove(one).unwrap();
         assert_eq!(keys.remove(one).unwrap_err().errno(), Errno::EINVAL);
-        // Whoever comes next is not taken for it.
+        // The next key does not get its handle.
         let next = keys.insert(key(3)).unwrap();
         assert_ne!(next, one);
         assert_eq!((keys.key(one), keys.key(next)), (None, Some(key(3))));

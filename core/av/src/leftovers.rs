@@ -1,4 +1,4 @@
-//! Files of named tables that nobody has open: what a killed last holder has left under a name that
+//! Files of named tables that nobody has open: a killed last holder has left them, under names that
 //! nobody may open again. Each opener of any named table removes those of its user
 //! (`docs/adr/0046`).
 
@@ -32,8 +32,8 @@ pub(super) fn remove(folder: &Path, prefix: &str) {
     }
 }
 
-/// Removes a file that nobody has open. Who opens it meanwhile sees that it is not in its place any
-/// more, and opens another one.
+/// Removes a file that nobody has open. A process that opens it meanwhile sees that it is not in
+/// its place any more, and opens another one.
 pub(super) fn remove_one(path: &Path, file: &File) {
     if let Ok(true) = try_lock(file, PRESENCE, Lock::Write) {
         if is_in_place(path, file) {

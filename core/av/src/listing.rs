@@ -1,5 +1,5 @@
-//! What the `map_addr` of a named address vector points to: an array of `fi_addr_t`, by entry, in
-//! the file of the address vector.
+//! The array that the `map_addr` of a named address vector points to: `fi_addr_t` values, by entry,
+//! in the file of the address vector.
 //!
 //! Entries are taken lowest first, so the array is in order of insertion; the place of a removed
 //! address has `FI_ADDR_NOTAVAIL` until the next insertion takes it. A process has one mapping of
@@ -18,8 +18,8 @@ use super::words::{ALIGN, MappedWords};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::sync::Ordering::{Relaxed, Release};
 
-/// Addresses that the array has room for. What is not used of it takes neither memory nor room of
-/// the file.
+/// Addresses that the array has room for. Its unused part takes neither memory nor room of the
+/// file.
 const MOST: usize = 1 << 27;
 
 /// Bytes of the array.
@@ -63,8 +63,8 @@ unsafe impl Sync for ListingMapping {}
 
 impl Drop for ListingMapping {
     fn drop(&mut self) {
-        // SAFETY: it is our mapping, and that long. The application was told that it goes with the
-        // address vector.
+        // SAFETY: it is our mapping, and that long. By the documentation of `map_addr` the
+        // application stops reading when it closes the address vector.
         let _ = unsafe { munmap(self.at, BYTES as usize) };
     }
 }
@@ -148,7 +148,7 @@ impl ListingMapping {
     }
 }
 
-/// What an application reads at a `map_addr`.
+/// The values that an application reads at a `map_addr`.
 #[cfg(test)]
 pub(super) fn read(at: usize, n: usize) -> Vec<FiAddr> {
     // SAFETY: the mapping has room for more, and nobody writes.

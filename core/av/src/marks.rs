@@ -1,5 +1,8 @@
-//! Which entries of a piece are taken: a bit for each, and a bit for each 64 of those that are all
-//! set.
+//! The marks of the entries that are taken, of one piece: a bit for each, and a bit for each 64 of
+//! those that are all set.
+//!
+//! Only writers, who take turns, read and write them. The upper bits follow from the lower ones, so
+//! a writer that mends a table needs the lower ones alone.
 
 use super::words::MappedWords;
 use ferrofabric_system::sync::AtomicU64;

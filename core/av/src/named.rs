@@ -2,12 +2,12 @@
 //! the address vector.
 //!
 //! Two bytes of the file are locked, by open file description, so that a lock goes with its holder
-//! however that ends. Every holder of the table has the first byte for reading: who gets it for
-//! writing is alone, makes what is there anew or takes it away. The second byte is the turn of
+//! however that ends. Every holder of the table has the first byte for reading: a process that gets
+//! it for writing is alone, and makes the file anew or removes it. The second byte is the turn of
 //! writers.
 //!
-//! No process waits for another for ever (`docs/adr/0046`): a process that is stopped in its turn
-//! lets others read, and those that want the turn are told after a while which process has it.
+//! No process waits for another for ever (`docs/adr/0046`): while a process is stopped in its turn,
+//! others read, and those that want the turn get an error after a while that names the process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -43,12 +43,12 @@ const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
 /// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What to open.
+/// The named table to open.
 pub(super) struct NamedTableRequest<'a> {
     pub(super) domain: &'a str,
     pub(super) name: &'a str,
     pub(super) count: usize,
-    /// What the addresses of a new one are like.
+    /// The make-up of the addresses of a new one.
     pub(super) model: AddrModel,
     /// The application's address for the mapping, 0 for any.
     pub(super) map_addr: u64,
@@ -68,7 +68,7 @@ pub(super) struct NamedTable {
     left: Mutex<Vec<u32>>,
 }
 
-/// What this process has seen of others' turns while it waited for its own.
+/// The turns of others that this process has seen while it waited for its own.
 struct Standstill {
     /// The state of the turns, and for how long it has not changed.
     seen: u64,
@@ -168,7 +168,7 @@ impl NamedTable {
         let head = TableHead(head);
         match head.word(HeadWord::Magic).load(Acquire) {
             MAGIC => {}
-            // Whoever was making it has given up.
+            // The process that was making it has given up.
             0 => return Ok(None),
             _ => {
                 let other = io::Error::from_raw_os_error(Errno::EPROTO.0);
@@ -350,12 +350,12 @@ fn failed(
     }
 }
 
-/// What the names of all files of this user start with.
+/// The beginning of the names of all files of this user.
 fn prefix() -> String {
     format!("ferro-av-{}-", nix::unistd::geteuid())
 }
 
-/// The name of the file: who, which domain, which address vector.
+/// The name of the file, of user, domain and address vector.
 fn file_name(domain: &str, name: &str) -> String {
     let mut text = prefix();
     for part in [domain, "/", name] {

@@ -1,5 +1,5 @@
-//! Ranges of socket addresses as they were told: nodes and ports, in place of an address for each
-//! entry (`docs/adr/0036`).
+//! Ranges of socket addresses as they were inserted: nodes and ports, in place of an address for
+//! each entry (`docs/adr/0036`).
 //!
 //! The addresses of a range have positions, all ports of a node before the next node. A span is as
 //! many entries in a row as have positions in a row: one for a range that was put in an empty
@@ -91,8 +91,7 @@ impl Ranges {
         let range = vacant.key() as u32;
         for (node, host) in (0..).zip(&hosts) {
             if let Some(host) = host {
-                // Names may stand for the same node: what is told of it a second time is in
-                // already.
+                // Names may stand for the same node: its second insertion finds the first.
                 self.nodes.entry((*host, range)).or_insert(node);
             }
         }
@@ -105,7 +104,7 @@ impl Ranges {
         range
     }
 
-    /// Whether only this range has told of a node, and of that once.
+    /// Whether only this range has a node, and has it once.
     pub(super) fn is_fresh(&self, host: RangeHost, range: u32, node: u32) -> bool {
         let mut told = self.nodes.range((host, 0)..=(host, u32::MAX));
         told.all(|((_, other), as_node)| *other == range && *as_node == node)
@@ -132,7 +131,7 @@ impl Ranges {
         self.add(entry, span);
     }
 
-    /// The range is told. One that has got no entries is no more.
+    /// The range is complete. One without entries is dropped.
     pub(super) fn end(&mut self, range: u32) {
         if self.ranges[range as usize].entries == 0 {
             self.forget(range);
@@ -163,7 +162,7 @@ impl Ranges {
         range.socket(span.position + u64::from(entry - first))
     }
 
-    /// The entry of a socket address, if a range has told of it.
+    /// The entry of a socket address, if a range has it.
     pub(super) fn entry(&self, at: &SocketAddr) -> Option<u32> {
         let host = RangeHost::of(at);
         let mut nodes = self.nodes.range((host, 0)..=(host, u32::MAX));

@@ -1,5 +1,8 @@
-//! Puts in what addresses name: an endpoint, or a socket address that is resolved in the background
+//! Admission and insertion of an address, for synchronous and asynchronous calls alike: an endpoint
+//! is inserted at once, a socket address gets an entry that is resolved in the background
 //! (`docs/adr/0042`).
+//!
+//! Admission makes no query to the network: it only refuses addresses that can never be resolved.
 
 use std::net::SocketAddr;
 
@@ -8,7 +11,7 @@ use super::service::{Nodes, Resolve};
 use super::table::{Insertion, Placed, Reserved};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 
-/// Refuses what can never be resolved. Asks nobody on the network.
+/// Refuses an address that can never be resolved. Sends nothing to the network.
 ///
 /// # Errors
 ///
@@ -48,7 +51,7 @@ impl Insertion<'_> {
     ///
     /// # Errors
     ///
-    /// What was given; `ENOMEM`, `ENOSPC`: the table can not grow.
+    /// The error in `sought`; `ENOMEM`, `ENOSPC`: the table can not grow.
     pub fn enter(&mut self, sought: Result<Sought>, reserved: Option<Reserved>) -> Result<Placed> {
         let bytes = match &sought {
             Ok(Sought {
@@ -86,13 +89,13 @@ mod tests {
     use ferrofabric_contracts::addr::{AddrFormat, NativeAddr};
     use ferrofabric_contracts::types::{AvType, FiAddr};
 
-    /// Has a route to even ports, and asks nobody.
+    /// Has a route to even ports, and resolves nothing.
     #[derive(Debug)]
     struct Even;
 
     impl Resolve for Even {
         fn resolve(&self, at: SocketAddr) -> Result<NativeAddr> {
-            panic!("{at} was asked for at insertion")
+            panic!("{at} was resolved at insertion")
         }
 
         fn route(&self, at: SocketAddr) -> Result<()> {

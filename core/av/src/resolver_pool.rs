@@ -1,5 +1,9 @@
 //! Threads that resolve the entries of an address vector which were inserted by socket addresses
 //! (`docs/adr/0042`).
+//!
+//! There is no thread before the first such entry. From then on one thread is idle, up to the most
+//! threads, so an entry need not wait for the answers to others. Dropping the pool cancels all
+//! attempts and joins the threads; a child of fork does neither.
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -13,15 +17,15 @@ use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::threads;
 
-/// Threads of one address vector. Each asks for many entries side by side; what comes meanwhile is
-/// the next one's.
+/// Threads of one address vector. Each resolves many entries side by side; entries that come
+/// meanwhile are the next one's.
 const MOST_THREADS: usize = 4;
 
-/// Is told of addresses that threads have put in, and whether sends wait for a resolution that is
+/// Called with addresses that threads have put in, and whether sends wait for a resolution that is
 /// over.
 pub(crate) type OnResolved = Box<dyn Fn(&[FiAddr], bool) + Send + Sync>;
 
-/// Those of one address vector; they end with this.
+/// The resolver threads of one address vector; they end with this.
 pub struct ResolverPool(Arc<PoolShared>);
 
 struct PoolShared {
@@ -48,7 +52,7 @@ impl ResolverPool {
         }))
     }
 
-    /// What its threads ask.
+    /// The resolver that its threads use.
     pub fn resolver(&self) -> &dyn Resolve {
         &*self.0.resolver
     }
@@ -125,7 +129,7 @@ impl PoolShared {
         }
     }
 
-    /// Somebody is to ask for what comes while this thread waits for answers.
+    /// Another thread has to resolve entries that come while this one waits for answers.
     fn keep_one_idle(self: &Arc<Self>) {
         let mut threads = self.threads.lock();
         if self.table.idle_threads() == 0 && threads.len() < MOST_THREADS {

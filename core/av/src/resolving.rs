@@ -1,5 +1,5 @@
-//! What resolves the [unresolved entries](super::unresolved) of a table: their insertion, the
-//! questions about them that operations ask, and the threads that find their endpoints.
+//! The resolution of a table's [unresolved entries](super::unresolved): their insertion, the calls
+//! of operations that need them resolved, and the batches of the threads that find their endpoints.
 
 mod insertion;
 
@@ -27,19 +27,18 @@ const ATTEMPT: Duration = Duration::from_secs(1);
 /// range takes longer.
 const TURN: Duration = Duration::from_millis(10);
 
-/// What a resolution is wanted for.
+/// The operation that needs a resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResolveFor {
     /// A look-up, which reports a failure once.
     LookUp,
     /// A send, which waits.
     Send,
-    /// A directed receive: the entry is asked for anew as well when a message comes from an unknown
-    /// source.
+    /// A directed receive: resolution also starts anew when a message comes from an unknown source.
     Receive,
 }
 
-/// What a thread asks for at a time.
+/// The entries that a thread resolves at a time.
 #[derive(Debug)]
 pub(super) struct ResolutionBatch {
     pub(super) all: Vec<ResolutionAttempt>,
@@ -49,7 +48,7 @@ pub(super) struct ResolutionBatch {
     epoch: u64,
 }
 
-/// One entry that is asked for.
+/// One attempt to resolve an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResolutionAttempt {
     pub(super) entry: u32,
@@ -59,7 +58,7 @@ pub(super) struct ResolutionAttempt {
     ticket: u64,
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AttemptOutcome {
     /// The address that was resolved, unless its endpoint was in by another.
@@ -104,8 +103,8 @@ impl AvTable {
         })
     }
 
-    /// The same for a receive, which does not ask again: the entry is asked for anew if it was in
-    /// vain, now and whenever somebody comes who is not in.
+    /// The same for a receive, which makes one call only: a failed resolution starts anew, now and
+    /// with each new unknown source.
     pub fn resolve_for_recv(&self, addr: FiAddr) -> Option<Unresolved> {
         self.resolve(addr, ResolveFor::Receive, || {
             Some(self.unresolved.state.lock())
@@ -176,7 +175,7 @@ impl AvTable {
         Some(Unresolved::Resolving(Resolution { generation, round }))
     }
 
-    /// What has become of an entry whose resolution a send waits for; `None`: it was removed.
+    /// The state of an entry whose resolution a send waits for; `None`: it was removed.
     pub fn outcome(&self, addr: FiAddr, of: Resolution) -> Option<Unresolved> {
         let entry = self.model.entry(addr)?;
         let mut state = self.unresolved.state.lock();
@@ -210,7 +209,7 @@ impl AvTable {
         self.unresolved.state.lock().patience = patience;
     }
 
-    /// Threads that wait for entries to be asked for.
+    /// Threads that wait for entries to resolve.
     pub(super) fn idle_threads(&self) -> usize {
         self.unresolved.state.lock().idle
     }
@@ -221,7 +220,7 @@ impl AvTable {
         self.unresolved.came.notify_all();
     }
 
-    /// Waits for entries to be asked for; `None` when the address vector is being closed.
+    /// Waits for entries to resolve; `None` when the address vector is being closed.
     pub(super) fn next_batch(&self) -> Option<ResolutionBatch> {
         let UnresolvedEntries {
             state,
@@ -270,7 +269,7 @@ impl AvTable {
                 ticket: state.tickets,
             });
         }
-        // Others may be left that this thread does not ask for.
+        // Entries may be left for other threads.
         came.notify_one();
         Some(ResolutionBatch {
             all,
@@ -352,7 +351,8 @@ impl AvTable {
         }
     }
 
-    /// All that was asked for has been answered.
+    /// Each attempt of the batch has its outcome. Starts failed ones anew if an unknown source came
+    /// meanwhile.
     pub(super) fn complete_batch(&self, batch: &ResolutionBatch) {
         let mut state = self.unresolved.state.lock();
         let failed_awaited = state.failed_awaited().count();

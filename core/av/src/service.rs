@@ -1,5 +1,6 @@
 //! Addresses by name: a node and a service, or a range of both (`fi_av_insertsvc`,
-//! `fi_av_insertsym`, fi_av(3)).
+//! `fi_av_insertsym`, fi_av(3)); and [`Resolve`], by which a provider finds the endpoint at a
+//! socket address.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -14,7 +15,7 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::{Resolver, SystemResolver, port};
 use ferrofabric_system::wait::Doorbell;
 
-/// What finds the endpoint that listens at a socket address.
+/// A resolver: finds the endpoint that listens at a socket address.
 pub trait Resolve: Debug + Send + Sync {
     /// Its native address. May take as long as a network takes.
     ///
@@ -24,9 +25,9 @@ pub trait Resolve: Debug + Send + Sync {
     /// does not answer.
     fn resolve(&self, at: SocketAddr) -> Result<NativeAddr>;
 
-    /// Those of many: reports the outcome of each question, by its number, as soon as it is known.
-    /// What is not done when the address vector closes is cancelled. A resolver that can asks for
-    /// them side by side.
+    /// Those of many: reports the outcome of each request, by its number, as soon as it is known. A
+    /// request that is not done when the address vector closes is cancelled. A resolver that can
+    /// works at them side by side.
     fn resolve_all(
         &self,
         all: &[ResolveRequest],
@@ -45,7 +46,7 @@ pub trait Resolve: Debug + Send + Sync {
         }
     }
 
-    /// Whether there is a route to a socket address. Says so at once, and asks nobody on the
+    /// Whether there is a route to a socket address. Returns at once, and sends nothing to the
     /// network.
     ///
     /// # Errors
@@ -55,13 +56,13 @@ pub trait Resolve: Debug + Send + Sync {
         Ok(())
     }
 
-    /// How long an endpoint is asked for until its resolution has failed.
+    /// The time after which the resolution of an endpoint has failed.
     fn patience(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// An endpoint that is asked for.
+/// A request to resolve an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResolveRequest {
     /// Where it listens.
@@ -251,8 +252,8 @@ impl Services {
         self.len() > 1
     }
 
-    /// The nodes of a range, each looked up once. What has not begun when it is `stopped` is
-    /// cancelled.
+    /// The nodes of a range, each looked up once. A look-up that has not begun when it is `stopped`
+    /// is cancelled.
     ///
     /// # Errors
     ///
@@ -297,8 +298,7 @@ impl Services {
         })
     }
 
-    /// The addresses of all of them, in order. Where a node is, the system's resolver says, which
-    /// is asked once for each.
+    /// The addresses of all of them, in order. The system's resolver finds each node, by one query.
     pub fn addresses(&self, naming: Naming) -> impl Iterator<Item = Result<Address>> + '_ {
         let mut last: Option<(String, Result<SocketAddr>)> = None;
         (0..self.len()).map(move |number| {
@@ -364,7 +364,7 @@ impl NodeName {
         })
     }
 
-    /// The node so many after this one.
+    /// The node `n` places after this one.
     fn nth(&self, n: usize) -> Option<String> {
         Some(match self {
             Self::V4(first) => {

@@ -1,9 +1,9 @@
 //! The socket addresses by which endpoints were inserted (fi_av(3)): beside the entries, in memory
 //! of the same kind, which is taken when the first comes.
 //!
-//! A slot says which generation of its entry it is about, so it goes with that; of an unresolved
-//! entry, the generation that it will have. A map of this process leads from a socket address to
-//! its entry; what others enter in a named table it learns by the changes of that.
+//! A slot names the generation of its entry, so it goes with that; of an unresolved entry, the
+//! generation that it will have. A map of this process leads from a socket address to its entry; it
+//! learns of the entries of other processes in a named table by the changes of that.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -19,8 +19,8 @@ use ferrofabric_system::sync::{AtomicU64, Mutex, fence};
 
 const PIECES: Doubling = Doubling::new(if cfg!(loom) { 1 } else { 10 });
 
-/// Words of a slot: what it is of (generation, count of changes, family, port), scope and flow, and
-/// the IP address.
+/// Words of a slot: its owner (generation, count of changes, family, port), scope and flow, and the
+/// IP address.
 const SLOT_WORDS: usize = 4;
 
 /// Where a slot's first word has its family, and its count of changes: not every table counts an
@@ -218,8 +218,8 @@ mod loom_tests {
     use crate::store::Store;
     use ferrofabric_system::sync::explore;
 
-    /// What is read of an entry of this generation is whole or nothing while it becomes another's,
-    /// of this generation.
+    /// A reader gets an entry of this generation whole or not at all while it becomes another's, of
+    /// this generation.
     fn read_while_replaced(generation: u32, by: u32) {
         explore(1, move || {
             let store = Storage::Ordinary(Store::private(0).unwrap());
@@ -248,7 +248,7 @@ mod loom_tests {
         read_while_replaced(1, 3);
     }
 
-    /// Fails without the pair of orderings that tells of the address.
+    /// Fails without the pair of orderings that publishes the address.
     #[test]
     fn a_socket_address_is_read_whole_as_it_comes() {
         read_while_replaced(3, 3);

@@ -1,4 +1,7 @@
-//! What holds the entries of a table: each address whole, or nodes and endpoints apart.
+//! The storage of a table's entries, as the table uses it: each address whole, or nodes and
+//! endpoints apart.
+//!
+//! Both kinds keep the same contract: readers take no lock, and writers hold the table's turn.
 
 use super::arena::PieceArena;
 use super::chunk::NameWords;
@@ -11,7 +14,7 @@ use ferrofabric_contracts::error::Result;
 /// Entries and index.
 #[expect(
     clippy::large_enum_variant,
-    reason = "there is one a table, and what is ordinary is found without a further pointer"
+    reason = "there is one a table, and the ordinary kind is found without a further pointer"
 )]
 pub(super) enum Storage {
     /// Each address is whole; processes may share it.
@@ -98,7 +101,7 @@ impl Storage {
         }
     }
 
-    // What follows is for writers.
+    // The methods below are for writers.
 
     /// The entry of an address and its generation.
     pub(super) fn search(&self, name: &NameWords) -> Option<(u32, u32)> {

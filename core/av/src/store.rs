@@ -1,9 +1,9 @@
 //! The entries of a table and the index over them, in memory of the process or in a file that
 //! processes share.
 //!
-//! Readers take no lock: an entry never moves, and its generation says whether what was read of it
-//! is whole. Who searches the index and finds nothing looks whether a writer was at work meanwhile,
-//! and searches again. Writers take turns; the table sees to that.
+//! Readers take no lock: an entry never moves, and its generation says whether a reader got it
+//! whole. A reader that searches the index and finds nothing looks whether a writer was at work
+//! meanwhile, and searches again. Writers take turns; the table sees to that.
 
 use super::arena::{self, ArenaPieces, PIECES, PieceArena};
 use super::chunk::{self, EntryChunk, NameWords};
@@ -177,7 +177,8 @@ impl Store {
         self.version().read(|| self.search(hash, name))
     }
 
-    /// The entry of an address and its generation. Who is no writer may miss what is there.
+    /// The entry of an address and its generation. Readers may miss an entry while a writer is at
+    /// work.
     #[inline]
     pub(super) fn search(&self, hash: u32, name: &NameWords) -> Option<(u32, u32)> {
         self.index()?.find(hash, |entry| {
@@ -275,7 +276,7 @@ impl Store {
         Some(HashIndex::new(words.u64s(0, 1 << log2), log2))
     }
 
-    // What follows is for writers.
+    // The methods below are for writers.
 
     /// Says which entry a writer is about: if it dies, the next one sees to that.
     fn intend(&self, entry: u32) {
@@ -284,7 +285,7 @@ impl Store {
             .store(u64::from(entry) + 1, Release);
     }
 
-    /// What the writer was about is done.
+    /// The change of the writer is complete.
     pub(super) fn settle(&self) {
         self.head.word(HeadWord::Journal).store(0, Release);
     }
@@ -457,7 +458,7 @@ impl Store {
         let words = self
             .arena
             .create(&self.indices, number, index::bytes(log2), at)?;
-        // Whatever is in it is spread all over it.
+        // Its entries are spread all over it.
         if index::bytes(log2) >= LARGE_PAGE {
             words.prefer_large_pages();
         }
@@ -473,8 +474,8 @@ impl Store {
             .word(HeadWord::Index)
             .store(number as u64 + 1, Release);
         if let Some(before) = number.checked_sub(1).and_then(|n| self.indices[n].get()) {
-            // Who still searches there may miss what is in the other one, then sees that a writer
-            // was at work.
+            // A reader that still searches there may miss entries of the other one, then sees that
+            // a writer was at work.
             self.version().pass();
             if let PieceArena::Private = self.arena {
                 before.discard();
@@ -513,7 +514,8 @@ impl Store {
             .take(head::RING)
             .filter_map(|number| Some(self.head.ring(number)?.load(Relaxed)))
             .collect();
-        // Pairs with the Release fence in `note`: what was written over since is not trusted.
+        // Pairs with the Release fence in `note`: entries that were written over since are not
+        // trusted.
         fence(Acquire);
         let newest = self.head.word(HeadWord::Changes).load(Relaxed);
         // The oldest that is listed may be one that is being written over.
@@ -556,7 +558,7 @@ impl Store {
                 self.head.free_in(number).store(free, Relaxed);
             }
         }
-        // Who follows the changes looks at all.
+        // A follower of the changes looks at all.
         let changes = self.head.word(HeadWord::Changes);
         let all = changes.load(Relaxed) + head::RING as u64;
         changes.store(all, Release);

@@ -1,17 +1,18 @@
-//! Whom the changes of a table concern (`docs/adr/0038`).
+//! The peers of this process that a table's changes concern (`docs/adr/0038`), for the table and
+//! its transports.
 //!
-//! Most concern nobody: no sender waits to be known, and nothing leads to an address that was never
-//! used. So who inserts or removes takes the lock of the domain, with which transports work, only
-//! where there is somebody to tell.
+//! Most changes concern nobody: no sender waits for its address, and no route leads to an address
+//! that was never used. So a writer takes the lock of the domain, with which transports work, only
+//! where there is a subscription.
 //!
-//! Transports say here what they are about to rely on, and look it up in the table after that. Who
-//! changes the table looks here after that. With a fence between the two on both sides, one of them
-//! sees what the other has done.
+//! A transport first subscribes here, then looks the address up in the table. A writer first
+//! changes the table, then looks for subscriptions here. With a fence between the two on both
+//! sides, one of them sees the other's step.
 
 use super::column::Column;
 use ferrofabric_system::sync::{AtomicBool, Ordering, fence};
 
-/// What transports rely on. They change it with their domain's lock held.
+/// The subscriptions of transports. They change them with their domain's lock held.
 #[derive(Default)]
 pub(super) struct PeerSubscriptions {
     /// A bit for each entry whose address they have got.
@@ -41,7 +42,8 @@ impl PeerSubscriptions {
         true
     }
 
-    /// A send waits until an entry is resolved. Its endpoint hears of the removal of the entry.
+    /// A send waits until an entry is resolved. Its endpoint is notified of the removal of the
+    /// entry.
     pub(super) fn subscribe_for_send(&self, entry: u32) {
         self.subscribe(entry);
     }
@@ -71,7 +73,7 @@ impl PeerSubscriptions {
         true
     }
 
-    /// Whether transports are to be told of addresses that were put in just now.
+    /// Whether transports are to be notified of addresses that were put in just now.
     pub(super) fn has_source_subscription(&self) -> bool {
         fence(Ordering::SeqCst);
         self.unknown_sources.load(Ordering::Relaxed)

@@ -44,7 +44,7 @@ pub(super) struct Symmetric {
     seed: u64,
 }
 
-/// A search for an address that is under way: what was found out so far, at a count of changes.
+/// A search for an address that is under way: its findings so far, at a count of changes.
 #[derive(Clone, Copy)]
 pub(super) struct SymmetricLookup {
     version: u64,
@@ -180,7 +180,7 @@ impl Symmetric {
         }
     }
 
-    /// What [`find`](Self::find) says, at the end of a search that was begun.
+    /// The result of [`find`](Self::find), at the end of a search that was begun.
     #[inline]
     pub(super) fn end_to_find(
         &self,
@@ -195,7 +195,7 @@ impl Symmetric {
                 Some(entry) => Some((entry, 2 * self.removals_of(entry) + 1)),
                 None => self.holder(name, search.number, search.hash),
             };
-            // What was read since it began is of one moment then, as in `find`.
+            // Then all that was read since the search began is of one moment, as in `find`.
             if Version(&self.version).is_still(search.version) {
                 return Ok(found);
             }
@@ -232,13 +232,13 @@ impl Symmetric {
         })
     }
 
-    /// The index goes by whole addresses: who searches for one need not know its node.
+    /// The index goes by whole addresses: a search need not know the address's node.
     #[inline]
     fn hash(&self, name: &NameWords) -> u64 {
         index::wide_hash(name, self.seed)
     }
 
-    /// The hash of what an entry holds, for a writer.
+    /// The hash of an entry's address, for a writer.
     fn hash_of(&self, entry: u32) -> u64 {
         let name = self.locate(entry).and_then(|(lines, at)| {
             let PackedName { node, number } = lines.key(at);
@@ -267,7 +267,7 @@ impl Symmetric {
         })
     }
 
-    // What follows is for writers.
+    // The methods below are for writers.
 
     /// Puts an address in a reserved entry or in the lowest free one, unless it is there already.
     ///
@@ -451,7 +451,8 @@ impl Symmetric {
                 }
             }
         }
-        // Who still searches the old one finds nothing, then sees that something has changed.
+        // A reader that still searches the old one finds nothing, then sees that something has
+        // changed.
         self.indices
             .replace(larger, || Version(&self.version).pass())
     }

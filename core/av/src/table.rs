@@ -33,6 +33,11 @@ use ferrofabric_contracts::types::{AvType, FiAddr};
 use ferrofabric_system::sync::{Mutex, Ordering};
 
 /// The entries of one address vector, for any number of threads.
+///
+/// An address that was inserted keeps its `FiAddr` until it is removed, resolved or not. Look-ups
+/// take no lock and see each entry whole. Insertions, removals and resolutions hold the turn of
+/// writers, which for a named table is one for all processes. Calls through
+/// [`PeerAv`](ferrofabric_contracts::peer::PeerAv) also subscribe a transport to changes.
 pub struct AvTable {
     pub(super) model: AddrModel,
     // These go before the file does.
@@ -51,7 +56,7 @@ pub struct AvTable {
 /// Where an address was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// What it is sent to.
+    /// The destination of sends to it.
     pub addr: FiAddr,
     /// Whether it was not there before.
     pub new: bool,
@@ -414,7 +419,7 @@ impl AvTable {
         Some(self.entry(addr)?.1)
     }
 
-    /// What an address is sent to, [`FiAddr::NOTAVAIL`] if it was not inserted.
+    /// The destination of sends to an endpoint, [`FiAddr::NOTAVAIL`] if it was not inserted.
     #[inline]
     pub fn addr(&self, name: &NativeAddr) -> FiAddr {
         let name = name.to_words();
@@ -429,7 +434,7 @@ impl AvTable {
         Some((entry, self.read_name(&name).filter(|_| same)?))
     }
 
-    /// What is in an entry. What this process has put there need not be checked again.
+    /// The address in an entry. This process has checked its own.
     #[inline]
     pub(super) fn read_name(&self, name: &NameWords) -> Option<NativeAddr> {
         match self.named {
@@ -438,15 +443,15 @@ impl AvTable {
         }
     }
 
-    /// What others have put in an entry. A call, with words of its own: those of the other way stay
-    /// in registers.
+    /// The address that another process has put in an entry. A call, with words of its own: those
+    /// of the other way stay in registers.
     #[inline(never)]
     fn check_name(name: NameWords) -> Option<NativeAddr> {
         NativeAddr::from_bytes(name.as_bytes()).ok()
     }
 
-    /// What an address is sent to that was searched for: its entry and that's generation were
-    /// found, or writers were at work all the time.
+    /// The destination of sends to an endpoint after a search for it: its entry and that's
+    /// generation were found, or writers were at work all the time.
     #[inline]
     pub(super) fn addr_found(
         &self,
@@ -477,12 +482,12 @@ impl Drop for AvTable {
     }
 }
 
-/// What becomes of the entry of an address that was removed.
+/// The fate of the entry of an address that was removed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RemovedEntry {
     /// It may be taken again, if any address may get it.
     Free,
-    /// It is to be released first; `None`: no address may get it. And what was in it.
+    /// It is to be released first; `None`: no address may get it. With the address that was in it.
     Kept(Option<Reserved>, Option<NativeAddr>),
 }
 

@@ -36,24 +36,23 @@ pub enum Unresolved {
     Same(FiAddr),
 }
 
-/// Which resolution of an entry a send waits for.
+/// The resolution of an entry that a send waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution {
-    /// What the entry's generation is to be.
+    /// The entry's generation once it is resolved.
     pub(super) generation: u32,
     /// Resolutions of the entry that have failed before.
     pub(super) round: u32,
 }
 
-/// What of a table is not resolved.
+/// The unresolved entries of a table.
 #[derive(Default)]
 pub(super) struct UnresolvedEntries {
     /// Whether anything ever was, or may be by another process.
     any: AtomicBool,
     pub(super) state: Mutex<ResolutionSchedule>,
     pub(super) came: Condvar,
-    /// Senders that are not in, and entries that somebody waits to hear from and that were asked
-    /// for in vain.
+    /// Counts unknown sources, and entries that receives wait for and whose resolution failed.
     pub(super) source_epoch: UnknownSourceEpoch,
 }
 
@@ -89,12 +88,13 @@ impl UnresolvedEntries {
             state.end_search(entry);
             state.same.remove(&entry);
             state.forget_key(entry);
-            // What was in by it is unresolved again.
+            // Entries that shared its endpoint are unresolved again.
             state.same.retain(|_, same| same.first != entry);
         }
     }
 
-    /// A sender came that is not in: it may be one that was asked for before it was there.
+    /// A message came from an unknown source: it may be an endpoint whose resolution failed before
+    /// it was there.
     #[cold]
     pub(super) fn unknown_source(&self) {
         if self.any() && self.source_epoch.advance() {

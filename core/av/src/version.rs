@@ -1,5 +1,5 @@
-//! A count of changes, odd while a writer is at work. Readers take no lock: they see by it whether
-//! all that they read is of one moment.
+//! A count of changes, odd while a writer is at work, for readers that take no lock: if it is even
+//! and the same before and after, all that they read is of one moment.
 
 use ferrofabric_system::sync::Ordering::{Acquire, Relaxed, Release};
 use ferrofabric_system::sync::{AtomicU64, fence};
@@ -17,7 +17,7 @@ impl Version<'_> {
         self.0.load(Acquire) & 1 == 1
     }
 
-    /// A writer starts: who reads meanwhile reads again.
+    /// A writer starts: readers that read meanwhile read again.
     pub(super) fn begin(self) {
         self.0.store(self.0.load(Relaxed) | 1, Relaxed);
         // Pairs with the Acquire fence in `is_still`.
@@ -31,15 +31,15 @@ impl Version<'_> {
         self.0.store(next, Release);
     }
 
-    /// Who has begun to read reads again.
+    /// Readers that have begun read again.
     pub(super) fn pass(self) {
         let next = self.0.load(Relaxed).wrapping_add(2) & !1;
         self.0.store(next, Release);
-        // Pairs with the Acquire fence in `is_still`: who sees what comes next sees the change.
+        // Pairs with the Acquire fence in `is_still`: a reader of later words sees the change.
         fence(Release);
     }
 
-    /// What is seen while no writer is at work. `Err`: one always was.
+    /// The result of `look` at a time without a writer. `Err`: one always was at work.
     #[inline]
     pub(super) fn read<T>(self, mut look: impl FnMut() -> T) -> Result<T, Busy> {
         for _ in 0..TRIES {
@@ -57,7 +57,7 @@ impl Version<'_> {
     /// The count, for a reader who begins; `None` while a writer is at work.
     #[inline]
     pub(super) fn now(self) -> Option<u64> {
-        // Pairs with the Release store in `end`: what is read next is not from before.
+        // Pairs with the Release store in `end`: the next reads are not from before.
         let version = self.0.load(Acquire);
         (version & 1 == 0).then_some(version)
     }

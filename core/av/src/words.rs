@@ -11,7 +11,7 @@ use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 use ferrofabric_system::prefetch::prefetch;
 use ferrofabric_system::sync::{AtomicU32, AtomicU64};
 
-/// What pieces of a file start and end at, in bytes: no page is larger on the machines that this
+/// The alignment of the pieces of a file, in bytes: no page is larger on the machines that this
 /// runs on.
 pub(super) const ALIGN: u64 = 64 << 10;
 
@@ -70,18 +70,19 @@ impl MappedWords {
         prefetch(self.map.as_ptr().wrapping_add(at));
     }
 
-    /// Has the memory, which nobody has used yet, in pages as large as the system has for it: who
-    /// looks things up in no order misses the translation of nearly every small page, too. For
-    /// memory that will be used all over.
+    /// Has the memory, which nobody has used yet, in pages as large as the system has for it:
+    /// look-ups in no order miss the translation of nearly every small page, too. For memory that
+    /// will be used all over.
     pub(super) fn prefer_large_pages(&self) {
         // Without them it works as well, but for the time it takes.
         let _ = self.map.advise(Advice::HugePage);
     }
 
-    /// Gives memory of this process alone back to the system. Who still reads there finds zeros.
+    /// Gives memory of this process alone back to the system. A reader that is still there finds
+    /// zeros.
     pub(super) fn discard(&self) {
-        // SAFETY: all access is atomic, and zeros are as good as any words. What can not be given
-        // back stays.
+        // SAFETY: all access is atomic, and zeros are as good as any words. Memory that the system
+        // does not take back stays.
         let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
     }
 }
@@ -120,7 +121,7 @@ impl MappedWords {
 
     pub(super) fn prefer_large_pages(&self) {}
 
-    /// Who still reads there finds zeros, some sooner than others.
+    /// A reader that is still there finds zeros, some sooner than others.
     pub(super) fn discard(&self) {
         use ferrofabric_system::sync::Ordering::Relaxed;
         self.u64s.iter().for_each(|word| word.store(0, Relaxed));

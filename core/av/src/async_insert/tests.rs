@@ -277,7 +277,7 @@ impl Resolve for Nobody {
     }
 }
 
-/// Looks for routes when it is told to; there is none for port 9. Nobody is found.
+/// Looks for routes when the test lets it; there is none for port 9. It finds no endpoint.
 #[derive(Debug)]
 struct Gate(Mutex<mpsc::Receiver<()>>);
 
@@ -389,7 +389,7 @@ fn each_address_gets_its_own_key() {
     }
 }
 
-/// What has not begun when the address vector is closed is cancelled, and its events come.
+/// A call that has not begun when the address vector is closed is cancelled, and its events come.
 ///
 /// Covers: AV-7, AV-22
 #[test]

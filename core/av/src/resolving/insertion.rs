@@ -1,4 +1,4 @@
-//! Insertion of what is resolved later: socket addresses one by one, and ranges of them.
+//! Insertion of addresses that are resolved later: socket addresses one by one, and ranges of them.
 
 use std::net::SocketAddr;
 
@@ -41,7 +41,8 @@ impl AvTable {
 }
 
 impl Insertion<'_> {
-    /// Puts in a range, of which nobody is asked for yet. What is in already stays what it is.
+    /// Puts in a range, whose endpoints are not resolved yet. An entry that is in already stays as
+    /// it is.
     ///
     /// In a table, `reserved` has the entries of a call that were taken before.
     pub fn insert_range(&mut self, nodes: &Nodes, reserved: &[Reserved]) -> Vec<AddrRun> {

@@ -98,7 +98,7 @@ fn at(node: u8, port: u16) -> SocketAddr {
     (Ipv4Addr::new(10, 0, 0, node), port).into()
 }
 
-/// Asks for all that are to be asked for, and returns those that were found.
+/// Resolves all entries that are in a queue, and returns those that were found.
 fn complete_attempt(table: &AvTable, rule: &Rule) -> Vec<FiAddr> {
     answer_all(table, &table.next_batch().unwrap(), |at| rule.resolve(at))
 }
@@ -115,7 +115,7 @@ fn answer_all(
     new
 }
 
-/// The entries that are to be asked for, in order.
+/// The entries that are to be resolved, in order.
 fn line(table: &AvTable) -> Vec<u32> {
     let state = table.unresolved.state.lock();
     state
@@ -174,7 +174,8 @@ fn a_range_is_found_when_it_is_used() {
 }
 
 /// Covers: AV-11, AV-12
-/// A receive asks once: it does so, too, while somebody else is at work on what was told.
+///
+/// A receive makes one call: it does so, too, while another thread is at work on the range.
 #[test]
 fn who_asks_once_is_not_turned_away() {
     let table = table(AvType::Map);
@@ -197,8 +198,8 @@ fn who_asks_once_is_not_turned_away() {
     assert_eq!(complete_attempt(&table, &Rule::default()), [addr]);
 }
 
-/// An entry is removed while it is asked for, told anew, and asked for again: what is heard then of
-/// the first time is nothing yet.
+/// An entry is removed while it is being resolved, inserted anew, and resolved again: the result of
+/// the first attempt is ignored.
 ///
 /// Covers: AV-11, AV-18
 #[test]
@@ -219,9 +220,9 @@ fn who_is_told_anew_is_asked_anew() {
     assert_eq!(table.resolve_for_lookup(addr), Some(refused));
 }
 
-/// Who waits to hear from an endpoint that is not there yet hears from it once it is: it is asked
-/// for anew when a sender comes that is not in, also one that comes while the answer is on its way.
-/// What was only sent to is not.
+/// A receive from an endpoint that is not there yet gets its messages once it is: its entry is
+/// resolved anew when a message comes from an unknown source, also one that comes during an
+/// attempt. An entry that was only sent to is not.
 #[test]
 fn who_comes_later_is_asked_for_anew() {
     let table = table(AvType::Map);
@@ -242,20 +243,20 @@ fn who_comes_later_is_asked_for_anew() {
     assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
     let awaited = table.next_batch().unwrap();
     assert_eq!(entries(&awaited), [(0, at(1, 300))]);
-    // Another while it is asked for: its answer may be from before.
+    // Another unknown source during the attempt, whose result may be older.
     assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
     assert!(line(&table).is_empty());
     refuse(&awaited);
     assert_eq!(line(&table), [0]);
     assert_eq!(complete_attempt(&table, &Rule::default()), [entered[0]]);
-    // It is there, and nothing is asked for on its account any more.
+    // It is there, and no attempt is made on its account any more.
     assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
     assert!(line(&table).is_empty());
 }
 
-/// What cannot be resolved at once is asked for again until its time is over, which starts anew
-/// with the first send that waits. Sends that wait hear of the end, and the next one starts another
-/// resolution.
+/// An entry that cannot be resolved at once is tried again until its time is over, which starts
+/// anew with the first send that waits. Sends that wait get its error, and the next one starts
+/// another resolution.
 #[test]
 fn a_resolution_lasts_as_long_as_it_may() {
     for symmetric in [false, true] {
@@ -288,9 +289,9 @@ fn a_resolution_lasts_as_long_as_it_may() {
         let refused = Some(Unresolved::Failed(Errno::ECONNREFUSED));
         assert_eq!(table.outcome(addr, first), refused);
         let Some(Unresolved::Resolving(second)) = table.resolve_for_send(addr) else {
-            panic!("it is asked for anew");
+            panic!("it is resolved anew");
         };
-        // Whoever waits for the first sees that it failed.
+        // A send that waits for the first one gets its error.
         assert_eq!(table.outcome(addr, first), refused);
         assert_eq!(
             table.outcome(addr, second),
@@ -338,8 +339,7 @@ fn a_late_attempt_does_not_hide_that_a_host_is_there() {
     }
 }
 
-/// Entries that sends wait for are asked for before all others, whose resolution began with their
-/// insertion.
+/// Entries that sends wait for go before all others, whose resolution began with their insertion.
 #[test]
 fn what_a_send_waits_for_goes_first() {
     let table = table_of(AvType::Table, false);
@@ -380,8 +380,8 @@ fn an_unresolved_entry_has_its_key() {
     assert_eq!(enter(key(1)), both[0], "the entry was free");
 }
 
-/// What one process inserts the others of a named table see, resolve and use, also one that opened
-/// it for reading.
+/// The others of a named table see, resolve and use the entries that one process inserts, also one
+/// that opened it for reading.
 ///
 /// Covers: AV-4, AV-5, AV-6, AV-23
 #[test]
@@ -419,7 +419,7 @@ fn an_unresolved_entry_of_a_named_table_is_all_holders() {
             assert_eq!(table.lookup(addr), listener(&at(1, 303)));
             assert_eq!(table.resolve_for_lookup(addr), Some(Unresolved::Resolved));
         }
-        // The writer has begun to ask for it, too, which is over then.
+        // The writer's own attempt is over then, too.
         assert!(complete_attempt(&writer, &rule).is_empty());
         let listed = || listing::read(reader.map_addr(), 3);
         assert_eq!(listed(), [anew, addr, FiAddr::NOTAVAIL]);
@@ -465,7 +465,7 @@ fn more_than_a_table_takes_is_refused_before_anybody_is_looked_up() {
     assert!(error.to_string().contains("1073741824 at most"), "{error}");
 }
 
-/// Asks nobody before it may.
+/// Resolves nothing before the test lets it.
 #[derive(Debug)]
 struct Gate(Mutex<mpsc::Receiver<()>>, Rule);
 
@@ -522,7 +522,7 @@ fn threads_ask_for_what_is_used_and_end_with_the_address_vector() {
     assert!(wait().is_err(), "nobody is left to announce any");
 }
 
-/// Asked for in a process of its own: what others take would count.
+/// Measured in a process of its own: the memory of other tests would count.
 const MEASURED: &str = "resolving::tests::a_range_of_a_million";
 
 /// Set in that process.
@@ -575,8 +575,8 @@ fn a_range_of_a_million() {
         let last = table.outcomes(runs).last().unwrap().unwrap();
         let taken = resident_bytes().saturating_sub(before);
         println!("{taken} bytes for {N} nodes of {N} ports ({av_type:?})");
-        // 125 kB of marks, 80 or so for each node, and what pages and allocator add. Large pages
-        // come whole.
+        // 125 kB of marks, about 80 for each node, and the overhead of pages and allocator. Large
+        // pages come whole.
         let large = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         let pages_are_large = large.is_ok_and(|which| which.contains("[always]"));
         assert!(taken < if pages_are_large { 16 << 20 } else { 512 << 10 });
@@ -604,11 +604,11 @@ enum Op {
     LookUp(usize),
     /// A send waits for one.
     Send(usize),
-    /// Somebody waits to hear from one.
+    /// A receive waits for messages of one.
     Receive(usize),
     /// Somebody comes who is not in.
     Stranger,
-    /// Threads begin to ask for what is in line.
+    /// Threads take a batch from the queues.
     Take,
     /// And have the answers.
     Answer,
@@ -649,7 +649,7 @@ enum Where {
     Same(FiAddr),
 }
 
-/// What is in, in plain form.
+/// The entries, in plain form.
 #[derive(Default)]
 struct Plain {
     entries: BTreeMap<u32, (FiAddr, Option<SocketAddr>, Where)>,
@@ -733,7 +733,7 @@ impl Plain {
         }
     }
 
-    /// What was found for an entry. Returns whether it is new.
+    /// An endpoint was found for an entry. Returns whether it is new.
     fn found(&mut self, entry: u32, name: NativeAddr) -> bool {
         let first = self.named(name).map(|first| self.entries[&first].0);
         self.set(entry, first.map_or(Where::Found(name), Where::Same));

@@ -12,8 +12,8 @@ fn of(change: u64) -> u32 {
     (change % 2) as u32
 }
 
-/// Who follows hears of every change, also while the ring is written over. Fails without either
-/// fence or the second look at the number of changes.
+/// A follower gets every change, also while the ring is written over. Fails without either fence or
+/// the second look at the number of changes.
 #[test]
 fn no_change_is_missed() {
     explore(3, || {

@@ -3,7 +3,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Steps until the writer comes to its end, and what that is.
+/// Steps until the writer comes to its end, and the kind of end.
 type Sentence = (u32, fn());
 
 thread_local! {
@@ -62,8 +62,8 @@ fn contents(store: &Store) -> BTreeMap<u32, u8> {
     all
 }
 
-/// A writer is killed at each of its steps; the next one finds what was before or what was to be,
-/// and every index.
+/// A writer is killed at each of its steps; the next one finds the state before or after the
+/// change, and every index.
 ///
 /// Covers: AV-4
 #[test]

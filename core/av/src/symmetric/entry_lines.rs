@@ -40,12 +40,12 @@ const LOW_NODE_BITS: u32 = u64::BITS - NUMBER_BITS;
 
 const _: () = assert!((NODE_BITS - LOW_NODE_BITS) as usize == UPPER_BITS);
 
-/// What an entry holds of an address.
+/// The part of an address that its entry holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PackedName {
     /// Where the part is that it shares with others.
     pub(super) node: u32,
-    /// What is its own.
+    /// The endpoint's own number.
     pub(super) number: u64,
 }
 
@@ -129,7 +129,8 @@ impl<'a> EntryLines<'a> {
     #[inline]
     pub(super) fn look(&self, at: usize) -> Option<EntrySnapshot> {
         let (line, slot) = self.line(at);
-        // Pairs with the Release store in `put`: who sees that an address is there sees it.
+        // Pairs with the Release store in `put`: a reader of the bit of an address sees the
+        // address.
         let state = line[STATE].load(Acquire);
         is_there(state, slot).then(|| EntrySnapshot {
             key: key(line, slot, state),
@@ -141,7 +142,7 @@ impl<'a> EntryLines<'a> {
     #[inline]
     pub(super) fn still(&self, at: usize, seen: &EntrySnapshot) -> bool {
         let (line, slot) = self.line(at);
-        // Pairs with the Release fences in `put` and `clear`: who has seen what came after a
+        // Pairs with the Release fences in `put` and `clear`: a reader of words from after a
         // removal sees the removal.
         fence(Acquire);
         let now = line[STATE].load(Relaxed);
@@ -157,7 +158,7 @@ impl<'a> EntryLines<'a> {
         (is_there(state, slot) && key.number == number).then_some(key.node)
     }
 
-    /// What an entry holds, for a writer.
+    /// The part of an address that an entry holds, for a writer.
     pub(super) fn key(&self, at: usize) -> PackedName {
         let (line, slot) = self.line(at);
         key(line, slot, line[STATE].load(Relaxed))
@@ -221,9 +222,8 @@ mod loom_tests {
     use super::*;
     use ferrofabric_system::sync::explore;
 
-    /// What is seen of an entry is whole while that becomes another's, whichever word its upper
-    /// part lies in. Fails without the look at the state afterwards and without the fence before
-    /// it.
+    /// A reader gets an entry whole while that becomes another's, in whichever word its upper part
+    /// lies. Fails without the look at the state afterwards and without the fence before it.
     #[test]
     fn entries_are_read_whole() {
         for at in [0, FOUR] {

@@ -1,4 +1,5 @@
-//! The way back in a symmetric table: from what an entry holds to the entry, with linear probing.
+//! The reverse index of a symmetric table: from the part of an address in an entry to that entry,
+//! with linear probing.
 //!
 //! A place is 32 bits: the entry's number plus one, as many bits as the table has entries for, and
 //! as much of the hash as is left above it, so that hardly ever another entry than the right one is
@@ -162,7 +163,7 @@ impl ReverseIndex {
         }
     }
 
-    /// Tells of the entries whose hashes it takes to [`remove`](Self::remove) this one.
+    /// Passes on the entries whose hashes it takes to [`remove`](Self::remove) this one.
     pub(super) fn following(&self, hash: u64, entry: u32, mut tell: impl FnMut(u32)) {
         let places = self.places();
         let Some(mut at) = self.place_of(hash, entry) else {
@@ -203,7 +204,7 @@ impl ReverseIndex {
         places[gap].store(0, Relaxed);
     }
 
-    /// Gives its memory back. Who still searches there finds nothing.
+    /// Gives its memory back. A reader that still searches there finds nothing.
     fn discard(&self) {
         self.words.discard();
     }
@@ -220,7 +221,7 @@ fn next(places: usize) -> usize {
 /// Indices that a table may have had: more than it takes to grow from the smallest to the largest.
 const GENERATIONS: usize = if cfg!(loom) { 3 } else { 256 };
 
-/// The indices of a table, one after the other; the last is in use. Who reads takes no lock, so the
+/// The indices of a table, one after the other; the last is in use. Readers take no lock, so the
 /// others stay, without memory.
 pub(super) struct ReverseIndices {
     made: Box<[OnceLock<ReverseIndex>]>,
@@ -275,8 +276,8 @@ mod loom_tests {
     use crate::version::Version;
     use ferrofabric_system::sync::{AtomicU64, explore};
 
-    /// What is there is found while a larger index comes in place of one whose memory is given
-    /// back. Fails where who searches is not told that the index has passed.
+    /// An entry is found while a larger index replaces one whose memory is given back. Fails where
+    /// a reader does not learn that the index has passed.
     #[test]
     fn what_is_there_is_found_while_the_index_grows() {
         explore(2, || {
@@ -314,7 +315,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is entered is found, what was taken out is not.
+        /// An entry is found until it is taken out.
         ///
         /// Covers: AV-9
         #[test]

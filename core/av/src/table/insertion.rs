@@ -1,4 +1,7 @@
 //! The insertion of the addresses of one call.
+//!
+//! It has the turn of writers until it is dropped or paused. Entries of addresses that failed stay
+//! taken until then, so the index of an address follows from its number in the call.
 
 use super::turn::WriterTurn;
 use super::{AvTable, Placed, Reserved};
@@ -40,7 +43,8 @@ impl AvTable {
 }
 
 impl<'a> Insertion<'a> {
-    /// Lets others insert and remove, until it goes on. What failed so far keeps its index.
+    /// Lets others insert and remove, until it goes on. Addresses that have failed so far keep
+    /// their index.
     pub fn pause(mut self) -> Paused<'a> {
         Paused {
             table: self.table,
@@ -53,7 +57,7 @@ impl<'a> Insertion<'a> {
     ///
     /// # Errors
     ///
-    /// What was given; `ENOMEM`, `ENOSPC`: the table can not grow.
+    /// The error in `name`; `ENOMEM`, `ENOSPC`: the table can not grow.
     pub fn place(&mut self, name: Result<[u8; NATIVE_LEN]>) -> Result<Placed> {
         let store = &self.table.store;
         let name = match name {

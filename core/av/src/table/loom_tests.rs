@@ -70,8 +70,8 @@ fn addresses_are_read_whole() {
     }
 }
 
-/// What is there is found while the table grows: a larger index comes in place of one that is given
-/// back, and another piece of entries. Fails where who searches is not told that the index has
+/// An entry is found while the table grows: a larger index comes in place of one that is given
+/// back, and another piece of entries. Fails where a reader does not learn that the index has
 /// passed, or too late.
 #[test]
 fn what_is_there_is_found_while_the_table_grows() {
@@ -92,8 +92,9 @@ fn what_is_there_is_found_while_the_table_grows() {
     });
 }
 
-/// Who is searched for while an entry becomes another's is found where it is, or not at all, by a
-/// look-up of its own or by one of many; never at the address of who was in the entry before.
+/// An endpoint that is searched for while an entry becomes another's is found where it is, or not
+/// at all, by a look-up of its own or by one of many; never at the address of the entry's former
+/// endpoint.
 #[test]
 fn who_is_found_is_in_the_entry_that_was_found() {
     for many in [false, true] {

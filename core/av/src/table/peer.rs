@@ -1,4 +1,4 @@
-//! The look-ups that endpoints make in their address vector, and what of its changes they hear of
+//! The look-ups that endpoints make in their address vector, and their subscriptions to its changes
 //! (`docs/adr/0038`).
 
 use super::{AvTable, RemovedEntry, Reserved};
@@ -52,7 +52,7 @@ impl PeerAv for AvTable {
 }
 
 impl AvTable {
-    /// What is at an address, for transports: they are told when it is removed.
+    /// The endpoint at an address, for transports, which are notified of its removal.
     #[inline]
     pub(super) fn use_addr(&self, addr: FiAddr) -> Option<NativeAddr> {
         let (entry, name) = self.entry(addr)?;
@@ -62,8 +62,8 @@ impl AvTable {
         }
     }
 
-    /// The address of an endpoint, for transports: they are told when it is removed, or when it is
-    /// there.
+    /// The address of an endpoint, for transports, which are notified of its removal, or of its
+    /// insertion if it is not in.
     pub(super) fn use_name(&self, name: &NativeAddr) -> FiAddr {
         loop {
             let mut addr = self.addr(name);
@@ -80,12 +80,12 @@ impl AvTable {
         }
     }
 
-    /// A transport keeps account of all who are in: it is told of each that comes from now on.
+    /// A transport keeps account of all endpoints that are in: it is notified of each further one.
     pub fn subscribe_to_sources(&self) {
         self.subscriptions.subscribe_to_sources();
     }
 
-    /// Whether transports are to be told of addresses that were put in just now.
+    /// Whether transports are to be notified of addresses that were put in just now.
     pub fn is_awaited(&self) -> bool {
         self.subscriptions.has_source_subscription() || self.is_shared()
     }
@@ -95,8 +95,9 @@ impl AvTable {
         self.subscriptions.unsubscribe_from_sources();
     }
 
-    /// Removes an address. Transports that may know it are told, with `lock` taken, before anybody
-    /// gets its entry; and where its endpoint is in again, if another thread inserts it just now.
+    /// Removes an address. Notifies transports that may know it, with `lock` taken, before the
+    /// entry is free; also of the address at which its endpoint is in again, if another thread
+    /// inserts it just now.
     ///
     /// # Errors
     ///
@@ -123,8 +124,8 @@ impl AvTable {
             return Ok(());
         };
         let mut guard = lock()?;
-        // Whoever it was is a stranger now. Who inserts it from here on tells of it; who did before
-        // need not have.
+        // Its endpoint is an unknown source now. A thread that inserts it from here on notifies
+        // transports; one that did so before need not have.
         self.subscriptions.subscribe_to_sources();
         let again = name.map_or(FiAddr::NOTAVAIL, |name| self.addr(&name));
         tell(&mut guard, again);

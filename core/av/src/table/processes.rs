@@ -60,7 +60,7 @@ fn check(av: &AvTable) {
     }
 }
 
-/// What a process was told: in which operation to stop, at which step.
+/// The operation and the step at which a process is to stop.
 struct Order {
     operation: String,
     step: u32,
@@ -117,7 +117,7 @@ fn a_process_of_the_others() {
     let (number, shared) = what.split_once(' ').unwrap();
     let own = number.parse::<u64>().unwrap() * 1_000_000;
     let av = AvTable::open(&attr(shared.to_owned()), DOMAIN).unwrap();
-    // It waits for whom the test stops.
+    // It waits for the process that the test stops.
     av.set_turn_patience(Duration::from_secs(300));
     println!("ready");
     let orders = Order::all();
@@ -245,7 +245,7 @@ fn killed_writers_leave_nothing_half_done() {
         other.kill();
         check(&av);
     }
-    // Whoever comes next mends what is left, and can change it.
+    // The next process mends the table, and can change it.
     let writer = AvTable::open(&attr(shared), DOMAIN).unwrap();
     let left: Vec<_> = writer.iter().collect();
     assert_eq!(left.len(), writer.len());
@@ -267,7 +267,7 @@ fn killed_writers_leave_nothing_half_done() {
     assert_eq!(gone, Some(Errno::ENOENT));
 }
 
-/// What `act` returns; it fails where that takes so long that it waits for a process that does
+/// The result of `act`; it fails where that takes so long that it waits for a process that does
 /// nothing.
 fn without_waiting<T: Send>(what: &str, act: impl FnOnce() -> T + Send) -> T {
     let (done, came) = channel();
@@ -285,8 +285,9 @@ fn without_waiting<T: Send>(what: &str, act: impl FnOnce() -> T + Send) -> T {
 }
 
 /// A writer stops at each step of insertion and of removal, and is not killed: others find every
-/// address and look for absent ones, alone and many at a time, and wait for nobody. Who wants to
-/// change the table is told which process has the turn. They go on when the writer is gone.
+/// address and look for absent ones, alone and many at a time, and wait for nobody. A process that
+/// wants to change the table gets an error that names the process with the turn. They go on when
+/// the writer is gone.
 ///
 /// Covers: AV-4, AV-17, AV-18
 #[test]
@@ -301,7 +302,7 @@ fn a_stopped_writer_stops_no_reader() {
     for operation in [INSERT, REMOVE] {
         let mut steps = 0;
         loop {
-            // What one of them leaves in the table is no other's.
+            // Each process has a table of its own.
             number += 1;
             let mut other = Other::start(number, &shared);
             if !other.stops(operation, steps) {

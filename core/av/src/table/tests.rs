@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Addresses of few nodes, and such as share nothing with others; the incarnation tells the number.
+/// Addresses of few nodes, and such as share nothing with others; the incarnation is the number.
 fn name(n: u32) -> NativeAddr {
     let verbs = VerbsAddr {
         gid: [n as u8 & 4; 16],
@@ -58,8 +58,8 @@ fn bad() -> Error {
     Error::new(Errno::EINVAL, "insert", "address")
 }
 
-/// An address vector as a person would write it down: who is at which index, and which addresses
-/// are no more.
+/// An address vector as a person would write it down: the addresses by index, and those that are no
+/// more.
 #[derive(Default)]
 struct Plain {
     at: BTreeMap<u64, u32>,
@@ -124,8 +124,8 @@ fn check(av: &AvTable, plain: &Plain, av_type: AvType) {
     check_batches(av, plain);
 }
 
-/// What is said of many at a time is what is said of each: of those that are there, of those that
-/// are no more, and of such as never were.
+/// A look-up of many at a time agrees with those of each: of addresses that are there, of those
+/// that are no more, and of such as never were.
 fn check_batches(av: &AvTable, plain: &Plain) {
     let there = plain.addrs.values().chain(&plain.stale).copied();
     let never = [0, 29, 1 << 20, 1 << 33, u64::MAX].map(FiAddr);
@@ -314,7 +314,8 @@ fn readers_never_see_a_half_entry() {
                 scope.spawn(move || {
                     let mut seen = 0u64;
                     while !done.load(Ordering::Relaxed) || seen == 0 {
-                        // What is there all the time is found all the time, wherever the index is.
+                        // An entry that is there all the time is found all the time, wherever the
+                        // index is.
                         assert_eq!(av.find(&name(u32::MAX)), first);
                         // One at a time or many.
                         let mut found = FiAddr::NOTAVAIL;
@@ -404,8 +405,8 @@ fn a_type_that_is_left_open_is_chosen_and_told() {
     }
 }
 
-/// What a look-up finds that compares each entry, beside a writer that does not come to an end, is
-/// what the index finds.
+/// A look-up that compares each entry, beside a writer that does not come to an end, agrees with
+/// the index.
 ///
 /// Covers: AV-18
 #[test]
@@ -424,7 +425,7 @@ fn entries_by_themselves_tell_what_the_index_tells() {
             assert_eq!(found, table.store.find(&words).unwrap(), "{n} of {kind:?}");
             assert_eq!(found.is_some(), n < 500 && n % 3 != 0);
         }
-        // It is what a look-up does while another thread is at work all the time.
+        // A look-up does so while another thread is at work all the time.
         let words = name(1).to_words();
         let _writer = table.writers.lock();
         assert_eq!(table.addr_found(&words, Err(Busy)), table.addr(&name(1)));

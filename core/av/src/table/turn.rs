@@ -1,4 +1,8 @@
-//! Turns of a table's writers, and what readers do while a writer is at work (`docs/adr/0045`).
+//! Turns of a table's writers, and the way of readers while a writer is at work (`docs/adr/0045`).
+//!
+//! One thread of one process has the turn. No thread waits for it with a domain locked, and none
+//! locks a domain in its turn. A process that dies in its turn loses it, and the next writer mends
+//! the table.
 
 #[cfg(test)]
 use std::time::Duration;
@@ -124,8 +128,8 @@ impl AvTable {
             .find_map(|(entry, generation, found)| (found == *name).then_some((entry, generation)))
     }
 
-    /// Whether nobody was changing the table just now. What a writer that is dead has left is
-    /// mended, and listed as changed.
+    /// Whether nobody was changing the table just now. The changes of a writer that is dead are
+    /// mended, and listed.
     pub(crate) fn has_no_writer(&self) -> bool {
         if !self.store.is_torn() {
             return true;

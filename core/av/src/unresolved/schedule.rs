@@ -1,5 +1,5 @@
-//! Which unresolved entries are asked for, and when: the resolution of each entry, from its start
-//! to its end, and the lines in which entries wait for a thread. The lock of
+//! The schedule of the unresolved entries of a table: the resolution of each entry, from its start
+//! to its end, and the queues in which entries wait for a thread. The lock of
 //! [`UnresolvedEntries`](super::UnresolvedEntries) guards all of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,22 +13,27 @@ use crate::store::Placement;
 use ferrofabric_contracts::addr::AuthKey;
 use ferrofabric_contracts::error::{Errno, Result};
 
-/// Entries that one thread asks for at a time.
+/// Entries that one thread resolves at a time.
 pub(crate) const SIDE_BY_SIDE: usize = 256;
 
 /// The pause after the first attempt. Each further one is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// The resolutions of a table that are not over, and those that failed.
+///
+/// An entry has at most one resolution. It is queued, or attempted by one thread with a ticket, or
+/// has failed; a resolved or removed entry has none. A result counts only if entry, generation and
+/// ticket still agree.
 #[derive(Default)]
 pub(crate) struct ResolutionSchedule {
     pub(crate) ranges: Ranges,
     pub(crate) searches: HashMap<u32, PendingResolution>,
-    /// Entries that are to be asked for, by time: first those that sends wait for, then all others.
+    /// Entries that are to be resolved, by time: first those that sends wait for, then all others.
     pub(crate) queues: [BTreeMap<(Instant, u64), u32>; 2],
     pub(crate) tickets: u64,
-    /// Entries that messages may come from: when one could not be resolved, it is asked for anew
-    /// with the next sender that is not in, for it may be that one.
+    /// Entries that messages may come from. One whose resolution failed is resolved anew with the
+    /// next unknown source, since it may be that one.
     pub(crate) awaited: BTreeSet<u32>,
     /// Entries whose endpoints are in by other entries.
     pub(crate) same: HashMap<u32, SameEndpoint>,
@@ -45,13 +50,13 @@ pub(crate) struct ResolutionSchedule {
 /// An entry whose endpoint is in by another entry. Another process may give either of them to
 /// another address; then its generation differs.
 pub(crate) struct SameEndpoint {
-    /// What the entry's own generation is to be.
+    /// The entry's own generation once it is resolved.
     generation: u32,
     pub(crate) first: u32,
     generation_of_first: u32,
 }
 
-/// The key of an entry, and what the entry's generation is to be.
+/// The key of an entry, and the entry's generation once it is resolved.
 struct EntryKey {
     at: SocketAddr,
     key: AuthKey,
@@ -65,8 +70,8 @@ pub(crate) type QueuePosition = (usize, Instant, u64);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingResolution {
     pub(crate) stage: ResolutionStage,
-    /// What the entry's generation is to be: another process may have given the entry to another
-    /// address.
+    /// The entry's generation once it is resolved: another process may have given the entry to
+    /// another address.
     pub(crate) generation: u32,
     /// When it has failed.
     pub(crate) until: Instant,
@@ -94,7 +99,7 @@ impl PendingResolution {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResolutionStage {
     Queued(QueuePosition),
-    /// A thread asks, with this ticket.
+    /// A thread makes an attempt, with this ticket.
     Attempted(u64),
     Failed,
     /// And the application has seen that.
@@ -190,8 +195,8 @@ impl ResolutionSchedule {
         self.queues[queue].remove(&(at, ticket));
     }
 
-    /// The search for what an entry of this generation is to be. One for an address that was in the
-    /// entry before is no more.
+    /// The resolution of an entry for this generation. One for an earlier address of the entry is
+    /// dropped.
     pub(crate) fn search(&mut self, entry: u32, generation: u32) -> Option<PendingResolution> {
         let search = *self.searches.get(&entry)?;
         if search.generation == generation {

@@ -1,9 +1,9 @@
-//! Senders that are not in, and entries that were asked for in vain: a sender may be one that was
-//! asked for before it was there.
+//! Counts of unknown sources and of failed resolutions, for the threads of both: an unknown source
+//! may be an endpoint whose resolution failed before it was there.
 //!
-//! Who asks in vain says so and then looks whether somebody came since it began; who comes says so
-//! and then looks whether somebody asked in vain. With a fence between the two on both sides, one
-//! of them sees the other.
+//! A resolver stores the number of its failures, then looks whether an unknown source came since it
+//! began; an unknown source is counted, then looks for failures. With a fence between the two on
+//! both sides, one of them sees the other, and the resolution starts anew.
 
 use ferrofabric_system::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -15,28 +15,29 @@ pub(crate) struct UnknownSourceEpoch {
 }
 
 impl UnknownSourceEpoch {
-    /// Senders that came before what is asked for from now on.
+    /// Unknown sources before the attempts that begin now.
     pub(crate) fn current(&self) -> u64 {
-        // Acquire pairs with `advance`: who is counted here has been there before, and is found.
+        // Acquire pairs with `advance`: an endpoint that is counted here was there before, and is
+        // found.
         self.came.load(Ordering::Acquire)
     }
 
-    /// A sender came. Whether something was asked for in vain, which may be that one.
+    /// An unknown source came. Returns whether a resolution has failed, which may be its own.
     pub(crate) fn advance(&self) -> bool {
         self.came.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
         self.in_vain.load(Ordering::Relaxed) != 0
     }
 
-    /// Entries of which there is still no word were asked for in vain, so many, `since` so many
-    /// senders had come. Whether others came meanwhile.
+    /// The number of entries whose resolution has failed, by attempts that began when `since`
+    /// unknown sources had come. Returns whether others came meanwhile.
     pub(crate) fn note_failed(&self, entries: usize, since: u64) -> bool {
         self.in_vain.store(entries, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         entries != 0 && self.came.load(Ordering::Relaxed) != since
     }
 
-    /// All that was asked for in vain is asked for anew.
+    /// All failed resolutions start anew.
     pub(crate) fn restart_failed(&self) {
         self.in_vain.store(0, Ordering::Relaxed);
     }
@@ -50,7 +51,7 @@ mod loom_tests {
     use super::*;
     use ferrofabric_system::sync::{AtomicBool, Mutex, explore};
 
-    /// An endpoint that comes, and whether it has been asked for with success.
+    /// An endpoint that appears, and whether an attempt has found it.
     #[derive(Default)]
     struct TestPeer {
         is_there: AtomicBool,
@@ -59,7 +60,7 @@ mod loom_tests {
     }
 
     impl TestPeer {
-        /// As a thread that asks: once, and anew if somebody came meanwhile.
+        /// As a resolver's thread: one attempt, and another if a source came meanwhile.
         fn search(&self) {
             loop {
                 let since = self.source_epoch.current();
@@ -74,7 +75,7 @@ mod loom_tests {
         }
     }
 
-    /// Somebody is asked for while it comes: it is found. Fails without either fence, and where
+    /// An endpoint appears during an attempt: it is found. Fails without either fence, and where
     /// `current` or `advance` is relaxed.
     #[test]
     fn who_comes_while_it_is_asked_for_is_found() {
@@ -92,7 +93,7 @@ mod loom_tests {
             });
             world.search();
             comer.join().unwrap();
-            assert!(*world.found.lock(), "nobody asks for who is there");
+            assert!(*world.found.lock(), "the endpoint is there and not found");
         });
     }
 }

@@ -239,7 +239,9 @@ impl<T: Transport> Transport for Keyed<T> {
     }
 
     fn has_strangers(&self) -> bool {
-        self.parts.iter().any(|part| part.transport.has_strangers())
+        self.parts
+            .iter()
+            .any(|part| part.transport.has_strangers())
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {

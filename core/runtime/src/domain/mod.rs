@@ -405,7 +405,8 @@ impl<B: Backend> Shared<B> {
         !self.birth.is_this_process()
     }
 
-    /// Leaves tasks to the next holder of the lock, and wakes sleepers so that one of them takes it.
+    /// Leaves tasks to the next holder of the lock, and wakes sleepers so that one of them takes
+    /// it.
     fn defer(&self, tasks: impl Iterator<Item = DeferredTask>) {
         self.deferred.lock().extend(tasks);
         self.has_deferred.raise();

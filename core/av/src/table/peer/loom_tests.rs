@@ -9,7 +9,7 @@ use crate::table::loom_tests::{insert, name, table};
 use ferrofabric_contracts::types::AvType;
 use ferrofabric_system::sync::{Mutex, MutexGuard, explore};
 
-/// What a transport knows, behind its domain's lock.
+/// The routes of a transport, behind its domain's lock.
 #[derive(Default)]
 struct Transport {
     routes: Vec<(FiAddr, NativeAddr)>,
@@ -38,8 +38,8 @@ fn remove_beside(
 }
 
 /// A transport sends to an address while that is removed, and then to one that may have got its
-/// entry: no route leads to who was removed, and that to who came stays. Fails without either
-/// fence, and where the entry is free before the transport was told.
+/// entry: no route leads to the removed endpoint, and the route to the new one stays. Fails without
+/// either fence, and where the entry is free before the transport is notified.
 #[test]
 fn no_route_leads_to_who_was_removed() {
     for av_type in [AvType::Map, AvType::Table] {
