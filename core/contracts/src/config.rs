@@ -12,16 +12,16 @@ use std::time::Duration;
 use crate::error::{Errno, Error, Result};
 use crate::size::{Size, SizeError};
 
-/// What a setting looks like, for documentation.
+/// The form of a setting, for documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingInfo {
     /// Name, as `shm_cma`.
     pub name: &'static str,
-    /// What values it takes.
+    /// The values that it takes.
     pub values: &'static str,
     /// The default, as text.
     pub default: &'static str,
-    /// What it does.
+    /// Its effect.
     pub help: &'static str,
 }
 
@@ -49,8 +49,7 @@ macro_rules! settings {
         ];
 
         impl Settings {
-            /// Reads the settings through `lookup`, which is asked for `FERRO_NAME` and
-            /// `FI_FERRO_NAME`.
+            /// Reads the settings through `lookup`, by the names `FERRO_NAME` and `FI_FERRO_NAME`.
             ///
             /// # Errors
             ///
@@ -90,32 +89,32 @@ settings! {
     /// GID index to use; `auto` prefers RoCE v2 with an IPv4 address, then IPv6, then link-local,
     /// then RoCE v1.
     gid_index: Auto = "auto", "auto or 0 to 255", |v| v.0.is_none_or(|i| i <= 255);
-    /// Largest message that verbs sends in one packet, in bytes; `auto` asks the table of the
-    /// device.
+    /// Largest message that verbs sends in one packet, in bytes; `auto` takes it from the table of
+    /// the device.
     eager: Auto = "auto", "auto or 0 to 65536", |v| v.0.is_none_or(|b| b <= 65536);
-    /// Largest message that verbs sends without asking the receiver first, in bytes, if need be in
-    /// several packets; `auto` asks the table of the device, or is as `eager` if that is given.
+    /// Largest message that verbs sends without a rendezvous, in bytes, if need be in several
+    /// packets; `auto` takes it from the table of the device, or is as `eager` if that is given.
     eager_max: Auto = "auto", "auto or 0 to 2M", |v| v.0.is_none_or(|b| b <= 2 << 20);
     /// Receive buffers that an endpoint posts to its shared receive queue; they are all the receive
     /// memory it has, whatever the number of peers.
     rx_buffers: u64 = "512", "16 to 16384", |v| (16..=16384).contains(v);
     /// Most bytes of a bulk transfer that one RDMA read or write moves.
     read_chunk: u64 = "256K", "4K to 1G", |v| (4096..=1 << 30).contains(v);
-    /// Who moves messages above the eager size over verbs: the receiver reads, or the sender
-    /// writes; `auto` asks the table of the device.
+    /// The side that moves messages above the eager size over verbs: the receiver reads, or the
+    /// sender writes; `auto` takes it from the table of the device.
     rendezvous: Rendezvous = "auto", "auto, read or write", |_| true;
     /// Whether registrations of buffers of large messages are kept for further ones, over verbs:
-    /// `auto` where the kernel proves to tell when memory is unmapped, `on` or else it is an error,
-    /// `verify` like `on`, and looks each time whether it has told (as root).
+    /// `auto` where the kernel reports when memory is unmapped, `on` or else it is an error,
+    /// `verify` like `on`, and checks the reports each time (as root).
     mr_cache: RegistrationCache = "auto", "auto, on, off or verify", |_| true;
     /// Registrations that a domain keeps at most.
     mr_cache_count: u64 = "1024", "1 to 1048576", |v| (1..=1 << 20).contains(v);
     /// Bytes of them at most; `auto` is half of the memory that there is for each processor of the
     /// machine.
     mr_cache_bytes: Auto = "auto", "auto or a size such as 1G", |_| true;
-    /// What carries messages to another node: `rc` connects a queue pair to each peer upon the
-    /// first message, `ud` sends reliable datagrams through one queue pair, but for what only RC
-    /// carries (messages above the eager size), `auto` begins with datagrams and connects peers
+    /// The lane that carries messages to another node: `rc` connects a queue pair to each peer upon
+    /// the first message, `ud` sends reliable datagrams through one queue pair, except for messages
+    /// that only RC carries (above the eager size), `auto` begins with datagrams and connects peers
     /// with enough traffic.
     lane: LaneChoice = "rc", "auto, rc or ud", |_| true;
     /// RC queue pairs that an endpoint may have; at the limit peers fall back to datagrams, those
@@ -163,16 +162,16 @@ pub struct Patience(pub Option<Duration>);
 /// How long a peer may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerTimeout {
-    /// For ever, unless nothing but its silence tells that it died.
+    /// For ever, unless its silence is the only sign that it died.
     Auto,
     /// So long, whoever it is.
     After(Patience),
 }
 
-/// Who moves a large message.
+/// The side that moves a large message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rendezvous {
-    /// What is best on the device.
+    /// The device's best way.
     Auto,
     /// The receiver, by RDMA read.
     Read,
@@ -194,7 +193,7 @@ impl Value for Rendezvous {
 /// Whether registrations of memory are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegistrationCache {
-    /// Where the kernel tells when memory goes.
+    /// Where the kernel reports that memory goes.
     Auto,
     /// They are, or opening a domain fails.
     On,
@@ -216,14 +215,14 @@ impl Value for RegistrationCache {
     }
 }
 
-/// What carries messages to a peer.
+/// The lane that carries messages to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneChoice {
     /// Datagrams at first, an RC queue pair for peers with traffic.
     Auto,
     /// An RC queue pair from the first message on.
     Rc,
-    /// Datagrams, but for what only RC carries.
+    /// Datagrams, except for messages that only RC carries.
     Ud,
 }
 

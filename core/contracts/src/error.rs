@@ -1,5 +1,5 @@
 //! Errors: libfabric's numbers, a small copyable error for the data path, and one for the control
-//! path that says what was being done, to what, why it failed and what mends it.
+//! path that names the operation, its object, the reason of the failure and a remedy.
 
 use std::fmt;
 
@@ -74,7 +74,7 @@ errnos! {
 }
 
 impl Errno {
-    /// What the error means, in words.
+    /// The meaning of the error, in words.
     pub fn message(self) -> String {
         match self.known() {
             Some((_, text)) => text.to_owned(),
@@ -137,8 +137,8 @@ impl From<Errno> for OpError {
     }
 }
 
-/// A control-path error: what was being done, to which object, why it failed, and what a user can
-/// do about it.
+/// A control-path error: the operation, its object, the reason of the failure, and a remedy in
+/// the hands of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     errno: Errno,

@@ -98,14 +98,15 @@ bitflags! {
         const CLAIM = 1 << 59;
         /// Drop the message.
         const DISCARD = 1 << 58;
-        /// What looks like an address is the handle of an authorization key. As a capability the
-        /// bit is [`Flags::SOURCE`].
+        /// The address is the handle of an authorization key. As a capability the bit is
+        /// [`Flags::SOURCE`].
         const AUTH_KEY = 1 << 57;
     }
 }
 
 bitflags! {
-    /// What an application must do for a provider, or a provider wants done (`fi_info::mode`).
+    /// Duties of an application towards a provider, or that a provider takes over
+    /// (`fi_info::mode`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Mode: u64 {
         /// The context points to memory that the provider uses during the operation.
@@ -130,7 +131,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What memory registration asks of the application (`fi_domain_attr::mr_mode`).
+    /// Duties of the application in memory registration (`fi_domain_attr::mr_mode`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct MrMode: u32 {
         /// Alone: `VIRT_ADDR`, `ALLOCATED` and `PROV_KEY`, as before libfabric 1.5.
@@ -147,7 +148,7 @@ bitflags! {
         const ALLOCATED = 1 << 5;
         /// The provider chooses the key.
         const PROV_KEY = 1 << 6;
-        /// The application tells of changes to its page tables.
+        /// The application reports changes to its page tables.
         const MMU_NOTIFY = 1 << 7;
         /// Regions are enabled after a counter is bound to them.
         const RMA_EVENT = 1 << 8;
@@ -161,7 +162,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Which operations keep their order (`fi_tx_attr::msg_order`).
+    /// The operations that keep their order (`fi_tx_attr::msg_order`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Order: u64 {
         /// Read after read.

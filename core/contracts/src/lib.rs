@@ -1,5 +1,6 @@
-//! What every part of Ferrofabric speaks: plain values, flags, errors, addresses, discovery's
-//! questions and offers, settings, and the interfaces between an owner and its peers (fi_peer(3)).
+//! The vocabulary that all parts of Ferrofabric share: plain values, flags, errors, addresses,
+//! discovery's questions and offers, settings, and the interfaces between an owner and its peers
+//! (fi_peer(3)).
 //!
 //! Nothing here holds a device, a thread or a lock.
 

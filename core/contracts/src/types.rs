@@ -148,7 +148,7 @@ pub enum MsgKind {
 }
 
 impl MsgKind {
-    /// What a completion of a receive of this kind carries in its flags.
+    /// The flags in the completion of a receive of this kind.
     #[inline]
     pub const fn recv_flags(self) -> Flags {
         match self {
@@ -157,7 +157,7 @@ impl MsgKind {
         }
     }
 
-    /// What a completion of a send of this kind carries in its flags.
+    /// The flags in the completion of a send of this kind.
     #[inline]
     pub const fn send_flags(self) -> Flags {
         match self {
@@ -189,7 +189,7 @@ pub struct SendOp {
     pub flags: Flags,
 }
 
-/// What a receive that names a key has for a source. No address and no handle has that bit.
+/// The bit in the source of a receive that names a key. No address and no handle has that bit.
 const KEY_SOURCE: u64 = 1 << 63;
 
 /// The source by which receives are matched that name the key with this number.

@@ -41,8 +41,8 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// What is wrong with it: its length, its family, a field; or with the format, which may be
-    /// none that is known.
+    /// The fault of the address: its length, its family, a field; or of the format, which may be
+    /// unknown.
     pub fn from_bytes(format: AddrFormat, bytes: &[u8]) -> Result<Self, AddrError> {
         match format {
             AddrFormat::UNSPEC if KeyedAddr::is_one(bytes) => {
@@ -67,7 +67,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// [`AddrError::Format`] when it can not be told in that format.
+    /// [`AddrError::Format`]: the format cannot express it.
     pub fn to_bytes(&self, format: AddrFormat) -> Result<Vec<u8>, AddrError> {
         if format == AddrFormat::STR {
             let mut text = self.to_string().into_bytes();
@@ -98,7 +98,7 @@ impl Address {
         }
     }
 
-    /// Whether it can be told in that format.
+    /// Whether the format can express it.
     pub fn has_format(&self, format: AddrFormat) -> bool {
         let family = match self {
             Self::Native(_) | Self::Keyed(_) | Self::IbUd(_) => None,
@@ -111,7 +111,7 @@ impl Address {
             || family.is_some_and(|family| format.takes_family(family))
     }
 
-    /// The name of an open endpoint in its domain's format; `None` where that does not tell of all
+    /// The name of an open endpoint in its domain's format; `None` where that cannot express all
     /// endpoints.
     pub fn of_endpoint(name: NativeAddr, format: AddrFormat) -> Option<Self> {
         match format {
@@ -152,8 +152,8 @@ impl Address {
         }
     }
 
-    /// The endpoint, for whose network a domain at `own` speaks; `None` where the network has to be
-    /// asked first, or a key is missing.
+    /// The endpoint, for whose network a domain at `own` speaks; `None` where only the network can
+    /// resolve it, or a key is missing.
     pub fn native(&self, own: &NativeAddr) -> Option<NativeAddr> {
         match self {
             Self::Native(addr) => Some(*addr),

@@ -57,7 +57,7 @@ impl AuthKey {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// The fault of the bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, AuthKeyError> {
         let &[p0, p1, r0, r1, q0, q1, q2, q3] = bytes else {
             return Err(AuthKeyError::Length(bytes.len()));
@@ -83,7 +83,7 @@ impl AuthKey {
         self.pkey
     }
 
-    /// What datagrams carry.
+    /// The Q_Key that datagrams carry.
     pub fn qkey(self) -> u32 {
         self.qkey
     }
@@ -94,7 +94,7 @@ impl AuthKey {
         self.identity() == other.identity()
     }
 
-    /// The key as addresses have it: whatever the membership, the same for all that it admits.
+    /// The key as addresses have it: without the membership, the same for all that it admits.
     #[must_use]
     pub fn in_addresses(self) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl AuthKey {
     }
 }
 
-/// A Q_Key is what keeps others out: it goes into no log.
+/// A Q_Key keeps other endpoints out, so it goes into no log.
 impl fmt::Debug for AuthKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AuthKey {{ pkey: {:#06x}, qkey: … }}", self.pkey)

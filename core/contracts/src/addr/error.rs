@@ -16,7 +16,7 @@ pub enum AddrError {
         format: AddrFormat,
         /// Its length in bytes.
         wanted: usize,
-        /// What there was.
+        /// The length that was found.
         found: usize,
     },
     /// Not even a family.
@@ -25,7 +25,7 @@ pub enum AddrError {
     /// A `sockaddr` of a family that the format does not have.
     #[error("address family {0} where another is wanted")]
     Family(u16),
-    /// A format that is not known, or that an address can not be told in.
+    /// A format that is unknown, or cannot express the address.
     #[error("no address of that kind in {0}")]
     Format(AddrFormat),
     /// Not an address of ours.

@@ -1,5 +1,5 @@
-//! The formats by libfabric's numbers, and what tells their addresses apart: lengths, families, and
-//! the first bytes of a native address.
+//! The formats by libfabric's numbers, and the marks that distinguish their addresses: lengths,
+//! families, and the first bytes of a native address.
 
 use std::fmt;
 
@@ -29,8 +29,8 @@ listed_constants! {
 /// The first two bytes of a native address.
 pub(super) const NATIVE_MAGIC: u16 = 0xfe0f;
 
-/// What a native address starts with, as the family of a `sockaddr`. No socket has it, so the two
-/// are told apart where either may stand.
+/// The first bytes of a native address, as the family of a `sockaddr`. No socket has this family,
+/// so a native address and a socket's can stand in the same place.
 pub const NATIVE_FAMILY: u16 = u16::from_ne_bytes(NATIVE_MAGIC.to_le_bytes());
 /// The version that native addresses of this library have.
 pub(super) const NATIVE_VERSION: u8 = 1;
@@ -53,8 +53,7 @@ macro_rules! formats {
 }
 
 formats! {
-    /// The provider's own format, for us [`NativeAddr`](super::NativeAddr) as bytes; in hints:
-    /// whatever there is.
+    /// The provider's own format, for us [`NativeAddr`](super::NativeAddr) as bytes; in hints: any.
     UNSPEC = 0;
     /// Any `sockaddr`, told by its family.
     SOCKADDR = 1;

@@ -6,7 +6,8 @@ use super::format::IB_UD_LEN;
 use super::native::{NativeAddr, VerbsAddr, validate_queue_pair};
 use super::socket::part;
 
-/// A datagram queue pair. What it leaves out (Q_Key, GID type, MTU) both sides have in common.
+/// A datagram queue pair. The two sides have the fields that it leaves out (Q_Key, GID type, MTU)
+/// in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IbUdAddr {
     /// Global identifier of the port.

@@ -1,10 +1,9 @@
-//! The address of an endpoint with authorization keys: it has a queue pair for each key, and the
-//! address tells of all of them, and of no key. Its 64 bytes are those of a [`NativeAddr`] with
+//! The address of an endpoint with authorization keys: the endpoint has a queue pair for each key,
+//! and the address names all of them, but no key. Its 64 bytes are those of a [`NativeAddr`] with
 //! other queue pairs in the place of the keys (`docs/wire-protocol.md`).
 //!
-//! Which queue pair is for a key, a hash of the key says that gives each key of the endpoint
-//! another one. A key that the endpoint does not have leads to one of them too, whose device drops
-//! what comes with it.
+//! A hash of the key selects the queue pair; each key of an endpoint has another hash. A key that
+//! the endpoint does not have also selects one, whose device drops the packets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +15,7 @@ use super::native::NativeAddr;
 use super::native_text;
 use super::uri::Uri;
 
-/// Keys that an endpoint can have: an address has room for so many queue pairs.
+/// The most keys of an endpoint: an address has room for this number of queue pairs.
 pub const MAX_EP_AUTH_KEYS: usize = 4;
 
 /// In the flags of the address.
@@ -294,7 +293,7 @@ pub(super) mod tests {
         fn bytes_and_text_give_the_address_back(addr in any_keyed()) {
             prop_assert_eq!(KeyedAddr::from_bytes(&addr.to_bytes()), Ok(addr));
             prop_assert_eq!(addr.to_string().parse(), Ok(addr));
-            // It is no plain address: who knows no keys is told so.
+            // It is no plain address: a reader without keys gets an error.
             prop_assert!(NativeAddr::from_bytes(&addr.to_bytes()).is_err());
             prop_assert!(addr.to_string().parse::<NativeAddr>().is_err());
         }

@@ -1,5 +1,5 @@
-//! Addresses of endpoints, in every format (fi_getinfo(3), "addressing formats"). The native one is
-//! what `fi_getname` returns and what address vectors store, unless the domain's format is another.
+//! Addresses of endpoints, in every format (fi_getinfo(3), "addressing formats"). `fi_getname`
+//! returns the native one and address vectors store it, unless the domain's format is another.
 
 mod address;
 mod auth_key;

@@ -59,8 +59,8 @@ pub struct VerbsAddr {
 /// The address of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeAddr {
-    /// Drawn at random when the endpoint was enabled ([`of_new`](Self::of_new)): tells a restarted
-    /// process from the one before.
+    /// Drawn at random when the endpoint was enabled ([`of_new`](Self::of_new)): a restarted
+    /// process has another one than before.
     pub incarnation: u64,
     /// Identity of the node: equal addresses hint at shared memory, the handshake proves it.
     pub node: u64,
@@ -113,7 +113,7 @@ impl NativeAddr {
         zerocopy::transmute!(self.to_words())
     }
 
-    /// The same as words, in which an address vector's table has it: who reads words next need not
+    /// The same as words, in which an address vector's table has it: a later read by words need not
     /// wait for stores of parts.
     #[inline]
     pub fn to_words(self) -> NativeWords {
@@ -182,7 +182,7 @@ impl NativeAddr {
         Self::of_wire(&wire)
     }
 
-    /// What the fields say; `None` for a GID of no type that there is.
+    /// The address with these fields; `None` for an unknown type of GID.
     #[inline]
     fn of_wire(w: &Wire) -> Option<Self> {
         Some(Self {

@@ -2,8 +2,8 @@
 //! node's, so an address vector can keep the two apart (`docs/adr/0032`).
 //!
 //! The number is the QPN and 32 bits of incarnation, or 56 bits of incarnation where there is no
-//! queue pair; the name of the shared-memory endpoint is the number. Peers need not follow:
-//! whatever else an address holds is its node's part.
+//! queue pair; the name of the shared-memory endpoint is the number. Peers need not follow: all
+//! other fields of an address are its node's part.
 
 use super::native::{FLAGS_AT, HAS_SHM, HAS_VERBS, NativeAddr, NativeWords, QPN_AT, VerbsAddr};
 
@@ -14,7 +14,8 @@ pub const NUMBER_BITS: u32 = 56;
 const INCARNATION_BITS: u32 = 32;
 
 impl NativeAddr {
-    /// The address of an endpoint that is being opened; `random` tells it from those before.
+    /// The address of an endpoint that is being opened; `random` distinguishes it from those
+    /// before.
     pub fn of_new(node: u64, verbs: Option<VerbsAddr>, has_shm: bool, random: u64) -> Self {
         let incarnation = match verbs {
             Some(_) => low(random, INCARNATION_BITS),
@@ -32,8 +33,8 @@ impl NativeAddr {
 }
 
 /// A native address as its node's part, with zeros in place of the number, and the number. An
-/// address that does not come about so is all its node's, with the number 0.
-// By the word, as `to_words` has it: who reads words next need not wait for stores of parts.
+/// address that does not come about so is all its node's, with the number 0. By the word, as
+/// `to_words` has it: a later read by words need not wait for stores of parts.
 #[inline]
 pub fn split(addr: &NativeWords) -> (NativeWords, u64) {
     let [first, keys, gid, rest, incarnation, of_node, shm, last] = *addr;
@@ -82,7 +83,7 @@ pub fn join(node: &NativeWords, number: u64) -> NativeWords {
     ]
 }
 
-/// What the first word of an address says: the QPN, and whether it has a queue pair and a
+/// The fields of an address's first word: the QPN, and whether it has a queue pair and a
 /// shared-memory endpoint.
 #[inline]
 fn of_first(first: u64) -> (u64, bool, bool) {

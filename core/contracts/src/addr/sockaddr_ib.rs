@@ -21,7 +21,7 @@ pub struct SockaddrIb {
     pub gid: [u8; 16],
     /// Service ID: [port space](Self::port_space) and [port](Self::port), or any 64 bits.
     pub sid: u64,
-    /// Which bits of the service ID count.
+    /// The bits of the service ID that count.
     pub sid_mask: u64,
     /// Scope of a link-local GID.
     pub scope: u64,

@@ -2,8 +2,8 @@
 //!
 //! The forms are libfabric's where it has one: `fi_sockaddr_in://10.1.0.1:7471`,
 //! `fi_sockaddr_in6://[fe80::1]:7471`, `fi_sockaddr_ib://[GID]:P_KEY:PORT_SPACE:SCOPE:PORT`,
-//! `fi_addr_ib_ud://GID:QPN/LID/P_KEY/SL/` (numbers in base 16 in the last two). What they leave
-//! out goes into keys. Keys of a socket's address that are not known say nothing to us.
+//! `fi_addr_ib_ud://GID:QPN/LID/P_KEY/SL/` (numbers in base 16 in the last two). Keys have the
+//! fields that these forms leave out. Unknown keys of a socket's address are ignored.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};

@@ -11,9 +11,9 @@ pub struct Uri<'a> {
     pub scheme: &'a str,
     /// Host, without the brackets of an IPv6 address.
     pub node: &'a str,
-    /// What follows the host's colon.
+    /// The text behind the host's colon.
     pub service: &'a str,
-    /// What stands between slashes.
+    /// The texts between slashes.
     pub fields: Vec<&'a str>,
     /// Keys with their values, each key once.
     pub keys: Vec<(&'a str, &'a str)>,
@@ -96,7 +96,7 @@ pub(super) fn narrow<T: TryFrom<u64>>(value: u64, name: &'static str) -> Result<
 impl std::fmt::Display for Uri<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}://", self.scheme)?;
-        // What has colons in it is told from its service by the bracket.
+        // A bracket separates a node with colons from its service.
         match self.node.contains(':') || self.service.contains(':') {
             true => write!(f, "[{}]", self.node)?,
             false => f.write_str(self.node)?,

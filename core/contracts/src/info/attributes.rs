@@ -1,5 +1,5 @@
-//! What `fi_info` points to: attributes of endpoints, domains, fabrics and devices, field by field
-//! as libfabric has them.
+//! The structures that `fi_info` points to: attributes of endpoints, domains, fabrics and devices,
+//! field by field as libfabric has them.
 
 use super::models::{EpType, Progress, ResourceMgmt, Threading};
 use crate::addr::AuthKey;
@@ -9,13 +9,12 @@ use crate::types::AvType;
 /// Transmit attributes (`fi_tx_attr`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TxAttr {
-    /// Capabilities; in hints, none asks for those of the endpoint that apply to sends.
+    /// Capabilities; in hints, none stands for those of the endpoint that apply to sends.
     pub caps: Flags,
-    /// What the application must do; in hints, nothing stands for
-    /// [`Info::mode`](super::Info::mode).
+    /// The application's duties; in hints, nothing stands for [`Info::mode`](super::Info::mode).
     pub mode: Mode,
-    /// Flags of operations that come without any. A candidate lists what it knows, an offer says
-    /// what was asked.
+    /// Flags of operations that come without any. A candidate lists the flags that it knows, an
+    /// offer those of the hints.
     pub op_flags: Flags,
     /// Orders kept.
     pub msg_order: Order,
@@ -29,20 +28,19 @@ pub struct TxAttr {
     pub iov_limit: usize,
     /// Remote buffers in a list.
     pub rma_iov_limit: usize,
-    /// [Traffic class](super::traffic_class); in hints, none asks for the domain's.
+    /// [Traffic class](super::traffic_class); in hints, none stands for the domain's.
     pub tclass: u32,
 }
 
 /// Receive attributes (`fi_rx_attr`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RxAttr {
-    /// Capabilities; in hints, none asks for those of the endpoint that apply to receives.
+    /// Capabilities; in hints, none stands for those of the endpoint that apply to receives.
     pub caps: Flags,
-    /// What the application must do; in hints, nothing stands for
-    /// [`Info::mode`](super::Info::mode).
+    /// The application's duties; in hints, nothing stands for [`Info::mode`](super::Info::mode).
     pub mode: Mode,
-    /// Flags of operations that come without any. A candidate lists what it knows, an offer says
-    /// what was asked.
+    /// Flags of operations that come without any. A candidate lists the flags that it knows, an
+    /// offer those of the hints.
     pub op_flags: Flags,
     /// Orders kept.
     pub msg_order: Order,
@@ -61,7 +59,7 @@ pub struct RxAttr {
 pub struct EpAttr {
     /// Type.
     pub ep_type: EpType,
-    /// [What it speaks](super::protocol).
+    /// [The protocol](super::protocol) of the endpoint.
     pub protocol: u32,
     /// In which version.
     pub protocol_version: u32,
@@ -94,15 +92,15 @@ pub struct DomainAttr {
     pub name: String,
     /// Serialization of calls.
     pub threading: Threading,
-    /// Who moves on what does not transfer data: addresses, registrations.
+    /// The side that moves operations on that transfer no data: addresses, registrations.
     pub control_progress: Progress,
-    /// Who moves data on.
+    /// The side that moves data on.
     pub data_progress: Progress,
     /// Whether resources are guarded.
     pub resource_mgmt: ResourceMgmt,
     /// Type of address vectors; `None` in hints for any, in a candidate for both.
     pub av_type: Option<AvType>,
-    /// What registration asks of the application (in hints: what it can do).
+    /// The application's duties in registration (in hints: those that it can take on).
     pub mr_mode: MrMode,
     /// Bytes of a key.
     pub mr_key_size: usize,
@@ -130,7 +128,7 @@ pub struct DomainAttr {
     pub mr_iov_limit: usize,
     /// Capabilities of the domain: `LOCAL_COMM`, `REMOTE_COMM`, `SHARED_AV`, ….
     pub caps: Flags,
-    /// What the application must do (in hints: what it can).
+    /// The application's duties (in hints: those that it can take on).
     pub mode: Mode,
     /// Bytes of the authorization key, or [`AV_AUTH_KEY`](super::AV_AUTH_KEY).
     pub auth_key_size: usize,
@@ -155,9 +153,9 @@ pub struct DomainAttr {
 /// Fabric attributes (`fi_fabric_attr`).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FabricAttr {
-    /// What network it is.
+    /// The network.
     pub name: String,
-    /// Which provider.
+    /// The provider's name.
     pub provider: String,
     /// Its version, `major << 16 | minor`.
     pub provider_version: u32,

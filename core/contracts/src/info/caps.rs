@@ -52,18 +52,18 @@ pub const ALL_CAPS: Flags = TX_CAPS
     .union(Flags::REMOTE_COMM)
     .union(Flags::SHARED_AV);
 
-/// Secondary capabilities that cost nothing here: offered also to who did not ask.
+/// Secondary capabilities that cost nothing here: offered even if the hints do not name them.
 const FREE: Flags = REACH
     .union(Flags::MULTI_RECV)
     .union(Flags::TAGGED_MULTI_RECV)
     .union(Flags::SOURCE)
     .union(Flags::SHARED_AV);
 
-/// Secondary capabilities by which other things complete than without them: for those who ask by
-/// name, not for those who ask for nothing.
+/// Secondary capabilities by which other things complete than without them: for hints that name
+/// them, not for hints that name none.
 const BY_NAME: Flags = Flags::SOURCE_ERR;
 
-/// Primary capabilities of domains: for those who ask.
+/// Primary capabilities of domains: for hints that name them.
 const DOMAIN_PRIMARY: Flags = Flags::DIRECTED_RECV
     .union(Flags::AV_USER_ID)
     .union(Flags::PEER)
@@ -76,9 +76,9 @@ const REMOTE: Flags = Flags::RMA.union(Flags::ATOMIC);
 const TARGET: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
 const REMOTE_MODIFIERS: Flags = Flags::READ.union(Flags::WRITE).union(TARGET);
 
-/// What an endpoint is given of `offered` when `asked` is asked: all but what is to be asked by
-/// name when nothing is asked; else what is asked, what costs nothing, and where it is not said
-/// which directions, all of them.
+/// The capabilities of an endpoint, of `offered`. Without any in `asked`: all except those that
+/// hints have to name; else those in `asked`, those that cost nothing, and all directions where
+/// none is named.
 pub(super) fn grant(asked: Flags, offered: Flags) -> Result<Flags, Mismatch> {
     if asked.is_empty() {
         return Ok(offered - BY_NAME);
@@ -101,7 +101,7 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Result<Flags, Mismatch> {
     }
     let reach = asked & REACH;
     if reach == Flags::LOCAL_COMM && offered.contains(Flags::REMOTE_COMM) {
-        // Who wants this node alone gets the domain that goes nowhere else.
+        // Hints for this node alone get the domain that reaches no other node.
         return Err(Mismatch {
             field: "caps",
             asked: format!("{} alone", reach.shown()),
@@ -119,8 +119,8 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Result<Flags, Mismatch> {
     Ok(caps)
 }
 
-/// What of it an endpoint can do that is no target: for applications that take all there is, and
-/// can not register memory as targets must.
+/// The capabilities of an endpoint that is no target: for applications that take all there is, and
+/// cannot register memory as targets must.
 pub(super) fn without_targets(caps: Flags) -> Flags {
     let caps = caps - TARGET - Flags::RMA_EVENT;
     match caps.intersects(REMOTE_MODIFIERS) {
@@ -139,8 +139,8 @@ pub(super) fn has_remote_access(caps: Flags) -> bool {
     caps.intersects(REMOTE)
 }
 
-/// What one side of an endpoint with the capabilities `caps` is given when `asked` is asked; what
-/// does not apply to a side is not looked at there, as applications set one value everywhere.
+/// The capabilities of one side of an endpoint with the capabilities `caps`, for those in `asked`.
+/// Bits that do not apply to a side are ignored there, as applications set one value everywhere.
 pub(super) fn grant_side(
     field: &'static str,
     asked: Flags,
@@ -160,7 +160,7 @@ pub(super) fn grant_side(
     })
 }
 
-/// What a domain is given, for endpoints with the capabilities `caps`.
+/// The capabilities of a domain, for endpoints with the capabilities `caps`.
 pub(super) fn grant_domain(asked: Flags, offered: Flags, caps: Flags) -> Result<Flags, Mismatch> {
     if !offered.contains(asked) {
         let lacking = asked - offered;

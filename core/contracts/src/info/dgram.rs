@@ -1,4 +1,4 @@
-//! What a domain of ours gives over unreliable datagrams.
+//! The attributes that every domain of ours offers over unreliable datagrams.
 
 use super::caps::{RX_CAPS, TX_CAPS};
 use super::models::EpType;
@@ -21,8 +21,7 @@ pub fn dgram_messages() -> Info {
         caps,
         tx: TxAttr {
             caps: caps & TX_CAPS,
-            // A send completes when the datagram has left, which is all that an unreliable endpoint
-            // can tell.
+            // A send completes when the datagram has left: an unreliable endpoint learns no more.
             msg_order: Order::empty(),
             ..all.tx
         },

@@ -277,7 +277,7 @@ fn domain(hints: &DomainAttr, offered: &DomainAttr, caps: Flags) -> Result<Domai
     })
 }
 
-/// Of what a domain counts, no more is granted than it offers.
+/// A domain grants no more of an object than it offers.
 fn domain_counts(hints: &DomainAttr, offered: &DomainAttr) -> Result<(), Mismatch> {
     let count = |field, of: fn(&DomainAttr) -> usize| at_most(field, of(hints), of(offered));
     count("domain_attr->mr_key_size", |it| it.mr_key_size)?;
@@ -298,7 +298,7 @@ fn domain_counts(hints: &DomainAttr, offered: &DomainAttr) -> Result<(), Mismatc
     Ok(())
 }
 
-/// No level of threading asks for more than `Safe`, which all domains keep.
+/// No level of threading needs more than `Safe`, which all domains keep.
 fn locking(asked: Threading, offered: Threading) -> Threading {
     match (asked, offered) {
         (Threading::Unspec, Threading::Unspec) => Threading::Safe,
@@ -473,7 +473,7 @@ fn tags(asked: u64, offered: u64, caps: Flags) -> Result<u64, Mismatch> {
     })
 }
 
-/// Who moves operations on: an application that would do it itself is content with less than
+/// The progress model: an application that would drive progress itself is content with less than
 /// automatic.
 fn progress(field: &'static str, asked: Progress, offered: Progress) -> Result<Progress, Mismatch> {
     let served = match asked {

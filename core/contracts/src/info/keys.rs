@@ -10,7 +10,7 @@ use crate::flags::Flags;
 /// (`FI_AV_AUTH_KEY`).
 pub const AV_AUTH_KEY: usize = usize::MAX;
 
-/// What the same domain offers with the keys of address vectors: receives may name a key, also
+/// The offer of the same domain with the keys of address vectors: receives may name a key, also
 /// those of datagrams.
 #[must_use]
 pub fn with_address_vector_keys(info: Info) -> Info {

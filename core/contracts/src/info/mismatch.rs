@@ -13,11 +13,11 @@ use crate::types::AvType;
 pub struct Mismatch {
     /// The field, as fi_getinfo(3) names it.
     pub field: &'static str,
-    /// What was asked for.
+    /// The value in the hints.
     pub asked: String,
-    /// What there is.
+    /// The value of the candidate.
     pub offered: String,
-    /// What would have the candidate granted, as far as this field goes.
+    /// The change of the hints that this field would match.
     pub mend: String,
 }
 

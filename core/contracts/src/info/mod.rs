@@ -1,7 +1,7 @@
-//! Discovery (fi_getinfo(3)): what an application asks for, what providers offer, and the pure
+//! Discovery (fi_getinfo(3)): the hints of an application, the offers of providers, and the pure
 //! function between them.
 //!
-//! A *candidate* is all that a domain can do, an *offer* is what an application gets of it.
+//! A *candidate* is all that a domain can do, an *offer* is the part that an application gets.
 
 mod attributes;
 mod caps;
@@ -36,14 +36,14 @@ use crate::flags::{Flags, Mode, MrMode};
 pub struct Info {
     /// Capabilities.
     pub caps: Flags,
-    /// What the application must do (in hints: what it can).
+    /// The application's duties (in hints: those that it can take on).
     pub mode: Mode,
     /// How addresses look.
     pub addr_format: AddrFormat,
     /// How they may look. Ignored in hints.
     pub addr_formats: AddrFormats,
-    /// Where endpoints are: port and node; what only an open endpoint has (queue pair, incarnation,
-    /// a port that is not asked for) is 0.
+    /// Where endpoints are: port and node. Fields that only an open endpoint has (queue pair,
+    /// incarnation, a port that the hints do not name) are 0.
     pub src_addr: Option<Address>,
     /// A peer to reach.
     pub dest_addr: Option<Address>,
@@ -62,7 +62,7 @@ pub struct Info {
 }
 
 impl Info {
-    /// What NULL hints stand for: anything, from an application that supports every mode there is.
+    /// The meaning of NULL hints: anything, from an application that supports every mode there is.
     pub fn null_hints() -> Self {
         Self {
             mode: Mode::all(),

@@ -4,10 +4,10 @@ pub use crate::addr::AddrFormat;
 use crate::listed_enum;
 
 listed_enum! {
-    /// What an endpoint is like (`fi_ep_attr::type`).
+    /// The kind of an endpoint (`fi_ep_attr::type`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub enum EpType: u32 {
-        /// In hints: whatever there is.
+        /// In hints: any.
         #[default]
         Unspec = 0,
         /// Connected.
@@ -23,7 +23,7 @@ listed_enum! {
     /// The party that moves operations on (fi_domain(3)).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub enum Progress: u32 {
-        /// In hints: whatever there is.
+        /// In hints: any.
         #[default]
         Unspec = 0,
         /// Nobody needs to call.
@@ -39,7 +39,7 @@ listed_enum! {
     /// Whether queues and buffers are guarded against too much (fi_domain(3)).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub enum ResourceMgmt: u32 {
-        /// In hints: whatever there is.
+        /// In hints: any.
         #[default]
         Unspec = 0,
         /// The application sees to it that nothing overruns.
@@ -62,8 +62,8 @@ macro_rules! numbers {
 
 numbers! { EpType Progress ResourceMgmt Threading }
 
-/// What endpoints speak (`fi_ep_attr::protocol`): libfabric's numbers, and those of this provider,
-/// marked so by the top bit.
+/// The protocols of endpoints (`fi_ep_attr::protocol`): libfabric's numbers, and those of this
+/// provider, marked so by the top bit.
 pub mod protocol {
     /// Datagrams of UD queue pairs, with nothing of ours in them (`FI_PROTO_IB_UD`).
     pub const IB_UD: u32 = 3;

@@ -1,4 +1,4 @@
-//! What memory registration asks of the application (fi_mr(3), "memory registration mode").
+//! The application's duties in memory registration (fi_mr(3), "memory registration mode").
 
 use super::mismatch::Shown;
 use super::{Info, Mismatch, caps};
@@ -6,7 +6,7 @@ use crate::flags::{Flags, Mode, MrMode};
 
 const FIELD: &str = "domain_attr->mr_mode";
 
-/// What [`MrMode::BASIC`] stands for.
+/// The modes that [`MrMode::BASIC`] stands for.
 const BASIC: MrMode = MrMode::VIRT_ADDR
     .union(MrMode::ALLOCATED)
     .union(MrMode::PROV_KEY);
@@ -14,8 +14,8 @@ const BASIC: MrMode = MrMode::VIRT_ADDR
 /// Before this version of the interface there were `BASIC` and `SCALABLE` alone, and 0 was either.
 const BITS_SINCE: u32 = (1 << 16) | 5;
 
-/// What is left for the application to do for an endpoint with the capabilities `caps`, and what is
-/// added to its modes.
+/// The duties that remain with the application for an endpoint with the capabilities `caps`, and
+/// the modes that are added.
 pub(super) fn grant(
     hints: &Info,
     required: MrMode,
@@ -69,8 +69,8 @@ fn legacy(asked: MrMode, modes: Mode, needed: MrMode, is_target: bool) -> Option
     granted.map(|granted| (granted, mode))
 }
 
-/// What of `required` matters to an endpoint with the capabilities `caps`; nothing for messages
-/// from memory that need not be registered.
+/// The part of `required` that matters to an endpoint with the capabilities `caps`; nothing for
+/// messages from memory that need not be registered.
 fn needed(required: MrMode, caps: Flags) -> MrMode {
     let mut needed = required - MrMode::BASIC - MrMode::SCALABLE;
     if !caps.contains(Flags::HMEM) {

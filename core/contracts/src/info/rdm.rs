@@ -1,4 +1,4 @@
-//! What a domain of ours gives over whatever transport.
+//! The attributes that every domain of ours offers, over any transport.
 
 use super::caps::{RX_CAPS, TX_CAPS};
 use super::models::{EpType, Progress, ResourceMgmt, Threading, tag_format};
@@ -6,7 +6,7 @@ use super::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr, traffic_class}
 use crate::addr::MAX_ADDR_BYTES;
 use crate::flags::{Flags, Order};
 
-/// Objects of which a domain can have any number: what memory there is for.
+/// Objects of which a domain can have any number, within its memory.
 const MANY: usize = 1 << 16;
 
 /// Messages over reliable, unconnected endpoints, as the runtime's domain has them. Providers add
@@ -28,7 +28,7 @@ pub fn rdm_messages() -> Info {
         tx: TxAttr {
             caps: caps & TX_CAPS,
             // A send completes when the peer has the message, which is more than `INJECT_COMPLETE`
-            // asks for.
+            // needs.
             op_flags: Flags::COMPLETION
                 | Flags::INJECT
                 | Flags::INJECT_COMPLETE

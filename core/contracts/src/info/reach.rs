@@ -1,4 +1,4 @@
-//! Which addresses a domain has, which it can reach, and in what format both are told.
+//! The addresses that a domain has and can reach, and the format of both.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use super::{AddrFormat, Info, Mismatch};
 use crate::addr::{Address, IbUdAddr, NativeAddr, SockaddrIb, UDP_PORT_SPACE};
 use crate::flags::Flags;
 
-/// What an offer says of addresses.
+/// The addresses of an offer.
 pub(super) struct Addresses {
     pub(super) format: AddrFormat,
     pub(super) src: Option<Address>,
@@ -80,9 +80,8 @@ fn by_host(hints: &Info, candidate: &Info) -> bool {
             .is_some_and(|ip| socket.ip() == ip || is_this_host(socket.ip()))
 }
 
-/// The source of an endpoint that was asked for, or any of the domain at `own`: the same node and
-/// port. A new endpoint has a queue pair and an incarnation of its own, so these can not be asked
-/// for.
+/// The source of an endpoint by the hints, or any of the domain at `own`: the same node and port. A
+/// new endpoint has a queue pair and an incarnation of its own, so hints cannot fix these.
 fn source(
     asked: Option<Address>,
     own: Option<Address>,
@@ -191,7 +190,7 @@ fn told_in(own: Address, format: AddrFormat) -> Result<Address, Mismatch> {
     })
 }
 
-/// Whether an address can be told in the format.
+/// Whether the format can express an address.
 fn told(field: &'static str, addr: Address, format: AddrFormat) -> Result<(), Mismatch> {
     match addr.has_format(format) {
         true => Ok(()),
@@ -225,7 +224,7 @@ fn destination(
             };
             let by_device = own.ip().filter(|_| caps.contains(Flags::REMOTE_COMM));
             match (by_device, host) {
-                // What stands for this host is the domain's own.
+                // An address of this host stands for the domain's own.
                 (Some(ip), Some(host)) if is_this_host(host) => moved(peer, ip),
                 (Some(_), _) => Some(peer),
                 (None, _) => None,

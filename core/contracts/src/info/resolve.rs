@@ -7,13 +7,13 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 use crate::addr::AddrFormat;
 use crate::error::{Errno, Error, Result};
 
-/// Who knows names.
+/// A source of names and their addresses.
 pub trait Resolver {
     /// The addresses of a host, best first.
     ///
     /// # Errors
     ///
-    /// What the system says, also about a name that nobody knows.
+    /// The system's answer, also about an unknown name.
     fn host(&self, name: &str) -> io::Result<Vec<SocketAddr>>;
 
     /// The port of a service that is no number.
@@ -34,7 +34,7 @@ impl Resolver for SystemResolver {
     }
 }
 
-/// A line is `name port/protocol alias…`, and what follows a `#` is not for us.
+/// A line is `name port/protocol alias…`; a comment follows a `#`.
 fn service_in(services: &str, name: &str) -> Option<u16> {
     services.lines().find_map(|line| {
         let mut words = line.split('#').next()?.split_whitespace();
@@ -47,8 +47,8 @@ fn service_in(services: &str, name: &str) -> Option<u16> {
 }
 
 /// The addresses that a node and a service stand for: any of this host's where there is no node,
-/// port 0 where there is no service. Asks nobody about a node that is a number, nor, if it must be
-/// one (`FI_NUMERICHOST`), about any.
+/// port 0 where there is no service. Makes no query about a node that is a number, nor, if it must
+/// be one (`FI_NUMERICHOST`), about any.
 ///
 /// # Errors
 ///

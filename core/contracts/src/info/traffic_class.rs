@@ -13,7 +13,7 @@ pub const LOW_LATENCY: u32 = LABEL + 1;
 pub const DEDICATED_ACCESS: u32 = LABEL + 2;
 /// Large transfers.
 pub const BULK_DATA: u32 = LABEL + 3;
-/// What yields to all else.
+/// The class that yields to all others.
 pub const SCAVENGER: u32 = LABEL + 4;
 /// Management of the network itself.
 pub const NETWORK_CTRL: u32 = LABEL + 5;
@@ -43,7 +43,7 @@ pub(crate) const fn is_class(number: u32) -> bool {
     matches!(number, BEST_EFFORT..=NETWORK_CTRL) || dscp(number).is_some()
 }
 
-/// The class that is asked for, or without one the default.
+/// The class that the hints name, or without one the default.
 ///
 /// # Errors
 ///

@@ -1,17 +1,19 @@
-//! The owner's side of an address vector.
+//! The owner's side of an address vector, for peers: look-ups that also subscribe a peer to the
+//! removal of an address, and to the insertion of one that is not there.
 
 use crate::addr::NativeAddr;
 use crate::types::FiAddr;
 
-/// What a peer asks of the owner's address vector.
+/// The owner's address vector, as its peers look addresses up.
 pub trait PeerAv {
-    /// The address that was inserted as `addr`; `None` when there is none (any more). The peer is
-    /// told when it is removed.
+    /// The address that was inserted as `addr`; `None` when there is none (any more). The owner
+    /// notifies the peer of its removal.
     fn lookup(&self, addr: FiAddr) -> Option<NativeAddr>;
-    /// The `FiAddr` of an address, [`FiAddr::NOTAVAIL`] if it was not inserted; the peer is told
-    /// when it is. Also answers `ep_addr` of fi_peer(3), asked with the endpoint's own name.
+    /// The `FiAddr` of an address, [`FiAddr::NOTAVAIL`] if it was not inserted; then the owner
+    /// notifies the peer of its insertion. With the endpoint's own name it is `ep_addr` of
+    /// fi_peer(3).
     fn find(&self, name: &NativeAddr) -> FiAddr;
-    /// What completions say of messages from `addr`: the user's own ID where there is one
+    /// The source that completions report for `addr`: the user's own ID where there is one
     /// (`FI_AV_USER_ID`).
     #[inline]
     fn reported(&self, addr: FiAddr) -> FiAddr {
@@ -28,7 +30,8 @@ pub trait PeerAv {
         }
     }
 
-    /// What completions say of an authorization key: its handle, or the user's own ID for it.
+    /// The source that completions report for an authorization key: its handle, or the user's own
+    /// ID for it.
     fn reported_key(&self, handle: FiAddr) -> FiAddr {
         handle
     }

@@ -1,4 +1,4 @@
-//! The owner's side of a completion queue.
+//! The owner's side of a completion queue, for peers: the entries that they write.
 
 use thiserror::Error;
 
@@ -14,8 +14,8 @@ use crate::types::FiAddr;
 pub struct Completion {
     /// The context of the operation.
     pub context: u64,
-    /// What completed: `MSG` or `TAGGED` with `SEND` or `RECV`, `REMOTE_CQ_DATA` where `data` is
-    /// valid.
+    /// The kind of operation: `MSG` or `TAGGED` with `SEND` or `RECV`, `REMOTE_CQ_DATA` where
+    /// `data` is valid.
     pub flags: Flags,
     /// Bytes received; 0 for sends.
     pub len: usize,
@@ -32,7 +32,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Of nothing: what a read overwrites.
+    /// An empty entry, for a read to overwrite.
     pub const BLANK: Self = Self {
         context: 0,
         flags: Flags::empty(),

@@ -1,4 +1,4 @@
-//! The transport of a DGRAM endpoint: what comes is matched by nobody, so it takes the receives
+//! The transport of a DGRAM endpoint, which matches no messages, so it takes the receives
 //! themselves.
 
 use super::{Owner, Transport};
@@ -7,7 +7,7 @@ use crate::types::IoBuf;
 use crate::types::RecvOp;
 
 /// A transport of one DGRAM endpoint: messages may be lost, and come in any order. It holds the
-/// receives that are posted, and never asks its owner's shared receive context for one, so
+/// receives that are posted, and takes none from its owner's shared receive context, so
 /// [`Transport::start`] and [`Transport::discard`] have nothing to do. A message for which no
 /// receive is posted is lost; so is one that can not be sent, once it was taken.
 pub trait DatagramTransport: Transport {

@@ -1,4 +1,4 @@
-//! What an event queue takes (fi_eq(3)), and the side of it that whoever reports an event sees.
+//! The entries of an event queue (fi_eq(3)), and the queue as its writers see it.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -7,7 +7,7 @@ use crate::error::Errno;
 /// An event: its number, and the bytes that belong to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened (`FI_NOTIFY`, …, or a number of the application's).
+    /// The event (`FI_NOTIFY`, …, or a number of the application's).
     pub number: u32,
     /// The entry, as the reader gets it.
     pub entry: Box<[u8]>,
@@ -21,28 +21,28 @@ pub const AV_COMPLETE: u32 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Done {
-    /// The object that it was asked of, by the number that was given when the queue was bound.
+    /// The object of the operation, by the number that was given when the queue was bound.
     pub source: u64,
     /// The operation's context.
     pub context: u64,
-    /// What it came to: of an insertion, how many addresses are in.
+    /// The result: of an insertion, the number of addresses that are in.
     pub data: u64,
 }
 
 /// An operation, or a part of one, that failed (`fi_eq_err_entry`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqError {
-    /// The object that it was asked of, by the number that was given when the queue was bound.
+    /// The object of the operation, by the number that was given when the queue was bound.
     pub source: u64,
     /// The operation's context.
     pub context: u64,
-    /// Which part: of an insertion, the number of the address.
+    /// The part that failed: of an insertion, the number of the address.
     pub data: u64,
     /// Why.
     pub errno: Errno,
     /// The provider's own number for it, 0 for none.
     pub prov_errno: i32,
-    /// What else is to be known of it: of an insertion, the reason in words.
+    /// Details of the failure: of an insertion, the reason in words.
     pub err_data: Box<[u8]>,
 }
 

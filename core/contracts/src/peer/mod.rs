@@ -6,8 +6,8 @@
 //! side of all of them.
 //!
 //! Locking is written into the signatures. Every call here is a progress-level call of fi_peer(3)
-//! and takes `&mut`: whoever makes it holds the lock of the owner's domain (`Serial`) for the whole
-//! of it, so `arrive` and the `queue` that may follow are one step, and nobody else drives the same
+//! and takes `&mut`: its caller holds the lock of the owner's domain (`Serial`) for the whole of
+//! it, so `arrive` and the `queue` that may follow are one step, and nobody else drives the same
 //! peer. A peer never calls its owner outside a call that the owner made to it, and no owner call
 //! ever calls back into the peer: a message that a receive has just matched is returned by value,
 //! and started when the call that matched it is over.
@@ -53,9 +53,9 @@ pub trait Owner {
     /// The address vector.
     fn av(&self) -> &impl PeerAv;
 
-    /// What the error for a sender that is not in the address vector has for its source: the
-    /// authorization key that the message came with, where endpoints have those of their address
-    /// vectors (fi_cq(3), `FI_EADDRNOTAVAIL`).
+    /// The source that the error for a sender outside of the address vector has: the authorization
+    /// key that the message came with, where endpoints have those of their address vectors
+    /// (fi_cq(3), `FI_EADDRNOTAVAIL`).
     #[cold]
     fn stranger(&self) -> FiAddr {
         FiAddr::NOTAVAIL
@@ -78,7 +78,7 @@ pub trait Owner {
         self.tx_cntr().inc(done.len);
     }
 
-    /// Reports a send that failed; errors are reported whether or not a completion was asked for.
+    /// Reports a send that failed; errors are reported with or without a completion.
     #[cold]
     fn fail_send(&mut self, done: &SendDone, errno: Errno, prov_errno: i32, why: &'static str) {
         let src = self.av().reported(done.dest);
@@ -101,9 +101,8 @@ pub trait Owner {
         self.tx_cntr().inc_error();
     }
 
-    /// Reports a received message of `len` bytes, all of which arrived. `sender` names who sent it;
-    /// it is asked only of one who is not in the address vector, where the receive wants to know
-    /// (`FI_SOURCE_ERR`).
+    /// Reports a received message of `len` bytes, all of which arrived. `sender` names its sender;
+    /// it is called only for an unknown source, and where the receive reports it (`FI_SOURCE_ERR`).
     #[inline(always)]
     fn complete_recv(
         &mut self,
@@ -131,8 +130,8 @@ pub trait Owner {
             return self.truncate_recv(kind, &{ *m }, &{ *a });
         }
         if m.flags & (Flags::COMPLETION | UNUSUAL) != Flags::COMPLETION {
-            // Copies, here and above: what is common then needs neither in memory, where fields
-            // that were written one by one would be waited for.
+            // Copies, here and above: the common fields then need neither in memory, where a load
+            // would wait for fields that were written one by one.
             let (m, a) = (&{ *m }, &{ *a });
             if m.flags.contains(Flags::SOURCE_ERR) && !a.src.is_some() {
                 return self.complete_from_stranger(prefix, kind, m, a, sender());
@@ -145,9 +144,9 @@ pub trait Owner {
         self.rx_cntr().inc(a.len as usize - prefix);
     }
 
-    /// As `complete_recv`, of a receive that wants no completion, or of a piece: what completes
-    /// last of a multi-receive has a completion always, which tells that the buffer is free
-    /// (fi_msg(3), `FI_MULTI_RECV`).
+    /// As `complete_recv`, of a receive that wants no completion, or of a piece: the last piece of
+    /// a multi-receive always has a completion, which says that the buffer is free (fi_msg(3),
+    /// `FI_MULTI_RECV`).
     #[inline(never)]
     fn complete_quiet_or_piece(&mut self, prefix: usize, kind: MsgKind, m: &Matched, a: &Arrived) {
         let more = self.complete_piece(kind, m);
@@ -193,7 +192,7 @@ pub trait Owner {
         self.rx_cntr().inc_error();
     }
 
-    /// What the completion of a receive has besides.
+    /// The further flags of a receive's completion.
     #[inline]
     fn complete_piece(&mut self, kind: MsgKind, m: &Matched) -> Flags {
         match m.piece {
@@ -274,7 +273,7 @@ fn place(m: &Matched) -> usize {
 }
 
 impl SendDone {
-    /// What the completion of a message of so many bytes needs.
+    /// The fields that the completion of a message of `len` bytes needs.
     #[inline]
     pub fn of(op: &SendOp, len: usize) -> Self {
         Self {

@@ -1,4 +1,8 @@
-//! The owner's side of a shared receive context.
+//! The owner's side of a shared receive context, for peers: matching of messages against posted
+//! receives.
+//!
+//! A receive that matched belongs to the peer, which reports its completion once; a message without
+//! a receive stays unread until the owner starts or discards it.
 
 use crate::flags::Flags;
 use crate::types::{FiAddr, IoBuf, MrDesc, MsgKind};
@@ -20,8 +24,8 @@ pub struct Arrived {
 }
 
 /// A receive that a message has matched, taken out of the queue by value: it is the transport's
-/// now, which reports its completion once. (What fi_peer(3) does by entries that stay with the
-/// owner until `free_entry`.)
+/// now, which reports its completion once. (In fi_peer(3), entries stay with the owner until
+/// `free_entry`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matched {
     /// Where the message goes. For a list of buffers it has no address, and its length is the part
@@ -33,12 +37,12 @@ pub struct Matched {
     pub context: u64,
     /// The receive's flags (`COMPLETION`, `MULTI_RECV`).
     pub flags: Flags,
-    /// What it is a piece of.
+    /// The multi-receive or list of which it is a piece.
     pub piece: Piece,
 }
 
-/// What a matched buffer is a piece of: a multi-receive, a list of buffers. Only the owner reads
-/// it.
+/// The whole that a matched buffer is a piece of: a multi-receive, a list of buffers. Only the
+/// owner reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Piece(pub u32);
@@ -46,7 +50,7 @@ pub struct Piece(pub u32);
 impl Piece {
     /// Nothing: the receive takes one message into one buffer.
     pub const NONE: Self = Self(0);
-    /// What tells lists of buffers from multi-receives.
+    /// The bit that distinguishes lists of buffers from multi-receives.
     const LIST: u32 = 1 << 31;
 
     /// Of the list with a number.
@@ -66,10 +70,10 @@ impl Piece {
     }
 }
 
-/// What a transport needs to start an unexpected message later; the owner keeps it unread.
+/// The transport's own data for starting an unexpected message later; the owner keeps it unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Which of the endpoint's transports it belongs to.
+    /// The number of the endpoint's transport that it belongs to.
     pub transport: u32,
     /// The transport's own.
     pub value: u64,
@@ -96,9 +100,9 @@ pub trait PeerSrx {
     /// A message has arrived: takes the oldest receive that matches (`get_msg`, `get_tag`). `None`:
     /// the transport keeps the message and calls [`queue`](Self::queue) at once.
     fn arrive(&mut self, kind: MsgKind, arrived: &Arrived) -> Option<Matched>;
-    /// As `arrive`, of a message that came with an authorization key of the endpoint's: receives
-    /// that name the key match it, too: `_key` is what they have for a source. Queues that know no
-    /// keys need nothing of it.
+    /// As `arrive`, of a message that came with an authorization key of the endpoint's. Receives
+    /// that name the key match it, too: they have `_key` for a source. Queues without keys need
+    /// nothing of it.
     fn arrive_with_key(
         &mut self,
         kind: MsgKind,

@@ -6,7 +6,7 @@ use crate::error::{OpError, Result};
 use crate::flags::Flags;
 use crate::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
-/// What of a send operation its completion needs.
+/// The fields of a send operation that its completion needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendDone {
     /// Tagged or not.
@@ -69,28 +69,28 @@ pub trait Transport: Send + 'static {
     /// is done. Returns how many things it did; 0 says that the caller may sleep if it wants.
     fn progress<O: Owner>(&mut self, owner: &mut O) -> usize;
 
-    /// `name` is in the address vector as `addr` from now on. It may be told so twice, and of
-    /// nobody new as long as it [has no strangers](Self::has_strangers) and has looked for nobody
-    /// in vain.
+    /// `name` is in the address vector as `addr` from now on. The call may come twice. It comes for
+    /// no new peer as long as the transport has no
+    /// [unknown sources](Self::has_strangers) and has found all that it looked up.
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O);
 
-    /// Whether it knows peers that it was not told of, or was told that they were removed: when it
-    /// does not, it need not be told who is inserted.
+    /// Whether it knows peers that are not in the address vector, or were removed from it. If it
+    /// does not, insertions need no call.
     fn has_strangers(&self) -> bool;
 
     /// `addr` was removed from the address vector: sends to it fail, nothing sent before reaches
     /// whoever gets the number next.
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O);
 
-    /// Asks to be woken through the domain's wait descriptor by whatever comes next. Returns false
-    /// when something is there already: the caller drives progress once more before it sleeps.
+    /// Arms the domain's wait descriptor: the next event wakes. Returns false when something is
+    /// there already: the caller drives progress once more before it sleeps.
     ///
     /// # Errors
     ///
     /// When the device can not be armed.
     fn arm(&mut self) -> Result<bool>;
 
-    /// Tells what the transport has done so far, by name and number; names start with the
-    /// transport's own.
+    /// Reports the transport's statistics, by name and number; names start with the transport's
+    /// own.
     fn stats(&self, report: &mut dyn FnMut(&'static str, u64));
 }
