@@ -237,7 +237,7 @@ impl Transport for ShmTransport {
         self.inserted(addr, name, owner);
     }
 
-    fn has_strangers(&self) -> bool {
+    fn has_unknown_sources(&self) -> bool {
         self.receiver.has_left_behind() || self.links.iter().any(|(_, link)| !link.addr().is_some())
     }
 

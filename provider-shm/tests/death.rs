@@ -353,7 +353,7 @@ fn who_is_inserted_after_its_end_is_the_source_of_what_it_has_left() {
         if let Some(addr) = before {
             b.remove(addr);
         }
-        assert!(b.shm.has_strangers());
+        assert!(b.shm.has_unknown_sources());
         let from_a = b.insert(&name);
         for tag in [1, 2] {
             b.recv_from(MsgKind::Tagged, from_a, tag, 0, &mut into, tag);
@@ -361,7 +361,7 @@ fn who_is_inserted_after_its_end_is_the_source_of_what_it_has_left() {
             assert_eq!((done.context, done.src), (tag, from_a));
             assert_eq!(into, [tag as u8; 8]);
         }
-        assert!(!b.shm.has_strangers());
+        assert!(!b.shm.has_unknown_sources());
     }
 }
 

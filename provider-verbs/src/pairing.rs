@@ -238,8 +238,11 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
         self.far.peer_inserted(addr, name, owner);
     }
 
-    fn has_strangers(&self) -> bool {
-        self.near.as_ref().is_some_and(Transport::has_strangers) || self.far.has_strangers()
+    fn has_unknown_sources(&self) -> bool {
+        self.near
+            .as_ref()
+            .is_some_and(Transport::has_unknown_sources)
+            || self.far.has_unknown_sources()
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {

@@ -412,7 +412,7 @@ impl Peers {
 
     /// Whether there is one that has no number in the address vector and would use one: it has a
     /// lane, or a message that waits.
-    pub(crate) fn has_strangers(&self) -> bool {
+    pub(crate) fn has_unknown_sources(&self) -> bool {
         self.strangers != 0
     }
 
@@ -473,18 +473,18 @@ mod tests {
     fn what_leads_to_a_peer_keeps_it() {
         let mut peers = Peers::default();
         let peer = peers.peer_of(key(1), 0, addr(5));
-        assert!(!peers.has_strangers());
+        assert!(!peers.has_unknown_sources());
         // The same endpoint, twice in the address vector.
         assert_eq!(peers.peer_of(key(1), 0, addr(6)), peer);
         peers.begin_lane(peer);
         peers.hold(peer);
         assert_eq!(peers.unroute(addr(6)), Some(peer));
         assert_eq!(
-            (peers.at(peer).addr, peers.has_strangers()),
+            (peers.at(peer).addr, peers.has_unknown_sources()),
             (addr(5), false)
         );
         assert_eq!(peers.unroute(addr(5)), Some(peer));
-        assert!(peers.has_strangers(), "it has a lane, and no number");
+        assert!(peers.has_unknown_sources(), "it has a lane, and no number");
         peers.list(peer);
         assert_eq!(fates(&mut peers), [(peer, Fate::Stays)]);
         peers.end_lane(peer);
@@ -492,7 +492,7 @@ mod tests {
         peers.let_go(peer);
         assert_eq!(fates(&mut peers), [(peer, Fate::Goes)]);
         assert!(peers.forget(peer).is_some());
-        assert!(!peers.has_strangers());
+        assert!(!peers.has_unknown_sources());
         assert_eq!(
             (peers.count(), peers.find(&key(1)), peers.routed(addr(5))),
             (0, None, None)
@@ -520,18 +520,18 @@ mod tests {
         for number in 0..=MAX_KEPT as u64 {
             let peer = peers.peer_of(key(number), 0, FiAddr::NOTAVAIL);
             peers.at(peer).parked = session();
-            assert!(peers.has_strangers());
+            assert!(peers.has_unknown_sources());
             peers.list(peer);
             assert_eq!(fates(&mut peers), [(peer, Fate::Rests)]);
             peers.keep(peer, begin);
-            assert!(!peers.has_strangers());
+            assert!(!peers.has_unknown_sources());
         }
         assert_eq!(peers.too_many(begin), None, "it may be about to come back");
         let oldest = peers.find(&key(0));
         assert_eq!(peers.too_many(rested), oldest);
         // It comes back, and has a lane for a while.
         assert_eq!(Some(peers.peer_of(key(0), 0, FiAddr::NOTAVAIL)), oldest);
-        assert!(peers.has_strangers());
+        assert!(peers.has_unknown_sources());
         assert_eq!(peers.too_many(rested), None);
         peers.keep(oldest.unwrap(), rested);
         let next = peers.find(&key(1)).unwrap();

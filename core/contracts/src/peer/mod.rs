@@ -57,7 +57,7 @@ pub trait Owner {
     /// key that the message came with, where endpoints have those of their address vectors
     /// (fi_cq(3), `FI_EADDRNOTAVAIL`).
     #[cold]
-    fn stranger(&self) -> FiAddr {
+    fn unknown_source(&self) -> FiAddr {
         FiAddr::NOTAVAIL
     }
 
@@ -177,7 +177,7 @@ pub trait Owner {
             return self.complete_quiet_or_piece(prefix, kind, m, &Arrived { src, ..*a });
         }
         let more = self.complete_piece(kind, m);
-        let src = self.stranger();
+        let src = self.unknown_source();
         self.rx_cq().write_error(CqError {
             completion: Completion {
                 buf: place(m),

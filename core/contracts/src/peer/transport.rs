@@ -71,12 +71,12 @@ pub trait Transport: Send + 'static {
 
     /// `name` is in the address vector as `addr` from now on. The call may come twice. It comes for
     /// no new peer as long as the transport has no
-    /// [unknown sources](Self::has_strangers) and has found all that it looked up.
+    /// [unknown sources](Self::has_unknown_sources) and has found all that it looked up.
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O);
 
     /// Whether it knows peers that are not in the address vector, or were removed from it. If it
     /// does not, insertions need no call.
-    fn has_strangers(&self) -> bool;
+    fn has_unknown_sources(&self) -> bool;
 
     /// `addr` was removed from the address vector: sends to it fail, nothing sent before reaches
     /// whoever gets the number next.

@@ -154,10 +154,10 @@ impl<T: Transport> State<T> {
     }
 
     /// Whether they know senders that are not in.
-    fn has_strangers(&self, av: usize) -> bool {
+    fn has_unknown_sources(&self, av: usize) -> bool {
         let of_it = |endpoint: &EndpointState<T>| endpoint.binding.av == av;
         let mut endpoints = self.endpoints.iter().map(|(_, endpoint)| endpoint);
-        endpoints.any(|endpoint| of_it(endpoint) && endpoint.transport.has_strangers())
+        endpoints.any(|endpoint| of_it(endpoint) && endpoint.transport.has_unknown_sources())
     }
 
     /// Tells them that it is no more.
@@ -531,7 +531,7 @@ impl<B: Backend> AvHandle<B> {
                 true => state.follow(),
                 false => (some.iter()).for_each(|addr| state.announce_new(self.index, *addr)),
             }
-            if !state.has_strangers(self.index) {
+            if !state.has_unknown_sources(self.index) {
                 self.table.unsubscribe_from_sources();
             }
             self.domain.wake(state);

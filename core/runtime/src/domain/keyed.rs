@@ -238,10 +238,10 @@ impl<T: Transport> Transport for Keyed<T> {
         }
     }
 
-    fn has_strangers(&self) -> bool {
+    fn has_unknown_sources(&self) -> bool {
         self.parts
             .iter()
-            .any(|part| part.transport.has_strangers())
+            .any(|part| part.transport.has_unknown_sources())
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
@@ -339,7 +339,7 @@ impl<O: Owner> Owner for PartOwner<'_, O> {
         self.owner.av()
     }
 
-    fn stranger(&self) -> FiAddr {
+    fn unknown_source(&self) -> FiAddr {
         self.owner.av().reported_key(self.handle)
     }
 }

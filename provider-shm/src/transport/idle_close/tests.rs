@@ -167,7 +167,7 @@ fn the_sweep_finds_the_end_of_a_link_that_is_given_back() {
 /// insertion needs to be told of.
 fn knows_nobody(ep: &Ep) {
     assert_eq!(ep.shm.peers.known(), 0);
-    assert!(!ep.shm.has_strangers());
+    assert!(!ep.shm.has_unknown_sources());
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn nothing_is_kept_of_a_removed_peer_once_its_link_is_given_back() {
     drive(&mut [&mut pair.a, &mut pair.b], "no message comes", |eps| {
         eps[0].shm.stats().received == 1
     });
-    assert!(pair.a.shm.has_strangers());
+    assert!(pair.a.shm.has_unknown_sources());
     drive(&mut [&mut pair.a, &mut pair.b], "the link stays", |eps| {
         eps.iter().all(|ep| ep.shm.stats().links_left == 2)
     });

@@ -354,7 +354,7 @@ impl Transport for DgramTransport {
     }
 
     /// Nobody is known before a datagram comes from there.
-    fn has_strangers(&self) -> bool {
+    fn has_unknown_sources(&self) -> bool {
         true
     }
 

@@ -256,8 +256,8 @@ impl Transport for RdmTransport {
         });
     }
 
-    fn has_strangers(&self) -> bool {
-        self.peers.has_strangers()
+    fn has_unknown_sources(&self) -> bool {
+        self.peers.has_unknown_sources()
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
