@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     WholeRun,
 }
 
-/// What counts as a failure beside failures.
+/// Further reasons for a failure.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct Rules {
     /// The device is there, so no test has a reason to skip
@@ -49,7 +49,7 @@ impl End {
     }
 }
 
-/// What a phase came to.
+/// The result of a phase.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     sums: Sums,
@@ -97,7 +97,7 @@ pub(crate) fn count(kind: Kind, title: &str, log: &str, end: End, rules: Rules) 
             Kind::Check => check(log, end.code),
             Kind::WholeRun => whole_run(log),
         };
-        // What failed without a test to blame: a lint, a build, the machine.
+        // A lint, a build or the machine failed: there is no test to blame.
         if end.code != 0 && sums.failed == 0 {
             sums.failed = 1;
         }
@@ -147,7 +147,7 @@ fn tests(log: &str, skip_is_failure: bool) -> Sums {
         } else if line.starts_with("SKIP") {
             // A test that cannot run here says SKIP, and to its harness has passed.
             skips += 1;
-            // What takes hardware that Soft-RoCE is not, or more time than there is.
+            // Such a test takes hardware that Soft-RoCE is not, or more time than there is.
             allowed += u64::from(line.contains("[NIC]") || line.contains("[soak]"));
         }
     }

@@ -1,4 +1,4 @@
-//! What a machine sends to the host (`ci/machine/guest-run`): frames "KIND LENGTH\n" and data. Kind
+//! A machine sends frames to the host (`ci/machine/guest-run`): "KIND LENGTH\n" and data. Kind
 //! "o" is the command's standard output, "e" its standard error, "s" what the machine reports. They
 //! come in one channel, so that output keeps its order, and an exit code comes after the last of
 //! it.
@@ -112,7 +112,7 @@ impl<'a, W: Write> Lines<'a, W> {
 mod tests {
     use super::*;
 
-    /// What comes out of frames: output, errors and reports.
+    /// Takes frames apart: gives output, errors and reports.
     fn taken(frames: &str, prefix: &str) -> io::Result<[String; 3]> {
         let (mut out, mut err, mut reports) = (Vec::new(), Vec::new(), Vec::new());
         take_apart(

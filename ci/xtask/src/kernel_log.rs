@@ -1,5 +1,5 @@
-//! What the kernel of a Soft-RoCE machine said while the command ran, or all of it where the
-//! command never started.
+//! The log of a Soft-RoCE machine's kernel, from the start of the command on, or all of it where
+//! the command never started.
 
 use std::path::PathBuf;
 use std::{fs, io};
@@ -9,7 +9,7 @@ use clap::Args;
 /// Written to the kernel's log by `ci/machine/guest-start`.
 const COMMAND_STARTS: &str = "ferro: the command starts";
 
-/// What a kernel that complains writes.
+/// Words of a kernel that complains.
 const COMPLAINTS: &[&str] = &[
     "BUG:",
     "WARNING:",
@@ -23,7 +23,7 @@ const COMPLAINTS: &[&str] = &[
 /// A machine that has ended.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Ended {
-    /// Which of the machines
+    /// The number of the machine
     #[arg(long)]
     node: u32,
     /// The command's exit code
@@ -84,7 +84,7 @@ fn shown(node: u32, code: i32, console: &str, emulator: &str) -> Shown {
     Shown { text, complained }
 }
 
-/// What comes after the first line.
+/// The text after its first line.
 fn after_line(text: &str) -> &str {
     text.split_once('\n').map_or("", |(_, rest)| rest)
 }

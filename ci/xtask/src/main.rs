@@ -1,8 +1,9 @@
-//! What the scripts of this tree read and count: results of tests, lists of programs, and what the
-//! Soft-RoCE machine sends. Shell starts programs and moves files; text is taken apart here.
+//! The part of the scripts that reads text and counts: results of tests, lists of programs, and the
+//! frames of the Soft-RoCE machine. Shell starts programs and moves files; text is taken apart
+//! here.
 //!
-//! `ci/provision.sh` builds this program (`xtask_program`) as soon as there is a Rust. What runs
-//! before that, and what runs in the Soft-RoCE machine, which has no Rust, stays shell.
+//! `ci/provision.sh` builds this program (`xtask_program`) as soon as there is a Rust. Earlier
+//! steps stay shell, and so do programs in the Soft-RoCE machine, which has no Rust.
 
 mod count;
 mod frames;
@@ -17,7 +18,7 @@ use std::{fs, io};
 
 use clap::{Parser, Subcommand};
 
-/// What the scripts of this tree read and count.
+/// Reads and counts for the scripts of this tree.
 #[derive(Parser)]
 #[command(name = "xtask")]
 struct Cli {
@@ -55,7 +56,7 @@ enum Command {
     /// Takes a machine's frames (standard input) apart: the command's output goes to ours
     HostOutput {
         node: u32,
-        /// What goes before each line
+        /// The text before each line
         prefix: String,
         /// The file that takes what the machine reports
         #[arg(long)]

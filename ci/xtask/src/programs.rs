@@ -1,4 +1,4 @@
-//! Lists of test programs: what cargo built, which of them a phase runs, and what is missing.
+//! Lists of test programs: those that cargo built, those of a phase, and those that are missing.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -133,11 +133,11 @@ impl Selection {
     }
 }
 
-/// The folders of the workspace's packages, as cargo tells.
+/// The folders of the workspace's packages, from cargo's metadata.
 ///
 /// # Errors
 ///
-/// If cargo does not.
+/// If cargo does not give any.
 pub(crate) fn members(tree: &Path) -> Result<Vec<PathBuf>, String> {
     #[derive(Deserialize)]
     struct Metadata {
@@ -162,7 +162,7 @@ pub(crate) fn members(tree: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(metadata.packages.into_iter().filter_map(folder).collect())
 }
 
-/// What a list of programs lacks: each package has a program, and each file in the package's
+/// The programs that a list lacks: each package has a program, and each file in the package's
 /// tests/, and each folder there with a main.rs, has one of its own.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Logs of each kind, with what they must come to.
+//! Logs of each kind, with the results that they must come to.
 
 use super::*;
 
