@@ -79,9 +79,9 @@ pub fn rdm_messages() -> Info {
     }
 }
 
-/// The same with what each of our reliable transports adds: fences, the levels of completion that
-/// the peer tells of, and the limits that the runtime has for it. `reach`: which peers it carries
-/// messages to (`LOCAL_COMM`, `REMOTE_COMM`).
+/// As [`rdm_messages`], with the additions of all our reliable transports: fences, completion at
+/// the peer, and limits of the runtime. `reach` is `LOCAL_COMM`, `REMOTE_COMM` or both: the peers
+/// that the transport carries messages to.
 pub fn rdm_endpoints(reach: Flags) -> Info {
     let all = rdm_messages();
     Info {
