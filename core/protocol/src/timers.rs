@@ -196,8 +196,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, is set, moved and cleared: each deadline that stands comes up once, at
-        /// its time. A map from places to objects with their deadlines does the same.
+        /// Objects come, and their deadlines are set, moved and cleared. Each deadline that stands
+        /// comes up once, at its time. A map from places to objects with their deadlines does the
+        /// same.
         #[test]
         fn exactly_what_stands_comes_up(steps in vec(step(), 0..200)) {
             let mut timers = Timers::default();
