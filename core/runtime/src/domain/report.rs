@@ -69,7 +69,7 @@ impl Report {
     }
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Serialize)]
 struct Contents<'a> {
     process: u32,
