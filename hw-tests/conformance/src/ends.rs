@@ -140,6 +140,15 @@ pub fn any_tagged(context: u64) -> RecvOp {
 }
 
 impl End {
+    /// Drives the endpoint; returns the sends and the receives that have completed.
+    pub fn take_all(&self) -> (Vec<Event>, Vec<Event>) {
+        self.tx.pump();
+        self.rx.pump();
+        [&self.tx, &self.rx]
+            .map(|queue| std::iter::from_fn(|| queue.take()).collect())
+            .into()
+    }
+
     /// An endpoint with everything of its own.
     pub fn open(domain: &dyn Domain) -> Self {
         Self::open_with(domain, &AvAttr::default(), |_| {})

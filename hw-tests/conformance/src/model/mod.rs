@@ -7,6 +7,7 @@ pub mod history;
 pub mod oracle;
 pub mod program;
 pub mod run;
+pub(crate) mod runner;
 
 use crate::fabric::Fabric;
 use crate::search::Search;

@@ -17,6 +17,7 @@ use ferrofabric_contracts::types::{AvType, FiAddr, MrDesc, MsgKind, RecvOp, Send
 
 use super::history::{Event, Fate, Message, Node, Outcome, Receive, Receiver, Told};
 use super::program::{Action, Program, Step, Wants};
+use super::runner::{Runner, Wrong};
 use crate::ends::{End, Event as Done};
 use crate::fabric::Fabric;
 use crate::memory::Memory;
@@ -29,9 +30,6 @@ const AFTERMATH: Duration = Duration::from_millis(300);
 const TRIES: usize = 4;
 
 pub use between::{Lines, Other, Stream, run_between};
-
-/// What is wrong, in words.
-pub type Wrong = String;
 
 /// What happened in a run: one history for each endpoint that there was.
 pub struct Run<'a> {
@@ -118,21 +116,7 @@ struct Send {
 /// content.
 pub fn run(fabric: &Fabric, program: &Program) -> Result<Vec<Receiver>, Wrong> {
     let mut run = Run::new(fabric, program);
-    for rank in 0..program.ranks {
-        run.open(rank);
-    }
-    for at in 0..program.ranks {
-        for peer in 0..program.ranks {
-            run.insert(at, peer);
-        }
-    }
-    if program.warm {
-        run.connect()?;
-    }
-    for (at, step) in program.steps.iter().enumerate() {
-        run.step(step).map_err(|why| format!("step {at}: {why}"))?;
-    }
-    run.finish().map_err(|why| format!("at the end: {why}"))?;
+    run.run(program)?;
     Ok(run.histories())
 }
 
@@ -197,9 +181,15 @@ impl<'a> Run<'a> {
     }
 }
 
-impl Run<'_> {
-    fn is_closed(&self, node: Node) -> bool {
-        self.nodes[node].end.is_none() && !self.nodes[node].elsewhere
+impl Runner for Run<'_> {
+    type Step = Step;
+
+    fn current(&self) -> &[Node] {
+        &self.current
+    }
+
+    fn nodes(&self) -> usize {
+        self.nodes.len()
     }
 
     fn open(&mut self, rank: usize) {
@@ -234,21 +224,6 @@ impl Run<'_> {
         }
     }
 
-    fn node(&self, rank: u8) -> Node {
-        self.current[usize::from(rank) % self.current.len()]
-    }
-
-    fn context(&mut self) -> u64 {
-        self.contexts += 1;
-        self.contexts
-    }
-
-    fn end(&self, node: Node) -> Result<&End, Wrong> {
-        let end = self.nodes[node].end.as_ref();
-        end.ok_or_else(|| format!("node {node} is closed"))
-    }
-
-    /// `at` and `peer` are ranks.
     fn insert(&mut self, at: usize, peer: usize) {
         let (at, peer) = (self.current[at], self.current[peer]);
         let Some(end) = &self.nodes[at].end else {
@@ -274,8 +249,7 @@ impl Run<'_> {
         }
     }
 
-    /// Has every pair of ranks exchange a message, both ways.
-    fn connect(&mut self) -> Result<(), Wrong> {
+    fn warm_up(&mut self) -> Result<(), Wrong> {
         let ranks = self.current.len() as u8;
         for at in 0..ranks {
             for _ in 0..ranks {
@@ -311,10 +285,6 @@ impl Run<'_> {
         })
     }
 
-    fn is_sent(&self) -> bool {
-        self.sends.iter().all(|send| send.done || send.quiet)
-    }
-
     fn step(&mut self, step: &Step) -> Result<(), Wrong> {
         match *step {
             Step::Send { .. } => self.send(step),
@@ -343,23 +313,68 @@ impl Run<'_> {
                 Ok(())
             }
             Step::Insert { at, peer } => {
-                let ranks = self.current.len();
-                self.insert(usize::from(at) % ranks, usize::from(peer) % ranks);
+                self.insert(self.rank(at), self.rank(peer));
                 Ok(())
             }
-            Step::Reopen { at } => self.reopen(usize::from(at) % self.current.len()),
+            Step::Reopen { at } => self.reopen(self.rank(at)),
         }
+    }
+
+    /// Takes everything out that is still there, and sees to it that everything ends, once.
+    fn finish(&mut self) -> Result<(), Wrong> {
+        self.until("sends do not end", |run| {
+            run.take_all_out()?;
+            Ok(run.counted()?.iter().all(|(sent, wanted)| sent == wanted) && run.is_sent())
+        })?;
+        let since = Instant::now();
+        self.until("messages do not come", |run| {
+            run.take_all_out()?;
+            let may_be_lost = (0..run.nodes.len()).any(|at| run.may_miss(at));
+            let all = (0..run.nodes.len()).all(|at| run.seen(at) >= run.due(at));
+            Ok(all && (!may_be_lost || since.elapsed() > AFTERMATH))
+        })?;
+        self.end_receives()
+    }
+
+    fn pump(&mut self, at: Node) -> Result<usize, Wrong> {
+        let Some(end) = &self.nodes[at].end else {
+            return Ok(0);
+        };
+        let (sent, received) = end.take_all();
+        let count = sent.len() + received.len();
+        for done in sent {
+            self.send_is_done(at, done)?;
+        }
+        for done in received {
+            self.receive_is_done(at, done)?;
+        }
+        Ok(count)
+    }
+}
+
+impl Run<'_> {
+    fn is_closed(&self, node: Node) -> bool {
+        self.nodes[node].end.is_none() && !self.nodes[node].elsewhere
+    }
+
+    fn context(&mut self) -> u64 {
+        self.contexts += 1;
+        self.contexts
+    }
+
+    fn end(&self, node: Node) -> Result<&End, Wrong> {
+        let end = self.nodes[node].end.as_ref();
+        end.ok_or_else(|| format!("node {node} is closed"))
+    }
+
+    fn is_sent(&self) -> bool {
+        self.sends.iter().all(|send| send.done || send.quiet)
     }
 
     fn reopen(&mut self, rank: usize) -> Result<(), Wrong> {
         let node = self.current[rank];
         self.close(node)?;
-        self.open(rank);
-        for peer in 0..self.current.len() {
-            self.remove(self.current[peer], node);
-            self.insert(peer, rank);
-            self.insert(rank, peer);
-        }
+        self.replace(rank, node);
         Ok(())
     }
 

@@ -12,18 +12,14 @@ use crate::dgram::pair::{Buffer, Form, any, data_of, send_op};
 use crate::ends::End;
 use crate::fabric::Fabric;
 use crate::memory::Memory;
+use crate::model::history::Node;
 use crate::model::program::Program;
+use crate::model::runner::{Runner, Wrong};
 
 /// So long without a sign, everything that moves by itself has moved, mostly.
 const QUIET: Duration = Duration::from_micros(500);
 /// How often an operation is tried that finds no room.
 const TRIES: usize = 4;
-
-/// What is wrong, in words.
-pub(super) type Wrong = String;
-
-/// The number of an endpoint: a rank that closes and opens again has a new one.
-pub(super) type Node = usize;
 
 pub(super) struct Run<'a> {
     pub(super) fabric: &'a Fabric,
@@ -98,24 +94,20 @@ pub(super) fn run(fabric: &Fabric, program: &Program<Step>) -> Result<(), Wrong>
         contexts: 0,
         clock: 0,
     };
-    for rank in 0..program.ranks {
-        run.open(rank);
-    }
-    for at in 0..program.ranks {
-        for peer in 0..program.ranks {
-            run.insert(at, peer);
-        }
-    }
-    if program.warm {
-        run.say_hello()?;
-    }
-    for (at, step) in program.steps.iter().enumerate() {
-        run.step(step).map_err(|why| format!("step {at}: {why}"))?;
-    }
-    run.finish().map_err(|why| format!("at the end: {why}"))
+    run.run(program)
 }
 
-impl Run<'_> {
+impl Runner for Run<'_> {
+    type Step = Step;
+
+    fn current(&self) -> &[Node] {
+        &self.current
+    }
+
+    fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     fn open(&mut self, rank: usize) {
         let end = End::open(self.fabric.domain(rank));
         let node = self.nodes.len();
@@ -138,26 +130,6 @@ impl Run<'_> {
         }
     }
 
-    fn node(&self, rank: u8) -> Node {
-        self.current[usize::from(rank) % self.current.len()]
-    }
-
-    fn end(&self, node: Node) -> &End {
-        let end = self.nodes[node].end.as_ref();
-        end.expect("steps are done by endpoints that are open")
-    }
-
-    fn context(&mut self) -> u64 {
-        self.contexts += 1;
-        self.contexts
-    }
-
-    fn tick(&mut self) -> usize {
-        self.clock += 1;
-        self.clock
-    }
-
-    /// `at` and `peer` are ranks.
     fn insert(&mut self, at: usize, peer: usize) {
         let (at, peer) = (self.current[at], self.current[peer]);
         let addr = self.end(at).av.insert(&self.nodes[peer].name).unwrap();
@@ -185,6 +157,27 @@ impl Run<'_> {
         }
     }
 
+    /// Each receiver has the way to the sender at hand from now on.
+    fn warm_up(&mut self) -> Result<(), Wrong> {
+        let ranks = self.current.len() as u8;
+        for from in 0..ranks {
+            for to in 0..ranks {
+                self.receive(self.node(to), 0, 1, false)?;
+                self.send(&Step::Send {
+                    from,
+                    to,
+                    size: 0,
+                    inject: true,
+                    data: true,
+                    quiet: false,
+                    pieces: 1,
+                    registered: false,
+                })?;
+            }
+        }
+        self.settle()
+    }
+
     fn step(&mut self, step: &Step) -> Result<(), Wrong> {
         match *step {
             Step::Send { .. } => self.send(step),
@@ -210,12 +203,72 @@ impl Run<'_> {
                 Ok(())
             }
             Step::Insert { at, peer } => {
-                let ranks = self.current.len();
-                self.insert(usize::from(at) % ranks, usize::from(peer) % ranks);
+                self.insert(self.rank(at), self.rank(peer));
                 Ok(())
             }
-            Step::Reopen { at } => self.reopen(usize::from(at) % self.current.len()),
+            Step::Reopen { at } => self.reopen(self.rank(at)),
         }
+    }
+
+    fn finish(&mut self) -> Result<(), Wrong> {
+        self.settle()?;
+        for at in self.current.clone() {
+            for place in 0..self.nodes[at].receives.len() {
+                let receive = &self.nodes[at].receives[place];
+                if !receive.over && !receive.cancelled {
+                    self.cancel(at, place)?;
+                }
+            }
+        }
+        self.until("receives do not end", |run| {
+            let mut receives = run.nodes.iter().flat_map(|live| &live.receives);
+            receives.all(|receive| receive.over)
+        })?;
+        self.settle()?;
+        for live in &self.nodes {
+            let Some(end) = &live.end else { continue };
+            for (what, counted, seen) in [
+                ("receives", end.rx.counts(), live.received),
+                ("failed sends", (0, end.tx.counts().1), (0, live.sent.1)),
+            ] {
+                if counted != seen {
+                    return Err(format!("{what}: counted {counted:?}, seen {seen:?}"));
+                }
+            }
+        }
+        self.still_works()
+    }
+
+    fn pump(&mut self, at: Node) -> Result<usize, Wrong> {
+        let Some(end) = &self.nodes[at].end else {
+            return Ok(0);
+        };
+        let (sent, received) = end.take_all();
+        let count = sent.len() + received.len();
+        for done in sent {
+            self.send_is_done(at, done)?;
+        }
+        for done in received {
+            self.receive_is_done(at, done)?;
+        }
+        Ok(count)
+    }
+}
+
+impl Run<'_> {
+    fn end(&self, node: Node) -> &End {
+        let end = self.nodes[node].end.as_ref();
+        end.expect("steps are done by endpoints that are open")
+    }
+
+    fn context(&mut self) -> u64 {
+        self.contexts += 1;
+        self.contexts
+    }
+
+    fn tick(&mut self) -> usize {
+        self.clock += 1;
+        self.clock
     }
 
     fn send(&mut self, step: &Step) -> Result<(), Wrong> {
@@ -413,45 +466,8 @@ impl Run<'_> {
         for receive in &mut self.nodes[node].receives {
             receive.over = true;
         }
-        self.open(rank);
-        for peer in 0..self.current.len() {
-            if peer != rank {
-                self.remove(self.current[peer], node);
-            }
-            self.insert(peer, rank);
-            self.insert(rank, peer);
-        }
+        self.replace(rank, node);
         Ok(())
-    }
-
-    /// Has every pair of ranks send a datagram, both ways: whoever receives has the way to the
-    /// sender at hand.
-    fn say_hello(&mut self) -> Result<(), Wrong> {
-        let ranks = self.current.len() as u8;
-        for from in 0..ranks {
-            for to in 0..ranks {
-                self.receive(self.node(to), 0, 1, false)?;
-                self.send(&Step::Send {
-                    from,
-                    to,
-                    size: 0,
-                    inject: true,
-                    data: true,
-                    quiet: false,
-                    pieces: 1,
-                    registered: false,
-                })?;
-            }
-        }
-        self.settle()
-    }
-
-    pub(super) fn pump_all(&mut self) -> Result<usize, Wrong> {
-        let mut moved = 0;
-        for node in 0..self.nodes.len() {
-            moved += self.pump(node)?;
-        }
-        Ok(moved)
     }
 
     pub(super) fn until(
@@ -513,35 +529,6 @@ impl Run<'_> {
             let (ok, errors) = end.tx.counts();
             (ok + errors, live.sends.len() as u64)
         })
-    }
-
-    fn finish(&mut self) -> Result<(), Wrong> {
-        self.settle()?;
-        for at in self.current.clone() {
-            for place in 0..self.nodes[at].receives.len() {
-                let receive = &self.nodes[at].receives[place];
-                if !receive.over && !receive.cancelled {
-                    self.cancel(at, place)?;
-                }
-            }
-        }
-        self.until("receives do not end", |run| {
-            let mut receives = run.nodes.iter().flat_map(|live| &live.receives);
-            receives.all(|receive| receive.over)
-        })?;
-        self.settle()?;
-        for live in &self.nodes {
-            let Some(end) = &live.end else { continue };
-            for (what, counted, seen) in [
-                ("receives", end.rx.counts(), live.received),
-                ("failed sends", (0, end.tx.counts().1), (0, live.sent.1)),
-            ] {
-                if counted != seen {
-                    return Err(format!("{what}: counted {counted:?}, seen {seen:?}"));
-                }
-            }
-        }
-        self.still_works()
     }
 
     /// Each rank gets a datagram of another, at the latest the hundredth.

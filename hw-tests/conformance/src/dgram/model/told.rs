@@ -4,8 +4,10 @@ use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::types::{FiAddr, MsgKind};
 
-use super::run::{Message, Node, Run, Wrong};
+use super::run::{Message, Run};
 use crate::ends::{Event, context_of};
+use crate::model::history::Node;
+use crate::model::runner::Wrong;
 
 /// What a receive says of the datagram that it got.
 struct Got {
@@ -16,26 +18,7 @@ struct Got {
 }
 
 impl Run<'_> {
-    /// Reads what has completed at an endpoint, which drives it. Returns how much that was.
-    pub(super) fn pump(&mut self, at: Node) -> Result<usize, Wrong> {
-        let Some(end) = &self.nodes[at].end else {
-            return Ok(0);
-        };
-        end.tx.pump();
-        end.rx.pump();
-        let sent: Vec<Event> = std::iter::from_fn(|| end.tx.take()).collect();
-        let received: Vec<Event> = std::iter::from_fn(|| end.rx.take()).collect();
-        let count = sent.len() + received.len();
-        for done in sent {
-            self.send_is_done(at, done)?;
-        }
-        for done in received {
-            self.receive_is_done(at, done)?;
-        }
-        Ok(count)
-    }
-
-    fn send_is_done(&mut self, at: Node, done: Event) -> Result<(), Wrong> {
+    pub(super) fn send_is_done(&mut self, at: Node, done: Event) -> Result<(), Wrong> {
         let number = self.nodes[at].sends.get(&context_of(&done)).copied();
         let number = number.ok_or_else(|| format!("a send that is none completes: {done:?}"))?;
         let message = &mut self.messages[number];
@@ -64,7 +47,7 @@ impl Run<'_> {
         }
     }
 
-    fn receive_is_done(&mut self, at: Node, done: Event) -> Result<(), Wrong> {
+    pub(super) fn receive_is_done(&mut self, at: Node, done: Event) -> Result<(), Wrong> {
         self.clock += 1;
         let context = context_of(&done);
         let live = &mut self.nodes[at];

@@ -102,11 +102,7 @@ pub fn run_between(
             live.name = name.parse::<NativeAddr>().map_err(|why| why.to_string())?;
         }
     }
-    for at in 0..program.ranks {
-        for peer in 0..program.ranks {
-            run.insert(at, peer);
-        }
-    }
+    run.introduce_all();
     let mut outcome = program.steps.iter().enumerate().try_for_each(|(at, step)| {
         let here = step.actor().is_none_or(|rank| {
             let node = run.node(rank);

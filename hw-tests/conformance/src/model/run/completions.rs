@@ -3,27 +3,6 @@
 use super::*;
 
 impl Run<'_> {
-    /// Reads what has completed at an endpoint, which drives it. Returns how much that was.
-    pub(super) fn pump(&mut self, at: Node) -> Result<usize, Wrong> {
-        let Some(end) = &self.nodes[at].end else {
-            return Ok(0);
-        };
-        end.tx.pump();
-        end.rx.pump();
-        let mut sent = Vec::new();
-        sent.extend(std::iter::from_fn(|| end.tx.take()));
-        let mut received = Vec::new();
-        received.extend(std::iter::from_fn(|| end.rx.take()));
-        let count = sent.len() + received.len();
-        for done in sent {
-            self.send_is_done(at, done)?;
-        }
-        for done in received {
-            self.receive_is_done(at, done)?;
-        }
-        Ok(count)
-    }
-
     pub(super) fn send_is_done(&mut self, at: Node, done: Done) -> Result<(), Wrong> {
         let context = crate::ends::context_of(&done);
         let send = self.nodes[at].sends.get(&context).copied();
@@ -163,14 +142,6 @@ impl Run<'_> {
             }
         }
         Ok(())
-    }
-
-    pub(super) fn pump_all(&mut self) -> Result<usize, Wrong> {
-        let mut moved = 0;
-        for node in 0..self.nodes.len() {
-            moved += self.pump(node)?;
-        }
-        Ok(moved)
     }
 
     pub(super) fn until(

@@ -4,22 +4,6 @@
 use super::*;
 
 impl Run<'_> {
-    /// Takes everything out that is still there, and sees to it that everything ends, once.
-    pub(super) fn finish(&mut self) -> Result<(), Wrong> {
-        self.until("sends do not end", |run| {
-            run.take_all_out()?;
-            Ok(run.counted()?.iter().all(|(sent, wanted)| sent == wanted) && run.is_sent())
-        })?;
-        let since = Instant::now();
-        self.until("messages do not come", |run| {
-            run.take_all_out()?;
-            let may_be_lost = (0..run.nodes.len()).any(|at| run.may_miss(at));
-            let all = (0..run.nodes.len()).all(|at| run.seen(at) >= run.due(at));
-            Ok(all && (!may_be_lost || since.elapsed() > AFTERMATH))
-        })?;
-        self.end_receives()
-    }
-
     /// Takes back what is still posted; after that there is nothing to be seen.
     pub(super) fn end_receives(&mut self) -> Result<(), Wrong> {
         for at in 0..self.nodes.len() {
