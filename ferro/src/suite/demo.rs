@@ -36,7 +36,7 @@ struct DemoLine {
 pub(super) fn table(files: &[PathBuf]) -> Result<()> {
     let mut lines: BTreeMap<(String, usize), DemoLine> = BTreeMap::new();
     for file in files {
-        for m in read::<Vec<DemoResult>>(file)? {
+        for m in read::<DemoResult>(file)? {
             let path = match m.path.as_str() {
                 "shm" => "shared memory".to_owned(),
                 _ => format!("verbs, {}", m.domain),

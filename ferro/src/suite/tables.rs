@@ -19,7 +19,7 @@ use crate::sizes;
 pub(super) fn report(options: &ReportOptions) -> Result<()> {
     let mut rows: Vec<Row> = Vec::new();
     for file in &options.rows {
-        rows.extend(read::<Vec<Row>>(file)?);
+        rows.extend(read::<Row>(file)?);
     }
     if let Some(file) = &options.json {
         let json = serde_json::to_string_pretty(&rows).map_err(|e| Failure::io("write JSON", e))?;
@@ -32,15 +32,28 @@ pub(super) fn report(options: &ReportOptions) -> Result<()> {
     print_text(&text(&rows))
 }
 
-/// The value in a file of JSON.
+/// The elements of the JSON arrays in a file, of which there may be several one after the other.
 ///
 /// # Errors
 ///
-/// When it can not be read, or holds something else.
-pub(super) fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
+/// When the file can not be read, or holds something else.
+pub(super) fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<Vec<T>> {
     let failed = |e: &dyn std::fmt::Display| Failure::io(format!("read {}", file.display()), e);
     let text = std::fs::read_to_string(file).map_err(|e| failed(&e))?;
-    serde_json::from_str(&text).map_err(|e| failed(&e))
+    elements(&text).map_err(|e| failed(&e))
+}
+
+fn elements<T: serde::de::DeserializeOwned>(text: &str) -> serde_json::Result<Vec<T>> {
+    // An empty text is no array.
+    let mut arrays = serde_json::Deserializer::from_str(text).into_iter::<Vec<T>>();
+    let mut all = match arrays.next() {
+        Some(first) => first?,
+        None => serde_json::from_str(text)?,
+    };
+    for array in arrays {
+        all.extend(array?);
+    }
+    Ok(all)
 }
 
 /// A table for each suite and figure.
@@ -161,6 +174,17 @@ mod tests {
             "ours_min": 1.0, "theirs_min": 2.0
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn arrays_one_after_the_other_are_read() {
+        let read = |text| elements::<u32>(text).ok();
+        assert_eq!(read("[1, 2]\n"), Some(vec![1, 2]));
+        assert_eq!(read("[1]\n[]\n[2, 3]"), Some(vec![1, 2, 3]));
+        assert_eq!(read("[]"), Some(vec![]));
+        for text in ["", "1", "[1] 2", "[1]\n[2"] {
+            assert_eq!(read(text), None, "{text}");
+        }
     }
 
     #[test]
