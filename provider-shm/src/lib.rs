@@ -90,6 +90,7 @@ mod wire;
 pub use self::{
     config::{Cma, ShmConfig, Unreachable},
     node::node_id,
+    peers::ShmRoute,
     pending::PendingSend,
     provider::ShmProvider,
     stats::ShmStats,

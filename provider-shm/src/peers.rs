@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::Errno;
+use ferrofabric_contracts::routes::{Epoch, RouteTable};
 use ferrofabric_contracts::types::FiAddr;
 
 use crate::pending::PendingSend;
@@ -22,50 +23,43 @@ pub(crate) enum Peer {
 }
 
 /// Peers that were sent to or heard of.
+#[derive(Default)]
 pub(crate) struct Peers {
     by_id: HashMap<u64, Peer>,
     /// Addresses that were sent to.
-    ids: HashMap<FiAddr, u64>,
-    /// Which link an address leads to, at the place that its low bits name: what every send looks
-    /// at.
-    routes: Box<[(FiAddr, u32)]>,
+    ids: RouteTable<u64>,
+    epoch: Epoch,
 }
 
-const FEWEST_ROUTES: usize = 64;
-const MOST_ROUTES: usize = 4096;
+/// The route to a link.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShmRoute {
+    epoch: Option<Epoch>,
+    link: u32,
+}
 
 impl Peers {
-    pub(crate) fn new() -> Self {
-        Self {
-            by_id: HashMap::new(),
-            ids: HashMap::new(),
-            routes: no_routes(FEWEST_ROUTES),
-        }
-    }
-
-    /// Key of the link that `addr` is known to lead to.
+    /// Key of the link that a route leads to, if it still leads there.
     #[inline(always)]
-    pub(crate) fn route(&self, addr: FiAddr) -> Option<usize> {
-        let (at, key) = self.routes[addr.0 as usize & (self.routes.len() - 1)];
-        (at == addr && addr.is_some()).then_some(key as usize)
+    pub(crate) fn link(&self, route: &ShmRoute) -> Option<usize> {
+        self.epoch.is_of(route.epoch).then_some(route.link as usize)
     }
 
-    /// Remembers that `addr` leads to a link.
-    pub(crate) fn learn(&mut self, addr: FiAddr, key: usize, links: usize) {
-        if links > self.routes.len() && self.routes.len() < MOST_ROUTES {
-            self.routes = no_routes(self.routes.len() * 2);
+    /// The route to a link.
+    pub(crate) fn route_to(&self, key: usize) -> ShmRoute {
+        ShmRoute {
+            epoch: self.epoch.stamp(),
+            link: key as u32,
         }
-        let len = self.routes.len();
-        self.routes[addr.0 as usize & (len - 1)] = (addr, key as u32);
     }
 
-    /// Forgets where addresses lead, because some lead there no more.
-    pub(crate) fn unlearn(&mut self) {
-        self.routes.fill((FiAddr::NOTAVAIL, 0));
+    /// A link ends, or begins to close: each send looks its link up anew once.
+    pub(crate) fn end_routes(&mut self) {
+        self.epoch.end();
     }
 
     pub(crate) fn id(&self, addr: FiAddr) -> Option<u64> {
-        self.ids.get(&addr).copied()
+        self.ids.get(addr)
     }
 
     pub(crate) fn set_id(&mut self, addr: FiAddr, id: u64) {
@@ -73,8 +67,7 @@ impl Peers {
     }
 
     pub(crate) fn forget_addr(&mut self, addr: FiAddr) -> Option<u64> {
-        self.unlearn();
-        self.ids.remove(&addr)
+        self.ids.remove(addr)
     }
 
     /// Whether a link has to be made before anything can be sent to the endpoint of this id.
@@ -106,10 +99,6 @@ impl Peers {
     /// Entries of all tables.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn known(&self) -> usize {
-        self.by_id.len() + self.ids.len()
+        self.by_id.len() + self.ids.iter().count()
     }
-}
-
-fn no_routes(n: usize) -> Box<[(FiAddr, u32)]> {
-    vec![(FiAddr::NOTAVAIL, 0); n].into_boxed_slice()
 }

@@ -26,7 +26,7 @@ use crate::config::ShmConfig;
 use crate::doorbell::Doorbell;
 use crate::link::{Link, Quota, Sizes};
 use crate::outbox::Outbox;
-use crate::peers::Peers;
+use crate::peers::{Peers, ShmRoute};
 use crate::pending::PendingSend;
 use crate::receive::Receiver;
 use crate::service::{Service, Shared};
@@ -105,7 +105,7 @@ impl ShmTransport {
         let shared = Arc::new(shared);
         let service = Service::start(id, Arc::clone(&shared), &config)?;
         Ok(Self {
-            peers: Peers::new(),
+            peers: Peers::default(),
             links: Slab::new(),
             turns: Turns::default(),
             receiver: Receiver::new(number, Quota::of_endpoint(&config)),
@@ -159,23 +159,27 @@ impl ShmTransport {
         self.unreachable.pop_front()
     }
 
-    /// Whether there is a link with `addr`, for owners that choose between paths.
-    pub fn is_connected(&self, addr: FiAddr) -> bool {
-        self.peers.route(addr).is_some()
+    /// Whether a route still leads to a link.
+    #[inline(always)]
+    pub fn is_current(&self, route: &ShmRoute) -> bool {
+        self.peers.link(route).is_some()
     }
 }
 
 impl Transport for ShmTransport {
+    type Route = ShmRoute;
+
     #[inline(always)]
     unsafe fn send<O: Owner>(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
+        route: &mut ShmRoute,
         owner: &mut O,
     ) -> std::result::Result<(), OpError> {
-        let Some(key) = self.peers.route(op.dest) else {
+        let Some(key) = self.peers.link(route) else {
             // SAFETY: the caller's promise.
-            return unsafe { self.send_first(op, iov, owner) };
+            return unsafe { self.send_first(op, iov, route, owner) };
         };
         let link = &mut *self.links[key];
         let len = total_len(iov);

@@ -10,6 +10,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Owner, PeerAv, SendDone, Start, Token, Transport};
+use ferrofabric_contracts::routes::RouteTable;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
 
 /// Either transport of a pair.
@@ -47,6 +48,9 @@ pub(crate) trait HandsBack: Reaches {
     /// What its tokens carry, and none of the far transport's.
     const TRANSPORT: u32;
 
+    /// Whether it need not look for where a route leads.
+    fn is_current(&self, route: &Self::Route) -> bool;
+
     /// The operations for one peer, in their order, if there are any.
     fn handed_back(&mut self) -> Option<(FiAddr, Vec<Self::Unsent>)>;
 }
@@ -66,30 +70,22 @@ pub(crate) unsafe trait Unsent {
 }
 
 /// How a peer is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Path {
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum PairRoute<F, N> {
+    #[default]
     Undecided,
-    Near,
-    Far,
+    /// By the near transport, unless that has handed back what was to go there.
+    Near(N),
+    /// By the far one, from now on.
+    Far(F),
 }
-
-#[derive(Clone, Copy)]
-struct Route {
-    addr: FiAddr,
-    path: Path,
-}
-
-const NO_ROUTE: Route = Route {
-    addr: FiAddr::NOTAVAIL,
-    path: Path::Undecided,
-};
 
 /// Both transports of an endpoint.
 pub(crate) struct Paired<F, N> {
     far: F,
     near: Option<N>,
-    /// By the low 32 bits of an address.
-    routes: Vec<Route>,
+    /// Addresses for which the near transport has handed back what it had.
+    handed_back: RouteTable<()>,
 }
 
 impl<F: TakesOver, N: HandsBack> Paired<F, N> {
@@ -98,46 +94,66 @@ impl<F: TakesOver, N: HandsBack> Paired<F, N> {
         Self {
             far,
             near,
-            routes: Vec::new(),
+            handed_back: RouteTable::default(),
         }
     }
 
-    #[inline]
-    fn path(&self, addr: FiAddr) -> Path {
-        match self.routes.get(addr.0 as u32 as usize) {
-            Some(route) if route.addr == addr => route.path,
-            _ => Path::Undecided,
-        }
-    }
-
-    #[cold]
-    fn decide<O: Owner>(&mut self, addr: FiAddr, owner: &O) -> Result<Path, OpError> {
+    /// Decides by which transport an address is reached.
+    fn decide<O: Owner>(
+        &self,
+        addr: FiAddr,
+        owner: &O,
+    ) -> Result<PairRoute<F::Route, N::Route>, OpError> {
         let name = owner
             .av()
             .lookup(addr)
             .ok_or(OpError::Failed(Errno::EADDRNOTAVAIL))?;
-        let is_near = self.near.as_ref().is_some_and(|near| near.takes(&name));
-        let path = match is_near {
-            true => Path::Near,
-            false if self.far.takes(&name) => Path::Far,
+        let near = self.near.as_ref();
+        let is_near = near.is_some_and(|near| near.takes(&name));
+        let (route, through) = match is_near && self.handed_back.get(addr).is_none() {
+            true => (PairRoute::Near(N::Route::default()), N::NAME),
+            false if self.far.takes(&name) => (PairRoute::Far(F::Route::default()), F::NAME),
             false => return Err(OpError::Failed(Errno::EHOSTUNREACH)),
         };
-        self.set_path(addr, path);
-        Ok(path)
+        tracing::info!("{addr:?} is reached through {through}");
+        Ok(route)
     }
 
-    fn set_path(&mut self, addr: FiAddr, path: Path) {
-        let at = addr.0 as u32 as usize;
-        if self.routes.len() <= at {
-            self.routes.resize(at + 1, NO_ROUTE);
-        }
-        self.routes[at] = Route { addr, path };
-        let through = match path {
-            Path::Undecided => return,
-            Path::Near => N::NAME,
-            Path::Far => F::NAME,
+    /// Sends to a peer without a route: nothing was sent to it, or the near transport has no link
+    /// with it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Transport::send`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn send_undecided<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        route: &mut PairRoute<F::Route, N::Route>,
+        owner: &mut O,
+    ) -> Result<(), OpError> {
+        let is_decided = match route {
+            PairRoute::Undecided => false,
+            PairRoute::Near(_) => self.handed_back.get(op.dest).is_none(),
+            PairRoute::Far(_) => true,
         };
-        tracing::info!("{addr:?} is reached through {through}");
+        if !is_decided {
+            *route = self.decide(op.dest, owner)?;
+        }
+        match (route, &mut self.near) {
+            // SAFETY: the caller's promise.
+            (PairRoute::Far(route), _) => unsafe { self.far.send(op, iov, route, owner) },
+            (PairRoute::Near(route), Some(near)) => {
+                if !op.flags.contains(Flags::MORE) {
+                    self.far.flush(owner);
+                }
+                // SAFETY: the caller's promise.
+                unsafe { near.send(op, iov, route, owner) }
+            }
+            _ => Err(OpError::Failed(Errno::EHOSTUNREACH)),
+        }
     }
 
     /// Sends by the far transport what the near one could not.
@@ -147,7 +163,8 @@ impl<F: TakesOver, N: HandsBack> Paired<F, N> {
         while let Some((addr, sends)) = next {
             let name = owner.av().lookup(addr);
             if name.is_some_and(|name| self.far.takes(&name)) {
-                self.set_path(addr, Path::Far);
+                self.handed_back.insert(addr, ());
+                tracing::info!("{addr:?} is reached through {}", F::NAME);
             }
             for send in sends {
                 // SAFETY: the sends were handed over with the promise that their buffers stay until
@@ -169,28 +186,29 @@ impl<F: TakesOver, N: HandsBack> Paired<F, N> {
 }
 
 impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
+    type Route = PairRoute<F::Route, N::Route>;
+
     #[inline]
     unsafe fn send<O: Owner>(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
+        route: &mut Self::Route,
         owner: &mut O,
     ) -> Result<(), OpError> {
-        let path = match self.path(op.dest) {
-            Path::Undecided => self.decide(op.dest, owner)?,
-            path => path,
-        };
-        match (path, &mut self.near) {
-            (Path::Near, Some(near)) => {
+        match (route, &mut self.near) {
+            // SAFETY: the caller's promise.
+            (PairRoute::Far(route), _) => unsafe { self.far.send(op, iov, route, owner) },
+            (PairRoute::Near(route), Some(near)) if near.is_current(route) => {
                 // A run of sends may go both ways.
                 if !op.flags.contains(Flags::MORE) {
                     self.far.flush(owner);
                 }
                 // SAFETY: the caller's promise.
-                unsafe { near.send(op, iov, owner) }
+                unsafe { near.send(op, iov, route, owner) }
             }
             // SAFETY: the caller's promise.
-            _ => unsafe { self.far.send(op, iov, owner) },
+            (route, _) => unsafe { self.send_undecided(op, iov, route, owner) },
         }
     }
 
@@ -246,11 +264,7 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
-        if let Some(route) = self.routes.get_mut(addr.0 as u32 as usize) {
-            if route.addr == addr {
-                *route = NO_ROUTE;
-            }
-        }
+        self.handed_back.remove(addr);
         if let Some(near) = &mut self.near {
             near.peer_removed(addr, owner);
         }

@@ -22,4 +22,5 @@ pub mod info;
 mod listed;
 pub mod peer;
 pub mod size;
+pub mod routes;
 pub mod types;

@@ -99,8 +99,8 @@ impl IoBuf {
     }
 }
 
-/// The memory descriptor of registered buffers (`fi_mr_desc`): what a domain has called a region. An
-/// operation may bring any number: one that the domain does not know counts as none.
+/// The memory descriptor of registered buffers (`fi_mr_desc`): a domain's name for a region. An
+/// operation may bring any number. A number that the domain does not know counts as none.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MrDesc(u64);

@@ -83,8 +83,8 @@ impl Buffers {
 #[repr(C)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Posted {
-    /// The only sender to receive from; [`FiAddr::UNSPEC`] for any. Never [`FiAddr::NOTAVAIL`], which
-    /// is the source of messages whose sender is unknown.
+    /// The only sender to receive from; [`FiAddr::UNSPEC`] for any. Never
+    /// [`FiAddr::NOTAVAIL`], which is the source of messages whose sender is unknown.
     pub src: FiAddr,
     /// Tag of the messages wanted.
     pub tag: u64,

@@ -123,7 +123,7 @@ impl ShmTransport {
         let said = link.send_close(what, self.receiver.stats_mut())?;
         if said {
             // Sends are to look whether they have to wait.
-            self.peers.unlearn();
+            self.peers.end_routes();
         }
         Ok(said)
     }

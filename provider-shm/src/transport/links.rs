@@ -31,7 +31,6 @@ impl ShmTransport {
         self.turns.join(key);
         if addr.is_some() {
             self.peers.set_id(addr, id);
-            self.peers.learn(addr, key, self.links.len());
         } else {
             self.watch_unknown_source(key);
         }
@@ -123,7 +122,7 @@ impl ShmTransport {
     pub(super) fn remove_link(&mut self, key: usize) -> Option<Box<Link>> {
         let link = self.links.try_remove(key)?;
         self.unwatch(key);
-        self.peers.unlearn();
+        self.peers.end_routes();
         self.turns.leave(key);
         Some(link)
     }

@@ -9,7 +9,7 @@ use ferrofabric_contracts::types::{IoBuf, SendOp, total_len};
 
 use super::ShmTransport;
 use crate::link::{Link, Sent};
-use crate::peers::Peer;
+use crate::peers::{Peer, ShmRoute};
 use crate::pending::PendingSend;
 use crate::segment::Segment;
 use crate::service::Command;
@@ -43,7 +43,7 @@ impl ShmTransport {
         Ok(())
     }
 
-    /// Sends to an address that is not known to lead to a link.
+    /// Sends to an address whose route does not lead to a link.
     ///
     /// # Safety
     ///
@@ -54,6 +54,7 @@ impl ShmTransport {
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
+        route: &mut ShmRoute,
         owner: &mut O,
     ) -> std::result::Result<(), OpError> {
         let id = match self.peers.id(op.dest) {
@@ -82,7 +83,7 @@ impl ShmTransport {
             Some(Peer::Up(key)) => {
                 let key = *key;
                 if !self.links[key].has_asked_to_close() {
-                    self.peers.learn(op.dest, key, self.links.len());
+                    *route = self.peers.route_to(key);
                 }
                 // SAFETY: the caller's promise.
                 unsafe { self.send_long(key, op, iov, owner) }

@@ -17,8 +17,8 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{
-    Arrived, Completion, CqError, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, Start,
-    Token, Transport,
+    Arrived, Completion, CqError, Matched, Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Piece, Routed,
+    Start, Token, Transport,
 };
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, SendOp};
 use ferrofabric_matching as matching;
@@ -190,14 +190,14 @@ impl Owner for Plain {
 
 /// An endpoint: the transport and its owner.
 pub struct Ep {
-    pub shm: ShmTransport,
+    pub shm: Routed<ShmTransport>,
     pub owner: Plain,
 }
 
 impl Ep {
     pub fn open(config: ShmConfig) -> Self {
         Self {
-            shm: ShmTransport::open(config, node_id(), None, 3).unwrap(),
+            shm: Routed::new(ShmTransport::open(config, node_id(), None, 3).unwrap()),
             owner: Plain {
                 srx: Srx {
                     tagged: Matcher::new(64),

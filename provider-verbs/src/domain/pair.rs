@@ -4,7 +4,7 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_contracts::types::{FiAddr, IoBuf, SendOp};
-use ferrofabric_shm::{PendingSend, ShmTransport};
+use ferrofabric_shm::{PendingSend, ShmRoute, ShmTransport};
 
 use crate::endpoint::rdm::{self, RdmTransport};
 use crate::pairing::{self, HandsBack, Reaches, TakesOver, Unsent};
@@ -46,6 +46,11 @@ impl Reaches for ShmTransport {
 impl HandsBack for ShmTransport {
     type Unsent = PendingSend;
     const TRANSPORT: u32 = SHM_TRANSPORT;
+
+    #[inline(always)]
+    fn is_current(&self, route: &ShmRoute) -> bool {
+        ShmTransport::is_current(self, route)
+    }
 
     #[inline]
     fn handed_back(&mut self) -> Option<(FiAddr, Vec<PendingSend>)> {

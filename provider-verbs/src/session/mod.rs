@@ -18,7 +18,7 @@ mod wr_id;
 pub(crate) use grants::{Grants, QUOTA_UNITS};
 pub(crate) use lane::{AfterLane, Lane, LaneEnd, Lanes};
 pub(crate) use packet_pool::PacketPool;
-pub(crate) use peers::{Fate, Goodbye, Link, Peers};
+pub(crate) use peers::{Fate, Goodbye, Link, PeerRoute, Peers};
 pub(crate) use pending::Pending;
 pub(crate) use records::Records;
 pub(crate) use registered::Registered;

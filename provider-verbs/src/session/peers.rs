@@ -11,6 +11,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use ferrofabric_contracts::addr::NativeAddr;
+use ferrofabric_contracts::routes::{Epoch, RouteTable};
 use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_protocol::handshake::{LaneKey, Reason};
 use ferrofabric_protocol::wire::SessionId;
@@ -163,8 +164,9 @@ impl Peer {
 pub(crate) struct Peers {
     peers: Slab<Peer>,
     by_key: HashMap<PeerKey, u32>,
-    /// Where each number of the address vector leads, by its low 32 bits.
-    routes: Vec<Route>,
+    /// The peer that each address leads to.
+    routes: RouteTable<u32>,
+    epoch: Epoch,
     /// Those that wait for a number.
     strangers: usize,
     /// Those that may be in use no longer.
@@ -174,16 +176,13 @@ pub(crate) struct Peers {
     next_kept: u64,
 }
 
-#[derive(Clone, Copy)]
-struct Route {
-    addr: FiAddr,
+/// The route to a peer. It is good until the address is removed. The epoch ends where another peer
+/// gets the address before the removal is announced.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PeerRoute {
+    epoch: Option<Epoch>,
     peer: u32,
 }
-
-const NO_ROUTE: Route = Route {
-    addr: FiAddr::NOTAVAIL,
-    peer: 0,
-};
 
 impl Peers {
     /// How many have a session without a lane.
@@ -203,10 +202,22 @@ impl Peers {
     }
 
     /// The peer that an address leads to, if it was used before.
-    #[inline]
     pub(crate) fn routed(&self, addr: FiAddr) -> Option<u32> {
-        let route = self.routes.get(addr.0 as u32 as usize)?;
-        (route.addr == addr && addr.is_some()).then_some(route.peer)
+        self.routes.get(addr)
+    }
+
+    /// The peer that a route leads to, if it still leads there.
+    #[inline]
+    pub(crate) fn follow(&self, route: &PeerRoute) -> Option<u32> {
+        self.epoch.is_of(route.epoch).then_some(route.peer)
+    }
+
+    /// The route to a peer that an address leads to.
+    pub(crate) fn route_to(&self, peer: u32) -> PeerRoute {
+        PeerRoute {
+            epoch: self.epoch.stamp(),
+            peer,
+        }
     }
 
     /// Makes an address lead to a peer, which is made if there is none of that name.
@@ -215,13 +226,9 @@ impl Peers {
     }
 
     fn lead(&mut self, addr: FiAddr, peer: u32) {
-        let at = addr.0 as u32 as usize;
-        if self.routes.len() <= at {
-            self.routes.resize(at + 1, NO_ROUTE);
-        }
-        let before = std::mem::replace(&mut self.routes[at], Route { addr, peer });
-        if before.addr.is_some() {
-            self.lose_route(before.peer);
+        if let Some((_, before)) = self.routes.insert(addr, peer) {
+            self.epoch.end();
+            self.lose_route(before);
         }
         let known = &mut self.peers[peer as usize];
         known.uses.routes += 1;
@@ -238,17 +245,16 @@ impl Peers {
 
     /// Forgets where an address leads, and says where it did. The peer may still speak to us.
     pub(crate) fn unroute(&mut self, addr: FiAddr) -> Option<u32> {
-        let peer = self.routed(addr)?;
-        self.routes[addr.0 as u32 as usize] = NO_ROUTE;
+        let peer = self.routes.remove(addr)?;
         self.lose_route(peer);
         let known = &mut self.peers[peer as usize];
         if known.addr == addr {
             // It may be in the address vector twice.
             let routes = &self.routes;
-            let other = || routes.iter().find(|r| r.peer == peer && r.addr.is_some());
+            let other = || routes.iter().find(|(_, to)| *to == peer);
             known.addr = match known.uses.routes {
                 0 => FiAddr::NOTAVAIL,
-                _ => other().map_or(FiAddr::NOTAVAIL, |route| route.addr),
+                _ => other().map_or(FiAddr::NOTAVAIL, |(addr, _)| addr),
             };
         }
         if !known.addr.is_some() {
@@ -504,8 +510,13 @@ mod tests {
     fn an_address_of_another_peer_does_not_keep_the_first() {
         let mut peers = Peers::default();
         let first = peers.peer_of(key(1), 0, addr(5));
+        assert_eq!(peers.follow(&PeerRoute::default()), None);
+        let to_first = peers.route_to(first);
+        assert_eq!(peers.follow(&to_first), Some(first));
         let second = peers.peer_of(key(2), 0, addr(5));
         assert_eq!(peers.routed(addr(5)), Some(second));
+        assert_eq!(peers.follow(&to_first), None, "the route is over");
+        assert_eq!(peers.follow(&peers.route_to(second)), Some(second));
         peers.list(first);
         assert_eq!(fates(&mut peers), [(first, Fate::Goes)]);
     }

@@ -20,6 +20,8 @@ mod datagram;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 mod deliver;
 mod eq;
+#[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
+mod routed;
 mod srx;
 #[allow(unsafe_code, reason = "the data path hands buffers over as addresses")]
 mod transport;
@@ -30,6 +32,7 @@ pub use cq::{Completion, CqError, PeerCq};
 pub use datagram::DatagramTransport;
 pub use deliver::deliver;
 pub use eq::{AV_COMPLETE, Done, EqError, Event, PeerEq};
+pub use routed::Routed;
 pub use srx::{Arrived, Matched, PeerSrx, Piece, Start, Token};
 pub use transport::{SendDone, Transport};
 

@@ -27,10 +27,17 @@ pub struct SendDone {
 /// always with the domain's lock held; it reports through the [`Owner`] that it is given, and only
 /// then.
 pub trait Transport: Send + 'static {
+    /// The route to a destination ([`routes`](crate::routes)). The default leads nowhere.
+    type Route: Copy + Default + Send + 'static;
+
     /// Sends a message gathered from `iov`, or takes it over whole: it may still be queued behind
     /// others at return. With [`Flags::INJECT`] the buffers are free at return. With
     /// [`Flags::MORE`] it may be held back until the next send without, the next call to progress,
     /// or [`flush`](Self::flush).
+    ///
+    /// `route` is the destination's: as the last send to it left it, or the default for the first
+    /// send. An owner keeps routes in [`Routed`](super::Routed) until the destination is removed
+    /// from the address vector.
     ///
     /// # Safety
     ///
@@ -46,6 +53,7 @@ pub trait Transport: Send + 'static {
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
+        route: &mut Self::Route,
         owner: &mut O,
     ) -> Result<(), OpError>;
 

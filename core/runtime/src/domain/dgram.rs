@@ -141,7 +141,7 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         let state = self.domain.lock()?;
-        Ok(stats_of(&state.endpoints[self.index].transport))
+        Ok(stats_of(&*state.endpoints[self.index].transport))
     }
 }
 

@@ -199,7 +199,7 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {
         let state = self.domain.lock()?;
-        Ok(stats_of(&state.endpoints[self.index].transport))
+        Ok(stats_of(&*state.endpoints[self.index].transport))
     }
 }
 
@@ -294,7 +294,7 @@ pub(super) fn refuse<B: Backend>(
 }
 
 impl<B: Backend> EndpointHandle<B> {
-    /// A receive that is not of one buffer for one message: a multi-receive, a probe, a list; or one
+    /// A receive that is not of one buffer for one message (a multi-receive, a probe, a list), or
     /// that may be refused for its source.
     ///
     /// # Safety

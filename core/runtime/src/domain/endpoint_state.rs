@@ -17,12 +17,12 @@ use ferrofabric_av::{AuthKeys, AvTable, HeldKey};
 use ferrofabric_contracts::addr::{AddrFormat, Address, KeyedAddr, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::traffic_class;
-use ferrofabric_contracts::peer::Transport;
+use ferrofabric_contracts::peer::{Routed, Transport};
 
 /// One endpoint's part of the state.
 pub(super) struct EndpointState<T: Transport> {
     // The transport goes first: it may still use what the others hold.
-    pub(super) transport: T,
+    pub(super) transport: Routed<T>,
     pub(super) srx: SharedRx,
     pub(super) binding: Binding,
     unresolved: UnresolvedSends,
@@ -37,7 +37,7 @@ impl<T: Transport> EndpointState<T> {
         cqs: &'a mut Slab<CqQueue>,
         cntrs: &'a mut Slab<Count>,
         avs: &'a Slab<Arc<AvTable>>,
-    ) -> (&'a mut T, EndpointOwner<'a>) {
+    ) -> (&'a mut Routed<T>, EndpointOwner<'a>) {
         let (_, transport, owner) = self.split_unresolved(cqs, cntrs, avs);
         (transport, owner)
     }
@@ -48,7 +48,11 @@ impl<T: Transport> EndpointState<T> {
         cqs: &'a mut Slab<CqQueue>,
         cntrs: &'a mut Slab<Count>,
         avs: &'a Slab<Arc<AvTable>>,
-    ) -> (&'a mut UnresolvedSends, &'a mut T, EndpointOwner<'a>) {
+    ) -> (
+        &'a mut UnresolvedSends,
+        &'a mut Routed<T>,
+        EndpointOwner<'a>,
+    ) {
         let owner = EndpointOwner {
             srx: &mut self.srx,
             cqs,
@@ -68,7 +72,7 @@ impl<T: Transport> EndpointState<T> {
 impl<T: Transport> Drop for EndpointState<T> {
     fn drop(&mut self) {
         if let Some(report) = &self.report {
-            report.write(&stats_of(&self.transport));
+            report.write(&stats_of(&*self.transport));
         }
     }
 }
@@ -177,7 +181,7 @@ pub(super) fn enter<B: Backend>(
     }
     let mut state = domain.lock_to("open", "endpoint")?;
     let index = state.endpoints.insert(EndpointState {
-        transport,
+        transport: Routed::new(transport),
         srx,
         binding,
         unresolved: UnresolvedSends::default(),

@@ -90,10 +90,7 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
                 .mend("its queue pairs are on several ports")
         })?;
         Ok(Opened {
-            transport: Keyed {
-                parts,
-                routes: Vec::new(),
-            },
+            transport: Keyed { parts },
             name: keyed.with_key(keys[0]),
             keyed: Some(keyed),
         })
@@ -116,8 +113,13 @@ impl<B: KeyedParts> Backend for KeyedBackend<B> {
 /// The transports of an endpoint, one for each key.
 pub struct Keyed<T> {
     parts: Vec<Part<T>>,
-    /// Which part a peer is sent to through, by the low 32 bits of its address.
-    routes: Vec<(FiAddr, usize)>,
+}
+
+/// The part through which a peer is reached, and the route of its transport.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyedRoute<R> {
+    part: Option<u32>,
+    of_part: R,
 }
 
 struct Part<T> {
@@ -135,24 +137,12 @@ impl<T: Transport> Keyed<T> {
         self.parts.iter().position(|part| part.key.admits(key))
     }
 
-    #[inline]
-    fn routed(&self, addr: FiAddr) -> Option<usize> {
-        let (there, part) = *self.routes.get(addr.0 as u32 as usize)?;
-        (there == addr && addr.is_some()).then_some(part)
-    }
-
     #[cold]
-    fn route<O: Owner>(&mut self, addr: FiAddr, owner: &O) -> Result<usize, OpError> {
+    fn part_for<O: Owner>(&self, addr: FiAddr, owner: &O) -> Result<usize, OpError> {
         let name = owner.av().lookup(addr);
         let name = name.ok_or(OpError::Failed(Errno::EADDRNOTAVAIL))?;
         // Keys that came later are not this endpoint's.
-        let part = self.part_of(&name).ok_or(OpError::Failed(Errno::ENOKEY))?;
-        let at = addr.0 as u32 as usize;
-        if self.routes.len() <= at {
-            self.routes.resize(at + 1, (FiAddr::NOTAVAIL, 0));
-        }
-        self.routes[at] = (addr, part);
-        Ok(part)
+        self.part_of(&name).ok_or(OpError::Failed(Errno::ENOKEY))
     }
 
     fn flush_others<O: Owner>(&mut self, but: usize, owner: &mut O) {
@@ -174,15 +164,22 @@ impl<T: Transport> Keyed<T> {
 }
 
 impl<T: Transport> Transport for Keyed<T> {
+    type Route = KeyedRoute<T::Route>;
+
     unsafe fn send<O: Owner>(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
+        route: &mut Self::Route,
         owner: &mut O,
     ) -> Result<(), OpError> {
-        let at = match self.routed(op.dest) {
-            Some(part) => part,
-            None => self.route(op.dest, owner)?,
+        let at = match route.part {
+            Some(part) => part as usize,
+            None => {
+                let part = self.part_for(op.dest, owner)?;
+                route.part = Some(part as u32);
+                part
+            }
         };
         self.flush_others(at, owner);
         let part = &mut self.parts[at];
@@ -190,7 +187,10 @@ impl<T: Transport> Transport for Keyed<T> {
         part.held_back |= op.flags.contains(Flags::MORE);
         let mut owner = PartOwner::new(part.handle, owner);
         // SAFETY: the caller's promise.
-        unsafe { part.transport.send(op, iov, &mut owner)? };
+        unsafe {
+            part.transport
+                .send(op, iov, &mut route.of_part, &mut owner)?
+        };
         part.held_back = op.flags.contains(Flags::MORE);
         Ok(())
     }
@@ -245,9 +245,6 @@ impl<T: Transport> Transport for Keyed<T> {
     }
 
     fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
-        if self.routed(addr).is_some() {
-            self.routes[addr.0 as u32 as usize] = (FiAddr::NOTAVAIL, 0);
-        }
         // Only one of them knows it.
         for part in &mut self.parts {
             let mut owner = PartOwner::new(part.handle, owner);

@@ -48,7 +48,7 @@ use ferrofabric_system::serial::{Serial, SerialGuard};
 use ferrofabric_system::wait::{Doorbell, WaitSet};
 
 pub use dgram::DgramDomain;
-pub use keyed::{Keyed, KeyedBackend, KeyedParts};
+pub use keyed::{Keyed, KeyedBackend, KeyedParts, KeyedRoute};
 pub use keyed_dgram::KeyedDgramDomain;
 
 use count::Count;

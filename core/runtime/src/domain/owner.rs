@@ -9,7 +9,7 @@ use super::count::Count;
 use super::srx::SharedRx;
 use crate::cq::CqQueue;
 use ferrofabric_av::AvTable;
-use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Transport};
+use ferrofabric_contracts::peer::{Owner, PeerAv, PeerCntr, PeerCq, PeerSrx, Routed, Transport};
 
 /// The places of what an endpoint is bound to.
 #[derive(Clone, Copy, Debug)]
@@ -33,14 +33,14 @@ pub(super) struct EndpointOwner<'a> {
 impl EndpointOwner<'_> {
     /// Starts what the call that is just over has matched.
     #[inline]
-    pub(super) fn start_deferred<T: Transport>(&mut self, transport: &mut T) {
+    pub(super) fn start_deferred<T: Transport>(&mut self, transport: &mut Routed<T>) {
         if self.srx.has_deferred() {
             self.drain_deferred(transport);
         }
     }
 
     #[cold]
-    fn drain_deferred<T: Transport>(&mut self, transport: &mut T) {
+    fn drain_deferred<T: Transport>(&mut self, transport: &mut Routed<T>) {
         while let Some(deferred) = self.srx.take_deferred() {
             match deferred {
                 super::srx::Deferred::Start(start) => {

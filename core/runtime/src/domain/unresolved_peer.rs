@@ -12,7 +12,7 @@ use ferrofabric_av::{Resolution, Unresolved};
 use ferrofabric_contracts::buffers::SendBuffers;
 use ferrofabric_contracts::error::{Errno, OpError};
 use ferrofabric_contracts::flags::Flags;
-use ferrofabric_contracts::peer::{Owner, SendDone, Transport};
+use ferrofabric_contracts::peer::{Owner, Routed, SendDone, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, RecvOp, SendOp, total_len};
 
 /// The sends of an endpoint that wait for addresses.
@@ -119,7 +119,7 @@ impl UnresolvedSends {
     fn settle<T: Transport>(
         &mut self,
         at: usize,
-        transport: &mut T,
+        transport: &mut Routed<T>,
         owner: &mut EndpointOwner<'_>,
     ) -> Settled {
         let queue = &mut self.queues[at];
@@ -268,7 +268,7 @@ impl<T: Transport> State<T> {
     fn split_unresolved(
         &mut self,
         index: usize,
-    ) -> (&mut UnresolvedSends, &mut T, EndpointOwner<'_>) {
+    ) -> (&mut UnresolvedSends, &mut Routed<T>, EndpointOwner<'_>) {
         let endpoint = &mut self.endpoints[index];
         endpoint.split_unresolved(&mut self.cqs, &mut self.cntrs, &self.avs)
     }
@@ -306,7 +306,7 @@ impl<T: Transport> State<T> {
 
     fn each_waiting(
         &mut self,
-        mut each: impl FnMut(&mut UnresolvedSends, &mut T, &mut EndpointOwner<'_>),
+        mut each: impl FnMut(&mut UnresolvedSends, &mut Routed<T>, &mut EndpointOwner<'_>),
     ) {
         if self.waiting_sends == 0 {
             return;

@@ -302,15 +302,19 @@ impl Drop for DgramTransport {
 }
 
 impl Transport for DgramTransport {
+    /// The place of the way. It is good until the address is removed.
+    type Route = Option<u32>;
+
     #[inline]
     unsafe fn send<O: Owner>(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
+        route: &mut Option<u32>,
         owner: &mut O,
     ) -> std::result::Result<(), OpError> {
         // SAFETY: the caller's promise.
-        unsafe { self.send_message(op, iov, owner) }
+        unsafe { self.send_message(op, iov, route, owner) }
     }
 
     unsafe fn start<O: Owner>(&mut self, _start: Start, _owner: &mut O) {

@@ -31,12 +31,17 @@ impl DgramTransport {
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
+        route: &mut Option<u32>,
         owner: &mut O,
     ) -> Result<(), OpError> {
         let payload = Payload::behind(self.prefix, iov)?;
-        let at = match self.ways.find(op.dest) {
-            Some(at) => at,
-            None => self.add_way(op.dest, owner)?,
+        let at = match *route {
+            Some(way) => way as usize,
+            None => {
+                let at = self.way_to(op.dest, owner)?;
+                *route = Some(at as u32);
+                at
+            }
         };
         let len = total_len(payload.buffers());
         let way = self.ways.at(at);
@@ -61,7 +66,10 @@ impl DgramTransport {
     }
 
     #[cold]
-    fn add_way<O: Owner>(&mut self, addr: FiAddr, owner: &O) -> Result<usize, OpError> {
+    fn way_to<O: Owner>(&mut self, addr: FiAddr, owner: &O) -> Result<usize, OpError> {
+        if let Some(at) = self.ways.find(addr) {
+            return Ok(at);
+        }
         let name = owner
             .av()
             .lookup(addr)

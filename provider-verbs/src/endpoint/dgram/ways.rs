@@ -6,6 +6,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use ferrofabric_contracts::addr::VerbsAddr;
+use ferrofabric_contracts::routes::RouteTable;
 use ferrofabric_contracts::types::FiAddr;
 
 use crate::ah::{Ah, Path};
@@ -29,22 +30,11 @@ pub(super) struct Way {
 #[derive(Default)]
 pub(super) struct Ways {
     ways: Slab<Way>,
-    /// Where each number of the address vector leads, by its low 32 bits.
-    routes: Vec<Route>,
+    /// The way that each address leads to.
+    routes: RouteTable<u32>,
     /// The Q_Key to speak with, whatever a peer's address says.
     own_qkey: Option<u32>,
 }
-
-#[derive(Clone, Copy)]
-struct Route {
-    addr: FiAddr,
-    way: u32,
-}
-
-const NO_ROUTE: Route = Route {
-    addr: FiAddr::NOTAVAIL,
-    way: 0,
-};
 
 impl Ways {
     pub(super) fn new(own_qkey: Option<u32>) -> Self {
@@ -55,10 +45,8 @@ impl Ways {
     }
 
     /// The place of the way to an address, if it was sent to before.
-    #[inline]
     pub(super) fn find(&self, addr: FiAddr) -> Option<usize> {
-        let route = self.routes.get(addr.0 as u32 as usize)?;
-        (route.addr == addr && addr.is_some()).then_some(route.way as usize)
+        self.routes.get(addr).map(|way| way as usize)
     }
 
     /// Enters the way from `port` to a peer; `None` when there is none.
@@ -75,14 +63,7 @@ impl Ways {
             max_bytes: port.mtu.bytes().min(peer.mtu_bytes.into()),
             handle: None,
         });
-        let at = addr.0 as u32 as usize;
-        if self.routes.len() <= at {
-            self.routes.resize(at + 1, NO_ROUTE);
-        }
-        self.routes[at] = Route {
-            addr,
-            way: way as u32,
-        };
+        self.routes.insert(addr, way as u32);
         Some(way)
     }
 
@@ -94,8 +75,7 @@ impl Ways {
 
     /// Takes out the way to an address.
     pub(super) fn remove(&mut self, addr: FiAddr) -> Option<Way> {
-        let way = self.find(addr)?;
-        self.routes[addr.0 as u32 as usize] = NO_ROUTE;
-        self.ways.try_remove(way)
+        let way = self.routes.remove(addr)?;
+        self.ways.try_remove(way as usize)
     }
 }

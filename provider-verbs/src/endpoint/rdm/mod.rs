@@ -44,7 +44,7 @@ use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
 use crate::connect::{Service, ToService, peer_key};
 use crate::gather::Readable;
-use crate::session::{Grants, Held, Lanes, Peers, Turns, WrId};
+use crate::session::{Grants, Held, Lanes, PeerRoute, Peers, Turns, WrId};
 
 pub(crate) use open::{Patience, RdmConfig};
 
@@ -117,7 +117,18 @@ impl RdmTransport {
         self.enqueue(peer, op, unsafe { Readable::new(iov) })
     }
 
-    #[inline]
+    #[cold]
+    fn find_route<O: Owner>(
+        &mut self,
+        dest: FiAddr,
+        route: &mut PeerRoute,
+        owner: &O,
+    ) -> Result<u32, OpError> {
+        let peer = self.peer_for(dest, owner)?;
+        *route = self.peers.route_to(peer);
+        Ok(peer)
+    }
+
     fn peer_for<O: Owner>(&mut self, dest: FiAddr, owner: &O) -> Result<u32, OpError> {
         if let Some(peer) = self.peers.routed(dest) {
             return Ok(peer);
@@ -184,14 +195,20 @@ impl Drop for RdmTransport {
 }
 
 impl Transport for RdmTransport {
+    type Route = PeerRoute;
+
     #[inline]
     unsafe fn send<O: Owner>(
         &mut self,
         op: &SendOp,
         iov: &[IoBuf],
+        route: &mut PeerRoute,
         owner: &mut O,
     ) -> Result<(), OpError> {
-        let peer = self.peer_for(op.dest, owner)?;
+        let peer = match self.peers.follow(route) {
+            Some(peer) => peer,
+            None => self.find_route(op.dest, route, owner)?,
+        };
         // SAFETY: the caller's promise.
         self.send_to(peer, op, unsafe { Readable::new(iov) })
     }

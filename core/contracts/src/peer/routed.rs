@@ -1,0 +1,90 @@
+//! A transport with the routes that its owner keeps for it.
+
+use std::ops::{Deref, DerefMut};
+
+use super::{Owner, Transport};
+use crate::error::OpError;
+use crate::routes::RouteTable;
+use crate::types::{FiAddr, IoBuf, SendOp};
+
+/// A transport, and where the addresses lead that it was sent to: what an owner drives it through.
+pub struct Routed<T: Transport> {
+    transport: T,
+    routes: RouteTable<T::Route>,
+}
+
+impl<T: Transport> Routed<T> {
+    /// A transport that was not sent to.
+    pub fn new(transport: T) -> Self {
+        Self {
+            transport,
+            routes: RouteTable::default(),
+        }
+    }
+
+    /// Sends a message, as [`Transport::send`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn send<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> Result<(), OpError> {
+        match self.routes.get_mut(op.dest) {
+            // SAFETY: the caller's promise.
+            Some(route) => unsafe { self.transport.send(op, iov, route, owner) },
+            // SAFETY: the caller's promise.
+            None => unsafe { self.send_first(op, iov, owner) },
+        }
+    }
+
+    /// Sends to an address that has no route yet.
+    ///
+    /// # Safety
+    ///
+    /// As [`Transport::send`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn send_first<O: Owner>(
+        &mut self,
+        op: &SendOp,
+        iov: &[IoBuf],
+        owner: &mut O,
+    ) -> Result<(), OpError> {
+        let mut route = T::Route::default();
+        // SAFETY: the caller's promise.
+        unsafe { self.transport.send(op, iov, &mut route, owner)? };
+        self.routes.insert(op.dest, route);
+        Ok(())
+    }
+
+    /// An address was removed from the address vector, as [`Transport::peer_removed`].
+    pub fn peer_removed<O: Owner>(&mut self, addr: FiAddr, owner: &mut O) {
+        self.routes.remove(addr);
+        self.transport.peer_removed(addr, owner);
+    }
+}
+
+impl<T: Transport> Deref for Routed<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.transport
+    }
+}
+
+impl<T: Transport> DerefMut for Routed<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.transport
+    }
+}
