@@ -3,8 +3,8 @@
 use std::ptr;
 use std::sync::Arc;
 
-use ferrofabric_verbs::mr::{Access, Mr};
-use ferrofabric_verbs::pd::Pd;
+use ferrofabric_verbs::raw::mr::{Access, Mr};
+use ferrofabric_verbs::raw::pd::Pd;
 
 /// Mapped and registered memory, unmapped after it is deregistered.
 pub struct Buffer {

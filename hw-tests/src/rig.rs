@@ -5,13 +5,13 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrofabric_verbs::ah::Path;
-use ferrofabric_verbs::cq::{Cq, CqConfig};
 use ferrofabric_verbs::device::{Context, Device, Gid, GidRequest, PortAttributes};
-use ferrofabric_verbs::mr::Access;
-use ferrofabric_verbs::pd::Pd;
-use ferrofabric_verbs::qp::{QpCaps, QpConfig, RcConnect, RcInit, RcQp, RcTimers, SendOps};
-use ferrofabric_verbs::srq::Srq;
+use ferrofabric_verbs::raw::ah::Path;
+use ferrofabric_verbs::raw::cq::{Cq, CqConfig};
+use ferrofabric_verbs::raw::mr::Access;
+use ferrofabric_verbs::raw::pd::Pd;
+use ferrofabric_verbs::raw::qp::{QpCaps, QpConfig, RcConnect, RcInit, RcQp, RcTimers, SendOps};
+use ferrofabric_verbs::raw::srq::Srq;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
 use crate::Buffer;

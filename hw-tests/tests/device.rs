@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_hw_tests::Rig;
-use ferrofabric_verbs::cq::CqConfig;
 use ferrofabric_verbs::device::{Context, Device, GidReason, GidRequest, LinkLayer, Quirks};
-use ferrofabric_verbs::mr::{Access, Mr};
-use ferrofabric_verbs::qp::{QpCaps, RcQp, SendOps, UdInit, UdQp};
+use ferrofabric_verbs::raw::cq::CqConfig;
+use ferrofabric_verbs::raw::mr::{Access, Mr};
+use ferrofabric_verbs::raw::qp::{QpCaps, RcQp, SendOps, UdInit, UdQp};
 use serial_test::file_serial;
 
 #[test]
@@ -134,7 +134,8 @@ fn what_is_beyond_the_limits_is_refused_with_the_limits() {
         depth: limits.completion_depth + 1,
         ..CqConfig::default()
     };
-    let error = ferrofabric_verbs::cq::Cq::create(&rig.context, &config).expect_err("too deep");
+    let error =
+        ferrofabric_verbs::raw::cq::Cq::create(&rig.context, &config).expect_err("too deep");
     assert!(
         error
             .to_string()

@@ -14,10 +14,10 @@ use ferrofabric_contracts::types::FiAddr;
 use ferrofabric_hw_tests::dgram::{PATIENCE, Prefix, count, domain, endpoint, next, quiet};
 use ferrofabric_hw_tests::{Buffer as Registered, Rig, completions, one_completion, party};
 use ferrofabric_runtime::owning::{Buffer, OwningEndpoint};
-use ferrofabric_verbs::ah::Ah;
-use ferrofabric_verbs::cq::Cq;
-use ferrofabric_verbs::post::{RecvRequest, SendFlags, SendRequest};
-use ferrofabric_verbs::qp::{UdInit, UdQp};
+use ferrofabric_verbs::raw::ah::Ah;
+use ferrofabric_verbs::raw::cq::Cq;
+use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest};
+use ferrofabric_verbs::raw::qp::{UdInit, UdQp};
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_flags};
 use serial_test::file_serial;
 

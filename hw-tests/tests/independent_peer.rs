@@ -6,11 +6,11 @@
 use std::time::{Duration, Instant};
 
 use ferrofabric_hw_tests::{Buffer, Rig, one_completion};
-use ferrofabric_verbs::ah::Path;
 use ferrofabric_verbs::device::Gid;
-use ferrofabric_verbs::mr::Access;
-use ferrofabric_verbs::post::{RecvRequest, SendFlags, SendRequest};
-use ferrofabric_verbs::qp::{RcConnect, RcInit, RcQp, RcTimers};
+use ferrofabric_verbs::raw::ah::Path;
+use ferrofabric_verbs::raw::mr::Access;
+use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest};
+use ferrofabric_verbs::raw::qp::{RcConnect, RcInit, RcQp, RcTimers};
 use serial_test::file_serial;
 
 const LEN: usize = 10_000;

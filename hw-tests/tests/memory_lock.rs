@@ -6,7 +6,7 @@ use std::ptr;
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_hw_tests::{Rig, unprivileged};
-use ferrofabric_verbs::mr::{Access, Mr};
+use ferrofabric_verbs::raw::mr::{Access, Mr};
 use serial_test::file_serial;
 
 const WANTED: usize = 1 << 20;

@@ -3,9 +3,9 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
-use ferrofabric_verbs::mr::Access;
-use ferrofabric_verbs::post::{RecvRequest, Remote, SendFlags, SendRequest};
-use ferrofabric_verbs::qp::SendOps;
+use ferrofabric_verbs::raw::mr::Access;
+use ferrofabric_verbs::raw::post::{RecvRequest, Remote, SendFlags, SendRequest};
+use ferrofabric_verbs::raw::qp::SendOps;
 use ferrofabric_verbs_sys::{ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use serial_test::file_serial;
 

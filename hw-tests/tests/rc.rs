@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
-use ferrofabric_verbs::cq::{CompChannel, Cq, CqConfig};
 use ferrofabric_verbs::device::Quirks;
-use ferrofabric_verbs::post::{RecvRequest, SendFlags, SendRequest, inline_sge};
-use ferrofabric_verbs::qp::{RcQp, SendOps};
+use ferrofabric_verbs::raw::cq::{CompChannel, Cq, CqConfig};
+use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest, inline_sge};
+use ferrofabric_verbs::raw::qp::{RcQp, SendOps};
 use ferrofabric_verbs_sys::{ibv_qp_state, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use serial_test::file_serial;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
 use ferrofabric_verbs::device::{AsyncEvent, EventSubject};
-use ferrofabric_verbs::post::{RecvRequest, SendFlags, SendRequest};
-use ferrofabric_verbs::srq::{Srq, SrqConfig};
+use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest};
+use ferrofabric_verbs::raw::srq::{Srq, SrqConfig};
 use ferrofabric_verbs_sys::{ibv_event_type, ibv_wc_status};
 use serial_test::file_serial;
 

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferrofabric_hw_tests::{Buffer, Rig, completions};
-use ferrofabric_verbs::ah::Ah;
-use ferrofabric_verbs::cq::Cq;
 use ferrofabric_verbs::device::Gid;
-use ferrofabric_verbs::post::{RecvRequest, Remote, SendFlags, SendRequest};
-use ferrofabric_verbs::qp::{RcQp, UdInit, UdQp};
+use ferrofabric_verbs::raw::ah::Ah;
+use ferrofabric_verbs::raw::cq::Cq;
+use ferrofabric_verbs::raw::post::{RecvRequest, Remote, SendFlags, SendRequest};
+use ferrofabric_verbs::raw::qp::{RcQp, UdInit, UdQp};
 use ferrofabric_verbs_sys::{ibv_wc_opcode, ibv_wc_status};
 use serial_test::file_serial;
 

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use ferrofabric_hw_tests::{Buffer, Rig, completions, one_completion};
-use ferrofabric_verbs::ah::{Ah, Path};
-use ferrofabric_verbs::cq::Cq;
 use ferrofabric_verbs::device::{Gid, LinkLayer};
-use ferrofabric_verbs::post::{RecvRequest, SendFlags, SendRequest, inline_sge};
-use ferrofabric_verbs::qp::{SendOps, UdInit, UdQp};
+use ferrofabric_verbs::raw::ah::{Ah, Path};
+use ferrofabric_verbs::raw::cq::Cq;
+use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest, inline_sge};
+use ferrofabric_verbs::raw::qp::{SendOps, UdInit, UdQp};
 use ferrofabric_verbs_sys::{ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 use serial_test::file_serial;
 

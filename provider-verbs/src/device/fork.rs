@@ -6,7 +6,7 @@ use ferrofabric_verbs_sys::{Verbs, ibv_fork_status};
 
 /// How a process with registered memory stands when it forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForkSafety {
+pub(crate) enum ForkSafety {
     /// The kernel copies pinned pages at the fork (since 5.12): nothing to do.
     CopyOnFork,
     /// libibverbs keeps pinned pages from the child (`MADV_DONTFORK`): a child that touches them
@@ -21,7 +21,7 @@ pub enum ForkSafety {
 /// `ibv_fork_init(3)` wants it ([`super::Context::open`] and [`super::Context::device_names`] do).
 /// Where the kernel has no need of it nothing is done, so that registered memory is there for
 /// children as all other memory is.
-pub fn fork_safety(verbs: &Verbs) -> ForkSafety {
+pub(crate) fn fork_safety(verbs: &Verbs) -> ForkSafety {
     static SETTLED: OnceLock<ForkSafety> = OnceLock::new();
     *SETTLED.get_or_init(|| {
         if let Some(status) = verbs.ibv_is_fork_initialized {

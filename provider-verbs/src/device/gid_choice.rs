@@ -73,7 +73,7 @@ pub struct GidSelection {
 
 /// No slot can be used, or not the one asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoGid {
+pub(crate) struct NoGid {
     asked: GidRequest,
     verdicts: Vec<GidChoice>,
 }
@@ -83,7 +83,7 @@ pub struct NoGid {
 /// # Errors
 ///
 /// When nothing in the table can be used, or the slot asked for is not in it or out of reach.
-pub fn choose_gid(
+pub(crate) fn choose_gid(
     table: &[GidEntry],
     link: LinkLayer,
     request: GidRequest,
@@ -168,7 +168,7 @@ fn verdict(entry: &GidEntry, reason: GidReason) -> GidChoice {
 
 impl NoGid {
     /// As an error about a device's port.
-    pub fn on(self, device: &str, port: u8) -> Error {
+    pub(crate) fn on(self, device: &str, port: u8) -> Error {
         let object = match self.asked {
             GidRequest::Best => format!("GID of {device} port {port}"),
             GidRequest::Index(index) => format!("GID index {index} of {device} port {port}"),

@@ -4,7 +4,9 @@
 //! use. All other verbs objects (protection domain, queues, regions) hold their parent by `Arc`, so
 //! that none outlives it.
 
+#[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod context;
+#[cfg_attr(not(feature = "raw-verbs"), allow(dead_code, unreachable_pub))]
 mod events;
 mod facts;
 mod failure;
@@ -23,14 +25,19 @@ use std::sync::Arc;
 
 use ferrofabric_contracts::error::{Error, Result};
 
+#[cfg(not(feature = "raw-verbs"))]
+pub(crate) use context::Context;
+#[cfg(feature = "raw-verbs")]
 pub use context::Context;
+#[cfg(feature = "raw-verbs")]
 pub use events::{AsyncEvent, EventSubject};
 pub use facts::{DeviceFacts, PciFacts};
 pub(crate) use failure::{failed, last_errno, not_loaded};
 pub use ferrofabric_contracts::addr::GidKind;
-pub use fork::{ForkSafety, fork_safety};
+pub(crate) use fork::{ForkSafety, fork_safety};
 pub use gid::{Gid, GidEntry, GidScope};
-pub use gid_choice::{GidChoice, GidReason, GidRequest, GidSelection, NoGid, choose_gid};
+use gid_choice::choose_gid;
+pub use gid_choice::{GidChoice, GidReason, GidRequest, GidSelection};
 pub(crate) use gid_wish::GidWish;
 pub use limits::DeviceLimits;
 pub(crate) use memory_lock::memory_lock_advice;

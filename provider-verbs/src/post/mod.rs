@@ -12,7 +12,9 @@ mod send;
 
 use ferrofabric_verbs_sys::{ibv_send_flags as RawFlags, ibv_sge};
 
+#[cfg(feature = "raw-verbs")]
 pub use crate::rejected::Rejected;
+#[cfg(feature = "raw-verbs")]
 pub use batch::SendBatch;
 pub(crate) use chain::SendChain;
 pub use recv::RecvRequest;

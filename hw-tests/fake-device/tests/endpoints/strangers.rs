@@ -8,12 +8,12 @@ use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_fake_device::control::{FakeDevice, ROCE};
 use ferrofabric_protocol::PeerKey;
 use ferrofabric_protocol::wire::control::{Body, Control, Keys, LaneName};
-use ferrofabric_verbs::ah::{Ah, Path};
-use ferrofabric_verbs::cq::{Cq, CqConfig};
 use ferrofabric_verbs::device::{Context, Gid};
-use ferrofabric_verbs::pd::Pd;
-use ferrofabric_verbs::post::{SendFlags, SendRequest, inline_sge};
-use ferrofabric_verbs::qp::{QpCaps, QpConfig, UdInit, UdQp};
+use ferrofabric_verbs::raw::ah::{Ah, Path};
+use ferrofabric_verbs::raw::cq::{Cq, CqConfig};
+use ferrofabric_verbs::raw::pd::Pd;
+use ferrofabric_verbs::raw::post::{SendFlags, SendRequest, inline_sge};
+use ferrofabric_verbs::raw::qp::{QpCaps, QpConfig, UdInit, UdQp};
 
 use crate::party::{PATIENCE, Pair, assert_clean};
 

@@ -13,13 +13,13 @@ use ferrofabric_protocol::wire::control::{Control, Keys, LaneKind, Limits};
 use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet};
 use ferrofabric_protocol::wire::datagram::{self, Ack, Prefix};
 use ferrofabric_protocol::{PeerKey, Time};
-use ferrofabric_verbs::ah::{Ah, Path};
-use ferrofabric_verbs::cq::{Cq, CqConfig};
 use ferrofabric_verbs::device::{Context, Gid};
-use ferrofabric_verbs::mr::{Access, Mr};
-use ferrofabric_verbs::pd::Pd;
-use ferrofabric_verbs::post::{RecvRequest, SendFlags, SendRequest, inline_sge};
-use ferrofabric_verbs::qp::{QpCaps, QpConfig, UdInit, UdQp};
+use ferrofabric_verbs::raw::ah::{Ah, Path};
+use ferrofabric_verbs::raw::cq::{Cq, CqConfig};
+use ferrofabric_verbs::raw::mr::{Access, Mr};
+use ferrofabric_verbs::raw::pd::Pd;
+use ferrofabric_verbs::raw::post::{RecvRequest, SendFlags, SendRequest, inline_sge};
+use ferrofabric_verbs::raw::qp::{QpCaps, QpConfig, UdInit, UdQp};
 
 /// Receives that a queue pair has posted: room for two packets to each peer of a round. A packet
 /// that is lost for want of room is not sent again once the endpoint has left a lane.
