@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::format::{self, Naming, Sought};
+use super::format::{self, Naming, ParsedAddr};
 use super::resolution::{admit, admit_nodes};
 use super::resolver_pool::ResolverPool;
 use super::resolving::AddrRun;
@@ -292,7 +292,7 @@ impl InsertWorker {
 
     /// Resolves the request to endpoints; an address whose turn has not come when the address
     /// vector is being closed is cancelled.
-    fn find(&self, wanted: &InsertRequest, keys: RequestKeys) -> Vec<Result<Sought>> {
+    fn find(&self, wanted: &InsertRequest, keys: RequestKeys) -> Vec<Result<ParsedAddr>> {
         let closing = || self.line.lock().closing;
         let naming = &self.place.naming;
         let mut addresses = wanted.addresses(naming);
@@ -309,7 +309,7 @@ impl InsertWorker {
             let none = || Err(Error::new(Errno::EINVAL, "insert", format!("address {i}")));
             let addr = addresses.next().unwrap_or_else(none);
             let sought = match &mut keys {
-                None => naming.target(&addr?).map(Sought::from),
+                None => naming.target(&addr?).map(ParsedAddr::from),
                 Some(keys) => {
                     let key = keys.next().unwrap_or_else(|| Err(keyless()))?;
                     naming.with_key(&addr?, key)
@@ -325,7 +325,7 @@ impl InsertWorker {
     }
 
     /// Enters what was found, all in one turn.
-    fn enter(&self, found: Vec<Result<Sought>>, reserved: &[Reserved]) -> Vec<Result<FiAddr>> {
+    fn enter(&self, found: Vec<Result<ParsedAddr>>, reserved: &[Reserved]) -> Vec<Result<FiAddr>> {
         let mut insertion = match self.place.table.insertion() {
             Ok(insertion) => insertion,
             Err(error) => {

@@ -141,7 +141,7 @@ mod tests {
     ///
     /// Covers: AV-17
     #[test]
-    fn what_a_killed_writer_has_changed_is_seen() {
+    fn changes_of_a_killed_writer_are_followed() {
         for inserts in [false, true] {
             let mut steps = 0;
             loop {

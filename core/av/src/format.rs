@@ -46,7 +46,7 @@ impl AddrTarget {
 
 /// The endpoint that an address names, and the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sought {
+pub struct ParsedAddr {
     /// The endpoint.
     pub target: AddrTarget,
     /// With this authorization key, where each address needs one.
@@ -56,7 +56,7 @@ pub struct Sought {
     pub(super) keyed: Option<KeyedAddr>,
 }
 
-impl From<AddrTarget> for Sought {
+impl From<AddrTarget> for ParsedAddr {
     fn from(target: AddrTarget) -> Self {
         Self {
             target,
@@ -110,7 +110,7 @@ impl Naming {
     /// # Errors
     ///
     /// As [`target`](Self::target).
-    pub fn with_key(&self, addr: &Address, key: AuthKey) -> Result<Sought> {
+    pub fn with_key(&self, addr: &Address, key: AuthKey) -> Result<ParsedAddr> {
         let (target, keyed) = match addr {
             Address::Keyed(name) => (AddrTarget::Endpoint(name.with_key(key)), Some(*name)),
             plain => match self.target(plain)? {
@@ -120,7 +120,7 @@ impl Naming {
                 socket => (socket, None),
             },
         };
-        Ok(Sought {
+        Ok(ParsedAddr {
             target,
             key: Some(key),
             keyed,
@@ -134,11 +134,11 @@ impl Naming {
 
     /// The address of a node to use: in a family that the format has, the domain's own if need be.
     pub(super) fn choose(&self, all: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
-        let told: Vec<_> = all
+        let candidates: Vec<_> = all
             .filter(|at| !self.keeps_sockets() || Address::of_socket(*at, self.format).is_some())
             .collect();
         let same = |at: &&SocketAddr| self.host.is_some_and(|host| host.is_ipv4() == at.is_ipv4());
-        told.iter().find(same).or(told.first()).copied()
+        candidates.iter().find(same).or(candidates.first()).copied()
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
 
     /// Covers: AV-10, AV-18, AV-25
     #[test]
-    fn where_sockets_are_told_of_who_has_none_is_told_by_its_native_address() {
+    fn an_endpoint_without_a_socket_has_its_native_address() {
         let name = NativeAddr {
             incarnation: 7,
             node: 1,

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_stays_until_its_address_goes_whenever_that_is_heard_of() {
+    fn an_id_stays_until_its_address_goes_whenever_the_removal_is_seen() {
         let (addr, id) = (FiAddr(3), FiAddr(9));
         for own in [1, 0x7fff_ffff, u32::MAX] {
             let ids = Ids::by_generation(false);

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_has_room_for_what_it_was_made_for() {
+    fn an_index_has_room_for_its_stated_entries() {
         for entries in [0, 1, 51, 52, 53, 1000, 1 << 20] {
             let log2 = log2_for(entries);
             assert!(entries == 0 || !is_full(entries - 1, log2), "{entries}");

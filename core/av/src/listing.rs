@@ -173,7 +173,7 @@ mod tests {
 
     /// Covers: AV-6
     #[test]
-    fn what_was_never_listed_near_an_address_is_none() {
+    fn an_entry_that_was_never_listed_is_none() {
         let file = file("listing");
         let listing = AddrListing::map(&file, 0).unwrap();
         for addr in [FiAddr(0), FiAddr::NOTAVAIL, FiAddr(7 << 32)] {

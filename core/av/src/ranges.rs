@@ -106,8 +106,8 @@ impl Ranges {
 
     /// Whether only this range has a node, and has it once.
     pub(super) fn is_fresh(&self, host: RangeHost, range: u32, node: u32) -> bool {
-        let mut told = self.nodes.range((host, 0)..=(host, u32::MAX));
-        told.all(|((_, other), as_node)| *other == range && *as_node == node)
+        let mut known = self.nodes.range((host, 0)..=(host, u32::MAX));
+        known.all(|((_, other), as_node)| *other == range && *as_node == node)
     }
 
     /// Gives an entry to the address at a position. Positions come in order.

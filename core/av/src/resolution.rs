@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use super::format::{AddrTarget, Sought};
+use super::format::{AddrTarget, ParsedAddr};
 use super::service::{Nodes, Resolve};
 use super::table::{Insertion, Placed, Reserved};
 use ferrofabric_contracts::error::{Errno, Error, Result};
@@ -17,7 +17,7 @@ use ferrofabric_contracts::error::{Errno, Error, Result};
 ///
 /// `ENOSYS`: the domain does not find endpoints by socket address. `EHOSTUNREACH`: there is no
 /// route.
-pub fn admit(sought: Sought, resolver: Option<&dyn Resolve>) -> Result<Sought> {
+pub fn admit(sought: ParsedAddr, resolver: Option<&dyn Resolve>) -> Result<ParsedAddr> {
     if let AddrTarget::Socket(at) = sought.target {
         route(at, resolver)?;
     }
@@ -52,14 +52,18 @@ impl Insertion<'_> {
     /// # Errors
     ///
     /// The error in `sought`; `ENOMEM`, `ENOSPC`: the table can not grow.
-    pub fn enter(&mut self, sought: Result<Sought>, reserved: Option<Reserved>) -> Result<Placed> {
+    pub fn enter(
+        &mut self,
+        sought: Result<ParsedAddr>,
+        reserved: Option<Reserved>,
+    ) -> Result<Placed> {
         let bytes = match &sought {
-            Ok(Sought {
+            Ok(ParsedAddr {
                 target: AddrTarget::Socket(at),
                 key,
                 ..
             }) => return self.enter_socket(at, *key, reserved),
-            Ok(Sought {
+            Ok(ParsedAddr {
                 target: AddrTarget::Endpoint(name),
                 ..
             }) => Ok(name.to_bytes()),
@@ -123,7 +127,7 @@ mod tests {
         let mut insertion = table.insertion().unwrap();
         let mut insert = |at: &str| {
             let at: SocketAddr = at.parse().unwrap();
-            let sought = naming.target(&at.into()).map(Sought::from);
+            let sought = naming.target(&at.into()).map(ParsedAddr::from);
             let placed = insertion.enter(sought.and_then(|one| admit(one, resolver)), None);
             placed.map(|p| p.addr).map_err(|e| e.errno())
         };
@@ -132,7 +136,7 @@ mod tests {
 
     /// Covers: AV-10, AV-11, AV-23
     #[test]
-    fn only_what_can_never_be_resolved_is_refused() {
+    fn only_addresses_that_can_never_be_resolved_are_refused() {
         let all = [
             "10.1.0.1:2",
             "0.0.0.0:2",

@@ -266,7 +266,7 @@ mod loom_tests {
 mod tests {
     use super::*;
     use crate::AvAttr;
-    use crate::format::{AddrTarget, Sought};
+    use crate::format::{AddrTarget, ParsedAddr};
     use crate::table::{AvTable, Placed};
     use ferrofabric_contracts::addr::NativeAddr;
     use ferrofabric_contracts::error::{Errno, Error};
@@ -302,7 +302,7 @@ mod tests {
     }
 
     fn insert(table: &AvTable, incarnation: u64, by: &SocketAddr) -> Placed {
-        let sought = Sought::from(AddrTarget::Socket(*by));
+        let sought = ParsedAddr::from(AddrTarget::Socket(*by));
         let placed = table.insertion().unwrap().enter(Ok(sought), None).unwrap();
         if placed.new {
             let batch = table.next_batch().unwrap();
@@ -390,7 +390,7 @@ mod tests {
 
     /// Covers: AV-4, AV-18, AV-23
     #[test]
-    fn who_shares_a_table_knows_what_another_inserted() {
+    fn processes_that_share_a_table_see_each_others_insertions() {
         let attr = AvAttr {
             name: Some(format!("sockets-{}", std::process::id())),
             ..AvAttr::default()

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_names_the_variable_and_what_it_takes() {
+    fn a_bad_value_names_the_variable_and_its_values() {
         let all = [
             ("FERRO_SHM", "maybe", "on or off"),
             ("FERRO_RX_BUFFERS", "3", "16 to 16384"),

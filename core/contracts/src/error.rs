@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_and_how_to_mend_it() {
+    fn an_error_names_its_object_and_a_remedy() {
         let e = Error::new(Errno::ENODEV, "open", "device mlx9_0").mend("devices here: rxe0");
         assert_eq!(
             e.to_string(),

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn where_forks_are_not_counted_the_process_id_tells() {
+    fn without_counted_forks_the_process_id_decides() {
         let mut birth = Birth::here();
         birth.pid = std::process::id();
         assert!(birth.is_this_process());

@@ -119,7 +119,7 @@ mod loom_tests {
     /// A thread that sees the flag without a lock finds the entry that it was raised for, once the
     /// flag is lowered.
     #[test]
-    fn what_it_was_raised_for_is_there() {
+    fn the_entry_of_a_raised_flag_is_there() {
         use loom::cell::UnsafeCell;
         loom::model(|| {
             let shared = Arc::new((UnsafeCell::new(0u32), PendingFlag::new()));

@@ -393,7 +393,7 @@ fn each_address_gets_its_own_key() {
 ///
 /// Covers: AV-7, AV-22
 #[test]
-fn closing_cancels_what_has_not_begun() {
+fn closing_cancels_calls_that_have_not_begun() {
     let (open, resolver) = gate();
     let party = Party::new(AvType::Table, Some(resolver));
     let mut waiting = Vec::new();
@@ -494,7 +494,7 @@ fn named(name: &str, av_type: AvType) -> AvAttr {
 ///
 /// Covers: AV-5, AV-7
 #[test]
-fn who_may_only_read_is_refused_at_once() {
+fn a_reader_is_refused_at_once() {
     for av_type in [AvType::Map, AvType::Table] {
         let attr = named("later reads", av_type);
         let _writer = AvTable::open(&attr, "test").unwrap();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::format::{Naming, Sought};
+use crate::format::{Naming, ParsedAddr};
 use crate::resolver_pool::ResolverPool;
 use crate::service::{Resolve, Services};
 use crate::table::Placed;
@@ -89,7 +89,7 @@ fn insert_range(
 }
 
 fn insert(table: &AvTable, at: SocketAddr) -> Result<Placed, Errno> {
-    let sought = naming().target(&at.into()).map(Sought::from);
+    let sought = naming().target(&at.into()).map(ParsedAddr::from);
     let placed = table.insertion().unwrap().enter(sought, None);
     placed.map_err(|error| error.errno())
 }
@@ -161,7 +161,7 @@ fn a_range_is_found_when_it_is_used() {
         assert_eq!(table.resolve_for_lookup(addrs[2]), refused);
         assert!(
             is_resolving(table.resolve_for_lookup(addrs[2])),
-            "asked anew"
+            "resolved anew"
         );
         // Told again it is what it is.
         let again = insert_range(&table, "10.0.0.1", 3, 300, 4);
@@ -177,7 +177,7 @@ fn a_range_is_found_when_it_is_used() {
 ///
 /// A receive makes one call: it does so, too, while another thread is at work on the range.
 #[test]
-fn who_asks_once_is_not_turned_away() {
+fn a_receive_resolves_while_another_thread_is_at_work() {
     let table = table(AvType::Map);
     let addr = insert_range(&table, "10.0.0.1", 1, 9, 1)[0].unwrap();
     let at_work = table.unresolved.state.lock();
@@ -203,7 +203,7 @@ fn who_asks_once_is_not_turned_away() {
 ///
 /// Covers: AV-11, AV-18
 #[test]
-fn who_is_told_anew_is_asked_anew() {
+fn a_reinserted_entry_ignores_an_older_result() {
     let (table, rule) = (table(AvType::Table), Rule::default());
     let addr = insert_range(&table, "10.0.0.1", 1, 302, 1)[0].unwrap();
     table.resolve_for_lookup(addr);
@@ -224,7 +224,7 @@ fn who_is_told_anew_is_asked_anew() {
 /// resolved anew when a message comes from an unknown source, also one that comes during an
 /// attempt. An entry that was only sent to is not.
 #[test]
-fn who_comes_later_is_asked_for_anew() {
+fn an_unknown_source_starts_a_failed_resolution_anew() {
     let table = table(AvType::Map);
     let entered: Vec<_> = insert_range(&table, "10.0.0.1", 1, 300, 4)
         .into_iter()
@@ -239,18 +239,18 @@ fn who_comes_later_is_asked_for_anew() {
     assert!(is_resolving(table.resolve_for_lookup(entered[1])));
     refuse(&table.next_batch().unwrap());
     assert!(line(&table).is_empty());
-    let stranger = name(77);
-    assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
+    let unknown = name(77);
+    assert_eq!(table.find(&unknown), FiAddr::NOTAVAIL);
     let awaited = table.next_batch().unwrap();
     assert_eq!(entries(&awaited), [(0, at(1, 300))]);
     // Another unknown source during the attempt, whose result may be older.
-    assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
+    assert_eq!(table.find(&unknown), FiAddr::NOTAVAIL);
     assert!(line(&table).is_empty());
     refuse(&awaited);
     assert_eq!(line(&table), [0]);
     assert_eq!(complete_attempt(&table, &Rule::default()), [entered[0]]);
     // It is there, and no attempt is made on its account any more.
-    assert_eq!(table.find(&stranger), FiAddr::NOTAVAIL);
+    assert_eq!(table.find(&unknown), FiAddr::NOTAVAIL);
     assert!(line(&table).is_empty());
 }
 
@@ -269,7 +269,7 @@ fn a_resolution_lasts_as_long_as_it_may() {
         assert_eq!(complete_attempt(&table, &rule), []);
         let used = Instant::now();
         let Some(Unresolved::Resolving(first)) = table.resolve_for_send(addr) else {
-            panic!("it is asked for");
+            panic!("it is being resolved");
         };
         let asked_before = rule.asked.lock().len();
         let over = loop {
@@ -341,7 +341,7 @@ fn a_late_attempt_does_not_hide_that_a_host_is_there() {
 
 /// Entries that sends wait for go before all others, whose resolution began with their insertion.
 #[test]
-fn what_a_send_waits_for_goes_first() {
+fn entries_that_sends_wait_for_go_first() {
     let table = table_of(AvType::Table, false);
     for port in 1..=SIDE_BY_SIDE as u16 + 10 {
         insert(&table, at(1, port)).unwrap();
@@ -429,7 +429,7 @@ fn an_unresolved_entry_of_a_named_table_is_all_holders() {
 }
 
 #[test]
-fn what_fails_of_a_range_leaves_holes_for_others() {
+fn failed_addresses_of_a_range_leave_holes_for_others() {
     let table = table(AvType::Table);
     let entered = insert_range(&table, "10.0.0.1", 2, 0, 3);
     let addr = |n| Ok(FiAddr(n));
@@ -478,7 +478,7 @@ impl Resolve for Gate {
 
 /// Covers: AV-9
 #[test]
-fn threads_ask_for_what_is_used_and_end_with_the_address_vector() {
+fn threads_resolve_used_entries_and_end_with_the_address_vector() {
     let table = Arc::new(table(AvType::Table));
     let (open, gate) = mpsc::channel();
     let (announced, found) = mpsc::channel();

@@ -47,7 +47,7 @@ fn addresses_carry_over_and_leading_zeros_stay() {
 
 /// Covers: AV-16
 #[test]
-fn what_is_no_range_is_refused() {
+fn names_that_make_no_range_are_refused() {
     for (node, nodes, service, services, why) in [
         ("host", 2, "5000", 1, "ends in a number"),
         ("", 1, "5000", 1, "ends in a number"),

@@ -67,7 +67,7 @@ fn contents(store: &Store) -> BTreeMap<u32, u8> {
 ///
 /// Covers: AV-4
 #[test]
-fn whoever_comes_after_a_killed_writer_mends_what_it_left() {
+fn the_next_writer_mends_the_table_of_a_killed_one() {
     let operations: [fn(&Store); 3] = [
         |store| {
             insert(store, 100);

@@ -298,7 +298,7 @@ mod tests {
 
     /// Covers: AV-9
     #[test]
-    fn what_was_seen_holds_until_it_is_removed() {
+    fn a_snapshot_holds_until_the_entry_is_removed() {
         let words = MappedWords::private(bytes(64)).unwrap();
         let lines = EntryLines::new(&words, 64);
         let key = PackedName { node: 7, number: 9 };

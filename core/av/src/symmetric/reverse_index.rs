@@ -164,7 +164,7 @@ impl ReverseIndex {
     }
 
     /// Passes on the entries whose hashes it takes to [`remove`](Self::remove) this one.
-    pub(super) fn following(&self, hash: u64, entry: u32, mut tell: impl FnMut(u32)) {
+    pub(super) fn following(&self, hash: u64, entry: u32, mut visit: impl FnMut(u32)) {
         let places = self.places();
         let Some(mut at) = self.place_of(hash, entry) else {
             return;
@@ -173,7 +173,7 @@ impl ReverseIndex {
             at = self.after(at);
             match places[at].load(Relaxed) {
                 0 => return,
-                place => tell(self.entry(place)),
+                place => visit(self.entry(place)),
             }
         }
     }
@@ -279,7 +279,7 @@ mod loom_tests {
     /// An entry is found while a larger index replaces one whose memory is given back. Fails where
     /// a reader does not learn that the index has passed.
     #[test]
-    fn what_is_there_is_found_while_the_index_grows() {
+    fn an_entry_is_found_while_the_index_grows() {
         explore(2, || {
             let indices = ReverseIndices::new(ReverseIndex::new(1, 4).unwrap());
             let shared = Arc::new((indices, AtomicU64::new(0)));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_has_room_for_what_it_was_made_for() {
+    fn an_index_has_room_for_its_stated_entries() {
         for entries in [0, 1, 57, 58, 1000, 1 << 20] {
             let places = ReverseIndex::new(entries, entries.max(1)).unwrap();
             assert!(entries == 0 || places.has_room(entries - 1), "{entries}");

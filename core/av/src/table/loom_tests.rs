@@ -96,7 +96,7 @@ fn what_is_there_is_found_while_the_table_grows() {
 /// at all, by a look-up of its own or by one of many; never at the address of the entry's former
 /// endpoint.
 #[test]
-fn who_is_found_is_in_the_entry_that_was_found() {
+fn a_found_entry_is_of_the_endpoint_searched_for() {
     for many in [false, true] {
         explore(2, move || {
             let table = table(AvType::Map);

@@ -106,13 +106,13 @@ impl AvTable {
         &self,
         addr: FiAddr,
         lock: impl FnOnce() -> Result<G>,
-        tell: impl FnOnce(&mut G, FiAddr),
+        notify: impl FnOnce(&mut G, FiAddr),
     ) -> Result<()> {
         if self.is_shared() {
             // They follow what anybody changes. The turn is over before the lock is taken
             // (`docs/adr/0045`).
             self.remove(addr)?;
-            tell(&mut lock()?, FiAddr::NOTAVAIL);
+            notify(&mut lock()?, FiAddr::NOTAVAIL);
             return Ok(());
         }
         let removed = self.remove_entry(addr, |entry| {
@@ -128,7 +128,7 @@ impl AvTable {
         // transports; one that did so before need not have.
         self.subscriptions.subscribe_to_sources();
         let again = name.map_or(FiAddr::NOTAVAIL, |name| self.addr(&name));
-        tell(&mut guard, again);
+        notify(&mut guard, again);
         self.forget_id_of_removed(addr);
         if let Some(Reserved(entry)) = kept {
             self.subscriptions.unsubscribe(entry);

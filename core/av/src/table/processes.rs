@@ -69,7 +69,7 @@ struct Order {
 impl Order {
     /// The orders that come.
     fn all() -> Receiver<Self> {
-        let (told, orders) = channel();
+        let (sender, orders) = channel();
         std::thread::spawn(move || {
             for line in std::io::stdin().lines() {
                 let line = line.unwrap();
@@ -78,7 +78,7 @@ impl Order {
                     operation: operation.to_owned(),
                     step: step.parse().unwrap(),
                 };
-                if told.send(order).is_err() {
+                if sender.send(order).is_err() {
                     return;
                 }
             }

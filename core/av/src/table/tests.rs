@@ -394,7 +394,7 @@ fn an_impossible_count_is_an_error() {
 
 /// Covers: AV-1
 #[test]
-fn a_type_that_is_left_open_is_chosen_and_told() {
+fn a_type_that_is_left_open_is_chosen_and_reported() {
     let open = AvAttr {
         av_type: None,
         ..AvAttr::default()
@@ -410,7 +410,7 @@ fn a_type_that_is_left_open_is_chosen_and_told() {
 ///
 /// Covers: AV-18
 #[test]
-fn entries_by_themselves_tell_what_the_index_tells() {
+fn a_look_up_without_the_index_agrees_with_it() {
     for kind in kinds() {
         let table = table(kind, 0);
         let addrs: Vec<_> = (0..500)

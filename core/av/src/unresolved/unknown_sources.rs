@@ -78,11 +78,11 @@ mod loom_tests {
     /// An endpoint appears during an attempt: it is found. Fails without either fence, and where
     /// `current` or `advance` is relaxed.
     #[test]
-    fn who_comes_while_it_is_asked_for_is_found() {
+    fn an_endpoint_that_appears_during_an_attempt_is_found() {
         explore(3, || {
-            let world = Arc::new(TestPeer::default());
-            let theirs = Arc::clone(&world);
-            let comer = thread::spawn(move || {
+            let peer = Arc::new(TestPeer::default());
+            let theirs = Arc::clone(&peer);
+            let newcomer = thread::spawn(move || {
                 theirs.is_there.store(true, Ordering::Relaxed);
                 if theirs.source_epoch.advance() {
                     let found = theirs.found.lock();
@@ -91,9 +91,9 @@ mod loom_tests {
                     theirs.search();
                 }
             });
-            world.search();
-            comer.join().unwrap();
-            assert!(*world.found.lock(), "the endpoint is there and not found");
+            peer.search();
+            newcomer.join().unwrap();
+            assert!(*peer.found.lock(), "the endpoint is there and not found");
         });
     }
 }

@@ -145,7 +145,7 @@ pub(super) mod tests {
 
     /// Covers: AV-21
     #[test]
-    fn the_layout_is_as_documented_and_what_is_none_is_named() {
+    fn the_layout_is_as_documented_and_faults_are_named() {
         let key = AuthKey::new(0x8001, 0x0403_0201).unwrap();
         assert_eq!(key.to_bytes(), [0x01, 0x80, 0, 0, 1, 2, 3, 4]);
         assert_eq!((key.pkey(), key.qkey()), (0x8001, 0x0403_0201));

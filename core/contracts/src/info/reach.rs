@@ -89,15 +89,15 @@ fn source(
 ) -> Result<Option<Address>, Mismatch> {
     let (asked, own) = match (asked, own) {
         (asked, None) => return Ok(asked),
-        (None, Some(own)) => return told_in(own, format).map(Some),
+        (None, Some(own)) => return expressed_in(own, format).map(Some),
         (Some(asked), Some(own)) => (asked, own),
     };
-    told("src_addr", asked, format)?;
+    check_format("src_addr", asked, format)?;
     let here = match (asked, own) {
         (Address::Native(asked), Address::Native(own)) => {
             same_port(&asked, &own).then_some(own.into())
         }
-        (Address::IbUd(asked), own) => match told_in(own, AddrFormat::IB_UD)? {
+        (Address::IbUd(asked), own) => match expressed_in(own, AddrFormat::IB_UD)? {
             Address::IbUd(own) if own.gid == asked.gid => Some(Address::IbUd(IbUdAddr {
                 service: asked.service,
                 ..own
@@ -162,7 +162,7 @@ fn gid_of(host: IpAddr) -> [u8; 16] {
 }
 
 /// A domain's own address in a format; ports are 0, to be chosen when an endpoint is opened.
-fn told_in(own: Address, format: AddrFormat) -> Result<Address, Mismatch> {
+fn expressed_in(own: Address, format: AddrFormat) -> Result<Address, Mismatch> {
     if own.has_format(format) {
         return Ok(own);
     }
@@ -170,7 +170,7 @@ fn told_in(own: Address, format: AddrFormat) -> Result<Address, Mismatch> {
         Address::Native(own) => IbUdAddr::of(&own),
         _ => None,
     };
-    let told = match (format, own.ip()) {
+    let expressed = match (format, own.ip()) {
         (AddrFormat::IB_UD, _) => queue_pair.map(Address::IbUd),
         (AddrFormat::SOCKADDR_IB, Some(ip)) => Some(Address::Ib(SockaddrIb::new(
             gid_of(ip),
@@ -181,8 +181,8 @@ fn told_in(own: Address, format: AddrFormat) -> Result<Address, Mismatch> {
         (_, Some(ip)) => Some(std::net::SocketAddr::new(ip, 0).into()),
         (_, None) => None,
     }
-    .filter(|told| told.has_format(format));
-    told.ok_or_else(|| Mismatch {
+    .filter(|expressed| expressed.has_format(format));
+    expressed.ok_or_else(|| Mismatch {
         field: "addr_format",
         asked: format.shown(),
         offered: own.to_string(),
@@ -191,7 +191,7 @@ fn told_in(own: Address, format: AddrFormat) -> Result<Address, Mismatch> {
 }
 
 /// Whether the format can express an address.
-fn told(field: &'static str, addr: Address, format: AddrFormat) -> Result<(), Mismatch> {
+fn check_format(field: &'static str, addr: Address, format: AddrFormat) -> Result<(), Mismatch> {
     match addr.has_format(format) {
         true => Ok(()),
         false => Err(Mismatch {
@@ -210,7 +210,7 @@ fn destination(
     format: AddrFormat,
     caps: Flags,
 ) -> Result<Address, Mismatch> {
-    told("dest_addr", peer, format)?;
+    check_format("dest_addr", peer, format)?;
     let Some(own) = own else {
         return Ok(peer);
     };

@@ -137,7 +137,7 @@ pub trait Owner {
             // would wait for fields that were written one by one.
             let (m, a) = (&{ *m }, &{ *a });
             if m.flags.contains(Flags::SOURCE_ERR) && !a.src.is_some() {
-                return self.complete_from_stranger(prefix, kind, m, a, sender());
+                return self.complete_from_unknown_source(prefix, kind, m, a, sender());
             }
             return self.complete_quiet_or_piece(prefix, kind, m, a);
         }
@@ -167,7 +167,7 @@ pub trait Owner {
     /// when it came: an error that names it (fi_cq(3), `FI_EADDRNOTAVAIL`), unless it was inserted
     /// meanwhile.
     #[cold]
-    fn complete_from_stranger(
+    fn complete_from_unknown_source(
         &mut self,
         prefix: usize,
         kind: MsgKind,

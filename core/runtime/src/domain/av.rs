@@ -9,7 +9,7 @@ use super::{Backend, DeferredTask, Inner, Object, State};
 use crate::fabric::{Av, ObjectId};
 use ferrofabric_av::async_insert::{AsyncInserter, InsertContext, OnInserted, RequestKeys};
 use ferrofabric_av::follow::TableFollower;
-use ferrofabric_av::format::{Naming, Sought};
+use ferrofabric_av::format::{Naming, ParsedAddr};
 use ferrofabric_av::{
     AvAttr, AvTable, InsertReport, InsertRequest, Paused, ResolverPool, Services, Unresolved,
     admit, admit_nodes,
@@ -188,7 +188,7 @@ impl<B: Backend> Av for AvHandle<B> {
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.check_unkeyed()?;
-        let sought = names.map(|name| self.naming.parse(name).map(Sought::from));
+        let sought = names.map(|name| self.naming.parse(name).map(ParsedAddr::from));
         self.insert_now(sought, report)
     }
 
@@ -452,7 +452,7 @@ impl<B: Backend> AvHandle<B> {
 
     pub(super) fn insert_now(
         &self,
-        sought: impl Iterator<Item = Result<Sought>>,
+        sought: impl Iterator<Item = Result<ParsedAddr>>,
         report: &mut dyn FnMut(usize, Result<FiAddr>),
     ) -> Result<usize> {
         self.check_synchronous()?;

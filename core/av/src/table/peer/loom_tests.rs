@@ -13,7 +13,7 @@ use ferrofabric_system::sync::{Mutex, MutexGuard, explore};
 #[derive(Default)]
 struct Transport {
     routes: Vec<(FiAddr, NativeAddr)>,
-    stranger: bool,
+    has_unknown_source: bool,
 }
 
 /// Removes an address in another thread.
@@ -24,7 +24,7 @@ fn remove_beside(
 ) -> JoinHandle<()> {
     let (table, transport) = (Arc::clone(table), Arc::clone(transport));
     thread::spawn(move || {
-        let tell = |transport: &mut MutexGuard<'_, Transport>, again: FiAddr| {
+        let notify = |transport: &mut MutexGuard<'_, Transport>, again: FiAddr| {
             let routes = &mut transport.routes;
             let at = routes.iter().position(|(known, _)| *known == addr);
             let gone = at.map(|at| routes.remove(at));
@@ -32,8 +32,8 @@ fn remove_beside(
                 routes.extend(gone.map(|(_, name)| (again, name)));
             }
         };
-        let told = table.remove_and_notify(addr, || Ok(transport.lock()), tell);
-        told.unwrap();
+        let removed = table.remove_and_notify(addr, || Ok(transport.lock()), notify);
+        removed.unwrap();
     })
 }
 
@@ -41,7 +41,7 @@ fn remove_beside(
 /// entry: no route leads to the removed endpoint, and the route to the new one stays. Fails without
 /// either fence, and where the entry is free before the transport is notified.
 #[test]
-fn no_route_leads_to_who_was_removed() {
+fn no_route_leads_to_a_removed_endpoint() {
     for av_type in [AvType::Map, AvType::Table] {
         explore(2, move || {
             let table = table(av_type);
@@ -66,7 +66,7 @@ fn no_route_leads_to_who_was_removed() {
 /// transport knows it where it is in the end. Fails where who removes does not look whether it is
 /// in again.
 #[test]
-fn who_comes_again_is_known() {
+fn an_endpoint_that_is_inserted_again_is_known() {
     explore(2, || {
         let table = table(AvType::Map);
         let transport = Arc::new(Mutex::new(Transport::default()));
@@ -90,7 +90,7 @@ fn who_comes_again_is_known() {
 /// A sender comes while it is inserted: it is known by its address in the end, whoever comes first.
 /// Fails without either fence.
 #[test]
-fn who_is_inserted_is_known() {
+fn an_inserted_endpoint_is_known() {
     explore(2, || {
         let table = table(AvType::Map);
         let transport = Arc::new(Mutex::new(Transport::default()));
@@ -98,22 +98,22 @@ fn who_is_inserted_is_known() {
         let writer = thread::spawn(move || {
             insert(&their_table, 1);
             if their_table.is_awaited() {
-                theirs.lock().stranger = false;
+                theirs.lock().has_unknown_source = false;
             }
         });
         {
             let mut transport = transport.lock();
-            transport.stranger = !table.use_name(&name(1)).is_some();
+            transport.has_unknown_source = !table.use_name(&name(1)).is_some();
         }
         writer.join().unwrap();
-        assert!(!transport.lock().stranger);
+        assert!(!transport.lock().has_unknown_source);
     });
 }
 
 /// A sender is found by its name while it is removed: the transport knows no address of it
 /// afterwards.
 #[test]
-fn who_is_found_is_told_of() {
+fn an_endpoint_that_is_found_is_notified_of_removal() {
     explore(2, || {
         let table = table(AvType::Table);
         let transport = Arc::new(Mutex::new(Transport::default()));
