@@ -13,7 +13,7 @@ use super::symmetric;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::info::{Resolver, SystemResolver, port};
-use ferrofabric_system::wait::Doorbell;
+use ferrofabric_system::wait::WakeBell;
 
 /// A resolver: finds the endpoint that listens at a socket address.
 pub trait Resolve: Debug + Send + Sync {
@@ -76,7 +76,7 @@ pub struct ResolveRequest {
 #[derive(Debug)]
 pub struct Closing {
     closing: AtomicBool,
-    bell: Doorbell,
+    bell: WakeBell,
 }
 
 impl Closing {
@@ -88,7 +88,7 @@ impl Closing {
     pub fn new() -> Result<Self> {
         Ok(Self {
             closing: AtomicBool::new(false),
-            bell: Doorbell::new()?,
+            bell: WakeBell::new()?,
         })
     }
 

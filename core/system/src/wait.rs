@@ -29,16 +29,16 @@ pub struct WaitSet {
 /// while a descriptor of its set is, or from when its bell was rung until that is cleared.
 pub struct WaitFd {
     epoll: Epoll,
-    bell: Doorbell,
+    bell: WakeBell,
 }
 
 /// An event descriptor that makes one [`WaitFd`] readable, or wakes all sleepers of a set.
 #[derive(Clone)]
-pub struct Doorbell(Arc<EventFd>);
+pub struct WakeBell(Arc<EventFd>);
 
 impl WaitFd {
     /// Its bell.
-    pub fn bell(&self) -> &Doorbell {
+    pub fn bell(&self) -> &WakeBell {
         &self.bell
     }
 }
@@ -49,13 +49,13 @@ impl AsFd for WaitFd {
     }
 }
 
-impl AsFd for Doorbell {
+impl AsFd for WakeBell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Doorbell {
+impl WakeBell {
     /// A bell that was not rung.
     ///
     /// # Errors
@@ -79,15 +79,15 @@ impl Doorbell {
     }
 }
 
-impl PartialEq for Doorbell {
+impl PartialEq for WakeBell {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl std::fmt::Debug for Doorbell {
+impl std::fmt::Debug for WakeBell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Doorbell")
+        f.write_str("WakeBell")
     }
 }
 
@@ -129,8 +129,8 @@ impl WaitSet {
     /// # Errors
     ///
     /// When no descriptor can be had.
-    pub fn bell(&self) -> Result<Doorbell> {
-        let bell = Doorbell::new()?;
+    pub fn bell(&self) -> Result<WakeBell> {
+        let bell = WakeBell::new()?;
         self.add(bell.0.as_fd())?;
         Ok(bell)
     }
@@ -180,7 +180,7 @@ impl WaitSet {
     ///
     /// When no descriptor can be had.
     pub fn descriptor(&self) -> Result<WaitFd> {
-        let (bell, epoll) = (Doorbell::new()?, epoll()?);
+        let (bell, epoll) = (WakeBell::new()?, epoll()?);
         watch(&epoll, self.sources.0.as_fd(), EpollFlags::EPOLLIN)?;
         watch(&epoll, bell.0.as_fd(), EpollFlags::EPOLLIN)?;
         Ok(WaitFd { epoll, bell })

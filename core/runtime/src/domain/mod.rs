@@ -45,7 +45,7 @@ use ferrofabric_system::cancel::Uncancelled;
 use ferrofabric_system::forked::Birth;
 use ferrofabric_system::pending_flag::PendingFlag;
 use ferrofabric_system::serial::{Serial, SerialGuard};
-use ferrofabric_system::wait::{Doorbell, WaitSet};
+use ferrofabric_system::wait::{WaitSet, WakeBell};
 
 pub use dgram::DgramDomain;
 pub use keyed::{Keyed, KeyedBackend, KeyedParts, KeyedRoute};
@@ -199,7 +199,7 @@ pub(crate) struct Shared<B: Backend> {
     deferred: Mutex<Vec<DeferredTask>>,
     has_deferred: PendingFlag,
     /// Wakes a thread for them.
-    deferred_bell: Doorbell,
+    deferred_bell: WakeBell,
     spin: std::time::Duration,
     /// Where endpoints leave their counters.
     stats: Option<PathBuf>,

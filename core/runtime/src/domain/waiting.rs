@@ -18,7 +18,7 @@ use crate::cq::CqQueue;
 use crate::wait::{Awaited, Next, Wait};
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::Transport;
-use ferrofabric_system::wait::{Doorbell, WaitFd, WaitSet};
+use ferrofabric_system::wait::{WaitFd, WaitSet, WakeBell};
 
 /// Looks that are taken at transports that do not come to rest before their sleepers are woken for
 /// it.
@@ -46,7 +46,7 @@ pub(super) struct Waiter {
     /// It was woken, and has not come to itself yet.
     woken: bool,
     /// What wakes it, if it is not the domain's signal.
-    bell: Option<Doorbell>,
+    bell: Option<WakeBell>,
 }
 
 impl Waiter {
