@@ -2,8 +2,8 @@
 //!
 //! A domain opens one [`AvTable`] for each address vector. Applications change it through
 //! `core/runtime/src/domain/av.rs`. Endpoints read it through
-//! [`PeerAv`](ferrofabric_contracts::peer::PeerAv) at each send and receive, from any thread and
-//! without a lock.
+//! [`PeerAv`](ferrofabric_contracts::peer::PeerAv), without a lock: at the first send to an
+//! address, and to find the source of a message.
 //!
 //! # The way of an address
 //!
