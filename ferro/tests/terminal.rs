@@ -1,5 +1,5 @@
-//! The command line on a terminal: its lines fit, its help shows defaults, progress and results come
-//! while it works, and wrong usage has an exit code of its own.
+//! The command line on a terminal: its lines fit, its help shows defaults, progress and results
+//! come while it works, and wrong usage has an exit code of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
