@@ -18,6 +18,7 @@ pub mod credit;
 pub mod datagram_lane;
 pub mod handshake;
 pub mod lane_policy;
+pub mod lanes;
 pub mod parts;
 mod peer_key;
 pub mod rendezvous;

@@ -1,0 +1,231 @@
+//! What the owner of the lanes is asked to do, and what it is asked about.
+
+use std::time::Duration;
+
+use super::LaneEnd;
+use crate::handshake::LaneKey;
+use crate::session::Said;
+use crate::wire::control::LaneKind;
+use crate::wire::data::Predecessor;
+
+/// What the owner shall do. Actions are carried out in order.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// Ask the handshake for a lane.
+    Connect {
+        /// To whom.
+        peer: u32,
+        /// Of which kind.
+        kind: LaneKind,
+        /// A session waits: silence of the peer has a limit.
+        limited: bool,
+    },
+    /// Tell the handshake: the lane that was asked for is no longer wanted.
+    Cancel {
+        /// The peer.
+        peer: u32,
+    },
+    /// Tell the handshake: the session has left a lane, and wants one of the RC kind.
+    Promote {
+        /// The peer.
+        peer: u32,
+        /// The lane that it has left.
+        lane: LaneKey,
+        /// As in [`Action::Connect`].
+        limited: bool,
+    },
+    /// Tell the handshake: the path to a removed peer is not needed for it any more.
+    Part {
+        /// The peer.
+        peer: u32,
+    },
+    /// Tell the handshake: the session that a lane carried is over.
+    SessionEnded {
+        /// The peer.
+        peer: u32,
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// Tell the handshake: a lane is dead.
+    TellBroken {
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// Tell the handshake: a packet has come on a lane that might not send yet.
+    TellHeard {
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// Tell the handshake: a lane is given up for want of queue pairs.
+    TellRecycled {
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// Say goodbye on an idle lane. The queue pair of an RC lane goes when that was said, and
+    /// [`super::PeerLanes::lane_down`] follows.
+    TellLeft {
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// Move a lane's queue pair to error; when all that was posted is flushed and all that came was
+    /// taken, call [`super::PeerLanes::drained`].
+    Fail {
+        /// The lane.
+        lane: LaneKey,
+        /// It is given up in good order.
+        in_order: bool,
+    },
+    /// Send nothing more on a lane of the UD kind, and take nothing.
+    Stop {
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// Take all that has come by now, then call [`super::PeerLanes::taken`].
+    TakeAll {
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// A lane is no more that never carried the session: release its queue pair once all that came
+    /// on it was taken.
+    Release {
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// A peer lives: it is to have its number in the address vector.
+    Heard {
+        /// The peer.
+        peer: u32,
+    },
+    /// Begin the session of a lane, parked at the peer.
+    Begin {
+        /// The peer.
+        peer: u32,
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// Send a Resume on a lane: which session is parked at the peer, and what that has taken; as of
+    /// the session that the lane would begin, if none is.
+    SayResume {
+        /// The peer.
+        peer: u32,
+        /// The lane.
+        lane: LaneKey,
+        /// Call [`super::PeerLanes::resume_is_due`] after so long: the Resume may get lost.
+        again_after: Option<Duration>,
+    },
+    /// Have the parked session meet what the peer said
+    /// ([`Session::meet`](crate::session::Session::meet)), and call [`super::PeerLanes::met`].
+    Meet {
+        /// The peer.
+        peer: u32,
+        /// The lane.
+        lane: LaneKey,
+        /// What the peer said.
+        heard: Said,
+    },
+    /// The lane carries a session from here on: the parked one, or one that begins.
+    Enter {
+        /// The peer.
+        peer: u32,
+        /// The lane.
+        lane: LaneKey,
+        /// The session before the one that begins; `None`: the parked one goes on.
+        begins: Option<Predecessor>,
+    },
+    /// Take the session off a lane, which is no more, and park it at its peer.
+    Park {
+        /// The peer.
+        peer: u32,
+        /// The lane.
+        lane: LaneKey,
+    },
+    /// Move less at a time: a lane broke under the session that is parked.
+    MoveLess {
+        /// The peer.
+        peer: u32,
+    },
+    /// The parked session rests: lend what it was granted and does not use.
+    LendCredit {
+        /// The peer.
+        peer: u32,
+    },
+    /// It goes on, or ends: take that back.
+    ReclaimCredit {
+        /// The peer.
+        peer: u32,
+    },
+    /// Take the session off a lane, which is no more, and end it with all that hangs on it.
+    EndCarried {
+        /// The peer.
+        peer: u32,
+        /// The lane.
+        lane: LaneKey,
+        /// With what.
+        end: LaneEnd,
+    },
+    /// End the parked session, and all that hangs on it.
+    EndParked {
+        /// The peer.
+        peer: u32,
+        /// With what.
+        end: LaneEnd,
+        /// It rested: nothing was under way, and nothing is lost.
+        rested: bool,
+    },
+    /// Fail what waits for a lane.
+    FailWaiting {
+        /// The peer.
+        peer: u32,
+        /// With what.
+        end: LaneEnd,
+    },
+    /// A peer has no lane, and none was asked for: it may be in use no longer.
+    Idle {
+        /// The peer.
+        peer: u32,
+    },
+}
+
+/// What a peer's next lane has to carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// The parked session can not go on over datagrams.
+    pub by_session: bool,
+    /// The first message that waits is a large one.
+    pub by_message: bool,
+}
+
+/// How a session stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionFacts {
+    /// No packet has gone either way.
+    pub is_unused: bool,
+    /// All that either side has said was taken, and nobody waits for more.
+    pub is_settled: bool,
+    /// Number of the next packet to send.
+    pub sent: u32,
+    /// Number of the next packet to take.
+    pub expected: u32,
+    /// Number of the oldest packet that is not confirmed.
+    pub confirmed: u32,
+    /// Bytes of large messages moved.
+    pub moved: u64,
+}
+
+/// What the lanes' owner is asked about.
+pub trait Facts {
+    /// Whether messages wait to be sent to a peer.
+    fn waits(&mut self, peer: u32) -> bool;
+    /// What a peer's next lane has to carry.
+    fn demand(&mut self, peer: u32) -> Demand;
+    /// The session on a lane.
+    fn carried(&mut self, lane: LaneKey) -> SessionFacts;
+    /// The session that is parked at a peer.
+    fn parked(&mut self, peer: u32) -> SessionFacts;
+    /// What was posted on an RC lane, and what was taken from it, counted on and on.
+    fn used(&mut self, lane: LaneKey) -> (u32, u32);
+    /// Whether nothing is under way on an RC lane that could not go on over datagrams.
+    fn is_quiet(&mut self, lane: LaneKey) -> bool;
+    /// Whether a lane is usable, and nothing that was posted on it is under way.
+    fn is_empty(&mut self, lane: LaneKey) -> bool;
+}

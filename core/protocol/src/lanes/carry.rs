@@ -1,0 +1,356 @@
+//! Lanes as they come up, break, and are left by their sessions.
+
+use super::end::{LOST_BY_PEER, evidence};
+use super::{
+    Action, AfterLane, BROKEN, Facts, Lane, LaneEnd, Link, Parked, PeerLanes, Resuming, Session,
+    SessionFacts, Stage, Step,
+};
+use crate::Time;
+use crate::handshake::{LaneKey, LaneUp, Reason};
+use crate::wire::SessionId;
+use crate::wire::control::LaneKind;
+use crate::wire::data::Predecessor;
+
+/// Lanes that a session may lose in a row with nothing arriving on them: then something is wrong
+/// that no other lane mends.
+const MAX_BREAKS: u32 = 8;
+
+/// A session that leaves a lane.
+pub(super) struct Leaving {
+    pub(super) lane: LaneKey,
+    pub(super) peer: u32,
+    pub(super) session: Session,
+    /// It is parked at the peer already, and whether it rests there; `None`: it is on the lane.
+    pub(super) parked: Option<bool>,
+}
+
+impl PeerLanes {
+    /// A lane is up: it is the owner's now.
+    pub fn lane_up(&mut self, peer: u32, up: &LaneUp, now: Time) {
+        let id = up.lane.session();
+        let resuming = Resuming {
+            may_send: up.may_send,
+            ..Resuming::default()
+        };
+        let lane = Lane {
+            key: up.lane,
+            peer,
+            kind: up.kind,
+            stage: Stage::Resuming(resuming),
+            down: None,
+            used: (0, 0),
+        };
+        self.lanes.insert(id, lane);
+        if up.resumes {
+            return self.begin_resuming(peer, id);
+        }
+        if let Some(parked) = self.peer(peer).parked.take() {
+            self.end_parked(peer, parked, LOST_BY_PEER);
+        }
+        self.enter(id, Session::new(), Some(Predecessor::default()), now);
+    }
+
+    /// From here on a lane carries a session.
+    pub(super) fn enter(
+        &mut self,
+        id: SessionId,
+        session: Session,
+        begins: Option<Predecessor>,
+        now: Time,
+    ) {
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        lane.stage = Stage::Carries(session);
+        let Lane {
+            key, peer, kind, ..
+        } = *lane;
+        self.watch_if_removed(peer);
+        match kind {
+            LaneKind::Rc => {
+                self.policy.took(peer, now);
+                let entry = self.peer(peer);
+                (entry.falls_back, entry.lost_rc) = (false, false);
+            }
+            LaneKind::Ud => self.policy.down(peer, now),
+        }
+        self.peer(peer).link = Link::Up(id);
+        self.act(Action::Enter {
+            peer,
+            lane: key,
+            begins,
+        });
+    }
+
+    /// The handshake says that a lane is no more. `peer`: its peer, if that is known still.
+    pub fn lane_down(&mut self, lane: LaneKey, peer: Option<u32>, reason: Reason, now: Time) {
+        let end = evidence(reason);
+        let id = lane.session();
+        match self.lanes.get(&id).copied() {
+            Some(at) if at.kind == LaneKind::Rc && !matches!(at.stage, Stage::Resuming(_)) => {
+                self.give_up(id, end, now);
+            }
+            // What has come on it may not be taken yet, and goes first.
+            _ => self.end_when_taken(id, end),
+        }
+        let Some(peer) = peer else {
+            return;
+        };
+        self.peer(peer).falls_back |= reason == Reason::Recycled;
+        if let AfterLane::Closed { expected } = end.then {
+            self.peer_closed(peer, (lane, expected), now);
+        }
+    }
+
+    fn end_when_taken(&mut self, id: SessionId, end: LaneEnd) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            if lane.down.is_none() {
+                lane.down = Some(end);
+                let lane = lane.key;
+                self.act(Action::TakeAll { lane });
+            }
+        }
+    }
+
+    /// All was taken that had come when [`Action::TakeAll`] was returned: the lane may carry a
+    /// session by now.
+    pub fn taken(&mut self, lane: LaneKey, facts: &mut impl Facts, now: Time) {
+        let id = lane.session();
+        let Some(at) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        let Some(end) = at.down.take() else {
+            return;
+        };
+        match (at.stage, at.kind) {
+            (Stage::Resuming(_), _) => self.resuming_down(id, end, facts),
+            (_, LaneKind::Rc) => self.give_up(id, end, now),
+            (_, LaneKind::Ud) => self.datagrams_down(id, end, facts),
+        }
+    }
+
+    /// We have evidence that a lane is dead.
+    pub fn broke(&mut self, id: SessionId, end: LaneEnd, facts: &mut impl Facts, now: Time) {
+        let Some(lane) = self.lanes.get(&id).copied() else {
+            return;
+        };
+        let broken = Action::TellBroken { lane: lane.key };
+        match (lane.stage, lane.kind) {
+            (Stage::Resuming(_), _) => {
+                self.act(broken);
+                self.resuming_down(id, end, facts);
+            }
+            (Stage::Carries(_), LaneKind::Rc) => {
+                self.act(broken);
+                self.give_up(id, end, now);
+            }
+            (Stage::Carries(session), LaneKind::Ud) => {
+                if let Some(at) = self.lanes.get_mut(&id) {
+                    at.stage = Stage::Ending(session, end);
+                }
+                self.act(broken);
+                let lane = lane.key;
+                self.act(Action::Stop { lane });
+                self.end_when_taken(id, end);
+            }
+            (Stage::Ending(..), _) => {}
+        }
+    }
+
+    /// As [`PeerLanes::broke`]; the session ends with this, whatever its lane ends with.
+    pub fn broke_for_good(
+        &mut self,
+        id: SessionId,
+        end: LaneEnd,
+        facts: &mut impl Facts,
+        now: Time,
+    ) {
+        self.broke(id, end, facts, now);
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            if let Stage::Ending(session, _) = lane.stage {
+                lane.stage = Stage::Ending(session, end);
+            }
+        }
+    }
+
+    /// Moves an RC lane to error; once what was posted is flushed the session leaves it.
+    pub(super) fn give_up(&mut self, id: SessionId, end: LaneEnd, now: Time) {
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        let Stage::Carries(session) = lane.stage else {
+            return;
+        };
+        lane.stage = Stage::Ending(session, end);
+        let (lane, peer) = (lane.key, lane.peer);
+        self.policy.down(peer, now);
+        let in_order = end.then.is_in_order();
+        self.act(Action::Fail { lane, in_order });
+    }
+
+    /// All that was posted on an RC lane is flushed, and all that came was taken.
+    pub fn drained(&mut self, lane: LaneKey, facts: &mut impl Facts) {
+        let (session, end, peer) = match self.lanes.get(&lane.session()) {
+            Some(&Lane { stage, peer, .. }) => match stage {
+                Stage::Ending(session, end) => (session, end, peer),
+                Stage::Carries(session) => (session, BROKEN, peer),
+                Stage::Resuming(_) => return,
+            },
+            None => return,
+        };
+        self.lanes.remove(&lane.session());
+        let leaving = Leaving {
+            lane,
+            peer,
+            session: Session {
+                broken_by: end,
+                ..session
+            },
+            parked: None,
+        };
+        self.leave(leaving, end, facts.carried(lane));
+    }
+
+    /// A lane of the UD kind is no more: the session leaves it.
+    pub(super) fn datagrams_down(&mut self, id: SessionId, end: LaneEnd, facts: &mut impl Facts) {
+        let Some(Lane {
+            key, peer, stage, ..
+        }) = self.lanes.remove(&id)
+        else {
+            return;
+        };
+        let (Stage::Carries(session) | Stage::Ending(session, _)) = stage else {
+            return;
+        };
+        // The peer may only have moved to an RC lane.
+        let then = match end.then {
+            AfterLane::Resume => AfterLane::Change,
+            then => then,
+        };
+        let leaving = Leaving {
+            lane: key,
+            peer,
+            session: Session {
+                broken_by: end,
+                ..session
+            },
+            parked: None,
+        };
+        self.leave(leaving, LaneEnd { then, ..end }, facts.carried(key));
+    }
+
+    /// A session leaves its lane: it waits for the next one, or rests, or ends.
+    pub(super) fn leave(&mut self, leaving: Leaving, end: LaneEnd, facts: SessionFacts) {
+        let Leaving {
+            lane,
+            peer,
+            mut session,
+            parked,
+        } = leaving;
+        let entry = self.peer(peer);
+        let id = lane.session();
+        // Else another session has begun on another lane, which may be gone by now: nobody will go
+        // on with this one.
+        let is_latest = [Link::Up(id), Link::Resuming(id)].contains(&entry.link);
+        if is_latest {
+            entry.link = Link::Idle;
+        }
+        let goes_on = matches!(end.then, AfterLane::Resume) || end.then.is_in_order();
+        let end = match entry.closed {
+            _ if goes_on && !is_latest => LOST_BY_PEER,
+            // The goodbye came while the lane was given up for another reason.
+            Some(goodbye) if goes_on => evidence(goodbye.reason(lane)),
+            _ => end,
+        };
+        entry.lost_rc = end.then == AfterLane::Resume;
+        // A lane that is left in good order may have had packets for us on their way, and so may
+        // one on which nothing was said that we know of. (Strangers who only ever began a lane are
+        // not called back all the same.)
+        let (goes_on, lost) = match end.then {
+            AfterLane::Change => (true, false),
+            AfterLane::Resume if facts.is_unused => (true, false),
+            // A peer that leaves has heard all that was said: who wants us to say it again and
+            // again is out of order.
+            AfterLane::Rest if facts.is_settled => (true, false),
+            AfterLane::Resume | AfterLane::Rest => (session.lane_lost(facts), true),
+            _ => (false, false),
+        };
+        let was_resting = parked == Some(true);
+        if !goes_on {
+            self.act(Action::SessionEnded { peer, lane });
+            match parked {
+                None => self.act(Action::EndCarried { peer, lane, end }),
+                Some(rests) => {
+                    let parked = Parked {
+                        session,
+                        is_unused: facts.is_unused,
+                        rests,
+                    };
+                    self.end_parked(peer, parked, end);
+                }
+            }
+        } else {
+            let rests = was_resting || (end.then == AfterLane::Rest && facts.is_settled);
+            let entry = self.peer(peer);
+            entry.parked = Some(Parked {
+                session,
+                is_unused: facts.is_unused,
+                rests,
+            });
+            entry.last_lane = Some(lane);
+            if parked.is_none() {
+                self.act(Action::Park { peer, lane });
+            }
+            if lost {
+                self.act(Action::MoveLess { peer });
+            }
+            if rests && !was_resting {
+                self.act(Action::LendCredit { peer });
+            }
+        }
+        self.steps.push_back(Step::Next(peer));
+    }
+
+    /// Ends a session that is parked, and is not its peer's any more.
+    pub(super) fn end_parked(&mut self, peer: u32, mut parked: Parked, end: LaneEnd) {
+        let rested = parked.rests;
+        self.wake(peer, &mut parked);
+        self.act(Action::EndParked { peer, end, rested });
+    }
+
+    /// A session goes on, or ends: it rests no longer.
+    pub(super) fn wake(&mut self, peer: u32, parked: &mut Parked) {
+        if std::mem::take(&mut parked.rests) {
+            let entry = self.peer(peer);
+            entry.returns = entry.returns.saturating_add(u32::from(entry.removed));
+            self.act(Action::ReclaimCredit { peer });
+        }
+    }
+
+    /// A peer has no lane any more: a newer one may have come up meanwhile.
+    pub(super) fn next_lane(&mut self, peer: u32, facts: &mut impl Facts, now: Time) {
+        match self.newer_lane(peer) {
+            Some(newer) if !matches!(self.at(peer).link, Link::Up(_)) => {
+                self.peer(peer).link = Link::Resuming(newer);
+                self.resume(newer);
+            }
+            Some(_) => {}
+            None => {
+                self.wants_lane(peer, facts);
+                self.lies_idle(peer, now);
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Counts a broken lane. Says whether another one is worth a try.
+    fn lane_lost(&mut self, facts: SessionFacts) -> bool {
+        let progress = (facts.confirmed, facts.expected, facts.moved);
+        if progress != self.progress {
+            (self.progress, self.breaks) = (progress, 0);
+        }
+        self.breaks += 1;
+        self.breaks <= MAX_BREAKS
+    }
+}

@@ -1,0 +1,134 @@
+//! Lanes that are asked for, and do not come about.
+
+use ferrofabric_contracts::config::LaneChoice;
+
+use super::{Action, AfterLane, Demand, Facts, Goodbye, LaneEnd, Link, PeerLanes, evidence};
+use crate::Time;
+use crate::handshake::{LaneKey, Reason};
+use crate::wire::control::LaneKind;
+
+impl PeerLanes {
+    /// Asks for a lane to a peer, if anything waits for one.
+    pub fn wants_lane(&mut self, peer: u32, facts: &mut impl Facts) {
+        let entry = self.at(peer);
+        if entry.link != Link::Idle || !(entry.goes_on() || facts.waits(peer)) {
+            return;
+        }
+        self.peer(peer).link = Link::Connecting;
+        self.connect(peer, facts.demand(peer));
+    }
+
+    /// Asks for a lane, of whatever kind is right by now.
+    pub(super) fn connect(&mut self, peer: u32, demand: Demand) {
+        let kind = self.kind_for(peer, demand);
+        // Of a peer that we had no quarrel with silence means nothing.
+        let limited = self.at(peer).goes_on();
+        self.act(Action::Connect {
+            peer,
+            kind,
+            limited,
+        });
+    }
+
+    /// The kind of lane that a peer is to have next.
+    pub(super) fn kind_for(&self, peer: u32, demand: Demand) -> LaneKind {
+        let config = &self.config;
+        if !config.datagrams {
+            return LaneKind::Rc;
+        }
+        let peer = self.at(peer);
+        let room = !peer.falls_back && self.policy.has_room();
+        // Word of a large message goes by datagrams, too, if they are not all too short.
+        if demand.by_session || demand.by_message && (room || !config.requests_fit_datagrams) {
+            return LaneKind::Rc;
+        }
+        let rc = match config.choice {
+            LaneChoice::Ud => false,
+            LaneChoice::Rc => room,
+            LaneChoice::Auto => peer.lost_rc && !peer.falls_back,
+        };
+        match rc {
+            true => LaneKind::Rc,
+            false => LaneKind::Ud,
+        }
+    }
+
+    /// A peer's endpoint has closed, which its goodbye on a lane says, and what it had taken of the
+    /// session there. A session on a lane ends with the lane; a session that has left it ends here.
+    pub(super) fn peer_closed(
+        &mut self,
+        peer: u32,
+        (lane, expected): (LaneKey, Option<u32>),
+        now: Time,
+    ) {
+        let entry = self.peer(peer);
+        entry.closed = Some(Goodbye {
+            lane: Some(lane),
+            expected,
+        });
+        if matches!(entry.link, Link::Up(_) | Link::Resuming(_)) {
+            return;
+        }
+        let expected = expected.filter(|_| entry.last_lane == Some(lane));
+        if entry.link == Link::Connecting {
+            self.act(Action::Cancel { peer });
+        }
+        self.connect_failed(peer, Reason::PeerClosed { expected }, now);
+    }
+
+    /// A lane that was asked for did not come about.
+    pub fn connect_failed(&mut self, peer: u32, reason: Reason, now: Time) {
+        let mut end = evidence(reason);
+        let entry = self.peer(peer);
+        if let AfterLane::Closed { expected } = end.then {
+            let lane = None;
+            entry.closed.get_or_insert(Goodbye { lane, expected });
+        }
+        if entry.link == Link::Connecting {
+            entry.link = Link::Idle;
+        }
+        if let (Some(parked), Reason::Timeout) = (&entry.parked, reason) {
+            let then = end.then;
+            end = LaneEnd {
+                then,
+                ..parked.session.broken_by
+            };
+        }
+        self.wait_ended(peer, end, now);
+    }
+
+    /// Gives up whatever waits for a lane to a peer, or rests without one.
+    pub fn give_up_waiting(&mut self, peer: u32, end: LaneEnd, now: Time) {
+        let entry = self.peer(peer);
+        if entry.link == Link::Connecting {
+            entry.link = Link::Idle;
+            self.act(Action::Cancel { peer });
+        }
+        self.wait_ended(peer, end, now);
+    }
+
+    /// A peer has no lane and will get none: ends its session, and what waits for it.
+    fn wait_ended(&mut self, peer: u32, end: LaneEnd, now: Time) {
+        match self.peer(peer).parked.take() {
+            // Whatever lane carried it last, it is over.
+            Some(parked) => self.end_parked(peer, parked, end),
+            None => self.act(Action::FailWaiting { peer, end }),
+        }
+        self.lies_idle(peer, now);
+    }
+
+    /// If a peer has no lane any more and nothing asks for one, its place among those with RC lanes
+    /// is free, should it have been promised one; and if it was removed, nothing is kept that leads
+    /// to it.
+    pub(super) fn lies_idle(&mut self, peer: u32, now: Time) {
+        let entry = self.at(peer);
+        if entry.link != Link::Idle {
+            return;
+        }
+        if entry.removed {
+            self.act(Action::Part { peer });
+        }
+        self.policy.down(peer, now);
+        self.act(Action::Idle { peer });
+    }
+}

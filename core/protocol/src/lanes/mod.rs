@@ -1,0 +1,361 @@
+//! The life of lanes: which lane carries the session with a peer, and what becomes of both when a
+//! lane breaks, is recycled, is promoted from, or is closed because it is idle.
+//!
+//! [`PeerLanes`] is told of events and returns [`Action`]s; the endpoint carries them out in order
+//! and knows no rule of its own. It sees no packet that carries a message: sends and receives use
+//! the lane that [`Action::Enter`] named last. What it has to know of sessions it reads from
+//! [`Facts`].
+//!
+//! Invariants:
+//!
+//! * A session is in one place: on one lane, or parked at its peer.
+//! * A lane that came up ends with exactly one of [`Action::Park`], [`Action::EndCarried`] (the
+//!   session leaves it) and [`Action::Release`] (it never carried one).
+//! * A session leaves a lane only once all that came on it was taken, and what was posted on it is
+//!   flushed. So nothing of the old lane comes after anything of the next.
+//! * One lane at a time: of the lanes on which a session is to be resumed, the next has its turn
+//!   when the one before it is no more.
+
+mod action;
+mod carry;
+mod connect;
+mod end;
+mod idle_close;
+mod recycle;
+mod resume;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use ferrofabric_contracts::config::LaneChoice;
+
+use super::Time;
+use super::handshake::{LaneKey, Reason};
+use super::lane_policy::{self, LanePolicy};
+use super::session::Said;
+use super::wire::SessionId;
+use super::wire::control::LaneKind;
+
+pub use action::{Action, Demand, Facts, SessionFacts};
+pub use end::{AfterLane, BROKEN, LaneEnd, evidence, protocol_broken};
+
+use idle_close::IdleClose;
+
+/// How an endpoint makes and changes lanes.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// What carries messages to a peer.
+    pub choice: LaneChoice,
+    /// Whether lanes of the UD kind can be had.
+    pub datagrams: bool,
+    /// Whether a datagram has room for word of a large message.
+    pub requests_fit_datagrams: bool,
+    /// When peers are promoted, and how many RC lanes there may be.
+    pub policy: lane_policy::Config,
+}
+
+/// How a peer is reached at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Link {
+    /// Not at all, and no lane was asked for.
+    #[default]
+    Idle,
+    /// A lane was asked for.
+    Connecting,
+    /// A lane is there, on which the session has yet to be resumed.
+    Resuming(SessionId),
+    /// By this lane, which may be in its end.
+    Up(SessionId),
+}
+
+/// What is known here of a session. It goes where the session goes.
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    /// Lanes lost in a row, and what had arrived either way when the last of them broke.
+    breaks: u32,
+    progress: (u32, u32, u64),
+    /// Why it left its last lane.
+    broken_by: LaneEnd,
+}
+
+impl Session {
+    fn new() -> Self {
+        Session {
+            breaks: 0,
+            progress: (0, 0, 0),
+            broken_by: BROKEN,
+        }
+    }
+}
+
+/// A session that has no lane.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    session: Session,
+    /// No packet has gone either way.
+    is_unused: bool,
+    /// All is said: no lane is asked for on its account.
+    rests: bool,
+}
+
+/// The goodbye of a peer's endpoint.
+#[derive(Clone, Copy, Debug)]
+struct Goodbye {
+    /// The lane that it named; `None` for the one that carried the peer's session last.
+    lane: Option<LaneKey>,
+    /// The next number that the peer expected of the session there.
+    expected: Option<u32>,
+}
+
+impl Goodbye {
+    /// The reason for which a session ends that has left its last lane.
+    fn reason(&self, left: LaneKey) -> Reason {
+        let is_named = self.lane.is_none_or(|lane| lane == left);
+        Reason::PeerClosed {
+            expected: self.expected.filter(|_| is_named),
+        }
+    }
+}
+
+/// A peer that was never in the address vector is treated as if it had come back this often: it may
+/// be quiet for longer.
+const RETURNS_OF_UNKNOWN: u32 = 3;
+
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    link: Link,
+    parked: Option<Parked>,
+    /// The lane that carried the parked session last.
+    last_lane: Option<LaneKey>,
+    /// There was no room for an RC lane, or the last one was recycled: the next lane is of the UD
+    /// kind, if that will do.
+    falls_back: bool,
+    /// The last lane was of the RC kind, and broke.
+    lost_rc: bool,
+    /// Its endpoint has closed: it will never have a lane again.
+    closed: Option<Goodbye>,
+    /// It is not in the address vector, or not any more: its lane is closed when idle.
+    removed: bool,
+    /// Times that it came back after its lane was closed for that.
+    returns: u32,
+}
+
+const UNKNOWN: Peer = Peer {
+    link: Link::Idle,
+    parked: None,
+    last_lane: None,
+    falls_back: false,
+    lost_rc: false,
+    closed: None,
+    removed: true,
+    returns: RETURNS_OF_UNKNOWN,
+};
+
+impl Peer {
+    /// Whether it has a session that wants a lane to go on, whatever else is to be sent.
+    fn goes_on(&self) -> bool {
+        self.parked
+            .is_some_and(|parked| !parked.is_unused && !parked.rests)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    key: LaneKey,
+    peer: u32,
+    kind: LaneKind,
+    stage: Stage,
+    /// It is down, and ends once all that has come was taken.
+    down: Option<LaneEnd>,
+    /// What was posted and taken when its use was looked at last.
+    used: (u32, u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Resuming(Resuming),
+    Carries(Session),
+    /// In error, until what was posted is flushed.
+    Ending(Session, LaneEnd),
+}
+
+/// A lane that does not carry the session yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Resuming {
+    /// The peer's end is up.
+    may_send: bool,
+    /// Our Resume was sent so many times: over datagrams it may get lost.
+    said: u32,
+    /// The peer's session, and what it has taken of it.
+    heard: Option<Said>,
+}
+
+/// What is decided once all actions before it were carried out.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A peer's lane is no more: the next one has its turn, or is asked for.
+    Next(u32),
+    /// Both sides may have said on a lane what they hold.
+    Meet(SessionId),
+}
+
+/// The lanes of an endpoint's peers. The owner numbers peers densely.
+#[derive(Debug)]
+pub struct PeerLanes {
+    config: Config,
+    policy: LanePolicy,
+    peers: Vec<Peer>,
+    lanes: BTreeMap<SessionId, Lane>,
+    idle_close: IdleClose,
+    actions: VecDeque<Action>,
+    steps: VecDeque<Step>,
+}
+
+impl PeerLanes {
+    /// No peer has a lane.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        PeerLanes {
+            config,
+            policy: LanePolicy::new(config.policy),
+            peers: Vec::new(),
+            lanes: BTreeMap::new(),
+            idle_close: IdleClose::default(),
+            actions: VecDeque::new(),
+            steps: VecDeque::new(),
+        }
+    }
+
+    /// The next action. Each is to be carried out before the next is asked for; carrying it out may
+    /// be an event. To be called after each event until there is none.
+    pub fn next_action(&mut self, facts: &mut impl Facts, now: Time) -> Option<Action> {
+        loop {
+            if let Some(action) = self.actions.pop_front() {
+                return Some(action);
+            }
+            match self.steps.pop_front()? {
+                Step::Next(peer) => self.next_lane(peer, facts, now),
+                Step::Meet(lane) => self.meet(lane, now),
+            }
+        }
+    }
+
+    /// Puts back the action that was returned last: the caller can not carry it out.
+    pub fn put_back(&mut self, action: Action) {
+        self.actions.push_front(action);
+    }
+
+    /// Whether an action or a decision is outstanding.
+    #[inline]
+    #[must_use]
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty() || !self.steps.is_empty()
+    }
+
+    /// A peer is in the address vector.
+    pub fn inserted(&mut self, peer: u32) {
+        let entry = self.peer(peer);
+        (entry.removed, entry.returns) = (false, 0);
+    }
+
+    /// A peer is forgotten, and its session with it. Its number may be another peer's next. Returns
+    /// the lane that carried the session last.
+    pub fn forget(&mut self, peer: u32) -> Option<LaneKey> {
+        let entry = std::mem::replace(self.peer(peer), UNKNOWN);
+        self.policy.forget(peer);
+        self.idle_close.forget(peer);
+        entry.parked.and(entry.last_lane)
+    }
+
+    /// Nothing but its session keeps a peer: that rests from here on, also if it was never used.
+    pub fn rest(&mut self, peer: u32) {
+        if let Some(parked) = &mut self.peer(peer).parked {
+            if !std::mem::replace(&mut parked.rests, true) {
+                self.actions.push_back(Action::LendCredit { peer });
+            }
+        }
+    }
+
+    /// Whether a peer has a lane, or one was asked for.
+    #[must_use]
+    pub fn is_linked(&self, peer: u32) -> bool {
+        self.at(peer).link != Link::Idle
+    }
+
+    /// Whether a peer has a session that wants a lane to go on.
+    #[must_use]
+    pub fn goes_on(&self, peer: u32) -> bool {
+        self.at(peer).goes_on()
+    }
+
+    /// Whether a peer's endpoint has closed.
+    #[must_use]
+    pub fn is_closed(&self, peer: u32) -> bool {
+        self.at(peer).closed.is_some()
+    }
+
+    /// Whether a lane is there that does not carry its session yet.
+    #[must_use]
+    pub fn is_resuming(&self, lane: SessionId) -> bool {
+        let lane = self.lanes.get(&lane);
+        lane.is_some_and(|lane| matches!(lane.stage, Stage::Resuming(_)))
+    }
+
+    /// Whether an RC lane could be made without another going.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.policy.has_room()
+    }
+
+    /// Peers for which a lane was asked for, and peers whose session is being resumed.
+    #[must_use]
+    pub fn waiting(&self) -> (usize, usize) {
+        let count = |is_so: fn(Link) -> bool| self.peers.iter().filter(|p| is_so(p.link)).count();
+        (
+            count(|link| link == Link::Connecting),
+            count(|link| matches!(link, Link::Resuming(_))),
+        )
+    }
+
+    /// The peers that have no lane, and something that waits for one or rests.
+    #[must_use]
+    pub fn without_lane(&self) -> Vec<u32> {
+        let peers = self.peers.iter().enumerate();
+        let without = peers.filter(|(_, peer)| match peer.link {
+            Link::Idle => peer.parked.is_some(),
+            Link::Connecting => true,
+            Link::Resuming(_) | Link::Up(_) => false,
+        });
+        without.map(|(at, _)| at as u32).collect()
+    }
+
+    /// No lane is there, nor counted.
+    #[cfg(test)]
+    pub(crate) fn check_nothing_is_left(&self) {
+        assert!(self.lanes.is_empty(), "{:?}", self.lanes);
+        assert!(!self.has_actions());
+        assert_eq!(self.policy.lanes(), 0);
+    }
+
+    fn at(&self, peer: u32) -> Peer {
+        self.peers.get(peer as usize).copied().unwrap_or(UNKNOWN)
+    }
+
+    fn peer(&mut self, peer: u32) -> &mut Peer {
+        let at = peer as usize;
+        if self.peers.len() <= at {
+            self.peers.resize(at + 1, UNKNOWN);
+        }
+        &mut self.peers[at]
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+}
+
+/// First wait for the peer's Resume, before ours is said again.
+const RESUME_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Longest such wait.
+const MAX_RESUME_INTERVAL: Duration = Duration::from_secs(1);

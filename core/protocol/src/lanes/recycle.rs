@@ -1,0 +1,172 @@
+//! Promotion from datagrams to an RC lane, and recycling of RC lanes at the limit.
+//!
+//! The session leaves its lane and is resumed on the next one, as after a lane that broke: so
+//! nothing is lost and nothing comes twice, whatever was under way.
+
+use std::collections::BTreeMap;
+
+use ferrofabric_contracts::config::LaneChoice;
+
+use super::carry::Leaving;
+use super::end::CHANGE;
+use super::{Action, Facts, Lane, Link, Parked, Peer, PeerLanes, Stage};
+use crate::Time;
+use crate::lane_policy::{Admission, Need};
+use crate::wire::SessionId;
+use crate::wire::control::LaneKind;
+
+impl PeerLanes {
+    /// A message of `bytes` goes to a peer by datagrams. Says whether the peer has traffic enough
+    /// for an RC lane: ask [`PeerLanes::has_traffic`] then.
+    #[inline]
+    pub fn message(&mut self, peer: u32, bytes: u64, now: Time) -> bool {
+        self.config.choice != LaneChoice::Ud && self.policy.message(peer, bytes, now)
+    }
+
+    /// A peer has traffic enough for an RC lane. Says whether there is room for one, which may
+    /// recycle another: then call [`PeerLanes::promote`] as soon as its session can leave.
+    pub fn has_traffic(&mut self, peer: u32, facts: &mut impl Facts, now: Time) -> bool {
+        self.look_at_use(facts, now);
+        let Self {
+            policy,
+            peers,
+            lanes,
+            ..
+        } = self;
+        let is_quiet = |at| is_quiet(peers, lanes, at, facts);
+        match policy.admit(peer, Need::Traffic, now, is_quiet) {
+            Admission::Full => return false,
+            Admission::Make => {}
+            Admission::Recycle(victim) => self.recycle(victim, now),
+        }
+        true
+    }
+
+    /// Has the session on a lane of the UD kind leave for an RC lane. Says whether it does: a lane
+    /// that is down already has its end decide what becomes of the session.
+    pub fn promote(&mut self, id: SessionId, facts: &mut impl Facts) -> bool {
+        let Some(&Lane {
+            key,
+            peer,
+            stage,
+            kind,
+            down,
+            ..
+        }) = self.lanes.get(&id)
+        else {
+            return false;
+        };
+        let (Stage::Carries(session), LaneKind::Ud, None) = (stage, kind, down) else {
+            return false;
+        };
+        self.lanes.remove(&id);
+        let session_facts = facts.carried(key);
+        if self.newer_lane(peer).is_some() || self.at(peer).link != Link::Up(id) {
+            // What is sent on the next lane is chosen by what waits.
+            let leaving = Leaving {
+                lane: key,
+                peer,
+                session,
+                parked: None,
+            };
+            self.leave(leaving, CHANGE, session_facts);
+            return true;
+        }
+        // The handshake still has the lane, and makes no other beside it until it learns that the
+        // session has left this one. Of a peer that we had no quarrel with silence means nothing.
+        let limited = !session_facts.is_unused;
+        let entry = self.peer(peer);
+        entry.parked = Some(Parked {
+            session,
+            is_unused: session_facts.is_unused,
+            rests: false,
+        });
+        entry.last_lane = Some(key);
+        entry.link = Link::Connecting;
+        entry.falls_back = false;
+        self.act(Action::Park { peer, lane: key });
+        self.act(Action::Promote {
+            peer,
+            lane: key,
+            limited,
+        });
+        true
+    }
+
+    /// There was no room for an RC lane, here or at the peer.
+    pub fn no_room(&mut self, peer: Option<u32>, here: bool, facts: &mut impl Facts, now: Time) {
+        if here {
+            self.look_at_use(facts, now);
+            let Self {
+                policy,
+                peers,
+                lanes,
+                ..
+            } = self;
+            let victim = policy.make_room(now, |at| is_quiet(peers, lanes, at, facts));
+            if let Some(victim) = victim {
+                self.recycle(victim, now);
+            }
+        }
+        let Some(peer) = peer.filter(|&peer| self.at(peer).link == Link::Connecting) else {
+            return;
+        };
+        self.peer(peer).falls_back = true;
+        let demand = facts.demand(peer);
+        if self.kind_for(peer, demand) == LaneKind::Ud {
+            self.policy.down(peer, now);
+            self.connect(peer, demand);
+        }
+    }
+
+    /// Gives up a peer's RC lane.
+    fn recycle(&mut self, peer: u32, now: Time) {
+        let Some((id, lane)) = up(&self.peers, &self.lanes, peer) else {
+            return;
+        };
+        if lane.kind != LaneKind::Rc || !matches!(lane.stage, Stage::Carries(_)) {
+            return;
+        }
+        let lane = lane.key;
+        self.peer(peer).falls_back = true;
+        self.act(Action::TellRecycled { lane });
+        self.give_up(id, CHANGE, now);
+    }
+
+    /// Tells the policy which lanes were used since it was told last.
+    pub fn look_at_use(&mut self, facts: &mut impl Facts, now: Time) {
+        for lane in self.lanes.values_mut() {
+            if lane.kind != LaneKind::Rc || !matches!(lane.stage, Stage::Carries(_)) {
+                continue;
+            }
+            let used = facts.used(lane.key);
+            if used != lane.used {
+                lane.used = used;
+                self.policy.used(lane.peer, now);
+            }
+        }
+    }
+}
+
+fn up<'l>(
+    peers: &[Peer],
+    lanes: &'l BTreeMap<SessionId, Lane>,
+    peer: u32,
+) -> Option<(SessionId, &'l Lane)> {
+    let Link::Up(id) = peers.get(peer as usize)?.link else {
+        return None;
+    };
+    Some((id, lanes.get(&id)?))
+}
+
+/// Whether nothing is under way on a peer's RC lane that could not go on over datagrams, and
+/// nothing waits for it.
+fn is_quiet(
+    peers: &[Peer],
+    lanes: &BTreeMap<SessionId, Lane>,
+    peer: u32,
+    facts: &mut impl Facts,
+) -> bool {
+    let lane = up(peers, lanes, peer).filter(|(_, lane)| lane.kind == LaneKind::Rc);
+    lane.is_some_and(|(_, lane)| !facts.waits(peer) && facts.is_quiet(lane.key))
+}

@@ -1,0 +1,207 @@
+//! Sessions that go on over another lane.
+//!
+//! On a new lane each side says, once it has drained the old one, which session it holds and what it
+//! has taken of it; having heard the same of the other side, it replays the rest.
+
+use super::carry::Leaving;
+use super::end::LOST_BY_PEER;
+use super::{
+    Action, Facts, LaneEnd, Link, MAX_RESUME_INTERVAL, Parked, PeerLanes, RESUME_INTERVAL,
+    Resuming, Session, SessionFacts, Stage, Step, protocol_broken,
+};
+use crate::Time;
+use crate::handshake::LaneKey;
+use crate::session::{Outcome, Said, SessionError};
+use crate::wire::SessionId;
+use crate::wire::control::LaneKind;
+use crate::wire::data::Predecessor;
+
+impl PeerLanes {
+    /// A lane is up on which an earlier session may go on.
+    pub(super) fn begin_resuming(&mut self, peer: u32, id: SessionId) {
+        let entry = self.peer(peer);
+        // One lane at a time: this one comes after those that are there.
+        if !matches!(entry.link, Link::Up(_) | Link::Resuming(_)) {
+            entry.link = Link::Resuming(id);
+        }
+        self.resume(id);
+    }
+
+    /// A lane to a peer on which the session is to be resumed.
+    pub(super) fn newer_lane(&self, peer: u32) -> Option<SessionId> {
+        let mut lanes = self.lanes.iter();
+        let newer =
+            lanes.find(|(_, lane)| lane.peer == peer && matches!(lane.stage, Stage::Resuming(_)));
+        newer.map(|(&id, _)| id)
+    }
+
+    fn resuming(&mut self, id: SessionId) -> Option<(LaneKey, u32, &mut Resuming)> {
+        let lane = self.lanes.get_mut(&id)?;
+        match &mut lane.stage {
+            Stage::Resuming(resuming) => Some((lane.key, lane.peer, resuming)),
+            _ => None,
+        }
+    }
+
+    /// The peer's end is up of a lane that does not carry its session yet.
+    pub fn may_send(&mut self, id: SessionId) {
+        if let Some((_, peer, resuming)) = self.resuming(id) {
+            resuming.may_send = true;
+            self.act(Action::Heard { peer });
+            self.resume(id);
+        }
+    }
+
+    /// The peer has said on a lane which session it holds. Says whether the lane waits for that:
+    /// what the peer says again counts no more.
+    pub fn resume_heard(&mut self, id: SessionId, heard: Said) -> bool {
+        let Some((lane, peer, resuming)) = self.resuming(id) else {
+            return false;
+        };
+        if resuming.heard.is_some() {
+            return false;
+        }
+        resuming.heard = Some(heard);
+        if !std::mem::replace(&mut resuming.may_send, true) {
+            self.act(Action::TellHeard { lane });
+            self.act(Action::Heard { peer });
+        }
+        self.resume(id);
+        true
+    }
+
+    /// Time to say a Resume again that may be lost.
+    pub fn resume_is_due(&mut self, id: SessionId) {
+        if self.resuming(id).is_some() {
+            self.say_resume(id);
+        }
+    }
+
+    fn say_resume(&mut self, id: SessionId) {
+        let Some((_, peer, resuming)) = self.resuming(id) else {
+            return;
+        };
+        let wait = RESUME_INTERVAL.saturating_mul(1 << resuming.said.min(16));
+        resuming.said += 1;
+        if let Some(at) = self.lanes.get(&id) {
+            let repeats = at.kind == LaneKind::Ud;
+            let lane = at.key;
+            self.act(Action::SayResume {
+                peer,
+                lane,
+                again_after: repeats.then(|| wait.min(MAX_RESUME_INTERVAL)),
+            });
+        }
+    }
+
+    /// Resumes the session, as far as that goes: the old lane is to be drained, the peer's end up,
+    /// both sides heard.
+    pub(super) fn resume(&mut self, id: SessionId) {
+        let Some((lane, peer, &mut resuming)) = self.resuming(id) else {
+            return;
+        };
+        if self.at(peer).link != Link::Resuming(id) || !resuming.may_send {
+            return;
+        }
+        if resuming.said == 0 {
+            // A side that holds no session holds from here on the one that starts with this lane.
+            // The peer begins it as soon as it hears that, so it is kept even if the lane ends
+            // before we have heard the peer.
+            if self.at(peer).parked.is_none() {
+                self.peer(peer).parked = Some(Parked {
+                    session: Session::new(),
+                    is_unused: true,
+                    rests: false,
+                });
+                self.act(Action::Begin { peer, lane });
+            }
+            self.say_resume(id);
+        }
+        // The lane may break when that is said.
+        self.steps.push_back(Step::Meet(id));
+    }
+
+    /// If both sides have said what they hold, has the session meet what the peer said.
+    pub(super) fn meet(&mut self, id: SessionId, now: Time) {
+        let Some((lane, peer, &mut resuming)) = self.resuming(id) else {
+            return;
+        };
+        let Some(heard) = resuming.heard else {
+            return;
+        };
+        if self.at(peer).link != Link::Resuming(id) || resuming.said == 0 {
+            return;
+        }
+        match self.at(peer).parked {
+            None => self.enter(id, Session::new(), Some(Predecessor::default()), now),
+            Some(_) => self.act(Action::Meet { peer, lane, heard }),
+        }
+    }
+
+    /// What has become of the parked session that met what the peer said on a lane.
+    pub fn met(
+        &mut self,
+        lane: LaneKey,
+        outcome: Result<Outcome, SessionError>,
+        facts: &mut impl Facts,
+        now: Time,
+    ) {
+        let id = lane.session();
+        let Some((_, peer, _)) = self.resuming(id) else {
+            return;
+        };
+        let Some(mut parked) = self.peer(peer).parked.take() else {
+            return;
+        };
+        match outcome {
+            Ok(Outcome::Continues(_) | Outcome::BeginsAgain) => {
+                self.wake(peer, &mut parked);
+                self.enter(id, parked.session, None, now);
+            }
+            Ok(Outcome::Ends(before)) => {
+                self.end_parked(peer, parked, LOST_BY_PEER);
+                self.enter(id, Session::new(), Some(before), now);
+            }
+            Err(_) => {
+                self.act(Action::TellBroken { lane });
+                self.lanes.remove(&id);
+                self.act(Action::Release { lane });
+                let end = protocol_broken("the peer confirmed what was never sent");
+                self.leave_unresumed(lane, peer, parked, (end, facts.parked(peer)));
+            }
+        }
+    }
+
+    /// A lane is no more that never carried the session.
+    pub(super) fn resuming_down(&mut self, id: SessionId, end: LaneEnd, facts: &mut impl Facts) {
+        let Some((lane, peer, _)) = self.resuming(id) else {
+            return;
+        };
+        self.lanes.remove(&id);
+        self.act(Action::Release { lane });
+        let entry = self.peer(peer);
+        if entry.link == Link::Resuming(id) {
+            if let Some(parked) = entry.parked.take() {
+                return self.leave_unresumed(lane, peer, parked, (end, facts.parked(peer)));
+            }
+            entry.link = Link::Idle;
+        }
+        self.steps.push_back(Step::Next(peer));
+    }
+
+    fn leave_unresumed(
+        &mut self,
+        lane: LaneKey,
+        peer: u32,
+        parked: Parked,
+        (end, facts): (LaneEnd, SessionFacts),
+    ) {
+        let leaving = Leaving {
+            lane,
+            peer,
+            session: parked.session,
+            parked: Some(parked.rests),
+        };
+        self.leave(leaving, end, facts);
+    }
+}

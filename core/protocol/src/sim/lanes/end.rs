@@ -1,0 +1,129 @@
+//! An end: its lanes' life, and the sessions with its peers as lists.
+
+use std::collections::VecDeque;
+
+use super::link::{Packet, Pair, State, key, place};
+use super::world::{LARGE, PAIRS};
+use crate::handshake::LaneKey;
+use crate::lanes::{Demand, Facts, PeerLanes, SessionFacts};
+use crate::session::Session;
+
+/// What an end has with a peer.
+#[derive(Default)]
+pub(super) struct Peer {
+    pub(super) session: Option<Session>,
+    /// The lane that carries it.
+    pub(super) on: Option<usize>,
+    /// Sent and not confirmed, with their numbers, oldest first.
+    pub(super) kept: VecDeque<(u32, u64)>,
+    /// Not sent yet.
+    pub(super) waiting: VecDeque<u64>,
+    pub(super) lent: bool,
+}
+
+pub(super) struct End {
+    pub(super) life: PeerLanes,
+    pub(super) peers: [Peer; PAIRS],
+}
+
+impl Peer {
+    /// Whether only an RC lane carries a message that is under way.
+    pub(super) fn outgrows(&self) -> bool {
+        self.kept.iter().any(|(_, message)| message % LARGE == 0)
+    }
+
+    pub(super) fn waits_for_rc(&self) -> bool {
+        self.outgrows()
+            || self
+                .waiting
+                .front()
+                .is_some_and(|message| message % LARGE == 0)
+    }
+
+    fn facts(&self) -> SessionFacts {
+        let Some(session) = &self.session else {
+            return SessionFacts::default();
+        };
+        SessionFacts {
+            is_unused: session.is_unused(),
+            is_settled: self.kept.is_empty(),
+            sent: session.sent(),
+            expected: session.expected(),
+            confirmed: session.oldest_unconfirmed(),
+            moved: 0,
+        }
+    }
+}
+
+/// What the lanes' life reads of an end.
+pub(super) struct View<'w> {
+    pub(super) at: usize,
+    pub(super) peers: &'w [Peer; PAIRS],
+    pub(super) pairs: &'w [Pair; PAIRS],
+}
+
+impl View<'_> {
+    /// The peer of a lane, which carries its session.
+    fn carrier(&self, lane: LaneKey) -> (&Peer, usize) {
+        let pair = lane.to_bits() as u32 as usize % PAIRS;
+        assert_eq!(
+            self.peers[pair].on,
+            Some(place(lane)),
+            "{lane:?} carries nothing"
+        );
+        (&self.peers[pair], pair)
+    }
+}
+
+impl Facts for View<'_> {
+    fn waits(&mut self, peer: u32) -> bool {
+        !self.peers[peer as usize].waiting.is_empty()
+    }
+
+    fn demand(&mut self, peer: u32) -> Demand {
+        let peer = &self.peers[peer as usize];
+        Demand {
+            by_session: peer.outgrows(),
+            by_message: peer.waits_for_rc(),
+        }
+    }
+
+    fn carried(&mut self, lane: LaneKey) -> SessionFacts {
+        self.carrier(lane).0.facts()
+    }
+
+    fn parked(&mut self, peer: u32) -> SessionFacts {
+        let peer = &self.peers[peer as usize];
+        assert!(peer.on.is_none() && peer.session.is_some());
+        peer.facts()
+    }
+
+    fn used(&mut self, lane: LaneKey) -> (u32, u32) {
+        let facts = self.carried(lane);
+        (facts.sent, facts.expected)
+    }
+
+    fn is_quiet(&mut self, lane: LaneKey) -> bool {
+        !self.carrier(lane).0.outgrows()
+    }
+
+    fn is_empty(&mut self, lane: LaneKey) -> bool {
+        let (peer, pair) = self.carrier(lane);
+        let lane = &self.pairs[pair].lanes[place(lane)];
+        lane.state[self.at] == State::Up && lane.may_send[self.at] && peer.kept.is_empty()
+    }
+}
+
+/// The lane that an end is at, with a packet for it.
+pub(super) fn next_packet(pair: &mut Pair, lane: usize, at: usize) -> Option<Packet> {
+    let lane = pair.lanes.get_mut(lane)?;
+    match lane.state[at] {
+        State::Up => lane.to[at].pop_front(),
+        _ => None,
+    }
+}
+
+/// The lane's session ID, as the life of lanes names it.
+pub(super) fn id(pair: usize, lane: usize) -> crate::wire::SessionId {
+    key(pair, lane).session()
+}

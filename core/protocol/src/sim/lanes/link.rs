@@ -1,0 +1,122 @@
+//! The lanes of a pair of peers, and a model of the handshake that makes and drops them.
+
+use std::collections::VecDeque;
+
+use crate::handshake::{LaneKey, Reason};
+use crate::session::Said;
+use crate::wire::control::LaneKind;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Packet {
+    Resume(Said),
+    Data { sequence: u32, message: u64 },
+    Ack { expected: u32 },
+}
+
+/// An end of a lane as its owner has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Not up yet.
+    Absent,
+    /// It is up, and takes packets.
+    Up,
+    /// In error: what was posted is being flushed; or, of the UD kind, nothing more is taken.
+    Failed,
+    /// Its queue pair is released, or it never came up.
+    Gone,
+}
+
+pub(super) struct Lane {
+    pub(super) kind: LaneKind,
+    pub(super) resumes: bool,
+    /// On its way to each end.
+    pub(super) to: [VecDeque<Packet>; 2],
+    pub(super) state: [State; 2],
+    pub(super) may_send: [bool; 2],
+    /// Its session has entered it.
+    pub(super) carries: [bool; 2],
+    /// The handshake of an end has dropped it, and tells the other end for this reason.
+    pub(super) dropped: [Option<Reason>; 2],
+    /// Its owner is to be told that it is down, and why.
+    pub(super) down: [Option<Reason>; 2],
+    /// [`Action::TakeAll`](crate::lanes::Action::TakeAll) was returned.
+    pub(super) take_all: [bool; 2],
+    /// A Resume is to be repeated.
+    pub(super) repeats: [bool; 2],
+    pub(super) outgrown: [bool; 2],
+}
+
+impl Lane {
+    pub(super) fn new(kind: LaneKind, resumes: bool) -> Self {
+        Lane {
+            kind,
+            resumes,
+            to: Default::default(),
+            state: [State::Absent; 2],
+            may_send: [false; 2],
+            carries: [false; 2],
+            dropped: [None; 2],
+            down: [None; 2],
+            take_all: [false; 2],
+            repeats: [false; 2],
+            outgrown: [false; 2],
+        }
+    }
+
+    /// Whether an RC queue pair is there for it at an end.
+    pub(super) fn has_queue_pair(&self, at: usize) -> bool {
+        self.kind == LaneKind::Rc && self.state[at] != State::Gone
+    }
+
+    /// The handshake of an end drops it. A lane that is not up there never comes up.
+    pub(super) fn drop_at(&mut self, at: usize, why: Reason) {
+        self.dropped[at].get_or_insert(why);
+        if self.state[at] == State::Absent {
+            self.state[at] = State::Gone;
+        }
+    }
+
+    /// An end of which the handshake has dropped the lane tells the other one. Says whether that
+    /// did not know.
+    pub(super) fn tell(&mut self, at: usize) -> bool {
+        let Some(why) = self.dropped[1 - at] else {
+            return false;
+        };
+        if self.dropped[at].is_some() {
+            return false;
+        }
+        if self.state[at] != State::Absent {
+            self.down[at] = Some(why);
+        }
+        self.drop_at(at, why);
+        true
+    }
+}
+
+/// The lanes between a pair of peers.
+#[derive(Default)]
+pub(super) struct Pair {
+    pub(super) lanes: Vec<Lane>,
+    /// The kind of lane that each end asks for.
+    pub(super) asks: [Option<LaneKind>; 2],
+    /// The last lane that came up at each end, unless the session of that is over.
+    pub(super) holds: [Option<usize>; 2],
+}
+
+impl Pair {
+    /// Whether the last lane still has a future: neither end has dropped it.
+    pub(super) fn has_lane(&self) -> bool {
+        let last = self.lanes.last();
+        last.is_some_and(|lane| lane.dropped == [None; 2])
+    }
+}
+
+/// The key of the lane of a pair, the same at both ends.
+pub(super) fn key(pair: usize, lane: usize) -> LaneKey {
+    LaneKey::from_bits((1 << 32) | (lane * super::world::PAIRS + pair) as u64)
+}
+
+/// The lane of a key.
+pub(super) fn place(key: LaneKey) -> usize {
+    (key.to_bits() as u32 as usize) / super::world::PAIRS
+}

@@ -1,0 +1,473 @@
+//! The world: both ends, the pairs of peers, the clock, and what happens to them.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ferrofabric_contracts::config::LaneChoice;
+
+use super::end::{End, Peer, View, id, next_packet};
+use super::link::{Lane, Packet, Pair, State, key, place};
+use crate::handshake::{LaneUp, Reason};
+use crate::lane_policy;
+use crate::lanes::{Action, BROKEN, Config, PeerLanes, protocol_broken};
+use crate::rng::Rng;
+use crate::session::{Accept, Origin, Outcome, Said, Session, Start};
+use crate::wire::control::{LaneKind, Limits};
+use crate::wire::data::Resume;
+use crate::{PeerKey, Time};
+
+/// Pairs of peers, one at each end: more than there may be RC lanes.
+pub(super) const PAIRS: usize = 3;
+
+/// RC queue pairs of an end, at most.
+const MAX_LANES: usize = 2;
+
+/// Of so many messages one goes by RC lanes alone.
+pub(super) const LARGE: u64 = 32;
+
+thread_local! {
+    /// Lanes that broke, promotions, lanes recycled, lanes closed when idle, sessions resumed.
+    static COUNTS: RefCell<[u64; 5]> = const { RefCell::new([0; 5]) };
+}
+
+/// What has happened since this was asked last.
+pub(super) fn take_counts() -> [u64; 5] {
+    COUNTS.take()
+}
+
+fn count(what: usize) {
+    COUNTS.with_borrow_mut(|counts| counts[what] += 1);
+}
+
+pub(super) struct World {
+    rng: Rng,
+    now: Time,
+    origin: Origin,
+    ends: [End; 2],
+    pairs: [Pair; PAIRS],
+    next_message: u64,
+    /// The last message that each end has delivered, of each pair.
+    delivered: [[u64; PAIRS]; 2],
+    /// The delivered messages whose senders do not know it yet, and where they came to.
+    unconfirmed: HashMap<u64, usize>,
+    /// Ends give sessions up now and then.
+    amnesia: bool,
+    lost: u64,
+}
+
+fn start(pair: usize, lane: usize) -> Start {
+    Start {
+        name: key(pair, lane).to_bits(),
+        remote: id(pair, lane),
+        peer_grants_units: 4096,
+        we_grant_units: 4096,
+    }
+}
+
+impl World {
+    pub(super) fn new(seed: u64, amnesia: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let near = [0, 1 << 31][rng.below(2) as usize];
+        let origin = Origin {
+            sequence: u32::wrapping_sub(near, rng.below(20) as u32),
+            ..Origin::default()
+        };
+        let choices = [LaneChoice::Auto, LaneChoice::Rc, LaneChoice::Ud];
+        let mut end = || End {
+            life: PeerLanes::new(Config {
+                choice: choices[rng.below(3) as usize],
+                datagrams: true,
+                requests_fit_datagrams: rng.below(2) == 0,
+                policy: lane_policy::Config {
+                    messages: 8,
+                    max_lanes: MAX_LANES,
+                    idle: Duration::from_millis(100),
+                    rest: Duration::from_millis(100),
+                    ..lane_policy::Config::default()
+                },
+            }),
+            peers: Default::default(),
+        };
+        let ends = [end(), end()];
+        Self {
+            rng,
+            now: Time(1),
+            origin,
+            ends,
+            pairs: Default::default(),
+            next_message: 1,
+            delivered: [[0; PAIRS]; 2],
+            unconfirmed: HashMap::new(),
+            amnesia,
+            lost: 0,
+        }
+    }
+
+    pub(super) fn sent(&self) -> u64 {
+        self.next_message - 1
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// One event, drawn.
+    pub(super) fn step(&mut self) {
+        let (at, pair) = (
+            self.rng.below(2) as usize,
+            self.rng.below(PAIRS as u64) as usize,
+        );
+        let Some(lane) = self.some_lane(pair) else {
+            return match self.rng.below(8) {
+                0 => self.submit(at, pair),
+                _ => self.handshake(pair),
+            };
+        };
+        match self.rng.below(128) {
+            0..=1 => self.break_lane(at, pair, lane),
+            2..=9 => self.handshake(pair),
+            10..=17 => self.come_up(at, pair, lane),
+            18..=23 => self.hear_of_end(at, pair, lane),
+            24..=29 => self.drain(at, pair, lane),
+            30..=35 => self.taken(at, pair, lane),
+            36..=41 => self.may_send(at, pair, lane),
+            42..=46 => self.say_again(at, pair, lane),
+            47..=52 => self.repeat(at, pair),
+            53..=54 if self.is_lossy(pair, lane) => {
+                drop(next_packet(&mut self.pairs[pair], lane, at));
+            }
+            55..=64 => self.submit(at, pair),
+            65 => self.close_idle(at),
+            66 => self.set_removed(at, pair, self.now.0 % 2 == 0),
+            67 => self.forget(at, pair),
+            68 if self.amnesia && self.rng.below(8) == 0 => self.give_up(at, pair, lane),
+            69..=70 => self.now = self.now + Duration::from_millis(self.rng.below(60)),
+            _ => self.arrive(at, pair, lane),
+        }
+    }
+
+    /// One of the last lanes of a pair.
+    fn some_lane(&mut self, pair: usize) -> Option<usize> {
+        let count = self.pairs[pair].lanes.len() as u64;
+        let back = self.rng.below(4).min(self.rng.below(4)) + 1;
+        count
+            .checked_sub(back.min(count).max(1))
+            .map(|lane| lane as usize)
+    }
+
+    fn lane(&mut self, pair: usize, lane: usize) -> &mut Lane {
+        &mut self.pairs[pair].lanes[lane]
+    }
+
+    fn is_lossy(&self, pair: usize, lane: usize) -> bool {
+        self.pairs[pair].lanes[lane].kind == LaneKind::Ud
+    }
+
+    /// An event of an end's lanes, and the actions that follow.
+    fn event<R>(
+        &mut self,
+        at: usize,
+        event: impl FnOnce(&mut PeerLanes, &mut View<'_>, Time) -> R,
+    ) -> R {
+        let End { life, peers } = &mut self.ends[at];
+        let pairs = &self.pairs;
+        let result = event(life, &mut View { at, peers, pairs }, self.now);
+        self.carry_out(at);
+        result
+    }
+
+    fn carry_out(&mut self, at: usize) {
+        loop {
+            let End { life, peers } = &mut self.ends[at];
+            let pairs = &self.pairs;
+            let Some(action) = life.next_action(&mut View { at, peers, pairs }, self.now) else {
+                return;
+            };
+            self.act(at, action);
+        }
+    }
+
+    fn submit(&mut self, at: usize, pair: usize) {
+        self.ends[at].peers[pair]
+            .waiting
+            .push_back(self.next_message);
+        self.next_message += 1;
+        if self.ends[at].peers[pair].on.is_some() {
+            return self.send(at, pair);
+        }
+        self.event(at, |life, view, _| life.wants_lane(pair as u32, view));
+    }
+
+    /// The handshake goes on: a lane is made if one is asked for.
+    fn handshake(&mut self, pair: usize) {
+        let Pair { asks, holds, .. } = &self.pairs[pair];
+        let kind = match asks {
+            [None, None] => return,
+            [a, b] if [a, b].contains(&&Some(LaneKind::Rc)) => LaneKind::Rc,
+            _ => LaneKind::Ud,
+        };
+        if self.pairs[pair].has_lane() {
+            return;
+        }
+        let resumes = *holds != [None; 2];
+        if kind == LaneKind::Rc {
+            if let Some(full) = (0..2).find(|&at| self.queue_pairs(at) >= MAX_LANES) {
+                for at in 0..2 {
+                    let peer = Some(pair as u32);
+                    self.event(at, |life, view, now| {
+                        life.no_room(peer, at == full, view, now)
+                    });
+                }
+                return;
+            }
+        }
+        if let Some(last) = self.pairs[pair].lanes.last_mut() {
+            (0..2).for_each(|at| drop(last.tell(at)));
+        }
+        self.pairs[pair].lanes.push(Lane::new(kind, resumes));
+    }
+
+    fn queue_pairs(&self, at: usize) -> usize {
+        let lanes = self.pairs.iter().flat_map(|pair| &pair.lanes);
+        let count = lanes.filter(|lane| lane.has_queue_pair(at)).count();
+        assert!(count <= MAX_LANES);
+        count
+    }
+
+    fn come_up(&mut self, at: usize, pair: usize, lane: usize) {
+        let this = &self.pairs[pair].lanes[lane];
+        if this.state[at] != State::Absent || this.dropped != [None; 2] {
+            return;
+        }
+        // Word of the end of earlier lanes comes before.
+        (0..lane).for_each(|before| self.hear_of_end(at, pair, before));
+        let this = self.lane(pair, lane);
+        this.state[at] = State::Up;
+        this.may_send[at] = this.state[1 - at] != State::Absent;
+        let up = LaneUp {
+            lane: key(pair, lane),
+            kind: this.kind,
+            remote_qpn: 0,
+            peer: PeerKey {
+                place: [0; crate::PLACE_BYTES],
+                incarnation: 0,
+            },
+            remote_session: id(pair, lane),
+            name: start(pair, lane).name,
+            resumes: this.resumes,
+            remote_shm_name: 0,
+            remote_limits: Limits::default(),
+            local_quota_units: 4096,
+            may_send: this.may_send[at],
+        };
+        self.pairs[pair].asks[at] = None;
+        self.pairs[pair].holds[at] = Some(lane);
+        self.event(at, |life, _, now| life.lane_up(pair as u32, &up, now));
+    }
+
+    /// The handshake learns that the other end has dropped a lane, and tells the owner of it.
+    fn hear_of_end(&mut self, at: usize, pair: usize, lane: usize) {
+        let this = self.lane(pair, lane);
+        this.tell(at);
+        if let Some(reason) = this.down[at].take() {
+            if this.state[at] != State::Gone {
+                let peer = Some(pair as u32);
+                self.event(at, |life, _, now| {
+                    life.lane_down(key(pair, lane), peer, reason, now);
+                });
+            }
+        }
+    }
+
+    fn break_lane(&mut self, at: usize, pair: usize, lane: usize) {
+        if self.lane(pair, lane).state[at] == State::Up {
+            count(0);
+            self.event(at, |life, view, now| {
+                life.broke(id(pair, lane), BROKEN, view, now)
+            });
+        }
+    }
+
+    /// An end gives its session up, with all that was under way.
+    fn give_up(&mut self, at: usize, pair: usize, lane: usize) {
+        if self.lane(pair, lane).state[at] == State::Up {
+            let end = protocol_broken("given up");
+            self.event(at, |life, view, now| {
+                life.broke(id(pair, lane), end, view, now)
+            });
+        }
+    }
+
+    /// What was posted on an RC lane is flushed.
+    fn drain(&mut self, at: usize, pair: usize, lane: usize) {
+        let this = &self.pairs[pair].lanes[lane];
+        if this.kind == LaneKind::Rc && this.state[at] == State::Failed {
+            self.event(at, |life, view, _| life.drained(key(pair, lane), view));
+        }
+    }
+
+    fn taken(&mut self, at: usize, pair: usize, lane: usize) {
+        if !self.lane(pair, lane).take_all[at] {
+            return;
+        }
+        for _ in 0..self.rng.below(4) {
+            self.arrive(at, pair, lane);
+        }
+        let this = self.lane(pair, lane);
+        this.take_all[at] = false;
+        if this.state[at] != State::Gone {
+            self.event(at, |life, view, now| life.taken(key(pair, lane), view, now));
+        }
+    }
+
+    fn may_send(&mut self, at: usize, pair: usize, lane: usize) {
+        let this = self.lane(pair, lane);
+        if this.state[at] == State::Up && this.state[1 - at] != State::Absent {
+            this.may_send[at] = true;
+            self.event(at, |life, _, _| life.may_send(id(pair, lane)));
+            self.send(at, pair);
+        }
+    }
+
+    fn say_again(&mut self, at: usize, pair: usize, lane: usize) {
+        let this = self.lane(pair, lane);
+        if this.repeats[at] && this.state[at] == State::Up {
+            self.event(at, |life, _, _| life.resume_is_due(id(pair, lane)));
+        }
+    }
+
+    fn close_idle(&mut self, at: usize) {
+        self.event(at, |life, view, now| {
+            life.look_at_use(view, now);
+            life.close_idle(view);
+        });
+    }
+
+    fn set_removed(&mut self, at: usize, pair: usize, removed: bool) {
+        self.event(at, |life, _, now| match removed {
+            true => life.removed(pair as u32, now),
+            false => life.inserted(pair as u32),
+        });
+    }
+
+    /// A session at rest is forgotten: all that either end said was confirmed, and neither has a
+    /// lane.
+    fn forget(&mut self, at: usize, pair: usize) {
+        let is_over = |end: &End| {
+            let peer = &end.peers[pair];
+            peer.kept.is_empty() && peer.waiting.is_empty() && !end.life.is_linked(pair as u32)
+        };
+        if !self.ends.iter().all(is_over) || self.pairs[pair].has_lane() {
+            return;
+        }
+        self.event(at, |life, _, _| life.rest(pair as u32));
+        if let Some(lane) = self.ends[at].life.forget(pair as u32) {
+            self.session_ended(at, pair, lane);
+        }
+        self.ends[at].peers[pair] = Peer::default();
+    }
+
+    fn post(&mut self, at: usize, pair: usize, lane: usize, packet: Packet) {
+        self.lane(pair, lane).to[1 - at].push_back(packet);
+    }
+
+    fn send(&mut self, at: usize, pair: usize) {
+        while let Some(lane) = self.ends[at].peers[pair].on {
+            let this = &self.pairs[pair].lanes[lane];
+            let is_ud = this.kind == LaneKind::Ud;
+            if this.state[at] != State::Up || !this.may_send[at] {
+                return;
+            }
+            let peer = &mut self.ends[at].peers[pair];
+            if is_ud && (peer.waits_for_rc() || this.outgrown[at]) {
+                count(1);
+                self.event(at, |life, view, _| life.promote(id(pair, lane), view));
+                return;
+            }
+            let (Some(session), Some(message)) = (&mut peer.session, peer.waiting.pop_front())
+            else {
+                return;
+            };
+            let sequence = session.stamp().unwrap().sequence;
+            peer.kept.push_back((sequence, message));
+            self.post(at, pair, lane, Packet::Data { sequence, message });
+            let now = self.now;
+            if is_ud && self.ends[at].life.message(pair as u32, 8, now) {
+                let promotes = self.event(at, |life, view, now| {
+                    life.has_traffic(pair as u32, view, now)
+                });
+                self.lane(pair, lane).outgrown[at] |= promotes;
+            }
+        }
+    }
+
+    fn repeat(&mut self, at: usize, pair: usize) {
+        if let Some(lane) = self.ends[at].peers[pair].on {
+            let this = &self.pairs[pair].lanes[lane];
+            if this.kind == LaneKind::Ud && this.state[at] == State::Up && this.may_send[at] {
+                self.replay(at, pair, lane);
+            }
+        }
+    }
+
+    fn replay(&mut self, at: usize, pair: usize, lane: usize) {
+        for (sequence, message) in self.ends[at].peers[pair].kept.clone() {
+            self.post(at, pair, lane, Packet::Data { sequence, message });
+        }
+    }
+
+    fn arrive(&mut self, at: usize, pair: usize, lane: usize) {
+        let Some(packet) = next_packet(&mut self.pairs[pair], lane, at) else {
+            return;
+        };
+        let this = &mut self.pairs[pair].lanes[lane];
+        let (carries, kind) = (this.carries[at], this.kind);
+        if carries && !std::mem::replace(&mut this.may_send[at], true) {
+            self.send(at, pair);
+        }
+        match packet {
+            Packet::Resume(heard) if !carries => {
+                self.event(at, |life, _, _| life.resume_heard(id(pair, lane), heard));
+            }
+            Packet::Resume(_) => self.answer(at, pair, lane),
+            _ if !carries => assert_eq!(kind, LaneKind::Ud, "it is lost for good"),
+            Packet::Data { sequence, message } => self.deliver((at, pair, lane), sequence, message),
+            Packet::Ack { expected } => {
+                let session = self.ends[at].peers[pair].session.as_mut().unwrap();
+                let confirmed = session.confirm(expected).unwrap();
+                self.arrived(at, pair, confirmed);
+            }
+        }
+    }
+
+    /// The other side may not have heard us: says again what we hold now.
+    fn answer(&mut self, at: usize, pair: usize, lane: usize) {
+        let session = self.ends[at].peers[pair].session.as_ref().unwrap();
+        let (held, expected) = (session.held(), session.expected());
+        self.post(at, pair, lane, Packet::Resume(Said { held, expected }));
+    }
+
+    fn deliver(&mut self, (at, pair, lane): (usize, usize, usize), sequence: u32, message: u64) {
+        let session = self.ends[at].peers[pair].session.as_mut().unwrap();
+        if session.accept(sequence) == Accept::Deliver {
+            let last = &mut self.delivered[at][pair];
+            assert!(*last < message, "{message} is out of order, or twice there");
+            *last = message;
+            self.unconfirmed.insert(message, at);
+        }
+        let expected = session.expected();
+        self.post(at, pair, lane, Packet::Ack { expected });
+    }
+
+    /// The oldest messages of an end are said to have arrived: so they have.
+    fn arrived(&mut self, at: usize, pair: usize, count: u32) {
+        for (_, message) in self.ends[at].peers[pair].kept.drain(..count as usize) {
+            let to = self.unconfirmed.remove(&message);
+            assert_eq!(to, Some(1 - at), "message {message}");
+        }
+    }
+}
+
+mod actions;
+mod quiet;

@@ -1,0 +1,155 @@
+//! The actions of an end's lanes, carried out.
+
+use super::*;
+use crate::handshake::LaneKey;
+
+impl World {
+    pub(super) fn act(&mut self, at: usize, action: Action) {
+        match action {
+            Action::Connect { peer, kind, .. } => {
+                self.pairs[peer as usize].asks[at] = Some(kind);
+            }
+            Action::Cancel { peer } => self.pairs[peer as usize].asks[at] = None,
+            Action::Promote { peer, lane, .. } => {
+                let pair = peer as usize;
+                self.pairs[pair].asks[at] = Some(LaneKind::Rc);
+                self.lane(pair, place(lane)).drop_at(at, Reason::PeerReset);
+            }
+            Action::SessionEnded { peer, lane } => self.session_ended(at, peer as usize, lane),
+            Action::TellBroken { lane } => self.tell_end(at, lane, Reason::PeerReset),
+            Action::TellRecycled { lane } => {
+                count(2);
+                self.tell_end(at, lane, Reason::Recycled);
+            }
+            Action::TellLeft { lane } => {
+                count(3);
+                self.tell_end(at, lane, Reason::Left);
+                let this = self.by_key(lane).0;
+                if this.kind == LaneKind::Rc {
+                    this.down[at] = Some(Reason::Left);
+                }
+            }
+            Action::Fail { lane, .. } | Action::Stop { lane } => {
+                self.by_key(lane).0.state[at] = State::Failed;
+            }
+            Action::TakeAll { lane } => self.by_key(lane).0.take_all[at] = true,
+            Action::Release { lane } => self.release(at, lane),
+            Action::Part { .. }
+            | Action::TellHeard { .. }
+            | Action::Heard { .. }
+            | Action::MoveLess { .. }
+            | Action::FailWaiting { .. }
+            | Action::Idle { .. } => {}
+            Action::LendCredit { peer } => self.lend(at, peer, true),
+            Action::ReclaimCredit { peer } => self.lend(at, peer, false),
+            _ => self.act_on_session(at, action),
+        }
+    }
+
+    pub(super) fn session_ended(&mut self, at: usize, pair: usize, lane: LaneKey) {
+        let holds = &mut self.pairs[pair].holds[at];
+        *holds = holds.filter(|&last| last != place(lane));
+    }
+
+    fn act_on_session(&mut self, at: usize, action: Action) {
+        match action {
+            Action::Begin { peer, lane } => {
+                let start = start(peer as usize, place(lane));
+                let peer = &mut self.ends[at].peers[peer as usize];
+                assert!(peer.session.is_none());
+                peer.session = Some(Session::begin(self.origin, &start));
+            }
+            Action::SayResume {
+                peer,
+                lane,
+                again_after,
+            } => {
+                let pair = peer as usize;
+                let said = match &mut self.ends[at].peers[pair].session {
+                    Some(session) => session.say(),
+                    None => Said {
+                        held: Resume::default(),
+                        expected: self.origin.sequence,
+                    },
+                };
+                self.lane(pair, place(lane)).repeats[at] = again_after.is_some();
+                self.post(at, pair, place(lane), Packet::Resume(said));
+            }
+            Action::Meet { peer, lane, heard } => self.meet(at, peer as usize, place(lane), heard),
+            Action::Enter { peer, lane, begins } => {
+                let (pair, lane) = (peer as usize, place(lane));
+                let peer = &mut self.ends[at].peers[pair];
+                assert!(peer.on.is_none(), "the session is on a lane already");
+                assert!(!peer.lent, "the session rests");
+                if let Some(before) = begins {
+                    assert!(peer.session.is_none());
+                    let start = start(pair, lane);
+                    peer.session = Some(Session::begin_after(before, self.origin, &start));
+                }
+                peer.on = Some(lane);
+                let this = self.lane(pair, lane);
+                this.carries[at] = true;
+                this.may_send[at] |= this.resumes;
+                self.replay(at, pair, lane);
+                self.send(at, pair);
+            }
+            Action::Park { peer, lane } => {
+                let peer = &mut self.ends[at].peers[peer as usize];
+                assert_eq!(peer.on.take(), Some(place(lane)));
+                self.release(at, lane);
+            }
+            Action::EndCarried { peer, lane, .. } => {
+                let on = self.ends[at].peers[peer as usize].on.take();
+                assert_eq!(on, Some(place(lane)));
+                self.release(at, lane);
+                self.end_session(at, peer as usize);
+            }
+            Action::EndParked { peer, .. } => self.end_session(at, peer as usize),
+            _ => unreachable!("{action:?}"),
+        }
+    }
+
+    fn meet(&mut self, at: usize, pair: usize, lane: usize, heard: Said) {
+        let session = self.ends[at].peers[pair].session.as_mut().unwrap();
+        let before = session.unconfirmed();
+        let outcome = session.meet(&start(pair, lane), heard, 0);
+        if let Ok(Outcome::Continues(replay)) = outcome {
+            count(4);
+            self.arrived(at, pair, before - replay.count);
+        }
+        self.event(at, |life, view, now| {
+            life.met(key(pair, lane), outcome, view, now);
+        });
+    }
+
+    /// A session is over, and what was under way with it lost.
+    fn end_session(&mut self, at: usize, pair: usize) {
+        let peer = &mut self.ends[at].peers[pair];
+        assert!(peer.on.is_none() && peer.session.take().is_some());
+        let kept = std::mem::take(&mut peer.kept);
+        assert!(self.amnesia || kept.is_empty(), "{kept:?} lost");
+        self.lost += kept.len() as u64;
+    }
+
+    fn by_key(&mut self, lane: LaneKey) -> (&mut Lane, usize) {
+        let pair = lane.to_bits() as u32 as usize % PAIRS;
+        (&mut self.pairs[pair].lanes[place(lane)], pair)
+    }
+
+    fn tell_end(&mut self, at: usize, lane: LaneKey, why: Reason) {
+        self.by_key(lane).0.dropped[at].get_or_insert(why);
+    }
+
+    fn release(&mut self, at: usize, lane: LaneKey) {
+        let (this, _) = self.by_key(lane);
+        assert_ne!(this.state[at], State::Gone, "released twice");
+        assert!(this.dropped[at].is_some() || this.kind == LaneKind::Ud);
+        this.state[at] = State::Gone;
+        this.to[at].clear();
+    }
+
+    fn lend(&mut self, at: usize, peer: u32, lends: bool) {
+        let peer = &mut self.ends[at].peers[peer as usize];
+        assert_ne!(std::mem::replace(&mut peer.lent, lends), lends);
+    }
+}
