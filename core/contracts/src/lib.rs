@@ -21,6 +21,6 @@ pub mod flags;
 pub mod info;
 mod listed;
 pub mod peer;
-pub mod size;
 pub mod routes;
+pub mod size;
 pub mod types;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use ferrofabric_contracts::error::Errno;
 use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::session::WINDOW;
 use ferrofabric_protocol::wire::SessionId;
@@ -11,36 +10,6 @@ use super::send_queue::{Place, SendQueue, Wqe};
 use super::state::SessionState;
 use super::turns::Turn;
 use crate::qp::RcQp;
-
-/// How a lane's end came about.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LaneEnd {
-    /// What its operations end with, if they do.
-    pub(crate) errno: Errno,
-    pub(crate) why: &'static str,
-    /// What the device said, 0 if nothing.
-    pub(crate) status: i32,
-    pub(crate) then: AfterLane,
-}
-
-/// What becomes of the session when its lane has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AfterLane {
-    /// It goes on over another lane.
-    Resume,
-    /// So it does, for the lane was given up in good order.
-    Change,
-    /// It rests: the lane was given up in good order, for there is no more to say. It goes on over
-    /// another lane when there is.
-    Rest,
-    /// It is over: the peer is gone, or broken.
-    Fail,
-    /// It is over, and another one begins: what was under way may be lost, what waits to be sent is
-    /// not.
-    Restart,
-    /// The peer closed it in good order, and had taken so much.
-    Closed { expected: Option<u32> },
-}
 
 /// A lane that is up, or being drained.
 pub(crate) struct Lane {
@@ -58,10 +27,8 @@ pub(crate) struct Lane {
     pub(crate) packet_bytes: usize,
     pub(crate) heard: bool,
     pub(crate) queue: SendQueue,
-    /// Set once the lane is given up.
-    pub(crate) end: Option<LaneEnd>,
-    /// What was posted and taken when its use was looked at last.
-    pub(crate) used: (u32, u32),
+    /// The lane is given up: its queue pair is in error.
+    pub(crate) is_ending: bool,
     /// Nothing will be flushed: wait for the queue pair to be destroyed.
     pub(crate) unflushed: bool,
     /// The queue pair has refused a request: what is entered behind it will not complete.
@@ -94,7 +61,7 @@ impl Lane {
 
     /// Whether anything can be posted but what is to be sent again.
     pub(crate) fn is_usable(&self) -> bool {
-        self.may_send && self.end.is_none()
+        self.may_send && !self.is_ending
     }
 
     /// Whether nothing is under way or waits on it that could not go on over datagrams.

@@ -1,4 +1,4 @@
-//! The peers of an endpoint: who they are, how they are linked, and what waits for the link.
+//! The peers of an endpoint: who they are, which lane carries their session, and what waits for it.
 //!
 //! A peer is forgotten once nothing leads to it: no entry of the address vector, no lane, nothing
 //! that waits. If it has a session that rests it is kept for that, but only as one of [`MAX_KEPT`]:
@@ -13,7 +13,7 @@ use slab::Slab;
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::routes::{Epoch, RouteTable};
 use ferrofabric_contracts::types::FiAddr;
-use ferrofabric_protocol::handshake::{LaneKey, Reason};
+use ferrofabric_protocol::lanes::PeerLanes;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::{PeerKey, Time, give_back_room};
 
@@ -28,43 +28,6 @@ const MAX_KEPT: usize = 1024;
 /// lane, and the peer comes back with it at once.
 const MIN_REST: Duration = Duration::from_secs(2);
 
-/// A peer that was never in the address vector is treated as if it had come back this often: it may
-/// be quiet for longer.
-const RETURNS_OF_UNKNOWN: u32 = 3;
-
-/// How a peer is reached at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
-    /// Not at all; nobody has asked.
-    Idle,
-    /// The service thread is connecting.
-    Connecting,
-    /// A lane is there, on which the session has yet to be taken up again.
-    Resuming(SessionId),
-    /// Through this lane, which may be in its end.
-    Up(SessionId),
-}
-
-/// The goodbye of a peer's endpoint.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Goodbye {
-    /// The lane that it named; `None` for the one that carried the peer's session last.
-    pub(crate) lane: Option<LaneKey>,
-    /// The next number that the peer expected of the session there.
-    pub(crate) expected: Option<u32>,
-}
-
-impl Goodbye {
-    /// The reason for which a session ends that has left its last lane, with the count of packets
-    /// that the peer had taken.
-    pub(crate) fn reason(&self, left: LaneKey) -> Reason {
-        let is_named = self.lane.is_none_or(|lane| lane == left);
-        Reason::PeerClosed {
-            expected: self.expected.filter(|_| is_named),
-        }
-    }
-}
-
 /// A peer.
 pub(crate) struct Peer {
     pub(crate) key: PeerKey,
@@ -72,25 +35,13 @@ pub(crate) struct Peer {
     shm_name: u64,
     /// Its number in the address vector, if it has one.
     pub(crate) addr: FiAddr,
-    pub(crate) link: Link,
+    /// The lane that carries the session, or is in its end.
+    pub(crate) lane: Option<SessionId>,
     /// The session, while it has no lane.
     pub(crate) parked: Option<Box<SessionState>>,
     pub(crate) pending: VecDeque<Pending>,
-    /// There was no room for an RC lane, or the last one was recycled: the next lane is of the UD
-    /// kind, if that will do.
-    pub(crate) falls_back: bool,
-    /// The last lane was of the RC kind, and broke.
-    pub(crate) lost_rc: bool,
-    /// The goodbye of its endpoint, which has closed: it will never have a lane again.
-    pub(crate) closed: Option<Goodbye>,
-    /// It is not in the address vector, or not any more: its lane goes once nothing happens on it.
-    pub(crate) removed: bool,
-    /// Times that it came back after its lane had gone for that.
-    pub(crate) returns: u32,
-    /// The session rests, and so much of its credit was given back meanwhile.
-    pub(crate) rests: Option<u32>,
-    /// The lane that carried the session last, while it has none.
-    pub(crate) last_lane: Option<LaneKey>,
+    /// The session rests, and so much of its credit was lent meanwhile.
+    pub(crate) lent: Option<u32>,
     uses: Uses,
     lists: Lists,
 }
@@ -135,24 +86,15 @@ pub(crate) enum Fate {
 }
 
 impl Peer {
-    /// Whether it has a session that wants a lane to go on, whatever else is to be sent.
-    pub(crate) fn goes_on(&self) -> bool {
-        let used = self
-            .parked
-            .as_ref()
-            .is_some_and(|session| !session.is_unused());
-        used && self.rests.is_none()
-    }
-
     /// Whether entries of the address vector lead to it.
     pub(crate) fn is_routed(&self) -> bool {
         self.uses.routes > 0
     }
 
-    fn fate(&self) -> Fate {
-        let is_used = self.link != Link::Idle || !self.uses.are_none() || !self.pending.is_empty();
+    fn fate(&self, peer: u32, life: &PeerLanes) -> Fate {
+        let is_used = life.is_linked(peer) || !self.uses.are_none() || !self.pending.is_empty();
         match &self.parked {
-            _ if is_used || self.goes_on() => Fate::Stays,
+            _ if is_used || life.goes_on(peer) => Fate::Stays,
             Some(_) => Fate::Rests,
             None => Fate::Goes,
         }
@@ -191,16 +133,6 @@ impl Peers {
         parked.count()
     }
 
-    /// Those that have no lane, and something that waits for one or rests.
-    pub(crate) fn without_lane(&self) -> Vec<u32> {
-        let peers = self.peers.iter().filter(|(_, peer)| match peer.link {
-            Link::Idle => peer.parked.is_some(),
-            Link::Connecting => true,
-            Link::Resuming(_) | Link::Up(_) => false,
-        });
-        peers.map(|(at, _)| at as u32).collect()
-    }
-
     /// The peer that an address leads to, if it was used before.
     pub(crate) fn routed(&self, addr: FiAddr) -> Option<u32> {
         self.routes.get(addr)
@@ -233,7 +165,6 @@ impl Peers {
         let known = &mut self.peers[peer as usize];
         known.uses.routes += 1;
         known.addr = addr;
-        (known.removed, known.returns) = (false, 0);
         self.know(peer);
     }
 
@@ -284,16 +215,10 @@ impl Peers {
                 key,
                 shm_name,
                 addr: FiAddr::NOTAVAIL,
-                link: Link::Idle,
+                lane: None,
                 parked: None,
                 pending: VecDeque::new(),
-                falls_back: false,
-                lost_rc: false,
-                closed: None,
-                removed: true,
-                returns: RETURNS_OF_UNKNOWN,
-                rests: None,
-                last_lane: None,
+                lent: None,
                 uses: Uses::default(),
                 lists: Lists::default(),
             }) as u32
@@ -339,7 +264,7 @@ impl Peers {
     pub(crate) fn let_go(&mut self, peer: u32) {
         if let Some(at) = self.peers.get_mut(peer as usize) {
             at.uses.held -= 1;
-            if at.uses.held == 0 && at.link == Link::Idle {
+            if at.uses.held == 0 && at.lane.is_none() {
                 self.list(peer);
             }
         }
@@ -361,11 +286,11 @@ impl Peers {
     }
 
     /// The next that is to be looked at, and what becomes of it.
-    pub(crate) fn next_listed(&mut self) -> Option<(u32, Fate)> {
+    pub(crate) fn next_listed(&mut self, life: &PeerLanes) -> Option<(u32, Fate)> {
         while let Some(peer) = self.listed.pop() {
             if let Some(at) = self.peers.get_mut(peer as usize) {
                 at.lists.is_listed = false;
-                return Some((peer, at.fate()));
+                return Some((peer, at.fate(peer, life)));
             }
         }
         None
@@ -400,7 +325,7 @@ impl Peers {
         self.use_again(peer);
         self.know(peer);
         let gone = self.peers.try_remove(peer as usize)?;
-        debug_assert!(!gone.lists.is_listed && gone.fate() != Fate::Stays);
+        debug_assert!(!gone.lists.is_listed);
         self.by_key.remove(&gone.key);
         give_back_room(&mut self.by_key);
         Some(gone)
@@ -443,6 +368,7 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferrofabric_contracts::config::LaneChoice;
     use ferrofabric_protocol::rendezvous::TransferLimits;
     use ferrofabric_protocol::session::{Origin, Session, Start};
 
@@ -471,7 +397,13 @@ mod tests {
     }
 
     fn fates(peers: &mut Peers) -> Vec<(u32, Fate)> {
-        std::iter::from_fn(|| peers.next_listed()).collect()
+        let life = PeerLanes::new(ferrofabric_protocol::lanes::Config {
+            choice: LaneChoice::Auto,
+            datagrams: true,
+            requests_fit_datagrams: true,
+            policy: ferrofabric_protocol::lane_policy::Config::default(),
+        });
+        std::iter::from_fn(|| peers.next_listed(&life)).collect()
     }
 
     /// A peer stays as long as anything leads to it, whichever of all goes last.

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, SendDone};
 use ferrofabric_contracts::types::MsgKind;
 use ferrofabric_protocol::credit::{CreditError, open_requests};
+use ferrofabric_protocol::lanes::SessionFacts;
 use ferrofabric_protocol::parts::Assembly;
 use ferrofabric_protocol::rendezvous::{SendTable, TransferLimits, Transfers};
 use ferrofabric_protocol::session::{Session, Start};
@@ -20,10 +20,6 @@ use crate::registration::Region;
 
 /// Large messages that are being moved at a time, one way.
 const MAX_MOVING: usize = 1 << 16;
-
-/// Lanes that a session may lose in a row with nothing arriving on them: then something is wrong
-/// that no other lane mends.
-const MAX_BREAKS: u32 = 8;
 
 /// A session with a peer.
 pub(crate) struct SessionState {
@@ -44,9 +40,6 @@ pub(crate) struct SessionState {
     pub(crate) notices: VecDeque<Notice>,
     /// What was under way on a lane that broke, and may have to be sent again; oldest first.
     pub(crate) replay: VecDeque<Kept>,
-    /// Why the last lane broke.
-    pub(crate) broken_by: (Errno, &'static str, i32),
-    breaks: Breaks,
 }
 
 /// The peer's messages that it told us of and no receive has met.
@@ -54,25 +47,6 @@ struct HeldRequests {
     count: usize,
     /// What that may be at most.
     limit: usize,
-}
-
-/// Lanes that a session has lost in a row.
-#[derive(Default)]
-struct Breaks {
-    count: u32,
-    /// What had arrived either way when the last of them broke.
-    progress: (u32, u32, u64),
-}
-
-impl Breaks {
-    /// Counts one, with what has arrived by now. Says whether another lane is worth a try.
-    fn add(&mut self, progress: (u32, u32, u64)) -> bool {
-        if progress != self.progress {
-            (self.progress, self.count) = (progress, 0);
-        }
-        self.count += 1;
-        self.count <= MAX_BREAKS
-    }
 }
 
 /// What tells a peer about an operation.
@@ -195,8 +169,6 @@ impl SessionState {
             incoming: Incoming::default(),
             notices: VecDeque::new(),
             replay: VecDeque::new(),
-            broken_by: (Errno::ECONNRESET, "the connection to the peer broke", 0),
-            breaks: Breaks::default(),
         }
     }
 
@@ -236,15 +208,22 @@ impl SessionState {
         self.held_requests.count = self.held_requests.count.saturating_sub(1);
     }
 
-    /// Counts a broken lane. Says whether another one is worth a try.
-    pub(crate) fn lane_lost(&mut self) -> bool {
+    /// A lane broke: less is moved at a time.
+    pub(crate) fn move_less(&mut self) {
         self.writes.shrink();
         self.reads.shrink();
-        self.breaks.add((
-            self.numbers.oldest_unconfirmed(),
-            self.numbers.expected(),
-            self.writes.moved() + self.reads.moved(),
-        ))
+    }
+
+    /// How it stands, as the life of its lanes asks.
+    pub(crate) fn facts(&self) -> SessionFacts {
+        SessionFacts {
+            is_unused: self.is_unused(),
+            is_settled: self.is_settled(),
+            sent: self.numbers.sent(),
+            expected: self.numbers.expected(),
+            confirmed: self.numbers.oldest_unconfirmed(),
+            moved: self.writes.moved() + self.reads.moved(),
+        }
     }
 
     /// The oldest of its packets that were unsure have arrived.

@@ -6,7 +6,7 @@ use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::datagram::Prefix;
 
-use super::lane::{LaneEnd, Named};
+use super::lane::Named;
 use super::state::SessionState;
 use super::turns::Turn;
 use crate::connect::Way;
@@ -35,8 +35,8 @@ pub(crate) struct UdLane {
     pub(crate) packet_bytes: usize,
     /// The peer's end is up.
     pub(crate) may_send: bool,
-    /// Set once the lane is given up.
-    pub(crate) end: Option<LaneEnd>,
+    /// The lane is given up: nothing more is sent or taken.
+    pub(crate) is_ending: bool,
     /// The session is to have an RC lane, as soon as there is room for one.
     pub(crate) outgrown: bool,
     pub(crate) turn: Turn,
@@ -52,7 +52,7 @@ impl Named for UdLane {
 impl UdLane {
     /// Whether packets may go out.
     pub(crate) fn is_usable(&self) -> bool {
-        self.may_send && self.end.is_none()
+        self.may_send && !self.is_ending
     }
 
     /// Whether a message may be given a number now.

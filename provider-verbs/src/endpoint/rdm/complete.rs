@@ -1,6 +1,7 @@
 //! Requests of lanes as they complete, or are flushed.
 
 use ferrofabric_contracts::peer::Owner;
+use ferrofabric_protocol::lanes::BROKEN;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_verbs_sys::ibv_wc_status;
 
@@ -114,9 +115,9 @@ impl RdmTransport {
             if is_datagram(session) {
                 return self.sent_elsewhere(session, number, Some(status));
             }
-            return self.resuming_lane_broke(session, owner);
+            return self.break_any_lane(session, BROKEN, owner);
         };
-        if lane.end.is_some() {
+        if lane.is_ending {
             // Flushed. Once the last is, all are.
             let last = lane.queue.last().map(|wqe| (wqe.number, &wqe.kind));
             if matches!(last, Some((last, WqeKind::Marker)) if last == number) {

@@ -2,10 +2,9 @@
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::Owner;
+use ferrofabric_protocol::lanes::{AfterLane, LaneEnd};
 
 use super::RdmTransport;
-use crate::connect::ToService;
-use crate::session::{AfterLane, LaneEnd, Link};
 
 /// Nothing completes any more.
 const QUEUE_DEAD: LaneEnd = LaneEnd {
@@ -24,7 +23,7 @@ impl RdmTransport {
             return 0;
         }
         // At each look: lanes that were on their way may have come up since the last.
-        self.end_lanes() + self.end_resumptions(owner) + self.end_waits(owner)
+        self.end_lanes() + self.end_new_lanes(owner) + self.end_waits(owner)
     }
 
     fn end_lanes(&mut self) -> usize {
@@ -32,16 +31,15 @@ impl RdmTransport {
             .map(|lane| lane.key.session())
             .collect();
         for session in datagrams {
-            self.ud_lane_broke(session, QUEUE_DEAD);
+            self.break_lane(session, QUEUE_DEAD);
         }
         let open: Vec<_> = (self.lanes.iter_mut())
             .filter(|lane| !lane.unflushed)
             .map(|lane| lane.key.session())
             .collect();
         for &session in &open {
-            self.break_lane(session, QUEUE_DEAD);
+            self.live_on(|life, view, now| life.broke_for_good(session, QUEUE_DEAD, view, now));
             if let Some(lane) = self.lanes.of(session) {
-                lane.end = Some(QUEUE_DEAD);
                 lane.unflushed = true;
             }
             self.list(session);
@@ -49,29 +47,22 @@ impl RdmTransport {
         open.len()
     }
 
-    /// Ends the lanes on which a session has yet to be taken up, and the session with them.
-    fn end_resumptions<O: Owner>(&mut self, owner: &mut O) -> usize {
-        let resuming: Vec<_> = self
-            .resuming
-            .iter()
-            .map(|lane| lane.up.lane.session())
-            .collect();
-        for &session in &resuming {
-            self.give_up_resuming(session, QUEUE_DEAD, owner);
+    /// Ends the lanes on which a session has yet to be resumed, and the session with them.
+    fn end_new_lanes<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let new = self.lanes_that_resume();
+        for (lane, _) in &new {
+            self.break_any_lane(lane.session(), QUEUE_DEAD, owner);
         }
-        resuming.len()
+        new.len()
     }
 
     /// Ends what has no lane: sessions between two of them, and sends for which there was none yet.
     fn end_waits<O: Owner>(&mut self, owner: &mut O) -> usize {
-        let waiting = self.peers.without_lane();
-        for &at in &waiting {
-            let peer = self.peers.at(at);
-            if peer.link == Link::Connecting {
-                peer.link = Link::Idle;
-                self.service.request(ToService::Cancel(peer.key));
-            }
-            self.connection_ended(at, QUEUE_DEAD, owner);
+        let waiting = self.life.without_lane();
+        for &peer in &waiting {
+            self.live(owner, |life, _, now| {
+                life.give_up_waiting(peer, QUEUE_DEAD, now)
+            });
         }
         waiting.len()
     }

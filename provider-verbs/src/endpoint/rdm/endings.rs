@@ -10,16 +10,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::handshake::LaneKey;
 
 use super::POLL;
 use crate::qp::RcQp;
-use crate::session::LaneEnd;
 
 /// What ends once all that has come was taken.
 pub(super) enum Ending {
-    /// A lane that went down before it carried a session.
-    Lane(SessionId, LaneEnd),
+    /// A lane that is down, and may have come to carry a session.
+    Lane(LaneKey),
     /// A queue pair that no lane has any more, in error. What it has completed would go with it,
     /// and the receive buffers of the endpoint in which that lies.
     QueuePair(#[allow(dead_code, reason = "kept, not used")] Arc<RcQp>),
@@ -60,10 +59,6 @@ impl Endings {
         self.waiting.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Ending> {
-        self.waiting.iter().map(|(_, ending)| ending)
-    }
-
     pub(super) fn push(&mut self, ending: Ending) {
         self.waiting.push_back((self.looks + self.enough, ending));
     }
@@ -88,15 +83,16 @@ impl Endings {
 
 #[cfg(test)]
 mod tests {
-    use ferrofabric_protocol::wire::SessionId;
-
-    use super::super::lane_ends::BROKEN;
     use super::*;
+
+    fn lane(number: u64) -> Ending {
+        Ending::Lane(LaneKey::from_bits(number))
+    }
 
     fn sessions(due: VecDeque<(u64, Ending)>) -> Vec<u32> {
         due.into_iter()
             .filter_map(|(_, ending)| match ending {
-                Ending::Lane(session, _) => Some(session.0),
+                Ending::Lane(lane) => Some(lane.session().0),
                 _ => None,
             })
             .collect()
@@ -106,9 +102,9 @@ mod tests {
     fn each_waits_for_a_queue_of_looks_and_no_longer() {
         // Two looks empty it.
         let mut endings = Endings::new(2);
-        endings.push(Ending::Lane(SessionId(1), BROKEN));
+        endings.push(lane(1));
         assert!(!endings.looked(1, POLL));
-        endings.push(Ending::Lane(SessionId(2), BROKEN));
+        endings.push(lane(2));
         assert!(!endings.looked(2, POLL));
         assert!(endings.looked(2, POLL));
         assert_eq!(sessions(endings.take_due()), [1]);
@@ -120,11 +116,11 @@ mod tests {
     #[test]
     fn the_end_of_the_queue_is_the_time_of_those_that_waited_for_it() {
         let mut endings = Endings::new(1 << 16);
-        endings.push(Ending::Lane(SessionId(1), BROKEN));
+        endings.push(lane(1));
         assert!(!endings.looked(1, POLL));
-        endings.push(Ending::Lane(SessionId(2), BROKEN));
+        endings.push(lane(2));
         // One comes while the poll's completions are handled.
-        endings.push(Ending::Lane(SessionId(3), BROKEN));
+        endings.push(lane(3));
         assert!(endings.looked(2, POLL - 1));
         assert_eq!(sessions(endings.take_due()), [1, 2]);
         assert!(endings.looked(1, 0));

@@ -4,6 +4,7 @@ use ferrofabric_contracts::buffers::parts;
 use ferrofabric_contracts::error::{Errno, Result};
 use ferrofabric_contracts::peer::{Arrived, Matched, Owner, PeerSrx};
 use ferrofabric_contracts::types::{IoBuf, MrDesc, MsgKind};
+use ferrofabric_protocol::lanes::protocol_broken;
 use ferrofabric_protocol::rendezvous::{Chunk, cut_at_buffers};
 use ferrofabric_protocol::table::Key;
 use ferrofabric_protocol::wire::SessionId;
@@ -11,12 +12,9 @@ use ferrofabric_protocol::wire::data::{FinStatus, Grant};
 use ferrofabric_verbs_sys::ibv_sge;
 
 use super::RdmTransport;
-use super::lane_ends::protocol_broken;
 use crate::mr::Access;
 use crate::post::{Remote, SendFlags, SendRequest};
-use crate::session::{
-    Lane, Link, Notice, Receiving, Registered, SessionState, Way, WqeKind, Writing,
-};
+use crate::session::{Lane, Notice, Receiving, Registered, SessionState, Way, WqeKind, Writing};
 
 impl RdmTransport {
     /// The session of a peer that has this name, and its lane if it has one.
@@ -25,7 +23,7 @@ impl RdmTransport {
         peer: u32,
         name: u64,
     ) -> Option<(&mut SessionState, Option<SessionId>)> {
-        if let Link::Up(session) = self.peers.at(peer).link {
+        if let Some(session) = self.peers.at(peer).lane {
             let state = self.state_of(session)?;
             return (state.numbers.name() == name).then_some((state, Some(session)));
         }

@@ -7,12 +7,11 @@
 
 mod complete;
 mod completions;
-mod connecting;
 mod counters;
 mod dead_queue;
-mod departing;
 mod endings;
 mod lane_ends;
+mod lane_life;
 mod lanes;
 mod large;
 mod notices;
@@ -23,8 +22,6 @@ mod receive;
 mod receives;
 mod replay;
 mod request;
-mod resume;
-mod resuming;
 mod send;
 mod session_end;
 mod taken;
@@ -32,14 +29,13 @@ mod turns;
 mod ud;
 mod waits;
 
-use std::collections::HashMap;
 use std::mem::MaybeUninit;
 
 use ferrofabric_contracts::addr::NativeAddr;
 use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::peer::{Owner, PeerAv, PeerSrx, Start, Token, Transport};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MsgKind, SendOp};
-use ferrofabric_protocol::lane_policy::LanePolicy;
+use ferrofabric_protocol::lanes::PeerLanes;
 use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
 use crate::connect::{Service, ToService, peer_key};
@@ -49,11 +45,10 @@ use crate::session::{Grants, Held, Lanes, PeerRoute, Peers, Turns, WrId};
 pub(crate) use open::{Patience, RdmConfig};
 
 use completions::Completions;
-use departing::Watch;
 use endings::Endings;
+use lane_life::NewLanes;
 use poster::Poster;
 use receives::Receives;
-use resuming::Resumptions;
 use ud::UdLanes;
 
 /// Which transport of an endpoint a token belongs to: this one.
@@ -72,13 +67,13 @@ pub(crate) struct RdmTransport {
     service: Service,
     lanes: Lanes,
     ud: UdLanes,
-    /// Which peers have RC lanes.
-    policy: LanePolicy,
-    resuming: Resumptions,
+    /// Decides which lane carries a session, and what becomes of it.
+    life: PeerLanes,
+    /// An action of it is being carried out.
+    is_acting: bool,
+    new_lanes: NewLanes,
     /// What ends once all that has come was taken.
     ending: Endings,
-    /// Peers that were removed and have a lane, and what was seen of it.
-    departing: HashMap<u32, Watch>,
     receives: Receives,
     completions: Completions,
     poster: Poster,
@@ -242,7 +237,7 @@ impl Transport for RdmTransport {
             self.go_on_stalled();
         }
         if ending > 0 && self.completions.has_polled() && self.ending.looked(ending, polled) {
-            done += self.end_resuming(owner);
+            done += self.end_taken(owner);
         }
         if self.ud.wait_for_time() {
             done += self.run_deadlines(owner);
@@ -266,6 +261,7 @@ impl Transport for RdmTransport {
             return;
         };
         self.peers.route(addr, name);
+        self.life.inserted(peer);
         let held = &self.held;
         owner.srx().resolve(addr, |token| {
             token.transport == TRANSPORT
@@ -287,7 +283,7 @@ impl Transport for RdmTransport {
                 owner,
             );
             if !self.peers.at(peer).is_routed() {
-                self.depart(peer);
+                self.live(owner, |life, _, now| life.removed(peer, now));
             }
         }
         owner.srx().forget_source(addr);

@@ -1,6 +1,5 @@
 //! Opening an RDM endpoint.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,17 +7,19 @@ use ferrofabric_contracts::addr::{NativeAddr, VerbsAddr};
 use ferrofabric_contracts::config::{LaneChoice, PeerTimeout};
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_protocol::handshake::Config;
-use ferrofabric_protocol::lane_policy::{self, LanePolicy};
+use ferrofabric_protocol::lane_policy;
+use ferrofabric_protocol::lanes::{self, PeerLanes};
 use ferrofabric_protocol::wire::control::{Keys, Limits};
+use ferrofabric_protocol::wire::data::MAX_RTS_BYTES;
 use ferrofabric_system::random;
 use ferrofabric_system::wait::WaitSet;
 
 use super::RdmTransport;
 use super::completions::Completions;
 use super::endings::Endings;
+use super::lane_life::NewLanes;
 use super::poster::Poster;
 use super::receives::Receives;
-use super::resuming::Resumptions;
 use super::ud::{DataQueuePair, UdLanes};
 use crate::connect::{Datagrams, Service, ServiceConfig, peer_key};
 use crate::cq::{CompChannel, Cq, CqConfig};
@@ -221,6 +222,7 @@ impl RdmTransport {
         let data_qpn = queue_pair.as_ref().map(DataQueuePair::number);
         let ud = UdLanes::new(queue_pair, port.mtu, receives.slot_bytes())?;
         wait.add(ud.fd())?;
+        let requests_fit_datagrams = ud.packet_bytes() >= MAX_RTS_BYTES;
         let service_config = ServiceConfig {
             pd: pd.clone(),
             port,
@@ -243,13 +245,18 @@ impl RdmTransport {
         Ok(Self {
             lanes: Lanes::default(),
             ud,
-            policy: LanePolicy::new(lane_policy::Config {
-                max_lanes: tuning.max_lanes,
-                ..lane_policy::Config::default()
+            life: PeerLanes::new(lanes::Config {
+                choice: tuning.lane,
+                datagrams: data_qpn.is_some(),
+                requests_fit_datagrams,
+                policy: lane_policy::Config {
+                    max_lanes: tuning.max_lanes,
+                    ..lane_policy::Config::default()
+                },
             }),
-            resuming: Resumptions::new(patience.reconnect_timeout),
+            is_acting: false,
+            new_lanes: NewLanes::new(patience.reconnect_timeout),
             ending: Endings::new(completions.polls_that_empty_it()),
-            departing: HashMap::new(),
             #[cfg(feature = "fault-injection")]
             faults: crate::fault::Seen::default(),
             service,

@@ -5,11 +5,11 @@ use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Arrived, Owner, PeerSrx, Start, Token, deliver};
 use ferrofabric_contracts::types::MsgKind;
 use ferrofabric_protocol::credit::CreditError;
+use ferrofabric_protocol::lanes::{BROKEN, protocol_broken};
 use ferrofabric_protocol::session::Accept;
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::{Envelope, FinStatus, Header, Packet};
 
-use super::lane_ends::{BROKEN, protocol_broken};
 use super::{RdmTransport, TRANSPORT};
 use crate::connect::ToService;
 use crate::session::{Body, HeldMessage, Notice, SessionState, Way};

@@ -14,7 +14,7 @@ use super::poster::{InParts, Poster, Stop, TELLS, envelope};
 use super::{MAX_PENDING, RdmTransport};
 use crate::gather::Readable;
 use crate::post::inline_sge;
-use crate::session::{Lane, Link, Pending, Place, Records, Registered, WqeKind};
+use crate::session::{Lane, Pending, Place, Records, Registered, WqeKind};
 
 impl RdmTransport {
     #[cold]
@@ -22,7 +22,9 @@ impl RdmTransport {
         if name.verbs.is_none() {
             return Err(OpError::Failed(Errno::EHOSTUNREACH));
         }
-        Ok(self.peers.route(addr, name))
+        let peer = self.peers.route(addr, name);
+        self.life.inserted(peer);
+        Ok(peer)
     }
 
     #[inline]
@@ -33,7 +35,7 @@ impl RdmTransport {
         iov: Readable<'_>,
     ) -> Result<(), OpError> {
         let peer = self.peers.at(at);
-        if let Link::Up(session) = peer.link {
+        if let Some(session) = peer.lane {
             if peer.pending.is_empty() {
                 if self.poster.holds_back() {
                     self.make_way_for(session);
@@ -121,15 +123,14 @@ impl RdmTransport {
         op: &SendOp,
         iov: Readable<'_>,
     ) -> Result<(), OpError> {
-        let peer = self.peers.at(at);
-        if peer.closed.is_some() {
+        if self.life.is_closed(at) {
             return Err(OpError::Failed(Errno::ESHUTDOWN));
         }
+        let peer = self.peers.at(at);
         peer.pending.push_back(Pending::new(op, iov));
-        match peer.link {
-            Link::Idle => self.reconnect_if_wanted(at),
-            Link::Connecting | Link::Resuming(_) => {}
-            Link::Up(session) => self.list(session),
+        match peer.lane {
+            Some(session) => self.list(session),
+            None => self.ask_for_lane(at),
         }
         Ok(())
     }

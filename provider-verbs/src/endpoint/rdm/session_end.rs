@@ -5,19 +5,18 @@ use std::collections::VecDeque;
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_contracts::peer::{Owner, PeerSrx};
 use ferrofabric_contracts::types::SendOp;
+use ferrofabric_protocol::lanes::{AfterLane, LaneEnd};
 
 use super::{RdmTransport, TRANSPORT};
-use crate::session::{
-    AfterLane, Body, Grants, Held, KeptKind, LaneEnd, Peers, SessionState, Target,
-};
+use crate::session::{Body, Grants, Held, KeptKind, Peers, SessionState, Target};
 
 impl RdmTransport {
-    /// A session is over: ends what hung on it.
+    /// A session is over, which may have rested: ends what hung on it.
     pub(super) fn end_session<O: Owner>(
         &mut self,
         peer: u32,
         mut state: SessionState,
-        end: LaneEnd,
+        (end, rested): (LaneEnd, bool),
         owner: &mut O,
     ) {
         let LaneEnd {
@@ -26,13 +25,6 @@ impl RdmTransport {
             status,
             then,
         } = end;
-        // Nothing was under way, and nothing is lost: the peer needs the session no more.
-        let at = self.peers.at(peer);
-        // One that is parked now is a newer session, and it is that one which rests.
-        let rested = at.rests.is_some() && at.parked.is_none();
-        if rested {
-            self.awaken(peer);
-        }
         let credit = &state.numbers.receive_credit;
         self.grants.end(credit.quota_units(), credit.held_units());
         if let AfterLane::Closed {
@@ -66,6 +58,7 @@ impl RdmTransport {
         }
         let unused = state.is_unused();
         match then {
+            // Nothing was under way, and nothing is lost: the peer needs the session no more.
             AfterLane::Restart if unused || rested => {}
             AfterLane::Restart => {
                 self.fail_receives(peer, Some(state.numbers.name()), errno, why, owner)

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 
 use super::RdmTransport;
 use crate::connect::ToEngine;
-use crate::session::Link;
 
 impl RdmTransport {
     /// Gives the service thread the numbers, by lane, when the endpoint closes.
@@ -47,9 +46,7 @@ impl RdmTransport {
         if let Some(session) = &at.parked {
             return (!session.numbers.is_offered()).then(|| session.numbers.expected());
         }
-        let Link::Up(session) = at.link else {
-            return None;
-        };
+        let session = at.lane?;
         match self.lanes.of(session) {
             Some(lane) => Some(lane.session.numbers.expected()),
             None => (self.ud.lanes.of(session)).map(|lane| lane.session.numbers.expected()),

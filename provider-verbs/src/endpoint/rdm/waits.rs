@@ -2,7 +2,7 @@
 //! endpoint that makes no progress.
 
 use super::RdmTransport;
-use crate::session::{Link, SessionState};
+use crate::session::SessionState;
 
 /// Sums over all sessions.
 #[derive(Default)]
@@ -34,12 +34,8 @@ impl RdmTransport {
         let carried = self.lanes.iter().map(|lane| &lane.session);
         let by_datagrams = self.ud.lanes.iter().map(|lane| &lane.session);
         (parked.chain(carried).chain(by_datagrams)).for_each(|state| sums.add(state));
-        let links = |is_so: fn(Link) -> bool| {
-            let peers = self.peers.iter().filter(|peer| is_so(peer.link));
-            peers.count() as u64
-        };
         let in_line = self.peers.iter().map(|peer| peer.pending.len() as u64);
-        let lanes = self.lanes.iter().filter(|lane| lane.end.is_some());
+        let lanes = self.lanes.iter().filter(|lane| lane.is_ending);
         let ending = lanes.count() + self.ending.len();
         report("verbs_sends_in_line_now", in_line.sum());
         report("verbs_sends_announced_now", sums.announced);
@@ -49,10 +45,9 @@ impl RdmTransport {
         report("verbs_packets_to_repeat_now", sums.replay);
         report("verbs_notices_now", sums.notices);
         report("verbs_sessions_parked_now", self.peers.parked() as u64);
-        let connecting = links(|link| link == Link::Connecting);
-        report("verbs_peers_connecting_now", connecting);
-        let resuming = links(|link| matches!(link, Link::Resuming(_)));
-        report("verbs_peers_resuming_now", resuming);
+        let (connecting, resuming) = self.life.waiting();
+        report("verbs_peers_connecting_now", connecting as u64);
+        report("verbs_peers_resuming_now", resuming as u64);
         report("verbs_lanes_ending_now", ending as u64);
     }
 }

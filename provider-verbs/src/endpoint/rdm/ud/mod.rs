@@ -13,7 +13,6 @@ mod revive;
 mod send;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
 
 use ferrofabric_contracts::error::{Errno, Error, Result};
 use ferrofabric_contracts::peer::Owner;
@@ -31,7 +30,7 @@ use super::RdmTransport;
 use crate::connect::{ToService, Way};
 use crate::device::Mtu;
 use crate::qp::UdQp;
-use crate::session::{Lanes, Link, PacketPool, Route, SessionState, Turn, UdLane};
+use crate::session::{Lanes, PacketPool, Route, SessionState, Turn, UdLane};
 
 pub(super) use queue_pair::DataQueuePair;
 
@@ -165,7 +164,6 @@ impl RdmTransport {
             .min((limits.receive_bytes as usize).saturating_sub(UdQp::HEADER_BYTES));
         let window = DatagramLane::new(&self.ud.shared, &session.numbers, up.name);
         session.numbers.remote = up.remote_session;
-        self.peers.begin_lane(peer);
         self.ud.lanes.insert(UdLane {
             key: up.lane,
             peer,
@@ -174,14 +172,12 @@ impl RdmTransport {
             route: route(up, way),
             packet_bytes: datagram_bytes - PREFIX_BYTES,
             may_send: up.may_send,
-            end: None,
+            is_ending: false,
             outgrown: false,
             turn: Turn::default(),
         });
         self.ud.deadlines.begin(id);
-        self.peers.at(peer).link = Link::Up(id);
         self.poster.counters.lanes.ud += 1;
-        self.list(id);
     }
 
     /// Time has come for some lanes.
@@ -191,7 +187,7 @@ impl RdmTransport {
         let mut done = 0;
         while let Some(session) = self.ud.deadlines.pop(now) {
             let Some(lane) = self.ud.lanes.of(session) else {
-                self.repeat_resume(session, now, owner);
+                self.repeat_resume(session, owner);
                 continue;
             };
             done += 1;
@@ -210,17 +206,11 @@ impl RdmTransport {
     /// Sets the deadline of a lane: to be called after whatever was done with it.
     pub(super) fn set_deadline(&mut self, session: SessionId) {
         if let Some(lane) = self.ud.lanes.of(session) {
-            let at = match lane.end {
-                None => lane.window.deadline(),
-                Some(_) => None,
+            let at = match lane.is_ending {
+                false => lane.window.deadline(),
+                true => None,
             };
             self.ud.deadlines.set(session, at);
         }
     }
 }
-
-/// First wait for the peer's Resume, before it is said again.
-pub(super) const RESUME_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Longest such wait.
-pub(super) const MAX_RESUME_INTERVAL: Duration = Duration::from_secs(1);

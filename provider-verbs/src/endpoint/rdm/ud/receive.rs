@@ -8,12 +8,10 @@ use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet};
 use ferrofabric_protocol::wire::datagram::{self, PREFIX_BYTES, Prefix};
 
 use super::super::RdmTransport;
-use super::super::endings::Ending;
 use super::super::receive::take_credit;
 use super::HELD_PART;
 use crate::connect::ToService;
 use crate::qp::UdQp;
-use crate::session::LaneEnd;
 
 impl RdmTransport {
     /// A datagram has come into a slot, behind room for a routing header.
@@ -42,7 +40,7 @@ impl RdmTransport {
             self.receives.give_back(slot);
             return;
         };
-        if lane.end.is_some() || lane.route.cookie != prefix.cookie {
+        if lane.is_ending || lane.route.cookie != prefix.cookie {
             self.receives.give_back(slot);
             return self.drop_datagram("its lane is over");
         }
@@ -148,7 +146,7 @@ impl RdmTransport {
 
     fn deliver_held<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
         loop {
-            let Some(lane) = self.ud.lanes.of(session).filter(|lane| lane.end.is_none()) else {
+            let Some(lane) = self.ud.lanes.of(session).filter(|lane| !lane.is_ending) else {
                 return;
             };
             let Some(held) = lane.window.next_held(&mut lane.session.numbers) else {
@@ -206,17 +204,6 @@ impl RdmTransport {
         let len = header.write_resume(&lane.session.numbers.held(), &mut bytes);
         let prefix = lane.prefix(false).to_bytes();
         queue_pair.send(&mut self.poster, &lane.route, &prefix, &bytes[..len]);
-    }
-
-    /// The peer does not keep to the protocol.
-    #[cold]
-    pub(in super::super) fn ud_lane_broke(&mut self, session: SessionId, end: LaneEnd) {
-        if let Some(lane) = self.ud.lanes.of(session).filter(|lane| lane.end.is_none()) {
-            lane.end = Some(end);
-            let key = lane.key;
-            self.service.request(ToService::LaneBroken(key));
-            self.ending.push(Ending::Lane(session, end));
-        }
     }
 
     #[cold]

@@ -14,7 +14,7 @@ impl RdmTransport {
     /// way, so that no completion says so.
     #[cold]
     pub(in super::super) fn check_data_queue_pair(&mut self) {
-        if self.ud.lanes.count() == 0 && self.resuming.is_empty() {
+        if self.ud.lanes.count() == 0 && self.new_lanes.is_empty() {
             return;
         }
         if let Some(queue_pair) = &mut self.ud.queue_pair {

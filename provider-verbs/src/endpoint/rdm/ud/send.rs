@@ -180,7 +180,7 @@ impl RdmTransport {
         match stamped {
             Stamped::Whole => self.count_message(session, len, now),
             // It will be wanted: once it has met its receive the lane is wanted at any price.
-            Stamped::Announced if self.policy.has_room() => self.outgrow(session),
+            Stamped::Announced if self.life.has_room() => self.outgrow(session),
             Stamped::Announced => {}
             Stamped::Outgrown => self.outgrow(session),
         }

@@ -1,0 +1,81 @@
+//! What the life of lanes reads of sessions, and of what waits for them.
+
+use ferrofabric_protocol::handshake::LaneKey;
+use ferrofabric_protocol::lanes::{Demand, Facts, PeerLanes, SessionFacts};
+
+use super::super::RdmTransport;
+use super::super::poster::TELLS;
+use crate::session::{Lanes, Peers, Pending, UdLane};
+
+/// What can be read while the life of lanes is told of an event.
+pub(in super::super) struct View<'t> {
+    lanes: &'t mut Lanes,
+    datagrams: &'t mut Lanes<UdLane>,
+    peers: &'t mut Peers,
+    eager_bytes: usize,
+    /// The longest packet that a datagram holds.
+    packet_bytes: usize,
+}
+
+impl RdmTransport {
+    pub(super) fn view(&mut self) -> (&mut PeerLanes, View<'_>) {
+        let view = View {
+            packet_bytes: self.ud.packet_bytes(),
+            eager_bytes: self.poster.tuning.eager_bytes,
+            lanes: &mut self.lanes,
+            datagrams: &mut self.ud.lanes,
+            peers: &mut self.peers,
+        };
+        (&mut self.life, view)
+    }
+}
+
+impl Facts for View<'_> {
+    fn waits(&mut self, peer: u32) -> bool {
+        !self.peers.at(peer).pending.is_empty()
+    }
+
+    fn demand(&mut self, peer: u32) -> Demand {
+        let peer = self.peers.at(peer);
+        let outgrown = |pending: &Pending| {
+            pending.len() > self.eager_bytes || pending.op.flags.intersects(TELLS)
+        };
+        Demand {
+            by_session: (peer.parked.as_ref()).is_some_and(|s| s.outgrows(self.packet_bytes)),
+            by_message: peer.pending.front().is_some_and(outgrown),
+        }
+    }
+
+    fn carried(&mut self, lane: LaneKey) -> SessionFacts {
+        let session = lane.session();
+        let state = match self.lanes.of(session) {
+            Some(lane) => Some(&lane.session),
+            None => self.datagrams.of(session).map(|lane| &lane.session),
+        };
+        state.map(|state| state.facts()).unwrap_or_default()
+    }
+
+    fn parked(&mut self, peer: u32) -> SessionFacts {
+        let state = self.peers.at(peer).parked.as_ref();
+        state.map(|state| state.facts()).unwrap_or_default()
+    }
+
+    fn used(&mut self, lane: LaneKey) -> (u32, u32) {
+        let lane = self.lanes.of(lane.session());
+        lane.map_or((0, 0), |lane| {
+            (lane.queue.next_number(), lane.session.numbers.expected())
+        })
+    }
+
+    fn is_quiet(&mut self, lane: LaneKey) -> bool {
+        (self.lanes.of(lane.session())).is_some_and(|lane| lane.is_quiet())
+    }
+
+    fn is_empty(&mut self, lane: LaneKey) -> bool {
+        let session = lane.session();
+        match self.lanes.of(session) {
+            Some(lane) => lane.open && lane.queue.is_empty(),
+            None => (self.datagrams.of(session)).is_some_and(|lane| lane.is_usable()),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The life of lanes, carried out: [`PeerLanes`] decides which lane carries a session and what
+//! becomes of it, and here its actions meet queue pairs, sessions and the service thread.
+
+mod facts;
+mod new_lanes;
+mod peers;
+mod resume;
+mod session;
+
+use std::sync::Arc;
+
+use ferrofabric_contracts::peer::Owner;
+use ferrofabric_protocol::Time;
+use ferrofabric_protocol::handshake::LaneKey;
+use ferrofabric_protocol::lanes::{Action, LaneEnd, PeerLanes};
+use ferrofabric_protocol::wire::SessionId;
+
+use super::RdmTransport;
+use super::endings::Ending;
+use crate::connect::{Carrier, ToService};
+use crate::qp::RcQp;
+
+pub(super) use new_lanes::NewLanes;
+
+use facts::View;
+
+impl RdmTransport {
+    /// Tells the life of lanes of an event. The actions that follow are to be carried out.
+    #[cold]
+    pub(super) fn event<R>(
+        &mut self,
+        event: impl FnOnce(&mut PeerLanes, &mut View<'_>, Time) -> R,
+    ) -> R {
+        let now = self.ud.now();
+        let (life, mut view) = self.view();
+        event(life, &mut view, now)
+    }
+
+    /// As [`RdmTransport::event`], and carries out what follows.
+    #[cold]
+    pub(super) fn live<O: Owner, R>(
+        &mut self,
+        owner: &mut O,
+        event: impl FnOnce(&mut PeerLanes, &mut View<'_>, Time) -> R,
+    ) -> R {
+        let result = self.event(event);
+        self.carry_out(owner);
+        result
+    }
+
+    /// As [`RdmTransport::live`], of an event that no operation ends with.
+    #[cold]
+    pub(super) fn live_on<R>(
+        &mut self,
+        event: impl FnOnce(&mut PeerLanes, &mut View<'_>, Time) -> R,
+    ) -> R {
+        let result = self.event(event);
+        while let Some(action) = self.next_action() {
+            let undone = self.order(action);
+            self.is_acting = false;
+            if let Err(action) = undone {
+                debug_assert!(false, "{action:?} has no owner");
+                self.life.put_back(action);
+                break;
+            }
+        }
+        result
+    }
+
+    /// The next action, unless one is being carried out: those that it leads to come behind it.
+    fn next_action(&mut self) -> Option<Action> {
+        if self.is_acting || !self.life.has_actions() {
+            return None;
+        }
+        let action = self.event(|life, view, now| life.next_action(view, now));
+        self.is_acting = action.is_some();
+        action
+    }
+
+    /// Carries out all actions.
+    #[cold]
+    fn carry_out<O: Owner>(&mut self, owner: &mut O) {
+        while let Some(action) = self.next_action() {
+            if let Err(action) = self.order(action) {
+                self.act_for(action, owner);
+            }
+            self.is_acting = false;
+        }
+    }
+
+    /// Carries out an action that ends no operation, or gives it back.
+    fn order(&mut self, action: Action) -> Result<(), Action> {
+        match action {
+            Action::Connect {
+                peer,
+                kind,
+                limited,
+            } => {
+                let request = ToService::Connect {
+                    peer: self.peers.at(peer).key,
+                    kind,
+                    patience: self.new_lanes.patience(limited),
+                };
+                self.service.request(request);
+            }
+            Action::Cancel { peer } => {
+                let key = self.peers.at(peer).key;
+                self.service.request(ToService::Cancel(key));
+            }
+            Action::Promote {
+                peer,
+                lane,
+                limited,
+            } => {
+                let request = ToService::Promote {
+                    peer: self.peers.at(peer).key,
+                    lane,
+                    patience: self.new_lanes.patience(limited),
+                };
+                self.service.request(request);
+            }
+            Action::Part { peer } => {
+                let key = self.peers.at(peer).key;
+                self.service.request(ToService::Parted(key));
+            }
+            Action::SessionEnded { peer, lane } => {
+                let peer = self.peers.at(peer).key;
+                self.service.request(ToService::SessionEnded { peer, lane });
+            }
+            Action::TellBroken { lane } => self.service.request(ToService::LaneBroken(lane)),
+            Action::TellHeard { lane } => self.service.request(ToService::LaneHeard(lane)),
+            Action::TellRecycled { lane } => {
+                self.poster.counters.lanes.recycled += 1;
+                self.service.request(ToService::Recycled(lane));
+            }
+            Action::TellLeft { lane } => {
+                self.poster.counters.lanes.left += 1;
+                self.service.request(ToService::Left(lane));
+            }
+            Action::Idle { peer } => self.peers.list(peer),
+            _ => return self.order_lane(action),
+        }
+        Ok(())
+    }
+
+    fn order_lane(&mut self, action: Action) -> Result<(), Action> {
+        match action {
+            Action::Fail { lane, in_order } => self.fail_lane(lane.session(), in_order),
+            Action::Stop { lane } => {
+                if let Some(lane) = self.ud.lanes.of(lane.session()) {
+                    lane.is_ending = true;
+                }
+            }
+            Action::TakeAll { lane } => self.ending.push(Ending::Lane(lane)),
+            Action::Release { lane } => self.release(lane),
+            Action::Begin { peer, lane } => self.begin_session(peer, lane.session()),
+            Action::SayResume {
+                peer,
+                lane,
+                again_after,
+            } => self.say_resume(peer, lane.session(), again_after),
+            Action::Enter { peer, lane, begins } => self.enter(peer, lane.session(), begins),
+            Action::Park { peer, lane } => self.park(peer, lane.session()),
+            Action::MoveLess { peer } => {
+                if let Some(state) = &mut self.peers.at(peer).parked {
+                    state.move_less();
+                }
+            }
+            Action::LendCredit { peer } => self.lend_credit(peer),
+            Action::ReclaimCredit { peer } => self.reclaim_credit(peer),
+            action => return Err(action),
+        }
+        Ok(())
+    }
+
+    /// Carries out an action that may end operations.
+    fn act_for<O: Owner>(&mut self, action: Action, owner: &mut O) {
+        match action {
+            Action::Heard { peer } => self.is_heard(peer, owner),
+            Action::Meet { peer, lane, heard } => self.meet(peer, lane, heard, owner),
+            Action::EndCarried { peer, lane, end } => {
+                if let Some(state) = self.take_off(peer, lane.session()) {
+                    self.end_session(peer, state, (end, false), owner);
+                }
+            }
+            Action::EndParked { peer, end, rested } => {
+                if let Some(state) = self.peers.at(peer).parked.take() {
+                    self.end_session(peer, *state, (end, rested), owner);
+                }
+            }
+            Action::FailWaiting { peer, end } => {
+                self.fail_pending(peer, |_| true, end.errno, end.why, owner);
+                self.fail_receives(peer, None, end.errno, end.why, owner);
+            }
+            action => tracing::error!("{action:?} was not carried out"),
+        }
+    }
+
+    /// Releases the queue pair of a lane that never carried a session, once all that came on it was
+    /// taken.
+    fn release(&mut self, lane: LaneKey) {
+        let Some(lane) = self.new_lanes.remove(lane.session()) else {
+            return;
+        };
+        self.peers.end_lane(lane.peer);
+        self.poster.outstanding -= usize::from(lane.under_way);
+        if let Carrier::Rc(qp) = lane.carrier {
+            self.release_queue_pair(qp);
+        }
+    }
+
+    fn release_queue_pair(&mut self, qp: Arc<RcQp>) {
+        if let Err(error) = qp.to_error() {
+            tracing::debug!("{error}");
+        }
+        self.ending.push(Ending::QueuePair(qp));
+    }
+
+    /// We have evidence that a lane is dead that carries a session.
+    #[cold]
+    pub(super) fn break_lane(&mut self, session: SessionId, end: LaneEnd) {
+        self.live_on(|life, view, now| life.broke(session, end, view, now));
+    }
+
+    /// We have evidence that a lane is dead, whether it carries a session yet or not.
+    #[cold]
+    pub(super) fn break_any_lane<O: Owner>(
+        &mut self,
+        session: SessionId,
+        end: LaneEnd,
+        owner: &mut O,
+    ) {
+        self.live(owner, |life, view, now| life.broke(session, end, view, now));
+    }
+
+    /// Asks for a lane to a peer, if anything waits for one.
+    #[cold]
+    pub(super) fn ask_for_lane(&mut self, peer: u32) {
+        self.live_on(|life, view, _| life.wants_lane(peer, view));
+    }
+
+    /// Ends what waited until all that had come was taken.
+    #[cold]
+    pub(super) fn end_taken<O: Owner>(&mut self, owner: &mut O) -> usize {
+        let ending = self.ending.take_due();
+        let done = ending.len();
+        for (_, ending) in ending {
+            match ending {
+                Ending::Lane(lane) => {
+                    self.live(owner, |life, view, now| life.taken(lane, view, now));
+                }
+                Ending::QueuePair(_) => {}
+                Ending::DataQueuePair => self.revive_data_queue_pair(),
+            }
+        }
+        done
+    }
+}

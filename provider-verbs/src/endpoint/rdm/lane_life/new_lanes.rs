@@ -1,0 +1,66 @@
+//! The lanes that are up and do not carry a session yet.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ferrofabric_protocol::handshake::LaneUp;
+use ferrofabric_protocol::wire::SessionId;
+
+use crate::connect::Carrier;
+
+/// A lane that does not carry a session yet.
+pub(in super::super) struct NewLane {
+    pub(super) up: LaneUp,
+    pub(super) carrier: Carrier,
+    pub(super) peer: u32,
+    /// A Resume was posted.
+    pub(super) said: bool,
+    /// It, or a probe behind it, is under way: one request at a time.
+    pub(super) under_way: bool,
+}
+
+/// All such lanes of an endpoint.
+pub(in super::super) struct NewLanes {
+    lanes: HashMap<SessionId, NewLane>,
+    /// For so long a session waits for a lane; `None`: for as long as it takes.
+    patience: Option<Duration>,
+}
+
+impl NewLanes {
+    pub(in super::super) fn new(patience: Option<Duration>) -> Self {
+        Self {
+            lanes: HashMap::new(),
+            patience,
+        }
+    }
+
+    /// How long a peer may be silent while a lane is made, if that has a limit.
+    pub(super) fn patience(&self, limited: bool) -> Option<Duration> {
+        self.patience.filter(|_| limited)
+    }
+
+    pub(super) fn insert(&mut self, lane: NewLane) {
+        self.lanes.insert(lane.up.lane.session(), lane);
+    }
+
+    pub(super) fn of(&mut self, session: SessionId) -> Option<&mut NewLane> {
+        self.lanes.get_mut(&session)
+    }
+
+    /// The lane carries a session from here on, or is no more.
+    pub(super) fn remove(&mut self, session: SessionId) -> Option<NewLane> {
+        self.lanes.remove(&session)
+    }
+
+    pub(in super::super) fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &NewLane> {
+        self.lanes.values()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut NewLane> {
+        self.lanes.values_mut()
+    }
+}

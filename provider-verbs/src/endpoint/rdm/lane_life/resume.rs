@@ -1,0 +1,245 @@
+//! Sessions that go on over another lane: what is said on it before it carries one.
+
+use std::time::Duration;
+
+use ferrofabric_contracts::peer::Owner;
+use ferrofabric_protocol::handshake::LaneKey;
+use ferrofabric_protocol::lanes::BROKEN;
+use ferrofabric_protocol::session::{Outcome, Said, SessionError};
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::{Header, MAX_NOTICE_BYTES, Packet, Resume};
+use ferrofabric_protocol::wire::datagram::{Ack, Prefix};
+
+use super::super::RdmTransport;
+use super::super::lanes::start;
+use super::super::ud::route;
+use crate::connect::Carrier;
+use crate::origins::session_origin;
+use crate::post::{Remote, SendFlags, SendRequest, inline_sge};
+use crate::session::{SessionState, send_wr_id};
+
+/// Number of the requests that a lane has, one at a time, before it carries the session.
+pub(super) const RESUME_NUMBER: u32 = 0;
+
+impl RdmTransport {
+    /// A packet has come on a lane that does not carry its session yet. Says whether it was one for
+    /// that.
+    #[cold]
+    pub(in super::super) fn resuming_heard<O: Owner>(
+        &mut self,
+        header: &Header,
+        packet: &Packet<'_>,
+        qp_num: u32,
+        owner: &mut O,
+    ) -> bool {
+        let session = header.session;
+        let Some(lane) = self.new_lanes.of(session) else {
+            return false;
+        };
+        let is_its = matches!(&lane.carrier, Carrier::Rc(qp) if qp.number() == qp_num);
+        let (Packet::Resume(held), true) = (packet, is_its) else {
+            return false;
+        };
+        let heard = said(*held, header);
+        self.live(owner, |life, _, _| life.resume_heard(session, heard))
+    }
+
+    /// A datagram has come on a lane that does not carry its session yet. Says whether it was one
+    /// for that.
+    pub(in super::super) fn resume_datagram_came<O: Owner>(
+        &mut self,
+        prefix: &Prefix,
+        header: &Header,
+        packet: &Packet<'_>,
+        owner: &mut O,
+    ) -> bool {
+        let session = header.session;
+        let Some(lane) = self.new_lanes.of(session) else {
+            return false;
+        };
+        let is_its =
+            matches!(&lane.carrier, Carrier::Ud(_)) && lane.up.name as u32 == prefix.cookie;
+        let (Packet::Resume(held), true) = (packet, is_its) else {
+            return false;
+        };
+        let heard = said(*held, header);
+        // What is said again counts no more, and is no stranger's either.
+        self.live(owner, |life, _, _| life.resume_heard(session, heard));
+        true
+    }
+
+    /// Time to say a Resume again that may be lost.
+    pub(in super::super) fn repeat_resume<O: Owner>(&mut self, session: SessionId, owner: &mut O) {
+        self.live(owner, |life, _, _| life.resume_is_due(session));
+    }
+
+    /// The lanes on which sessions are to be resumed, and their peers.
+    pub(in super::super) fn lanes_that_resume(&self) -> Vec<(LaneKey, u32)> {
+        let lanes = self.new_lanes.iter();
+        lanes.map(|newer| (newer.up.lane, newer.peer)).collect()
+    }
+
+    /// Says on a lane which session we hold and what it has taken.
+    pub(super) fn say_resume(
+        &mut self,
+        peer: u32,
+        session: SessionId,
+        again_after: Option<Duration>,
+    ) {
+        let now = self.ud.now();
+        let Some(lane) = self.new_lanes.of(session) else {
+            return;
+        };
+        let state = self.peers.at(peer).parked.as_mut();
+        let (said, credit) = match state {
+            Some(state) => {
+                let credit = state.numbers.receive_credit.released_units();
+                (state.numbers.say(), credit)
+            }
+            // As of the session that begins then.
+            None => {
+                let origin = session_origin();
+                let expected = origin.sequence;
+                let held = Resume::default();
+                (Said { held, expected }, origin.credit_units)
+            }
+        };
+        let header = Header {
+            session: lane.up.remote_session,
+            sequence: said.expected,
+            credit: credit as u16,
+        };
+        let mut bytes = [0; MAX_NOTICE_BYTES];
+        let len = header.write_resume(&said.held, &mut bytes);
+        lane.said = true;
+        match &lane.carrier {
+            Carrier::Rc(qp) => {
+                lane.under_way = true;
+                self.poster.outstanding += 1;
+                let wr_id = send_wr_id(session, RESUME_NUMBER);
+                let mut request = SendRequest::send(wr_id, [inline_sge(&bytes[..len])])
+                    .flags(SendFlags::SIGNALED | SendFlags::INLINE);
+                // SAFETY: inline data is copied before the call returns.
+                if let Err(error) = unsafe { request.post(qp) } {
+                    tracing::warn!("posting to {} failed: {error}", **qp);
+                    self.event(|life, view, now| life.broke(session, BROKEN, view, now));
+                }
+            }
+            Carrier::Ud(way) => {
+                let prefix = Prefix {
+                    asks: true,
+                    cookie: lane.up.name as u32,
+                    ack: Ack {
+                        expected: said.expected,
+                        held: 0,
+                    },
+                    credit,
+                };
+                let route = route(&lane.up, way.clone());
+                if let Some(queue_pair) = &mut self.ud.queue_pair {
+                    // The lane may be given up with nothing behind this on it: then the device is
+                    // to be done with its handle.
+                    queue_pair.signal_next();
+                    queue_pair.send(&mut self.poster, &route, &prefix.to_bytes(), &bytes[..len]);
+                }
+                let again = again_after.map(|wait| now + wait);
+                self.ud.deadlines.set(session, again);
+            }
+        }
+    }
+
+    /// A lane whose peer's Resume is awaited would never learn that the peer gave it up, if word of
+    /// that got lost. So each gets a write of nothing, which only a living queue pair acknowledges
+    /// and of which the peer knows nothing.
+    pub(in super::super) fn probe_resuming_lanes<O: Owner>(&mut self, owner: &mut O) {
+        let mut broken = Vec::new();
+        for lane in self.new_lanes.iter_mut() {
+            let session = lane.up.lane.session();
+            let Carrier::Rc(qp) = &lane.carrier else {
+                continue;
+            };
+            if !lane.said || lane.under_way {
+                continue;
+            }
+            let wr_id = send_wr_id(session, RESUME_NUMBER);
+            let nowhere = Remote { addr: 0, rkey: 0 };
+            let mut request = SendRequest::write(wr_id, [inline_sge(&[])], nowhere)
+                .flags(SendFlags::SIGNALED | SendFlags::INLINE);
+            lane.under_way = true;
+            self.poster.outstanding += 1;
+            // SAFETY: an empty inline write names no memory.
+            if unsafe { request.post(qp) }.is_err() {
+                broken.push(session);
+            }
+        }
+        for session in broken {
+            self.break_any_lane(session, BROKEN, owner);
+        }
+    }
+
+    /// The Resume, or a probe behind it, has arrived.
+    pub(in super::super) fn resume_sent(&mut self, session: SessionId, number: u32) {
+        if let Some(lane) = self.new_lanes.of(session) {
+            if number == RESUME_NUMBER && std::mem::take(&mut lane.under_way) {
+                self.poster.outstanding -= 1;
+            }
+        }
+    }
+
+    /// Has the parked session meet what the peer said on a lane.
+    pub(super) fn meet<O: Owner>(&mut self, peer: u32, lane: LaneKey, heard: Said, owner: &mut O) {
+        // Credit is counted anew where the session begins again.
+        self.reclaim_credit(peer);
+        let Some(mut state) = self.peers.at(peer).parked.take() else {
+            return;
+        };
+        let outcome = self.meet_on(lane, &mut state, heard, owner);
+        self.peers.at(peer).parked = Some(state);
+        if let Err(error) = &outcome {
+            tracing::warn!("{lane:?}: {error}");
+        }
+        self.event(|life, view, now| life.met(lane, outcome, view, now));
+    }
+
+    fn meet_on<O: Owner>(
+        &mut self,
+        lane: LaneKey,
+        state: &mut SessionState,
+        heard: Said,
+        owner: &mut O,
+    ) -> Result<Outcome, SessionError> {
+        let Some(start) = (self.new_lanes.of(lane.session())).map(|lane| start(&lane.up)) else {
+            return Ok(Outcome::BeginsAgain);
+        };
+        let before = state.numbers.unconfirmed();
+        let granted_units = state.numbers.receive_credit.quota_units();
+        let outcome = state.numbers.meet(&start, heard, state.sends.len())?;
+        let repeated = match outcome {
+            Outcome::Continues(replay) => {
+                let count = before - replay.count;
+                state.arrived_after_all(count, &mut self.ud.packets, owner);
+                state.readdress(start.remote);
+                self.poster.counters.lanes.sessions_resumed += 1;
+                replay.count
+            }
+            Outcome::BeginsAgain => {
+                state.begins_again(&start);
+                self.grants.end(granted_units, 0);
+                self.grants.begin(start.we_grant_units);
+                self.tell_grant();
+                before
+            }
+            Outcome::Ends(_) => 0,
+        };
+        self.poster.counters.lanes.packets_repeated += u64::from(repeated);
+        Ok(outcome)
+    }
+}
+
+/// What a Resume says.
+fn said(held: Resume, header: &Header) -> Said {
+    Said {
+        held,
+        expected: header.sequence,
+    }
+}

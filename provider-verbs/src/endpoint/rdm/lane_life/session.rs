@@ -1,0 +1,150 @@
+//! Sessions as they enter lanes and leave them.
+
+use std::sync::Arc;
+
+use ferrofabric_protocol::handshake::LaneUp;
+use ferrofabric_protocol::rendezvous::TransferLimits;
+use ferrofabric_protocol::session::Session;
+use ferrofabric_protocol::wire::SessionId;
+use ferrofabric_protocol::wire::data::Predecessor;
+
+use super::super::RdmTransport;
+use super::super::complete::entered;
+use super::super::lanes::start;
+use super::new_lanes::NewLane;
+use super::resume::RESUME_NUMBER;
+use crate::connect::Carrier;
+use crate::origins::{first_request, session_origin};
+use crate::qp::RcQp;
+use crate::session::{Lane, SendQueue, SessionState, Turn, WqeKind};
+
+impl RdmTransport {
+    /// A lane is up, and does not carry a session yet.
+    pub(in super::super) fn begin_lane(&mut self, peer: u32, up: LaneUp, carrier: Carrier) {
+        if up.resumes && matches!(carrier, Carrier::Ud(_)) {
+            self.ud.deadlines.begin(up.lane.session());
+        }
+        self.new_lanes.insert(NewLane {
+            up,
+            carrier,
+            peer,
+            said: false,
+            under_way: false,
+        });
+    }
+
+    /// Begins the session of a lane that does not carry it yet.
+    pub(super) fn begin_session(&mut self, peer: u32, session: SessionId) {
+        if let Some(up) = self.new_lanes.of(session).map(|lane| lane.up) {
+            let state = self.new_session(&up, Predecessor::default());
+            self.peers.at(peer).parked = Some(Box::new(state));
+        }
+    }
+
+    /// From here on the lane carries a session: one that begins, after another, or the parked one.
+    pub(super) fn enter(&mut self, peer: u32, session: SessionId, begins: Option<Predecessor>) {
+        let Some(lane) = self.new_lanes.remove(session) else {
+            return;
+        };
+        let parked = match begins {
+            None => self.peers.at(peer).parked.take(),
+            Some(_) => None,
+        };
+        let state = match parked {
+            Some(state) => *state,
+            None => self.new_session(&lane.up, begins.unwrap_or_default()),
+        };
+        let NewLane {
+            mut up,
+            carrier,
+            under_way,
+            ..
+        } = lane;
+        // Both ends have spoken on a lane on which a session was to be resumed.
+        up.may_send |= up.resumes;
+        match carrier {
+            Carrier::Rc(qp) => self.enter_lane(peer, &up, (qp, under_way), state),
+            Carrier::Ud(way) => self.enter_ud_lane(peer, &up, way, state),
+        }
+        self.peers.at(peer).lane = Some(session);
+        self.list(session);
+    }
+
+    /// A session that starts with a lane, at whose other end there is this one.
+    fn new_session(&mut self, up: &LaneUp, before: Predecessor) -> SessionState {
+        let numbers = Session::begin_after(before, session_origin(), &start(up));
+        self.grants.begin(up.local_quota_units);
+        self.tell_grant();
+        let tuning = &self.poster.tuning;
+        let reads = TransferLimits {
+            chunk_bytes: tuning.rendezvous.read_chunk,
+            chunks: u32::from(tuning.rendezvous.reads_per_lane),
+            chunks_per_message: tuning.rendezvous.reads_per_message,
+            ..TransferLimits::default()
+        };
+        let writes = TransferLimits {
+            chunk_bytes: tuning.rendezvous.write_chunk,
+            chunks: tuning.rendezvous.writes_per_lane,
+            chunks_per_message: tuning.rendezvous.writes_per_lane,
+            ..reads
+        };
+        SessionState::new(numbers, &start(up), reads, writes)
+    }
+
+    fn enter_lane(
+        &mut self,
+        peer: u32,
+        up: &LaneUp,
+        (qp, under_way): (Arc<RcQp>, bool),
+        session: SessionState,
+    ) {
+        let depth = self.poster.tuning.sends.depth;
+        let mut lane = Lane {
+            qp,
+            key: up.lane,
+            peer,
+            session,
+            open: false,
+            may_send: up.may_send,
+            packet_bytes: self.poster.packet_bytes(&up.remote_limits),
+            heard: up.resumes,
+            queue: SendQueue::new(depth, first_request()),
+            is_ending: false,
+            unflushed: false,
+            refused: false,
+            turn: Turn::default(),
+        };
+        if up.resumes {
+            lane.queue.begin_behind(RESUME_NUMBER);
+        }
+        if under_way {
+            lane.queue.enter(entered(RESUME_NUMBER, WqeKind::Notice));
+        }
+        lane.reconsider();
+        self.lanes.insert(lane);
+    }
+
+    /// Takes the session off a lane, which is no more, and parks it at its peer.
+    pub(super) fn park(&mut self, peer: u32, session: SessionId) {
+        if let Some(state) = self.take_off(peer, session) {
+            self.peers.at(peer).parked = Some(Box::new(state));
+        }
+    }
+
+    /// Takes the session off a lane, which is no more.
+    pub(super) fn take_off(&mut self, peer: u32, session: SessionId) -> Option<SessionState> {
+        let at = self.peers.at(peer);
+        if at.lane == Some(session) {
+            at.lane = None;
+        }
+        match self.lanes.remove(session) {
+            Some(lane) => {
+                let Lane { qp, session, .. } = *lane;
+                drop(qp);
+                self.peers.end_lane(peer);
+                Some(session)
+            }
+            None => self.leave_ud_lane(session),
+        }
+    }
+}
