@@ -359,3 +359,6 @@ const RESUME_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Longest such wait.
 const MAX_RESUME_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

@@ -135,7 +135,7 @@ impl World {
             42..=46 => self.say_again(at, pair, lane),
             47..=52 => self.repeat(at, pair),
             53..=54 if self.is_lossy(pair, lane) => {
-                drop(next_packet(&mut self.pairs[pair], lane, at));
+                let _ = next_packet(&mut self.pairs[pair], lane, at);
             }
             55..=64 => self.submit(at, pair),
             65 => self.close_idle(at),
@@ -223,7 +223,9 @@ impl World {
             }
         }
         if let Some(last) = self.pairs[pair].lanes.last_mut() {
-            (0..2).for_each(|at| drop(last.tell(at)));
+            (0..2).for_each(|at| {
+                last.tell(at);
+            });
         }
         self.pairs[pair].lanes.push(Lane::new(kind, resumes));
     }
