@@ -168,6 +168,11 @@ impl Link {
         !(self.sender.is_idle() && self.receiver.is_idle())
     }
 
+    /// Whether each message and answer of ours lies in the segment whole, or was read by the peer.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sender.is_idle() && self.sender.is_announced()
+    }
+
     /// Whether it could end: nothing is under way, nothing waits to be sent, and no message waits
     /// for a receive. (The quota of those is the link's.)
     pub(crate) fn is_settled(&self) -> bool {

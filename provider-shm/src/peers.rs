@@ -96,6 +96,12 @@ impl Peers {
         self.by_id.remove(&id)
     }
 
+    /// Whether sends wait for links.
+    pub(crate) fn have_waiting_sends(&self) -> bool {
+        let waits = |peer: &Peer| matches!(peer, Peer::Connecting(queue) if !queue.is_empty());
+        self.by_id.values().any(waits)
+    }
+
     /// Entries of all tables.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn known(&self) -> usize {

@@ -237,6 +237,11 @@ impl Transport for ShmTransport {
         did
     }
 
+    fn is_drained(&self) -> bool {
+        let links_are = self.links.iter().all(|(_, link)| link.is_drained());
+        links_are && !self.peers.have_waiting_sends() && self.unreachable.is_empty()
+    }
+
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
         self.inserted(addr, name, owner);
     }

@@ -237,6 +237,17 @@ impl<F: TakesOver, N: HandsBack> Transport for Paired<F, N> {
         self.far.flush(owner);
     }
 
+    fn drain<O: Owner>(&mut self, owner: &mut O) {
+        if let Some(near) = &mut self.near {
+            near.drain(owner);
+        }
+        self.far.drain(owner);
+    }
+
+    fn is_drained(&self) -> bool {
+        self.near.as_ref().is_none_or(Transport::is_drained) && self.far.is_drained()
+    }
+
     #[inline]
     fn progress<O: Owner>(&mut self, owner: &mut O) -> usize {
         let mut done = 0;

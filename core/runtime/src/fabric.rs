@@ -8,6 +8,7 @@ mod completion;
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use crate::wait::Wait;
 pub use completion::{Cntr, Cq};
@@ -298,6 +299,18 @@ pub trait Endpoint: Send + Sync {
     ///
     /// As [`set_min_multi_recv`](Self::set_min_multi_recv).
     fn min_multi_recv(&self) -> Result<usize, OpError>;
+
+    /// Waits until closing the endpoint loses no message, as long as `timeout` says (`None`: for
+    /// ever): each message that was sent, and each answer to a peer's message, lies where the peer
+    /// finds it, or has failed. Without it the messages are lost that wait for a connection, for
+    /// room, or for a receive at the peer. Of a DGRAM endpoint: until the device has them.
+    /// Completions stay in their queues.
+    ///
+    /// # Errors
+    ///
+    /// `Again`: not in time. `EINTR`: a signal came to the thread while it slept. `EBUSY` when the
+    /// domain belongs to another thread.
+    fn flush(&self, timeout: Option<Duration>) -> Result<(), OpError>;
 
     /// What its transports have done so far, by name and number.
     ///

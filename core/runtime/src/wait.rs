@@ -23,6 +23,8 @@ pub(crate) enum Awaited {
     },
     /// A counter that the application does not know as it is.
     Change(usize),
+    /// An endpoint that can close without loss.
+    Drained(usize),
 }
 
 /// A wait of one thread for something of a domain, between two looks whether it is there.

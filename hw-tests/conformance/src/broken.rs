@@ -1,6 +1,7 @@
 //! A domain that does something wrong on purpose: what a search has to find.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
@@ -111,6 +112,10 @@ impl Endpoint for BrokenEndpoint {
 
     fn min_multi_recv(&self) -> std::result::Result<usize, OpError> {
         self.endpoint.min_multi_recv()
+    }
+
+    fn flush(&self, timeout: Option<Duration>) -> std::result::Result<(), OpError> {
+        self.endpoint.flush(timeout)
     }
 
     fn stats(&self) -> std::result::Result<Vec<(&'static str, u64)>, OpError> {

@@ -18,7 +18,7 @@ mod wr_id;
 pub(crate) use grants::{Grants, QUOTA_UNITS};
 pub(crate) use lane::{Lane, Lanes};
 pub(crate) use packet_pool::PacketPool;
-pub(crate) use peers::{Fate, PeerRoute, Peers};
+pub(crate) use peers::{Fate, Peer, PeerRoute, Peers};
 pub(crate) use pending::Pending;
 pub(crate) use records::Records;
 pub(crate) use registered::Registered;

@@ -254,6 +254,14 @@ impl SessionState {
         !self.sends.is_empty() || !self.writes.is_empty()
     }
 
+    /// Whether each packet of ours has arrived, and the peer has taken each message of ours.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.numbers.unconfirmed() == 0
+            && self.replay.is_empty()
+            && self.notices.is_empty()
+            && !self.has_unfinished()
+    }
+
     /// Whether it can not go on over datagrams that hold packets of so many bytes: something is to
     /// be moved by reads or writes, or a packet is too long that was first sent over RC.
     pub(crate) fn outgrows(&self, packet_bytes: usize) -> bool {

@@ -61,6 +61,16 @@ pub trait Transport: Send + 'static {
     /// before they leave the transport alone.
     fn flush<O: Owner>(&mut self, _owner: &mut O) {}
 
+    /// Has peers acknowledge the messages whose sends asked for no completion. An owner that waits
+    /// until the transport [is drained](Self::is_drained) calls this after each call to progress.
+    fn drain<O: Owner>(&mut self, owner: &mut O) {
+        self.flush(owner);
+    }
+
+    /// Whether closing the endpoint now loses no message: each one that was sent, and each answer
+    /// to a peer's message, lies where the peer finds it, or has failed.
+    fn is_drained(&self) -> bool;
+
     /// Delivers an unexpected message into the receive that now matches it (`start_msg`,
     /// `start_tag`).
     ///

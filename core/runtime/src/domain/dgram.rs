@@ -2,6 +2,7 @@
 //! itself, for datagrams match nothing but the order in which receives were posted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::endpoint::{self, OPTIONAL_FLAGS, Receives};
 use super::endpoint_state::{Entered, Name, enter, stats_of};
@@ -137,6 +138,10 @@ impl<B: Backend<Transport: DatagramTransport>> Endpoint for DgramHandle<B> {
 
     fn min_multi_recv(&self) -> Result<usize, OpError> {
         Err(OpError::Failed(Errno::EOPNOTSUPP))
+    }
+
+    fn flush(&self, timeout: Option<Duration>) -> Result<(), OpError> {
+        self.domain.wait_until_drained(self.index, timeout)
     }
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {

@@ -2,6 +2,7 @@
 //! to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::endpoint_state::{Entered, Name, enter, stats_of};
 use super::probe::{self, Probe, Probed};
@@ -195,6 +196,10 @@ impl<B: Backend> Endpoint for EndpointHandle<B> {
     fn min_multi_recv(&self) -> Result<usize, OpError> {
         let state = self.domain.lock()?;
         Ok(state.endpoints[self.index].srx.min_multi_recv())
+    }
+
+    fn flush(&self, timeout: Option<Duration>) -> Result<(), OpError> {
+        self.domain.wait_until_drained(self.index, timeout)
     }
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {

@@ -63,6 +63,11 @@ impl<T: Transport> EndpointState<T> {
         (&mut self.unresolved, &mut self.transport, owner)
     }
 
+    /// Whether closing it loses no message.
+    pub(super) fn is_drained(&self) -> bool {
+        self.unresolved_sends() == 0 && self.transport.is_drained()
+    }
+
     /// Number of sends that wait for addresses.
     pub(super) fn unresolved_sends(&self) -> usize {
         self.unresolved.len()

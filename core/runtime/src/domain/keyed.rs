@@ -199,6 +199,18 @@ impl<T: Transport> Transport for Keyed<T> {
         self.flush_others(usize::MAX, owner);
     }
 
+    fn drain<O: Owner>(&mut self, owner: &mut O) {
+        for part in &mut self.parts {
+            part.held_back = false;
+            part.transport
+                .drain(&mut PartOwner::new(part.handle, owner));
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.parts.iter().all(|part| part.transport.is_drained())
+    }
+
     unsafe fn start<O: Owner>(&mut self, start: Start, owner: &mut O) {
         let Some(part) = self.by_token(start.token) else {
             return;

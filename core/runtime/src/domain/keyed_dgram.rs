@@ -3,6 +3,7 @@
 //! its source and its key, or is lost.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::dgram::{SPECIAL, check_kind, introduce};
 use super::endpoint::{self, EndpointHandle};
@@ -63,6 +64,10 @@ impl<B: Backend> Endpoint for KeyedDgram<B> {
 
     fn min_multi_recv(&self) -> Result<usize, OpError> {
         Err(OpError::Failed(Errno::EOPNOTSUPP))
+    }
+
+    fn flush(&self, timeout: Option<Duration>) -> Result<(), OpError> {
+        self.0.flush(timeout)
     }
 
     fn stats(&self) -> Result<Vec<(&'static str, u64)>, OpError> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::count::Count;
+use super::endpoint_state::EndpointState;
 use super::{Backend, Object, Shared, State};
 use crate::cq::CqQueue;
 use crate::wait::{Awaited, Next, Wait};
@@ -25,8 +26,14 @@ use ferrofabric_system::wait::{WaitFd, WaitSet, WakeBell};
 const LOOKS: usize = 4;
 
 /// Whether it is there.
-fn is_there(awaited: Awaited, cqs: &Slab<CqQueue>, cntrs: &Slab<Count>) -> bool {
+fn is_there<T: Transport>(
+    awaited: Awaited,
+    endpoints: &Slab<EndpointState<T>>,
+    cqs: &Slab<CqQueue>,
+    cntrs: &Slab<Count>,
+) -> bool {
     match awaited {
+        Awaited::Drained(index) => endpoints.get(index).is_none_or(EndpointState::is_drained),
         Awaited::Cq { index, least } => cqs.get(index).is_some_and(|cq| cq.holds(least)),
         Awaited::Change(index) => cntrs.get(index).is_some_and(|count| !count.is_seen()),
         Awaited::Cntr {
@@ -150,6 +157,35 @@ impl<B: Backend> Shared<B> {
         }
     }
 
+    /// Drives the domain until an endpoint can close without loss, or the time is over.
+    pub(super) fn wait_until_drained(
+        &self,
+        index: usize,
+        timeout: Option<Duration>,
+    ) -> Result<(), OpError> {
+        if self.is_inherited() {
+            // The parent's transports send what is left.
+            return Ok(());
+        }
+        let mut wait = self.begin_wait(Awaited::Drained(index), timeout);
+        let drained = loop {
+            let looked = self.look(&mut wait, |state| {
+                state.drain(index);
+                state.endpoints[index].is_drained().then_some(Ok(()))
+            });
+            match looked {
+                Ok(Some(())) => break Ok(()),
+                Ok(None) => {}
+                Err(error) => break Err(error),
+            }
+            if let Err(error) = wait.sleep() {
+                break Err(error);
+            }
+        };
+        self.end_wait(&mut wait);
+        drained
+    }
+
     /// Takes back what a wait holds.
     pub(super) fn end_wait(&self, wait: &mut Wait) {
         if let Some(waiter) = wait.end_sleep() {
@@ -175,7 +211,7 @@ impl<B: Backend> Shared<B> {
         fd.bell().clear();
         for _ in 0..LOOKS {
             self.progress(&mut state);
-            if is_there(awaited, &state.cqs, &state.cntrs) {
+            if is_there(awaited, &state.endpoints, &state.cqs, &state.cntrs) {
                 break;
             }
             if state.arm()? {
@@ -210,13 +246,14 @@ impl<B: Backend> Shared<B> {
     fn wake_sleepers(&self, state: &mut State<B::Transport>) {
         let State {
             waiters,
+            endpoints,
             cqs,
             cntrs,
             ..
         } = state;
         let mut any = false;
         waiters.retain(|_, one| {
-            if !one.woken && is_there(one.awaited, cqs, cntrs) {
+            if !one.woken && is_there(one.awaited, endpoints, cqs, cntrs) {
                 one.woken = true;
                 any |= one.bell.is_none();
                 return one.stays_when_woken();
@@ -253,6 +290,14 @@ impl<B: Backend> Shared<B> {
 }
 
 impl<T: Transport> State<T> {
+    /// Has the peers of an endpoint acknowledge what was sent to them.
+    fn drain(&mut self, index: usize) {
+        let (transport, mut owner) =
+            self.endpoints[index].split(&mut self.cqs, &mut self.cntrs, &self.avs);
+        transport.drain(&mut owner);
+        owner.start_deferred(transport);
+    }
+
     /// Asks every endpoint to wake who sleeps. False when one of them has something already.
     pub(super) fn arm(&mut self) -> Result<bool, OpError> {
         let mut at_rest = true;

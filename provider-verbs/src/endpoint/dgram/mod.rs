@@ -351,6 +351,11 @@ impl Transport for DgramTransport {
         self.sends.queue.post_held_back(&self.qp);
     }
 
+    /// The device acknowledges no datagram: it has each of them, or has refused it.
+    fn is_drained(&self) -> bool {
+        self.sends.waiting.is_empty() && !self.sends.queue.have_refused()
+    }
+
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, _owner: &mut O) {
         if let Some(peer) = &name.verbs {
             self.sources.insert(addr, peer);

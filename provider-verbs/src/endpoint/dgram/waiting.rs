@@ -84,6 +84,11 @@ impl WaitingSends {
         self.count + self.ready.len() >= MAX_WAITING
     }
 
+    /// Whether none waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0 && self.ready.is_empty()
+    }
+
     /// Puts a send in line for the handle of a path.
     pub(super) fn wait_for(&mut self, path: Path, waiting: WaitingSend) {
         self.by_path.entry(path).or_default().push(waiting);

@@ -15,7 +15,7 @@ use super::complete::entered;
 use super::{POLL, RdmTransport};
 use crate::connect::{Carrier, ToEngine, native_addr};
 use crate::post::{SendFlags, SendRequest, inline_sge};
-use crate::session::WqeKind;
+use crate::session::{Lane, WqeKind};
 
 impl RdmTransport {
     /// Takes what the service thread has to say.
@@ -75,9 +75,15 @@ impl RdmTransport {
     /// nothing new: the peer's device acknowledges it as long as the queue pair exists, whatever
     /// its process does; when it is gone, the lane fails by retries exhausted.
     pub(super) fn probe_idle_lanes(&mut self) {
+        self.probe_lanes(|_| true);
+    }
+
+    /// Probes those of the lanes on which no request asks for a completion.
+    pub(super) fn probe_lanes(&mut self, which: impl Fn(&Lane) -> bool) {
         let mut broken = Vec::new();
         for lane in self.lanes.iter_mut() {
-            if lane.open && lane.queue.expects_no_word() && self.poster.probe(lane).is_err() {
+            let is_silent = lane.open && lane.queue.expects_no_word();
+            if is_silent && which(lane) && self.poster.probe(lane).is_err() {
                 broken.push(lane.key.session());
             }
         }

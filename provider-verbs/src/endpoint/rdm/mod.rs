@@ -40,7 +40,7 @@ use ferrofabric_verbs_sys::{ibv_wc, ibv_wc_status};
 
 use crate::connect::{Service, ToService, peer_key};
 use crate::gather::Readable;
-use crate::session::{Grants, Held, Lanes, PeerRoute, Peers, Turns, WrId};
+use crate::session::{Grants, Held, Lanes, Peer, PeerRoute, Peers, SessionState, Turns, WrId};
 
 pub(crate) use open::{Patience, RdmConfig};
 
@@ -254,6 +254,20 @@ impl Transport for RdmTransport {
 
     fn flush<O: Owner>(&mut self, _owner: &mut O) {
         self.post_held_back();
+    }
+
+    fn drain<O: Owner>(&mut self, _owner: &mut O) {
+        self.post_held_back();
+        self.probe_lanes(|lane| !lane.queue.is_empty());
+    }
+
+    fn is_drained(&self) -> bool {
+        let is_peer_drained = |peer: &Peer| {
+            peer.pending.is_empty() && peer.parked.as_deref().is_none_or(SessionState::is_drained)
+        };
+        self.lanes.iter().all(|lane| lane.session.is_drained())
+            && (self.ud.lanes.iter()).all(|lane| lane.session.is_drained())
+            && self.peers.iter().all(is_peer_drained)
     }
 
     fn peer_inserted<O: Owner>(&mut self, addr: FiAddr, name: &NativeAddr, owner: &mut O) {
