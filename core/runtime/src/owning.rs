@@ -1,133 +1,62 @@
 //! The safe way to send and receive: an endpoint that owns the buffers of its operations while they
 //! are under way, and gives them back with the completion.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+mod buffer;
+
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use slab::Slab;
 
-use crate::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig, Mr};
+pub use buffer::Buffer;
+
+use crate::fabric::{Av, Cq, CqAttr, Domain, Endpoint, EndpointConfig};
 use ferrofabric_av::AvAttr;
 use ferrofabric_contracts::addr::{Address, NativeAddr};
-use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::error::{Errno, OpError, Result};
 use ferrofabric_contracts::flags::Flags;
 use ferrofabric_contracts::peer::{Completion, CqError};
 use ferrofabric_contracts::types::{FiAddr, IoBuf, MrDesc, MsgKind, RecvOp, SendOp};
-
-const PAGE_BYTES: usize = 4096;
-
-/// Memory for messages: page-aligned, zeroed, of one size for its life.
-pub struct Buffer {
-    // The registration ends before the memory does.
-    mr: Option<Arc<dyn Mr>>,
-    ptr: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: a `Buffer` owns its memory as a `Box<[u8]>` does.
-unsafe impl Send for Buffer {}
-// SAFETY: as above; `&Buffer` gives shared reads only.
-unsafe impl Sync for Buffer {}
-
-impl Buffer {
-    /// Memory of `len` bytes.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` for a length that no allocation can have.
-    pub fn new(len: usize) -> Result<Self> {
-        let layout = Self::layout(len)?;
-        // SAFETY: the layout's size is not 0.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(ptr) else {
-            handle_alloc_error(layout);
-        };
-        Ok(Self { mr: None, ptr, len })
-    }
-
-    fn layout(len: usize) -> Result<Layout> {
-        Layout::from_size_align(len.max(1), PAGE_BYTES)
-            .map_err(|_| Error::new(Errno::EINVAL, "allocate", format!("buffer of {len} bytes")))
-    }
-
-    /// Registers the memory with a domain, so that devices move it without copying.
-    ///
-    /// # Errors
-    ///
-    /// As [`Domain::register`].
-    pub fn register(&mut self, domain: &dyn Domain) -> Result<()> {
-        if self.len == 0 {
-            // Nothing to move, and devices refuse empty regions.
-            return Ok(());
-        }
-        let access = Flags::SEND | Flags::RECV | Flags::REMOTE_READ;
-        // SAFETY: the memory is freed after the region (`drop`), and while an operation on it is
-        // under way nobody holds a reference, for the endpoint owns the buffer then. Peers get no
-        // more than reads.
-        self.mr = Some(unsafe { domain.register(self.io(self.len), access)? });
-        Ok(())
-    }
-
-    fn io(&self, len: usize) -> IoBuf {
-        IoBuf::new(self.ptr.as_ptr(), len.min(self.len))
-    }
-
-    fn desc(&self) -> MrDesc {
-        self.mr.as_ref().map_or(MrDesc::NONE, |mr| mr.desc())
-    }
-}
-
-impl std::ops::Deref for Buffer {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the memory is allocated, initialized, and ours.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
-    }
-}
-
-impl std::ops::DerefMut for Buffer {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        self.mr = None;
-        if let Ok(layout) = Self::layout(self.len) {
-            // SAFETY: allocated in `new` with the same layout.
-            unsafe { dealloc(self.ptr.as_ptr(), layout) };
-        }
-    }
-}
-
-impl std::fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffer of {} bytes", self.len)
-    }
-}
 
 /// What became of an operation.
 #[derive(Debug)]
 pub struct Done {
     /// The token that the operation was given.
     pub token: u64,
+    /// The peer that it named: where a send went, or whose message a receive was for.
+    pub peer: FiAddr,
     /// Its buffer.
     pub buffer: Buffer,
     /// Its completion, or why it failed.
     pub outcome: std::result::Result<Completion, Box<CqError>>,
 }
 
+/// How an operation ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// One that has a buffer.
+    Operation(Done),
+    /// An inject, which failed: those that succeed are not told.
+    Inject(Box<CqError>),
+}
+
+impl Ended {
+    /// For callers that end with an inject that failed.
+    #[inline]
+    fn operation(self) -> std::result::Result<Done, OpError> {
+        match self {
+            Self::Operation(done) => Ok(done),
+            Self::Inject(failed) => Err(OpError::Failed(failed.errno)),
+        }
+    }
+}
+
 struct InFlight {
     buffer: Buffer,
     token: u64,
+    peer: FiAddr,
 }
 
 #[inline]
@@ -245,6 +174,11 @@ impl OwningEndpoint {
         self.endpoint.stats()
     }
 
+    /// Whether an operation with this token is under way.
+    pub fn is_under_way(&self, token: u64) -> bool {
+        self.in_flight.iter().any(|(_, o)| o.token == token)
+    }
+
     /// Operations under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
@@ -254,17 +188,51 @@ impl OwningEndpoint {
     /// device is told of all together, with the first that none follows.
     #[inline]
     pub fn set_more(&mut self, more: bool) {
-        self.send_flags = match more {
-            true => Flags::MORE,
-            false => Flags::empty(),
-        };
+        self.send_flags.set(Flags::MORE, more);
+    }
+
+    /// Whether the sends from now on complete when the message stands in the buffer of its receive
+    /// (`FI_DELIVERY_COMPLETE`). Injects have no completion.
+    pub fn set_delivery_complete(&mut self, complete: bool) {
+        self.send_flags.set(Flags::DELIVERY_COMPLETE, complete);
+    }
+
+    /// As [`Endpoint::flush`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn flush(&self, timeout: Option<Duration>) -> std::result::Result<(), OpError> {
+        self.endpoint.flush(timeout)
+    }
+
+    /// As [`Cq::wait_fd`], of its completion queue.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn wait_fd(&self) -> Result<BorrowedFd<'_>> {
+        self.cq.wait_fd()
+    }
+
+    /// As [`Cq::try_wait`], of its completion queue.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_wait(&self) -> std::result::Result<(), OpError> {
+        match self.batch_at == self.batch_end {
+            true => self.cq.try_wait(),
+            false => Err(OpError::Again),
+        }
     }
 
     /// Sends the first `len` bytes of a buffer with a tag.
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::send`]; the buffer comes back.
+    /// As [`Endpoint::send`], and `EINVAL` for more bytes than the buffer has; the buffer comes
+    /// back.
     #[inline]
     pub fn tsend(
         &mut self,
@@ -285,7 +253,7 @@ impl OwningEndpoint {
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::send`]; the buffer comes back.
+    /// As [`tsend`](Self::tsend).
     #[inline]
     pub fn send(
         &mut self,
@@ -298,16 +266,29 @@ impl OwningEndpoint {
         self.post_send(buffer, len, token, send_op(MsgKind::Msg, dest, data))
     }
 
+    /// Sends the first `len` bytes of a buffer as `op` says. Context, descriptor and the flag
+    /// `COMPLETION` are the endpoint's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`tsend`](Self::tsend).
     #[inline]
-    fn post_send(
+    pub fn post_send(
         &mut self,
         buffer: Buffer,
         len: usize,
         token: u64,
         op: SendOp,
     ) -> std::result::Result<(), (OpError, Buffer)> {
+        if len > buffer.len() {
+            return Err((OpError::Failed(Errno::EINVAL), buffer));
+        }
         let (io, desc) = (buffer.io(len), buffer.desc());
-        let slot = self.in_flight.insert(InFlight { buffer, token });
+        let slot = self.in_flight.insert(InFlight {
+            buffer,
+            token,
+            peer: op.dest,
+        });
         let op = SendOp {
             desc,
             context: context_of(slot),
@@ -359,7 +340,7 @@ impl OwningEndpoint {
     #[inline]
     fn post_inject(&self, bytes: &[u8], op: SendOp) -> std::result::Result<(), OpError> {
         let op = SendOp {
-            flags: op.flags | self.send_flags | Flags::INJECT,
+            flags: op.flags | (self.send_flags - Flags::DELIVERY_COMPLETE) | Flags::INJECT,
             ..op
         };
         // SAFETY: with `INJECT` the bytes are needed until return only.
@@ -407,15 +388,25 @@ impl OwningEndpoint {
         self.post_recv(buffer, token, recv_op(MsgKind::Msg, src))
     }
 
+    /// Receives as `op` says, but for its flags: this takes one message. Context and descriptor
+    /// are the endpoint's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`trecv`](Self::trecv).
     #[inline]
-    fn post_recv(
+    pub fn post_recv(
         &mut self,
         buffer: Buffer,
         token: u64,
         op: RecvOp,
     ) -> std::result::Result<(), (OpError, Buffer)> {
         let (io, desc) = (buffer.io(usize::MAX), buffer.desc());
-        let slot = self.in_flight.insert(InFlight { buffer, token });
+        let slot = self.in_flight.insert(InFlight {
+            buffer,
+            token,
+            peer: op.src,
+        });
         let op = RecvOp {
             desc,
             context: context_of(slot),
@@ -448,12 +439,19 @@ impl OwningEndpoint {
     /// `EBUSY` when the domain belongs to another thread; the error of an inject that failed.
     #[inline]
     pub fn poll(&mut self) -> std::result::Result<Option<Done>, OpError> {
+        self.poll_any()?.map(Ended::operation).transpose()
+    }
+
+    /// As `poll`, and an inject that failed is one of those that are over.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` when the domain belongs to another thread.
+    #[inline]
+    pub fn poll_any(&mut self) -> std::result::Result<Option<Ended>, OpError> {
         if self.batch_at == self.batch_end {
-            match self.cq.read(&mut self.batch) {
-                Ok(n) => (self.batch_at, self.batch_end) = (0, n),
-                Err(OpError::Again) => return Ok(None),
-                Err(e) => return self.poll_error(e).map(Some),
-            }
+            let read = self.cq.read(&mut self.batch);
+            return self.next_of_read(read);
         }
         Ok(self.next_of_batch())
     }
@@ -468,26 +466,44 @@ impl OwningEndpoint {
         &mut self,
         timeout: Option<Duration>,
     ) -> std::result::Result<Option<Done>, OpError> {
+        self.wait_any(timeout)?.map(Ended::operation).transpose()
+    }
+
+    /// As `poll_any`, and waits as `wait` does.
+    ///
+    /// # Errors
+    ///
+    /// As `poll_any`.
+    pub fn wait_any(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> std::result::Result<Option<Ended>, OpError> {
         if self.batch_at == self.batch_end {
-            match self.cq.sread(&mut self.batch, timeout) {
-                Ok(n) => (self.batch_at, self.batch_end) = (0, n),
-                Err(OpError::Again) => return Ok(None),
-                Err(e) => return self.poll_error(e).map(Some),
-            }
+            let read = self.cq.sread(&mut self.batch, timeout);
+            return self.next_of_read(read);
         }
         Ok(self.next_of_batch())
     }
 
     #[inline]
-    fn next_of_batch(&mut self) -> Option<Done> {
+    fn next_of_read(
+        &mut self,
+        read: std::result::Result<usize, OpError>,
+    ) -> std::result::Result<Option<Ended>, OpError> {
+        match read {
+            Ok(n) => (self.batch_at, self.batch_end) = (0, n),
+            Err(OpError::Again) => return Ok(None),
+            Err(e) => return self.poll_error(e).map(Some),
+        }
+        Ok(self.next_of_batch())
+    }
+
+    #[inline]
+    fn next_of_batch(&mut self) -> Option<Ended> {
         let completion = self.batch[self.batch_at];
         self.batch_at += 1;
-        let InFlight { buffer, token } = self.take(completion.context)?;
-        Some(Done {
-            token,
-            buffer,
-            outcome: Ok(completion),
-        })
+        let operation = self.take(completion.context)?;
+        Some(Ended::Operation(operation.ended(Ok(completion))))
     }
 
     /// The operation of a context, none for an inject.
@@ -498,19 +514,32 @@ impl OwningEndpoint {
     }
 
     #[cold]
-    fn poll_error(&mut self, error: OpError) -> std::result::Result<Done, OpError> {
+    fn poll_error(&mut self, error: OpError) -> std::result::Result<Ended, OpError> {
         if error != OpError::Failed(Errno::EAVAIL) {
             return Err(error);
         }
-        let failed = self.cq.read_error()?.ok_or(OpError::Again)?;
-        let InFlight { buffer, token } = self
-            .take(failed.completion.context)
-            .ok_or(OpError::Failed(failed.errno))?;
-        Ok(Done {
-            token,
-            buffer,
-            outcome: Err(Box::new(failed)),
+        let failed = Box::new(self.cq.read_error()?.ok_or(OpError::Again)?);
+        Ok(match self.take(failed.completion.context) {
+            Some(operation) => Ended::Operation(operation.ended(Err(failed))),
+            None => Ended::Inject(failed),
         })
+    }
+}
+
+impl InFlight {
+    #[inline]
+    fn ended(self, outcome: std::result::Result<Completion, Box<CqError>>) -> Done {
+        let Self {
+            buffer,
+            token,
+            peer,
+        } = self;
+        Done {
+            token,
+            peer,
+            buffer,
+            outcome,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod datagrams;
 mod endings;
 mod faults;
 mod floods;
+mod flushes;
 mod forks;
 mod messages;
 mod parts;
