@@ -137,9 +137,11 @@ impl From<Errno> for OpError {
     }
 }
 
-/// A control-path error: the operation, its object, the reason of the failure, and a remedy in
-/// the hands of a user.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A control-path error: the action, its object, the reason, and advice for the user.
+///
+/// `Debug` prints the sentence of `Display`, because a `main` that returns an error prints it by
+/// `Debug`.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     errno: Errno,
     doing: &'static str,
@@ -188,6 +190,12 @@ impl fmt::Display for Error {
             Some(advice) => write!(f, "; {advice}"),
             None => Ok(()),
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
