@@ -1,19 +1,84 @@
 //! Ferrofabric: endpoints for messages over RDMA hardware and shared memory, for HPC programs.
 //!
-//! This package is what a Rust program depends on. It gathers the names that such a program needs
-//! from the crates that declare them, and adds nothing. `examples/messages.rs` is a whole program.
+//! [`RdmEndpoint::open`] finds the best domain of this machine and opens an endpoint there;
+//! [`RdmEndpoint::builder`] has the options. An operation takes a [`Buffer`] and gives it back with
+//! its completion or its error, so no call of an endpoint is unsafe.
 //!
-//! A [`Provider`](fabric::Provider) finds domains ([`discovery`]) and opens one. A
-//! [`Domain`](fabric::Domain) opens endpoints, address vectors and completion queues. The data path
-//! of these takes addresses of memory and is unsafe; [`owning`] has endpoints that own the buffers
-//! of their operations, and no unsafe call.
+//! ```
+//! use std::time::Duration;
 //!
-//! Other providers are written to [`peer`], the interfaces between an owner and its peers.
+//! use ferrofabric::{Buffer, MessageSource, PathChoice, RdmEndpoint};
+//!
+//! # fn main() -> Result<(), ferrofabric::Error> {
+//! let patience = Some(Duration::from_secs(10));
+//! let mut client = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
+//! let mut server = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
+//!
+//! // A process passes its address on as text; here both ends are one process.
+//! let to_server = client.insert(&server.address().to_string())?;
+//! client.inject(to_server, b"who am I?")?;
+//! client.flush(Duration::from_secs(10))?;
+//!
+//! let question = server.recv(Buffer::new(64)?)?;
+//! let question = server.wait_for(question, patience)?;
+//! assert_eq!(question.bytes(), b"who am I?");
+//!
+//! // Nobody gave the server the client's address: the message did.
+//! let MessageSource::Unknown(Some(client_address)) = question.source() else {
+//!     panic!("the client is known already");
+//! };
+//! let to_client = server.insert(client_address)?;
+//! let answer = server.send(to_client, Buffer::copy_of(b"a client")?)?;
+//! server.wait_for(answer, patience)?;
+//! let received = client.recv(Buffer::new(64)?)?;
+//! assert_eq!(client.wait_for(received, patience)?.bytes(), b"a client");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Errors
+//!
+//! Calls that post or complete an operation fail with [`OperationError`], which has the peer and
+//! the buffer; all others fail with [`Error`]. `?` turns the first into the second. `Debug` prints
+//! both as sentences, so the errors of `fn main() -> Result<(), ferrofabric::Error>` are readable.
+//!
+//! # Futures
+//!
+//! [`AsyncRdmEndpoint`] has futures for any executor: see there.
+//!
+//! # The objects below
+//!
+//! An endpoint is made of libfabric's objects, which programs may open by themselves: a
+//! [`Provider`](fabric::Provider) finds domains ([`discovery`]) and opens one, a
+//! [`Domain`](fabric::Domain) opens endpoints, address vectors, completion queues and counters;
+//! [`eq`] has event queues. The data path of these takes addresses of memory and is unsafe.
+//! [`RdmEndpoint::domain`] and [`RdmEndpointBuilder::configure`] lead from one to the other. Other
+//! providers are written to [`peer`], the interfaces between an owner and its peers.
+
+#![deny(unsafe_code)]
+
+mod async_endpoint;
+mod builder;
+mod endpoint;
+mod operation;
+mod operation_error;
+
+pub use async_endpoint::{AsyncRdmEndpoint, DescriptorReadiness, NextFuture, OutcomeFuture};
+pub use builder::{PathChoice, RdmEndpointBuilder};
+pub use endpoint::{CompletionIter, DROP_FLUSH, PeerAddress, RdmEndpoint};
+pub use operation::{
+    CompletedOperation, Inbound, MessageSource, OperationId, Outbound, ReceivedMessage, RecvId,
+    SendId,
+};
+pub use operation_error::OperationError;
 
 pub use ferrofabric_av::{AvAttr, InsertReport, InsertRequest, Resolve, Services};
+pub use ferrofabric_contracts::error::{Errno, Error, Result};
+pub use ferrofabric_contracts::types::FiAddr;
 pub use ferrofabric_contracts::{
     API_VERSION, VERSION, addr, config, error, flags, info, peer, types,
 };
-pub use ferrofabric_runtime::{discovery, eq, fabric, owning};
+pub use ferrofabric_runtime::owning::Buffer;
+pub use ferrofabric_runtime::{discovery, eq, fabric};
 pub use ferrofabric_shm::ShmProvider;
 pub use ferrofabric_verbs::VerbsProvider;

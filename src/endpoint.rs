@@ -1,0 +1,553 @@
+//! The endpoint that a Rust program holds.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrofabric_contracts::addr::{AddrError, Address, NativeAddr};
+use ferrofabric_contracts::error::{Errno, Error, OpError, Result};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::{Completion, CqError};
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_runtime::fabric::{Av, Domain};
+use ferrofabric_runtime::owning::{Done, Ended, OwningEndpoint};
+
+use crate::operation::{
+    CompletedOperation, Inbound, MessageSource, OperationId, Outbound, ReceivedMessage, RecvId,
+    SendId,
+};
+use crate::operation_error::OperationError;
+
+/// Longest time that dropping an endpoint takes to hand over what it has sent.
+pub const DROP_FLUSH: Duration = Duration::from_secs(1);
+
+/// An endpoint for reliable messages to any number of peers (`FI_EP_RDM`), with an address vector
+/// and a completion queue of its own.
+///
+/// Sends and receives take a [`Buffer`](crate::Buffer) and return at once; the buffer comes back
+/// with the operation's completion. Completions are taken one by one ([`poll`](Self::poll),
+/// [`wait`](Self::wait), [`completions`](Self::completions)) or for one operation
+/// ([`wait_for`](Self::wait_for)), which keeps those of all others.
+///
+/// These calls also move the endpoint's messages on, unless it was opened with
+/// [`Progress::Auto`](crate::info::Progress::Auto).
+///
+/// # Close
+///
+/// A send that completed, and an inject that returned, may still be under way: no peer has it yet.
+/// [`close`](Self::close) waits until each message that was sent lies where its peer finds it.
+/// Dropping the endpoint does the same for [`DROP_FLUSH`] at most, and then loses without an error:
+/// messages to peers that are not reached in that time, and long messages for which the peer posts
+/// no receive in that time. Exit from the process without either, by a signal or
+/// [`std::process::exit`], loses all that was not handed over: [`flush`](Self::flush) first.
+pub struct RdmEndpoint {
+    inner: OwningEndpoint,
+    domain: Arc<dyn Domain>,
+    /// Completions that were taken while another was waited for.
+    finished: VecDeque<CompletedOperation>,
+    next_token: u64,
+    /// It was not flushed by [`RdmEndpoint::close`].
+    flushes_at_drop: bool,
+}
+
+impl RdmEndpoint {
+    pub(crate) fn over(domain: Arc<dyn Domain>, inner: OwningEndpoint) -> Result<Self> {
+        // `as_fd` can not fail.
+        inner.wait_fd()?;
+        Ok(Self {
+            inner,
+            domain,
+            finished: VecDeque::new(),
+            next_token: 0,
+            flushes_at_drop: true,
+        })
+    }
+
+    /// Its address, which peers insert. As text (`to_string`) it can be passed on in a file, on a
+    /// command line, or over any other connection.
+    pub fn address(&self) -> Address {
+        self.inner.address()
+    }
+
+    /// Puts a peer into the address vector: by its [`address`](Self::address), or by the text of
+    /// that.
+    ///
+    /// ```
+    /// # use ferrofabric::{PathChoice, RdmEndpoint};
+    /// # let endpoint = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
+    /// # let peer = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
+    /// let text = peer.address().to_string();
+    /// assert_eq!(endpoint.insert(&text)?, endpoint.insert(peer.address())?);
+    /// let error = endpoint.insert("localhost").unwrap_err();
+    /// assert!(error.to_string().contains("an address looks like ferro://"));
+    /// # Ok::<(), ferrofabric::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for text that is no address; the error says what one looks like. Else as
+    /// [`Av::insert_all`].
+    pub fn insert(&self, peer: impl PeerAddress) -> Result<FiAddr> {
+        let address = peer.to_address()?;
+        let format = self.domain.info().addr_format;
+        let format = match address.has_format(format) {
+            true => format,
+            false => address.format(),
+        };
+        let bytes = address.to_bytes(format).map_err(|why| {
+            Error::new(Errno::EINVAL, "insert", address.to_string()).mend(why.to_string())
+        })?;
+        self.inner.av().insert(&bytes)
+    }
+
+    /// Takes a peer out of the address vector. Sends to it that are under way fail, and its
+    /// messages are those of an unknown source from now on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when it is not there.
+    pub fn remove(&self, peer: FiAddr) -> Result<()> {
+        self.inner.av().remove(peer)
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    ///
+    /// The buffer comes back. `EAGAIN` ([`OperationError::is_again`]): take completions, then send
+    /// again. `EINVAL`: the length is beyond the buffer. `EMSGSIZE`: longer than the domain's
+    /// limit. `EADDRNOTAVAIL`: no such peer. `ECONNRESET`, `ESHUTDOWN`, `EHOSTUNREACH`: it is gone.
+    pub fn send(
+        &mut self,
+        to: FiAddr,
+        message: impl Into<Outbound>,
+    ) -> Result<SendId, OperationError> {
+        let message = message.into();
+        let (op, len) = (message.operation(to), message.len);
+        let token = self.next_token;
+        (self.inner.post_send(message.buffer, len, token, op))
+            .map_err(|refused| OperationError::refused_send(to, len, refused))?;
+        self.next_token += 1;
+        Ok(SendId(token))
+    }
+
+    /// Sends a copy of a short message, without a completion: one that fails later is a
+    /// [`CompletedOperation::Failed`].
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn inject(&mut self, to: FiAddr, bytes: &[u8]) -> Result<(), OperationError> {
+        (self.inner.inject(bytes, to, None))
+            .map_err(|error| OperationError::refused_inject(to, error))
+    }
+
+    /// As [`inject`](Self::inject), with a tag.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn tinject(&mut self, to: FiAddr, tag: u64, bytes: &[u8]) -> Result<(), OperationError> {
+        (self.inner.tinject(bytes, to, tag))
+            .map_err(|error| OperationError::refused_inject(to, error))
+    }
+
+    /// Receives a message.
+    ///
+    /// # Errors
+    ///
+    /// The buffer comes back. `EBUSY`: the endpoint belongs to another thread.
+    pub fn recv(&mut self, into: impl Into<Inbound>) -> Result<RecvId, OperationError> {
+        let into = into.into();
+        let op = into.operation();
+        let token = self.next_token;
+        (self.inner.post_recv(into.buffer, token, op))
+            .map_err(|refused| OperationError::refused_recv(op.src, refused))?;
+        self.next_token += 1;
+        Ok(RecvId(token))
+    }
+
+    /// Takes back a receive that no message has met. It completes as cancelled
+    /// ([`OperationError::is_canceled`]), with its buffer.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: a message has met it, or it is over.
+    pub fn cancel(&mut self, receive: RecvId) -> Result<()> {
+        let cancelled = self.inner.cancel(receive.0);
+        cancelled
+            .map_err(|error| Error::new(error.errno(), "cancel", format!("receive {}", receive.0)))
+    }
+
+    /// The next operation that is over, if one is.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: the endpoint belongs to another thread. `ENOMEM`: completions were lost.
+    pub fn poll(&mut self) -> Result<Option<CompletedOperation>> {
+        if let Some(completed) = self.finished.pop_front() {
+            return Ok(Some(completed));
+        }
+        self.poll_queue()
+    }
+
+    /// The next operation that is over, within this time (`None`: for ever); `Ok(None)` when it was
+    /// not.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<CompletedOperation>> {
+        if let Some(completed) = self.finished.pop_front() {
+            return Ok(Some(completed));
+        }
+        self.wait_queue(timeout.and_then(deadline))
+    }
+
+    /// Waits for one operation, within this time (`None`: for ever), and returns what it gives: the
+    /// [`ReceivedMessage`] of a receive, the buffer of a send. Others that end meanwhile keep their
+    /// completions, for the calls that come after this.
+    ///
+    /// # Errors
+    ///
+    /// That of the operation. `ETIMEDOUT` ([`OperationError::is_timeout`]): the operation goes on.
+    /// `ENOENT`: its completion was taken already.
+    pub fn wait_for<I: OperationId>(
+        &mut self,
+        operation: I,
+        timeout: Option<Duration>,
+    ) -> Result<I::Output, OperationError> {
+        let token = operation.token();
+        let deadline = timeout.and_then(deadline);
+        if let Some(output) = self.take_finished(operation)? {
+            return Ok(output);
+        }
+        loop {
+            match self.wait_queue(deadline) {
+                Ok(Some(completed)) if operation.names(&completed) => {
+                    if let Some(output) = I::output(completed) {
+                        return output;
+                    }
+                }
+                Ok(Some(other)) => self.finished.push_back(other),
+                Ok(None) => {
+                    let why = "it goes on";
+                    return Err(OperationError::not_waited(token, Errno::ETIMEDOUT, why));
+                }
+                Err(error) => return Err(OperationError::not_waited(token, error.errno(), "")),
+            }
+        }
+    }
+
+    /// The output of an operation that has ended while another was waited for; `None` while the
+    /// operation goes on.
+    pub(crate) fn take_finished<I: OperationId>(
+        &mut self,
+        operation: I,
+    ) -> Result<Option<I::Output>, OperationError> {
+        let token = operation.token();
+        let at = (self.finished.iter()).position(|one| operation.names(one));
+        if let Some(completed) = at.and_then(|at| self.finished.remove(at)) {
+            return I::output(completed).transpose();
+        }
+        match self.inner.is_under_way(token) {
+            true => Ok(None),
+            false => {
+                let why = "its completion was taken already";
+                Err(OperationError::not_waited(token, Errno::ENOENT, why))
+            }
+        }
+    }
+
+    /// The first that has ended while another was waited for, but for those with these numbers.
+    pub(crate) fn take_first_finished(
+        &mut self,
+        but: impl Fn(u64) -> bool,
+    ) -> Option<CompletedOperation> {
+        let is_free = |one: &CompletedOperation| !one.token().is_some_and(&but);
+        let at = self.finished.iter().position(is_free)?;
+        self.finished.remove(at)
+    }
+
+    /// Keeps all completions that are there. Returns whether there was one.
+    pub(crate) fn collect(&mut self) -> Result<bool> {
+        let mut any = false;
+        while let Some(completed) = self.poll_queue()? {
+            self.finished.push_back(completed);
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// The operations that end, one after the other; over when none does within this time (`None`:
+    /// never).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # use ferrofabric::{Buffer, CompletedOperation, PathChoice, RdmEndpoint};
+    /// # let mut endpoint = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
+    /// # let to_itself = endpoint.insert(endpoint.address())?;
+    /// for bytes in [b"one", b"two"] {
+    ///     endpoint.recv(Buffer::new(16)?)?;
+    ///     endpoint.inject(to_itself, bytes)?;
+    /// }
+    /// let mut received = 0;
+    /// for completed in endpoint.completions(Some(Duration::from_millis(10))) {
+    ///     match completed? {
+    ///         CompletedOperation::Received(_, message) => received += message.bytes().len(),
+    ///         CompletedOperation::Sent(..) => {}
+    ///         CompletedOperation::Failed(error) => return Err(error.into()),
+    ///     }
+    /// }
+    /// assert_eq!(received, 6);
+    /// # Ok::<(), ferrofabric::Error>(())
+    /// ```
+    pub fn completions(&mut self, timeout: Option<Duration>) -> CompletionIter<'_> {
+        CompletionIter {
+            endpoint: self,
+            timeout,
+        }
+    }
+
+    /// Waits until closing the endpoint loses no message, within this time: see
+    /// [above](Self#close). Completions are kept.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT`: some peer has not got its messages in time.
+    pub fn flush(&mut self, timeout: Duration) -> Result<()> {
+        let deadline = deadline(timeout);
+        loop {
+            let error = match self.inner.flush(deadline.map(until)) {
+                Ok(()) => return Ok(()),
+                Err(OpError::Failed(Errno::EINTR)) => continue,
+                Err(OpError::Again) => Errno::ETIMEDOUT,
+                Err(OpError::Failed(errno)) => errno,
+            };
+            return Err(Error::new(error, "flush", "endpoint").mend(
+                "a peer does not take what was sent to it: its messages are lost at the end",
+            ));
+        }
+    }
+
+    /// Closes the endpoint once it is flushed, within this time.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush`](Self::flush); the endpoint is closed all the same.
+    pub fn close(mut self, timeout: Duration) -> Result<()> {
+        self.flushes_at_drop = false;
+        self.flush(timeout)
+    }
+
+    /// Prepares a wait on the descriptor of [`as_fd`](AsFd::as_fd), and returns whether the caller
+    /// may wait. If not, there may be a completion already: [`poll`](Self::poll) first. Each wait
+    /// needs a call.
+    ///
+    /// # Errors
+    ///
+    /// When a device can not be armed.
+    pub fn prepare_wait(&mut self) -> Result<bool> {
+        Ok(self.finished.is_empty() && self.may_sleep()?)
+    }
+
+    /// As `prepare_wait`, whatever was kept of other operations.
+    pub(crate) fn may_sleep(&mut self) -> Result<bool> {
+        match self.inner.try_wait() {
+            Ok(()) => Ok(true),
+            Err(OpError::Again) => Ok(false),
+            Err(OpError::Failed(errno)) => Err(Error::new(errno, "wait on", "endpoint")),
+        }
+    }
+
+    /// The domain, on which other objects may be opened.
+    pub fn domain(&self) -> &Arc<dyn Domain> {
+        &self.domain
+    }
+
+    /// The address vector.
+    pub fn av(&self) -> &Arc<dyn Av> {
+        self.inner.av()
+    }
+
+    /// Statistics of its transports, by name and number.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY`: the endpoint belongs to another thread.
+    pub fn stats(&self) -> Result<Vec<(&'static str, u64)>> {
+        let stats = self.inner.stats();
+        stats.map_err(|error| Error::new(error.errno(), "read", "statistics"))
+    }
+
+    fn poll_queue(&mut self) -> Result<Option<CompletedOperation>> {
+        let ended = self.inner.poll_any().map_err(not_polled)?;
+        Ok(ended.map(completed))
+    }
+
+    fn wait_queue(&mut self, deadline: Option<Instant>) -> Result<Option<CompletedOperation>> {
+        loop {
+            let ended = (self.inner.wait_any(deadline.map(until))).map_err(not_polled)?;
+            match ended {
+                Some(ended) => return Ok(Some(completed(ended))),
+                // It also ends for a signal to the thread.
+                None if deadline.is_some_and(|at| Instant::now() >= at) => return Ok(None),
+                None => {}
+            }
+        }
+    }
+}
+
+impl AsFd for RdmEndpoint {
+    /// Readable when there may be a completion, after each [`prepare_wait`](Self::prepare_wait)
+    /// that allows a wait.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self.inner.wait_fd() {
+            Ok(fd) => fd,
+            Err(error) => unreachable!("it was opened with the endpoint: {error}"),
+        }
+    }
+}
+
+impl Drop for RdmEndpoint {
+    fn drop(&mut self) {
+        if self.flushes_at_drop {
+            // The error has no taker here; the type's documentation names the loss.
+            let _ = self.flush(DROP_FLUSH);
+        }
+    }
+}
+
+/// The operations of an endpoint that end: [`RdmEndpoint::completions`].
+pub struct CompletionIter<'a> {
+    endpoint: &'a mut RdmEndpoint,
+    timeout: Option<Duration>,
+}
+
+impl Iterator for CompletionIter<'_> {
+    type Item = Result<CompletedOperation>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.endpoint.wait(self.timeout).transpose()
+    }
+}
+
+/// The forms of an address: an [`Address`] or [`NativeAddr`], a [`SocketAddr`], or the text
+/// of any.
+pub trait PeerAddress {
+    /// The address.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for text that is none.
+    fn to_address(&self) -> Result<Address>;
+}
+
+impl PeerAddress for Address {
+    fn to_address(&self) -> Result<Address> {
+        Ok(*self)
+    }
+}
+
+impl PeerAddress for NativeAddr {
+    fn to_address(&self) -> Result<Address> {
+        Ok(Address::from(*self))
+    }
+}
+
+impl PeerAddress for SocketAddr {
+    fn to_address(&self) -> Result<Address> {
+        Ok(Address::from(*self))
+    }
+}
+
+impl PeerAddress for str {
+    fn to_address(&self) -> Result<Address> {
+        self.parse().map_err(|why: AddrError| {
+            Error::new(Errno::EINVAL, "read", format!("address {self:?}")).mend(format!(
+                "{why}; an address looks like ferro://?inc=5f3c&node=91a0&shm=27d4 (the text of \
+                 an endpoint's `address()`) or fi_sockaddr_in://10.1.0.1:7471"
+            ))
+        })
+    }
+}
+
+impl PeerAddress for String {
+    fn to_address(&self) -> Result<Address> {
+        self.as_str().to_address()
+    }
+}
+
+impl<P: PeerAddress + ?Sized> PeerAddress for &P {
+    fn to_address(&self) -> Result<Address> {
+        (**self).to_address()
+    }
+}
+
+/// When a wait is over; never, where that is beyond all that clocks can tell.
+fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}
+
+fn until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+fn not_polled(error: OpError) -> Error {
+    let error = Error::new(error.errno(), "poll", "endpoint");
+    match error.errno() {
+        Errno::EBUSY => error.mend("it belongs to another thread: open it with Threading::Safe"),
+        _ => error,
+    }
+}
+
+fn completed(ended: Ended) -> CompletedOperation {
+    let mut done = match ended {
+        Ended::Operation(done) => done,
+        Ended::Inject(failed) => {
+            return CompletedOperation::Failed(OperationError::failed_inject(&failed));
+        }
+    };
+    match std::mem::replace(&mut done.outcome, Ok(Completion::BLANK)) {
+        Ok(completion) if completion.flags.contains(Flags::SEND) => {
+            CompletedOperation::Sent(SendId(done.token), done.buffer)
+        }
+        Ok(completion) => {
+            let source = match completion.src.is_some() {
+                true => MessageSource::Known(completion.src),
+                false => MessageSource::Unknown(None),
+            };
+            received(done, &completion, source)
+        }
+        Err(failed) => match of_unknown_source(&failed) {
+            Some(source) => received(done, &failed.completion, source),
+            None => CompletedOperation::Failed(OperationError::failed(done, &failed)),
+        },
+    }
+}
+
+/// The source of a message that was received, in what the completion queue has as an error
+/// (`FI_SOURCE_ERR`).
+fn of_unknown_source(failed: &CqError) -> Option<MessageSource> {
+    let is_one =
+        failed.errno == Errno::EADDRNOTAVAIL && failed.completion.flags.contains(Flags::RECV);
+    is_one.then(|| {
+        let name = failed.sender.as_deref().copied();
+        MessageSource::Unknown(name.map(Address::from))
+    })
+}
+
+fn received(done: Done, completion: &Completion, source: MessageSource) -> CompletedOperation {
+    let has = |flag| completion.flags.contains(flag);
+    let message = ReceivedMessage {
+        buffer: done.buffer,
+        len: completion.len,
+        tag: has(Flags::TAGGED).then_some(completion.tag),
+        data: has(Flags::REMOTE_CQ_DATA).then_some(completion.data),
+        source,
+    };
+    CompletedOperation::Received(RecvId(done.token), message)
+}

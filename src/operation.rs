@@ -1,0 +1,327 @@
+//! The messages and buffers of operations, their ids, and their completions.
+
+use std::fmt;
+
+use ferrofabric_contracts::addr::Address;
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::types::{FiAddr, MrDesc, MsgKind, RecvOp, SendOp};
+use ferrofabric_runtime::owning::Buffer;
+
+use crate::operation_error::OperationError;
+
+/// A message to send: a buffer, whole unless [`len`](Self::len) says otherwise, without a tag
+/// unless it gets one.
+///
+/// ```
+/// # use ferrofabric::{Buffer, Outbound};
+/// let greeting = Outbound::from(Buffer::copy_of(b"hello, world")?).len(5).tag(7);
+/// # let _ = greeting;
+/// # Ok::<(), ferrofabric::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Outbound {
+    pub(crate) buffer: Buffer,
+    pub(crate) len: usize,
+    tag: Option<u64>,
+    data: Option<u64>,
+}
+
+impl From<Buffer> for Outbound {
+    fn from(buffer: Buffer) -> Self {
+        let len = buffer.len();
+        Self {
+            buffer,
+            len,
+            tag: None,
+            data: None,
+        }
+    }
+}
+
+impl Outbound {
+    /// Sends the first `len` bytes alone. More than the buffer has are refused when it is sent.
+    #[must_use]
+    pub fn len(self, len: usize) -> Self {
+        Self { len, ..self }
+    }
+
+    /// With a tag.
+    #[must_use]
+    pub fn tag(self, tag: u64) -> Self {
+        Self {
+            tag: Some(tag),
+            ..self
+        }
+    }
+
+    /// With CQ data: a number for the receiver's completion (`FI_REMOTE_CQ_DATA`).
+    #[must_use]
+    pub fn data(self, data: u64) -> Self {
+        Self {
+            data: Some(data),
+            ..self
+        }
+    }
+
+    pub(crate) fn operation(&self, dest: FiAddr) -> SendOp {
+        SendOp {
+            kind: kind_of(self.tag),
+            dest,
+            tag: self.tag.unwrap_or(0),
+            data: self.data.unwrap_or(0),
+            desc: MrDesc::NONE,
+            context: 0,
+            flags: match self.data {
+                Some(_) => Flags::REMOTE_CQ_DATA,
+                None => Flags::empty(),
+            },
+        }
+    }
+}
+
+/// Room for a message to receive: without a tag and from any source, unless it says otherwise.
+///
+/// ```
+/// # use ferrofabric::{Buffer, FiAddr, Inbound};
+/// # fn example(peer: FiAddr) -> Result<(), ferrofabric::Error> {
+/// let answer = Inbound::from(Buffer::new(4096)?).source(peer).tag(7);
+/// # let _ = answer;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Inbound {
+    pub(crate) buffer: Buffer,
+    source: FiAddr,
+    tag: Option<u64>,
+    ignore: u64,
+}
+
+impl From<Buffer> for Inbound {
+    fn from(buffer: Buffer) -> Self {
+        Self {
+            buffer,
+            source: FiAddr::UNSPEC,
+            tag: None,
+            ignore: 0,
+        }
+    }
+}
+
+impl Inbound {
+    /// Takes messages of one peer alone.
+    #[must_use]
+    pub fn source(self, peer: FiAddr) -> Self {
+        Self {
+            source: peer,
+            ..self
+        }
+    }
+
+    /// Takes messages with this tag. (Those with a tag and those without never match each other.)
+    #[must_use]
+    pub fn tag(self, tag: u64) -> Self {
+        Self {
+            tag: Some(tag),
+            ..self
+        }
+    }
+
+    /// Takes messages whose tag differs in these bits, too.
+    #[must_use]
+    pub fn ignore(self, bits: u64) -> Self {
+        Self {
+            tag: self.tag.or(Some(0)),
+            ignore: bits,
+            ..self
+        }
+    }
+
+    pub(crate) fn operation(&self) -> RecvOp {
+        RecvOp {
+            kind: kind_of(self.tag),
+            src: self.source,
+            tag: self.tag.unwrap_or(0),
+            ignore: self.ignore,
+            desc: MrDesc::NONE,
+            context: 0,
+            flags: Flags::empty(),
+        }
+    }
+}
+
+fn kind_of(tag: Option<u64>) -> MsgKind {
+    match tag {
+        Some(_) => MsgKind::Tagged,
+        None => MsgKind::Msg,
+    }
+}
+
+/// A send that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SendId(pub(crate) u64);
+
+/// A receive that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RecvId(pub(crate) u64);
+
+/// The name of an operation: [`SendId`] or [`RecvId`].
+pub trait OperationId: Copy + Unpin + sealed::OperationToken {
+    /// The output of the operation when it succeeds.
+    type Output;
+}
+
+impl OperationId for SendId {
+    /// The buffer that was sent.
+    type Output = Buffer;
+}
+
+impl OperationId for RecvId {
+    /// The message.
+    type Output = ReceivedMessage;
+}
+
+pub(crate) mod sealed {
+    use super::{CompletedOperation, OperationError, RecvId, SendId};
+
+    /// Tells an operation from the others of its endpoint.
+    pub trait OperationToken {
+        /// The number.
+        fn token(self) -> u64;
+
+        /// Whether this completion is the operation's.
+        fn names(self, completed: &CompletedOperation) -> bool;
+
+        /// The output in the completion of this operation; `None` for one of the other kind.
+        fn output(
+            completed: CompletedOperation,
+        ) -> Option<Result<<Self as super::OperationId>::Output, OperationError>>
+        where
+            Self: super::OperationId;
+    }
+
+    impl OperationToken for SendId {
+        fn token(self) -> u64 {
+            self.0
+        }
+
+        fn names(self, completed: &CompletedOperation) -> bool {
+            match completed {
+                CompletedOperation::Sent(id, _) => *id == self,
+                CompletedOperation::Received(..) => false,
+                CompletedOperation::Failed(error) => error.send_id() == Some(self),
+            }
+        }
+
+        fn output(completed: CompletedOperation) -> Option<Result<super::Buffer, OperationError>> {
+            match completed {
+                CompletedOperation::Sent(_, buffer) => Some(Ok(buffer)),
+                CompletedOperation::Received(..) => None,
+                CompletedOperation::Failed(error) => Some(Err(error)),
+            }
+        }
+    }
+
+    impl OperationToken for RecvId {
+        fn token(self) -> u64 {
+            self.0
+        }
+
+        fn names(self, completed: &CompletedOperation) -> bool {
+            match completed {
+                CompletedOperation::Received(id, _) => *id == self,
+                CompletedOperation::Sent(..) => false,
+                CompletedOperation::Failed(error) => error.recv_id() == Some(self),
+            }
+        }
+
+        fn output(
+            completed: CompletedOperation,
+        ) -> Option<Result<super::ReceivedMessage, OperationError>> {
+            match completed {
+                CompletedOperation::Received(_, message) => Some(Ok(message)),
+                CompletedOperation::Sent(..) => None,
+                CompletedOperation::Failed(error) => Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// An operation that is over.
+#[derive(Debug)]
+pub enum CompletedOperation {
+    /// A send, whose buffer may be used again.
+    Sent(SendId, Buffer),
+    /// A receive, with its message.
+    Received(RecvId, ReceivedMessage),
+    /// One that failed, an inject among them.
+    Failed(OperationError),
+}
+
+impl CompletedOperation {
+    pub(crate) fn token(&self) -> Option<u64> {
+        match self {
+            Self::Sent(id, _) => Some(id.0),
+            Self::Received(id, _) => Some(id.0),
+            Self::Failed(error) => error.token(),
+        }
+    }
+}
+
+/// The sender of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageSource {
+    /// A peer that is in the address vector.
+    Known(FiAddr),
+    /// An unknown source: one that is not in the address vector. Its address, to be inserted; none
+    /// if the endpoint was opened without them
+    /// ([`unknown_sources`](crate::RdmEndpointBuilder::unknown_sources)).
+    Unknown(Option<Address>),
+}
+
+/// A message that was received.
+pub struct ReceivedMessage {
+    pub(crate) buffer: Buffer,
+    pub(crate) len: usize,
+    pub(crate) tag: Option<u64>,
+    pub(crate) data: Option<u64>,
+    pub(crate) source: MessageSource,
+}
+
+impl ReceivedMessage {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+
+    /// Its tag, if it has one.
+    pub fn tag(&self) -> Option<u64> {
+        self.tag
+    }
+
+    /// Its CQ data, if it has any.
+    pub fn data(&self) -> Option<u64> {
+        self.data
+    }
+
+    /// The peer that sent it.
+    pub fn source(&self) -> &MessageSource {
+        &self.source
+    }
+
+    /// The buffer in which it lies, at the start.
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+}
+
+impl fmt::Debug for ReceivedMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceivedMessage")
+            .field("len", &self.len)
+            .field("tag", &self.tag)
+            .field("data", &self.data)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,215 @@
+//! The error of an operation.
+
+use std::fmt;
+
+use ferrofabric_contracts::error::{Errno, Error, OpError};
+use ferrofabric_contracts::flags::Flags;
+use ferrofabric_contracts::peer::CqError;
+use ferrofabric_contracts::types::FiAddr;
+use ferrofabric_runtime::owning::{Buffer, Done};
+
+use crate::operation::{RecvId, SendId};
+
+/// An operation that was refused, that failed, or that was not over in time.
+///
+/// It has the peer, and the buffer, which is the caller's again. `?` turns it into [`Error`] where
+/// a function returns that.
+pub struct OperationError {
+    operation: FailedOperation,
+    peer: Option<FiAddr>,
+    errno: Errno,
+    why: &'static str,
+    buffer: Option<Buffer>,
+}
+
+/// The operation, by its number where it was posted.
+#[derive(Clone, Copy, Debug)]
+enum FailedOperation {
+    /// With its length where it was refused.
+    Send(Option<SendId>, Option<usize>),
+    Recv(Option<RecvId>),
+    Inject,
+    Wait(u64),
+}
+
+impl OperationError {
+    pub(crate) fn refused_send(
+        peer: FiAddr,
+        bytes: usize,
+        (error, buffer): (OpError, Buffer),
+    ) -> Self {
+        let why = match error {
+            OpError::Again => BACK_PRESSURE,
+            OpError::Failed(_) if bytes > buffer.len() => "the buffer has fewer bytes than that",
+            OpError::Failed(_) => "",
+        };
+        Self {
+            operation: FailedOperation::Send(None, Some(bytes)),
+            peer: Some(peer),
+            errno: error.errno(),
+            why,
+            buffer: Some(buffer),
+        }
+    }
+
+    pub(crate) fn refused_recv(peer: FiAddr, (error, buffer): (OpError, Buffer)) -> Self {
+        Self {
+            operation: FailedOperation::Recv(None),
+            peer: known(peer),
+            errno: error.errno(),
+            why: "",
+            buffer: Some(buffer),
+        }
+    }
+
+    pub(crate) fn refused_inject(peer: FiAddr, error: OpError) -> Self {
+        Self {
+            operation: FailedOperation::Inject,
+            peer: Some(peer),
+            errno: error.errno(),
+            why: match error {
+                OpError::Again => BACK_PRESSURE,
+                OpError::Failed(_) => "",
+            },
+            buffer: None,
+        }
+    }
+
+    pub(crate) fn failed_inject(failed: &CqError) -> Self {
+        Self {
+            operation: FailedOperation::Inject,
+            peer: known(failed.completion.src),
+            errno: failed.errno,
+            why: failed.why,
+            buffer: None,
+        }
+    }
+
+    pub(crate) fn failed(done: Done, failed: &CqError) -> Self {
+        let is_recv = failed.completion.flags.contains(Flags::RECV);
+        Self {
+            operation: match is_recv {
+                true => FailedOperation::Recv(Some(RecvId(done.token))),
+                false => FailedOperation::Send(Some(SendId(done.token)), None),
+            },
+            peer: known(done.peer).or(known(failed.completion.src)),
+            errno: failed.errno,
+            why: failed.why,
+            buffer: Some(done.buffer),
+        }
+    }
+
+    /// The wait for an operation ended without it.
+    pub(crate) fn not_waited(token: u64, errno: Errno, why: &'static str) -> Self {
+        Self {
+            operation: FailedOperation::Wait(token),
+            peer: None,
+            errno,
+            why,
+            buffer: None,
+        }
+    }
+
+    pub(crate) fn token(&self) -> Option<u64> {
+        match self.operation {
+            FailedOperation::Send(id, _) => id.map(|id| id.0),
+            FailedOperation::Recv(id) => id.map(|id| id.0),
+            FailedOperation::Inject | FailedOperation::Wait(_) => None,
+        }
+    }
+
+    /// The send, if it is a send that was posted.
+    pub fn send_id(&self) -> Option<SendId> {
+        match self.operation {
+            FailedOperation::Send(id, _) => id,
+            _ => None,
+        }
+    }
+
+    /// The receive, if it is a receive that was posted.
+    pub fn recv_id(&self) -> Option<RecvId> {
+        match self.operation {
+            FailedOperation::Recv(id) => id,
+            _ => None,
+        }
+    }
+
+    /// The peer; none for a receive from any source that no message met.
+    pub fn peer(&self) -> Option<FiAddr> {
+        self.peer
+    }
+
+    /// Why.
+    pub fn errno(&self) -> Errno {
+        self.errno
+    }
+
+    /// Back-pressure: nothing was posted, and the same call succeeds once some completions were
+    /// taken.
+    pub fn is_again(&self) -> bool {
+        self.errno == Errno::EAGAIN
+    }
+
+    /// The time of the wait was over; the operation goes on, and may be waited for again.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.operation, FailedOperation::Wait(_)) && self.errno == Errno::ETIMEDOUT
+    }
+
+    /// The receive was cancelled.
+    pub fn is_canceled(&self) -> bool {
+        self.errno == Errno::ECANCELED
+    }
+
+    /// The operation's buffer; none of an inject, and none while the operation goes on.
+    pub fn into_buffer(self) -> Option<Buffer> {
+        self.buffer
+    }
+
+    fn to_error(&self) -> Error {
+        let with = |preposition: &str| match self.peer {
+            Some(peer) => format!(" {preposition} {peer:?}"),
+            None => String::new(),
+        };
+        let (doing, object) = match self.operation {
+            FailedOperation::Send(_, None) => ("send", format!("a message{}", with("to"))),
+            FailedOperation::Send(_, Some(bytes)) => {
+                ("send", format!("{bytes} bytes{}", with("to")))
+            }
+            FailedOperation::Recv(_) => ("receive", format!("a message{}", with("from"))),
+            FailedOperation::Inject => ("inject", format!("a message{}", with("to"))),
+            FailedOperation::Wait(token) => ("wait for", format!("operation {token}")),
+        };
+        let error = Error::new(self.errno, doing, object);
+        match self.why {
+            "" => error,
+            why => error.mend(why),
+        }
+    }
+}
+
+const BACK_PRESSURE: &str = "take completions, then send again";
+
+fn known(peer: FiAddr) -> Option<FiAddr> {
+    peer.is_some().then_some(peer)
+}
+
+impl fmt::Display for OperationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_error().fmt(f)
+    }
+}
+
+/// The sentence that `Display` prints, for a `main` that returns the error.
+impl fmt::Debug for OperationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for OperationError {}
+
+impl From<OperationError> for Error {
+    fn from(error: OperationError) -> Self {
+        error.to_error()
+    }
+}
