@@ -16,11 +16,18 @@ use crate::wire::SessionId;
 use crate::wire::control::LaneKind;
 
 impl PeerLanes {
+    /// Whether traffic promotes peers: else messages need not be counted.
+    #[inline]
+    #[must_use]
+    pub fn counts_traffic(&self) -> bool {
+        self.config.choice != LaneChoice::Ud
+    }
+
     /// A message of `bytes` goes to a peer by datagrams. Says whether the peer has traffic enough
     /// for an RC lane: ask [`PeerLanes::has_traffic`] then.
     #[inline]
     pub fn message(&mut self, peer: u32, bytes: u64, now: Time) -> bool {
-        self.config.choice != LaneChoice::Ud && self.policy.message(peer, bytes, now)
+        self.counts_traffic() && self.policy.message(peer, bytes, now)
     }
 
     /// A peer has traffic enough for an RC lane. Says whether there is room for one, which may

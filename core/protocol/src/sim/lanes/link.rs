@@ -44,6 +44,8 @@ pub(super) struct Lane {
     /// A Resume is to be repeated.
     pub(super) repeats: [bool; 2],
     pub(super) outgrown: [bool; 2],
+    /// What was posted is flushed.
+    pub(super) drained: [bool; 2],
 }
 
 impl Lane {
@@ -60,6 +62,7 @@ impl Lane {
             take_all: [false; 2],
             repeats: [false; 2],
             outgrown: [false; 2],
+            drained: [false; 2],
         }
     }
 

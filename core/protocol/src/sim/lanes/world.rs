@@ -11,11 +11,11 @@ use super::link::{Lane, Packet, Pair, State, key, place};
 use crate::handshake::{LaneUp, Reason};
 use crate::lane_policy;
 use crate::lanes::{Action, BROKEN, Config, PeerLanes, protocol_broken};
-use crate::rng::Rng;
 use crate::session::{Accept, Origin, Outcome, Said, Session, Start};
 use crate::wire::control::{LaneKind, Limits};
 use crate::wire::data::Resume;
 use crate::{PeerKey, Time};
+use fastrand::Rng;
 
 /// Pairs of peers, one at each end: more than there may be RC lanes.
 pub(super) const PAIRS: usize = 3;
@@ -67,18 +67,18 @@ fn start(pair: usize, lane: usize) -> Start {
 
 impl World {
     pub(super) fn new(seed: u64, amnesia: bool) -> Self {
-        let mut rng = Rng::new(seed);
-        let near = [0, 1 << 31][rng.below(2) as usize];
+        let mut rng = Rng::with_seed(seed);
+        let near = [0, 1 << 31][rng.u64(..2) as usize];
         let origin = Origin {
-            sequence: u32::wrapping_sub(near, rng.below(20) as u32),
+            sequence: u32::wrapping_sub(near, rng.u64(..20) as u32),
             ..Origin::default()
         };
         let choices = [LaneChoice::Auto, LaneChoice::Rc, LaneChoice::Ud];
         let mut end = || End {
             life: PeerLanes::new(Config {
-                choice: choices[rng.below(3) as usize],
+                choice: choices[rng.u64(..3) as usize],
                 datagrams: true,
-                requests_fit_datagrams: rng.below(2) == 0,
+                requests_fit_datagrams: rng.u64(..2) == 0,
                 policy: lane_policy::Config {
                     messages: 8,
                     max_lanes: MAX_LANES,
@@ -115,16 +115,16 @@ impl World {
     /// One event, drawn.
     pub(super) fn step(&mut self) {
         let (at, pair) = (
-            self.rng.below(2) as usize,
-            self.rng.below(PAIRS as u64) as usize,
+            self.rng.u64(..2) as usize,
+            self.rng.u64(..PAIRS as u64) as usize,
         );
         let Some(lane) = self.some_lane(pair) else {
-            return match self.rng.below(8) {
+            return match self.rng.u64(..8) {
                 0 => self.submit(at, pair),
                 _ => self.handshake(pair),
             };
         };
-        match self.rng.below(128) {
+        match self.rng.u64(..128) {
             0..=1 => self.break_lane(at, pair, lane),
             2..=9 => self.handshake(pair),
             10..=17 => self.come_up(at, pair, lane),
@@ -139,10 +139,14 @@ impl World {
             }
             55..=64 => self.submit(at, pair),
             65 => self.close_idle(at),
-            66 => self.set_removed(at, pair, self.now.0 % 2 == 0),
+            66 => {
+                let removed = self.rng.u64(..2) == 0;
+                self.set_removed(at, pair, removed);
+            }
             67 => self.forget(at, pair),
-            68 if self.amnesia && self.rng.below(8) == 0 => self.give_up(at, pair, lane),
-            69..=70 => self.now = self.now + Duration::from_millis(self.rng.below(60)),
+            68 if self.amnesia && self.rng.u64(..8) == 0 => self.give_up(at, pair, lane),
+            71..=74 => self.close_idle(at),
+            69..=70 => self.now = self.now + Duration::from_millis(self.rng.u64(..60)),
             _ => self.arrive(at, pair, lane),
         }
     }
@@ -150,7 +154,7 @@ impl World {
     /// One of the last lanes of a pair.
     fn some_lane(&mut self, pair: usize) -> Option<usize> {
         let count = self.pairs[pair].lanes.len() as u64;
-        let back = self.rng.below(4).min(self.rng.below(4)) + 1;
+        let back = self.rng.u64(..4).min(self.rng.u64(..4)) + 1;
         count
             .checked_sub(back.min(count).max(1))
             .map(|lane| lane as usize)
@@ -305,6 +309,7 @@ impl World {
     fn drain(&mut self, at: usize, pair: usize, lane: usize) {
         let this = &self.pairs[pair].lanes[lane];
         if this.kind == LaneKind::Rc && this.state[at] == State::Failed {
+            self.lane(pair, lane).drained[at] = true;
             self.event(at, |life, view, _| life.drained(key(pair, lane), view));
         }
     }
@@ -313,7 +318,7 @@ impl World {
         if !self.lane(pair, lane).take_all[at] {
             return;
         }
-        for _ in 0..self.rng.below(4) {
+        for _ in 0..self.rng.u64(..4) {
             self.arrive(at, pair, lane);
         }
         let this = self.lane(pair, lane);

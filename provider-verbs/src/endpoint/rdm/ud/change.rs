@@ -10,6 +10,9 @@ use crate::session::SessionState;
 impl RdmTransport {
     /// A message goes by datagrams: enough of them promote the peer.
     pub(super) fn count_message(&mut self, session: SessionId, bytes: usize, now: Time) {
+        if !self.life.counts_traffic() {
+            return;
+        }
         let Some(lane) = self.ud.lanes.of(session) else {
             return;
         };

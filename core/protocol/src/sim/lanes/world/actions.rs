@@ -143,6 +143,8 @@ impl World {
     fn release(&mut self, at: usize, lane: LaneKey) {
         let (this, _) = self.by_key(lane);
         assert_ne!(this.state[at], State::Gone, "released twice");
+        let is_drained = this.drained[at] || !this.carries[at];
+        assert!(is_drained || this.kind == LaneKind::Ud, "it is not drained");
         assert!(this.dropped[at].is_some() || this.kind == LaneKind::Ud);
         this.state[at] = State::Gone;
         this.to[at].clear();
