@@ -50,10 +50,7 @@ impl Poster {
         } else {
             iov.list()
         };
-        let desc = match kept {
-            Some(_) => MrDesc::NONE,
-            None => op.desc,
-        };
+        let desc = kept.as_ref().map_or(op.desc, |_| MrDesc::NONE);
         let writes = self.tuning.rendezvous.sender_writes;
         let mut regions = Vec::new();
         let mut segments = Vec::with_capacity(iov.len());
