@@ -32,6 +32,18 @@ pub unsafe fn gather(list: &[IoBuf], offset: usize, len: usize, to: *mut u8) {
         unsafe { to.copy_from_nonoverlapping(part.as_ptr(), part.len) };
         return;
     }
+    // SAFETY: as above.
+    unsafe { gather_list(list, offset, len, to) };
+}
+
+/// [`gather`] for lists that have several buffers, apart from the code that is inlined into sends.
+///
+/// # Safety
+///
+/// As for [`gather`].
+#[cold]
+#[inline(never)]
+unsafe fn gather_list(list: &[IoBuf], offset: usize, len: usize, to: *mut u8) {
     for (part, at) in parts(list, offset, len) {
         // SAFETY: as above; all parts together have at most `len` bytes.
         unsafe { to.add(at).copy_from_nonoverlapping(part.as_ptr(), part.len) };
