@@ -240,6 +240,16 @@ unsafe extern "C-unwind" fn readfrom(
     unsafe { testing(read_entries(cq, buf, count, sources)) }
 }
 
+/// Blank completions, as many as there is room for: a read of one entry pays for one alone.
+#[inline]
+fn blank(room: &mut [MaybeUninit<Completion>]) -> &mut [Completion] {
+    for one in &mut *room {
+        one.write(Completion::BLANK);
+    }
+    // SAFETY: each of them was just written.
+    unsafe { &mut *(std::ptr::from_mut(room) as *mut [Completion]) }
+}
+
 /// # Safety
 ///
 /// As C calls us: there is room for `count` entries, and sources where those are wanted.
@@ -252,11 +262,12 @@ unsafe fn read_entries(
     data(|| {
         // SAFETY: as C calls us.
         let this = unsafe { object::<CqObject>(cq) };
-        let mut batch = [Completion::BLANK; BATCH];
+        let mut room = [const { MaybeUninit::uninit() }; BATCH];
         let mut done = 0;
         loop {
             let want = (count - done).min(BATCH);
-            let got = match this.cq.read(&mut batch[..want]) {
+            let batch = blank(&mut room[..want]);
+            let got = match this.cq.read(batch) {
                 Ok(got) => got,
                 // What was read before is told first; the error stays.
                 Err(_) if done != 0 => return Ok(done as isize),
@@ -352,9 +363,9 @@ impl Waiter for Reader {
     fn look(&mut self) -> Looked {
         // SAFETY: C does not close a queue in a call that waits for it.
         let this = unsafe { &*self.cq };
-        let mut batch = [Completion::BLANK; BATCH];
-        let want = self.count.min(BATCH);
-        match this.cq.look(&mut self.wait, &mut batch[..want]) {
+        let mut room = [const { MaybeUninit::uninit() }; BATCH];
+        let batch = blank(&mut room[..self.count.min(BATCH)]);
+        match this.cq.look(&mut self.wait, batch) {
             Ok(None) => match self.wait.nap() {
                 Some(nap) => Looked::Sleep(nap),
                 None => Looked::Over(-(Errno::EINVAL.0 as isize)),
