@@ -107,6 +107,28 @@ impl Peer {
         }
     }
 
+    /// Starts senders to `hub`, which have numbers from 0 on: the even ones are local, the odd ones
+    /// have shared memory switched off. Each takes `numbers` after its own: messages, shortest and
+    /// longest in bytes, messages under way. Returns the senders and their addresses at the hub.
+    pub fn start_senders(
+        program: &str,
+        count: u64,
+        numbers: [u64; 4],
+        hub: &OwningEndpoint,
+    ) -> (Vec<Self>, Vec<FiAddr>) {
+        let [messages, low, high, window] = numbers;
+        let start = |me| {
+            let shm = if me % 2 == 0 { "on" } else { "off" };
+            let numbers = [me, messages, low, high, window];
+            let environment = [("FERRO_SHM", shm)];
+            Self::start(program, "sender", &environment, &numbers, &hub.name())
+        };
+        let senders: Vec<Self> = (0..count).map(start).collect();
+        let insert = |sender: &Self| hub.av().insert(&sender.name.to_bytes()).unwrap();
+        let addrs = senders.iter().map(insert).collect();
+        (senders, addrs)
+    }
+
     /// Lets the peer begin.
     pub fn go(&mut self) {
         self.control.write_all(b"!").unwrap();
