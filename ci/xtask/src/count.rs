@@ -168,7 +168,7 @@ fn tests(log: &str, skip_is_failure: bool) -> Sums {
     }
 }
 
-/// The machine that a line comes from, where there are two ("[0] " and "[1] " go before the line),
+/// The machine that a line comes from, where there are two (`[0] ` and `[1] ` go before the line),
 /// and the line.
 fn of_machine(line: &str) -> (Option<u32>, &str) {
     let of = |machine, prefix| Some((Some(machine), line.strip_prefix(prefix)?));
