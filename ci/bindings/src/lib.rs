@@ -3,7 +3,7 @@
 //!
 //! With the feature `regenerate` each program in `src/bin` writes the bindings of one library from
 //! its headers. A program has its own lists of what its bindings take; how they are made is in
-//! [`generate`]. The written file is committed, so no ordinary build needs libclang. Tests compare
+//! `generate`. The written file is committed, so no ordinary build needs libclang. Tests compare
 //! the layouts in it with a C compiler's, by way of [`layout`].
 
 #[cfg(feature = "regenerate")]
