@@ -1,5 +1,5 @@
-//! What a run of a program does whatever its steps send: endpoints of ranks come, know each other
-//! by address, and go.
+//! The part of a run that does not depend on what the steps send: endpoints of ranks come, know
+//! each other by address, and go.
 
 use super::history::Node;
 use super::program::Program;
@@ -43,7 +43,7 @@ pub(crate) trait Runner {
     ///
     /// # Errors
     ///
-    /// What must not be, and at which step.
+    /// The fault that was found, and its step.
     fn run(&mut self, program: &Program<Self::Step>) -> Result<(), Wrong> {
         for rank in 0..program.ranks {
             self.open(rank);
