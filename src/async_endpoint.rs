@@ -26,7 +26,7 @@ use crate::operation_error::OperationError;
 
 /// An executor's watch of a descriptor.
 ///
-/// Over tokio (`examples/tokio.rs`):
+/// Over tokio (`examples/with_tokio.rs`, which also passes it to [`AsyncRdmEndpoint::new`]):
 ///
 /// ```
 /// use std::io;

@@ -110,7 +110,8 @@ impl RdmEndpointBuilder {
     }
 
     /// Whether a send completes when the message stands in its receive's buffer
-    /// (`FI_DELIVERY_COMPLETE`). Else it completes when its buffer is free.
+    /// (`FI_DELIVERY_COMPLETE`); it fails when the peer is gone before. Else it completes when its
+    /// buffer is free.
     pub fn delivery_complete(self, complete: bool) -> Self {
         Self {
             delivery_complete: complete,

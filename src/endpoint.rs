@@ -32,15 +32,17 @@ pub const DROP_FLUSH: Duration = Duration::from_secs(1);
 /// ([`wait_for`](Self::wait_for)), which keeps those of all others.
 ///
 /// These calls also move the endpoint's messages on, unless it was opened with
-/// [`Progress::Auto`](crate::info::Progress::Auto).
+/// [`Progress::Auto`](crate::info::Progress::Auto). A message to a new peer, and a long one, needs
+/// several calls: [`flush`](Self::flush) before the thread computes, sleeps, or waits for another
+/// endpoint. A call that waits sleeps, after the setting [`spin`](crate::config::Settings::spin).
 ///
 /// # Close
 ///
 /// A send that completed, and an inject that returned, may still be under way: no peer has it yet.
 /// [`close`](Self::close) waits until each message that was sent lies where its peer finds it.
-/// Dropping the endpoint does the same for [`DROP_FLUSH`] at most, and then loses without an error:
-/// messages to peers that are not reached in that time, and long messages for which the peer posts
-/// no receive in that time. Exit from the process without either, by a signal or
+/// Dropping the endpoint does the same for [`DROP_FLUSH`] (1 s) at most, and then loses without an
+/// error: messages to peers that are not reached in that time, and long messages for which the peer
+/// posts no receive in that time. Exit from the process without either, by a signal or
 /// [`std::process::exit`], loses all that was not handed over: [`flush`](Self::flush) first.
 pub struct RdmEndpoint {
     inner: OwningEndpoint,
@@ -118,7 +120,8 @@ impl RdmEndpoint {
     ///
     /// The buffer comes back. `EAGAIN` ([`OperationError::is_again`]): take completions, then send
     /// again. `EINVAL`: the length is beyond the buffer. `EMSGSIZE`: longer than the domain's
-    /// limit. `EADDRNOTAVAIL`: no such peer. `ECONNRESET`, `ESHUTDOWN`, `EHOSTUNREACH`: it is gone.
+    /// limit, `ep.max_msg_size` of its [`info`](Domain::info). `EADDRNOTAVAIL`: no such peer.
+    /// `ECONNRESET`, `ESHUTDOWN`, `EHOSTUNREACH`: [it is gone](crate#peers-that-are-gone).
     pub fn send(
         &mut self,
         to: FiAddr,
@@ -134,11 +137,12 @@ impl RdmEndpoint {
     }
 
     /// Sends a copy of a short message, without a completion: one that fails later is a
-    /// [`CompletedOperation::Failed`].
+    /// [`CompletedOperation::Failed`]. The longest has `endpoint.domain().info().tx.inject_size`
+    /// bytes: 4096 through shared memory, and fewer over some devices.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// As [`send`](Self::send). `EMSGSIZE`: longer than that.
     pub fn inject(&mut self, to: FiAddr, bytes: &[u8]) -> Result<(), OperationError> {
         (self.inner.inject(bytes, to, None))
             .map_err(|error| OperationError::refused_inject(to, error))
@@ -154,7 +158,8 @@ impl RdmEndpoint {
             .map_err(|error| OperationError::refused_inject(to, error))
     }
 
-    /// Receives a message.
+    /// Receives a message. One that is longer than the buffer ends the receive with `ETRUNC`: the
+    /// buffer has its first bytes, and the others are lost.
     ///
     /// # Errors
     ///
@@ -195,6 +200,31 @@ impl RdmEndpoint {
 
     /// The next operation that is over, within this time (`None`: for ever); `Ok(None)` when it was
     /// not.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ferrofabric::{Buffer, CompletedOperation, MessageSource, Outbound};
+    /// # use ferrofabric::{PathChoice, RdmEndpoint};
+    /// # let mut server = RdmEndpoint::builder().path(PathChoice::Shm).open()?;
+    /// # let to_itself = server.insert(server.address())?;
+    /// # server.recv(Buffer::new(16)?)?;
+    /// # server.inject(to_itself, b"echo")?;
+    /// while let Some(completed) = server.wait(Some(Duration::from_secs(10)))? {
+    ///     match completed {
+    ///         CompletedOperation::Received(_, question) => {
+    ///             let MessageSource::Known(peer) = *question.source() else { continue };
+    ///             let len = question.bytes().len();
+    ///             server.send(peer, Outbound::from(question.into_buffer()).len(len))?;
+    ///         }
+    ///         CompletedOperation::Sent(_, buffer) => {
+    ///             server.recv(buffer)?;
+    /// #           break;
+    ///         }
+    ///         CompletedOperation::Failed(error) => eprintln!("{error}"),
+    ///     }
+    /// }
+    /// # Ok::<(), ferrofabric::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -282,7 +312,8 @@ impl RdmEndpoint {
     }
 
     /// The operations that end, one after the other; over when none does within this time (`None`:
-    /// never).
+    /// never). The iterator borrows the endpoint: a loop that sends or receives calls
+    /// [`wait`](Self::wait) each time instead.
     ///
     /// ```
     /// use std::time::Duration;

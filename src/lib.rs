@@ -4,6 +4,15 @@
 //! [`RdmEndpoint::builder`] has the options. An operation takes a [`Buffer`] and gives it back with
 //! its completion or its error, so no call of an endpoint is unsafe.
 //!
+//! The package is in no registry. A program depends on a copy of the repository:
+//!
+//! ```toml
+//! [dependencies]
+//! ferrofabric = { path = "../ferrofabric" }
+//! ```
+//!
+//! Two endpoints exchange a question and an answer:
+//!
 //! ```
 //! use std::time::Duration;
 //!
@@ -36,11 +45,40 @@
 //! # }
 //! ```
 //!
+//! The folder `examples` has whole programs: `ping_pong` between two threads, `server` with clients
+//! that it does not know, `timeout`, `killed_peer` with a second process, and `with_tokio`.
+//!
 //! # Errors
 //!
 //! Calls that post or complete an operation fail with [`OperationError`], which has the peer and
 //! the buffer; all others fail with [`Error`]. `?` turns the first into the second. `Debug` prints
 //! both as sentences, so the errors of `fn main() -> Result<(), ferrofabric::Error>` are readable.
+//!
+//! # Peers that are gone
+//!
+//! A peer's process dies, or its endpoint closes. Then sends to it that were not handed over end as
+//! [`CompletedOperation::Failed`], and so do receives that wait for it alone ([`Inbound::source`]).
+//! Operations with other peers go on. Later sends to the peer are refused, or fail, too:
+//!
+//! | [`OperationError::errno`] | the peer |
+//! |---|---|
+//! | `ECONNRESET` | its process is gone |
+//! | `ESHUTDOWN` | it closed its endpoint |
+//! | `EHOSTUNREACH` | there is no such endpoint; over verbs, it does not acknowledge any more |
+//!
+//! Through shared memory a death is noticed in about 0.1 s (later among many peers), over verbs by
+//! the settings [`peer_timeout`](config::Settings::peer_timeout) and
+//! [`reconnect_timeout`](config::Settings::reconnect_timeout). These calls get no error:
+//!
+//! - A short send or inject that was handed over before the death was noticed. Nobody receives it,
+//!   and [`flush`](RdmEndpoint::flush) succeeds. With
+//!   [`delivery_complete`](RdmEndpointBuilder::delivery_complete) the send fails.
+//! - A receive from any source. Other peers may still send to it.
+//! - A receive from this peer that is posted after the death was noticed, or a receive from a peer
+//!   with which no message was exchanged. It goes on until it is [cancelled](RdmEndpoint::cancel),
+//!   so its wait needs a time limit.
+//!
+//! A peer that starts again has another address.
 //!
 //! # Futures
 //!

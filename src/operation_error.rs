@@ -134,12 +134,14 @@ impl OperationError {
         }
     }
 
-    /// The peer; none for a receive from any source that no message met.
+    /// The peer; none for a receive from any source that no message met, none for a message of an
+    /// unknown source, and none for a wait that was over.
     pub fn peer(&self) -> Option<FiAddr> {
         self.peer
     }
 
-    /// Why.
+    /// Why: [of a peer that is gone](crate#peers-that-are-gone), or as the call says that posted
+    /// the operation.
     pub fn errno(&self) -> Errno {
         self.errno
     }
