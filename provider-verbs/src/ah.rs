@@ -20,7 +20,7 @@ pub struct Path {
     pub remote_gid: Option<Gid>,
     /// The peer's LID; 0 on Ethernet.
     pub remote_lid: u16,
-    /// Which of our LIDs to speak from (low bits).
+    /// The LID that this port sends from, by its low bits (a port may have several).
     pub lid_path_bits: u8,
     /// Service level.
     pub service_level: u8,

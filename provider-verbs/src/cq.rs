@@ -122,9 +122,9 @@ impl Drop for CompChannel {
 pub struct CqConfig {
     /// Completions that it must hold.
     pub depth: u32,
-    /// Whom to wake.
+    /// The channel that gets the events of this queue.
     pub channel: Option<Arc<CompChannel>>,
-    /// Which interrupt to use, below [`crate::device::DeviceLimits::completion_vectors`].
+    /// The interrupt vector, below [`crate::device::DeviceLimits::completion_vectors`].
     pub vector: u32,
     /// For [`Cq::start_poll`] too, where the device can.
     pub extended: bool,
@@ -217,7 +217,7 @@ impl Cq {
         into: &'a mut [MaybeUninit<ibv_wc>],
     ) -> std::result::Result<&'a [ibv_wc], OpError> {
         let room = into.len().min(i32::MAX as usize) as i32;
-        // SAFETY: the queue is live, and there is room for as many as are asked for.
+        // SAFETY: the queue is live, and `into` has room for `room` entries.
         let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), room, into.as_mut_ptr().cast()) };
         if count < 0 {
             return Err(poll_failed(count));
@@ -307,7 +307,7 @@ impl Cq {
         self.raw.as_ptr() as usize
     }
 
-    /// Whom it wakes.
+    /// The channel that gets the events of this queue.
     pub fn channel(&self) -> Option<&Arc<CompChannel>> {
         self.channel.as_ref()
     }
@@ -382,7 +382,7 @@ impl ExtendedPoll<'_> {
         }
     }
 
-    /// What the request was given by its poster.
+    /// The ID that the poster gave to the request.
     #[inline]
     pub fn wr_id(&self) -> u64 {
         // SAFETY: a poll is open.
@@ -397,7 +397,7 @@ impl ExtendedPoll<'_> {
     }
 
     read! {
-        /// What ended; meaningful after success only.
+        /// The operation that completed; meaningful after success only.
         opcode: ibv_wc_opcode = ibv_wc_read_opcode;
         /// The device's own error number.
         vendor_error: u32 = ibv_wc_read_vendor_err;

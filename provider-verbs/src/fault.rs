@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static BREAKS: AtomicU64 = AtomicU64::new(0);
 
 /// Breaks all lanes of each endpoint of this process at its next progress: their queue pairs go to
-/// the error state, and nobody is told.
+/// the error state without a notice to anybody.
 pub fn break_lanes() {
     BREAKS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// What an endpoint has seen of it.
+/// The number of breaks that an endpoint has carried out.
 #[derive(Default)]
 pub(crate) struct Seen(u64);
 

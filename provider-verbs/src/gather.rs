@@ -15,8 +15,8 @@ impl<'a> Readable<'a> {
     ///
     /// # Safety
     ///
-    /// Each of them is mapped, and nobody writes to it, as long as what this gives is in use, or a
-    /// copy of it: until the operation that sends them completes.
+    /// Each buffer is mapped, and nobody writes to it, until the operation that sends it completes.
+    /// That holds for the returned value and for each copy of it.
     #[inline]
     pub(crate) unsafe fn new(buffers: &'a [IoBuf]) -> Self {
         Self(buffers)

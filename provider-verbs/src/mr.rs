@@ -13,7 +13,7 @@ use crate::device::{failed, last_errno, memory_lock_advice};
 use crate::pd::Pd;
 
 bitflags::bitflags! {
-    /// What may be done to a region (`ibv_reg_mr(3)`). Reading it locally is always allowed.
+    /// The rights of accesses to a region (`ibv_reg_mr(3)`). Local reads are always allowed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
         /// Receives, reads and atomics of this side write it.
@@ -36,7 +36,7 @@ bitflags::bitflags! {
         const FLUSH_GLOBAL = RawAccess::IBV_ACCESS_FLUSH_GLOBAL.0;
         /// Peers may flush it to persistence.
         const FLUSH_PERSISTENT = RawAccess::IBV_ACCESS_FLUSH_PERSISTENT.0;
-        /// The bus may reorder writes to it; dropped where that cannot be asked for.
+        /// The bus may reorder writes to it; dropped on a device that lacks this right.
         const RELAXED_ORDERING = RawAccess::IBV_ACCESS_RELAXED_ORDERING.0;
     }
 }
@@ -168,7 +168,7 @@ impl Mr {
             return Err((self, error));
         }
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: moved out of what is not dropped.
+        // SAFETY: `this` is never dropped, so the value has no second owner.
         drop(unsafe { std::ptr::read(&raw const this.pd) });
         Ok(())
     }
@@ -200,9 +200,9 @@ fn not_registered(errno: i32, pd: &Pd, addr: *mut u8, len: usize, access: Access
             Some(advice) => error.mend(advice),
             None => error.mend("kernel or device has no room for so large a region: register it in parts"),
         },
-        libc::EFAULT => error.mend("the range is not mapped, or not writable while rights to write were asked for"),
+        libc::EFAULT => error.mend("the range is not mapped, or it is read-only and the request needs write access; map the range, or request read access alone"),
         libc::EINVAL => error.mend(
-            "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE; the device may lack one of the rights asked for",
+            "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE; the device may lack one of the requested rights",
         ),
         _ => error,
     }

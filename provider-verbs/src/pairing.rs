@@ -45,7 +45,7 @@ pub(crate) trait TakesOver: Reaches {
 pub(crate) trait HandsBack: Reaches {
     /// Such an operation.
     type Unsent: Unsent;
-    /// What its tokens carry, and none of the far transport's.
+    /// The transport number in its tokens, unlike that of the far transport.
     const TRANSPORT: u32;
 
     /// Whether it need not look for where a route leads.

@@ -27,7 +27,7 @@ pub(crate) struct LocalPort {
     pub(crate) mtu: Mtu,
     /// Number of the network interface that the GID stands on, 0 where it stands on none.
     pub(crate) interface: u32,
-    /// Traffic class of what an endpoint sends, as routing headers have it.
+    /// Traffic class of an endpoint's packets, in their routing headers.
     pub(crate) traffic_class: u8,
 }
 

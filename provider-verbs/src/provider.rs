@@ -1,4 +1,4 @@
-//! What the application sees first: which domains this machine has over verbs.
+//! The domains that this machine has over verbs, as an application discovers them.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl VerbsProvider {
                 found.notices.push(down.mend("bring its link up"));
                 continue;
             }
-            // What an endpoint would speak from, so that a wrong setting shows here.
+            // The address that an endpoint would send from, so that a wrong setting shows here.
             let usable = Context::open(&device.name)
                 .and_then(|context| local_port(&context, number, wish, settings));
             match usable {
@@ -219,8 +219,8 @@ fn formats(device: &DeviceInfo, local: &LocalPort, found: &mut Discovery) -> Add
     }
 }
 
-/// What comes first: messages that arrive, for who does not say what type of endpoint it wants;
-/// then the fastest port; of equals the nearest to this thread.
+/// The order of the offers: RDM first, for an application that names no endpoint type; then the
+/// fastest port; of equal ports the nearest to this thread.
 fn order(info: &Info, distances: &NumaDistances) -> (bool, Reverse<u64>, u32) {
     let nic = info.nic.as_ref();
     (
@@ -291,7 +291,7 @@ fn own_address(local: &LocalPort, shm: Option<u64>) -> NativeAddr {
     }
 }
 
-/// What the same port has over datagrams.
+/// The offer of the same port for datagram endpoints.
 fn dgram_candidate(rdm: &Info, opened: &OpenedDevice, local: &LocalPort, tuning: &Tuning) -> Info {
     let all = dgram_messages();
     let limits = &opened.limits;

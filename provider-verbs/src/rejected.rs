@@ -1,4 +1,4 @@
-//! What a queue says when it does not take a request.
+//! Errors of a queue that rejects a request.
 
 use ferrofabric_contracts::error::{Errno, OpError};
 

@@ -12,7 +12,7 @@ use crate::device::{failed, last_errno};
 use crate::pd::Pd;
 use crate::rejected::{Rejected, rejected};
 
-/// What a shared receive queue is to be.
+/// The configuration of a shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqConfig {
     /// Receives that it must hold.
@@ -133,7 +133,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Depth and entries that the device gave; at least what was asked for at creation.
+    /// Depth and entries that the device gave; at least those that were requested at creation.
     pub fn granted(&self) -> SrqConfig {
         self.granted
     }

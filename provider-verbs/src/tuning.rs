@@ -1,5 +1,5 @@
-//! Which protocol at which size, and how long the queues: a table by device, for what is best on
-//! one is not on another.
+//! The choice of a protocol by message size, and the lengths of queues: a table by device, because
+//! the best values of one are not the best of another.
 
 use ferrofabric_contracts::config::{LaneChoice, Rendezvous, Settings};
 use ferrofabric_protocol::wire::data::{MAX_HEADER_BYTES, MIN_RECEIVE_BYTES};
@@ -26,7 +26,7 @@ pub(crate) struct Tuning {
     pub(crate) bounces: usize,
     /// How large messages move.
     pub(crate) rendezvous: RendezvousTuning,
-    /// Which kind of lane a peer gets.
+    /// The kind of lane that a peer gets.
     pub(crate) lane: LaneChoice,
     /// RC lanes at most.
     pub(crate) max_lanes: usize,
@@ -45,7 +45,8 @@ pub(crate) struct SendTuning {
     /// The share of a lane: so few may be under way then. With one signalled request under way, it
     /// waits.
     pub(crate) share: usize,
-    /// Places that the completion queue has for requests: a part is left to what never waits.
+    /// Places that the completion queue has for requests. The rest is left to requests that must
+    /// not wait.
     pub(crate) places: usize,
 }
 
@@ -62,7 +63,7 @@ pub(crate) struct RendezvousTuning {
     pub(crate) reads_per_lane: u8,
     /// Reads of one message under way.
     pub(crate) reads_per_message: u32,
-    /// RDMA writes of a lane under way: a small message behind them waits for so many.
+    /// RDMA writes of a lane under way: a small message behind them waits for all of these.
     pub(crate) writes_per_lane: u32,
 }
 
@@ -133,9 +134,9 @@ impl Tuning {
                     Rendezvous::Auto => quirks.contains(Quirks::LONG_READ_TORN),
                 },
                 read_chunk: settings.read_chunk,
-                // What a software device sends at a go, it sends before anybody else on its
-                // processor has a turn; with too little under way it has nothing to do until the
-                // sender has a turn.
+                // A software device sends all of a request before any other thread on its processor
+                // has a turn; with too little under way it has nothing to do until the sender has a
+                // turn.
                 write_chunk: match software {
                     true => settings.read_chunk.min(64 << 10),
                     false => settings.read_chunk,

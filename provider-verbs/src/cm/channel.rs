@@ -109,15 +109,15 @@ impl Drop for EventChannel {
     }
 }
 
-/// What has happened.
+/// An event of the connection manager.
 pub(super) struct Event {
     /// To which identifier: the one that listens, where somebody asks.
     pub(super) id: IdKey,
     pub(super) kind: rdma_cm_event_type,
-    /// 0, a negative error number, or what the other side says.
+    /// 0, a negative error number, or the status of the peer's answer.
     pub(super) status: i32,
     pub(super) private_data: Vec<u8>,
-    /// Who asks.
+    /// The identifier of the peer that sent a request.
     pub(super) request: Option<Id>,
 }
 
@@ -164,7 +164,7 @@ impl Copied {
         }
     }
 
-    /// The event, with the identifier of who asks, which is ours from now on.
+    /// The event, with the identifier of the requesting peer, which this process owns from now on.
     fn owned(self, channel: &Arc<EventChannel>) -> Event {
         let asks = self.event.kind == rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
         let request = NonNull::new(self.raw).filter(|_| asks).map(|raw| Id {
@@ -182,7 +182,8 @@ impl Copied {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct IdKey(usize);
 
-/// An identifier: one that listens, that asks, or that was asked.
+/// An identifier of the connection manager: for listening, for a request of ours, or for a peer's
+/// request.
 pub(super) struct Id {
     raw: NonNull<rdma_cm_id>,
     channel: Arc<EventChannel>,
@@ -198,7 +199,7 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// What the system lacks.
+    /// An error of the system, for example because no descriptor is free.
     pub(super) fn create(channel: &Arc<EventChannel>) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is open, and there is room for the pointer.
@@ -282,7 +283,7 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// What the system lacks.
+    /// An error of the system, for example because no device is at the address.
     pub(super) fn resolve_route(&self, patience: Duration) -> Result<()> {
         // SAFETY: the identifier is live.
         let rc = unsafe {
@@ -291,11 +292,11 @@ impl Id {
         self.done(rc, "find a path for", || "request".to_owned())
     }
 
-    /// Asks who listens there, once the path is known.
+    /// Sends the request to the listener at the address, once the route is known.
     ///
     /// # Errors
     ///
-    /// What the system lacks.
+    /// An error of the system, for example because memory is short.
     pub(super) fn ask(&self, question: &[u8]) -> Result<()> {
         let mut parameters = with_private_data(question);
         // SAFETY: the identifier is live, and the private data outlives the call.
@@ -303,11 +304,11 @@ impl Id {
         self.done(rc, "send", || "request".to_owned())
     }
 
-    /// Answers who asked, with a queue pair.
+    /// Accepts a peer's request and names a queue pair to it.
     ///
     /// # Errors
     ///
-    /// What the system lacks.
+    /// An error of the system, for example because memory is short.
     pub(super) fn answer(&self, qpn: u32, answer: &[u8]) -> Result<()> {
         let mut parameters = rdma_conn_param {
             qp_num: qpn,
@@ -318,11 +319,11 @@ impl Id {
         self.done(rc, "answer", || "request".to_owned())
     }
 
-    /// Refuses who asked.
+    /// Refuses a peer's request.
     ///
     /// # Errors
     ///
-    /// What the system lacks.
+    /// An error of the system, for example because memory is short.
     pub(super) fn refuse(&self) -> Result<()> {
         // SAFETY: the identifier is live.
         let rc = unsafe { (self.channel.cm.rdma_reject)(self.raw.as_ptr(), ptr::null(), 0) };

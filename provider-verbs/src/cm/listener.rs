@@ -1,5 +1,5 @@
-//! Who listens: the endpoints of one domain, each at an address of its own, and the thread that
-//! answers for all of them.
+//! Listening for resolution requests: the endpoints of one domain, each at an address of its own,
+//! and the thread that answers for all of them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub(crate) struct Listeners {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Who listens, and what is said of it.
+/// The endpoints that listen, and the answer that each gives.
 struct Board {
     service: Service,
     channel: Arc<EventChannel>,
@@ -163,7 +163,7 @@ impl Board {
                 continue;
             }
             if let Err(error) = self.answer(&event) {
-                // Whoever asked asks again.
+                // The peer repeats its request.
                 tracing::debug!("{error}");
             }
         }

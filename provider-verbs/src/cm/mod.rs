@@ -42,8 +42,9 @@ impl Host {
         self.scoped(SocketAddr::new(self.ip, port))
     }
 
-    /// Where to ask for `at`: what stands for this host is this address, and what is said without
-    /// an interface is on its own.
+    /// The socket address to send a request to, for the peer at `at`: the address of this port
+    /// stands for the loopback and the unspecified address; a link-local address without an
+    /// interface is on this port's interface.
     fn reach(&self, at: SocketAddr) -> SocketAddr {
         if at.ip().is_loopback() || at.ip().is_unspecified() {
             return self.socket(at.port());

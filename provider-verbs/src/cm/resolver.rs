@@ -1,5 +1,6 @@
-//! Who asks: from socket addresses to the native addresses of who listens there, many side by side.
-//! One call is one attempt; the address vector makes others while a resolution may last.
+//! Resolution: from socket addresses to the native addresses of the endpoints that listen there,
+//! many requests at a time. One call is one attempt; the address vector makes more attempts until
+//! its time is over.
 //!
 //! The connection manager looks for the way (address, then route), then sends the request. It would
 //! wait four seconds before it sends it again, so a request that is not answered soon is begun
@@ -29,7 +30,7 @@ const SIDE_BY_SIDE: usize = 64;
 /// How long the first request waits; each further one waits twice as long as the one before.
 const FIRST_WAIT: Duration = Duration::from_millis(300);
 
-/// What finds the endpoints of one kind by socket address, from one port.
+/// Finds the endpoints of one kind by socket address, from one port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolver {
     pub(crate) host: Host,
@@ -117,7 +118,7 @@ struct Search<'a> {
 
 /// One endpoint that is looked for.
 struct Request {
-    /// Which of the call's.
+    /// The index of the address in the arguments of the call.
     number: usize,
     id: Id,
     /// The way is known: if nothing comes, it is for want of an answer.
@@ -220,7 +221,7 @@ impl<'a> Search<'a> {
         (self.report)(number, outcome);
     }
 
-    /// Waits for what comes next, and deals with it.
+    /// Waits for the next event or deadline, and acts on it.
     fn step(&mut self) -> Result<()> {
         let Some(until) = self.asking.values().map(|request| request.until).min() else {
             return Ok(());

@@ -16,7 +16,8 @@ use crate::pd::Pd;
 /// Paths that are resolved at a time; more wait in line.
 const MAX_RESOLVERS: usize = 64;
 
-/// Of those so many are kept for paths that are wanted: what only answers a stranger does without.
+/// Resolvers reserved for paths that this endpoint sends on. An answer to an unknown source uses
+/// only the other resolvers.
 const RESERVED_RESOLVERS: usize = 32;
 
 /// Paths that are kept whether anybody uses them or not.
@@ -25,7 +26,7 @@ const FEW: usize = 64;
 /// Datagrams that wait for one path; older ones are dropped, as on the wire.
 const MAX_WAITING: usize = 8;
 
-/// A path's handle, or what waits for it.
+/// The state of a path: its handle, or the requests that wait for the handle.
 enum Entry<D> {
     Ready(Arc<Ah>),
     Resolving(Vec<D>),
@@ -43,15 +44,15 @@ pub(crate) struct AhCache<D> {
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// What a resolver brings back.
+/// The result of a resolver's work on one path.
 pub(crate) struct Resolved {
     path: Path,
     handle: Result<Ah>,
 }
 
-/// What came of a path.
+/// The end of the resolution of a path.
 pub(crate) enum Outcome<D> {
-    /// Its handle, and what waited for it.
+    /// The path's handle, and the requests that waited for it.
     Ready(Arc<Ah>, Vec<D>),
     /// It can not be had; what waited for it is lost.
     Failed(Error, Vec<D>),

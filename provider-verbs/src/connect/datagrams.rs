@@ -122,7 +122,7 @@ impl Datagrams {
         if let Err(error) = self.qp.to_reset() {
             return tracing::warn!("{error}");
         }
-        // What the device still tells of the time before.
+        // The device may still report completions from before the reset.
         let mut room = [MaybeUninit::<ibv_wc>::uninit(); LOOK];
         while self.cq.poll(&mut room).is_ok_and(|left| !left.is_empty()) {}
         for (slot, handle) in self.handles.iter_mut().enumerate() {
@@ -178,8 +178,8 @@ impl Datagrams {
         self.channel.as_fd()
     }
 
-    /// Asks for a wake-up by what comes next. What has come before does not count: receive once
-    /// more after it.
+    /// Arms the channel, so that the next completion wakes the thread. Completions from before the
+    /// call cause no event: the caller receives once more after it.
     pub(super) fn arm(&mut self) {
         while matches!(self.channel.take_event(), Ok(Some(_))) {}
         let armed = self.cq.arm(false);

@@ -21,7 +21,7 @@ pub(crate) use ah_cache::{AhCache, Outcome};
 pub(crate) use datagrams::Datagrams;
 pub(crate) use service::{Service, ServiceConfig};
 
-/// What a lane sends through.
+/// The queue pair, or the path, through which a lane sends.
 #[derive(Clone)]
 pub(crate) enum Carrier {
     /// An RC queue pair, ready to send.
@@ -39,13 +39,13 @@ pub(crate) struct Way {
     pub(crate) qkey: u32,
 }
 
-/// What the service thread tells the engine.
+/// Messages from the service thread to the engine.
 pub(crate) enum ToEngine {
     /// A lane is up; it is the engine's now.
     LaneUp {
-        /// What was agreed.
+        /// The result of the handshake.
         up: LaneUp,
-        /// What it sends through.
+        /// The queue pair or the path of the lane.
         carrier: Carrier,
     },
     /// The peer's end is up: messages may go.
@@ -68,7 +68,7 @@ pub(crate) enum ToEngine {
         /// It is here that there is no room, not at the peer.
         here: bool,
     },
-    /// A connection that was asked for did not come about.
+    /// A requested lane was not made.
     ConnectFailed {
         /// To whom.
         peer: PeerKey,
@@ -77,7 +77,7 @@ pub(crate) enum ToEngine {
     },
 }
 
-/// What the engine tells the service thread.
+/// Messages from the engine to the service thread.
 pub(crate) enum ToService {
     /// Make a lane to a peer.
     Connect {
@@ -102,7 +102,7 @@ pub(crate) enum ToService {
     /// A lane was given up because its peer was removed from the address vector and nothing is
     /// under way.
     Left(LaneKey),
-    /// The lane to a peer that was asked for is no longer wanted.
+    /// The engine cancels its request for a lane to a peer.
     Cancel(PeerKey),
     /// A peer that was removed from the address vector has no lane any more: its path is not needed
     /// for it.

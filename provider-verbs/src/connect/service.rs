@@ -31,7 +31,7 @@ use crate::qp::{QpConfig, RcQp};
 
 use lanes::lane_error;
 
-/// How often the engine is told to probe idle lanes.
+/// The interval at which the service thread requests a probe of idle lanes from the engine.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often the thread polls where no wake-up may come, because a queue or a descriptor failed.
@@ -46,7 +46,7 @@ pub(crate) struct ServiceConfig {
     pub(crate) pd: Arc<Pd>,
     /// The port that it speaks from.
     pub(crate) port: LocalPort,
-    /// What each lane's queue pair is created with.
+    /// The configuration of each lane's queue pair.
     pub(crate) lane: QpConfig,
     /// RC queue pairs at most.
     pub(crate) max_lanes: usize,
@@ -58,19 +58,19 @@ pub(crate) struct ServiceConfig {
     pub(crate) handshake: Config,
 }
 
-/// The engine's end of the service thread. Dropping it closes the endpoint's lanes, says goodbye to
-/// the peers (for at most the linger time) and ends the thread.
+/// The engine's end of the service thread. Dropping it closes the endpoint's lanes, sends the last
+/// messages to the peers (for at most the close timeout) and ends the thread.
 pub(crate) struct Service {
     requests: Sender<ToService>,
     wait: Arc<WaitSet>,
     inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
-    /// What the sessions have taken, for the goodbyes.
+    /// The number of packets that each session has received, for the last message of its lane.
     taken: HashMap<LaneKey, u32>,
     birth: Birth,
 }
 
-/// What the service thread has for the engine.
+/// Messages from the service thread that the engine has not read yet.
 struct Inbox {
     messages: Receiver<ToEngine>,
     filled: PendingFlag,
@@ -170,8 +170,8 @@ impl Service {
     /// Prepares for a sleep on the descriptor. A look at [`has_messages`](Self::has_messages) must
     /// follow.
     pub(crate) fn hush(&self) {
-        // Not by who takes the messages: that costs a system call each time, and only those who
-        // sleep need it.
+        // The engine does not clear the wake-up when it reads messages: that would cost a system
+        // call each time, and only a sleeping engine needs it.
         let _ = self.inbox.wake.read();
     }
 
@@ -411,7 +411,7 @@ impl Worker {
         let _ = self.inbox.wake.write(1);
     }
 
-    /// Has the engine probe its lanes, unless it has not even taken what it was told before.
+    /// Requests a probe of idle lanes, unless the engine has yet to read its earlier messages.
     fn ask_for_probes(&mut self) {
         if !self.lanes.is_empty() && !self.inbox.filled.is_raised() {
             self.tell(ToEngine::Probe);

@@ -97,12 +97,12 @@ impl Context {
         &self.name
     }
 
-    /// What the device allows.
+    /// The limits of the device.
     pub fn limits(&self) -> &DeviceLimits {
         &self.limits
     }
 
-    /// What sysfs says of it.
+    /// The facts about the device in sysfs.
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
@@ -112,9 +112,9 @@ impl Context {
         self.quirks
     }
 
-    /// Whether this process has opened it, and what is made on it is this process's. A child
-    /// inherits both, and the descriptors through which they could be destroyed; but they are the
-    /// parent's.
+    /// Whether this process opened the device and so owns the objects made on it. A child after
+    /// `fork` inherits the context and the descriptors, through which it could destroy the objects;
+    /// but the parent owns them.
     #[inline]
     pub fn is_own(&self) -> bool {
         self.birth.is_this_process()
@@ -339,7 +339,7 @@ impl Drop for Opened {
     }
 }
 
-/// What `ibv_get_device_list` gave.
+/// The list returned by `ibv_get_device_list`.
 struct DeviceList {
     list: *mut *mut ibv_device,
     count: usize,

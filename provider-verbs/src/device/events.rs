@@ -5,7 +5,7 @@ use ferrofabric_verbs_sys::{ibv_async_event, ibv_event_type};
 /// An event, already acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened (`ibv_get_async_event(3)`).
+    /// The kind of the event (`ibv_get_async_event(3)`).
     pub kind: ibv_event_type,
     /// To what.
     pub subject: EventSubject,

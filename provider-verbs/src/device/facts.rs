@@ -1,4 +1,4 @@
-//! What sysfs says of a device: identity and place in the machine.
+//! Facts about a device in sysfs: its identity and its place in the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What happens to registered memory in a child after `fork`.
+//! The fate of registered memory in a child after `fork`.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,8 @@ pub(crate) enum ForkSafety {
     /// libibverbs keeps pinned pages from the child (`MADV_DONTFORK`): a child that touches them
     /// dies.
     KeptFromChild,
-    /// Neither: after a fork the parent's registered memory may part from what the device sees.
+    /// Neither: after a fork, the parent's registered memory and the pages that the device uses may
+    /// differ.
     Unprotected,
 }
 

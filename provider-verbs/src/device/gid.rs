@@ -27,7 +27,7 @@ pub enum GidScope {
 }
 
 impl Gid {
-    /// What kind of address it is.
+    /// The scope of the address.
     pub fn scope(self) -> GidScope {
         let v6 = Ipv6Addr::from(self.0);
         match v6.to_ipv4_mapped() {

@@ -1,4 +1,4 @@
-//! Which GID to speak from.
+//! The choice of the GID that a port sends from.
 //!
 //! On Ethernet the slots of a table differ: RoCE v2 over IPv4 is routed and works wherever IP does,
 //! RoCE v1 only within one Ethernet segment, and slot 0 is mostly the link-local address, which
@@ -13,7 +13,7 @@ use ferrofabric_contracts::error::{Errno, Error};
 use super::gid::{Gid, GidEntry, GidScope};
 use super::port::LinkLayer;
 
-/// What was asked for.
+/// The request for a GID: a slot of the table, or a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidRequest {
     /// The best by rank, the lowest slot among equals.
@@ -52,7 +52,7 @@ pub enum GidReason {
         /// The slot that was chosen.
         chosen: u32,
     },
-    /// Passed over: another was asked for by its number.
+    /// Passed over: the request names another slot.
     NotAskedFor,
     /// Passed over: the address names no single port.
     Unusable,

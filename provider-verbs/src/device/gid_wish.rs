@@ -1,8 +1,8 @@
-//! Which GID the hints of an application speak for.
+//! The GID that an application's hints ask for.
 //!
-//! A port may have an IPv4 and an IPv6 address, and several of each; each is a GID. Who names a
-//! source speaks from just that one. Who names a peer, or a format of addresses, speaks from one of
-//! the same family.
+//! A port may have an IPv4 and an IPv6 address, and several of each; each is a GID. An application
+//! that names a source sends from exactly that GID. An application that names a peer, or an address
+//! format, sends from a GID of the same family.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -25,7 +25,7 @@ pub(crate) enum GidWish {
 }
 
 impl GidWish {
-    /// What hints, or an offer, wish for.
+    /// The wish expressed by hints, or by an offer.
     pub(crate) fn of(info: &Info) -> Self {
         if let Some(wish) = info.src_addr.as_ref().and_then(of_source) {
             return wish;
@@ -46,7 +46,7 @@ impl GidWish {
         family.map_or(Self::Any, Self::Ipv4)
     }
 
-    /// What to ask the port's table for.
+    /// The request to the port's table that fulfills this wish.
     pub(crate) fn request(self, table: &[GidEntry], link: LinkLayer) -> GidRequest {
         // Within InfiniBand a GID's form says nothing, and the first is the port's own.
         let granted = |entry: &GidEntry| match self {

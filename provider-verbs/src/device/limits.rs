@@ -6,11 +6,11 @@ use ferrofabric_verbs_sys::{
     ibv_atomic_cap, ibv_device_attr_ex, ibv_device_cap_flags, ibv_odp_general_caps,
 };
 
-/// What a device allows (`ibv_query_device_ex(3)`). Counts are the device's promise, not what is
-/// free now.
+/// The limits of a device (`ibv_query_device_ex(3)`). Counts are those that the device states, not
+/// those that are free now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// PCI vendor, or what a software device gives (Soft-RoCE: 0xffffff).
+    /// PCI vendor; a software device has a number of its own (Soft-RoCE: 0xffffff).
     pub vendor_id: u32,
     /// The vendor's part number.
     pub vendor_part_id: u32,

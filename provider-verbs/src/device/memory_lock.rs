@@ -5,8 +5,8 @@ use std::fs;
 /// Bit of CAP_IPC_LOCK (`capabilities(7)`).
 const CAP_IPC_LOCK: u32 = 14;
 
-/// What to tell the user after registering `wanted` bytes gave ENOMEM or EAGAIN; `None` when the
-/// limit is not to blame.
+/// The advice for the user after a registration of `wanted` bytes gave ENOMEM or EAGAIN; `None`
+/// when the limit on locked memory is not the cause.
 pub(crate) fn memory_lock_advice(wanted: usize) -> Option<String> {
     let limit = soft_limit()?;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -65,18 +65,18 @@ impl Device {
     }
 }
 
-/// What [`Device::list`] found out about one device.
+/// The result of [`Device::list`] for one device.
 #[derive(Debug)]
 pub struct DeviceInfo {
     /// The kernel's name, such as `mlx5_0`.
     pub name: String,
-    /// What sysfs says; there even when the device cannot be opened.
+    /// Facts in sysfs; available even when the device cannot be opened.
     pub facts: DeviceFacts,
-    /// What the opened device says, or why it could not be opened.
+    /// The properties of the opened device, or the reason why it could not be opened.
     pub opened: Result<OpenedDevice>,
 }
 
-/// What an opened device says of itself.
+/// The properties of an opened device.
 #[derive(Debug)]
 pub struct OpenedDevice {
     /// Its limits and abilities.
@@ -94,7 +94,7 @@ pub struct PortInfo {
     pub attributes: PortAttributes,
     /// The GIDs in use.
     pub gids: Vec<GidEntry>,
-    /// The GID that would be chosen, and why, with what was passed over.
+    /// The GID that Ferrofabric would choose, the reason, and the GIDs that it would pass over.
     pub selection: Result<GidSelection>,
 }
 

@@ -96,7 +96,7 @@ impl PortState {
     }
 }
 
-/// What a port's link is.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkLayer {
     /// InfiniBand: LIDs and a subnet manager. Devices that do not say (older ones) are InfiniBand.

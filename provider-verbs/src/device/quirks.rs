@@ -1,7 +1,7 @@
-//! Known defects of devices, and what follows from each.
+//! Known defects of devices, and the consequence of each.
 //!
-//! Behaviour that can be probed at start-up without harm is probed; this table is for what cannot,
-//! or not cheaply.
+//! Ferrofabric probes at start-up the behaviour that it can probe without harm. This table has the
+//! defects for which a probe is impossible or expensive.
 
 use super::facts::DeviceFacts;
 use super::limits::DeviceLimits;

@@ -1,5 +1,5 @@
-//! Domains over verbs, composed of what they work with: devices, endpoints and, for RDM, the node's
-//! shared memory. Nothing else in this crate names shared memory's types.
+//! Domains over verbs. A domain is composed of devices, endpoints and, for RDM, the node's shared
+//! memory. No other module of this crate names the types of shared memory.
 
 mod dgram;
 mod pair;

@@ -12,7 +12,7 @@ use crate::pairing::{self, HandsBack, Reaches, TakesOver, Unsent};
 /// Both transports of an endpoint.
 pub(crate) type Paired = pairing::Paired<RdmTransport, ShmTransport>;
 
-/// What tokens of the shared-memory transport carry.
+/// The transport number in tokens of the shared-memory transport.
 pub(super) const SHM_TRANSPORT: u32 = rdm::TRANSPORT + 1;
 
 impl Reaches for RdmTransport {

@@ -185,8 +185,8 @@ impl KeyedParts for VerbsBackend {
 }
 
 impl VerbsBackend {
-    /// Opens both transports of an endpoint, by an address made of what was drawn for it, or else
-    /// of what is free.
+    /// Opens both transports of an endpoint. Its address has the numbers drawn for it, or else
+    /// numbers that are free.
     fn open_paired(
         &self,
         opening: &Opening<'_>,
@@ -196,8 +196,8 @@ impl VerbsBackend {
     ) -> Result<(Paired, NativeAddr)> {
         let datagrams = RdmTransport::open_datagrams(&self.pd, &port, qkey)?;
         let queue_pair = Some(port.address(datagrams.number(), qkey));
-        // Who asks for other nodes alone gets no peer through shared memory (fi_getinfo(3),
-        // FI_REMOTE_COMM).
+        // An application that asks for remote peers alone gets no peer through shared memory
+        // (fi_getinfo(3), FI_REMOTE_COMM).
         let shm = match self.settings.shm && self.info.caps.contains(Flags::LOCAL_COMM) {
             true => {
                 let config = ShmConfig {

@@ -1,4 +1,4 @@
-//! Messages that are posted together: one doorbell for all, and where they want to be told of, one
+//! Messages that are posted together: one doorbell for all and, if they need a completion, one
 //! completion.
 
 use ferrofabric_contracts::error::OpError;

@@ -59,7 +59,7 @@ pub struct QpConfig {
     pub recv_cq: Arc<Cq>,
     /// Where receives come from, in place of a queue of its own.
     pub srq: Option<Arc<Srq>>,
-    /// What its queues must hold.
+    /// The capacities of its queues.
     pub caps: QpCaps,
     /// All sends complete in the queue, flag or not.
     pub signal_all: bool,
@@ -155,7 +155,7 @@ impl Qp {
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
-    /// The sizes that the device gave: at least what was asked for.
+    /// The sizes that the device gave: at least those that were requested.
     pub fn caps(&self) -> QpCaps {
         self.caps
     }

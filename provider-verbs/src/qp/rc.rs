@@ -16,7 +16,7 @@ use crate::pd::Pd;
 #[derive(Debug)]
 pub struct RcQp(Qp);
 
-/// What a connection needs before it may receive.
+/// The attributes that an RC queue pair needs before it may receive.
 #[derive(Clone, Copy, Debug)]
 pub struct RcInit {
     /// Our port.
@@ -65,7 +65,7 @@ impl RcQp {
     ///
     /// # Errors
     ///
-    /// When what is asked for is beyond the device's limits, or it has no room (at scale that is
+    /// The configuration is beyond the device's limits, or the device has no room (at scale that is
     /// normal).
     pub fn create(pd: &Arc<Pd>, config: &QpConfig) -> Result<Self> {
         Qp::create(pd, config, ibv_qp_type::IBV_QPT_RC).map(Self)

@@ -14,14 +14,14 @@ use crate::pd::Pd;
 #[derive(Debug)]
 pub struct UdQp(Qp);
 
-/// What a datagram queue pair needs before it may be used.
+/// The attributes that a UD queue pair needs before it may be used.
 #[derive(Clone, Copy, Debug)]
 pub struct UdInit {
     /// Our port.
     pub port: u8,
     /// Our partition key, by slot.
     pub pkey_index: u16,
-    /// What senders must name; others are dropped.
+    /// The Q_Key that senders must name; the device drops other datagrams.
     pub qkey: u32,
     /// Packet sequence number to start with, 24 bits.
     pub psn: u32,
@@ -35,7 +35,7 @@ impl UdQp {
     ///
     /// # Errors
     ///
-    /// When what is asked for is beyond the device's limits, or it has no room.
+    /// The configuration is beyond the device's limits, or the device has no room.
     pub fn create(pd: &Arc<Pd>, config: &QpConfig) -> Result<Self> {
         Qp::create(pd, config, ibv_qp_type::IBV_QPT_UD).map(Self)
     }

@@ -60,7 +60,7 @@ enum At {
     Remote((u64, u64, u32)),
 }
 
-/// What to register in place of a region that is not there.
+/// The range and rights to register when the cache has no region for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) range: Range<u64>,
@@ -119,9 +119,10 @@ impl<R> Cache<R> {
         Some(&kept.region)
     }
 
-    /// What to register for a range that was not found, for it to be kept: exactly what was asked
-    /// for where peers get a right; else with the rights of what lies within it, or whole what it
-    /// lies in. `None` when there is no room for it.
+    /// The range and rights to register for a range that the cache does not have, so that the cache
+    /// can keep the region. If peers get a right: exactly the requested range and rights. Else the
+    /// range is joined with cached ranges within it or around it, and has their rights, too. `None`
+    /// when the cache has no room for it.
     pub(super) fn wanted(&mut self, range: Range<u64>, access: Access) -> Option<Wanted> {
         let wanted = match access.intersects(OF_PEERS) {
             true => Wanted { range, access },
@@ -136,7 +137,7 @@ impl<R> Cache<R> {
         Some(wanted)
     }
 
-    /// A region for this side, joined with what is kept there.
+    /// A region for this side, joined with the cached regions in its range.
     fn joined(&self, range: Range<u64>, access: Access) -> Wanted {
         let before = self.local.range(..=range.start).next_back();
         let around = before.filter(|(_, kept)| kept.end >= range.end);
@@ -182,8 +183,8 @@ impl<R> Cache<R> {
         self.local.insert(range.start, kept);
     }
 
-    /// Keeps nothing any more that reaches into a range. Who uses such a region has it until it is
-    /// done.
+    /// Removes each region that reaches into a range. A user of such a region has it until its
+    /// operation is over.
     pub(super) fn forget_range(&mut self, range: &Range<u64>) {
         while let Some((&start, kept)) = self.local.range(..range.end).next_back() {
             // Those before end before it, too.
@@ -192,7 +193,7 @@ impl<R> Cache<R> {
             }
             self.remove(At::Local(start));
         }
-        // What begins earlier ends before the range.
+        // A region that begins earlier ends before the range.
         let first = range.start.saturating_sub(self.longest_remote);
         let near = self.remote.range((first, 0, 0)..(range.end, 0, 0));
         let reaching = near.filter(|((_, end, _), _)| *end > range.start);
@@ -314,10 +315,10 @@ mod tests {
     }
 
     proptest! {
-        /// Against memory whose every place is as old as the last unmapping there: a region that is
-        /// handed out covers the range with the rights, exactly those and no other byte where peers
-        /// get one, and all its memory is what was registered. Limits hold, and what is neither
-        /// kept nor used is not registered.
+        /// Against a model in which each page has the age of its last unmapping: a region that the
+        /// cache hands out covers the range with the rights, exactly those and no other byte where
+        /// peers get one, and all its memory is the memory that was registered. Limits hold, and a
+        /// region that is neither cached nor used is not registered.
         #[test]
         fn a_region_is_of_the_memory_that_is_there(
             steps in prop::collection::vec(steps(), 1..120),
@@ -398,8 +399,9 @@ mod tests {
         }
     }
 
-    /// Asked for a part of what is kept with a right of peers, it gives that part and those rights:
-    /// a peer's key opens no more. What has no such right may be shared.
+    /// A request for a part of a cached region with a right of peers gets a region of that part
+    /// with those rights alone: a peer's key opens no more memory than its owner asked for. Regions
+    /// without such a right may be shared.
     #[test]
     fn a_right_of_peers_covers_exactly_what_was_asked_for() {
         const PEERS: [Access; 4] = [

@@ -1,5 +1,5 @@
-//! Whether memory is this process's alone, by its mappings: others can take pages away from what
-//! they share, and from files, and nobody is told of that.
+//! Whether memory is this process's alone, by its mappings. Another process can take pages away
+//! from shared memory and from files, and the kernel reports none of that.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek};
@@ -13,10 +13,11 @@ const QUERY: u32 = 0xc068_6611;
 /// Of the query: the mapping at the address, or else the next one.
 const COVERING_OR_NEXT: u64 = 0x10;
 
-/// Of the answer: changes reach the file, or whoever shares the memory.
+/// Flag of the answer: changes reach the file, or each process that shares the memory.
 const SHARED: u64 = 0x08;
 
-/// What the kernel calls the file of private huge pages, of which nobody else has a descriptor.
+/// The kernel's name for the file of private huge pages, of which no other process has a
+/// descriptor.
 const HUGE_PAGES: &str = "/anon_hugepage";
 
 /// `struct procmap_query`.
@@ -50,7 +51,7 @@ struct Mapping {
     is_private: bool,
 }
 
-/// The mappings of this process, as the kernel tells them.
+/// The mappings of this process, read from the kernel.
 #[derive(Debug)]
 pub(super) struct Mappings {
     file: File,

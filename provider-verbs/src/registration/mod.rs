@@ -1,6 +1,6 @@
-//! Registrations of the application's memory for messages that move without a copy: kept from one
-//! message to the next where the kernel tells when the memory goes (userfaultfd(2)), made for each
-//! message elsewhere.
+//! Registrations of the application's memory for messages that move without a copy. The cache keeps
+//! them from one message to the next if the kernel reports unmapped memory (userfaultfd(2)).
+//! Elsewhere each message makes its own.
 
 mod cache;
 mod described;
@@ -32,7 +32,7 @@ use watcher::{Gone, Watcher, page_bytes};
 pub(crate) struct Registry {
     pd: Arc<Pd>,
     keeping: Keeping,
-    /// What is kept, from the first message on that wants a region.
+    /// The cached regions; made for the first message that needs a region.
     kept: OnceLock<Option<Mutex<Kept>>>,
     /// The regions that the application has registered.
     described: Described,
@@ -99,7 +99,7 @@ struct Kept {
     verifies: bool,
 }
 
-/// What was done, and what is kept.
+/// Statistics of registrations and of the cache.
 #[derive(Debug, Default)]
 struct Counters {
     made: AtomicU64,
@@ -192,7 +192,7 @@ impl Registrations {
         }
     }
 
-    /// Reports what was done and what is kept, by name.
+    /// Reports the statistics of registrations and of the cache, by name.
     pub(crate) fn report(&self, report: &mut dyn FnMut(&'static str, u64)) {
         let Counters {
             made,
@@ -337,14 +337,15 @@ impl Registry {
             kept.cache.forget(&region);
         }
         let wanted = kept.cache.wanted(exact.range.clone(), exact.access)?;
-        // Watched before it is registered: if it goes in between, that is told next time. Memory
-        // whose pages others can take away untold is not watched, and so not kept.
+        // Watched before it is registered: if it is unmapped in between, the next look finds that.
+        // Memory whose pages another process can take away unnoticed is not watched, and so not
+        // cached.
         if !kept.watcher.watch(wanted.range.clone()) {
             return None;
         }
-        // SAFETY: of what is the caller's, his promise. What was kept around it was there at the
-        // last look; if it goes now, the device keeps its pages, which nobody else has, and the
-        // region is forgotten at the next look.
+        // SAFETY: the caller promises that its own range is mapped. The cached memory around it was
+        // mapped at the last look; if it is unmapped now, the device keeps its pages, which nobody
+        // else has, and the cache removes the region at the next look.
         let region = unsafe { self.register(&wanted, kept.verifies) }.ok()?;
         kept.cache.keep(wanted, Arc::clone(&region));
         Some(region)
@@ -409,7 +410,7 @@ impl Keeping {
     }
 
     fn begin_if_possible(&self, pd: &Pd) -> Option<Mutex<Kept>> {
-        // What a fork takes from the child it would take for as long as a region is kept.
+        // A cached region would lose its memory in a fork just as a region in use does.
         let is_allowed = self.choice != RegistrationCache::Off
             && fork_safety(&pd.context().verbs()) == ForkSafety::CopyOnFork;
         let kept = is_allowed.then(|| self.begin())?;
@@ -420,8 +421,8 @@ impl Keeping {
     }
 }
 
-/// What a process may keep where there is one for each processor: half of that part of the
-/// machine's memory.
+/// The memory that a process may keep registered if the machine runs one such process for each
+/// processor: half of a process's share of the machine's memory.
 fn fair_share() -> u64 {
     let ask = |what| {
         sysconf(what)

@@ -43,7 +43,7 @@ fn numbers(range: &Range<u64>) -> Vec<u64> {
     let first = range.start / page;
     let count = range.end.div_ceil(page) - first;
     let mut entries = vec![0; count as usize * 8];
-    // What can not be read is not known.
+    // A page that cannot be read counts as unknown.
     let _ =
         File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entries, first * 8));
     let entries = entries.chunks_exact(8).map(|entry| {

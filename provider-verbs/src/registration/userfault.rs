@@ -1,4 +1,4 @@
-//! userfaultfd(2), as far as it tells which memory goes (ioctl_userfaultfd(2)).
+//! userfaultfd(2), used for its reports of unmapped memory (ioctl_userfaultfd(2)).
 //!
 //! Memory is registered for write protection and never protected, so that nothing ever faults: only
 //! the events remain, and they take no privilege.
@@ -30,7 +30,7 @@ pub(super) struct Gone {
     pub(super) moved_to: Option<u64>,
 }
 
-/// A descriptor that tells when memory of this process goes.
+/// A descriptor that reports which memory of this process is unmapped.
 #[derive(Debug)]
 pub(super) struct Userfault(OwnedFd);
 
@@ -42,7 +42,7 @@ impl Userfault {
     /// The kernel has no such events, or does not allow them to this process.
     pub(super) fn open() -> Result<Self> {
         let wanted = EVENTS | raw::UFFD_FEATURE_PAGEFAULT_FLAG_WP;
-        // Of huge pages and shared memory the kernel tells since Linux 5.19.
+        // The kernel reports huge pages and shared memory since Linux 5.19.
         Self::with_features(wanted | raw::UFFD_FEATURE_WP_HUGETLBFS_SHMEM)
             .or_else(|_| Self::with_features(wanted))
     }
@@ -79,12 +79,12 @@ impl Userfault {
         }
     }
 
-    /// Tells from now on when any of these whole pages go.
+    /// Watches these whole pages: the descriptor reports from now on when any of them is unmapped.
     ///
     /// # Errors
     ///
-    /// A part is not mapped, or of a kind that the kernel tells nothing of (files), or another
-    /// watches it.
+    /// Some of the pages are not mapped, or are of a kind that the kernel does not report (files),
+    /// or another descriptor watches them.
     pub(super) fn watch(&self, pages: Range<u64>) -> Result<()> {
         let mut registration = raw::uffdio_register {
             range: range(pages),
@@ -104,8 +104,7 @@ impl Userfault {
     }
 
     fn ask<T>(&self, request: u32, argument: &mut T) -> Result<()> {
-        // SAFETY: each request is asked with the structure that it takes, which lives as long as
-        // the call.
+        // SAFETY: each request gets the structure that it takes, which lives as long as the call.
         match unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, &raw mut *argument) } {
             0 => Ok(()),
             _ => Err(Error::last_os_error()),
@@ -145,7 +144,7 @@ impl Userfault {
                         moved_to: Some(moved.to),
                     });
                 }
-                // None other was asked for.
+                // Other events were not requested.
                 _ => {}
             }
         }

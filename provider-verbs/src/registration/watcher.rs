@@ -1,10 +1,11 @@
-//! Which memory of this process goes: unmapped, moved elsewhere, or its pages given up
+//! Finds memory of this process that is gone: unmapped, moved elsewhere, or its pages given up
 //! (`MADV_DONTNEED`).
 //!
-//! A thread reads what userfaultfd(2) has to tell. Whoever unmaps watched memory goes on once that
-//! is *read*; so the thread says that it is about to list something before it reads, and who looks
-//! meanwhile learns that it can not know. The thread takes no lock and allocates nothing: an
-//! allocator may hold a lock of its own while it unmaps, and wait for the thread.
+//! A thread reads the events of userfaultfd(2). The kernel lets a thread that unmaps watched memory
+//! go on once the event is *read*. So the reading thread announces an entry of its log before it
+//! reads, and a look meanwhile finds that the log is incomplete. The reading thread takes no lock
+//! and allocates nothing: an allocator may hold a lock of its own while it unmaps, and wait for the
+//! reading thread.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,14 +31,14 @@ const HUGE_PAGES: [u64; 2] = [2 << 20, 1 << 30];
 /// The one of this process, while there are watchers.
 static RUNNING: Mutex<Weak<Monitor>> = Mutex::new(Weak::new());
 
-/// What watchers share: the thread, and what it reads.
+/// The state that watchers share: the thread and its log.
 #[derive(Debug)]
 struct Monitor {
     source: Arc<Source>,
     /// Follows from the beginning; watchers start from it.
     follower: LogReader,
     thread: Option<JoinHandle<()>>,
-    /// What was watched since the start, from beginning to end, joined.
+    /// The ranges watched since the start, from beginning to end, joined.
     watched: Mutex<BTreeMap<u64, u64>>,
     page: u64,
     mappings: Mappings,
@@ -60,7 +61,7 @@ pub(super) enum Gone {
     Much,
 }
 
-/// Who wants to know which memory goes.
+/// A user of the log: it watches memory and finds out which of it is gone.
 #[derive(Debug)]
 pub(super) struct Watcher {
     /// There, until the end.
@@ -69,11 +70,11 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to follow, after the kernel has proved here that it tells.
+    /// Starts a watcher, after a probe has shown that the kernel reports unmapped memory here.
     ///
     /// # Errors
     ///
-    /// It does not; the error says what is missing.
+    /// The kernel does not report it; the error says what is missing.
     pub(super) fn start() -> Result<Self> {
         let mut running = running();
         // A parent's watches the parent's memory.
@@ -99,7 +100,7 @@ impl Watcher {
         (self.monitor.as_ref()).is_some_and(|monitor| monitor.watch(range))
     }
 
-    /// Who only wants to know whether something went.
+    /// A reader that finds out only whether some memory is gone.
     pub(super) fn follower(&self) -> LogReader {
         self.follower.clone()
     }
@@ -110,7 +111,8 @@ impl Watcher {
         self.follower.is_behind()
     }
 
-    /// Tells what went since the last time. `false`, and nothing is told, while some is going.
+    /// Calls `tell` for each range that is gone since the last call. Returns `false` and calls
+    /// nothing while an entry is being logged.
     #[must_use]
     pub(super) fn catch_up(&mut self, tell: impl FnMut(Gone)) -> bool {
         catch_up(&mut self.follower, tell)
@@ -168,7 +170,7 @@ impl Monitor {
     /// Follows from here on.
     fn follower(&self) -> LogReader {
         let mut follower = self.follower.clone();
-        // What is being listed now is told later, and does no harm.
+        // An entry that is being logged now is read later, and does no harm.
         let _ = follower.read(|_| {});
         follower
     }
@@ -188,11 +190,12 @@ impl Monitor {
             if self.source.userfault.watch(pages.clone()).is_err() {
                 return false;
             }
-            // Looked at once it is watched: should other memory come in its place, that is told.
+            // The mappings are read once the range is watched: if other memory replaces it, the
+            // kernel reports that.
             let is_told = self.mappings.are_private(&pages);
             match is_told {
                 true => note(&mut watched, pages),
-                // Nobody hears of that part of it that could be watched, either.
+                // The part of the range that could be watched is not watched either.
                 false => self.unwatch(&watched, &pages),
             }
             is_told
@@ -214,7 +217,7 @@ impl Monitor {
         }
     }
 
-    /// Has memory go in two of the ways there are, and looks whether that is told.
+    /// Unmaps memory in two ways and checks that the kernel reports each.
     fn prove(&self) -> Result<()> {
         let page = self.page as usize;
         let unproved = |what: &'static str| {
@@ -229,7 +232,7 @@ impl Monitor {
         if !self.watch(at..at + memory.len() as u64) {
             return Err(unproved("any memory"));
         }
-        // SAFETY: the page is ours, and nobody refers to what is in it.
+        // SAFETY: the page is this function's own, and nothing refers to its contents.
         unsafe { memory.unchecked_advise_range(UncheckedAdvice::DontNeed, page, page) }
             .map_err(|error| Error::from_io(&error, "give up", "memory"))?;
         let given_up = at + self.page;
@@ -243,8 +246,8 @@ impl Monitor {
         }
     }
 
-    /// Ends what the kernel tells: a child of this process may keep the descriptor open, and
-    /// whoever unmaps memory would wait for somebody to read that.
+    /// Ends the kernel's reports: a child of this process may keep the descriptor open, and a
+    /// thread that unmaps memory would wait for a read of its event.
     fn unwatch_all(&self) {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();

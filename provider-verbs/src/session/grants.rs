@@ -1,17 +1,17 @@
-//! What an endpoint grants its peers: how much each may have it keep of messages that nobody waits
-//! for. All grants together are bounded. Each newcomer gets a part of what is left, so that there
-//! is always something left, and in the end nothing: then its messages all go as requests, which
-//! cost their senders the memory.
+//! The credit that an endpoint grants its peers: the bound of each peer's unexpected data. All
+//! grants together are bounded. Each new peer gets a fraction of the rest, so that some is always
+//! left. In the end the fraction rounds down to nothing: then all messages of a new peer go by
+//! rendezvous, which costs their sender the memory.
 
 use ferrofabric_protocol::credit::cost_units;
 
 /// Credit of a peer, in units of 64 bytes: 256 KiB.
 pub(crate) const QUOTA_UNITS: u16 = 4096;
 
-/// Credit of all peers, with what is still kept of those that are gone: 64 MiB.
+/// Credit of all peers, with the unexpected data of removed peers: 64 MiB.
 const ALL_UNITS: u32 = 1 << 20;
 
-/// A newcomer gets one part in so many of what is left: some 240 peers get their full credit.
+/// A new peer gets this fraction of the rest, as a divisor: some 240 peers get their full credit.
 const PARTS: u32 = 16;
 
 /// The grants of an endpoint.
@@ -19,12 +19,12 @@ const PARTS: u32 = 16;
 pub(crate) struct Grants {
     /// Granted to sessions, or kept of ended ones.
     in_use: u32,
-    /// What newcomers were last said to get; `None`: the full credit.
+    /// The last grant that was reported for new peers; `None`: the full credit.
     said: Option<u16>,
 }
 
 impl Grants {
-    /// What a newcomer gets.
+    /// The grant of a new peer.
     fn next(&self) -> u16 {
         let part = ALL_UNITS.saturating_sub(self.in_use) / PARTS;
         part.min(u32::from(QUOTA_UNITS)) as u16
@@ -35,7 +35,7 @@ impl Grants {
         self.in_use
     }
 
-    /// What newcomers get, if that has changed since it was asked last.
+    /// The grant of new peers, if it has changed since the last call.
     pub(crate) fn changed(&mut self) -> Option<u16> {
         let next = self.next();
         let changed = next != self.said.unwrap_or(QUOTA_UNITS);

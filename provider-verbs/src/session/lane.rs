@@ -1,4 +1,4 @@
-//! A lane: an RC queue pair under a session, and what was posted to it.
+//! A lane: an RC queue pair under a session, and the requests posted to it.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ impl Lane {
     }
 }
 
-/// Lanes are told apart by the session that began with each.
+/// A lane has the name of the session that began with it.
 pub(crate) trait Named {
     fn session(&self) -> SessionId;
 }
@@ -100,7 +100,7 @@ impl Named for Lane {
     }
 }
 
-/// The lanes of one kind of an endpoint, by what data packets towards us name them.
+/// The lanes of one kind of an endpoint, by the name that data packets to this endpoint give them.
 pub(crate) struct Lanes<L = Lane> {
     places: Vec<Option<Box<L>>>,
     /// Lanes whose place has another already: the service thread gives it out again as soon as a

@@ -1,9 +1,11 @@
-//! The peers of an endpoint: who they are, which lane carries their session, and what waits for it.
+//! The peers of an endpoint: their addresses, the lane that carries their session, and the requests
+//! that wait for it.
 //!
 //! A peer is forgotten once nothing leads to it: no entry of the address vector, no lane, nothing
 //! that waits. If it has a session that rests it is kept for that, but only as one of [`MAX_KEPT`]:
-//! the session that has rested longest ends first. At rest both sides have taken all that was said,
-//! so its end loses nothing.
+//! that waits. A peer whose session is parked is kept for that, but only as one of [`MAX_KEPT`]:
+//! the session that was parked longest ends first. Both sides of a parked session have received all
+//! messages, so its end loses nothing.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -46,7 +48,7 @@ pub(crate) struct Peer {
     lists: Lists,
 }
 
-/// What leads to a peer, or waits.
+/// References to a peer, and requests that wait for it.
 #[derive(Default)]
 struct Uses {
     /// Its messages that wait for a receive.
@@ -74,7 +76,7 @@ struct Lists {
     kept: Option<(Time, u64)>,
 }
 
-/// What becomes of a peer without a lane.
+/// The next step for a peer without a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It is in use.
@@ -194,7 +196,7 @@ impl Peers {
         Some(peer)
     }
 
-    /// A peer is to be told of its number.
+    /// A message with this endpoint's number for the session is due to the peer.
     fn await_number(&mut self, peer: u32) {
         let peer = &mut self.peers[peer as usize];
         self.strangers += usize::from(!std::mem::replace(&mut peer.lists.is_stranger, true));
@@ -285,7 +287,7 @@ impl Peers {
         !self.listed.is_empty() || self.kept.len() > MAX_KEPT
     }
 
-    /// The next that is to be looked at, and what becomes of it.
+    /// The next peer in the list, and its next step.
     pub(crate) fn next_listed(&mut self, life: &PeerLanes) -> Option<(u32, Fate)> {
         while let Some(peer) = self.listed.pop() {
             if let Some(at) = self.peers.get_mut(peer as usize) {

@@ -1,7 +1,7 @@
-//! What travels in work requests themselves is kept here until it is known to have arrived, should
-//! it have to be sent again.
+//! Copies of inline data, which the work requests themselves carry. A copy is kept until the packet
+//! has arrived, should it have to be sent again.
 
-/// Packets of a lane in the order of posting: a ring of bytes that grows to what is under way.
+/// Packets of a lane in the order of posting: a ring of bytes that grows with the data under way.
 pub(crate) struct Records {
     bytes: Box<[u8]>,
     /// Where the oldest begins, and the next will, counted on and on.
@@ -85,8 +85,8 @@ impl Records {
         self.oldest = record.at.wrapping_add(record.len.next_multiple_of(8));
     }
 
-    /// Twice the room. What did not straddle the end of the ring does not straddle that of the
-    /// larger one.
+    /// Doubles the room. A record that does not straddle the end of the ring does not straddle the
+    /// end of the larger ring.
     #[cold]
     fn grow(&mut self) {
         let old = self.bytes.len();
@@ -110,7 +110,7 @@ mod tests {
     use std::collections::VecDeque;
 
     proptest! {
-        /// Whatever is pushed and released, what is under way stays as it was written.
+        /// After any pushes and releases, records under way have their first contents.
         #[test]
         fn keeps_what_is_under_way(
             start in prop_oneof![Just(0u32), Just(u32::MAX - 20_000), any::<u32>()],

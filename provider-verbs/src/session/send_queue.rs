@@ -67,7 +67,7 @@ impl Place {
     }
 }
 
-/// What was posted to a lane.
+/// The requests posted to a lane.
 pub(crate) struct SendQueue {
     requests: VecDeque<Wqe>,
     /// The packets that travel in their work requests.
@@ -88,7 +88,7 @@ impl SendQueue {
     /// An empty one, whose first request has this number.
     pub(crate) fn new(depth: usize, first_number: u32) -> Self {
         Self {
-            // It grows to what is under way: most peers of many never have much.
+            // It grows with the requests under way: most of many peers never have much.
             requests: VecDeque::new(),
             records: Records::default(),
             described: VecDeque::new(),
@@ -132,7 +132,7 @@ impl SendQueue {
         self.requests.len() + 1 < self.depth
     }
 
-    /// Whether no request is under way whose completion was asked for.
+    /// Whether no signaled request is under way.
     pub(crate) fn expects_no_word(&self) -> bool {
         self.requests.len() == self.unsignaled as usize
     }

@@ -1,4 +1,5 @@
-//! What we and a peer have between us, whatever lane carries it: it outlives its lanes.
+//! The session with a peer: the state that both ends share whatever lane carries it. It outlives
+//! its lanes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(crate) struct SessionState {
     /// Its name, sequence numbers and credit.
     pub(crate) numbers: Session,
     held_requests: HeldRequests,
-    /// Our messages that the peer was told of and has not taken.
+    /// Our messages that were announced to the peer by an RTS and are not over.
     pub(crate) sends: SendTable<RendezvousSend>,
     /// Our messages that we are writing.
     pub(crate) writes: Transfers<Writing>,
@@ -36,20 +37,21 @@ pub(crate) struct SessionState {
     pub(crate) receives: Table<Receiving>,
     /// The peer's message that comes in parts.
     pub(crate) incoming: Incoming,
-    /// What is to be told when there is room.
+    /// Control messages that wait for room on the lane.
     pub(crate) notices: VecDeque<Notice>,
-    /// What was under way on a lane that broke, and may have to be sent again; oldest first.
+    /// Packets that were under way on a lane that broke, and may have to be sent again; oldest
+    /// first.
     pub(crate) replay: VecDeque<Kept>,
 }
 
 /// The peer's messages that it told us of and no receive has met.
 struct HeldRequests {
     count: usize,
-    /// What that may be at most.
+    /// The upper bound of that number.
     limit: usize,
 }
 
-/// What tells a peer about an operation.
+/// A packet that notifies a peer of the state of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Notice {
     /// We are done with a message of the peer's.
@@ -136,7 +138,7 @@ pub(crate) struct Kept {
     pub(crate) rest: Option<Registered>,
 }
 
-/// What ends with a packet's arrival.
+/// The operation that is over once a packet has arrived.
 pub(crate) enum KeptKind {
     /// An eager message.
     Message(SendDone),
@@ -182,7 +184,7 @@ impl SessionState {
         self.readdress(start.remote);
     }
 
-    /// What is to be sent again goes to the session of another name at the peer.
+    /// Packets to be sent again go to the session of another name at the peer.
     pub(crate) fn readdress(&mut self, remote: SessionId) {
         for kept in &mut self.replay {
             readdress(&mut kept.bytes, remote);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ferrofabric_protocol::wire::SessionId;
 
-/// What a lane has to know of its turns.
+/// The state of one lane's turns.
 #[derive(Default)]
 pub(crate) struct Turn {
     listed: bool,
@@ -23,9 +23,9 @@ impl Turn {
 #[derive(Default)]
 pub(crate) struct Turns {
     listed: VecDeque<SessionId>,
-    /// Those that cannot go on for want of what all lanes of an endpoint share: bounce buffers, and
-    /// places for completions. What comes back does so by another lane's completions, which list
-    /// that lane alone.
+    /// Lanes that wait for a resource that all lanes of an endpoint share: bounce buffers, and
+    /// places for completions. Such a resource comes back with another lane's completions, which
+    /// list that lane alone.
     stalled: Vec<SessionId>,
 }
 
@@ -55,13 +55,13 @@ impl Turns {
         }
     }
 
-    /// Whether lanes wait for what others give back.
+    /// Whether lanes wait for resources that other lanes give back.
     #[inline]
     pub(crate) fn has_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }
 
-    /// A lane has found nothing left of what all share.
+    /// A lane has found a shared resource exhausted.
     pub(crate) fn stall(&mut self, session: SessionId, turn: &mut Turn) {
         if !std::mem::replace(&mut turn.stalled, true) {
             self.stalled.push(session);

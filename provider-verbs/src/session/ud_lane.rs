@@ -17,7 +17,7 @@ pub(crate) struct Route {
     pub(crate) way: Way,
     /// The peer's data queue pair.
     pub(crate) qpn: u32,
-    /// What both ends write into each datagram: the low half of the lane's name.
+    /// The number that both ends write into each datagram: the low half of the lane's name.
     pub(crate) cookie: u32,
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct UdLane {
     pub(crate) key: LaneKey,
     pub(crate) peer: u32,
     pub(crate) session: SessionState,
-    /// What is under way, and what came too early, by the receive slots that hold it and how many
-    /// bytes came.
+    /// The packets under way, and packets that came too early: for each the receive slot that has
+    /// it, and its length in bytes.
     pub(crate) window: DatagramLane<(u32, u32)>,
     pub(crate) route: Route,
     /// The longest data packet that a datagram holds, in bytes.
@@ -60,7 +60,7 @@ impl UdLane {
         self.is_usable() && !self.outgrown && self.window.has_room(&self.session.numbers)
     }
 
-    /// What goes before a packet that is sent now.
+    /// The prefix of a packet that is sent now.
     pub(crate) fn prefix(&mut self, asks: bool) -> Prefix {
         Prefix {
             asks,

@@ -18,7 +18,7 @@ pub(crate) struct HeldMessage {
     pub(crate) body: Body,
 }
 
-/// What was kept of it.
+/// The data that was kept of the message.
 pub(crate) enum Body {
     /// The data.
     Eager(Payload),

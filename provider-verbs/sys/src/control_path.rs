@@ -1,4 +1,4 @@
-//! What C finds as inline functions over `verbs_context`, with the same fallbacks as the headers.
+//! Inline functions of the C headers over `verbs_context`, with the same fallbacks.
 //!
 //! A driver built for a modern libibverbs embeds `ibv_context` at the end of a `verbs_context`,
 //! which grows at its front: a slot is there when the structure is long enough to reach it and the
@@ -86,7 +86,7 @@ impl Verbs {
         attr: *mut ibv_port_attr,
     ) -> c_int {
         match slot!(context, query_port) {
-            // SAFETY: the driver writes at most the length it is told.
+            // SAFETY: the driver writes at most the length that it gets.
             Some(query) => unsafe { query(context, port, attr, size_of::<ibv_port_attr>()) },
             // SAFETY: the short structure is a prefix of the full one.
             None => unsafe {
@@ -110,7 +110,7 @@ impl Verbs {
         // SAFETY: the caller's promise. A driver may leave what it does not know untouched.
         unsafe { ptr::write_bytes(attr, 0, 1) };
         if let Some(query) = slot!(context, query_device_ex) {
-            // SAFETY: no input is a valid input; the driver writes at most the length it is told.
+            // SAFETY: no input is a valid input; the driver writes at most the length that it gets.
             let rc = unsafe { query(context, ptr::null(), attr, size_of::<ibv_device_attr_ex>()) };
             if rc != EOPNOTSUPP && rc != ENOSYS {
                 return rc;
@@ -202,7 +202,7 @@ impl Verbs {
         entry: *mut ibv_gid_entry,
     ) -> c_int {
         match self._ibv_query_gid_ex {
-            // SAFETY: the library writes at most the length it is told.
+            // SAFETY: the library writes at most the length that it gets.
             Some(query) => unsafe {
                 query(context, port, index, entry, 0, size_of::<ibv_gid_entry>())
             },
@@ -223,7 +223,7 @@ impl Verbs {
         max_entries: usize,
     ) -> isize {
         match self._ibv_query_gid_table {
-            // SAFETY: the library writes at most `max_entries` of the size it is told.
+            // SAFETY: the library writes at most `max_entries` of the size that it gets.
             Some(query) => unsafe {
                 query(context, entries, max_entries, 0, size_of::<ibv_gid_entry>())
             },

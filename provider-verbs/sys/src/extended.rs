@@ -1,8 +1,9 @@
 //! Extended posting (`ibv_wr_*`, through `ibv_qp_ex`) and polling (`ibv_start_poll`…, through
 //! `ibv_cq_ex`).
 //!
-//! The driver fills a slot only for what was asked for at creation (`send_ops_flags`, `wc_flags`):
-//! calling another is undefined in C as well. That is the first rule of every `# Safety` below.
+//! The driver fills a slot only for an operation or field that was requested at creation
+//! (`send_ops_flags`, `wc_flags`): calling another is undefined in C as well. That is the first
+//! rule of every `# Safety` below.
 //!
 //! A batch: set `(*qp).wr_id` and `(*qp).wr_flags`, call one operation and one payload setter (for
 //! UD also [`ibv_wr_set_ud_addr`]), repeat, and complete.
@@ -324,7 +325,7 @@ pub unsafe fn ibv_end_poll(cq: *mut ibv_cq_ex) {
     unsafe { filled!((*cq).end_poll)(cq) }
 }
 
-/// What completed.
+/// The operation that completed.
 ///
 /// # Safety
 ///

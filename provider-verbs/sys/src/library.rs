@@ -18,7 +18,7 @@ pub enum LoadError {
     Open {
         /// File name asked for.
         library: &'static str,
-        /// What `dlopen` said.
+        /// The error text of `dlopen`.
         reason: String,
         /// What a user can do.
         mend: &'static str,
@@ -30,7 +30,7 @@ pub enum LoadError {
         library: &'static str,
         /// The first required symbol that is missing.
         symbol: &'static str,
-        /// What `dlsym` said.
+        /// The error text of `dlsym`.
         reason: String,
         /// What a user can do.
         mend: &'static str,

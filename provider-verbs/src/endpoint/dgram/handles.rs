@@ -14,7 +14,7 @@ use crate::ah::{Ah, Path};
 use crate::connect::{AhCache, Outcome};
 use crate::pd::Pd;
 
-/// What came of a path.
+/// The end of the resolution of a path.
 pub(super) enum News {
     /// It has a handle.
     Ready(Path),
@@ -24,7 +24,7 @@ pub(super) enum News {
 
 /// The handles, and a descriptor that wakes whoever waits for one.
 pub(super) struct Handles {
-    // What waits for a path is kept by the endpoint: here it is but the path's own name.
+    // The endpoint keeps the sends that wait for a path. The cache keeps only the path itself.
     cache: AhCache<Path>,
     /// Paths of peers that were removed.
     retired: Vec<Path>,
@@ -76,7 +76,7 @@ impl Handles {
         self.bell.rung.is_raised()
     }
 
-    /// What has come of paths since the last call.
+    /// The paths whose resolution has ended since the last call.
     pub(super) fn news(&mut self) -> Vec<News> {
         // First: what comes in between raises it again.
         self.bell.rung.lower();

@@ -1,14 +1,14 @@
 //! The DGRAM endpoint over verbs: one UD queue pair, with receives of its own.
 //!
-//! What is sent are plain datagrams with nothing of ours in them, so that any UD queue pair may be
-//! the other side: libfabric's verbs provider, or a program that speaks verbs itself. CQ data is
-//! the immediate data. Who sent a datagram is found by path and queue pair; sends go through
-//! address handles that are made by threads of their own.
+//! The endpoint sends plain datagrams without a header of its own, so that any UD queue pair may be
+//! the other side: libfabric's verbs provider, or a program that uses verbs itself. CQ data is the
+//! immediate data. The path and the queue pair number identify the sender of a datagram; sends use
+//! address handles that separate threads make.
 //!
-//! Peers of this node are reached through the device, too, which loops datagrams back. Shared
-//! memory is not paired: receives lie with the device in the order of posting, where a second
-//! transport could not take from them, and a datagram of at most an MTU has little to win. Who
-//! wants shared memory has it with RDM endpoints.
+//! The endpoint reaches peers of this node through the device, too, which loops datagrams back. It
+//! has no shared memory beside it: receives are posted to the device in order, where a second
+//! transport could not take from them, and a datagram of at most an MTU would gain little. An
+//! application that wants shared memory uses RDM endpoints.
 
 mod handles;
 mod receive;
@@ -88,7 +88,7 @@ pub(crate) enum Receiving {
 }
 
 impl DgramConfig {
-    /// What datagrams to the queue pair carry.
+    /// The Q_Key of datagrams to the queue pair.
     pub(crate) fn qkey(&self) -> u32 {
         self.key.map_or(QKEY, AuthKey::qkey)
     }
@@ -100,7 +100,7 @@ pub(crate) fn registered_bytes(send_depth: usize, recv_depth: usize, mtu: usize)
         + recv_depth * Receives::slot_bytes(mtu).next_multiple_of(64)
 }
 
-/// What the endpoint has done.
+/// Statistics of the endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     messages_sent: u64,
@@ -154,7 +154,7 @@ impl DgramTransport {
     ///
     /// # Errors
     ///
-    /// What the device or a limit does not allow; the error names it.
+    /// The device or a limit does not allow it; the error names the cause.
     pub(crate) fn open(
         registry: &Arc<Registry>,
         port: LocalPort,
@@ -196,7 +196,7 @@ impl DgramTransport {
             },
             receives: Receives::new(config, mtu, slots, registry.clone()),
             handles: Handles::open(pd, wait)?,
-            // Who has a key speaks with that alone.
+            // An endpoint with a key sends with that key alone.
             ways: Ways::new(config.key.map(AuthKey::qkey)),
             sources: Sources::default(),
             port,
@@ -218,8 +218,8 @@ impl DgramTransport {
         self.qp.number()
     }
 
-    /// Has each send told of soon: the device is asked to signal those that want no completion,
-    /// too.
+    /// Makes each send complete soon at the device: sends without a completion for the application
+    /// are signaled, too.
     pub(crate) fn count_sends(&mut self) {
         self.sends.queue.count();
     }

@@ -12,7 +12,7 @@ use super::receives::{DIRECT, HEADER, TakenBack};
 use super::source::{Sender, Source, sender_gid};
 use super::{DgramTransport, Receiving};
 
-/// What a completion says of a datagram.
+/// The description of a datagram in its completion.
 struct Datagram {
     /// Bytes of payload.
     len: usize,
@@ -90,13 +90,13 @@ impl DgramTransport {
             unsafe { scatter(from, len, receive.buffers.segments()) };
             self.deliver(&receive.matched(), &datagram, owner);
         } else {
-            // Whoever it was posted for was taken back.
+            // The receive of this slot was canceled.
             self.counters.dropped += 1;
         }
         self.receives.give_slot(slot);
     }
 
-    /// What came in a slot goes to the receive of the owner's that it matches, or is lost.
+    /// Delivers the datagram in a slot to the matching receive of the owner, or drops it.
     fn received_for_anybody<O: Owner>(
         &mut self,
         slot: u32,
@@ -203,7 +203,7 @@ impl DgramTransport {
         owner.complete_recv_behind(prefix, MsgKind::Msg, receive, &arrived, sender);
     }
 
-    /// Who has sent a datagram, as far as that tells.
+    /// The sender of a datagram, as far as the datagram identifies it.
     fn sender(&self, datagram: &Datagram) -> Option<NativeAddr> {
         let own = self.port.address(self.qp.number(), self.init.qkey);
         let source = datagram.sender.source;
@@ -227,8 +227,7 @@ impl DgramTransport {
         owner.fail_recv(MsgKind::Msg, receive, &nothing, errno, 0, why);
     }
 
-    /// Takes back a receive. What the device has can not be had back but by a reset of the queue
-    /// pair.
+    /// Cancels a receive. Only a reset of the queue pair recalls a receive that the device has.
     pub(super) fn take_back<O: Owner>(
         &mut self,
         context: u64,

@@ -200,7 +200,7 @@ impl Receives {
         }
     }
 
-    /// Posts a slot, for whatever receive is the oldest when something has come.
+    /// Posts a slot, for the receive that is the oldest when a datagram arrives.
     pub(super) fn post_slot(&mut self, qp: &UdQp) -> Result<(), OpError> {
         let slot = self.slots.take().ok_or(OpError::Again)?;
         let room = Self::slot_bytes(self.mtu) as u32;
@@ -231,7 +231,7 @@ impl Receives {
         }
     }
 
-    /// Where the routing header of what has come lies; `None` where nothing has.
+    /// The address of the routing header of an arrived datagram; `None` if no datagram arrived.
     #[inline]
     pub(super) fn header(&self, wc: &ibv_wc) -> Option<*const [u8; HEADER]> {
         if wc.wr_id & SEND != 0 || wc.status != ibv_wc_status::IBV_WC_SUCCESS {
@@ -378,7 +378,7 @@ impl Receives {
     }
 }
 
-/// What came of taking a receive back.
+/// The result of canceling a receive.
 pub(super) enum TakenBack {
     /// It is over.
     Over(Matched),
@@ -389,7 +389,7 @@ pub(super) enum TakenBack {
 }
 
 impl Bounced {
-    /// As its completion tells of it.
+    /// The receive's description in its completion.
     #[inline]
     pub(super) fn matched(&self) -> Matched {
         matched(self.context, self.flags, &self.buffers)
@@ -403,7 +403,7 @@ impl Direct {
     }
 }
 
-/// A receive as its completion tells of it: where it lies, if that is one place.
+/// A receive's description in its completion: its address, if the receive has one buffer.
 fn matched(context: u64, flags: Flags, buffers: &Buffers) -> Matched {
     let segments = buffers.segments();
     Matched {

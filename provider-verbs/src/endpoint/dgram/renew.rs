@@ -60,7 +60,7 @@ impl DgramTransport {
             return 0;
         }
         self.counters.resets += 1;
-        // Whatever the completions tell that are still there: it is about to be mended.
+        // The completions still in the queue need no repair of their own: the reset follows.
         self.flushing = true;
         match self.reset(owner) {
             Ok(()) => (self.health, self.flushing) = (Health::Well, false),

@@ -12,11 +12,11 @@ use super::handles::News;
 use super::send_queue::SendQueue;
 use super::waiting::{Payload, WaitingSend, WaitingSends};
 
-/// What an endpoint sends.
+/// The sends of an endpoint.
 pub(super) struct Sends {
-    /// What was posted.
+    /// Posted sends.
     pub(super) queue: SendQueue,
-    /// What waits.
+    /// Sends that wait for an address handle or for room.
     pub(super) waiting: WaitingSends,
 }
 
@@ -203,7 +203,7 @@ impl DgramTransport {
         let mut done = 0;
         while let Some(waiting) = self.sends.waiting.pop_ready() {
             let payload = waiting.buffers.list();
-            // Who was removed meanwhile has nothing in line.
+            // A peer that was removed meanwhile has no sends in line.
             let Some(at) = self.ways.find(waiting.op.dest) else {
                 continue;
             };

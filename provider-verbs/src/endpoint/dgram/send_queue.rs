@@ -1,4 +1,4 @@
-//! The send queue of an endpoint: what was posted, and what is held back for more to come.
+//! The send queue of an endpoint: posted sends, and sends that are held back for more to follow.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -27,7 +27,7 @@ pub(super) const SEND: u64 = 1 << 63;
 
 /// The send queue.
 pub(super) struct SendQueue {
-    /// What was posted, in order.
+    /// Posted sends, in order.
     queue: VecDeque<Wqe>,
     /// The last of them, which are held back for more to come (fi_msg(3), `FI_MORE`).
     run: SendChain<1>,
@@ -41,7 +41,7 @@ pub(super) struct SendQueue {
     /// For buffers that the application has registered.
     registry: Arc<Registry>,
     inline_bytes: usize,
-    /// Sends that want no completion are to be told of soon all the same.
+    /// Sends without a completion for the application have to be signaled soon, too.
     counted: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Wqe {
     _handle: Arc<Ah>,
 }
 
-/// What a request reads.
+/// The memory that a request reads.
 struct Source {
     sge: ibv_sge,
     /// The bounce buffer that it lies in.
@@ -88,8 +88,8 @@ impl SendQueue {
         }
     }
 
-    /// Has each send told of soon: the device is asked to signal those that want no completion,
-    /// too.
+    /// Makes each send complete soon at the device: sends without a completion for the application
+    /// are signaled, too.
     pub(super) fn count(&mut self) {
         self.counted = true;
     }
@@ -117,7 +117,7 @@ impl SendQueue {
         }
         let len = total_len(buffers);
         let number = self.next_number;
-        // A quarter of the queue may be over before anybody is told.
+        // A quarter of the queue may be over before a signaled send reports it.
         let signaled = op.flags.contains(Flags::COMPLETION)
             || self.counted
             || (self.unsignaled + 1) * 4 >= self.depth;
@@ -170,13 +170,14 @@ impl SendQueue {
         Ok(())
     }
 
-    /// What a request of `len` bytes reads: the buffer itself, or a copy of several in `gathered`,
-    /// if that is `in_place` as the device copies it at once; else registered memory of the
-    /// application's, or a bounce buffer.
+    /// The memory that a request of `len` bytes reads. With `in_place` the device copies the data
+    /// at once, so the request reads the buffer itself, or a copy of several buffers in `gathered`.
+    /// Else it reads registered memory of the application, or a bounce buffer.
     ///
     /// # Safety
     ///
-    /// As [`SendQueue::post`]; what is `in_place` has no more bytes than `gathered`, which stays
+    /// As [`SendQueue::post`]. If `in_place`, the message has no more bytes than `gathered`, and
+    /// `gathered` stays in place until the request is posted.
     /// where it is until the request is posted.
     #[inline(always)]
     unsafe fn source(

@@ -1,5 +1,5 @@
-//! Who sent a datagram: the routing header before it, and the way back from path and queue pair to
-//! an address of the address vector.
+//! The source of a datagram: the routing header before it, and the map from path and queue pair to
+//! an entry of the address vector.
 
 use ferrofabric_av::EntryIndex;
 use ferrofabric_contracts::addr::{GidKind, NativeAddr, VerbsAddr};
@@ -49,10 +49,10 @@ impl Source {
     }
 }
 
-/// The GID of the sender, as the routing header has it; `None` for what is no such header.
+/// The GID of the sender, from the routing header; `None` if the bytes are no such header.
 pub(super) fn sender_gid(header: &[u8; UdQp::HEADER_BYTES]) -> Option<[u8; 16]> {
     let ipv4 = &header[IPV4_AT..];
-    // Undefined bytes may look like version 6 by accident: a checksum that holds tells.
+    // Undefined bytes may look like version 6 by accident: a correct checksum decides.
     let is_ipv4 = ipv4[0] == 0x45 && (header[0] >> 4 != 6 || checksum_holds(ipv4));
     let mut gid = [0; 16];
     if is_ipv4 {
@@ -76,7 +76,7 @@ fn checksum_holds(header: &[u8]) -> bool {
     (folded >> 16) + (folded & 0xffff) == 0xffff
 }
 
-/// What is known of a peer's datagrams.
+/// The facts about a peer that identify its datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Peer {
     addr: FiAddr,
@@ -94,7 +94,7 @@ const NOBODY: Peer = Peer {
 };
 
 impl Peer {
-    /// What its datagrams may say.
+    /// The sources that the peer's datagrams may name.
     fn sources(&self) -> impl Iterator<Item = Source> + use<> {
         let by_lid = (self.lid != 0).then_some(Source::Lid(self.lid, self.qpn));
         std::iter::once(Source::Gid(self.gid, self.qpn)).chain(by_lid)
@@ -145,7 +145,7 @@ impl Sources {
         self.peers[at] = peer;
     }
 
-    /// Nobody is at `addr` any more. Whoever has the queue pair now that was there stays.
+    /// Removes the entry of `addr`. Another peer that has the queue pair now keeps it.
     pub(super) fn remove(&mut self, addr: FiAddr) {
         if self.at(addr.0 as u32).is_some_and(|peer| peer.addr == addr) {
             self.take_out(addr.0 as u32);
@@ -218,7 +218,7 @@ impl Sources {
     }
 }
 
-/// Who has sent a datagram.
+/// The sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sender {
     /// As far as the datagram says.

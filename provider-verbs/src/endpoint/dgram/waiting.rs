@@ -9,7 +9,7 @@ use ferrofabric_contracts::types::{IoBuf, SendOp};
 use super::MAX_BUFFERS;
 use crate::ah::Path;
 
-/// Sends that wait for handles, at most; then the caller is told to try again.
+/// Sends that wait for handles, at most; beyond it a send fails with `FI_EAGAIN`.
 const MAX_WAITING: usize = 1024;
 
 /// The sends of an endpoint that wait.
@@ -19,7 +19,7 @@ pub(super) struct WaitingSends {
     by_path: HashMap<Path, Vec<WaitingSend>>,
     /// How many these are.
     count: usize,
-    /// What waits for room alone.
+    /// Sends that wait for room alone.
     ready: VecDeque<WaitingSend>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    /// What is behind the first `prefix` bytes, which lie in the first buffer.
+    /// The data behind the first `prefix` bytes, which lie in the first buffer.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ pub(super) struct Way {
     pub(super) path: Path,
     /// The peer's queue pair.
     pub(super) qpn: u32,
-    /// What it takes datagrams with.
+    /// The Q_Key that the peer's queue pair accepts.
     pub(super) qkey: u32,
     /// Longest datagram in bytes: the smaller of both ports' MTUs, above which devices lose it
     /// silently.

@@ -61,7 +61,7 @@ impl RdmTransport {
         }
     }
 
-    /// A part of a large message was moved, or its end was told.
+    /// A chunk of a rendezvous message was moved, or its end was reported to the peer.
     #[inline(never)]
     fn moved<O: Owner>(&mut self, session: SessionId, what: WqeKind, owner: &mut O) {
         let Some(lane) = self.lanes.of(session) else {

@@ -74,12 +74,12 @@ impl Completions {
         self.failures >= FAILURES
     }
 
-    /// Has the next completion wake. Returns false when it was not so before: what came before does
-    /// not wake, so the caller looks once more, and asks again.
+    /// Arms the queue: the next completion wakes. Returns false when the queue was not armed
+    /// before: an earlier completion does not wake, so the caller polls once more and calls again.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// An error of the device.
     pub(super) fn arm(&mut self) -> Result<bool> {
         if self.armed {
             return Ok(true);

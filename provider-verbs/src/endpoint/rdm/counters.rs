@@ -1,8 +1,8 @@
-//! What an endpoint has done, for its statistics.
+//! Statistics of an endpoint.
 
 use super::RdmTransport;
 
-/// What the endpoint has done.
+/// Statistics of the endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub(super) sent: Sent,
@@ -10,7 +10,7 @@ pub(super) struct Counters {
     pub(super) lanes: LaneCounters,
 }
 
-/// What it has sent.
+/// Sent messages and packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
     pub(super) eager: u64,
@@ -20,12 +20,13 @@ pub(super) struct Sent {
     pub(super) bytes: u64,
     /// Reads and writes of large messages that were posted.
     pub(super) chunks: u64,
-    /// Of those under way. What is posted to the same lane now waits for no more.
+    /// Chunks of those transfers that are under way. A request that is posted to the same lane now
+    /// waits for no more than them.
     pub(super) chunks_under_way: u64,
     pub(super) acks: u64,
 }
 
-/// What has come.
+/// Received messages and packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Received {
     pub(super) messages: u64,
@@ -35,7 +36,7 @@ pub(super) struct Received {
     pub(super) unexpected: u64,
 }
 
-/// What became of its lanes.
+/// Numbers of lanes, by their fate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LaneCounters {
     pub(super) failed: u64,

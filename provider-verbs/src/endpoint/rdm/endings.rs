@@ -15,12 +15,12 @@ use ferrofabric_protocol::handshake::LaneKey;
 use super::POLL;
 use crate::qp::RcQp;
 
-/// What ends once all that has come was taken.
+/// An object that ends once the completion queue is empty.
 pub(super) enum Ending {
     /// A lane that is down, and may have come to carry a session.
     Lane(LaneKey),
-    /// A queue pair that no lane has any more, in error. What it has completed would go with it,
-    /// and the receive buffers of the endpoint in which that lies.
+    /// A queue pair in error that belongs to no lane any more. Its completions would go with it,
+    /// and so would the receive buffers of the endpoint that they name.
     QueuePair(#[allow(dead_code, reason = "kept, not used")] Arc<RcQp>),
     /// The data queue pair, in error: it is to work again.
     DataQueuePair,

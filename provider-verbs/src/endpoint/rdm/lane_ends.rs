@@ -1,10 +1,10 @@
-//! What a failed request says about its lane and the session.
+//! Consequences of a failed request for its lane and the session.
 
 use ferrofabric_contracts::error::Errno;
 use ferrofabric_protocol::lanes::{AfterLane, BROKEN, LaneEnd};
 use ferrofabric_verbs_sys::ibv_wc_status;
 
-/// What a request's failure says about the session.
+/// The consequence of a request's failure for the session.
 pub(super) fn what_failed(status: ibv_wc_status) -> LaneEnd {
     let (errno, why, then) = match status {
         ibv_wc_status::IBV_WC_RETRY_EXC_ERR => (
@@ -17,7 +17,7 @@ pub(super) fn what_failed(status: ibv_wc_status) -> LaneEnd {
             "the peer does not let its memory be reached (any more): its process may be gone",
             AfterLane::Resume,
         ),
-        // What is wrong on this side is so with the next lane, too.
+        // A fault on this side would recur on the next lane.
         ibv_wc_status::IBV_WC_LOC_LEN_ERR
         | ibv_wc_status::IBV_WC_LOC_QP_OP_ERR
         | ibv_wc_status::IBV_WC_LOC_PROT_ERR

@@ -70,10 +70,10 @@ impl RdmTransport {
         done
     }
 
-    /// A lane on which nothing is under way that would be told of would never learn that its peer
-    /// has died: whoever waits for that peer would wait for ever. So each gets a packet that says
-    /// nothing new: the peer's device acknowledges it as long as the queue pair exists, whatever
-    /// its process does; when it is gone, the lane fails by retries exhausted.
+    /// An idle lane has no signaled request, so a dead peer would go unnoticed and an operation
+    /// that waits for that peer would never end. So each idle lane gets a packet with nothing new
+    /// in it: the peer's device acknowledges the packet as long as the queue pair exists, whatever
+    /// its process does. When the queue pair is gone, the lane fails by retries exhausted.
     pub(super) fn probe_idle_lanes(&mut self) {
         self.probe_lanes(|_| true);
     }
@@ -197,8 +197,9 @@ impl RdmTransport {
         self.list_ud_lane(session);
     }
 
-    /// Ends a lane of which nothing is flushed. What came there lies in the completion queue and
-    /// goes with the queue pair; its sender was told that it arrived. So it is taken first.
+    /// Ends a lane without flushing its requests. Packets that came on it are in the completion
+    /// queue and go with the queue pair; but the device has acknowledged them to their sender. So
+    /// they are taken first.
     #[cold]
     fn drain_unflushed<O: Owner>(&mut self, session: SessionId, owner: &mut O) -> usize {
         let mut done = 0;
@@ -249,7 +250,7 @@ impl RdmTransport {
     }
 }
 
-/// What a lane brings for a session that begins with it.
+/// The start of a session that begins with a lane, from the result of the lane's handshake.
 pub(super) fn start(up: &LaneUp) -> Start {
     Start {
         name: up.name,

@@ -31,7 +31,7 @@ impl RdmTransport {
         (state.numbers.name() == name).then_some((state, None))
     }
 
-    /// The session that a lane carries, of whatever kind that is.
+    /// The session that a lane of either kind carries.
     pub(super) fn state_of(&mut self, session: SessionId) -> Option<&mut SessionState> {
         match self.lanes.of(session) {
             Some(lane) => Some(&mut lane.session),
@@ -361,8 +361,9 @@ impl RdmTransport {
         })
     }
 
-    /// Posts the reads or writes that `next` gives, as many as a lane may have under way. Behind
-    /// one that ends a transfer the peer is told: the write is held back, to be posted with that.
+    /// Posts the reads or writes that `next` gives, as many as a lane may have under way. The fin
+    /// follows the last write of a transfer: that write is held back, to be posted together with
+    /// the fin.
     /// Nothing else is held back.
     fn run_chunks(
         &mut self,
@@ -370,7 +371,7 @@ impl RdmTransport {
         mut next: impl FnMut(&mut Lane) -> Option<(SendRequest<1>, WqeKind, Option<Key>)>,
     ) -> usize {
         let mut done = 0;
-        // What was held back before goes first.
+        // Requests that were held back before go first.
         self.post_held_back();
         loop {
             let Some(lane) = self.lanes.of(session) else {

@@ -51,28 +51,28 @@ use poster::Poster;
 use receives::Receives;
 use ud::UdLanes;
 
-/// Which transport of an endpoint a token belongs to: this one.
+/// The number of this transport in the tokens of an endpoint.
 pub(crate) const TRANSPORT: u32 = 0;
 
 /// Completions taken at a time.
 const POLL: usize = 16;
 
-/// Sends that wait for one peer's lane, at most; then the caller is told to try again.
+/// Sends that wait for one peer's lane, at most; beyond it a send fails with `FI_EAGAIN`.
 const MAX_PENDING: usize = 1024;
 
 /// The engine of an RDM endpoint.
 pub(crate) struct RdmTransport {
-    // The service goes first, then lanes: with the last holder of a queue pair gone the device uses
-    // no more of what is sent on it.
+    // The service goes first, then lanes: once the last owner of a queue pair is gone, the device
+    // reads no more memory for its sends.
     service: Service,
     lanes: Lanes,
     ud: UdLanes,
-    /// Decides which lane carries a session, and what becomes of it.
+    /// Decides which lane carries a session, and how a lane ends.
     life: PeerLanes,
     /// An action of it is being carried out.
     is_acting: bool,
     new_lanes: NewLanes,
-    /// What ends once all that has come was taken.
+    /// Objects that end once the completion queue is empty.
     ending: Endings,
     receives: Receives,
     completions: Completions,
@@ -86,8 +86,8 @@ pub(crate) struct RdmTransport {
 }
 
 impl RdmTransport {
-    /// Has each send told of soon: the device is asked to signal those that want no completion,
-    /// too.
+    /// Makes each send complete soon at the device: sends without a completion for the application
+    /// are signaled, too.
     pub(crate) fn count_sends(&mut self) {
         self.poster.count_sends();
     }

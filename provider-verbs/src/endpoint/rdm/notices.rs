@@ -1,4 +1,4 @@
-//! What tells peers about operations, and returns their credit.
+//! Packets that notify peers of operations and return their credit.
 
 use ferrofabric_protocol::wire::SessionId;
 use ferrofabric_protocol::wire::data::MAX_NOTICE_BYTES;

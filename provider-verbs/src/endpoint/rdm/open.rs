@@ -87,7 +87,7 @@ impl Queues {
         Ok(Self { channel, cq, srq })
     }
 
-    /// What the queue pair of a lane is to be.
+    /// The configuration of a lane's queue pair.
     fn lane(&self, tuning: &Tuning) -> QpConfig {
         QpConfig {
             send_cq: self.cq.clone(),
@@ -132,8 +132,8 @@ impl Queues {
 }
 
 impl RdmConfig {
-    /// What the handshake tells peers, and how long it waits for them. Packets have room for so
-    /// many bytes here.
+    /// The configuration of the handshake: the properties that it sends to peers, and its time
+    /// limits. Packets have room for `datagram_bytes` bytes here.
     fn handshake(
         &self,
         name: &NativeAddr,
@@ -183,7 +183,7 @@ impl RdmTransport {
     ///
     /// # Errors
     ///
-    /// What the device or a limit does not allow; the error names it.
+    /// The device or a limit does not allow it; the error names the cause.
     pub(crate) fn open_datagrams(pd: &Arc<Pd>, port: &LocalPort, qkey: u32) -> Result<Datagrams> {
         Datagrams::open(pd, &ud_init(port, qkey))
     }
@@ -192,7 +192,7 @@ impl RdmTransport {
     ///
     /// # Errors
     ///
-    /// What the device or a limit does not allow; the error names it.
+    /// The device or a limit does not allow it; the error names the cause.
     pub(crate) fn open(
         registrations: Registrations,
         datagrams: Datagrams,

@@ -1,10 +1,10 @@
-//! Messages that take several packets: sent in a row from where they lie, put together where they
-//! are wanted.
+//! Fragmentation: messages that take several packets. The sender posts the fragments in a row from
+//! where the message lies; the receiver joins them in their destination.
 //!
-//! The receiver knows with the first packet what the message is and how long; so it is matched at
-//! once, and what follows goes straight into the receive that it has met. A message that nobody
-//! waits for is put together in memory of ours, as much as the credit that it has cost, and moves
-//! when a receive comes, whole or not.
+//! The first fragment has the envelope and the length of the message. So the receiver matches it at
+//! once, and later fragments go straight into the matching receive. The fragments of an unexpected
+//! message are joined in memory of the endpoint, at most as much as the credit that the message has
+//! cost. The data moves when a receive comes, whether the message is complete or not.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,8 +82,8 @@ impl Poster {
         outcome.map(|()| InParts::Posted)
     }
 
-    /// How a message is cut into packets for which there is room now, of the peer's credit, too,
-    /// which is taken then. `None`: the peer is to be asked first.
+    /// The plan of the fragments of a message, if the lane and the peer's credit have room for all
+    /// of them; it takes the credit. `None`: the message has to go by rendezvous.
     fn room_for_parts(&mut self, lane: &mut Lane, len: usize) -> Result<Option<Cut>, Stop> {
         let cut = Cut::new(len as u32, self.part_bytes(lane) as u32);
         let packets = cut.packets() as usize;

@@ -27,7 +27,7 @@ pub(super) const TELLS: Flags = Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMP
 pub(super) enum Stop {
     /// No room now; what makes some lists the lane.
     Wait,
-    /// Nothing is left of what all lanes share.
+    /// A resource that all lanes share is exhausted.
     Short,
     /// The message itself can not be sent.
     Refused(Errno, &'static str),
@@ -35,7 +35,7 @@ pub(super) enum Stop {
     Broken,
 }
 
-/// What becomes of a message that is to go in parts.
+/// The result of sending a message in fragments.
 pub(super) enum InParts {
     /// It was posted.
     Posted,
@@ -47,7 +47,7 @@ pub(super) enum InParts {
 pub(super) struct Poster {
     pub(super) bounces: SlotPool,
     pub(super) tuning: Tuning,
-    /// What the device puts into a frame of the network at most.
+    /// The largest payload of a network packet.
     pub(super) mtu: Mtu,
     /// What is to be posted to the lane of `chain_of`. Between calls it is empty, but for messages
     /// that were sent with `MORE`.
@@ -57,7 +57,7 @@ pub(super) struct Poster {
     more_follow: bool,
     /// Work requests under way, of all lanes, with those held back.
     pub(super) outstanding: usize,
-    /// Sends that want no completion are to be told of soon all the same.
+    /// Sends without a completion for the application have to be signaled soon, too.
     counts_sends: bool,
     pub(super) counters: Counters,
     pub(super) registrations: Registrations,
@@ -85,8 +85,8 @@ impl Poster {
         }
     }
 
-    /// Has each send told of soon: the device is asked to signal those that want no completion,
-    /// too.
+    /// Makes each send complete soon at the device: sends without a completion for the application
+    /// are signaled, too.
     pub(super) fn count_sends(&mut self) {
         self.counts_sends = true;
     }
@@ -142,8 +142,8 @@ impl Poster {
             && (lane.queue.len() < self.tuning.sends.share || lane.queue.expects_no_word())
     }
 
-    /// Whether anybody wants to be told of a request. Where many are under way, of all lanes, we
-    /// do: their places come back with completions.
+    /// The flags of a request: signaled if its completion is needed. Where many requests of all
+    /// lanes are under way, the endpoint needs it: their places come back with completions.
     #[inline]
     pub(super) fn flags(&self, kind: &WqeKind) -> SendFlags {
         let wanted = match kind {
@@ -170,12 +170,13 @@ impl Poster {
         Some(Registered { buf, region })
     }
 
-    /// Posts a packet behind those held back, and these with it; or holds it back, too. It is
-    /// entered whatever becomes of it: a lane that refuses one is given up, and all that is entered
-    /// ends with it.
+    /// Posts a packet behind those held back, and these with it; or holds it back, too. The packet
+    /// is entered in any case: a lane that refuses one is given up, and all entered packets end
+    /// with it.
     ///
-    /// The entries are inline data at a record or, where none may be held back, anywhere; bounce
-    /// buffers, which are kept until the request is over; or what the application keeps until then.
+    /// The entries refer to one of: inline data in a record or, if the packet may not be held back,
+    /// anywhere; bounce buffers, which are kept until the request is over; memory that the
+    /// application keeps until then.
     #[inline(always)]
     pub(super) fn post<const N: usize>(
         &mut self,
@@ -207,7 +208,7 @@ impl Poster {
         self.post_chain(lane)
     }
 
-    /// Rings the doorbell for what is held back.
+    /// Rings the doorbell for the requests that were held back.
     #[inline(always)]
     pub(super) fn post_chain(&mut self, lane: &mut Lane) -> Result<(), Stop> {
         // SAFETY: the memory of each request stays until it is over (`post`); records stay where
@@ -267,8 +268,8 @@ impl Poster {
     ) -> Result<(), Stop> {
         let lkey = self.bounces.lkey();
         let mut flags = self.flags(&kind);
-        // Buffers come back with the completions: some have to be asked for before all lanes
-        // together have taken the last.
+        // Buffers come back with completions: some requests have to be signaled before all lanes
+        // together have taken the last buffer.
         if self.bounces.available() < self.bounces.count() / 2 {
             flags |= SendFlags::SIGNALED;
         }

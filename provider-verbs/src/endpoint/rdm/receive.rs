@@ -33,8 +33,8 @@ impl RdmTransport {
         self.receives.give_back(slot);
     }
 
-    /// Takes a packet if it is what most are: a whole message, the next of its session, from a peer
-    /// that keeps to the rules.
+    /// Takes a packet of the most frequent kind: a whole message, the next of its session, from a
+    /// peer that keeps to the rules.
     #[inline]
     fn next_message<O: Owner>(&mut self, bytes: &[u8], qp_num: u32, owner: &mut O) -> bool {
         let Some((header, envelope, payload)) = Packet::parse_eager(bytes) else {
@@ -374,7 +374,7 @@ pub(super) fn take_credit(
     Ok(())
 }
 
-/// The room of a message is free again. Says whether the peer is to be told.
+/// The room of a message is free again. Returns whether the peer has to get its credit back now.
 #[inline]
 pub(super) fn release(state: &mut SessionState, bytes: usize) -> bool {
     let credit = &mut state.numbers.receive_credit;

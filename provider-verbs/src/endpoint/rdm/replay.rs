@@ -45,7 +45,7 @@ impl RdmTransport {
 }
 
 impl Poster {
-    /// What is to be kept of a request that was flushed, should its packet have to be sent again.
+    /// The record of a flushed request, should its packet have to be sent again.
     #[cold]
     pub(super) fn kept(
         &self,

@@ -26,8 +26,8 @@ impl Poster {
         self.notice(lane, &bytes[..len], WqeKind::Notice, header)
     }
 
-    /// Enters a message that the peer is to read, or to say where to write it, and writes the
-    /// packet that tells of it.
+    /// Enters a rendezvous message, which the peer reads or gives a buffer for, and writes its
+    /// request to send (RTS).
     pub(super) fn announce(
         &mut self,
         session: &mut SessionState,

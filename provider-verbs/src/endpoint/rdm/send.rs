@@ -190,9 +190,9 @@ impl RdmTransport {
 }
 
 impl Poster {
-    /// Posts a message: eagerly if it is small and the peer has room for it, else as a request.
-    /// `copy` is what `iov` points to, if that is ours. If `more` follow, it may be held back for
-    /// them.
+    /// Posts a message: eagerly if it is small and the peer has room for it, else as a request to
+    /// send. `copy` is set if `iov` points to a copy of the message in this endpoint. If `more`
+    /// messages follow, this one may be held back for them.
     #[inline]
     fn message(
         &mut self,

@@ -99,7 +99,8 @@ const WAYS: [Way; 5] = [
     }),
 ];
 
-/// When memory has gone, by whatever call, the next look knows, or knows that it can not know yet.
+/// After any call that takes memory away, the next look reports it, or reports that the log is
+/// incomplete.
 #[test]
 fn all_that_goes_is_told_before_the_call_returns() {
     let Some(mut watcher) = watcher() else {
@@ -286,7 +287,7 @@ fn what_others_may_take_away_is_not_watched() {
         );
         assert!(
             !watcher.watch(pages.range()),
-            "{what} is watched with what is around it"
+            "{what} is watched together with the memory around it"
         );
         assert!(
             watcher.watch(pages.at..inner),

@@ -1,4 +1,5 @@
-//! What the life of lanes reads of sessions, and of what waits for them.
+//! The facts about sessions, and about the requests that wait for them, that the life of lanes
+//! reads.
 
 use ferrofabric_protocol::handshake::LaneKey;
 use ferrofabric_protocol::lanes::{Demand, Facts, PeerLanes, SessionFacts};
@@ -7,7 +8,7 @@ use super::super::RdmTransport;
 use super::super::poster::TELLS;
 use crate::session::{Lanes, Peers, Pending, UdLane};
 
-/// What can be read while the life of lanes is told of an event.
+/// The facts that are readable while the life of lanes handles an event.
 pub(in super::super) struct View<'t> {
     lanes: &'t mut Lanes,
     datagrams: &'t mut Lanes<UdLane>,

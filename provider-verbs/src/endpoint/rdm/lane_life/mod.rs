@@ -1,5 +1,5 @@
-//! The life of lanes, carried out: [`PeerLanes`] decides which lane carries a session and what
-//! becomes of it, and here its actions meet queue pairs, sessions and the service thread.
+//! The life of lanes, carried out: [`PeerLanes`] decides which lane carries a session and how it
+//! ends. This module carries out its actions on queue pairs, sessions and the service thread.
 
 mod facts;
 mod new_lanes;

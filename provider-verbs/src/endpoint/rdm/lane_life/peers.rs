@@ -72,7 +72,7 @@ impl RdmTransport {
         let Some(state) = gone.parked else {
             return;
         };
-        // What it kept of its credit when it came to rest, for messages that have been received
+        // The credit that the session kept when it was parked, for messages that have been received
         // since.
         self.grants.take_back(gone.lent.unwrap_or(0));
         let credit = &state.numbers.receive_credit;

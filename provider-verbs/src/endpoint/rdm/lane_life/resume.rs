@@ -63,7 +63,7 @@ impl RdmTransport {
             return false;
         };
         let heard = said(*held, header);
-        // What is said again counts no more, and is no stranger's either.
+        // A repeated Resume has no effect, and is not one of an unknown source either.
         self.live(owner, |life, _, _| life.resume_heard(session, heard));
         true
     }
@@ -236,7 +236,7 @@ impl RdmTransport {
     }
 }
 
-/// What a Resume says.
+/// The contents of a Resume.
 fn said(held: Resume, header: &Header) -> Said {
     Said {
         held,

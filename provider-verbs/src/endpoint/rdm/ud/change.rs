@@ -55,7 +55,7 @@ impl RdmTransport {
         Some(lane.session)
     }
 
-    /// What the lanes of the UD kind have done together.
+    /// Statistics of all lanes of the UD kind together.
     pub(in super::super) fn datagram_counters(&self) -> datagram_lane::Counters {
         self.ud.shared.counters
     }

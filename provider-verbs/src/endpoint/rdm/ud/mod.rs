@@ -37,7 +37,7 @@ pub(super) use queue_pair::DataQueuePair;
 /// Of the receive buffers packets that came too early may take this part.
 const HELD_PART: usize = 4;
 
-/// The lanes, and what they share.
+/// The UD lanes, and their common resources.
 pub(super) struct UdLanes {
     // It goes first: the device uses what the rest holds.
     pub(super) queue_pair: Option<DataQueuePair>,
@@ -50,7 +50,7 @@ pub(super) struct UdLanes {
     pub(super) packets: PacketPool,
     /// Receive slots that lanes hold.
     held_slots: usize,
-    /// Ours, as the handshake tells them: the longest datagram.
+    /// The longest datagram of this endpoint, as its handshakes state it.
     datagram_bytes: usize,
     /// The queue pair has failed, and is to work again.
     reviving: bool,

@@ -17,7 +17,7 @@ use crate::qp::{QpCaps, QpConfig, UdInit, UdQp};
 use crate::session::{Route, datagram_wr_id};
 use crate::srq::Srq;
 
-/// What the device may still look at.
+/// A posted request whose memory the device may still read.
 struct Posted {
     /// Counts requests, modulo 2³².
     number: u32,
@@ -26,7 +26,7 @@ struct Posted {
     _handle: Arc<Ah>,
 }
 
-/// The queue pair, and what was posted to it.
+/// The queue pair, and the requests posted to it.
 pub(in super::super) struct DataQueuePair {
     // It goes first: the device uses what the rest holds.
     qp: UdQp,
@@ -112,8 +112,8 @@ impl DataQueuePair {
         };
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
-        // What takes a buffer is told of, and now and then what does not, so that the queue does
-        // not fill up.
+        // A request that takes a buffer is signaled. Now and then another one is, too, so that the
+        // queue does not fill up.
         let mut flags = SendFlags::empty();
         self.unsignaled += 1;
         if slot.is_some() || self.unsignaled * 4 >= self.depth {

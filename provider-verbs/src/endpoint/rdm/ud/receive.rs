@@ -1,4 +1,4 @@
-//! What comes on lanes of the UD kind.
+//! Receiving on lanes of the UD kind.
 
 use ferrofabric_contracts::peer::Owner;
 use ferrofabric_protocol::Time;
@@ -78,8 +78,9 @@ impl RdmTransport {
         let len = (bytes as usize).clamp(UdQp::HEADER_BYTES, self.receives.slot_bytes())
             - UdQp::HEADER_BYTES;
         let at = self.receives.address(slot).wrapping_add(UdQp::HEADER_BYTES);
-        // SAFETY: the device has written the slot and is done with it until it is posted again,
-        // which the callers do when they have done with what this gives; no peer can reach it.
+        // SAFETY: the device has written the slot and does not use it until it is posted again,
+        // which the callers do once they no longer use the returned slice; no peer can reach the
+        // slot.
         unsafe { std::slice::from_raw_parts(at, len) }
     }
 

@@ -1,4 +1,4 @@
-//! What goes out on lanes of the UD kind.
+//! Sending on lanes of the UD kind.
 
 use ferrofabric_contracts::error::OpError;
 use ferrofabric_contracts::flags::Flags;
@@ -17,13 +17,13 @@ use super::super::poster::{Poster, Stop, TELLS, envelope};
 use crate::gather::Readable;
 use crate::session::{Kept, KeptKind, Notice, PacketPool, UdLane};
 
-/// What was done with a message.
+/// The result of numbering a message.
 enum Stamped {
     /// Its packets have numbers.
     Whole,
-    /// The peer is told of it: an RC lane is to carry it.
+    /// A request to send (RTS) has a number: an RC lane is to carry the message.
     Announced,
-    /// Nothing: only an RC lane carries even word of it.
+    /// No packet has a number: only an RC lane carries even the request to send.
     Outgrown,
 }
 
@@ -267,8 +267,8 @@ impl RdmTransport {
     }
 }
 
-/// Gives a message its numbers, all or none, and keeps its packets; or one to word of it. `copy` is
-/// what `iov` points to, if that is ours.
+/// Gives all packets of a message their numbers, or none, and keeps the packets; or numbers a
+/// request to send alone. `copy` is set if `iov` points to a copy of the message in this endpoint.
 fn stamp_message(
     lane: &mut UdLane,
     poster: &mut Poster,
